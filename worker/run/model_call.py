@@ -5,6 +5,7 @@ call stays with its upstream, so that one turn never holds the output of two mod
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,7 +32,7 @@ from worker.translation.responses.request import (
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 from worker.translation.turn import Outcome, Turn, TurnOptions
-from worker.upstream.dialect import dialect_of
+from worker.upstream.client import StreamEvent
 from worker.upstream.failures import (
     NO_SUCH_MODEL,
     may_succeed_elsewhere,
@@ -168,8 +169,7 @@ class ModelCaller:
         upstream_call = candidate.upstream.call(body)
         async with aclosing(upstream_call.chunks()) as reads:
             async for chunks in reads:
-                for chunk in chunks:
-                    self._emit(turn.feed(chunk), visible=visible)
+                self._feed(turn, chunks, visible=visible)
                 if self._has_emitted:
                     permit.record_success()
                 await self._context.writer.wait_for_room()
@@ -178,6 +178,16 @@ class ModelCaller:
         if turn.outcome.failure is not None and not self._has_emitted:
             raise turn.outcome.failure
         return turn.outcome
+
+    def _feed(self, turn: Turn[Any], chunks: Sequence[StreamEvent], *, visible: bool) -> None:
+        """Writes the events of one read at once, also those before a chunk that the turn
+        refuses."""
+        events: list[Event] = []
+        try:
+            for chunk in chunks:
+                events += turn.feed(chunk)
+        finally:
+            self._emit(events, visible=visible)
 
     def _emit(self, events: list[Event], *, visible: bool) -> None:
         if visible and events:
@@ -206,7 +216,7 @@ class ModelCaller:
                     calls_left=self._output.calls_left(parameters),
                 ),
             )
-        dialect = dialect_of(candidate.upstream.settings)
+        dialect = candidate.upstream.dialect
         opened_history = unseal_reasoning(history, self._resources.sealer, self._project, dialect)
         return chat_request(
             model=candidate.model,
@@ -234,7 +244,10 @@ class ModelCaller:
                 think_tags=upstream.think_tags,
                 fenced=instructions is not None,
                 seal=reasoning_sealer(
-                    self._resources.sealer, self._project, parameters, dialect_of(upstream)
+                    self._resources.sealer,
+                    self._project,
+                    parameters,
+                    candidate.upstream.dialect,
                 ),
             ),
         )

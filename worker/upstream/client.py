@@ -6,15 +6,15 @@ iteration is not used, because it costs five times as much as raw bytes and msgs
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import httpx2
 import openai
-from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
+from openai import AsyncOpenAI, DefaultAioHttpClient
 
 from models.config.groups import LimitSettings
 from models.config.upstream import UpstreamSettings
@@ -26,14 +26,15 @@ from worker.translation.chat.chunk import Chunk
 from worker.translation.upstream_events import UpstreamEvent
 from worker.upstream.chat_chunks import parse_chunk
 from worker.upstream.counts import count_upstream
+from worker.upstream.dialect import dialect_of
 from worker.upstream.error_rules import redacted
 from worker.upstream.failures import (
     broken_off,
     failure_of_status,
-    sanitise_error,
     unintelligible,
     unreachable,
 )
+from worker.upstream.request_sender import RequestSender
 from worker.upstream.responses_events import parse_event
 from worker.upstream.sse import SseSplitter
 
@@ -60,10 +61,10 @@ class UpstreamCall:
     """One call of an upstream, while its response is read."""
 
     def __init__(
-        self, client: AsyncOpenAI, body: dict[str, Any], limits: LimitSettings, *, native: bool
+        self, sender: RequestSender, body: dict[str, Any], limits: LimitSettings, *, native: bool
     ) -> None:
         """`native`: the upstream speaks the Responses API."""
-        self._client = client
+        self._sender = sender
         self._body = body
         self._native = native
         self._limits = limits
@@ -93,8 +94,12 @@ class UpstreamCall:
         deadline = loop.time() + self._limits.first_token.total_seconds()
         idle_timeout = IdleTimeout()
         idle_timeout.set_deadline(min(turn_end, deadline))
-        async with self._translated_errors(turn_end), self._response(idle_timeout) as response:
-            async for events, failure in self._read(response):
+        async with self._reads(idle_timeout, turn_end) as reads:
+            is_open = True
+            while is_open:
+                data = await anext(reads, b"")
+                events, failure = self._parse(data)
+                is_open = data != b"" and not self._splitter.done
                 if events:
                     idle_timeout.pause()
                     paused_at = loop.time()
@@ -107,7 +112,21 @@ class UpstreamCall:
                     raise failure
 
     @asynccontextmanager
-    async def _translated_errors(self, turn_end: float) -> AsyncIterator[None]:
+    async def _reads(
+        self, idle_timeout: IdleTimeout, turn_end: float
+    ) -> AsyncIterator[AsyncGenerator[bytes]]:
+        """Sends the request. The reads of the response's body, under the idle timeout from the
+        request on."""
+        with self._translated_errors(turn_end), idle_timeout.extend():
+            response = await self._sender.send(self._body)
+            try:
+                async with aclosing(_raw_reads(response)) as reads:
+                    yield reads
+            finally:
+                await response.aclose()
+
+    @contextmanager
+    def _translated_errors(self, turn_end: float) -> Iterator[None]:
         """Turns errors of the connection into ours. After the model's end they are ignored: the
         turn is complete."""
         try:
@@ -117,14 +136,7 @@ class UpstreamCall:
                 turn_over = asyncio.get_running_loop().time() >= turn_end
                 raise self._error_of(error, turn_over=turn_over) from error
         except UpstreamFailed as failure:
-            raise redacted(failure, self._client.api_key) from failure.__cause__
-
-    @asynccontextmanager
-    async def _response(self, idle_timeout: IdleTimeout) -> AsyncIterator[AsyncAPIResponse[Any]]:
-        """The upstream's response, under the idle timeout from the request on."""
-        with idle_timeout.extend():
-            async with self._send() as response:
-                yield response
+            raise redacted(failure, self._sender.credential) from failure.__cause__
 
     def _gap(self) -> float:
         """Seconds until the next event with output is due."""
@@ -147,30 +159,15 @@ class UpstreamCall:
             case TimeoutError():
                 return self._timeout_error(turn_over=turn_over)
             case openai.APIStatusError():
-                return redacted(failure_of_status(error, self._body["model"]), self._client.api_key)
+                return redacted(
+                    failure_of_status(error, self._body["model"]), self._sender.credential
+                )
             case openai.APIConnectionError():
                 return unreachable(error)
             case aiohttp.ClientResponseError() | UnicodeError():
                 return unintelligible()
             case _:
                 return broken_off()
-
-    async def _read(
-        self, response: AsyncAPIResponse[Any]
-    ) -> AsyncGenerator[tuple[list[StreamEvent], UpstreamFailed | None]]:
-        """The events of each read, and the failure after them, if there is one."""
-        http_response = response.http_response
-        if not is_uncompressed(http_response.headers):
-            raise UpstreamFailed(
-                "The upstream sent a compressed stream although none was asked for.",
-                reason="upstream_garbage",
-            )
-        # Raw bytes: there is nothing to decode, and each layer costs time for each token.
-        async for data in http_response.aiter_raw():
-            yield self._parse(self._splitter.feed(data))
-            if self._splitter.done:
-                return
-        yield self._parse(self._splitter.flush())
 
     def _timeout_error(self, *, turn_over: bool) -> LimitReached:
         limits = self._limits
@@ -189,27 +186,30 @@ class UpstreamCall:
             reason=reason,
         )
 
-    def _parse(self, payloads: list[bytes]) -> tuple[list[StreamEvent], UpstreamFailed | None]:
+    def _parse(self, data: bytes) -> tuple[list[StreamEvent], UpstreamFailed | None]:
         """The events of one read, and the failure of the payload after them: events before a
-        failure still count."""
+        failure still count. An empty read is the end of the stream."""
         parse: Callable[[bytes], StreamEvent] = parse_event if self._native else parse_chunk
         events: list[StreamEvent] = []
-        for payload in payloads:
+        for payload in self._splitter.feed(data) if data else self._splitter.flush():
             try:
                 events.append(parse(payload))
             except UpstreamFailed as failure:
                 return events, failure
         return events, None
 
-    def _send(self) -> Any:
-        # `extra_body` is sent unchanged: the SDK would transform a long history once more.
-        if self._native:
-            return self._client.responses.with_streaming_response.create(
-                model=self._body["model"], input="", stream=True, extra_body=self._body
-            )
-        return self._client.chat.completions.with_streaming_response.create(
-            model=self._body["model"], messages=[], stream=True, extra_body=self._body
+
+def _raw_reads(response: httpx2.Response) -> AsyncGenerator[bytes]:
+    """The bytes of the body as the transport reads them. Raises UpstreamFailed for a compressed
+    one."""
+    if not is_uncompressed(response.headers):
+        raise UpstreamFailed(
+            "The upstream sent a compressed stream although none was asked for.",
+            reason="upstream_garbage",
         )
+    # Not `aiter_raw`: there is nothing to decode or count, and each layer costs time for each
+    # token. `__aiter__` of a transport's stream is a generator.
+    return cast("AsyncGenerator[bytes]", aiter(cast("httpx2.AsyncByteStream", response.stream)))
 
 
 class Upstream:
@@ -218,6 +218,7 @@ class Upstream:
     def __init__(self, settings: UpstreamSettings, limits: LimitSettings, streams: int) -> None:
         """`streams`: the maximum number of turns at a time."""
         self.settings = settings
+        self.dialect = dialect_of(settings)
         self._limits = limits
         # Our own limits end a silent upstream (IdleTimeout). The transport's timer for each read
         # would only cost time.
@@ -228,21 +229,21 @@ class Upstream:
             limits=httpx2.Limits(max_connections=streams + 16, max_keepalive_connections=64),
             timeout=timeouts,
             follow_redirects=False,
-            event_hooks={"response": [sanitise_error]},
         )
         options = client_options(settings)
         options["default_headers"]["accept-encoding"] = "identity"
-        self._client = AsyncOpenAI(
+        client = AsyncOpenAI(
             **options,
             timeout=timeouts,
             max_retries=settings.max_retries,
             http_client=self._http,
         )
+        self._sender = RequestSender(client, self._http, native=self.is_native)
 
     def call(self, body: dict[str, Any]) -> UpstreamCall:
         """A call that has not begun. worker/translation makes `body` for the API that the
         upstream speaks."""
-        return UpstreamCall(self._client, body, self._limits, native=self.is_native)
+        return UpstreamCall(self._sender, body, self._limits, native=self.is_native)
 
     async def count(self, body: dict[str, Any]) -> int | None:
         """Tokens of a request's body as the upstream counts them; None if it offers no count, or
@@ -256,7 +257,7 @@ class Upstream:
 
     async def close(self) -> None:
         """Closes all connections."""
-        await self._client.close()
+        await self._http.aclose()
 
 
 def _seconds(limit: timedelta) -> str:

@@ -108,7 +108,9 @@ class ConcurrencyLimiter:
         await self._acquire_slot(interactive=interactive)
         try:
             self._require_closed(model)  # a circuit may have opened meanwhile
-            circuit = self._model_circuits.setdefault(model, self._new_circuit())
+            circuit = self._model_circuits.get(model)
+            if circuit is None:
+                circuit = self._model_circuits[model] = self._new_circuit()
             permit = Permit([self._upstream_circuit, circuit])
             try:
                 yield permit

@@ -1,0 +1,205 @@
+"""Requests to an upstream are those of openai's SDK, and so are retries and errors."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import openai
+import orjson
+import pytest
+from openai import AsyncOpenAI, DefaultAioHttpClient
+
+from models.config.groups import LimitSettings
+from models.config.upstream import UpstreamSettings
+from models.config.upstream_access import client_options
+from models.errors import UpstreamFailed
+from worker.translation.chat.chunk import Chunk
+from worker.upstream.client import Upstream
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "héllo ☃"}], "stream": True}
+ANSWER = (
+    b'data: {"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+)
+OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n%b" % (
+    len(ANSWER),
+    ANSWER,
+)
+UNAVAILABLE = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after-ms: 1\r\ncontent-length: 2\r\n\r\n{}"
+)
+HANG_UP = b""
+
+
+@dataclass
+class RawServer:
+    """Reads requests as bytes and sends its replies in order. `HANG_UP` closes the connection
+    instead."""
+
+    replies: list[bytes]
+    port: int = 0
+    requests: list[bytes] = field(default_factory=list)
+    connections: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        with_body = True
+        while with_body:
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except asyncio.IncompleteReadError:
+                break
+            length = next(
+                int(line.partition(b":")[2])
+                for line in head.splitlines()
+                if line.lower().startswith(b"content-length:")
+            )
+            self.requests.append(head + await reader.readexactly(length))
+            reply = self.replies.pop(0)
+            with_body = reply != HANG_UP
+            writer.write(reply)
+        writer.close()
+
+    def header(self, name: str) -> list[str]:
+        """The values of a header in each request."""
+        return [
+            line.partition(b": ")[2].decode()
+            for request in self.requests
+            for line in request.partition(b"\r\n\r\n")[0].splitlines()
+            if line.lower().startswith(name.encode() + b":")
+        ]
+
+
+@asynccontextmanager
+async def raw_server(*replies: bytes) -> AsyncIterator[RawServer]:
+    raw = RawServer(list(replies))
+    server = await asyncio.start_server(raw.serve, "127.0.0.1", 0)
+    raw.port = server.sockets[0].getsockname()[1]
+    try:
+        yield raw
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def upstream_at(url: str, **settings: Any) -> AsyncIterator[Upstream]:
+    upstream = Upstream(
+        UpstreamSettings.model_validate({"base_url": url, "api_key": "secret", **settings}),
+        LimitSettings(),
+        streams=8,
+    )
+    try:
+        yield upstream
+    finally:
+        await upstream.close()
+
+
+async def texts(upstream: Upstream, body: dict[str, Any] = BODY) -> list[str]:
+    """The texts that a call gets."""
+    async with aclosing(upstream.call(body).chunks()) as reads:
+        return [
+            chunk.content async for chunks in reads for chunk in chunks if isinstance(chunk, Chunk)
+        ]
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+async def test_a_request_has_the_bytes_that_the_sdk_sends(api: str) -> None:
+    options: dict[str, Any] = {
+        "api": api,
+        "headers": {"X-Own": "1", "api-key": "k"},
+        "query": {"api-version": "2030-01-01"},
+    }
+    failed = b'HTTP/1.1 200 OK\r\ncontent-length: 25\r\n\r\n{"error":{"message":"x"}}'
+    async with raw_server(failed, failed, OK) as server, upstream_at(server.url, **options) as ours:
+        for _ in range(2):
+            with pytest.raises(UpstreamFailed):
+                await texts(ours)
+        await _send_through_sdk(ours.settings)
+        first, second, of_sdk = (request.partition(b"\r\n\r\n")[::2] for request in server.requests)
+    assert _without_length(first[0]) == _without_length(of_sdk[0])
+    assert second == first
+    assert b"?api-version=2030-01-01 HTTP/1.1" in first[0]
+    assert orjson.loads(first[1]) == BODY
+
+
+async def _send_through_sdk(settings: UpstreamSettings) -> None:
+    sdk_options = client_options(settings)
+    sdk_options["default_headers"]["accept-encoding"] = "identity"
+    timeout = openai.Timeout(None, connect=settings.connect_timeout.total_seconds(), write=60.0)
+    async with AsyncOpenAI(
+        **sdk_options, timeout=timeout, http_client=DefaultAioHttpClient()
+    ) as sdk:
+        create: Callable[..., Any] = (
+            sdk.responses.with_streaming_response.create
+            if settings.api == "responses"
+            else sdk.chat.completions.with_streaming_response.create
+        )
+        empty: dict[str, Any] = {"input": ""} if settings.api == "responses" else {"messages": []}
+        async with create(model="m", stream=True, extra_body=BODY, **empty):
+            pass
+
+
+def _without_length(head: bytes) -> list[bytes]:
+    """The lines of a head. The body's spelling of JSON is not that of the SDK."""
+    return [
+        b"content-length" if line.lower().startswith(b"content-length") else line
+        for line in head.splitlines()
+    ]
+
+
+async def test_failed_tries_are_counted_and_repeated_by_the_rules_of_the_sdk() -> None:
+    async with raw_server(UNAVAILABLE, HANG_UP, OK) as server, upstream_at(server.url) as upstream:
+        assert await texts(upstream) == ["hi"]
+        assert server.header("x-stainless-retry-count") == ["0", "1", "2"]
+        assert [orjson.loads(request.partition(b"\r\n\r\n")[2]) for request in server.requests] == [
+            BODY
+        ] * 3
+
+
+async def test_no_request_is_repeated_where_retries_are_off() -> None:
+    async with (
+        raw_server(UNAVAILABLE, HANG_UP) as server,
+        upstream_at(server.url, max_retries=0) as upstream,
+    ):
+        with pytest.raises(UpstreamFailed) as refused:
+            await texts(upstream)
+        with pytest.raises(UpstreamFailed) as hung_up:
+            await texts(upstream)
+        assert (refused.value.reason, hung_up.value.reason) == (
+            "upstream_503",
+            "upstream_unreachable",
+        )
+        assert len(server.requests) == 2
+
+
+async def test_a_connection_is_used_again_and_replaced_when_the_upstream_has_closed_it() -> None:
+    async with raw_server(OK, OK, HANG_UP, OK) as server, upstream_at(server.url) as upstream:
+        for _ in range(2):
+            await texts(upstream)
+        assert server.connections == 1
+        assert await texts(upstream) == ["hi"]
+        assert server.connections == 2
+
+
+async def test_a_request_goes_through_the_proxy_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with raw_server(OK, UNAVAILABLE, OK) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
+        async with upstream_at("http://upstream.test/v1") as upstream:
+            for _ in range(2):
+                assert await texts(upstream) == ["hi"]
+        lines = {request.partition(b"\r\n")[0] for request in proxy.requests}
+    assert lines == {b"POST http://upstream.test/v1/chat/completions HTTP/1.1"}
+
+
+async def test_a_body_that_the_fast_encoder_refuses_is_sent_all_the_same() -> None:
+    body = {**BODY, "seed": 1 << 80}
+    async with raw_server(OK) as server, upstream_at(server.url) as upstream:
+        assert await texts(upstream, body) == ["hi"]
+        assert str(1 << 80).encode() in server.requests[0]

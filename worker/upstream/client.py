@@ -123,7 +123,10 @@ class UpstreamCall:
                 async with aclosing(_raw_reads(response)) as reads:
                     yield reads
             finally:
-                await response.aclose()
+                if self._splitter.done:
+                    self._sender.close_soon(response)
+                else:
+                    await response.aclose()
 
     @contextmanager
     def _translated_errors(self, turn_end: float) -> Iterator[None]:
@@ -257,7 +260,7 @@ class Upstream:
 
     async def close(self) -> None:
         """Closes all connections."""
-        await self._http.aclose()
+        await self._sender.close()
 
 
 def _seconds(limit: timedelta) -> str:

@@ -19,7 +19,11 @@ import httpx2
 import orjson
 from openai import AsyncAPIResponse, AsyncOpenAI
 
+from models.side_tasks import cancel_all
 from worker.upstream.failures import sanitise_error
+
+_END_WAIT = 0.1
+"""Seconds, at least, that an upstream has to end a body of which all has been read."""
 
 _RETRYABLE = (httpx2.RequestError, ssl.SSLError)
 """What the SDK's transport raises and the SDK turns into an error of its own."""
@@ -35,6 +39,9 @@ class RequestSender:
         self._native = native
         self._prepared: _PreparedRequest | None = None
         self._preparing = asyncio.Lock()
+        self._read_responses: list[httpx2.Response] = []
+        self._older_read_responses: list[httpx2.Response] = []
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def credential(self) -> str:
@@ -54,6 +61,30 @@ class RequestSender:
         if response.is_success:
             return response
         return await self._continue(prepared.transport, response, body)
+
+    def close_soon(self, response: httpx2.Response) -> None:
+        """Closes a response whose body was read up to the upstream's `[DONE]`.
+
+        The end of the body often comes a moment later. Closed before, its connection could not be
+        used again, and the next call would need a new one, with all messages of TLS.
+        """
+        self._read_responses.append(response)
+        if self._closing is None or self._closing.done():
+            self._closing = asyncio.create_task(self._close_read_responses())
+
+    async def _close_read_responses(self) -> None:
+        while self._read_responses or self._older_read_responses:
+            await asyncio.sleep(_END_WAIT)
+            older = self._older_read_responses
+            self._older_read_responses, self._read_responses = self._read_responses, []
+            for response in older:
+                await response.aclose()
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        if self._closing is not None:
+            await cancel_all([self._closing])
+        await self._http.aclose()
 
     async def _prepare(self, model: str) -> "_PreparedRequest":
         """Has the SDK make a request, and keeps it."""

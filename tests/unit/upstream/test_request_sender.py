@@ -26,6 +26,11 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\
     len(ANSWER),
     ANSWER,
 )
+UNENDED = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    b"%x\r\n%b\r\n" % (len(ANSWER), ANSWER)
+)
+END = b"0\r\n\r\n"
 UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after-ms: 1\r\ncontent-length: 2\r\n\r\n{}"
 )
@@ -35,12 +40,15 @@ HANG_UP = b""
 @dataclass
 class RawServer:
     """Reads requests as bytes and sends its replies in order. `HANG_UP` closes the connection
-    instead."""
+    instead. `UNENDED` is ended when the test says so."""
 
     replies: list[bytes]
     port: int = 0
     requests: list[bytes] = field(default_factory=list)
     connections: int = 0
+    may_end: asyncio.Event = field(default_factory=asyncio.Event)
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+    """A connection was closed by the client before the end of a body."""
 
     @property
     def url(self) -> str:
@@ -63,7 +71,20 @@ class RawServer:
             reply = self.replies.pop(0)
             with_body = reply != HANG_UP
             writer.write(reply)
+            if reply == UNENDED:
+                await self._wait_until_it_may_end(reader)
+                writer.write(END)
         writer.close()
+
+    async def _wait_until_it_may_end(self, reader: asyncio.StreamReader) -> None:
+        closed = asyncio.create_task(reader.read(1))
+        may_end = asyncio.create_task(self.may_end.wait())
+        await asyncio.wait((closed, may_end), return_when=asyncio.FIRST_COMPLETED)
+        if closed.done():
+            self.lost.set()
+        closed.cancel()
+        may_end.cancel()
+        await asyncio.wait((closed, may_end))
 
     def header(self, name: str) -> list[str]:
         """The values of a header in each request."""
@@ -184,6 +205,27 @@ async def test_a_connection_is_used_again_and_replaced_when_the_upstream_has_clo
         assert server.connections == 1
         assert await texts(upstream) == ["hi"]
         assert server.connections == 2
+
+
+async def test_a_connection_is_used_again_if_the_body_ends_after_its_last_event() -> None:
+    async with (
+        raw_server(UNENDED, OK) as server,
+        raw_server(OK) as other,
+        upstream_at(server.url) as upstream,
+        upstream_at(other.url) as other_upstream,
+    ):
+        await texts(upstream)
+        server.may_end.set()
+        await texts(other_upstream)  # by then the end has arrived
+        await texts(upstream)
+        assert server.connections == 1
+
+
+async def test_a_body_that_does_not_end_after_its_last_event_is_closed() -> None:
+    async with raw_server(UNENDED) as server, upstream_at(server.url) as upstream:
+        await texts(upstream)
+        async with asyncio.timeout(10):
+            await server.lost.wait()
 
 
 async def test_a_request_goes_through_the_proxy_of_the_environment(

@@ -147,6 +147,7 @@ class AppState:
                 InsertResponse(pool, lease, unclear_creates),
                 job_queue,
                 lease.clock,
+                bus,
             ),
             unclear_creates=unclear_creates,
             answered_responses=AnsweredResponses(pool),
@@ -162,8 +163,12 @@ class AppState:
         self.stop_event.set()
         self.event_reader.close()
         asyncio.get_running_loop().call_later(
-            self.settings.web.grace.total_seconds(), self.grace_expired.set
+            self.settings.web.grace.total_seconds(), self._end_grace
         )
+
+    def _end_grace(self) -> None:
+        self.grace_expired.set()
+        self.event_reader.abort()
 
     async def close(self) -> None:
         """Ends all tasks, deregisters the lease and closes all connections.

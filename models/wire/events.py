@@ -323,6 +323,11 @@ TERMINAL_EVENTS: dict[str, type[ResponseCompleted | ResponseIncomplete | Respons
 }
 """status -> the event that ends the stream of a response with that status."""
 
+_TERMINAL_HEADS = tuple(
+    f"event: {kind.__struct_config__.tag}\n".encode()
+    for kind in (ResponseCompleted, ResponseIncomplete, ResponseFailed)
+)
+
 _encode = msgspec.json.Encoder().encode
 _heads: dict[type[Event], bytes] = {}
 
@@ -362,6 +367,12 @@ def iter_frames(block: bytes) -> Iterator[bytes]:
     while (end := block.find(b"\n\n", start)) >= 0:
         yield block[start : end + 2]
         start = end + 2
+
+
+def ends_stream(block: bytes) -> bool:
+    """Whether the last frame of the block is a terminal event."""
+    before = block.rfind(b"\n\n", 0, -2)
+    return block.startswith(_TERMINAL_HEADS, before + 2 if before >= 0 else 0)
 
 
 def decode_frame(frame_bytes: bytes) -> dict[str, Any]:

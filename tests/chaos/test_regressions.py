@@ -54,17 +54,44 @@ async def test_output_is_kept_until_the_next_attempt_has_output(
             ]
 
 
+async def test_a_new_stream_needs_no_read_of_its_log(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    """Each new stream waited for a read of the log before its first event."""
+    async with private_stack(proxied=True) as running:
+        # The create takes longer than the subscription.
+        running.webs[0].proxies.postgres.latency(0.1)
+        for background in (False, True):
+            reads = running.webs[0].proxies.postgres.hold_answer(b"is_rewritten")
+            model = fake.script([text("a", "b"), finish(), usage(), done()])
+            async with running.api().post_stream(model, background=background) as stream:
+                await stream.until("response.output_text.done")
+                assert not reads.answered.is_set()
+                reads.release()
+                await stream.to_end()
+
+
+_CLOSED_TRANSPORT = (
+    "unable to perform operation on <TCPTransport closed=True>; the handler is closed"
+)
+
+
 class _ClosedConnection:
     """A Redis connection as uvloop leaves it just after it was closed."""
 
     async def _refuse(self, *_: object, **__: object) -> None:
-        raise RuntimeError(
-            "unable to perform operation on <TCPTransport closed=True>; the handler is closed"
-        )
+        raise RuntimeError(_CLOSED_TRANSPORT)
 
-    subscribe = unsubscribe = publish = send_packed_command = _refuse
+    read = publish = _refuse
     connection_pool = property(lambda self: self)
-    _writer = None
+    _writer = property(lambda self: self)
+    transport = property(lambda self: self)
+
+    def write(self, *_: object) -> None:
+        raise RuntimeError(_CLOSED_TRANSPORT)
+
+    def abort(self) -> None:
+        """It is closed already."""
 
     def make_connection(self) -> "_ClosedConnection":
         return self
@@ -82,7 +109,7 @@ async def test_a_reader_that_connects_as_redis_stops_reads_the_log() -> None:
         database_url=cast("Any", "postgres://unused/none"), redis_url=cast("Any", "redis://unused")
     )
     bus = Bus(settings, cast("Any", None), new_uuid())
-    bus._pubsub = cast("Any", _ClosedConnection())
+    bus._connection = cast("Any", _ClosedConnection())
     async with bus.subscribe(new_uuid()) as inbox:
         bus.wake_all()
         assert await inbox.next() is None

@@ -40,6 +40,8 @@ from web.responses.validation import (
     explain_output,
     require_valid_approvals,
 )
+from web.stream.bus import Bus
+from web.stream.reader import KnownEvents
 
 Values = dict[str, object]
 """Values of the statement that inserts a response."""
@@ -63,6 +65,8 @@ class AcceptedResponse:
     """Whether the answer is from the cache; None if the request did not ask for the cache."""
     final_object: dict[str, Any] | None = None
     """The Response object of a response that was stored completed."""
+    known_events: KnownEvents | None = None
+    """Its opening events, if it is streamed and a worker has to run it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,7 @@ class CreateResponse:
         insert_response: InsertResponse,
         job_queue: JobQueue,
         clock: DatabaseClock,
+        bus: Bus,
     ) -> None:
         self._settings = settings
         self._pool = pool
@@ -106,6 +111,7 @@ class CreateResponse:
         self._insert_response = insert_response
         self._job_queue = job_queue
         self._clock = clock
+        self._bus = bus
 
     async def create(
         self,
@@ -226,6 +232,7 @@ class CreateResponse:
             "cache_key": lookup.key,
             "cache_ttl": lookup.ttl,
         }
+        channel = self._bus.prepare(opening.id) if request.stream and precomputed is None else None
         stored_id = await self._insert_response.insert(
             NewResponse(
                 opening.id, project, values, context.idempotency_key, precomputed, context.waiter
@@ -233,6 +240,8 @@ class CreateResponse:
         )
         if stored_id is None:
             return None
+        # Before the enqueue, which lets a worker publish.
+        known_events = None if channel is None else opening.known_events(channel)
         RESPONSES_ACCEPTED.labels("background" if request.background else "foreground").inc()
         if precomputed is not None:
             RESPONSES_ENDED.labels(Status.COMPLETED.value).inc()
@@ -246,6 +255,7 @@ class CreateResponse:
             is_from_sdk=context.is_from_sdk,
             cache_hit=None if request.cache is None else lookup.answer is not None,
             final_object=None if precomputed is None else precomputed.response,
+            known_events=known_events,
         )
 
     async def _check_history(

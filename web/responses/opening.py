@@ -9,6 +9,8 @@ from models.lifecycle import Status
 from models.wire.events import Event, ResponseCreated, ResponseQueued, frame
 from models.wire.request import CreateRequest
 from models.wire.response import ResponseFacts, response_object
+from web.stream.bus import Channel
+from web.stream.reader import KnownEvents
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,10 @@ class Opening:
         return cls(
             new_id, facts, response, [frame(event, number) for number, event in enumerate(events)]
         )
+
+    def known_events(self, channel: Channel) -> KnownEvents:
+        """The events for the reader of a prepared channel. Called before the enqueue."""
+        return KnownEvents(b"".join(self.frames), len(self.frames) - 1, channel.is_subscribed)
 
 
 def opening_event_types(

@@ -1,6 +1,7 @@
 """/v1/responses."""
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from web.responses.create import AcceptedResponse
 from web.routes.foreground import wait_for_response
 from web.state import AppState, app_state
 from web.stream.obfuscation import obfuscate, obfuscate_if_requested
+from web.stream.reader import DONE
 from web.stream.sse import sse_response
 
 router = APIRouter(prefix="/v1/responses")
@@ -139,10 +141,14 @@ async def _stream(state: AppState, accepted: AcceptedResponse) -> AsyncGenerator
     state.record_answer(accepted)
     background = accepted.request.background
     finished = False
+    events = state.event_reader.follow(
+        accepted.id, -1, background=background, known=accepted.known_events
+    )
     try:
-        async for frames in state.event_reader.follow(accepted.id, -1, background=background):
-            yield frames
-        finished = True
+        async with aclosing(events):
+            async for frames in events:
+                yield frames
+                finished = frames == DONE
     finally:
         if not background and not finished:
             state.cancel_abandoned(accepted)

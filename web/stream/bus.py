@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import chain
+from typing import Any
 from uuid import UUID
 
 import structlog
-from redis.asyncio.client import PubSub
+from redis.asyncio import Redis
 
 from models.config.settings import Settings
 from models.db.arrays import Ints, Uuids
@@ -29,12 +29,15 @@ from models.db.queries.read import (
 from models.deadlines import IdleTimeout
 from models.redis.channels import events, web_process
 from models.redis.client import REDIS_ERRORS, connect_redis
+from models.redis.raw_connection import RawConnection, pack
 
 logger = structlog.get_logger()
 
 _PING_INTERVAL = 1.0
 """Seconds between two pings on the bus, which ends after 2.5 times that without a message."""
 _SUBSCRIBE_TIMEOUT = 1.0
+_PREPARED_SECONDS = 10.0
+"""So long a prepared inbox waits for its reader."""
 _POLL_INTERVAL = 0.25
 """Seconds between two polls of the journals while the bus is disconnected."""
 _POLLS_PER_LOOK = 4
@@ -45,6 +48,7 @@ _LAST_NUMBER = 2**31 - 1
 _FAST_POLL_AFTER = 2.0
 """Seconds without a message after which a reader that had just received one reads the log: its
 worker may have lost Redis (I8)."""
+_PING = pack(b"PING")
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +73,8 @@ class Inbox:
     reader that waits only for the end, more than there can be"""
     attempt: int = 0
     """of that event; 0: none was sent"""
+    was_prepared: bool = False
+    """It has got every message since Redis confirmed the subscription."""
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, block: LogBlock) -> None:
@@ -101,6 +107,44 @@ class Inbox:
         return block
 
 
+class EndInbox(Inbox):
+    """For a reader that waits only for the end: deltas do not wake it."""
+
+    def put(self, block: LogBlock) -> None:  # noqa: ARG002
+        """Drops the block."""
+        self.idle_seconds = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Channel:
+    """The subscription to one response's events, which all its readers in this process share."""
+
+    name: bytes
+    response_id: UUID
+    inboxes: set[Inbox] = field(default_factory=set)
+    confirmed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while Redis has confirmed the present subscription."""
+    has_missed: bool = False
+    """The bus was disconnected since its readers have read the log."""
+    prepared: Inbox | None = None
+    """An inbox without a reader yet."""
+    prepared_until: float = 0.0
+    """in the loop's time"""
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Redis has confirmed the subscription: each message that is sent now arrives."""
+        return self.confirmed.is_set()
+
+    def confirm(self) -> None:
+        """Redis has confirmed the subscription."""
+        self.confirmed.set()
+        if self.has_missed:
+            self.has_missed = False
+            for inbox in self.inboxes:
+                inbox.wake()
+
+
 class Bus:
     """The subscriptions of one web process."""
 
@@ -108,41 +152,58 @@ class Bus:
         self._settings = settings
         self._pool = pool
         self._lease_id = lease_id
-        self._inboxes: dict[str, set[Inbox]] = {}
-        self._response_ids: dict[str, UUID] = {}
-        self._subscription_acks: dict[str, asyncio.Event] = {}
-        self._pubsub: PubSub | None = None
+        self._channels: dict[bytes, Channel] = {}
+        self._prepared: deque[Channel] = deque()
+        """Channels that were prepared, oldest first. Their readers may have come meanwhile."""
+        self._unconfirmed: dict[bytes, int] = {}
+        """How often each name was subscribed without a confirmation. Only the last confirmation
+        counts: a reader may have left, and the next one come, before the first confirmation."""
+        self._connection: RawConnection | None = None
         """Set while the bus is connected."""
 
     @property
     def healthy(self) -> bool:
         """Redis answers on the bus."""
-        return self._pubsub is not None
+        return self._connection is not None
 
     @property
     def readers(self) -> int:
         """Number of inboxes: streams, and requests that wait for the end of a response."""
-        return sum(map(len, self._inboxes.values()))
+        return sum(len(channel.inboxes) for channel in self._channels.values())
+
+    def prepare(self, response_id: UUID) -> Channel:
+        """Subscribes a reader that will come within some seconds, and returns at once.
+
+        If Redis confirms that before the response is enqueued, the reader gets all that a worker
+        publishes, and need not read the log at its begin.
+        """
+        channel = self._channel(response_id)
+        channel.prepared = Inbox(self._settings.web.reader_buffer, was_prepared=True)
+        channel.inboxes.add(channel.prepared)
+        channel.prepared_until = asyncio.get_running_loop().time() + _PREPARED_SECONDS
+        self._prepared.append(channel)
+        return channel
 
     @asynccontextmanager
-    async def subscribe(self, response_id: UUID) -> AsyncIterator[Inbox]:
-        """An inbox for one reader, after Redis has confirmed the subscription or has failed to."""
-        name = events(response_id)
-        inbox = Inbox(self._settings.web.reader_buffer)
-        readers = self._inboxes.setdefault(name, set())
-        readers.add(inbox)
-        self._response_ids[name] = response_id
+    async def subscribe(self, response_id: UUID, *, only_end: bool = False) -> AsyncIterator[Inbox]:
+        """An inbox for one reader, after Redis has confirmed the subscription or has failed to.
+        `only_end`: the reader waits only for the end."""
+        channel = self._channel(response_id)
+        inbox: Inbox | None = EndInbox(0) if only_end else None
+        if inbox is None:
+            inbox, channel.prepared = channel.prepared, None
+        if inbox is None:
+            inbox = Inbox(self._settings.web.reader_buffer)
+        channel.inboxes.add(inbox)
         try:
-            await self._subscribe_channel(name)
+            await self._wait_until_subscribed(channel)
             yield inbox
         finally:
-            readers.discard(inbox)
-            if not readers and self._inboxes.get(name) is readers:
-                await self._unsubscribe_channel(name)
+            self._leave(channel, inbox)
 
     def wake_all(self) -> None:
         """Makes every reader read the log."""
-        for inbox in chain.from_iterable(self._inboxes.values()):
+        for _, inbox in self._all_readers():
             inbox.wake()
 
     async def run(self) -> None:
@@ -150,77 +211,120 @@ class Bus:
         while True:
             redis = connect_redis(self._settings, f"web-{self._lease_id.hex}", timeout=None)
             try:
-                async with redis.pubsub() as pubsub:
-                    await self._listen(pubsub)
+                await self._connect_and_listen(redis)
             except REDIS_ERRORS as error:
                 logger.warning("bus_disconnected", error=str(error))
             finally:
-                self._pubsub = None
+                self._connection = None
                 await redis.aclose()
             await asyncio.sleep(_POLL_INTERVAL)
 
-    async def _listen(self, pubsub: PubSub) -> None:
+    async def _connect_and_listen(self, redis: Redis) -> None:
         async with asyncio.timeout(2 * _PING_INTERVAL):
-            await pubsub.subscribe(web_process(self._lease_id))
-        # New readers subscribe themselves from here on; existing readers are subscribed here.
-        self._pubsub = pubsub
-        if self._inboxes:
-            await pubsub.subscribe(*self._inboxes)
-        self.wake_all()
-        pings = asyncio.create_task(self._keep_pinging(pubsub))
+            connection = await RawConnection.open(redis)
+        try:
+            connection.write([pack(b"SUBSCRIBE", web_process(self._lease_id).encode())])
+            async with asyncio.timeout(2 * _PING_INTERVAL):
+                await connection.read()
+            # New readers subscribe themselves from here on; existing readers are subscribed here.
+            self._connection = connection
+            self._subscribe_again(connection)
+            await self._listen(connection)
+        finally:
+            await connection.abort()
+
+    def _subscribe_again(self, connection: RawConnection) -> None:
+        """Subscribes all channels. Their readers read the log when Redis has confirmed it."""
+        for channel in self._channels.values():
+            channel.has_missed = True
+            channel.confirmed.clear()
+        self._unconfirmed = dict.fromkeys(self._channels, 1)
+        if self._channels:
+            connection.write([pack(b"SUBSCRIBE", *self._channels)])
+
+    async def _listen(self, connection: RawConnection) -> None:
+        pings = asyncio.create_task(self._keep_pinging(connection))
         loop = asyncio.get_running_loop()
         idle_timeout = IdleTimeout()
         try:
             with idle_timeout.extend():
                 while True:
                     idle_timeout.set_deadline(loop.time() + 2.5 * _PING_INTERVAL)
-                    self._deliver(await pubsub.parse_response(block=True))
+                    for reply in await connection.read():
+                        self._deliver(reply)
         finally:
             pings.cancel()
 
-    async def _keep_pinging(self, pubsub: PubSub) -> None:
+    async def _keep_pinging(self, connection: RawConnection) -> None:
         try:
             while True:
                 await asyncio.sleep(_PING_INTERVAL)
-                await pubsub.ping()
+                connection.write([_PING])
         except REDIS_ERRORS as error:
             # `_listen` sees that no message arrives.
             logger.info("bus_ping_failed", error=str(error))
 
-    def _deliver(self, message: list[bytes]) -> None:
-        kind = message[0]
+    def _deliver(self, reply: Any) -> None:
+        """`reply`: a list of bytes, or the bytes of a PONG."""
+        kind = reply[0]
         if kind == b"message":
-            readers = self._inboxes.get(message[1].decode())
-            if readers:
-                _distribute(readers, message[2])
-        elif (
-            kind == b"subscribe"
-            and (ack := self._subscription_acks.pop(message[1].decode(), None)) is not None
-        ):
-            ack.set()
+            channel = self._channels.get(reply[1])
+            if channel is not None:
+                _distribute(channel.inboxes, reply[2])
+        elif kind == b"subscribe":
+            self._confirm(reply[1])
 
-    async def _subscribe_channel(self, name: str) -> None:
-        pubsub = self._pubsub
-        if pubsub is None:
+    def _confirm(self, name: bytes) -> None:
+        pending = self._unconfirmed.pop(name, 0) - 1
+        if pending > 0:
+            self._unconfirmed[name] = pending
+        elif (channel := self._channels.get(name)) is not None:
+            channel.confirm()
+
+    def _channel(self, response_id: UUID) -> Channel:
+        """The channel of this response. A new one is subscribed; Redis confirms it later."""
+        name = events(response_id).encode()
+        channel = self._channels.get(name)
+        if channel is None:
+            channel = self._channels[name] = Channel(name, response_id)
+            self._unconfirmed[name] = self._unconfirmed.get(name, 0) + 1
+            self._send(b"SUBSCRIBE", name)
+        return channel
+
+    async def _wait_until_subscribed(self, channel: Channel) -> None:
+        if channel.is_subscribed or not self.healthy:
             return
-        ack = self._subscription_acks.setdefault(name, asyncio.Event())
         try:
             async with asyncio.timeout(_SUBSCRIBE_TIMEOUT):
-                await pubsub.subscribe(name)
-                await ack.wait()
-        except REDIS_ERRORS as error:
+                await channel.confirmed.wait()
+        except TimeoutError:
             # The reader still gets its events: `poll_idle_readers` makes it read the log.
-            logger.info("subscribe_unconfirmed", error=str(error))
+            logger.info("subscribe_unconfirmed")
 
-    async def _unsubscribe_channel(self, name: str) -> None:
-        del self._inboxes[name]
-        self._response_ids.pop(name, None)
-        self._subscription_acks.pop(name, None)
-        if self._pubsub is not None:
+    def _leave(self, channel: Channel, inbox: Inbox) -> None:
+        """Removes an inbox. A channel without any is not subscribed any more."""
+        channel.inboxes.discard(inbox)
+        if not channel.inboxes and self._channels.get(channel.name) is channel:
+            del self._channels[channel.name]
+            self._send(b"UNSUBSCRIBE", channel.name)
+
+    def _send(self, command: bytes, name: bytes) -> None:
+        """Sends a command if the bus is connected. `_listen` sees that no message arrives if the
+        connection is lost."""
+        if self._connection is not None:
             try:
-                await self._pubsub.unsubscribe(name)
+                self._connection.write([pack(command, name)])
             except REDIS_ERRORS as error:
-                logger.info("unsubscribe_failed", error=str(error))
+                logger.info("bus_command_failed", command=command.decode(), error=str(error))
+
+    def _drop_prepared(self) -> None:
+        """Removes prepared inboxes whose readers did not come in time."""
+        now = asyncio.get_running_loop().time()
+        while self._prepared and self._prepared[0].prepared_until <= now:
+            channel = self._prepared.popleft()
+            inbox, channel.prepared = channel.prepared, None
+            if inbox is not None:
+                self._leave(channel, inbox)
 
     async def poll_idle_readers(self) -> None:
         """Looks from time to time whether the logs of idle readers have moved, because a
@@ -229,6 +333,7 @@ class Bus:
         step = min(_FAST_POLL_AFTER / 2, poll / 2)
         while True:
             await asyncio.sleep(step)
+            self._drop_prepared()
             idle = []
             for response_id, inbox in self._all_readers():
                 inbox.idle_seconds += step
@@ -257,9 +362,9 @@ class Bus:
 
     def _all_readers(self) -> list[tuple[UUID, Inbox]]:
         return [
-            (self._response_ids[name], inbox)
-            for name, inboxes in self._inboxes.items()
-            for inbox in inboxes
+            (channel.response_id, inbox)
+            for channel in self._channels.values()
+            for inbox in channel.inboxes
         ]
 
     async def poll_journals(self) -> None:
@@ -268,7 +373,7 @@ class Bus:
         while True:
             last: dict[UUID, int] = {}
             polls = 0
-            while not self.healthy and self._response_ids:
+            while not self.healthy and self._channels:
                 polls += 1
                 try:
                     await self._read_journals(last)
@@ -281,7 +386,7 @@ class Bus:
 
     async def _read_journals(self, last: dict[UUID, int]) -> None:
         """Delivers the workers' new journal batches; `last`: worker -> the last batch delivered."""
-        response_ids = list(self._response_ids.values())
+        response_ids = [channel.response_id for channel in self._channels.values()]
         for worker in await fetch(self._pool, OWNERS, {"ids": response_ids}):
             if worker not in last:
                 last[worker] = (await fetch(self._pool, LAST_BATCH, {"worker": worker}))[0]
@@ -294,8 +399,10 @@ class Bus:
 
     def _deliver_batch(self, batch: JournalBatch) -> None:
         for response_id, block in batch.blocks():
-            for inbox in self._inboxes.get(events(response_id), ()):
-                inbox.put(block)
+            channel = self._channels.get(events(response_id).encode())
+            if channel is not None:
+                for inbox in channel.inboxes:
+                    inbox.put(block)
 
 
 def _distribute(readers: set[Inbox], payload: bytes) -> None:

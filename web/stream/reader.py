@@ -22,7 +22,7 @@ from models.db.queries.read import (
     is_page_full,
 )
 from models.lifecycle import TERMINAL, Status
-from models.wire.events import split_frames
+from models.wire.events import ends_stream, split_frames
 from web.stream.bus import Bus, Inbox
 
 logger = structlog.get_logger()
@@ -85,6 +85,18 @@ class StreamCursor:
         return b"".join(filter(None, map(self.advance, page.blocks)))
 
 
+@dataclass(frozen=True, slots=True)
+class KnownEvents:
+    """The first events of a response that this process has just stored."""
+
+    frames: bytes
+    last: int
+    """number of the last one"""
+    is_subscribed: bool
+    """Redis had confirmed the subscription of the prepared inbox (`Bus.prepare`) before the
+    response was enqueued."""
+
+
 class EventReader:
     """Serves all readers of one web process."""
 
@@ -92,25 +104,47 @@ class EventReader:
         self._pool = pool
         self._bus = bus
         self._closing = False
+        self._aborted = False
 
     def close(self) -> None:
         """Ends streams of background responses at once; their clients can resume by number."""
         self._closing = True
         self._bus.wake_all()
 
+    def abort(self) -> None:
+        """Ends all streams at once, also those of foreground responses."""
+        self._aborted = True
+        self.close()
+
     async def follow(
-        self, response_id: UUID, after: int, *, background: bool
+        self,
+        response_id: UUID,
+        after: int,
+        *,
+        background: bool,
+        known: KnownEvents | None = None,
     ) -> AsyncGenerator[bytes]:
         """Frames with numbers above `after`, up to the terminal event, then `[DONE]`.
 
         Without `[DONE]` if the row was deleted, the stream has diverged, or this process stops.
+        `known`: sent at once as the first frames. The log is then not read before there is a
+        reason to, if the prepared inbox was subscribed in time.
         """
         cursor = StreamCursor(after)
+        if known is not None:
+            yield known.frames
+            cursor.number = known.last
         async with self._bus.subscribe(response_id) as inbox:
+            is_live = known is not None and known.is_subscribed and inbox.was_prepared
+            inbox.poll_fast = is_live
             while True:
+                while is_live and (live := await _next_live(inbox, cursor)) is not None:
+                    yield live
+                    if ends_stream(live):
+                        yield DONE
+                        return
                 page = await self._read_page(response_id, cursor)
-                frames = cursor.advance_page(page)
-                if frames:
+                if frames := cursor.advance_page(page):
                     inbox.poll_fast = True
                     yield frames
                 if cursor.diverged:
@@ -119,17 +153,19 @@ class EventReader:
                 if page.has_end:
                     yield DONE
                     return
-                if page.status is None or (self._closing and background):
+                if page.status is None or self._aborted or (self._closing and background):
                     return
-                while not page.more and (live := await _next_live(inbox, cursor)) is not None:
-                    yield live
+                is_live = not page.more
 
     async def wait_until_ended(
         self, response_id: UUID, within: float | None = None
     ) -> ResponseRow | None:
         """The row when it has ended, or as it is after `within` seconds; None if it was deleted."""
         try:
-            async with asyncio.timeout(within), self._bus.subscribe(response_id) as inbox:
+            async with (
+                asyncio.timeout(within),
+                self._bus.subscribe(response_id, only_end=True) as inbox,
+            ):
                 return await self._poll_until_ended(response_id, inbox)
         except TimeoutError:
             return await find_by_id(self._pool, RESPONSE, response_id)

@@ -1,52 +1,127 @@
 """Server-Sent Events: frames as they are, and a comment while there are none."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 
-import anyio
 import structlog
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
 from models.config.groups import WebSettings
+from models.deadlines import IdleTimeout
+from web.http.connection import wait_for_disconnect
 
 logger = structlog.get_logger()
 
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 """Headers that keep caches and proxies from holding a stream back."""
+_KEEP_ALIVE = ServerSentEvent(comment="keep-alive", sep="\n").encode()
 
 
-class TimeoutEventResponse(EventSourceResponse):
-    """A stream that disconnects a client which receives nothing for `send_timeout` seconds."""
+class EventStreamResponse(EventSourceResponse):
+    """A stream of frames as sse-starlette sends it, with fewer tasks and timers.
+
+    sse-starlette starts four tasks for a stream, a timer for each send, and takes a lock for each
+    comment. Here two tasks and one timer serve a stream.
+    """
+
+    def __init__(self, frames: AsyncGenerator[bytes], settings: WebSettings) -> None:
+        super().__init__(frames, headers=SSE_HEADERS)
+        self._frames = frames
+        self._ping_seconds = settings.ping.total_seconds()
+        self._send_seconds = settings.send_timeout.total_seconds()
+        self._may_ping = False
+        """The stream has begun, has not ended, and no frames are being sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the stream.
-
-        After a timeout the response is not completed, so the web server closes the connection.
-        """
+        """Sends the stream until its end, or until the client has disconnected, or has received
+        nothing for the time limit. Then the response is not completed, so the web server closes the
+        connection."""
+        tasks = (
+            asyncio.create_task(self._send_frames(scope, send)),
+            asyncio.create_task(self._watch_client(scope, receive, send)),
+        )
         try:
-            await super().__call__(scope, receive, send)
-        except* SendTimeoutError:
-            logger.info("slow_client_disconnected", path=scope["path"])
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
+
+    async def _send_frames(self, scope: Scope, send: Send) -> None:
+        """Sends all frames. After a timeout the stream ends without its end."""
+        deadline = IdleTimeout()
+        try:
+            async with aclosing(self._frames) as blocks:
+                with deadline.extend():
+                    await self._send_blocks(blocks, send, deadline)
+        except TimeoutError:
+            if not deadline.expired:
+                raise
+            _log_slow_client(scope)
+
+    async def _send_blocks(
+        self, blocks: AsyncGenerator[bytes], send: Send, deadline: IdleTimeout
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        deadline.set_deadline(loop.time() + self._send_seconds)
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status_code,
+                "headers": self.raw_headers,
+            }
+        )
+        while True:
+            deadline.pause()
+            self._may_ping = True
+            block = await anext(blocks, b"")
+            self._may_ping = False
+            deadline.set_deadline(loop.time() + self._send_seconds)
+            await send({"type": "http.response.body", "body": block, "more_body": bool(block)})
+            if not block:
+                return
+
+    async def _watch_client(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Waits until the client has disconnected, and sends a comment from time to time."""
+        with suppress(SendTimeoutError):
+            while not await _is_disconnected(receive, self._ping_seconds):
+                if self._may_ping:
+                    await self._send_comment(scope, send)
+
+    async def _send_comment(self, scope: Scope, send: Send) -> None:
+        """Raises SendTimeoutError."""
+        try:
+            async with asyncio.timeout(self._send_seconds):
+                await send({"type": "http.response.body", "body": _KEEP_ALIVE, "more_body": True})
+        except TimeoutError:
+            _log_slow_client(scope)
+            raise SendTimeoutError from None
 
 
-def sse_response(frames: AsyncIterator[bytes], settings: WebSettings) -> EventSourceResponse:
-    """Streams `frames`.
+def sse_response(frames: AsyncGenerator[bytes], settings: WebSettings) -> EventStreamResponse:
+    """Streams `frames`, of which none is empty.
 
-    At a stop, `EventReader.close` ends background streams, and foreground ones have the grace
-    period.
+    At a stop, `EventReader.close` ends background streams. Foreground ones have the grace period,
+    then `EventReader.abort` ends them too.
     """
-    return TimeoutEventResponse(
-        frames,
-        headers=SSE_HEADERS,
-        sep="\n",
-        ping=int(settings.ping.total_seconds()),
-        ping_message_factory=_keep_alive,
-        send_timeout=settings.send_timeout.total_seconds(),
-        shutdown_event=anyio.Event(),
-        shutdown_grace_period=settings.grace.total_seconds(),
-    )
+    return EventStreamResponse(frames, settings)
 
 
-def _keep_alive() -> ServerSentEvent:
-    return ServerSentEvent(comment="keep-alive", sep="\n")
+async def _is_disconnected(receive: Receive, within: float) -> bool:
+    """Whether the client disconnects within so many seconds."""
+    try:
+        async with asyncio.timeout(within):
+            await wait_for_disconnect(receive)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _log_slow_client(scope: Scope) -> None:
+    logger.info("slow_client_disconnected", path=scope["path"])

@@ -199,7 +199,9 @@ class SocketSession:
 
     async def _send_events(self, create: CreateFrame, accepted: AcceptedResponse) -> bool:
         """Sends the events; returns whether the last one was sent."""
-        events = self._state.event_reader.follow(accepted.id, -1, background=False)
+        events = self._state.event_reader.follow(
+            accepted.id, -1, background=False, known=accepted.known_events
+        )
         async with aclosing(obfuscate_if_requested(events, accepted.request)) as blocks:
             async for block in blocks:
                 if block == DONE:

@@ -233,7 +233,12 @@ class FakeBus:
         self.subscribed: asyncio.Queue[StepInbox] = asyncio.Queue()
 
     @asynccontextmanager
-    async def subscribe(self, response_id: UUID) -> AsyncIterator[Inbox]:
+    async def subscribe(
+        self,
+        response_id: UUID,
+        *,
+        only_end: bool = False,
+    ) -> AsyncIterator[Inbox]:
         readers = self.inboxes.setdefault(events_channel(response_id), set())
         inbox = StepInbox(4000)
         readers.add(inbox)

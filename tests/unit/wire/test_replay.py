@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 from models.redis.answer_cache import CachedAnswer
-from models.wire.events import decode_frame, frame
+from models.wire.events import TERMINAL_EVENTS, TextDelta, decode_frame, ends_stream, frame
 from models.wire.replay import replay, with_new_ids
 from models.wire.snapshot import fold
 from tests.support.contract_rules import assert_items_obey_contract
@@ -149,3 +149,15 @@ def test_the_output_of_a_server_tool_is_not_cached() -> None:
     assert [
         item["type"] for item in SERVER_TOOL_ITEMS if CachedAnswer([*ITEMS, item]).is_cacheable
     ] == []
+
+
+def test_a_terminal_event_is_recognised_only_at_the_end_of_a_block() -> None:
+    kinds = ("completed", "incomplete", "failed", "cancelled")
+    terminal = [frame(TERMINAL_EVENTS[kind]({"id": "resp_1"}), 1) for kind in kinds]
+    others = [frame(event, number) for number, event in enumerate(replay(ITEMS))]
+    quoting = frame(TextDelta("msg_1", 0, 0, "\n\nevent: response.completed\n", []), 1)
+    for end in terminal:
+        assert ends_stream(end)
+        assert ends_stream(b"".join(others) + end)
+        assert not ends_stream(end + others[0])
+    assert not any(map(ends_stream, [*others, quoting, quoting + others[0]]))

@@ -42,8 +42,8 @@ FLUSH = column(
                     SELECT t.id, t.first, t.last, t.attempt, t.frames
                     FROM me CROSS JOIN unnest(CAST(:ids AS uuid[]), CAST(:firsts AS int[]), CAST(:lasts AS int[]), CAST(:attempts AS int[]),
                                               CAST(:frames AS bytea[])) AS t (id, first, last, attempt, frames)
-                    JOIN responses r ON r.id = t.id AND r.worker = me.id AND r.attempt = t.attempt
-                    ORDER BY t.id
+                    CROSS JOIN LATERAL (SELECT r.worker, r.attempt FROM responses r WHERE r.id = t.id OFFSET 0) r
+                    WHERE r.worker = me.id AND r.attempt = t.attempt ORDER BY t.id
                     ON CONFLICT DO NOTHING),
          trimmed AS (DELETE FROM journal USING me WHERE journal.worker = me.id AND batch > CAST(:trimmed AS bigint)
                      AND batch <= CAST(:answered AS bigint)),
@@ -55,6 +55,8 @@ FLUSH = column(
 """Appends the tails of many responses to the event log, and deletes the journal's batches up to
 `answered`: those that transactions with a known outcome cover. No row: this process was declared
 dead.
+
+`OFFSET 0` makes Postgres look each response up by its id; it would else read those of all workers.
 
 `trimmed`: an earlier flush has deleted the batches up to this one. Without this bound, the statement
 would read them all again while an old snapshot (a dump) keeps them in the table."""
@@ -137,7 +139,8 @@ RELEASE = column(
                                                      CAST(:frames AS bytea[]), CAST(:outcomes AS text[]), CAST(:pauses AS interval[]))
                                 AS t (id, attempt, first, last, frames, outcome, pause)),
          owned AS MATERIALIZED (SELECT r.id FROM me CROSS JOIN given JOIN responses r ON r.id = given.id
-                                WHERE r.worker = me.id AND r.attempt = given.attempt AND r.status = 'in_progress' ORDER BY r.id FOR NO KEY UPDATE OF r),
+                                WHERE r.id = ANY(CAST(:ids AS uuid[])) AND r.worker = me.id AND r.attempt = given.attempt AND r.status = 'in_progress'
+                                ORDER BY r.id FOR NO KEY UPDATE OF r),
          updated AS (UPDATE responses r SET worker = NULL, enqueue_count = 0, enqueued_at = clock_timestamp(), requeue_requested_at = NULL,
                             deaths = r.deaths + (given.outcome = 'error')::int, resume_at = clock_timestamp() + given.pause
                      FROM owned JOIN given USING (id) WHERE r.id = owned.id RETURNING given.*),

@@ -1,12 +1,7 @@
 """Every statement fits the schema and its row type, and the migrations make the declared tables."""
 
-import importlib
 import inspect
-import pkgutil
-import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -15,24 +10,11 @@ from alembic.config import Config
 from psycopg.pq import ExecStatus
 from sqlalchemy import create_engine
 
-from models.db import queries
-from models.db.statement import Query, Statement
+from models.db.statement import Statement
 from tests.support.stack import Databases
+from tests.support.statements import STATEMENTS, server_form
 
 ROOT = Path(__file__).parents[3]
-
-
-def _all() -> Iterator[tuple[str, Statement | Query[Any]]]:
-    for module_info in pkgutil.iter_modules(queries.__path__):
-        module = importlib.import_module(f"{queries.__name__}.{module_info.name}")
-        for name, value in vars(module).items():
-            named = value.items() if isinstance(value, dict) and name.isupper() else [("", value)]
-            for key, statement in named:
-                if isinstance(statement, Statement | Query):
-                    yield f"{module_info.name}.{name}{key and f'[{key}]'}", statement
-
-
-STATEMENTS = dict(_all())
 
 
 @pytest.fixture(scope="module")
@@ -50,16 +32,8 @@ def test_a_statement_fits_the_schema_and_its_columns_have_the_names_of_its_row(
     name: str, dsn: str
 ) -> None:
     statement = STATEMENTS[name]
-    parameters: list[str] = []
-
-    def number(match: re.Match[str]) -> str:
-        if match[1] not in parameters:
-            parameters.append(match[1])
-        return f"${parameters.index(match[1]) + 1}"
-
-    sql = re.sub(r"%\((\w+)\)s", number, statement.sql).replace("%%", "%")
     with psycopg.connect(dsn, autocommit=True) as connection:
-        prepared = connection.pgconn.prepare(b"fits", sql.encode())
+        prepared = connection.pgconn.prepare(b"fits", server_form(statement).encode())
         assert prepared.status == ExecStatus.COMMAND_OK, prepared.error_message
         described = connection.pgconn.describe_prepared(b"fits")
         columns = [described.fname(index) for index in range(described.nfields)]

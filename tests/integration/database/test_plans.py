@@ -1,0 +1,335 @@
+"""No statement becomes slower with the number of responses that are stored.
+
+The planner decides by the real sizes of the tables, so they are filled. At 20 000 responses each
+table that grows with them is large enough that reading all of it costs more than any index. With
+`./dev test --all` the same is done with a million, which takes minutes.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+
+from models.db.arrays import Byteas, Ints, Uuids
+from models.db.database import Json
+from models.ids import new_uuid
+from tests.support.many_responses import fill
+from tests.support.stack import Databases
+from tests.support.statements import STATEMENTS, parameters_of, server_form
+
+FEW = 20_000
+MANY = pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])
+
+LARGE = {"responses", "items", "event_log", "attempts", "tool_calls", "idempotency_keys"}
+"""The tables that grow with the responses, and have at least MIN_PAGES pages here."""
+MIN_PAGES = 10
+JIT_COST = 100_000
+"""`jit_above_cost`: Postgres compiles a statement of a higher cost, which takes longer than these
+statements run."""
+READ_IN_ORDER = {"ix_responses_unowned", "ix_responses_deleted"}
+"""Indexes of what waits for a worker or for the purge, which are read from their beginning."""
+READ_ALL_OPEN = {
+    "operations.STUCK",
+    "operations.WORKERS",
+    "operations.GAUGES",
+    "retention.DELETE_OLD_WORKERS",
+}
+"""They read all open responses: for operators, or only after processes have died."""
+MAX_PAGES = 150
+"""Pages that a statement for one or two responses touches at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManyResponses:
+    """A database with many responses, and some of its ids."""
+
+    connection: AsyncConnection[TupleRow]
+    project: UUID
+    owner: UUID
+    """a live worker"""
+    web: UUID
+    conversation: UUID
+    running: list[UUID]
+    """responses of `owner`"""
+    orphans: list[UUID]
+    """responses of a dead worker"""
+    queued: list[UUID]
+    ended: list[UUID]
+    """responses that continue another one"""
+    hidden: list[UUID]
+    """responses that the purge deletes next"""
+
+    async def explain(self, options: str, sql: str, values: Mapping[str, object] | None) -> Any:
+        """The plan of a statement, as JSON. What the statement changes is rolled back."""
+        async with self.connection.transaction(force_rollback=True):
+            explain = f"EXPLAIN ({options}, FORMAT JSON) {sql}"
+            cursor = await self.connection.execute(explain.encode(), values)
+            row = await cursor.fetchone()
+        assert row is not None
+        return row[0][0]["Plan"]
+
+
+@pytest.fixture(scope="module", params=[FEW, MANY], ids=["thousands", "million"])
+async def database(
+    database_server: Databases, request: pytest.FixtureRequest
+) -> AsyncIterator[ManyResponses]:
+    dsn = await database_server.create_copy()
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+        await fill(connection, request.param)
+
+        async def ids(query: str) -> list[UUID]:
+            cursor = await connection.execute(f"SELECT {query} LIMIT 2".encode())
+            return [row[0] for row in await cursor.fetchall()]
+
+        owned = "FROM responses r JOIN workers w ON w.id = r.worker"
+        [owner, _] = await ids(f"w.id {owned} WHERE NOT w.dead")
+        [web, _] = await ids("id FROM workers WHERE kind = 'web'")
+        yield ManyResponses(
+            connection,
+            project=(await ids("id FROM projects"))[0],
+            owner=owner,
+            web=web,
+            conversation=(await ids("id FROM conversations"))[0],
+            running=await ids(f"id FROM responses WHERE worker = '{owner}'"),
+            orphans=await ids(f"r.id {owned} WHERE w.dead"),
+            queued=await ids("id FROM responses WHERE status = 'queued'"),
+            ended=await ids("id FROM responses WHERE previous_response_id IS NOT NULL"),
+            hidden=await ids("id FROM responses WHERE delete_requested_at IS NOT NULL"),
+        )
+
+
+async def test_no_statement_reads_a_large_table_as_a_whole(database: ManyResponses) -> None:
+    """With the plan that Postgres keeps for a prepared statement, whatever its values are."""
+    cursor = await database.connection.execute(
+        "SELECT relname FROM pg_class WHERE relkind = 'r' AND relpages >= %s", [MIN_PAGES]
+    )
+    assert {row[0] for row in await cursor.fetchall()} >= LARGE
+    read_as_a_whole: dict[str, set[str]] = {}
+    costs: dict[str, float] = {}
+    for name, statement in STATEMENTS.items():
+        if name in READ_ALL_OPEN or not _has_plan(statement.sql):
+            continue
+        plan = await database.explain("GENERIC_PLAN", server_form(statement), None)
+        if tables := _read_as_a_whole(plan) & LARGE:
+            read_as_a_whole[name] = tables
+        if plan["Total Cost"] > JIT_COST:
+            costs[name] = plan["Total Cost"]
+    assert not read_as_a_whole
+    assert not costs
+
+
+async def test_a_statement_for_two_responses_touches_few_pages(database: ManyResponses) -> None:
+    """It is executed, with the plan for these values."""
+    pages: dict[str, int] = {}
+    for name, known in _cases(database).items():
+        statement = STATEMENTS[name]
+        values = {parameter: known[parameter] for parameter in parameters_of(statement)}
+        plan = await database.explain("ANALYZE, BUFFERS", statement.sql, values)
+        assert name in READ_ALL_OPEN or not _read_as_a_whole(plan) & LARGE, name
+        # A CTE that writes may run after the rest; its pages are then not in those of the plan.
+        writes = [part for part in plan.get("Plans", ()) if part["Node Type"] == "ModifyTable"]
+        pages[name] = sum(
+            part["Shared Hit Blocks"] + part["Shared Read Blocks"] for part in (plan, *writes)
+        )
+    assert not {name: count for name, count in pages.items() if count > MAX_PAGES}
+
+
+def _has_plan(sql: str) -> bool:
+    return sql.split(maxsplit=1)[0] in ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE")
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from _nodes(child)
+
+
+def _read_as_a_whole(plan: dict[str, Any]) -> set[str]:
+    """The tables that it reads from end to end, or of which it reads a whole index."""
+    indexes = {
+        node["Index Name"]: node.get("Relation Name", node["Index Name"])
+        for node in _nodes(plan)
+        if "Index Name" in node and "Index Cond" not in node
+    }
+    return {
+        *(node["Relation Name"] for node in _nodes(plan) if node["Node Type"] == "Seq Scan"),
+        *(table for index, table in indexes.items() if index not in READ_IN_ORDER),
+    }
+
+
+_OF_RUNNING = [
+    "claim.CHECKPOINTED_OUTPUT",
+    "claim.LOGS_SINCE",
+    "claim.LOG_ENDS",
+    "claim.LOG_SINCE",
+    "claim.SECRETS",
+    "claim.UNFLUSHED_JOURNALS",
+    "create.FORGET_ANSWERED",
+    "create.FORGET_WAITER",
+    "create.JOIN_BY_KEY",
+    "create.JOIN_UNANSWERED",
+    "end.CANCEL_QUEUED",
+    "end.END[cancelled]",
+    "end.END[completed]",
+    "end.END[failed]",
+    "end.REQUEST_CANCEL",
+    "end.REQUEST_DELETE",
+    "leases.LIVE_WORKERS",
+    "leases.RENEW",
+    "leases.RENEW_WEB",
+    "leases.WATCHED_PROCESSES",
+    "operations.STATE",
+    "read.INPUT_ITEMS[asc]",
+    "read.JOURNAL_BATCHES",
+    "read.LAST_BATCH",
+    "read.LOG_PAGE",
+    "read.MOVED_LOGS",
+    "read.OUTPUT_ITEMS",
+    "read.OWNERS",
+    "read.RESPONSE",
+    "read.RUNNING_RESPONSE",
+    "read.UNDELETED_RESPONSE",
+    "read.VISIBLE_RESPONSE",
+    "retention.DELETABLE",
+    "retention.DELETE_EXPIRED_KEYS",
+    "retention.DELETE_OLD_WORKERS",
+    "retention.EXTEND_UNSTORED",
+    "retention.HIDE_EXPIRED",
+    "run.CHECKPOINT",
+    "run.FINISH_CALL",
+    "run.FLUSH",
+    "run.FORGET_CRASHES",
+    "run.JOURNAL",
+    "run.OWNERSHIP_STATE",
+    "run.RELEASE",
+    "run.RELEASED",
+    "run.RELEASE_INCOMPLETE",
+    "run.START_CALL",
+    "sweep.ORPHANS",
+    "sweep.ORPHANS_TO_END",
+    "sweep.REENQUEUE",
+]
+_OF_ORPHANS = [
+    "claim.CLAIM",
+    "claim.CLAIM_TO_END",
+    "claim.LOCK_ORPHANS",
+    "claim.RECORD_OWNER_DEATHS",
+]
+_OF_ENDED = [
+    "history.ANSWERED_CALL",
+    "history.HISTORY",
+    "history.HISTORY_DIGEST",
+    "history.PREVIOUS_RESPONSE",
+    "retention.DELETE_ENDED",
+]
+_OF_HIDDEN = [
+    "retention.DELETE_HIDDEN",
+    "retention.DELETE_LOG",
+]
+_OF_NEW = [
+    "create.INSERT",
+    "create.INSERT_IN_CONVERSATION",
+    "create.INSERT_WITH_KEY",
+]
+_OF_CONVERSATION = [
+    "conversations.PAGE[asc]",
+    "conversations.READ",
+]
+
+
+def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
+    """The statements that run in the background or for each request, by name, with their values.
+
+    The statements of operators are not among them. OWNED_RESPONSES and STORED_LOGS read all
+    responses of one worker, of which there are many.
+    """
+    common = _common_values(database)
+    new = {"id": new_uuid(), "conversation": database.conversation}
+    arrays = {"frames": Byteas([b"frame"] * 2)}
+    cases = {
+        **dict.fromkeys(_OF_RUNNING, common),
+        **{name: common | {"ids": Uuids(database.orphans)} for name in _OF_ORPHANS},
+        **{name: common | {"id": database.ended[0]} for name in _OF_ENDED},
+        **{name: common | {"ids": Uuids(database.hidden)} for name in _OF_HIDDEN},
+        **dict.fromkeys(_OF_NEW, common | new),
+        **{name: common | {"id": database.conversation} for name in _OF_CONVERSATION},
+        "claim.CLAIM_UNOWNED": common | {"id": database.queued[0]},
+        "history.REFERENCED_ITEMS": common | {"ids": ["msg_1", "msg_2"]},
+        "create.VOID_UNCLEAR_CREATES": common | {"ids": Uuids(database.queued)},
+    }
+    for name in ("run.FLUSH", "run.JOURNAL", "run.RELEASE"):
+        cases[name] = cases[name] | arrays
+    for name in ("read.INPUT_ITEMS[asc]", "conversations.PAGE[asc]"):
+        cases[name] = cases[name] | {"after": None}
+    cases["claim.UNFLUSHED_JOURNALS"] = common | {"previous": Uuids([database.owner] * 2)}
+    cases["read.JOURNAL_BATCHES"] = common | {"last": 0}
+    cases["retention.HIDE_EXPIRED"] = common | {"id": UUID(int=0)}
+    cases["retention.DELETABLE"] = common | {"items": 2}
+    return cases
+
+
+def _common_values(database: ManyResponses) -> dict[str, object]:
+    """Values by the name of the parameter."""
+    ones = Ints([1, 1])
+    return {
+        **dict.fromkeys(_NULL),
+        **_NUMBERS,
+        **dict.fromkeys(("items", "calls", "changed"), "[]"),
+        **dict.fromkeys(("me", "worker"), database.owner),
+        **dict.fromkeys(("web", "waiter"), database.web),
+        **dict.fromkeys(("retention", "queue_wait", "lifetime", "wall_clock"), timedelta(hours=1)),
+        **dict.fromkeys(("lease", "waiting", "interval"), timedelta(seconds=5)),
+        **dict.fromkeys(("background", "interactive", "store", "include_unstored"), True),
+        **dict.fromkeys(("attempts", "afters", "numbers"), ones),
+        "quarantine": False,
+        "unanswered_calls": list[str](),
+        "item_ids": list[str](),
+        "project": database.project,
+        "id": database.running[0],
+        "ids": Uuids(database.running),
+        "firsts": Ints([10, 10]),
+        "lasts": Ints([11, 11]),
+        "frames": b"frame",
+        "parameters": Json({}),
+        "item": "{}",
+        "model": "m",
+        "key": "sdk:4",
+        "body_hash": b"hash",
+        "call_id": "call_1",
+        "outcomes": ["handed_over"] * 2,
+        "pauses": [None, None],
+        "projects": [database.project] * 2,
+        "settled_at": datetime.now(UTC),
+        # the position of the purge: before everything
+        "expires_at": datetime.min.replace(tzinfo=UTC),
+    }
+
+
+_NULL = (
+    *("usage", "error", "reason", "failure", "service_tier", "upstream", "result", "previous"),
+    *("conversation", "traceparent", "key_id", "sealed", "cache_key", "cache_ttl"),
+)
+_NUMBERS = {
+    **dict.fromkeys(("attempt", "first_attempt", "turns", "next_output_index"), 1),
+    **dict.fromkeys(("position", "trimmed", "revision", "after"), 0),
+    "first": 10,
+    "last": 11,
+    "number": 5,
+    "checkpoint": -1,
+    "batch": 1000,
+    "answered": 5,
+    "max_rows": 2,
+    "rows": 2,
+    "limit": 2,
+    "page": 2,
+    "bytes": 100_000,
+    "max_bytes": 100_000,
+    "completed_at": 1_800_000_000,
+    "created_at": 1_800_000_000,
+}

@@ -1,0 +1,56 @@
+-- Fills a migrated, empty database with :rows responses, as narrow as the schema allows: 50 workers, two dead ones, and 20 web
+-- processes have made them in 30 days.
+
+INSERT INTO projects (id, name) VALUES (gen_random_uuid(), 'many');
+INSERT INTO api_keys (id, project_id, prefix, hash) SELECT gen_random_uuid(), id, 'bb', 'hash' FROM projects;
+
+INSERT INTO workers (id, kind, host, pid, expires_at, dead, tied)
+SELECT gen_random_uuid(), CASE WHEN n <= 52 THEN 'worker' ELSE 'web' END, 'host', n,
+       now() + interval '1 day', n <= 2, true
+FROM generate_series(1, 72) n;
+CREATE TEMPORARY TABLE owner AS SELECT row_number() OVER () - 1 AS nr, id FROM workers WHERE kind = 'worker' AND NOT dead;
+CREATE TEMPORARY TABLE dead AS SELECT id FROM workers WHERE dead LIMIT 1;
+CREATE TEMPORARY TABLE web AS SELECT row_number() OVER () - 1 AS nr, id FROM workers WHERE kind = 'web';
+
+INSERT INTO conversations (id, project_id) SELECT gen_random_uuid(), id FROM projects, generate_series(1, :rows / 50);
+CREATE TEMPORARY TABLE conversation AS SELECT row_number() OVER () AS nr, id FROM conversations;
+ANALYZE conversation;
+
+CREATE TEMPORARY TABLE many AS SELECT n, gen_random_uuid() AS id FROM generate_series(1, :rows) n;
+ANALYZE many;
+
+-- One of a hundred is open: most are owned, some wait, and twenty have lost their owner. One of ten continues the one before
+-- it. One of fifty belongs to a conversation. One of a hundred has expired. The purge has hidden the first ones.
+INSERT INTO responses (id, project_id, status, background, store, model, parameters, previous_response_id, conversation_id, created_at,
+                       started_at, completed_at, expires_at, deadline, worker, web, attempt, enqueued_at, delete_requested_at)
+SELECT many.id, project.id, CASE WHEN n % 1000 = 0 THEN 'queued' WHEN n % 100 = 0 THEN 'in_progress' ELSE 'completed' END,
+       n % 2 = 0, true, 'm', '{}', CASE WHEN n % 10 = 1 THEN previous.id END, conversation.id,
+       now() - interval '30 days' * (:rows - n) / :rows, now(), CASE WHEN n % 100 <> 0 THEN now() END,
+       now() + interval '30 days' * (n - :rows / 100) / :rows, now() + interval '1 day',
+       CASE WHEN n % 100 = 0 AND n % 1000 <> 0 THEN CASE WHEN n <= 2200 THEN dead.id ELSE owner.id END END, web.id,
+       CASE WHEN n % 1000 = 0 THEN 0 ELSE 1 END, now(), CASE WHEN n < 20 THEN now() END
+FROM many CROSS JOIN projects project CROSS JOIN dead
+LEFT JOIN (SELECT n + 1 AS next, id FROM many WHERE n % 10 = 0) previous ON previous.next = n
+LEFT JOIN conversation ON conversation.nr = n / 50 AND n % 50 = 0 AND n % 100 <> 0
+JOIN owner ON owner.nr = n / 100 % 50 JOIN web ON web.nr = n % 20;
+
+INSERT INTO items (response_id, conversation_id, direction, position, item_id, type, payload)
+SELECT many.id, conversation.id, direction.direction, 0, 'msg_' || many.n, 'message', '{}'
+FROM many CROSS JOIN (VALUES ('input'), ('output')) AS direction (direction)
+LEFT JOIN conversation ON conversation.nr = n / 50 AND n % 50 = 0;
+INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
+SELECT many.id, part.first, part.last, part.attempt, 'frame' FROM many CROSS JOIN (VALUES (0, 1, 0), (2, 9, 1)) AS part (first, last, attempt);
+INSERT INTO attempts (response_id, attempt, worker, kind, host, pid)
+SELECT many.id, 1, owner.id, 'worker', 'host', 1 FROM many JOIN owner ON owner.nr = n / 100 % 50 WHERE n % 1000 <> 0;
+INSERT INTO tool_calls (response_id, position, output_index, turn, finished)
+SELECT id, 0, 0, 1, true FROM many WHERE n % 10 = 0;
+INSERT INTO job_secrets (response_id, key_id, sealed) SELECT id, 'key', 'sealed' FROM many WHERE n % 100 = 0;
+INSERT INTO idempotency_keys (project_id, key, body_hash, response_id, expires_at)
+SELECT project.id, CASE WHEN n % 4 = 0 THEN 'sdk:' ELSE 'client:' END || n, decode(md5(n::text), 'hex'), many.id, now() + interval '1 day' * (n - :rows / 100) / :rows
+FROM many CROSS JOIN projects project WHERE n % 2 = 0;
+
+INSERT INTO journal (worker, batch, response_ids, attempts, first_numbers, last_numbers, frames)
+SELECT owner.id, 0, '{}', '{}', '{}', '{}', '{}' FROM owner;
+INSERT INTO journal (worker, batch, response_ids, attempts, first_numbers, last_numbers, frames)
+SELECT owner.id, n, ARRAY[gen_random_uuid()], '{1}', '{10}', '{10}', ARRAY['frame'::bytea]
+FROM owner CROSS JOIN generate_series(1, 20) n;

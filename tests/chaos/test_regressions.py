@@ -1,13 +1,23 @@
 """Faults that campaigns have shown, each as a test that meets it every time."""
 
 import asyncio
+from pathlib import Path
 from typing import Any, cast
 
 from models.config.settings import Settings
 from models.ids import new_uuid
 from tests.conftest import PrivateStack
 from tests.support.api import until
-from tests.support.fake_upstream import FakeUpstream, done, finish, hang, text, usage, wait_for
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    done,
+    finish,
+    hang,
+    reply,
+    text,
+    usage,
+    wait_for,
+)
 from tests.support.stack import SHORT_LEASES
 from web.stream.bus import Bus
 from worker.log.publisher import Publisher
@@ -69,6 +79,40 @@ async def test_a_new_stream_needs_no_read_of_its_log(
                 assert not reads.answered.is_set()
                 reads.release()
                 await stream.to_end()
+
+
+async def test_a_resumed_worker_calls_no_upstream_for_a_response_that_it_has_lost(
+    private_stack: PrivateStack, fake: FakeUpstream, tmp_path: Path
+) -> None:
+    """It was suspended while the response waited for a place at the upstream, and another worker
+    has run it. The place becomes free as soon as it is resumed (I5)."""
+    file = tmp_path / "backburner.toml"
+    file.write_text(
+        f"""
+        [upstreams]
+        narrow = {{ base_url = "{fake.base_url}", concurrency = 1, wait = 60 }}
+        [routes]
+        "*" = "narrow"
+        """
+    )
+    settings = {**SHORT_LEASES, "BACKBURNER_CONFIG": str(file)}
+    async with private_stack(settings=settings) as running:
+        suspended, released = running.workers[0], asyncio.Event()
+        first = fake.script([wait_for(released), *reply("a")], reply("b"))
+        second = fake.script(reply("once"), reply("twice"))
+        await running.api().create_background(first)
+        await until(lambda: fake.requests_for(first))
+        async with running.api().post_stream(second, background=True) as stream:
+            await stream.until("response.in_progress")
+            suspended.pause()
+            released.set()
+            await running.start_worker()
+            await stream.to_end()
+        suspended.resume()
+        await until(lambda: not suspended.running())
+        running.forget(suspended)
+        assert stream.final["output_text"] == "once"
+        assert len(fake.requests_for(second)) == 1
 
 
 _CLOSED_TRANSPORT = (

@@ -31,7 +31,6 @@ async def compact(context: RunContext, model: ModelCaller) -> None:
         _, turn = await model.call(ModelInput(parameters, history), visible=False)
         return ModelReply(output_text(turn.output), turn.usage)
 
-    await context.resources.ownership.wait_until_fresh()
     compaction = CompactionTurn(context.resources.new_id, first_index=context.output.next_index)
     context.attempt.current_turn = compaction
     context.writer.write(compaction.open_events())

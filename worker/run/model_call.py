@@ -147,6 +147,8 @@ class ModelCaller:
         async with candidate.limiter.acquire(
             candidate.model, interactive=not self._facts.background
         ) as permit:
+            # As late as possible: a process that was suspended may have lost the response.
+            await self._resources.ownership.wait_until_fresh()
             if visible:
                 self._attempt.current_turn = turn
             outcome = await self._read_turn(candidate, body, turn, permit, visible=visible)

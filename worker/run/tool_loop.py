@@ -134,7 +134,6 @@ class ToolLoop:
 
     async def _run_turn(self) -> tuple[Outcome, Turn[Any]]:
         """Runs a turn; `truncation: auto` sends less of the history until the model takes it."""
-        await self._ownership.wait_until_fresh()
         parameters = self._context.parameters
         if self._output.calls_made:
             parameters = relax_tool_choice(parameters)

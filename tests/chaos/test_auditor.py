@@ -398,6 +398,17 @@ def test_each_violation_is_reported(record: RunRecord, name: str) -> None:
     assert invariant in {violation.invariant for violation in report.violations}, report
 
 
+def deleted_while_read(record: RunRecord) -> None:
+    trace = record.traces[1]
+    del trace.readings[1:]
+    trace.readings[0].chunks = trace.readings[0].chunks[:4]
+    trace.requests[1:] = [
+        ClientRequest("delete", "web-1", 1.9, 2.0, 200, {"deleted": True}),
+        ClientRequest("get", "web-1", 4.0, 4.1, 404, {"error": {}}),
+        trace.requests[-1],
+    ]
+
+
 ALLOWED: dict[str, Mutation] = {
     "repeated after a crash": in_turn(
         lambda r: close_upstream(r.upstream[0], 2.0),
@@ -423,6 +434,7 @@ ALLOWED: dict[str, Mutation] = {
     "a GET without an answer": lambda r: r.traces[0].requests.insert(
         0, ClientRequest("get", "web-1", 1.1)
     ),
+    "a GET that is newer than what the readers of a deleted response had": deleted_while_read,
     "an unsafe call of the same tool with another key": lambda r: r.tools.append(
         ToolCall("m1", "write z", 1.6, 1.7)
     ),

@@ -336,6 +336,15 @@ async def retry_unless_refused(
             await asyncio.sleep(delay)
 
 
+def is_refusal(error: Exception) -> bool:
+    """Whether Postgres has answered an autocommitted statement with this error, so that it is
+    certain that the statement changed nothing."""
+    is_answer = isinstance(error, psycopg.Error) and error.sqlstate is not None
+    return is_answer and (
+        isinstance(error, NOT_EXECUTED) or not isinstance(error, DATABASE_UNAVAILABLE)
+    )
+
+
 def fetch_sync(
     connection: SyncConnection, query: Query[RowT], parameters: Parameters
 ) -> list[RowT]:
@@ -372,6 +381,7 @@ __all__ = [
     "fetch_sync",
     "fetch_when_available",
     "find_by_id",
+    "is_refusal",
     "open_pool",
     "retry_unless_refused",
     "retry_while_unavailable",

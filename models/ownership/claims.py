@@ -1,8 +1,9 @@
 """Who runs a response: take, checkpoint, end, release.
 
 `Ownership.take` and `take_orphans` are the only ways to become a response's owner. A response
-without an owner is claimed by one statement. One whose owner is dead is claimed in a transaction,
-together with others (models/ownership/takeover.py).
+without an owner is claimed by one statement (models/ownership/unowned.py). One whose owner is dead
+is claimed in a transaction (models/ownership/takeover.py). Both claim many responses at a time, and
+small endings are stored together too (models/ownership/endings.py).
 
 Every write here may be repeated. When a reply was lost (Postgres unavailable), the outcome is
 unknown. The identical statement then detects that it was done before (`OWNERSHIP_STATE`) instead of
@@ -12,35 +13,26 @@ writing twice.
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-import structlog
-
 from models.config.settings import Settings
-from models.db.database import (
-    DATABASE_UNAVAILABLE,
-    Jsonb,
-    Pool,
-    fetch,
-    retry_unless_refused,
-)
-from models.db.queries import claim as claim_queries
+from models.db.database import Jsonb, Pool, fetch, retry_unless_refused
 from models.db.queries import end as end_queries
 from models.db.queries import run as run_queries
-from models.db.queries.common import LogBlock
 from models.db.queries.run import OwnershipState
 from models.db.statement import Query
 from models.errors import Cancelled, LeaseLost, StatementRefused
 from models.lifecycle import TERMINAL, Crashes, Status
+from models.ownership.endings import EndingWriter
 from models.ownership.lease import Lease
+from models.ownership.logs import ClaimedLogs
 from models.ownership.releases import Release, ReleaseWriter
-from models.ownership.takeover import Claim, MayRun, read_log_ends, read_logs, take_over
-
-logger = structlog.get_logger()
+from models.ownership.steps import EMPTY_TAIL, Ending, Step, Tail
+from models.ownership.takeover import Claim, MayRun, take_over
+from models.ownership.unowned import UnownedClaims
 
 
 def _always(_: Crashes) -> bool:
@@ -63,58 +55,6 @@ class ReleaseReason(StrEnum):
     counts as a crash, so the number of such attempts is bounded"""
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """The end of a log that is not in the event log yet: one block of frames with the numbers
-    `first` to `last`. Empty if `first` > `last`."""
-
-    first: int
-    last: int
-    frames: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a response ends. `completed_at`: whole seconds since the epoch; `items`: the output from
-    `position` on."""
-
-    status: Status
-    tail: Tail
-    items: list[dict[str, Any]]
-    position: int
-    usage: dict[str, Any] | None
-    completed_at: int
-    turns: int = 0
-    error: dict[str, Any] | None = None
-    reason: str | None = None
-    failure: dict[str, Any] | None = None
-    changed: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    """(position, item) of items stored at a checkpoint that have changed: calls that were
-    running"""
-    unanswered_calls: list[str] = field(default_factory=list)
-    service_tier: str | None = None
-    upstream: str | None = None
-    """which upstream answered the last turn"""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a checkpoint stores: a turn of the model, or calls that run before its first turn."""
-
-    items: list[dict[str, Any]]
-    position: int
-    """of the first item in the output"""
-    calls: list[dict[str, Any]]
-    """the tool calls that this server runs: position, output_index, turn, finished"""
-    turns: int
-    """1 for a turn of the model, else 0"""
-    usage: dict[str, Any] | None
-    """of the whole response so far"""
-    next_output_index: int
-    upstream: str | None = None
-    """which upstream answered it"""
-
-
 class Ownership:
     """How one worker claims, writes and releases responses. Its methods raise `LeaseLost` when the
     fence rejects a write, and repeat a write while Postgres is unavailable."""
@@ -124,6 +64,9 @@ class Ownership:
         self._me = lease.id
         self._lease = lease
         self._releases = ReleaseWriter(pool, lease)
+        self._unowned = UnownedClaims(pool, self._claim_values)
+        self._logs = ClaimedLogs(pool)
+        self._endings = EndingWriter(pool, lease)
         self._quarantine = settings.quarantine
         self._wall_clock = settings.limits.wall_clock
 
@@ -131,8 +74,10 @@ class Ownership:
         """Claims the response. Returns None if it cannot be claimed: it has ended, a live worker
         owns it, it is deferred, it is not for this kind of worker (quarantine), or `may_run` of its
         crashes is false. Raises what DATABASE_UNAVAILABLE names: the claim may then have been
-        made."""
-        claim = None if self._quarantine else await self._take_unowned(response_id)
+        made.
+
+        Claims that are requested while a statement is on its way are made by the next one."""
+        claim = None if self._quarantine else await self._unowned.take(response_id)
         if claim is None:
             claims = await self._take_over([response_id], may_run)
             claim = claims[0] if claims else None
@@ -143,20 +88,7 @@ class Ownership:
         workers that are no quarantine workers. Each worker leaves to the others what they are about
         to claim. A claim whose log could not be read with the others has `has_unread_log`. Raises
         what DATABASE_UNAVAILABLE names: all of these claims may then have been made."""
-        claims = await self._take_over(ids, _always) if ids else []
-        unread = [claim for claim in claims if claim.has_unread_log]
-        if not unread:
-            return claims
-        try:
-            async with self._pool.connection() as connection:
-                logs = await read_logs(connection, [claim.row for claim in unread])
-        except DATABASE_UNAVAILABLE as error:
-            # One log may be too large. `with_log` reads each alone.
-            logger.warning("logs_not_read", responses=len(unread), error=str(error).strip())
-            return claims
-        return [
-            _with_blocks(claim, logs[claim.id]) if claim.id in logs else claim for claim in claims
-        ]
+        return await self._logs.read_all(await self._take_over(ids, _always)) if ids else []
 
     async def with_log(self, claim: Claim) -> Claim | None:
         """The claim with its log. It is read after the claim is committed: if its size crashes this
@@ -164,31 +96,14 @@ class Ownership:
         that is counted too. Raises LeaseLost if it cannot be released."""
         if not claim.has_unread_log:
             return claim
+        with_log = await self._logs.read_with_others(claim)
+        if not with_log.has_unread_log:
+            return with_log
         try:
-            return await retry_unless_refused(lambda: self._read_log(claim), self.others_succeed)
+            return await retry_unless_refused(lambda: self._logs.read(claim), self.others_succeed)
         except StatementRefused:
             await self.release(claim, EMPTY_TAIL, ReleaseReason.ERROR)
             return None
-
-    async def _read_log(self, claim: Claim) -> Claim:
-        async with self._pool.connection() as connection:
-            since = {"id": claim.id, "after": claim.row.checkpoint_number}
-            blocks = await fetch(connection, claim_queries.LOG_SINCE, since)
-            if blocks or claim.log_end >= 0:
-                return _with_blocks(claim, blocks)
-            log_ends = await read_log_ends(connection, [claim.id])
-            return replace(_with_blocks(claim, []), log_end=log_ends[claim.id])
-
-    async def _take_unowned(self, response_id: UUID) -> Claim | None:
-        """Claims a response that needs no recovery."""
-        values = {**self._claim_values(), "id": response_id}
-        claimed = await fetch(self._pool, claim_queries.CLAIM_UNOWNED, values)
-        if not claimed:
-            return None
-        row = claimed[0]
-        if row.attempt == 1:
-            return Claim(row, log_end=1 if row.background else 0, is_first=True)
-        return Claim(row, log_end=-1, has_unread_log=True)
 
     async def _take_over(self, ids: Sequence[UUID], may_run: MayRun) -> list[Claim]:
         def accepts(crashes: Crashes) -> bool:
@@ -206,7 +121,12 @@ class Ownership:
 
     async def end(self, claim: Claim, ending: Ending) -> None:
         """Ends the response. Raises `Cancelled` if a cancel was recorded first, `LeaseLost` if this
-        process does not own the response any more."""
+        process does not own the response any more.
+
+        A small ending is first sent with others. Only if that has not stored it, which may also
+        mean that the outcome is unknown, it is sent alone, and its own outcome decides."""
+        if await self._endings.store(claim, ending):
+            return
         values = (
             self._values(claim)
             | _log_values(ending.tail)
@@ -358,22 +278,6 @@ class Ownership:
 
 _MAX_ERROR_PAUSE = timedelta(minutes=5)
 """The longest pause of a response whose attempts end with errors of this server."""
-EMPTY_TAIL = Tail(first=0, last=-1, frames=b"")
-
-
-def _with_blocks(claim: Claim, blocks: list[LogBlock]) -> Claim:
-    """The claim with its log since the last checkpoint."""
-    published = [block for block in blocks if block.attempt > 0]
-    return replace(
-        claim,
-        blocks=published,
-        log_end=blocks[-1].last if blocks else claim.log_end,
-        is_first=not published
-        and claim.row.checkpoint_number < 0
-        and claim.end_reason is None
-        and not claim.crashes.since_checkpoint,
-        has_unread_log=False,
-    )
 
 
 def _log_values(tail: Tail) -> dict[str, object]:

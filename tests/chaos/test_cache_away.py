@@ -7,7 +7,6 @@ import signal
 import pytest
 
 from models.db.queries import end
-from models.lifecycle import Status
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, Api, HttpResponse, until
 from tests.support.chaos.fragments import fragment
@@ -121,5 +120,5 @@ async def test_the_answer_of_a_response_that_was_deleted_at_its_end_does_not_sta
         assert (answer.headers["x-cache"], answer.body["output_text"]) == ("miss", "new")
 
 
-COMPLETE = fragment(end.END[Status.COMPLETED], "SET status = 'completed', worker = NULL")
+COMPLETE = fragment(end.END_TOGETHER, "SET status = given.status")
 CACHE_KEY = b"cache:"

@@ -32,8 +32,9 @@ SLOW_FLUSHES = {**SHORT_LEASES, "BACKBURNER_WORKER__FLUSH_INTERVAL": "30"}
 """What readers have received is only in the journal for a long time."""
 ENDING = "NEW.status NOT IN ('queued', 'in_progress')"
 RELEASE = "NEW.status = 'in_progress' AND OLD.worker IS NOT NULL AND NEW.worker IS NULL"
-TRIES_OF_AN_ENDING = 3
-"""With all items, with those that are stored, with none."""
+ENDING_OF_ATTEMPT_1 = f"{ENDING} AND OLD.attempt <= 1"
+ENDING_OF_ATTEMPT_1_OR_2 = f"{ENDING} AND OLD.attempt <= 2"
+ALWAYS = 1000
 LONG_ANSWER: list[Step] = reply(*(f"word {number} " for number in range(200)))
 
 
@@ -91,7 +92,7 @@ async def test_readers_get_one_numbering_although_an_attempt_broke_off_with_an_e
         workers=2, settings=SLOW_FLUSHES, allowed_tracebacks=(INJECTED,)
     ) as running:
         model = fake.script(LONG_ANSWER, reply("new"))
-        await fail_updates(running, model, ENDING, times=TRIES_OF_AN_ENDING)
+        await fail_updates(running, model, ENDING_OF_ATTEMPT_1, times=ALWAYS)
         if fails_to_release:
             await fail_updates(running, model, RELEASE, times=1, name="release_fault")
         async with running.api().post_stream(model, background=True) as stream:
@@ -117,7 +118,7 @@ async def test_attempts_that_break_off_with_errors_are_counted_as_crashes(
         quarantine=True, settings=SLOW_FLUSHES, allowed_tracebacks=(INJECTED,)
     ) as running:
         model = fake.script(LONG_ANSWER, LONG_ANSWER, reply("new"))
-        await fail_updates(running, model, ENDING, times=2 * TRIES_OF_AN_ENDING)
+        await fail_updates(running, model, ENDING_OF_ATTEMPT_1_OR_2, times=ALWAYS)
         async with running.api().post_stream(model, background=True) as stream:
             await stream.to_end()
         assert_one_stream(stream.frames)
@@ -133,7 +134,7 @@ async def test_an_ending_that_postgres_always_cancels_fails_the_response_and_no_
     async with private_stack(settings=SHORT_LEASES, allowed_tracebacks=(INJECTED,)) as running:
         model = fake.script(LONG_ANSWER)
         completes = f"{ENDING} AND NEW.status = 'completed'"
-        await fail_updates(running, model, completes, times=1000, code="57014")
+        await fail_updates(running, model, completes, times=ALWAYS, code="57014")
         async with running.api().post_stream(model, background=True) as stream:
             other = await running.api().create(fake.script(reply("fine")), background=False)
             assert other["output_text"] == "fine"
@@ -155,7 +156,7 @@ async def test_a_checkpoint_beyond_a_limit_of_postgres_fails_the_response_at_onc
     ):
         model = fake.script(tool_turn(("count_unsafe", "refused")), reply("never"))
         finished_turn = "NEW.turns > OLD.turns AND NEW.status = 'in_progress'"
-        await fail_updates(running, model, finished_turn, times=1000, code="54000")
+        await fail_updates(running, model, finished_turn, times=ALWAYS, code="54000")
         response_id = await running.api().create_background(model, tools=[counting_server(mcp)])
         ended = await running.api().wait_for_end(response_id)
         assert (ended["status"], ended["error"]["code"]) == ("failed", "server_error")
@@ -175,7 +176,7 @@ async def test_a_response_whose_output_cannot_be_stored_at_its_end_fails_without
         private_stack(settings=settings, allowed_tracebacks=(INJECTED,)) as running,
     ):
         model = fake.script(tool_turn(("count_unsafe", "stored")), reply("done"))
-        await fail_updates(running, model, f"{ENDING} AND NEW.usage IS NOT NULL", times=1000)
+        await fail_updates(running, model, f"{ENDING} AND NEW.usage IS NOT NULL", times=ALWAYS)
         response_id = await running.api().create_background(model, tools=[counting_server(mcp)])
         async with running.api().follow(response_id) as stream:
             await stream.to_end()
@@ -202,7 +203,7 @@ async def test_a_call_whose_result_only_the_log_has_is_closed_once(
         await fail_updates(
             running, model, f"NOT ({ENDING}) AND {result} AND NEW.turns > 0", times=2, code="54000"
         )
-        await fail_updates(running, model, ENDING, times=2 * TRIES_OF_AN_ENDING, name="end_fault")
+        await fail_updates(running, model, ENDING_OF_ATTEMPT_1_OR_2, times=ALWAYS, name="end_fault")
         response_id = await running.api().create_background(model, tools=[counting_server(mcp)])
         async with running.api().follow(response_id) as stream:
             await stream.to_end()
@@ -228,7 +229,7 @@ FAULTS = (
     "worker.run.attempt:Attempt.final_output:1",
     "worker.run.attempt_writer:AttemptWriter.wait_for_room:20",
     "worker.run.attempt_writer:AttemptWriter.end:1",
-    "worker.log.journal:Journal.wait_for_small_tail:1",
+    "worker.log.journal:Journal.store_last:1",
     "worker.log.event_log:EventLog.unflushed:1",
     "worker.log.event_log:EventLog.cut_block:5",
     "worker.log.event_log:EventLog.tail_to_flush:2",
@@ -238,7 +239,7 @@ FAULTS = (
     "worker.log.flush_writer:FlushWriter._store:2",
     "worker.log.open_logs:OpenLogs.notify_waiters:5",
     "worker.translation.chat.translator:ChatTranslator.feed:10",
-    "models.ownership.claims:Ownership._write:1",
+    "models.ownership.endings:EndingWriter.store:1",
     "worker.tools.toolbox:Toolbox.close:1",
 )
 """A function in each step of a run and of its log, and at which of its calls it fails.

@@ -29,6 +29,7 @@ from models.ownership.lease import Lease
 from models.wire.events import split_frames
 from tests.support.api import Api, until
 from tests.support.chaos.attempts import assert_one_stream
+from tests.support.chaos.fragments import fragment
 from tests.support.chaos.lost_replies import (
     DONE,
     FREQUENT_SWEEPS,
@@ -44,6 +45,8 @@ from tests.support.fake_upstream import FakeUpstream, hang, reply, text
 from tests.support.sql import run_sql
 from tests.support.stack import RUNNING_STACKS, Databases, Service, Stack, SuiteSettings, stack
 from tests.support.worker_rows import SeededDatabase, settings_for
+
+END_TOGETHER = fragment(end_queries.END_TOGETHER, "SET status = given.status")
 
 # --- one statement at a time ---
 
@@ -226,11 +229,16 @@ async def test_a_checkpoint_with_a_lost_reply_stores_its_turn_once(
 
 @both_kinds
 @pytest.mark.parametrize("status", sorted(TERMINAL))
+@pytest.mark.parametrize("is_alone", [False, True])
 async def test_an_ending_with_a_lost_reply_is_stored_once(
-    proxied: ProxiedWorker, status: Status, kind: str
+    proxied: ProxiedWorker, status: Status, kind: str, *, is_alone: bool
 ) -> None:
+    """It is first sent with other endings, then alone."""
     run = await proxied.start_run()
-    lose_reply(proxied.proxy, f"SET status = '{status}'".encode(), kind)
+    lose_reply(proxied.proxy, END_TOGETHER, NEVER if is_alone else kind)
+    if is_alone:
+        alone = fragment(end_queries.END[status], f"SET status = '{status}'")
+        lose_reply(proxied.proxy, alone, kind)
     assert await proxied.step_worker.finish(run, status, send_twice=False) is status
     row = await proxied.database.response_row(run.claim.id)
     assert (row["status"], row["worker"]) == (status, None)
@@ -240,12 +248,32 @@ async def test_an_ending_with_a_lost_reply_is_stored_once(
 
 
 @both_kinds
+async def test_endings_sent_together_with_a_lost_reply_are_each_stored_once(
+    proxied: ProxiedWorker, kind: str
+) -> None:
+    runs = [await proxied.start_run() for _ in range(4)]
+    proxied.proxy.interceptions.counts[END_TOGETHER] = 0
+    lose_reply(proxied.proxy, END_TOGETHER, kind)
+    await asyncio.gather(
+        *(proxied.step_worker.finish(run, Status.COMPLETED, send_twice=False) for run in runs)
+    )
+    assert proxied.proxy.interceptions.counts[END_TOGETHER] == 1, "then each is sent alone"
+    for run in runs:
+        assert (await proxied.database.response_row(run.claim.id))["status"] == "completed"
+        assert await proxied.items(run.claim.id) == ["message"]
+        numbers = await proxied.numbers(run.claim.id)
+        assert numbers == list(range(len(numbers)))
+
+
+@both_kinds
 async def test_an_ending_with_a_lost_reply_and_a_cancel_have_one_outcome(
     proxied: ProxiedWorker, kind: str
 ) -> None:
     """A stored ending is kept; an ending that was never applied gives way to the cancel."""
     run = await proxied.start_run()
-    lose_reply(proxied.proxy, b"SET status = 'completed'", kind)
+    lose_reply(proxied.proxy, END_TOGETHER, kind)
+    if kind == NEVER:
+        lose_reply(proxied.proxy, b"SET status = 'completed'", kind)
     ending = asyncio.ensure_future(
         proxied.step_worker.finish(run, Status.COMPLETED, send_twice=False)
     )
@@ -479,7 +507,7 @@ async def test_an_orphan_that_cannot_be_claimed_keeps_no_other_one_waiting(
 @both_kinds
 @pytest.mark.parametrize(
     "pattern",
-    [b"INSERT INTO journal", b"flushed_batch", b"SET status = 'completed'"],
+    [b"INSERT INTO journal", b"flushed_batch", END_TOGETHER],
     ids=["journal", "flush", "finish"],
 )
 async def test_a_running_response_continues_after_a_lost_reply(

@@ -16,8 +16,9 @@ from models.db.queries import run as run_queries
 from models.db.queries.run import JournalOutcome
 from models.ids import new_uuid
 from models.lifecycle import Status
-from models.ownership.claims import Ending, Ownership, Step, Tail
+from models.ownership.claims import Ownership
 from models.ownership.lease import Kind, Lease
+from models.ownership.steps import Ending, Step, Tail
 from models.wire.events import ArgumentsDelta, Item, frame
 from tests.support.sql import Record, run_sql
 from worker.purge import Purger

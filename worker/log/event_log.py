@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from models.ownership.claims import Tail
+from models.ownership.steps import Tail
 from models.ownership.takeover import Claim
 from models.redis.channels import events as events_channel
 from models.wire.events import Event, frame

@@ -9,8 +9,8 @@ from models.config.settings import Settings
 from models.db.arrays import Byteas, Ints, Uuids
 from models.db.database import Pool, fetch, retry_while_unavailable
 from models.db.queries.run import FLUSH
-from models.ownership.claims import Tail
 from models.ownership.lease import Lease
+from models.ownership.steps import Tail
 from worker import metrics
 from worker.log.event_log import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, EventLog
 from worker.log.open_logs import OpenLogs

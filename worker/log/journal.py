@@ -8,11 +8,12 @@ before any newer one.
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from models.config.settings import Settings
 from models.db.database import Pool
-from models.ownership.claims import Tail
 from models.ownership.lease import Lease
+from models.ownership.steps import Tail
 from models.wire.events import Event
 from worker import metrics
 from worker.log.batch_writer import BatchWriter
@@ -20,6 +21,8 @@ from worker.log.event_log import Block, EventLog
 from worker.log.flush_writer import FlushWriter
 from worker.log.open_logs import OpenLogs
 from worker.log.publisher import Publisher
+
+ResultT = TypeVar("ResultT")
 
 
 class Journal:
@@ -75,6 +78,22 @@ class Journal:
             self._publish(log, block)
         await self._logs.notify_waiters()
 
+    async def store_last(self, log: EventLog, store: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Lets `store` write the ending with all unflushed frames, and returns its result.
+
+        No batch takes the last frames meanwhile. Readers read them in the log, together with the
+        terminal event: they must read that anyway. If `store` raises, the next batch takes them.
+        """
+        await self._logs.wait_for_small_tail(log)
+        async with log.lock:
+            log.is_journal_paused = True
+            try:
+                return await store()
+            except BaseException:
+                log.is_journal_paused = False
+                self._logs.mark_dirty(log)
+                raise
+
     async def wait_for_room(self, log: EventLog) -> None:
         """Waits until the log has room for more bytes (I12)."""
         await self._logs.wait_for_room(log)
@@ -82,10 +101,6 @@ class Journal:
     async def wait_until_journaled(self, log: EventLog) -> None:
         """Waits until every frame of the log is in a confirmed batch or flush."""
         await self._logs.wait_until_journaled(log)
-
-    async def wait_for_small_tail(self, log: EventLog) -> None:
-        """Waits until one statement can hold all unflushed frames of the log."""
-        await self._logs.wait_for_small_tail(log)
 
     def _publish(self, log: EventLog, block: Block) -> None:
         head = b"%d %d %d\n" % (log.attempt, block.first, block.last)

@@ -11,7 +11,7 @@ from typing import Any
 from models.db.queries.claim import CheckpointedItem
 from models.ids import conversation_id, response_id
 from models.lifecycle import Status
-from models.ownership.claims import Ending, Step, Tail
+from models.ownership.steps import Ending, Step, Tail
 from models.ownership.takeover import Claim
 from models.wire.events import (
     TERMINAL_EVENTS,

@@ -10,7 +10,8 @@ from typing import Any
 import structlog
 
 from models.errors import Cancelled, LeaseLost
-from models.ownership.claims import EMPTY_TAIL, Ending, Ownership, ReleaseReason
+from models.ownership.claims import Ownership, ReleaseReason
+from models.ownership.steps import EMPTY_TAIL, Ending
 from models.wire.events import Event, Item
 from models.wire.includes import filter_events
 from worker.log.event_log import EventLog
@@ -141,14 +142,15 @@ class AttemptWriter:
     async def _end_unless_cancelled(
         self, end_state: EndState, ending_of: Callable[..., Ending]
     ) -> EndState:
-        await self._journal.wait_for_small_tail(self.log)
-        async with self.log.lock:
+        async def store() -> EndState:
             try:
                 await self._store_end(end_state, ending_of)
             except Cancelled:
                 await self._store_end(CANCELLED, ending_of)
                 return CANCELLED
-        return end_state
+            return end_state
+
+        return await self._journal.store_last(self.log, store)
 
     async def _store_end(self, end_state: EndState, ending_of: Callable[..., Ending]) -> None:
         completed_at = self._ownership.now()

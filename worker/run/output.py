@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.db.queries.claim import CheckpointedItem
-from models.ownership.claims import Step
+from models.ownership.steps import Step
 from models.ownership.takeover import Claim
 from models.wire.events import Event, Item
 from models.wire.pairing import unanswered_calls

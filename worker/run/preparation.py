@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from models.db.database import Pool, fetch_when_available
-from models.db.queries.claim import CHECKPOINTED_OUTPUT, SECRETS, CheckpointedItem
+from models.db.queries.claim import CHECKPOINTED_OUTPUT, CheckpointedItem
 from models.db.queries.history import HISTORY
 from models.errors import ToolFailed, UpstreamFailed
 from models.ids import continue_after
@@ -33,7 +33,11 @@ async def prepare_run(
     is_draining: Callable[[], bool],
 ) -> RunContext:
     """The context of the run. Raises RunError if the response cannot run with this input."""
-    loaded, own_count = await _shielded(_load_history(attempt, resources))
+    claimed_input = attempt.claim.row.input
+    if claimed_input is not None:
+        loaded, own_count = claimed_input, len(claimed_input)
+    else:
+        loaded, own_count = await _shielded(_load_history(attempt, resources))
     purpose = attempt.stored_purpose
     if purpose is Purpose.ANSWER and ends_with_trigger(loaded):
         purpose = Purpose.COMPACT
@@ -113,19 +117,18 @@ async def _load_history(attempt: Attempt, resources: Resources) -> tuple[list[It
 async def _open_toolbox(attempt: Attempt, resources: Resources, history: list[Item]) -> Toolbox:
     tools = with_added_search(attempt.facts.parameters.get("tools", []), history)
     has_mcp = any(tool["type"] == "mcp" for tool in tools)
-    credentials = await _load_credentials(attempt, resources) if has_mcp else {}
+    credentials = _open_credentials(attempt, resources) if has_mcp else {}
     context = ToolContext(resources.settings, resources.egress, credentials, attempt.include)
     return await Toolbox.of(tools, context)
 
 
-async def _load_credentials(attempt: Attempt, resources: Resources) -> dict[str, Any]:
+def _open_credentials(attempt: Attempt, resources: Resources) -> dict[str, Any]:
     """The client's credentials for MCP servers: server_label -> `authorization`, `headers`."""
-    response_id = attempt.claim.id
-    rows = await fetch_when_available(resources.pool, SECRETS, {"id": response_id})
-    if not rows:
+    row = attempt.claim.row
+    if row.secrets_key_id is None or row.sealed_secrets is None:
         return {}
     try:
-        return resources.sealer.open(response_id, Sealed(rows[0].key_id, rows[0].sealed))
+        return resources.sealer.open(row.id, Sealed(row.secrets_key_id, row.sealed_secrets))
     except Unreadable:
         message = (
             "The credentials for this response's MCP servers can no longer be read: "

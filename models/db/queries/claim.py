@@ -51,26 +51,44 @@ class ClaimedRow:
     traceparent: str | None
     cache_key: bytes | None
     cache_ttl: int | None
+    secrets_key_id: str | None
+    """of `sealed_secrets`; both are null if the client sent no credentials"""
+    sealed_secrets: bytes | None
+    input: list[dict[str, Any]] | None
+    """the payloads of its input items, in order, if they are small and all of its history; else
+    None: history.HISTORY reads it"""
+
+
+_MAX_INPUT_BYTES = 16 * 1024
+"""Bytes of the input items, as they are stored, up to which a claim returns them. They are received
+before a takeover is committed, so they must not be able to crash the process: that crash would not
+be counted."""
+_SIZE_OF_INPUT = "(SELECT sum(pg_column_size(s.payload)) FROM items s WHERE s.response_id = claimed.id AND s.direction = 'input')"
+_INPUT = f"""CASE WHEN claimed.previous_response_id IS NULL AND claimed.conversation_id IS NULL
+                    THEN (SELECT jsonb_agg(i.payload ORDER BY i.position) FROM items i
+                          WHERE i.response_id = claimed.id AND i.direction = 'input' AND {_SIZE_OF_INPUT} <= {_MAX_INPUT_BYTES}) END"""
 
 
 def _claim(
-    conditions: str, responses: str = "r.id = ANY(CAST(:ids AS uuid[]))"
+    condition: str, *, first: str = "", source: str = "me", input_items: str = _INPUT
 ) -> Query[ClaimedRow]:
+    """`first`: a CTE before the UPDATE, which is then a part of its `source`."""
     return Query(
         f"""
-        WITH {_FENCE_WITH_PROCESS},
+        WITH {_FENCE_WITH_PROCESS}, {first}
              claimed AS (UPDATE responses r SET worker = me.id, attempt = greatest(r.attempt + 1, CAST(:first_attempt AS int)), status = 'in_progress',
                                 deaths = {CRASHES_OF_ORPHAN}, requeue_requested_at = NULL, resume_at = NULL,
                                 deadline = CASE WHEN r.started_at IS NULL THEN clock_timestamp() + CAST(:wall_clock AS interval) ELSE r.deadline END,
                                 started_at = coalesce(r.started_at, clock_timestamp())
-                         FROM me WHERE {responses} AND r.status IN {OPEN} AND {conditions} RETURNING r.*),
+                         FROM {source} WHERE {condition} RETURNING r.*),
              recorded AS (INSERT INTO attempts (response_id, attempt, worker, kind, host, pid)
                           SELECT claimed.id, claimed.attempt, me.id, me.kind, me.host, me.pid FROM claimed, me)
         SELECT id, project_id, attempt, deaths AS crashes, background, store, model, parameters, previous_response_id, conversation_id,
                extract(epoch FROM created_at)::bigint AS created_at, extract(epoch FROM deadline - clock_timestamp())::float AS seconds_left,
                extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at ELSE created_at END)::float AS seconds_queued,
-               checkpoint_number, next_output_index, turns, usage, traceparent, cache_key, cache_ttl
-        FROM claimed
+               checkpoint_number, next_output_index, turns, usage, traceparent, cache_key, cache_ttl,
+               secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input
+        FROM claimed LEFT JOIN job_secrets secrets ON secrets.response_id = claimed.id
         """,
         ClaimedRow,
     )
@@ -78,13 +96,24 @@ def _claim(
 
 _MAY_RUN = "r.cancel_requested_at IS NULL AND r.fail_requested_at IS NULL AND r.deadline > clock_timestamp()"
 
-CLAIM_UNOWNED = _claim(
-    f"r.worker IS NULL AND r.deaths = 0 AND {NOT_DEFERRED} AND NOT {ABANDONED} AND {_MAY_RUN}",
-    "r.id = :id",
-)
+_IS_READY = f"r.status IN {OPEN} AND r.worker IS NULL AND r.deaths = 0 AND {NOT_DEFERRED} AND NOT {ABANDONED} AND {_MAY_RUN}"
+CLAIM_UNOWNED = _claim(f"r.id = :id AND {_IS_READY}")
 """Claims a response that no worker has run before, or that its last owner has released: the common
 cases. All of its events are in the event log, so there is nothing to recover. No row: it names a
-dead owner, its workers have crashed, it may not run now, or it is deleted."""
+dead owner, its workers have crashed, it may not run now, or it is deleted.
+
+The commit waits for the disk. Otherwise a crash of Postgres could undo the claim of a worker that
+lives on and has published events under it: the journal's commits wait for no disk either. The next
+claim would then have the same attempt number, and readers could not tell its events from those that
+they have received (I4)."""
+CLAIM_UNOWNED_TOGETHER = _claim(
+    "r.id = ready.id",
+    first=f"""ready AS MATERIALIZED (SELECT r.id FROM me CROSS JOIN responses r WHERE r.id = ANY(CAST(:ids AS uuid[])) AND {_IS_READY}
+                                         ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED),""",
+    source="me, ready",
+)
+"""CLAIM_UNOWNED for several responses. No row also for one that another transaction has locked: the
+claims of the others do not wait for that."""
 
 FENCE_ALONE = column(f"WITH {FENCE} SELECT id FROM me", UUID)
 """The fence as the first statement of a longer transaction. No row: this process was declared
@@ -127,12 +156,13 @@ LOCK_ORPHANS = Query(
 """Locks those of these responses that can be claimed, in id order. A response without a row: it has
 ended, a live worker owns it, or another transaction holds its lock."""
 
+_IS_GIVEN_ORPHAN = f"r.id = ANY(CAST(:ids AS uuid[])) AND r.status IN {OPEN} AND {ORPHAN}"
 CLAIM = _claim(
-    f"{ORPHAN} AND {_MAY_RUN} AND ({NOT_DEFERRED} OR r.requeue_requested_at IS NOT NULL)"
+    f"{_IS_GIVEN_ORPHAN} AND {_MAY_RUN} AND ({NOT_DEFERRED} OR r.requeue_requested_at IS NOT NULL)"
 )
 """Claims orphans in order to run them; a deferred one only once its pause is over or an operator
 has requeued it. A response without a row: it may not run now."""
-CLAIM_TO_END = _claim(ORPHAN)
+CLAIM_TO_END = _claim(_IS_GIVEN_ORPHAN, input_items="CAST(NULL AS jsonb)")
 """Claims orphans whose end is already decided: cancelled, failed by an operator, past the deadline,
 or too many crashes. A response without a row: it has ended, or a live worker owns it."""
 
@@ -232,18 +262,6 @@ LOGS_SINCE = Query(
 )
 """Selects the event logs of several responses, each beyond its number of `afters`. `OFFSET 0` keeps
 Postgres from reading the table of all logs."""
-
-
-@dataclass(frozen=True, slots=True)
-class SealedSecrets:
-    """The credentials that a client sent with its request, encrypted."""
-
-    key_id: str
-    sealed: bytes
-
-
-SECRETS = Query("SELECT key_id, sealed FROM job_secrets WHERE response_id = :id", SealedSecrets)
-"""Selects a response's secrets. No row: it has none, or it has ended."""
 
 
 @dataclass(frozen=True, slots=True)

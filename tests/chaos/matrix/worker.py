@@ -4,6 +4,7 @@ A worker is stopped at an exact point without a hook in its code: the proxy befo
 holds the reply to a statement, and then the process is frozen or killed.
 """
 
+import itertools
 from collections.abc import Iterable
 
 from models.db.queries import claim, leases, run, sweep
@@ -16,7 +17,11 @@ from tests.support.chaos.load_client import DELTA, LoadKind
 from tests.support.fake_upstream import reply
 from tests.support.stack import Service
 
-worker = Victim("worker", webs=1, workers=3)
+POOL_SIZE = 4
+"""As many connections as a worker uses for claims at a time."""
+worker = Victim(
+    "worker", webs=1, workers=3, settings={"BACKBURNER_WORKER__POOL_SIZE": str(POOL_SIZE)}
+)
 sweeper = Victim("sweeper", webs=1, workers=3, settings={"BACKBURNER_WORKER__POOL_SIZE": "1"})
 
 JOURNAL = fragment(run.JOURNAL, "INSERT INTO journal")
@@ -25,7 +30,7 @@ LOCK = fragment(claim.LOCK_ORPHANS, "IS NOT NULL AS started")
 """Part of the statement that locks a response before its takeover, inside the transaction."""
 REAP_LOCK = fragment(leases.REAP_LOCK_UNTIED, "NOT dead AND expires_at =")
 ORPHANS = fragment(sweep.ORPHANS, "IS NOT NULL OR r.requeue_requested_at IS NOT NULL")
-CLAIM_NEW = fragment(claim.CLAIM_UNOWNED, "r.worker IS NULL AND r.deaths = 0")
+CLAIM_NEW = fragment(claim.CLAIM_UNOWNED_TOGETHER, "r.worker IS NULL AND r.deaths = 0")
 
 
 class WorkerLoad:
@@ -230,18 +235,19 @@ async def has_slow_servers(lab: Lab, seconds: float) -> None:
 async def has_no_free_connection(lab: Lab) -> None:
     """Claims went through and their replies are held: the responses run once when they come."""
     worker_load = await WorkerLoad.of(lab)
-    held_answers = [
-        process.proxies.postgres.hold_answer(CLAIM_NEW)
+    held_answers = {
+        process: [process.proxies.postgres.hold_answer(CLAIM_NEW) for _ in range(POOL_SIZE)]
         for process in lab.stack.workers
-        for _ in range(8)
-    ]
-    queued = [
-        await lab.stack.api().create_background(lab.fake.script(reply("late"))) for _ in range(24)
-    ]
-    await until(lambda: sum(held.answered.is_set() for held in held_answers) >= 8)
+    }
+    queued: list[str] = []
+    while not any(
+        all(held.answered.is_set() for held in of_process) for of_process in held_answers.values()
+    ):
+        assert len(queued) < 500
+        queued.append(await lab.stack.api().create_background(lab.fake.script(reply("late"))))
     worker_load.load.release_second_word()
     await worker_load.load.wait_for_words(2)
-    for held in held_answers:
+    for held in itertools.chain.from_iterable(held_answers.values()):
         held.release()
     for response_id in queued:
         assert (await lab.stack.api().wait_for_end(response_id))["output_text"] == "late"

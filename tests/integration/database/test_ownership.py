@@ -23,9 +23,10 @@ from models.errors import Cancelled, LeaseLost, NotFound
 from models.ids import new_uuid
 from models.ids import response_id as public_response_id
 from models.lifecycle import CRASHES_ALONE, CRASHES_FINAL, QUARANTINE_THRESHOLD, Status
-from models.ownership.claims import ReleaseReason, Tail
+from models.ownership.claims import ReleaseReason
 from models.ownership.clock import DatabaseClock
 from models.ownership.creates import UnclearCreate, void_values
+from models.ownership.steps import Tail
 from models.ownership.takeover import Claim, EndReason, take_over
 from models.redis.answer_cache import AnswerCache
 from tests.support.api import until
@@ -640,11 +641,10 @@ async def test_a_log_that_postgres_refuses_to_read_fails_its_response_after_boun
         " $$ BEGIN RAISE EXCEPTION 'too large' USING ERRCODE = '54000'; END $$",
         {},
     )
-    refused = Query(
-        "SELECT 0, 0, refuse(), ''::bytea WHERE CAST(:id AS uuid) IS NOT NULL AND :after > -9",
-        LogBlock,
-    )
-    monkeypatch.setattr(claim_queries, "LOG_SINCE", refused)
+    refused = "SELECT 0, 0, refuse(), ''::bytea WHERE CAST(:id AS uuid) IS NOT NULL AND :after > -9"
+    monkeypatch.setattr(claim_queries, "LOG_SINCE", Query(refused, LogBlock))
+    together = "SELECT id, 0, 0, refuse(), ''::bytea FROM unnest(CAST(:ids AS uuid[])) AS id"
+    monkeypatch.setattr(claim_queries, "LOGS_SINCE", Query(together, ResponseBlock))
     workers = [await database.create_worker(), await database.create_worker(quarantine=True)]
     claims = []
     for _ in range(CRASHES_ALONE + 2):

@@ -13,7 +13,8 @@ from models.db.queries import leases, operations
 from models.db.queries import sweep as sweep_queries
 from models.errors import Cancelled
 from models.lifecycle import Status
-from models.ownership.claims import ReleaseReason, Tail
+from models.ownership.claims import ReleaseReason
+from models.ownership.steps import Tail
 from models.ownership.takeover import EndReason
 from tests.support.stack import Databases
 from tests.support.worker_rows import (

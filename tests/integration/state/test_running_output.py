@@ -7,7 +7,7 @@ import pytest
 
 from models.db.database import fetch, open_pool
 from models.db.queries import read, run
-from models.ownership.claims import Tail
+from models.ownership.steps import Tail
 from models.ownership.takeover import Claim
 from models.wire.events import (
     Event,

@@ -7,7 +7,7 @@ import pytest
 
 from models.db import database
 from models.db.database import retry_unless_refused, retry_while_unavailable
-from models.db.queries.claim import SECRETS, SealedSecrets
+from models.db.queries.claim import LOG_ENDS, LogEnd
 from models.db.queries.read import LOG_PAGE, RUNNING_RESPONSE
 from models.db.queries.sweep import ORPHANS
 from models.errors import StatementRefused
@@ -67,7 +67,7 @@ async def test_a_statement_beyond_a_fixed_limit_is_not_repeated() -> None:
 
 
 def test_rows_have_the_types_of_their_statement() -> None:
-    assert SECRETS.rows([("key", b"sealed")]) == [SealedSecrets("key", b"sealed")]
+    assert LOG_ENDS.rows([(SOME_ID, 7)]) == [LogEnd(SOME_ID, 7)]
     assert ORPHANS.rows([(SOME_ID,)]) == [SOME_ID]
 
 

@@ -1,0 +1,106 @@
+"""Requests of many responses with few statements.
+
+A statement for one response costs a round trip, a commit and the start of its plan. For fifty it
+costs little more. So the requests that arrive while a statement is on its way go with the next one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import Context
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+RequestT = TypeVar("RequestT")
+ResultT = TypeVar("ResultT")
+
+_OVERLAP = 0.025
+"""Seconds after which the next statement begins although the one before has no answer yet: a
+connection that has failed silently must not hold all others up."""
+_MAX_STATEMENTS = 4
+"""Statements on their way at a time: half of the connections of a worker's pool by default."""
+_GAP = 0.005
+"""Seconds between the beginnings of two statements while several requests arrive in that time, as
+for the journal (`worker.journal_gap`). A request that comes alone never waits for it."""
+_MAX_REQUESTS = 50
+"""Requests in one statement: fifty claims or endings are one or two hundred rows."""
+_MAX_BYTES = 1024 * 1024
+"""Bytes in one statement, or one request if it is larger."""
+
+
+def _no_size(_: object) -> int:
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting(Generic[RequestT, ResultT]):
+    request: RequestT
+    done: asyncio.Future[ResultT] = field(default_factory=asyncio.Future)
+
+
+class GroupedRequests(Generic[RequestT, ResultT]):
+    """Gathers requests of one kind into groups. A group begins at once if no other one is on its
+    way; else it gathers until that one was answered, for at most 25 ms."""
+
+    def __init__(
+        self,
+        execute: Callable[[list[RequestT]], Awaitable[Iterable[ResultT]]],
+        size_of: Callable[[RequestT], int] = _no_size,
+    ) -> None:
+        """`execute`: runs one statement for the group and returns a result for each request, in
+        order. What it raises is raised for each request. `size_of`: bytes of a request."""
+        self._execute = execute
+        self._size_of = size_of
+        self._waiting: list[_Waiting[RequestT, ResultT]] = []
+        self._executing: set[asyncio.Task[None]] = set()
+        self._starting: asyncio.Task[None] | None = None
+
+    async def submit(self, request: RequestT) -> ResultT:
+        """The result of this request. Raises what the statement of its group raises. If the caller
+        is cancelled, the request is carried out nevertheless."""
+        waiting: _Waiting[RequestT, ResultT] = _Waiting(request)
+        self._waiting.append(waiting)
+        if self._starting is None:
+            # A context of its own: the log lines of a group belong to no single response.
+            self._starting = asyncio.create_task(self._start_groups(), context=Context())
+        return await waiting.done
+
+    async def _start_groups(self) -> None:
+        """Starts one group after the other until nothing waits."""
+        clock = asyncio.get_running_loop().time
+        try:
+            while self._waiting:
+                started_at = clock()
+                group = self._cut_group()
+                task = asyncio.create_task(self._execute_group(group))
+                self._executing.add(task)
+                task.add_done_callback(self._executing.discard)
+                await asyncio.wait({task}, timeout=_OVERLAP)
+                if len(group) > 1:
+                    await asyncio.sleep(max(0.0, started_at + _GAP - clock()))
+                while len(self._executing) >= _MAX_STATEMENTS:
+                    await asyncio.wait(self._executing, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._starting = None
+
+    def _cut_group(self) -> list[_Waiting[RequestT, ResultT]]:
+        count, size = 0, 0
+        for waiting in self._waiting[:_MAX_REQUESTS]:
+            size += self._size_of(waiting.request)
+            if count and size > _MAX_BYTES:
+                break
+            count += 1
+        group = self._waiting[:count]
+        del self._waiting[:count]
+        return group
+
+    async def _execute_group(self, group: list[_Waiting[RequestT, ResultT]]) -> None:
+        try:
+            results = await self._execute([waiting.request for waiting in group])
+        except Exception as error:  # noqa: BLE001  # raised by the callers of `submit`
+            for waiting in group:
+                if not waiting.done.done():
+                    waiting.done.set_exception(error)
+            return
+        for waiting, result in zip(group, results, strict=True):
+            if not waiting.done.done():
+                waiting.done.set_result(result)

@@ -1,0 +1,61 @@
+"""What the writes of an attempt store: the end of its log, a finished step, the ending."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.lifecycle import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a log that is not in the event log yet: one block of frames with the numbers
+    `first` to `last`. Empty if `first` > `last`."""
+
+    first: int
+    last: int
+    frames: bytes
+
+
+EMPTY_TAIL = Tail(first=0, last=-1, frames=b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a response ends. `completed_at`: whole seconds since the epoch; `items`: the output from
+    `position` on."""
+
+    status: Status
+    tail: Tail
+    items: list[dict[str, Any]]
+    position: int
+    usage: dict[str, Any] | None
+    completed_at: int
+    turns: int = 0
+    error: dict[str, Any] | None = None
+    reason: str | None = None
+    failure: dict[str, Any] | None = None
+    changed: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    """(position, item) of items stored at a checkpoint that have changed: calls that were
+    running"""
+    unanswered_calls: list[str] = field(default_factory=list)
+    service_tier: str | None = None
+    upstream: str | None = None
+    """which upstream answered the last turn"""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a checkpoint stores: a turn of the model, or calls that run before its first turn."""
+
+    items: list[dict[str, Any]]
+    position: int
+    """of the first item in the output"""
+    calls: list[dict[str, Any]]
+    """the tool calls that this server runs: position, output_index, turn, finished"""
+    turns: int
+    """1 for a turn of the model, else 0"""
+    usage: dict[str, Any] | None
+    """of the whole response so far"""
+    next_output_index: int
+    upstream: str | None = None
+    """which upstream answered it"""

@@ -19,11 +19,12 @@ class SideTasks:
         self._exit_process = exit_process
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
+    def start(self, work: Coroutine[Any, Any, None], name: str | None = None) -> asyncio.Task[None]:
         """Runs `work` as a task; `name` appears in the log if it fails."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
+        return task
 
     async def cancel(self) -> None:
         """Cancels all of them and waits until they have ended."""

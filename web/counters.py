@@ -28,6 +28,11 @@ CACHE_LOOKUPS = Counter(
     ["result"],
     registry=REGISTRY,
 )
+ENQUEUES_DROPPED = Counter(
+    "backburner_enqueues_dropped",
+    "Wake-ups that were not sent because Redis was unavailable. A sweep finds their responses.",
+    registry=REGISTRY,
+)
 CANCEL_SECONDS = Histogram(
     "backburner_cancel_seconds",
     "Seconds from a cancel request to the end of the response, at most "

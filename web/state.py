@@ -28,6 +28,7 @@ from models.redis.client import redis_client
 from models.redis.queue import JobQueue
 from models.secrets import Sealer
 from models.side_tasks import SideTasks, cancel_all
+from web import counters
 from web.chat_proxy import ChatProxy
 from web.conversations import ConversationStore
 from web.http import auth
@@ -95,6 +96,7 @@ class AppState:
         await asyncio.to_thread(lease.register)
         state = cls._build(settings, host, lease, pool)
         state.side_tasks.start(lease.tick(), "tick")
+        state.side_tasks.start(state.job_queue.run(), "job-queue")
         state.side_tasks.start(state.unclear_creates.run(), "unclear-creates")
         state.side_tasks.start(state.answered_responses.run(), "answered-responses")
         state.side_tasks.start(state.bus.run(), "bus")
@@ -107,7 +109,7 @@ class AppState:
     def _build(cls, settings: Settings, host: str, lease: Lease, pool: Pool) -> "AppState":
         redis = redis_client(settings, f"web-control-{lease.id.hex}")
         cache = AnswerCache(settings, f"web-cache-{lease.id.hex}")
-        job_queue = JobQueue(settings)
+        job_queue = JobQueue(settings, counters.ENQUEUES_DROPPED)
         bus = Bus(settings, pool, lease.id)
         event_reader = EventReader(pool, bus)
         grace_expired = asyncio.Event()
@@ -180,7 +182,7 @@ class AppState:
         await self.side_tasks.cancel()
         with suppress(*DATABASE_UNAVAILABLE):
             await self.answered_responses.store()
-        await asyncio.to_thread(self.job_queue.close)
+        await self.job_queue.close()
         await asyncio.to_thread(self.lease.deregister)
         await self.model_catalog.close()
         await self.chat_proxy.close()

@@ -1,13 +1,12 @@
 """The Celery application of `python -m worker`, or of `python -m celery -A worker.app worker`."""
 
-from typing import Any
-
 from celery import Celery
-from celery.signals import setup_logging, worker_ready
+from celery.signals import setup_logging
+from kombu import Queue
 
 from models.config.configuration import load
 from models.config.settings import Settings
-from models.redis.channels import RUN_RESPONSE
+from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE, RUN_RESPONSE
 from models.redis.client import KEEPALIVE_OPTIONS, broker_of
 
 BROKER_OPTIONS = {
@@ -15,13 +14,10 @@ BROKER_OPTIONS = {
     "socket_timeout": 3,
     "socket_keepalive": True,
     "socket_keepalive_options": KEEPALIVE_OPTIONS,
-    "health_check_interval": 3,
-    "visibility_timeout": 3600,
+    "ack_emulation": False,
 }
-"""For consuming. Messages are awaited with BRPOP, which replies every second; kombu connects again
-if a reply is late by `health_check_interval`, and looks that often. Its other commands block
-Celery's thread until `socket_timeout` (seconds): without that limit the first of them on a lost
-connection would end all consuming."""
+"""For Celery's connection, which declares the queues; worker/wakeups.py reads them. The time limits
+are seconds. Without acknowledgements kombu keeps no second copy of each message in Redis."""
 
 
 class WorkerApp(Celery):
@@ -35,15 +31,15 @@ def create_app(settings: Settings) -> WorkerApp:
     broker, options = broker_of(settings)
     app = WorkerApp("backburner", broker=broker, set_as_current=True)
     app.settings = settings
+    queues = (QUARANTINE,) if settings.quarantine else (INTERACTIVE, BACKGROUND)
     app.conf.update(
         worker_pool="worker.pool:AsyncioPool",
+        worker_consumer="worker.consumer:EventLoopConsumer",
+        # A message is only a wake-up: a lost or repeated one is harmless, so none is kept back.
+        task_queues=[Queue(name, routing_key=name, no_ack=True) for name in queues],
         task_serializer="json",
         accept_content=["json"],
         task_ignore_result=True,
-        # A message is only a wake-up: a lost or repeated one is harmless, so none is kept back.
-        task_acks_late=False,
-        worker_prefetch_multiplier=1,
-        worker_disable_prefetch=True,
         worker_enable_remote_control=False,
         worker_hijack_root_logger=False,
         worker_send_task_events=False,
@@ -53,18 +49,12 @@ def create_app(settings: Settings) -> WorkerApp:
         broker_transport_options=BROKER_OPTIONS | options,
     )
     app.task(name=RUN_RESPONSE)(_run_response)
-    worker_ready.connect(_attach_consumer, weak=False)
     setup_logging.connect(_skip_logging_setup, weak=False)
     return app
 
 
-def _run_response(response_id: str) -> None:
-    raise RuntimeError(f"{response_id}: the pool runs this task, it is never called")
-
-
-def _attach_consumer(sender: Any, **_: object) -> None:
-    """Gives the pool the consumer, whose queues it leaves and joins."""
-    sender.pool.attach(sender)
+def _run_response(*response_ids: str) -> None:
+    raise RuntimeError(f"{response_ids}: the pool runs this task, it is never called")
 
 
 def _skip_logging_setup(**_: object) -> None:

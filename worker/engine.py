@@ -77,7 +77,7 @@ class Connections:
 
     async def close(self) -> None:
         """Closes all of them."""
-        await asyncio.to_thread(self.job_queue.close)
+        await self.job_queue.close()
         await self.upstreams.close()
         await self.cache.close()
         await self.redis.aclose()
@@ -124,6 +124,11 @@ class Engine:
         """How many responses may be claimed that are only to be ended."""
         return self._free_of(self._slots + _ENDING_SLOTS)
 
+    @property
+    def running(self) -> int:
+        """How many responses run here."""
+        return len(self._runs)
+
     def _free_of(self, slots: int) -> int:
         if self._is_stopping or not self._lease.is_fresh:
             return 0
@@ -145,7 +150,7 @@ class Engine:
             pool=pool,
             redis=redis,
             upstreams=Upstreams(settings, self._slots),
-            job_queue=JobQueue(settings),
+            job_queue=JobQueue(settings, metrics.ENQUEUES_DROPPED),
             cache=AnswerCache(settings, f"worker-cache-{self._lease.id.hex}"),
         )
         publisher = Publisher(redis)
@@ -169,6 +174,7 @@ class Engine:
         control = ControlListener(settings, self._lease.id, self.cancel)
         self._side_tasks.start(self._lease.tick(), "tick")
         self._side_tasks.start(publisher.run(), "publisher")
+        self._side_tasks.start(connections.job_queue.run(), "job-queue")
         self._side_tasks.start(journal.batch_writer.run(), "journal")
         self._side_tasks.start(journal.flush_writer.run(), "flushes")
         self._side_tasks.start(control.run(), "control")
@@ -180,6 +186,10 @@ class Engine:
         logger.info(
             "worker_ready", worker=str(self._lease.id), slots=self._slots, kind=self._lease.kind
         )
+
+    def start_side_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Runs `work` beside the responses, until `stop`. If it fails, the process exits."""
+        return self._side_tasks.start(work, name)
 
     def _start_sweeping(self, connections: Connections) -> None:
         """Starts the watch and the sweep. A death or a hand-over makes the sweep run at once."""
@@ -200,17 +210,24 @@ class Engine:
         metrics.LEASE_AGE.set_function(lambda: self._lease.age)
         serve(self._settings.metrics, metrics.REGISTRY)
 
-    async def run_from_message(self, response_id: UUID, queue: str) -> None:
-        """Claims the response of a Celery message and runs it to its end.
+    def free_for(self, queue: str) -> int:
+        """Free slots for the responses of this queue."""
+        return self.free_for_background if queue == BACKGROUND else self.free
 
-        Without a free slot the message goes back to its queue, for a worker that has one.
+    def run_from_message(self, response_ids: Sequence[UUID], queue: str) -> None:
+        """Starts the claims and runs of the responses of a Celery message.
+
+        Those without a free slot go back to their queue, for a worker that has one.
         """
-        free = self.free_for_background if queue == BACKGROUND else self.free
-        if free <= 0:
-            self._connections.job_queue.enqueue(response_id, queue)
-        elif not self._has(response_id):
+        ids = [
+            response_id for response_id in dict.fromkeys(response_ids) if not self._has(response_id)
+        ]
+        free = self.free_for(queue)
+        if len(ids) > free:
+            self._connections.job_queue.give_back(ids[free:], queue)
+        for response_id in ids[:free]:
             self._claiming.add(response_id)
-            await self._claim_and_run(response_id, self._take(response_id))
+            self._start_claim(self._claim_and_run(response_id, self._take(response_id)))
 
     def spawn(self, orphans: Sequence[UUID], *, to_end: bool = False) -> None:
         """Claims and runs responses without a live owner in tasks, as many as slots are free: for

@@ -102,6 +102,11 @@ FLUSH_SECONDS = Histogram(
     buckets=MILLISECOND_BUCKETS,
     registry=REGISTRY,
 )
+ENQUEUES_DROPPED = Counter(
+    "backburner_enqueues_dropped",
+    "Wake-ups that were not sent because Redis was unavailable. A sweep finds their responses.",
+    registry=REGISTRY,
+)
 EVENTS = Counter("backburner_events", "Events journalled.", registry=REGISTRY)
 
 _STATUS_CLASSES = {"429": "rate_limited", "401": "credential", "403": "credential"}

@@ -1,7 +1,5 @@
 """Enqueues responses that wait without an owner: their Celery messages may have been lost."""
 
-import asyncio
-
 import structlog
 
 from models.config.settings import Settings
@@ -19,7 +17,7 @@ async def enqueue_waiting(pool: Pool, job_queue: JobQueue, settings: Settings) -
     Only into short queues: else each sweep would add a message for each waiting response, and fill
     Redis. Raises what DATABASE_UNAVAILABLE names.
     """
-    short = await asyncio.to_thread(job_queue.short_queues)
+    short = await job_queue.short_queues()
     values = {
         "interval": settings.lease.ring_interval,
         "lease": settings.lease.duration,

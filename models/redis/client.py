@@ -1,12 +1,12 @@
 """Clients of Redis, or of the primary that Sentinel names, and the options of their connections."""
 
+import contextlib
 import socket
 from typing import Any
 from urllib.parse import quote
 
-import redis
-import redis.sentinel
 from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
@@ -75,29 +75,28 @@ def connect_redis(settings: Settings, name: str, timeout: float | None, **option
     return client
 
 
-def connect_redis_sync(settings: Settings, name: str, **options: Any) -> redis.Redis:
-    """The same for a thread without an event loop; a reply may take a second."""
-    url = settings.redis_url.get_secret_value()
-    options = {
-        "client_name": name,
-        "socket_timeout": REDIS_TIMEOUT,
-        "socket_connect_timeout": REDIS_TIMEOUT,
-        "socket_keepalive_options": KEEPALIVE_OPTIONS,
-        **options,
-    }
-    address = SentinelAddress.parse(url)
-    if address is None:
-        return redis.Redis.from_url(url, **options)
-    sentinel = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
-        address.sentinels,
-        sentinel_kwargs=_blocking_sentinel_options(address),
-        db=address.database,
-        username=address.username,
-        password=address.password,
-        **options,
-    )
-    client: redis.Redis = sentinel.master_for(address.master)  # type: ignore[no-untyped-call]
-    return client
+async def open_connection(client: Redis) -> AbstractConnection:
+    """A connection of its own for commands that the caller packs, sends and awaits one by one.
+    The client's methods cost several times as much. Sets no time limit.
+
+    Raises what REDIS_ERRORS names.
+    """
+    connection: AbstractConnection = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+    try:
+        await connection.connect()  # type: ignore[no-untyped-call]
+    except BaseException:
+        await close_connection(connection)
+        raise
+    return connection
+
+
+async def close_connection(connection: AbstractConnection) -> None:
+    """Ends a connection of `open_connection` at once."""
+    if (writer := connection._writer) is not None:  # noqa: SLF001
+        # `close` would wait forever for a hung Redis to read what is buffered.
+        writer.transport.abort()
+    with contextlib.suppress(*REDIS_ERRORS):
+        await connection.disconnect(nowait=True)
 
 
 def broker_of(settings: Settings) -> tuple[str, dict[str, Any]]:
@@ -132,15 +131,16 @@ def _sentinel_options(address: SentinelAddress) -> dict[str, Any]:
     }
 
 
-def redis_client(settings: Settings, name: str, timeout: float = REDIS_TIMEOUT) -> Redis:
-    """A client whose connects and commands fail after `timeout` seconds, without retries.
+def redis_client(settings: Settings, name: str, timeout: float | None = REDIS_TIMEOUT) -> Redis:
+    """A client whose connects and commands fail after `timeout` seconds, without retries. With None
+    the caller limits its commands; a connect takes at most REDIS_TIMEOUT.
 
-    Not for blocking reads. `name` is the name of the connection in Redis.
+    `name` is the name of the connection in Redis.
     """
     return connect_redis(
         settings,
         name,
         timeout,
-        socket_connect_timeout=timeout,
+        socket_connect_timeout=REDIS_TIMEOUT if timeout is None else timeout,
         retry=Retry(NoBackoff(), 0),
     )

@@ -1,125 +1,195 @@
-"""Sends the Celery messages that wake workers: one for each response to run, from a thread.
+"""Sends the Celery messages that wake workers, from the event loop of the process.
 
-A command to Redis blocks for its timeout if Redis hangs, which must not happen in an event loop. A
-lost message does no harm: the row is the job, and a sweep finds it.
+A message is only a wake-up: the row is the job, and a sweep finds a row whose message was lost. So
+nothing waits for Redis here, and what a Redis that is away would let grow is dropped (I8, I12).
+
+While Redis confirms one batch, the next ids gather. Ids of one queue travel together in one
+message: a process that sends one id now and then sends it at once, and a busy one sends fewer and
+larger messages (ADR 0027).
 
 A message is Celery's protocol 2 as kombu stores it in Redis, with only the fields that a worker
-reads: 0.3 KB instead of 1 KB. Celery itself cannot send many messages with one command. The
-messages that wait are sent as one `LPUSH` a queue.
+reads: 0.3 KB and 45 bytes for each further id, instead of 1 KB each.
 """
 
-import queue
-import threading
+import asyncio
+import contextlib
 from base64 import b64encode
-from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
 from uuid import UUID, uuid4
 
 import orjson
 import structlog
-from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.retry import Retry
+from prometheus_client import Counter
+from redis.asyncio.connection import AbstractConnection
 
 from models.config.settings import Settings
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE, RUN_RESPONSE
-from models.redis.client import REDIS_ERRORS, connect_redis_sync
+from models.redis.client import (
+    REDIS_ERRORS,
+    REDIS_TIMEOUT,
+    close_connection,
+    open_connection,
+    redis_client,
+)
 
 logger = structlog.get_logger()
 
 MAX_REFILLED = 200
 """Messages. Waiting responses are enqueued again only while their queue has fewer: in a longer one
 their messages still wait too, or the workers have enough others."""
+MAX_IDS = 16
+"""Ids in one message. A worker with fewer free slots gives the others back, so a larger message
+would wander between workers that are nearly full."""
 _BACKLOG = 10_000
-"""Messages that wait for a slow Redis. Further ones are dropped; a sweep finds their rows."""
-_MAX_BATCH = 1_000
-"""Messages in one command."""
+"""Ids that wait for a slow Redis. Further ones are dropped; a sweep finds their rows."""
+_PAUSE = 0.5
+"""Seconds without an attempt after Redis was unavailable."""
+_CLOSE_TIMEOUT = 2.0
+"""Seconds in which a process that ends sends what still waits."""
 
-Waiting = tuple[UUID, str]
-"""A response and its queue."""
+
+class _End(NamedTuple):
+    """One end of a queue."""
+
+    queue: str
+    command: str
+    """LPUSH: behind all others, RPUSH: before them. Workers take from the right."""
 
 
 class JobQueue:
-    """Enqueues responses without blocking the caller."""
+    """Enqueues responses without blocking the caller. `run` sends them, `close` what is left."""
 
-    def __init__(self, settings: Settings) -> None:
-        # Sent once more after a lost connection: after a restart of Redis the first message would
-        # else be lost. One that comes twice does no harm.
-        self._redis = connect_redis_sync(
-            settings,
-            "job-queue",
-            retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
-        )
-        self._waiting: queue.Queue[Waiting | None] = queue.Queue(_BACKLOG)
-        self._thread = threading.Thread(target=self._run, name="job-queue", daemon=True)
-        self._thread.start()
+    def __init__(self, settings: Settings, dropped: Counter) -> None:
+        """`dropped` counts the ids that were not sent."""
+        self._redis = redis_client(settings, "job-queue", timeout=None)
+        self._dropped = dropped
+        self._connection: AbstractConnection | None = None
+        self._waiting: dict[_End, list[UUID]] = {}
+        """In the order in which they are sent. An id stays here until Redis has confirmed it."""
+        self._wake = asyncio.Event()
 
-    def enqueue(self, response_id: UUID, queue_name: str) -> None:
+    def enqueue(self, response_id: UUID, queue: str) -> None:
         """Wakes a worker of that queue for the response. Returns at once; never fails."""
-        try:
-            self._waiting.put_nowait((response_id, queue_name))
-        except queue.Full:
-            logger.warning("enqueue_dropped", response=str(response_id))
+        self._add((response_id,), _End(queue, "LPUSH"))
 
-    def short_queues(self) -> frozenset[str]:
-        """The queues with fewer than MAX_REFILLED messages; none while Redis is unavailable. Blocks
-        for at most a few seconds."""
-        names = (INTERACTIVE, BACKGROUND, QUARANTINE)
-        pipeline = self._redis.pipeline(transaction=False)
-        for name in names:
-            pipeline.llen(name)
+    def give_back(self, response_ids: Sequence[UUID], queue: str) -> None:
+        """Puts ids that this worker took and cannot run before all others of their queue. Returns
+        at once; never fails."""
+        self._add(response_ids, _End(queue, "RPUSH"))
+
+    def _add(self, response_ids: Sequence[UUID], end: _End) -> None:
+        if sum(map(len, self._waiting.values())) >= _BACKLOG:
+            self._dropped.inc(len(response_ids))
+            logger.warning("enqueue_dropped", responses=list(map(str, response_ids)))
+            return
+        self._waiting.setdefault(end, []).extend(response_ids)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Sends what waits. Never returns."""
         try:
-            lengths = pipeline.execute()
+            while True:
+                await self._wake.wait()
+                if not await self._send_waiting():
+                    await asyncio.sleep(_PAUSE)
+        finally:
+            await self._disconnect()
+
+    async def close(self) -> None:
+        """Sends what waits, for at most two seconds, and disconnects. `run` must have ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                if any(self._waiting.values()):
+                    await self._send_waiting()
+        await self._disconnect()
+        with contextlib.suppress(*REDIS_ERRORS):
+            await self._redis.aclose()
+
+    async def short_queues(self) -> frozenset[str]:
+        """The queues with fewer than MAX_REFILLED messages; none while Redis is unavailable. Takes
+        at most a second."""
+        names = (INTERACTIVE, BACKGROUND, QUARANTINE)
+        try:
+            async with asyncio.timeout(REDIS_TIMEOUT), self._redis.pipeline(False) as pipeline:
+                for name in names:
+                    pipeline.llen(name)
+                lengths = await pipeline.execute()
         except REDIS_ERRORS as error:
-            logger.warning("queue_lengths_unavailable", error=str(error))
+            logger.warning("queue_lengths_unavailable", error=repr(error))
             return frozenset()
         return frozenset(
             name for name, length in zip(names, lengths, strict=True) if length < MAX_REFILLED
         )
 
-    def close(self) -> None:
-        """Sends the waiting messages, for at most two seconds. Blocks."""
+    async def _send_waiting(self) -> bool:
+        """Sends what waits now, or drops it if Redis is unavailable. Returns whether it was sent.
+
+        What a cancellation interrupts stays, and is sent again: a second message does no harm.
+        """
+        self._wake.clear()
+        batch = {end: tuple(ids) for end, ids in self._waiting.items() if ids}
+        is_sent = await self._send_or_log([_push(end, ids) for end, ids in batch.items()])
+        for end, ids in batch.items():
+            del self._waiting[end][: len(ids)]
+            if not is_sent:
+                self._dropped.inc(len(ids))
+        return is_sent
+
+    async def _send_or_log(self, commands: list[tuple[str | bytes, ...]]) -> bool:
+        is_open = self._connection is not None
         try:
-            self._waiting.put_nowait(None)
-        except queue.Full:
-            logger.warning("enqueue_backlog_lost")
-        self._thread.join(timeout=2)
-
-    def _run(self) -> None:
-        is_open = True
-        while is_open:
-            batch = self._next_batch()
-            is_open = None not in batch
-            self._send([waiting for waiting in batch if waiting is not None])
-        self._redis.close()
-
-    def _next_batch(self) -> list[Waiting | None]:
-        """Waits for a message; returns it and those that wait behind it."""
-        batch = [self._waiting.get()]
-        while len(batch) < _MAX_BATCH and not self._waiting.empty():
-            batch.append(self._waiting.get())
-        return batch
-
-    def _send(self, batch: list[Waiting]) -> None:
-        messages = defaultdict[str, list[bytes]](list)
-        for response_id, queue_name in batch:
-            messages[queue_name].append(_message(response_id, queue_name))
-        pipeline = self._redis.pipeline(transaction=False)
-        for queue_name, of_queue in messages.items():
-            pipeline.lpush(queue_name, *of_queue)
-        try:
-            pipeline.execute()
+            try:
+                await self._send(commands)
+            except TimeoutError:
+                raise
+            except REDIS_ERRORS:
+                # Redis has ended the connection at some time since the last batch.
+                if not is_open:
+                    raise
+                await self._disconnect()
+                await self._send(commands)
         except REDIS_ERRORS as error:
-            logger.warning("enqueue_failed", messages=len(batch), error=str(error))
+            logger.warning("enqueue_failed", error=repr(error))
+            await self._disconnect()
+            return False
+        return True
+
+    async def _send(self, commands: list[tuple[str | bytes, ...]]) -> None:
+        """Raises what REDIS_ERRORS names."""
+        async with asyncio.timeout(REDIS_TIMEOUT):
+            if self._connection is None:
+                self._connection = await open_connection(self._redis)
+            packed = self._connection.pack_commands(commands)
+            await self._connection.send_packed_command(packed, check_health=False)
+            for _ in commands:
+                await self._connection.read_response()
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await close_connection(connection)
 
 
-def _message(response_id: UUID, queue_name: str) -> bytes:
-    """A Celery message of the task RUN_RESPONSE, as kombu reads it from the list `queue_name`.
+def _push(end: _End, response_ids: Sequence[UUID]) -> tuple[str | bytes, ...]:
+    """The command that stores the messages of these ids at this end of the queue."""
+    messages = [
+        wake_up(response_ids[first : first + MAX_IDS], end.queue)
+        for first in range(0, len(response_ids), MAX_IDS)
+    ]
+    # RPUSH leaves its last message rightmost, where it would be taken first.
+    return (end.command, end.queue, *(messages if end.command == "LPUSH" else reversed(messages)))
 
-    The ids in it are of the message, not of the response: a worker can have two messages of one
-    response.
+
+def wake_up(response_ids: Sequence[UUID], queue: str) -> bytes:
+    """A Celery message of the task RUN_RESPONSE, as kombu reads it from the list `queue`.
+
+    Its arguments are the ids. A worker of the previous release reads only the first one; a sweep
+    finds the others. The ids of the message itself are its own, because a worker can have two
+    messages of one response.
     """
     message_id = uuid4().hex
-    body = orjson.dumps(([response_id.hex], {}, {}))
+    body = orjson.dumps(([response_id.hex for response_id in response_ids], {}, {}))
     return orjson.dumps(
         {
             "headers": {"task": RUN_RESPONSE, "id": message_id},
@@ -129,7 +199,7 @@ def _message(response_id: UUID, queue_name: str) -> bytes:
             "properties": {
                 "body_encoding": "base64",
                 "delivery_tag": message_id,
-                "delivery_info": {"exchange": "", "routing_key": queue_name},
+                "delivery_info": {"exchange": "", "routing_key": queue},
             },
         }
     )

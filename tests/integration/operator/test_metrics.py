@@ -101,6 +101,7 @@ WEB_METRICS = {
     "backburner_responses_ended",
     "backburner_cancel_seconds",
     "backburner_cache_lookups",
+    "backburner_enqueues_dropped",
 }
 WORKER_METRICS = {
     "backburner_running",
@@ -117,6 +118,7 @@ WORKER_METRICS = {
     "backburner_journal_seconds",
     "backburner_flush_seconds",
     "backburner_events",
+    "backburner_enqueues_dropped",
     "backburner_upstream_running",
     "backburner_upstream_circuits_open",
     "backburner_upstream_turns",

@@ -5,9 +5,14 @@ lost would not start in time.
 """
 
 import asyncio
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from uuid import UUID
 
+import orjson
+
+from models.redis.queue import MAX_REFILLED, wake_up
 from tests.conftest import PrivateStack
 from tests.support.api import until
 from tests.support.fake_upstream import (
@@ -129,6 +134,35 @@ async def test_a_full_worker_still_ends_responses_that_are_only_to_be_ended(
         assert not fake.requests_for(never)
 
 
+async def test_a_worker_runs_what_fits_of_a_message_and_leaves_the_rest_to_others(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    """A message that nobody can read stops no worker either."""
+    gate = asyncio.Event()
+    async with private_stack(
+        workers=0, settings=NO_SECOND_MESSAGE, allowed_tracebacks=("orjson.JSONDecodeError",)
+    ) as running:
+        model = fake.script(_held(gate))
+        ids = [await running.api().create_background(model) for _ in range(2 * SLOTS)]
+        await until(lambda: _queue_length(running))
+        uuids = [UUID(hex=response_id.removeprefix("resp_")) for response_id in ids]
+        redis = running.redis()
+        await redis.flushall()
+        await redis.lpush("background", "no message", wake_up(uuids, "background"))
+        await running.start_worker(streams=STREAMS)
+        await until(lambda: len(fake.requests_for(model)) == SLOTS)
+        await until(lambda: _queue_length(running))
+        [message] = await redis.lrange("background", 0, -1)
+        await redis.aclose()
+        given_back, _, _ = orjson.loads(b64decode(orjson.loads(message)["body"]))
+        assert given_back == [uuid.hex for uuid in uuids[SLOTS:]]
+        await running.start_worker(streams=STREAMS)
+        await until(lambda: len(fake.requests_for(model)) == 2 * SLOTS)
+        gate.set()
+        for response_id in ids:
+            assert (await running.api().wait_for_end(response_id))["status"] == "completed"
+
+
 async def test_waiting_responses_do_not_fill_redis_and_survive_its_loss(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
@@ -138,16 +172,15 @@ async def test_waiting_responses_do_not_fill_redis_and_survive_its_loss(
     async with private_stack(streams=STREAMS, settings=settings) as running:
         model = fake.script(_held(gate))
         api = running.api()
-        ids: list[str] = []
-        for _ in range(11):
-            ids += await asyncio.gather(*(api.create_background(model) for _ in range(20)))
+        # One after another: creates at the same moment share a message.
+        ids = [await api.create_background(model) for _ in range(MAX_REFILLED + 20)]
         await until(lambda: len(fake.requests_for(model)) == SLOTS)
         await running.value(
             "UPDATE responses SET enqueued_at = now() - interval '1 minute'"
             " WHERE attempt = 0 RETURNING 1"
         )
         await _wait_for_sweeps(running, ids[-3:])
-        assert 200 <= await _queue_length(running) <= len(ids)
+        assert MAX_REFILLED <= await _queue_length(running) <= len(ids)
         redis = running.redis()
         assert len(await redis.lindex("background", 0) or "") < 500
         await redis.flushall()

@@ -4,49 +4,85 @@ docs/benchmarks.md says what each row means.
 """
 
 import argparse
+import dataclasses
 import json
+import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import uvloop
 
-from bench import chains, footprint, many_streams, one_response, recovery
-from bench.figures import Result
+from bench import baseline, chains, creates, footprint, many_streams, one_response, recovery
+from bench.figures import HEADING, PastRow, Row, to_text
+from bench.load import FULL, QUICK, Load
+from bench.profiling import NoProfiler, NoPySpy, Profiler, PySpy
+from bench.soak.__main__ import main as soak
 
 
 class Benchmark(Protocol):
     """Starts a deployment of its own in `folder`, and measures."""
 
-    def __call__(self, folder: Path, *, quick: bool) -> AsyncIterator[Result]: ...
+    def __call__(self, folder: Path, load: Load, profiler: Profiler) -> AsyncIterator[Row]: ...
 
 
 BENCHMARKS: dict[str, Benchmark] = {
     "one-response": one_response.run,
+    "creates": creates.run,
     "many-streams": many_streams.run,
     "footprint": footprint.run,
     "chains": chains.run,
     "recovery": recovery.run,
 }
 """The benchmarks by name; each starts its own deployment."""
+SIZES = (
+    "samples",
+    "responses",
+    "seconds",
+    "concurrency",
+    "jobs",
+    "job_seconds",
+    "held_streams",
+    "rounds",
+)
+LISTS = {"streams": "streams", "lag_streams": "lag-streams", "rates": "rate"}
+"""Fields of the load that are lists -> their options."""
 
 
 def main() -> int:
-    """Runs the benchmarks. Returns 0 if every figure is within its limit, 1 if one is not."""
-    arguments = _arguments()
-    results = uvloop.run(_run(arguments.names or list(BENCHMARKS), quick=arguments.quick))
+    """Runs the benchmarks. Returns 0 if every goal is met, 1 if one is missed."""
+    if sys.argv[1:2] == ["soak"]:
+        return soak(sys.argv[2:])
+    parser = _parser()
+    arguments = parser.parse_args()
+    load = _load(arguments)
+    if arguments.write_baseline and (arguments.names or arguments.profile or load != FULL):
+        parser.error("a baseline is written by a full run: without names, sizes and --profile")
+    try:
+        profiler = PySpy(arguments.profile) if arguments.profile else NoProfiler()
+    except NoPySpy as error:
+        parser.error(str(error))
+    machine = baseline.this_machine()
+    print(f"{machine.to_text()}; load average {os.getloadavg()[0]:.1f}\n{HEADING}", flush=True)
+    names = arguments.names or list(BENCHMARKS)
+    rows = uvloop.run(_run(names, load, profiler, baseline.read()))
     if arguments.json is not None:
-        text = json.dumps([result.to_json() for result in results], indent=1)
+        text = json.dumps([row.to_json() for row in rows], indent=1)
         arguments.json.write_text(f"{text}\n")
-    return 0 if all(result.is_kept for result in results) else 1
+    if arguments.write_baseline:
+        baseline.write(rows, machine, " ".join(["./dev bench", *sys.argv[1:]]))
+    missed = sum(not row.is_met for row in rows)
+    print(f"{len(rows)} rows, {missed} missed")
+    return 1 if missed else 0
 
 
-def _arguments() -> argparse.Namespace:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="./dev bench",
         description="Start deployments and measure them, beside a chain without guarantees.",
+        epilog="`./dev bench soak --help`: hours of mixed load.",
     )
     parser.add_argument(
         "names",
@@ -61,18 +97,50 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="also write the results to a file"
     )
-    return parser.parse_args()
+    parser.add_argument(
+        "--write-baseline",
+        action="store_true",
+        help="also make the results those of the last release (bench/baseline.json)",
+    )
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FOLDER",
+        help="also write stacks and a flame graph of each process and measurement, by py-spy",
+    )
+    sizes = parser.add_argument_group("sizes of the load, instead of the usual ones")
+    for name in SIZES:
+        kind = float if name == "seconds" else int
+        sizes.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N")
+    for field, option in LISTS.items():
+        sizes.add_argument(f"--{option}", type=_numbers, dest=field, metavar="N,…")
+    return parser
 
 
-async def _run(names: list[str], *, quick: bool) -> list[Result]:
-    results: list[Result] = []
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(","))
+
+
+def _load(arguments: argparse.Namespace) -> Load:
+    """The usual load, with the sizes that were given."""
+    load = QUICK if arguments.quick else FULL
+    given = {name: getattr(arguments, name) for name in (*SIZES, *LISTS)}
+    return dataclasses.replace(
+        load, **{name: value for name, value in given.items() if value is not None}
+    )
+
+
+async def _run(
+    names: list[str], load: Load, profiler: Profiler, last: Mapping[str, PastRow]
+) -> list[Row]:
+    rows: list[Row] = []
     for name in names:
         print(f"{name} …", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="backburner-bench-") as folder:
-            async for result in BENCHMARKS[name](Path(folder), quick=quick):
-                print(result.to_text(), flush=True)
-                results.append(result)
-    return results
+            async for row in BENCHMARKS[name](Path(folder), load, profiler):
+                print(to_text(row, last.get(row.name)), flush=True)
+                rows.append(row)
+    return rows
 
 
 if __name__ == "__main__":

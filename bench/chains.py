@@ -1,27 +1,32 @@
-"""Creating a response at turn 100, compared with turn 2: in a chain and in a conversation."""
+"""A response at turn 50, compared with turn 2: in a chain and in a conversation."""
 
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from bench.deployment import Deployment, deployment
-from bench.figures import BenchmarkResult, Goal
+from bench.figures import Goal, Row
+from bench.load import Load
+from bench.profiling import Profiler
 from bench.upstream import upstream
 
-SHALLOW, DEEP = 1, 99
+SHALLOW, DEEP = 1, 49
 """Turns before the one that is measured."""
 TEXT = "word " * 100
 MODEL = "m"
-WARM_UP = 20
-"""Creates that are not measured."""
-MAX_RATIO = 3.0
+WARM_UP = 10
+"""Requests that are not measured."""
+MAX_CREATE_RATIO = 3.0
+MAX_TURN_RATIO = 1.5
+Continuation = Mapping[str, str]
 
 
-async def run(folder: Path, *, quick: bool) -> AsyncIterator[BenchmarkResult]:
-    """Builds both histories, stops the worker, then creates after each in turn; medians in ms."""
-    samples = 50 if quick else 400
+async def run(folder: Path, load: Load, profiler: Profiler) -> AsyncIterator[Row]:
+    """Builds both histories and measures whole turns; then stops the worker and measures
+    creates."""
+    samples = max(load.samples // 2, 1)
     async with upstream(TEXT) as address, deployment(folder, address) as server:
         chains = {
             depth: {"previous_response_id": await _chain(server, depth)}
@@ -30,9 +35,23 @@ async def run(folder: Path, *, quick: bool) -> AsyncIterator[BenchmarkResult]:
         conversations = {
             depth: {"conversation": await _conversation(server, depth)} for depth in (SHALLOW, DEEP)
         }
+        with profiler.recording("turns", server.pids):
+            yield await _compare(
+                f"turn {DEEP + 1} of a chain against turn {SHALLOW + 1} (p50)",
+                Goal(MAX_TURN_RATIO, of_ratio=True),
+                lambda continuation: _turn(server, continuation),
+                chains,
+                samples,
+            )
         server.worker.stop()
-        yield await _measure("create at turn 100 of a chain", server, chains, samples)
-        yield await _measure("create at turn 100 of a conversation", server, conversations, samples)
+        for name, continuations in (("chain", chains), ("conversation", conversations)):
+            yield await _compare(
+                f"create at turn {DEEP + 1} of a {name} against turn {SHALLOW + 1} (p50)",
+                Goal(MAX_CREATE_RATIO, of_ratio=True),
+                lambda continuation: _create(server, continuation),
+                continuations,
+                samples,
+            )
 
 
 async def _chain(server: Deployment, depth: int) -> str:
@@ -53,20 +72,32 @@ async def _conversation(server: Deployment, depth: int) -> str:
     return conversation
 
 
-async def _measure(
-    name: str, server: Deployment, continuations: dict[int, dict[str, str]], samples: int
-) -> BenchmarkResult:
+async def _compare(
+    name: str,
+    goal: Goal,
+    measure: Callable[[Continuation], Awaitable[float]],
+    continuations: Mapping[int, Continuation],
+    samples: int,
+) -> Row:
+    """Medians at both depths, which take turns."""
     milliseconds: dict[int, list[float]] = {depth: [] for depth in continuations}
     for number in range(-WARM_UP, samples):
         for depth, continuation in continuations.items():
-            seconds = await _create(server, continuation)
+            seconds = await measure(continuation)
             if number >= 0:
                 milliseconds[depth].append(seconds * 1000)
     deep, shallow = (statistics.median(milliseconds[depth]) for depth in (DEEP, SHALLOW))
-    return BenchmarkResult(name, deep, "ms at turn 2 (p50)", Goal(MAX_RATIO), shallow)
+    return Row(name, deep, "ms", goal, shallow, f"turn {SHALLOW + 1}")
 
 
-async def _create(server: Deployment, continuation: dict[str, str]) -> float:
+async def _turn(server: Deployment, continuation: Continuation) -> float:
+    """Seconds until a foreground response has ended."""
+    started = time.perf_counter()
+    await server.request("POST", "responses", {"model": MODEL, "input": TEXT, **continuation})
+    return time.perf_counter() - started
+
+
+async def _create(server: Deployment, continuation: Continuation) -> float:
     """Seconds until the reply. The response never runs; it is deleted, to unlock its
     conversation."""
     body: dict[str, Any] = {"model": MODEL, "input": TEXT, "background": True, **continuation}

@@ -1,10 +1,24 @@
-"""CPU time of processes, from /proc (Linux)."""
+"""CPU time and memory of processes (Linux)."""
 
 import os
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and all processes below it that run now."""
+    found, waiting = list[int](), [pid]
+    while waiting:
+        found.append(waiting.pop())
+        try:
+            children = Path(f"/proc/{found[-1]}/task/{found[-1]}/children").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        waiting += map(int, children.split())
+    return found
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
@@ -13,27 +27,17 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     A descendant that has ended is counted once its parent has waited for it (a backend of
     PostgreSQL).
     """
-    children: dict[int, list[int]] = {}
-    used: dict[int, float] = {}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            stat = (folder / "stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
-        fields = stat.rpartition(")")[2].split()
-        pid = int(folder.name)
-        children.setdefault(int(fields[1]), []).append(pid)
-        # utime, stime, and those of waited-for children
-        used[pid] = sum(map(int, fields[11:15])) / _TICKS
-    waiting, counted = list(pids), set[int]()
-    while waiting:
-        pid = waiting.pop()
-        if pid not in counted and pid in used:
-            counted.add(pid)
-            waiting += children.get(pid, [])
-    return sum(used[pid] for pid in counted)
+    return sum(_own_seconds(process) for pid in pids for process in descendants(pid))
+
+
+def _own_seconds(pid: int) -> float:
+    """CPU seconds of a process and of its children that have ended; 0 if it has ended itself."""
+    clock = (~pid << 3) | 2  # clock_getcpuclockid(3): nanoseconds, `stat` counts hundredths
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return time.clock_gettime(clock) + (int(fields[13]) + int(fields[14])) / _TICKS
+    except OSError:
+        return 0.0
 
 
 class CpuMeter:
@@ -54,3 +58,15 @@ class CpuMeter:
 def resident_bytes(pid: int) -> int:
     """The resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def proportional_bytes(pid: int) -> int:
+    """The resident memory of a process; of what it shares with n processes, an nth part.
+
+    0 if it has ended.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))

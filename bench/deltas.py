@@ -2,7 +2,9 @@
 
 import time
 
+_CREATED = b"event: response.created\n"
 _DELTA = b"event: response.output_text.delta\n"
+_ID = b'"id":"'
 _TEXT = b'"delta":"'
 
 
@@ -12,9 +14,11 @@ class DeltaReader:
     The paced upstream writes the time of sending into each delta (bench/paced_upstream.py).
     """
 
-    __slots__ = ("_rest", "arrived_at", "lags")
+    __slots__ = ("_rest", "arrived_at", "id", "lags")
 
     def __init__(self) -> None:
+        self.id = ""
+        """The id of the response, once its first event has arrived."""
         self.arrived_at: list[float] = []
         """Monotonic time of arrival of each delta."""
         self.lags: list[float] = []
@@ -31,3 +35,6 @@ class DeltaReader:
                 sent_at = float(frame[start : frame.index(b" ", start)])
                 self.arrived_at.append(now)
                 self.lags.append(now - sent_at)
+            elif frame.startswith(_CREATED):
+                start = frame.index(_ID) + len(_ID)
+                self.id = frame[start : frame.index(b'"', start)].decode()

@@ -5,7 +5,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ class Web(Process):
         super().__init__(name, logs / f"{name}.log", command, environment=environment)
         self.directory = ROOT
 
-    def client(self, key: str) -> aiohttp.ClientSession:
+    def session(self, key: str) -> aiohttp.ClientSession:
         """A client without limits, which the caller closes. `key`: an API key."""
         return aiohttp.ClientSession(
             f"http://127.0.0.1:{self.port}",
@@ -59,14 +59,20 @@ class Cluster:
     """PostgreSQL, Valkey, and any number of web processes and workers."""
 
     def __init__(
-        self, postgres: Postgres, valkey: Valkey, upstream: str, logs: Path, key: str
+        self,
+        postgres: Postgres,
+        valkey: Valkey,
+        logs: Path,
+        key: str,
+        settings: Mapping[str, str],
     ) -> None:
+        """`settings`: the environment variables of all processes, beside the servers' addresses."""
         self.key = key
         self.dsn = postgres.url
         self.postgres = postgres
         self.valkey = valkey
         self._logs = logs
-        self._environment = _environment(postgres.url, valkey.url, upstream)
+        self._environment = _environment(postgres.url, valkey.url, settings)
         self._registered = RegisteredWorkers(postgres.url)
         self._processes: list[Process] = []
 
@@ -88,7 +94,9 @@ class Cluster:
             process.launch()
         pids = [process.pid for process in started]
         async with AsyncExitStack() as clients:
-            sessions = [await clients.enter_async_context(web.client(self.key)) for web in new_webs]
+            sessions = [
+                await clients.enter_async_context(web.session(self.key)) for web in new_webs
+            ]
             deadline = time.monotonic() + START_TIMEOUT
             while not self._registered.has_all(pids) or not await _are_ready(sessions):
                 if time.monotonic() > deadline:
@@ -103,8 +111,11 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(folder: Path, upstream: str) -> AsyncIterator[Cluster]:
-    """Starts the servers in `folder`; `upstream` is the base URL that runs the models."""
+async def cluster(
+    folder: Path, upstream: str, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[Cluster]:
+    """Starts the servers in `folder`; `upstream` is the base URL that runs the models. `settings`:
+    environment variables; all others have their defaults."""
     logs = folder / "logs"
     password, key = secrets.token_hex(16), keys.new_key()
     with (
@@ -113,7 +124,8 @@ async def cluster(folder: Path, upstream: str) -> AsyncIterator[Cluster]:
     ):
         migrate(postgres.url)
         keys.bootstrap(postgres.url, key)
-        started = Cluster(postgres, valkey, upstream, logs, key)
+        all_settings = {"BACKBURNER_UPSTREAM__BASE_URL": upstream, **(settings or {})}
+        started = Cluster(postgres, valkey, logs, key, all_settings)
         try:
             yield started
         finally:
@@ -125,7 +137,13 @@ class Deployment:
     """A running deployment of one web process and one worker, and a client of it."""
 
     session: aiohttp.ClientSession
-    worker: Process
+    web: Web
+    worker: Worker
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """`web` and `worker`."""
+        return {"web": self.web.pid, "worker": self.worker.pid}
 
     async def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """The JSON body of a successful reply. `path` is below `/v1/`."""
@@ -139,11 +157,11 @@ async def deployment(folder: Path, upstream: str) -> AsyncIterator[Deployment]:
     """Starts everything in `folder`; `upstream` is the base URL that runs the models."""
     async with cluster(folder, upstream) as started:
         [web], [worker] = await started.start(webs=1, workers=1)
-        async with web.client(started.key) as session:
-            yield Deployment(session, worker)
+        async with web.session(started.key) as session:
+            yield Deployment(session, web, worker)
 
 
-def _environment(database_url: str, redis_url: str, upstream: str) -> dict[str, str]:
+def _environment(database_url: str, redis_url: str, settings: Mapping[str, str]) -> dict[str, str]:
     """The environment without the settings of another deployment, and the settings of this one."""
     inherited = {
         name: value
@@ -153,8 +171,8 @@ def _environment(database_url: str, redis_url: str, upstream: str) -> dict[str, 
     return inherited | {
         "DATABASE_URL": database_url,
         "REDIS_URL": redis_url,
-        "BACKBURNER_UPSTREAM__BASE_URL": upstream,
         "BACKBURNER_CONFIG": "",
+        **settings,
     }
 
 

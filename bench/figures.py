@@ -1,126 +1,130 @@
-"""The results of benchmarks."""
+"""The rows that benchmarks produce, and the lines that are printed for them."""
 
-import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Self
 
-
-class Result(Protocol):
-    """One measurement, and whether it is within its limits."""
-
-    @property
-    def is_kept(self) -> bool: ...
-
-    def to_text(self) -> str: ...
-
-    def to_json(self) -> dict[str, Any]: ...
+RAW_CHAIN = "raw chain"
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a figure must reach: at most `limit`, or at least."""
+    """What a row must reach: at most `limit`, or at least."""
 
     limit: float
     is_minimum: bool = False
+    of_ratio: bool = False
+    """The limit is for the ratio of the row, not for its value."""
 
     def is_met(self, figure: float) -> bool:
         """Whether the figure reaches the goal."""
         return figure >= self.limit if self.is_minimum else figure <= self.limit
 
     def to_text(self) -> str:
-        """The goal as in `at most 3`."""
-        return f"at {'least' if self.is_minimum else 'most'} {self.limit:g}"
+        """The goal as in `<= 3x`."""
+        unit = "x" if self.of_ratio else ""
+        return f"{'>=' if self.is_minimum else '<='} {self.limit:g}{unit}"
 
 
 @dataclass(frozen=True, slots=True)
-class BenchmarkResult:
-    """A measurement and its goal.
+class Row:
+    """One figure of the product, and what it is compared with.
 
-    With `against` the figure is the ratio of the two, both of the same run: that depends little on
-    the machine. Without it the figure is the measurement itself.
+    `floor` is the same measurement of the raw chain, or of what `floor_name` names, in the same
+    run. The ratio of the two depends little on the machine.
     """
 
     name: str
-    measured: float
+    """Contains the size of the load, so that rows with equal names can be compared."""
+    value: float
     unit: str
     goal: Goal | None = None
-    against: float | None = None
+    floor: float | None = None
+    floor_name: str = RAW_CHAIN
     details: str = ""
     """Figures that explain this one, for the reader."""
 
     @property
-    def figure(self) -> float:
-        """What the goal is about."""
-        return self.measured if self.against is None else self.measured / self.against
+    def ratio(self) -> float | None:
+        """The value divided by the floor; None without a floor."""
+        return self.value / self.floor if self.floor else None
 
     @property
-    def is_kept(self) -> bool:
-        """Whether the goal is met; true without a goal."""
-        return self.goal is None or self.goal.is_met(self.figure)
+    def is_met(self) -> bool:
+        """Whether the goal is met; true without a goal.
 
-    def to_text(self) -> str:
-        """The result on one line."""
-        if self.against is None:
-            parts = [f"{self.name}: {self.measured:.3g} {self.unit}"]
-        else:
-            comparison = f"{self.measured:.3g} against {self.against:.3g} {self.unit}"
-            parts = [f"{self.name}: {self.figure:.2f}x ({comparison})"]
-        if self.goal is not None:
-            parts.append(f"{self.goal.to_text()}: {'kept' if self.is_kept else 'NOT KEPT'}")
-        if self.details:
-            parts.append(self.details)
-        return "; ".join(parts)
+        A goal for the ratio is missed if there is no ratio.
+        """
+        if self.goal is None:
+            return True
+        figure = self.ratio if self.goal.of_ratio else self.value
+        return figure is not None and self.goal.is_met(figure)
 
     def to_json(self) -> dict[str, Any]:
-        """The result with stable keys, for `--json` and the baseline."""
-        goal = None if self.goal is None else self.goal.to_text()
+        """The row with stable keys, for `--json` and the baseline."""
         return {
             "name": self.name,
-            "figure": round(self.figure, 4),
-            "measured": round(self.measured, 4),
-            "against": None if self.against is None else round(self.against, 4),
+            "value": _rounded(self.value),
             "unit": self.unit,
-            "goal": goal,
-            "is_kept": self.is_kept,
+            "floor": _rounded(self.floor),
+            "floor_name": self.floor_name if self.floor is not None else None,
+            "ratio": _rounded(self.ratio),
+            "goal": None if self.goal is None else self.goal.to_text(),
+            "is_met": self.is_met,
             "details": self.details,
         }
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryTimes:
-    """Seconds of several recoveries, and the largest median and maximum that we promise."""
+class PastRow:
+    """A row of the last release, as the baseline stores it."""
 
     name: str
-    seconds: tuple[float, ...]
-    most_p50: float
-    most: float
+    value: float
+    unit: str
+    ratio: float | None
 
-    @property
-    def p50(self) -> float:
-        """The median."""
-        return statistics.median(self.seconds)
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Self:
+        """Raises KeyError if the row is not one that `Row.to_json` has made."""
+        return cls(row["name"], row["value"], row["unit"], row["ratio"])
 
-    @property
-    def is_kept(self) -> bool:
-        """Whether median and maximum are within their limits."""
-        return self.p50 <= self.most_p50 and max(self.seconds) <= self.most
 
-    def to_text(self) -> str:
-        """The result on one line."""
-        verdict = "kept" if self.is_kept else "NOT KEPT"
-        return (
-            f"{self.name}: p50 {self.p50:.1f} s, max {max(self.seconds):.1f} s of "
-            f"{len(self.seconds)} (at most {self.most_p50:g} and {self.most:g} s: {verdict})"
-        )
+HEADING = f"{'':58} {'value':>12} {'floor':>10} {'ratio':>8}  {'goal':>8}         {'last release'}"
 
-    def to_json(self) -> dict[str, Any]:
-        """The result with stable keys, for `--json`."""
-        return {
-            "name": self.name,
-            "p50": round(self.p50, 3),
-            "max": round(max(self.seconds), 3),
-            "count": len(self.seconds),
-            "most_p50": self.most_p50,
-            "most": self.most,
-            "is_kept": self.is_kept,
-        }
+
+def to_text(row: Row, last: PastRow | None) -> str:
+    """The row as one line below HEADING, and a second line with its details."""
+    floor = "" if row.floor is None else _number(row.floor)
+    ratio = "" if row.ratio is None else f"{row.ratio:.2f}x"
+    goal = "" if row.goal is None else row.goal.to_text()
+    verdict = "" if row.goal is None else "met" if row.is_met else "MISSED"
+    value = f"{_number(row.value)} {row.unit}"
+    line = f"{row.name:58} {value:>12} {floor:>10} {ratio:>8}  {goal:>8} {verdict:6}  "
+    details = row.details
+    if row.floor is not None and row.floor_name != RAW_CHAIN:
+        details = f"floor: {row.floor_name}" + (f"; {details}" if details else "")
+    second = f"\n    {details}" if details else ""
+    return (line + _last_release(row, last)).rstrip() + second
+
+
+def _last_release(row: Row, last: PastRow | None) -> str:
+    """The value of the last release; for a ratio also by how much it has changed.
+
+    A value alone depends on the machine, so its change would say nothing.
+    """
+    if last is None:
+        return ""
+    if row.ratio is None or not last.ratio:
+        return f"{_number(last.value)} {last.unit}"
+    change = (row.ratio / last.ratio - 1) * 100
+    return f"{_number(last.value)} {last.unit}, {last.ratio:.2f}x ({change:+.0f} %)"
+
+
+def _number(value: float) -> str:
+    """Three digits, or all digits before the point."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -4,6 +4,7 @@ One connection carries one request at a time. A reply's body goes to a callback 
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, cast
@@ -12,6 +13,10 @@ import httptools
 import orjson
 
 OnData = Callable[[bytes], object]
+
+
+_MAX_IDLE = 2.0
+"""Seconds after which a connection is not used again; servers close idle ones, often after 5 s."""
 
 
 class RequestFailed(Exception):
@@ -76,7 +81,8 @@ class Client:
         """`port` on 127.0.0.1; `key` is sent as the bearer token."""
         self._port = port
         self._authorization = f"Authorization: Bearer {key}\r\n" if key else ""
-        self._idle: list[HttpConnection] = []
+        self._idle: list[tuple[HttpConnection, float]] = []
+        """connections, and when their last reply was complete"""
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +93,7 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for connection in self._idle:
+        for connection, _ in self._idle:
             connection.close()
 
     def encode(self, method: str, path: str, body: Any = None) -> bytes:
@@ -102,15 +108,17 @@ class Client:
     async def connect(self) -> HttpConnection:
         """An idle connection, or a new one. `release` returns it."""
         while self._idle:
-            if (connection := self._idle.pop()).is_open:
+            connection, since = self._idle.pop()
+            if connection.is_open and time.monotonic() - since < _MAX_IDLE:
                 return connection
+            connection.close()
         loop = asyncio.get_running_loop()
         _, made = await loop.create_connection(HttpConnection, "127.0.0.1", self._port)
         return made
 
     def release(self, connection: HttpConnection) -> None:
         """Keeps a connection whose last reply is complete, for the next request."""
-        self._idle.append(connection)
+        self._idle.append((connection, time.monotonic()))
 
     async def stream(self, request: bytes, on_data: OnData) -> None:
         """Sends an encoded request and passes the body of its reply on as it arrives."""

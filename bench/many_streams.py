@@ -7,115 +7,130 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.bodies import body
 from bench.deltas import DeltaReader
-from bench.figures import BenchmarkResult, Goal
-from bench.one_response import CONCURRENCY, body
+from bench.figures import Goal, Row
+from bench.load import Load
 from bench.paced_upstream import model
-from bench.rates import count_ended, percentile, repeat, wait_for_ended
-from bench.system import SideBySide, System, side_by_side
+from bench.profiling import Profiler
+from bench.rates import percentile, repeat
+from bench.short_responses import background
+from bench.system import SideBySide, System, run_measurements
 
-FEW, MANY = 300, 800
-"""Streams posted at once."""
-JOBS, JOB_SECONDS = 1000, 20
+MAX_SECONDS_TO_BEGIN = {300: 1.0, 800: 2.5}
+"""Until so many streams that are posted at once have begun."""
+NEARLY_LINEAR = 1.2
+"""Twice the streams may take so many times twice the time to begin."""
+MAX_LAG = 250.0
+"""Milliseconds, p99."""
+JOB_OVERHEAD = 1.5
+"""Seconds by which many jobs together may end later than one alone."""
 RELAY_INTERVAL = 0.05
 """Seconds between two deltas of a stream that is relayed."""
+POSTED_TOGETHER = 20
 
 
-async def run(folder: Path, *, quick: bool) -> AsyncIterator[BenchmarkResult]:
-    """Bursts of streams, the relay at two rates, and a thousand jobs."""
-    seconds = 3.0 if quick else 10.0
-    async with side_by_side(folder) as systems:
-        for streams, limit in ((FEW, 1.0), (MANY, 2.5)):
-            yield await _all_begun(systems, streams, limit)
-        for streams in (200, 500):
-            yield await _lag_while_beginning(systems, streams, seconds)
-        for rate in (4500, 8000):
-            yield await _relay(systems, rate, seconds)
-        yield await _jobs(systems)
+def run(folder: Path, load: Load, profiler: Profiler) -> AsyncIterator[Row]:
+    """Bursts of streams, their lag, the relay at several rates, and many jobs at once."""
+    return run_measurements((bursts, lags, relays, jobs), folder, load, profiler)
 
 
-async def _all_begun(systems: SideBySide, streams: int, limit: float) -> BenchmarkResult:
-    plan = model(3, 30.0)
-    seconds = []
-    for system in (systems.raw, systems.ours):
-        async with open_streams(system, streams, plan) as opened:
-            await opened.until_begun()
-            seconds.append(max(reader.arrived_at[0] for reader in opened.readers) - opened.at)
-        await _until_idle(systems, system)
-    return BenchmarkResult(
-        f"{streams} foreground streams posted at once: all have begun",
-        seconds[1],
-        "s",
-        Goal(limit),
-        details=f"raw chain {seconds[0]:.2f} s",
-    )
+async def bursts(systems: SideBySide, load: Load) -> list[Row]:
+    """Until all of the streams that are posted at once have begun."""
+    seconds: dict[int, float] = {}
+    rows = []
+    for streams in load.streams:
+        raw = await _seconds_to_begin(systems, systems.raw, streams)
+        ours = seconds[streams] = await _seconds_to_begin(systems, systems.ours, streams)
+        limit = MAX_SECONDS_TO_BEGIN.get(streams)
+        goal = None if limit is None else Goal(limit)
+        rows.append(Row(f"{streams} streams posted at once: all begun", ours, "s", goal, raw))
+    few, many = min(seconds), max(seconds)
+    if few < many:
+        times = seconds[many] / seconds[few]
+        goal = Goal(round(many / few * NEARLY_LINEAR, 2))
+        rows.append(Row(f"the same: {many} streams against {few}", times, "times", goal))
+    return rows
 
 
-async def _lag_while_beginning(
-    systems: SideBySide, streams: int, seconds: float
-) -> BenchmarkResult:
-    plan = model(round(seconds * 10), 0.1)
-    lags = []
-    for system in (systems.raw, systems.ours):
-        async with open_streams(system, streams, plan) as opened:
-            await opened.until_ended()
-            all_lags = [lag for reader in opened.readers for lag in reader.lags]
-            lags.append(percentile(all_lags, 99) * 1000)
-    return BenchmarkResult(
-        f"lag of deltas while {streams} streams begin and run",
-        lags[1],
-        "ms (p99)",
-        Goal(250),
-        details=f"raw chain {lags[0]:.0f} ms",
-    )
+async def _seconds_to_begin(systems: SideBySide, system: System, streams: int) -> float:
+    async with open_streams(system, streams, model(3, 30.0)) as opened:
+        await opened.until_begun()
+        seconds = max(reader.arrived_at[0] for reader in opened.readers) - opened.at
+    await systems.until_idle()
+    return seconds
 
 
-async def _relay(systems: SideBySide, rate: int, seconds: float) -> BenchmarkResult:
-    streams = round(rate * RELAY_INTERVAL)
+async def lags(systems: SideBySide, load: Load) -> list[Row]:
+    """How late deltas are while streams begin and run."""
+    plan = model(round(load.seconds * 10), 0.1)
+    rows = []
+    for streams in load.lag_streams:
+        p99 = []
+        for system in (systems.raw, systems.ours):
+            async with open_streams(system, streams, plan) as opened:
+                await opened.until_ended()
+                all_lags = [lag for reader in opened.readers for lag in reader.lags]
+                p99.append(percentile(all_lags, 99) * 1000)
+        name = f"lag while {streams} streams begin and run (p99)"
+        rows.append(Row(name, p99[1], "ms", Goal(MAX_LAG), p99[0]))
+    return rows
+
+
+async def relays(systems: SideBySide, load: Load) -> list[Row]:
+    """CPU time of a delta that is relayed at a steady rate."""
+    return [await _relay(systems, rate, load.seconds) for rate in load.rates]
+
+
+async def _relay(systems: SideBySide, rate: int, seconds: float) -> Row:
     plan = model(round((seconds + 20) / RELAY_INTERVAL), RELAY_INTERVAL)
     costs, details = [], []
     for system in (systems.raw, systems.ours):
+        streams = round(rate * RELAY_INTERVAL)
         async with open_streams(system, streams, plan, at_once=False) as opened:
             await opened.until_begun()
             await asyncio.sleep(1)
-            meter, before = system.meter(), opened.count_deltas()
+            meter, before, load_before = system.meter(), opened.deltas, systems.load_seconds()
+            started = time.monotonic()
             await asyncio.sleep(seconds)
-            used, deltas = meter.used(), opened.count_deltas() - before
-        await _until_idle(systems, system)
+            used, deltas = meter.used(), opened.deltas - before
+            lasted = time.monotonic() - started
+            load_share = (systems.load_seconds() - load_before) / lasted
+        await systems.until_idle()
         costs.append(sum(used.values()) / deltas * 1e6)
         split = ", ".join(f"{name} {value / deltas * 1e6:.0f}" for name, value in used.items())
-        details.append(f"{deltas / seconds:.0f}/s: {split}")
-    return BenchmarkResult(
+        details.append(f"{split} at {deltas / lasted:.0f}/s")
+    return Row(
         f"CPU of a relayed delta at {rate}/s",
         costs[1],
         "us",
-        Goal(2),
+        Goal(2, of_ratio=True),
         costs[0],
-        f"{details[1]}; raw chain {details[0]}",
+        details=(
+            f"{details[1]}; raw chain {details[0]}; load and upstream {load_share:.0%} of a core"
+        ),
     )
 
 
-async def _jobs(systems: SideBySide) -> BenchmarkResult:
-    plan = model(JOB_SECONDS, 1.0)
+async def jobs(systems: SideBySide, load: Load) -> list[Row]:
+    """Until many background responses, all waiting for the upstream, have ended."""
+    plan = model(load.job_seconds, 1.0)
     seconds = []
     for system in (systems.raw, systems.ours):
-        ended = await count_ended(systems.database, system)
-        request = system.client.encode("POST", "/v1/responses", body(plan, background=True))
-
-        async def create(system: System = system, request: bytes = request) -> None:
-            await system.client.call(request)
-
         started = time.monotonic()
-        await repeat(create, JOBS, CONCURRENCY)
-        await wait_for_ended(systems.database, system, ended + JOBS)
+        await repeat(background(system, plan), load.jobs, load.concurrency)
+        await asyncio.sleep(load.job_seconds - (time.monotonic() - started))
+        await system.until_ended()
         seconds.append(time.monotonic() - started)
-    return BenchmarkResult(
-        f"{JOBS} background jobs of {JOB_SECONDS} s: all have ended",
-        seconds[1],
-        "s",
-        Goal(JOB_SECONDS + 1.5),
-        details=f"raw chain {seconds[0]:.1f} s",
-    )
+    return [
+        Row(
+            f"{load.jobs} background jobs of {load.job_seconds} s: all ended",
+            seconds[1],
+            "s",
+            Goal(load.job_seconds + JOB_OVERHEAD),
+            seconds[0],
+        )
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +142,8 @@ class OpenStreams:
     readers: list[DeltaReader]
     tasks: list[asyncio.Task[None]]
 
-    def count_deltas(self) -> int:
+    @property
+    def deltas(self) -> int:
         """How many deltas all readers have received."""
         return sum(len(reader.lags) for reader in self.readers)
 
@@ -155,7 +171,7 @@ async def open_streams(
     try:
         for reader, connection in zip(readers, connections, strict=True):
             streams.tasks.append(asyncio.create_task(connection.send(request, reader.feed)))
-            if not at_once and len(streams.tasks) % 20 == 0:
+            if not at_once and len(streams.tasks) % POSTED_TOGETHER == 0:
                 await asyncio.sleep(0.1)
         yield streams
     finally:
@@ -164,18 +180,3 @@ async def open_streams(
         await asyncio.gather(*streams.tasks, return_exceptions=True)
         for connection in connections:
             connection.close()
-
-
-async def _until_idle(systems: SideBySide, system: System) -> None:
-    """Waits until closed streams have been cancelled, so that they cost nothing later."""
-    if system is systems.ours:
-        async with asyncio.timeout(60):
-            while await _running(systems):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-
-
-async def _running(systems: SideBySide) -> int:
-    query = "SELECT count(*) FROM responses WHERE status IN ('queued', 'in_progress')"
-    row = await (await systems.database.execute(query)).fetchone()
-    assert row is not None
-    return int(str(row[0]))

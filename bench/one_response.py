@@ -1,5 +1,6 @@
 """What one response costs while nothing else runs, and what many short ones cost."""
 
+import asyncio
 import statistics
 import time
 from collections.abc import AsyncIterator
@@ -10,228 +11,165 @@ from uuid import uuid4
 from psycopg.types.json import Jsonb
 
 from bench import raw_chain
+from bench.bodies import SHORT, body
 from bench.deltas import DeltaReader
-from bench.figures import BenchmarkResult, Goal
+from bench.figures import Goal, Row
 from bench.http_client import Client
+from bench.load import Load
 from bench.paced_upstream import model
-from bench.rates import count_ended, milliseconds, percentile, repeat, repeat_for, wait_for_ended
-from bench.system import Database, SideBySide, System, side_by_side
+from bench.profiling import Profiler
+from bench.rates import milliseconds, percentile, repeat_for
+from bench.short_responses import (
+    background,
+    short_background,
+    short_background_alone,
+    short_foreground,
+)
+from bench.system import SideBySide, System, run_measurements
 
-INSTRUCTIONS = "Answer in one short sentence. " * 20
-"""Makes a request about as large as a usual one: 900 bytes."""
-SHORT = model(5)
-CONCURRENCY = 32
 WARM_UP = 50
 """Requests of each kind that are not measured."""
+POLLERS = 16
+MAX_CANCELS = 100
 
 
-def body(name: str, **parameters: Any) -> dict[str, Any]:
-    """The body of a create. `name`: the model, which is the plan of the upstream."""
-    return {"model": name, "input": "hi", "instructions": INSTRUCTIONS, **parameters}
+def run(folder: Path, load: Load, profiler: Profiler) -> AsyncIterator[Row]:
+    """Latency of single requests, rates of short ones, and CPU time of each."""
+    measurements = (
+        first_delta,
+        cancel,
+        create_alone,
+        short_background,
+        short_background_alone,
+        short_foreground,
+        polls,
+    )
+    return run_measurements(measurements, folder, load, profiler)
 
 
-async def run(folder: Path, *, quick: bool) -> AsyncIterator[BenchmarkResult]:
-    """Latency of single requests, rates at concurrency 32, and CPU time a response."""
-    samples, responses, seconds = (100, 300, 2.0) if quick else (400, 1500, 5.0)
-    async with side_by_side(folder) as systems:
-        yield await _first_delta(systems, samples)
-        yield await _cancel(systems, 20 if quick else 100)
-        yield await _create_alone(systems, samples)
-        for result in await _short_background(systems, responses):
-            yield result
-        for result in await _short_foreground(systems, responses):
-            yield result
-        yield await _polls(systems, seconds)
-        yield await _creates(systems, seconds)
-
-
-async def _first_delta(systems: SideBySide, samples: int) -> BenchmarkResult:
+async def first_delta(systems: SideBySide, load: Load) -> list[Row]:
+    """Until `response.created` and until the first delta, beyond what the upstream takes."""
     plan = model(3, 0.005, 0.001)
     streams = {
         "ours": (systems.ours.client, "/v1/responses", body(plan, stream=True), b".delta\n"),
         "raw": (systems.raw.client, "/v1/responses", body(plan, stream=True), b".delta\n"),
         "upstream": (systems.upstream, "/v1/chat/completions", body(plan), b'"content"'),
     }
-    measured: dict[str, list[float]] = {name: [] for name in streams}
-    for number in range(-WARM_UP, samples):
+    created: dict[str, list[float]] = {name: [] for name in streams}
+    delta: dict[str, list[float]] = {name: [] for name in streams}
+    for number in range(-WARM_UP, load.samples):
         for name, (client, path, content, mark) in streams.items():
             request = client.encode("POST", path, content)
-            seconds = await _until(client, request, mark)
+            first, second = await _until(client, request, b"response.created\n", mark)
             if number >= 0:
-                measured[name].append(seconds * 1000)
-    ours, raw, upstream = (statistics.median(measured[name]) for name in streams)
-    return BenchmarkResult(
-        "first delta of a stream, beyond the upstream's own",
-        ours - upstream,
-        "ms (p50)",
-        Goal(3),
-        raw - upstream,
-        f"p99 {percentile(measured['ours'], 99) - upstream:.1f} ms",
-    )
+                created[name].append(first * 1000)
+                delta[name].append(second * 1000)
+    ours, raw, upstream = (statistics.median(delta[name]) for name in streams)
+    return [
+        Row(
+            "response.created of a stream alone (p50)",
+            statistics.median(created["ours"]),
+            "ms",
+            floor=statistics.median(created["raw"]),
+            details=f"p99 {percentile(created['ours'], 99):.1f} ms",
+        ),
+        Row(
+            "first delta of a stream alone, beyond upstream's (p50)",
+            ours - upstream,
+            "ms",
+            Goal(3, of_ratio=True),
+            raw - upstream,
+            details=f"p99 {percentile(delta['ours'], 99) - upstream:.1f} ms",
+        ),
+    ]
 
 
-async def _until(client: Client, request: bytes, mark: bytes) -> float:
-    """Seconds until the reply contains `mark`. Returns when the reply is complete."""
+async def _until(client: Client, request: bytes, first: bytes, second: bytes) -> tuple[float, ...]:
+    """Seconds until the reply contains each of two marks; 0 if it never does. Returns when the
+    reply is complete."""
     started = time.perf_counter()
-    found_at = 0.0
+    found = {first: 0.0, second: 0.0}
 
     def look(data: bytes) -> None:
-        nonlocal found_at
-        if not found_at and mark in data:
-            found_at = time.perf_counter()
+        for mark, seconds in found.items():
+            if not seconds and mark in data:
+                found[mark] = time.perf_counter() - started
 
     await client.stream(request, look)
-    return found_at - started
+    return tuple(found.values())
 
 
-async def _cancel(systems: SideBySide, samples: int) -> BenchmarkResult:
-    measured = []
-    client, upstream = systems.ours.client, systems.upstream
-    for _ in range(samples):
-        created = await client.json(
-            "POST", "/v1/responses", body(model(1000, 0.1), background=True)
+async def cancel(systems: SideBySide, load: Load) -> list[Row]:
+    """From the request to cancel until the upstream sees that its client has left."""
+    samples = min(load.samples // 4, MAX_CANCELS)
+    ours = [await _cancel(systems, systems.ours) for _ in range(samples)]
+    raw = [await _cancel(systems, systems.raw) for _ in range(samples)]
+    await systems.until_idle()
+    return [
+        Row(
+            "cancel to closed upstream socket (p50)",
+            statistics.median(ours),
+            "ms",
+            Goal(20),
+            statistics.median(raw),
+            details=f"max {max(ours):.1f} ms",
         )
-        await _until_running(client, created["id"])
-        sent_at = time.monotonic()
-        await client.json("POST", f"/v1/responses/{created['id']}/cancel")
-        while (closed_at := (await upstream.json("GET", "/closed"))["at"]) < sent_at:
-            pass
-        measured.append((closed_at - sent_at) * 1000)
-    return BenchmarkResult(
-        "cancel to closed upstream socket",
-        statistics.median(measured),
-        "ms (p50)",
-        Goal(20),
-        details=f"max {max(measured):.1f} ms",
-    )
+    ]
 
 
-async def _until_running(client: Client, response_id: str) -> None:
-    while not (await client.json("GET", f"/v1/responses/{response_id}"))["output"]:
-        pass
+async def _cancel(systems: SideBySide, system: System) -> float:
+    """Milliseconds of one cancel of a response that is being streamed."""
+    client, reader = system.client, DeltaReader()
+    content = body(model(1000, 0.1), stream=True, background=True)
+    connection = await client.connect()
+    request = client.encode("POST", "/v1/responses", content)
+    streaming = asyncio.create_task(connection.send(request, reader.feed))
+    while not reader.lags:  # noqa: ASYNC110
+        await asyncio.sleep(0.002)
+    closing = asyncio.create_task(systems.upstream.json("GET", "/closed"))
+    await asyncio.sleep(0.02)  # the upstream has got it
+    sent_at = time.monotonic()
+    await client.json("POST", f"/v1/responses/{reader.id}/cancel")
+    closed_at = float((await closing)["at"])
+    streaming.cancel()
+    await asyncio.gather(streaming, return_exceptions=True)
+    connection.close()
+    return (closed_at - sent_at) * 1000
 
 
-async def _create_alone(systems: SideBySide, samples: int) -> BenchmarkResult:
-    client = systems.ours.client
-    request = client.encode("POST", "/v1/responses", body(SHORT, background=True))
-
-    async def create() -> None:
-        await client.call(request)
+async def create_alone(systems: SideBySide, load: Load) -> list[Row]:
+    """A background create while no other is made, beside the one statement that it needs."""
 
     async def insert() -> None:
-        values = (uuid4(), Jsonb(body(SHORT)))
-        await systems.database.execute(raw_chain.INSERT, values)
+        await systems.database.execute(raw_chain.INSERT, (uuid4(), Jsonb(body(SHORT))))
 
+    create = background(systems.ours, SHORT)
     for request_kind in (create, insert):
         await milliseconds(request_kind, WARM_UP)
-    ours = await milliseconds(create, samples)
-    floor = await milliseconds(insert, samples)
-    return BenchmarkResult(
-        "background create alone, against INSERT; COMMIT",
-        statistics.median(ours),
-        "ms (p50)",
-        Goal(2.5),
-        statistics.median(floor),
-        f"p99 {percentile(ours, 99):.1f} ms",
-    )
-
-
-async def _creates(systems: SideBySide, seconds: float) -> BenchmarkResult:
-    """Without our worker, so that the web process has the cores. Last, as it leaves a queue."""
-    systems.worker.stop()
-    rates = [
-        await repeat_for(_background(system, model(1, 0.0, 600.0)), seconds, CONCURRENCY)
-        for system in (systems.raw, systems.ours)
-    ]
-    return BenchmarkResult(
-        "background creates at concurrency 32", rates[1], "/s", Goal(0.6, True), rates[0]
-    )
-
-
-def _background(system: System, plan: str) -> Any:
-    request = system.client.encode("POST", "/v1/responses", body(plan, background=True))
-
-    async def create() -> None:
-        await system.client.call(request)
-
-    return create
-
-
-async def _short_background(systems: SideBySide, count: int) -> list[BenchmarkResult]:
-    rates, costs, details = [], [], []
-    for system in (systems.raw, systems.ours):
-        await _run_background(systems.database, system, WARM_UP)
-        meter = system.meter()
-        started = time.monotonic()
-        await _run_background(systems.database, system, count)
-        rates.append(count / (time.monotonic() - started))
-        used = meter.used()
-        costs.append(sum(used.values()) / count * 1000)
-        details.append(_split(used, count))
+    ours = await milliseconds(create, load.samples)
+    await systems.ours.until_ended()
+    floor = await milliseconds(insert, load.samples)
     return [
-        BenchmarkResult(
-            "short background responses completed, at concurrency 32",
-            rates[1],
-            "/s",
-            Goal(0.3, True),
-            rates[0],
-        ),
-        BenchmarkResult(
-            "CPU of a short background response",
-            costs[1],
+        Row(
+            "background create alone (p50)",
+            statistics.median(ours),
             "ms",
-            Goal(3),
-            details=f"{details[1]}; raw chain {costs[0]:.2f} ms: {details[0]}",
-        ),
+            Goal(2.5, of_ratio=True),
+            statistics.median(floor),
+            "INSERT; COMMIT",
+            f"p99 {percentile(ours, 99):.1f} ms",
+        )
     ]
 
 
-async def _run_background(database: Database, system: System, count: int) -> None:
-    ended = await count_ended(database, system)
-    await repeat(_background(system, SHORT), count, CONCURRENCY)
-    await wait_for_ended(database, system, ended + count)
-
-
-def _split(used: dict[str, float], count: int) -> str:
-    """CPU milliseconds by kind of process."""
-    return ", ".join(f"{name} {seconds / count * 1000:.2f}" for name, seconds in used.items())
-
-
-async def _short_foreground(systems: SideBySide, count: int) -> list[BenchmarkResult]:
-    rates, costs, details = [], [], []
-    for system in (systems.raw, systems.ours):
-        request = system.client.encode("POST", "/v1/responses", body(SHORT, stream=True))
-
-        async def stream(client: Client = system.client, request: bytes = request) -> None:
-            reader = DeltaReader()
-            await client.stream(request, reader.feed)
-            assert len(reader.lags) == 5
-
-        await repeat(stream, WARM_UP, CONCURRENCY)
-        meter = system.meter()
-        rates.append(await repeat(stream, count, CONCURRENCY))
-        used = meter.used()
-        costs.append(sum(used.values()) / count * 1000)
-        details.append(_split(used, count))
-    return [
-        BenchmarkResult(
-            "short foreground streams, at concurrency 32", rates[1], "/s", against=rates[0]
-        ),
-        BenchmarkResult(
-            "CPU of a short foreground stream",
-            costs[1],
-            "ms",
-            Goal(4),
-            details=f"{details[1]}; raw chain {costs[0]:.2f} ms: {details[0]}",
-        ),
-    ]
-
-
-async def _polls(systems: SideBySide, seconds: float) -> BenchmarkResult:
+async def polls(systems: SideBySide, load: Load) -> list[Row]:
+    """GETs of a response that is running."""
     client = systems.ours.client
-    created = await client.json("POST", "/v1/responses", body(model(6000, 0.05), background=True))
-    await _until_running(client, created["id"])
+    content = body(model(6000, 0.05), background=True)
+    created: Any = await client.json("POST", "/v1/responses", content)
     path = f"/v1/responses/{created['id']}"
+    while not (await client.json("GET", path))["output"]:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     rates = []
     for caller, request in (
         (client, client.encode("GET", path)),
@@ -241,12 +179,15 @@ async def _polls(systems: SideBySide, seconds: float) -> BenchmarkResult:
         async def poll(caller: Client = caller, request: bytes = request) -> None:
             await caller.call(request)
 
-        rates.append(await repeat_for(poll, seconds, 16))
+        rates.append(await repeat_for(poll, load.seconds / 2, POLLERS))
     await client.json("POST", f"{path}/cancel")
-    return BenchmarkResult(
-        "GET of a running response at concurrency 16, against a route that does nothing",
-        rates[0],
-        "/s",
-        Goal(0.4, True),
-        rates[1],
-    )
+    return [
+        Row(
+            f"GET of a running response, c={POLLERS}",
+            rates[0],
+            "/s",
+            Goal(0.4, is_minimum=True, of_ratio=True),
+            rates[1],
+            "a route of the same framework that does nothing",
+        )
+    ]

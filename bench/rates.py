@@ -1,11 +1,9 @@
-"""Running many requests at a given concurrency."""
+"""Running many requests at a given concurrency or pace."""
 
 import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable
-
-from bench.system import Database, System
 
 Request = Callable[[], Awaitable[object]]
 
@@ -39,6 +37,15 @@ async def repeat_for(request: Request, seconds: float, concurrency: int) -> floa
     return done / (time.monotonic() - started)
 
 
+async def repeat_at_intervals(request: Request, times: int, interval: float) -> None:
+    """Awaits `request()` so many times, one every `interval` seconds."""
+    due = time.monotonic()
+    for _ in range(times):
+        await request()
+        due += interval
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+
 async def milliseconds(request: Request, times: int) -> list[float]:
     """How long each of so many requests took, one after another."""
     measured = []
@@ -52,17 +59,3 @@ async def milliseconds(request: Request, times: int) -> list[float]:
 def percentile(values: list[float], percent: int) -> float:
     """The percentile of at least two values."""
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
-
-
-async def count_ended(database: Database, system: System) -> int:
-    """How many responses of the system have ended."""
-    row = await (await database.execute(system.count_ended)).fetchone()
-    assert row is not None
-    return int(str(row[0]))
-
-
-async def wait_for_ended(database: Database, system: System, count: int) -> None:
-    """Waits until so many responses of the system have ended."""
-    async with asyncio.timeout(300):
-        while await count_ended(database, system) < count:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)

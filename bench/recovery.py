@@ -6,80 +6,93 @@ was killed, to the end of its call of the upstream.
 """
 
 import asyncio
-import json
+import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
-import aiohttp
 import psycopg
 
 from bench.deployment import Cluster, Web, Worker, cluster
-from bench.figures import RecoveryTimes
+from bench.figures import Goal, Row
 from bench.held_upstream import HeldUpstream, held_upstream
+from bench.http_client import Client
+from bench.load import Load
+from bench.profiling import Profiler
 from models.ids import response_id as public_id
 
 TIE_AGE = 6.0
 """Seconds after a start until a process may declare others dead by their ties."""
 TIMEOUT = 60.0
+MAX_P50, MAX = 3.0, 6.0
+"""Seconds."""
 STARTED_TOGETHER = 50
-"""More creates in the same moment would wait too long for the pool of the web process."""
+_CREATED = b"event: response.created\n"
+_DELTA = b"event: response.output_text.delta\n"
 _numbers = count()
 
 
-async def run(folder: Path, *, quick: bool) -> AsyncIterator[RecoveryTimes]:
+async def run(folder: Path, load: Load, profiler: Profiler) -> AsyncIterator[Row]:
     """Kills processes and measures; each kind of death in a deployment of its own."""
-    rounds = 1 if quick else 5
-    yield await _one_of_three(folder / "worker", rounds)
-    yield await _one_survivor(folder / "survivor", 200 if quick else 1000)
-    yield await _web(folder / "web", rounds)
-    for times in await _machine(folder / "machine", rounds):
-        yield times
+    for row in await _one_of_three(folder / "worker", load.rounds):
+        yield row
+    for row in await _one_survivor(folder / "survivor", load.held_streams, profiler):
+        yield row
+    if not load.kills_webs:
+        return
+    for row in await _web(folder / "web", load.rounds):
+        yield row
+    for row in await _machine(folder / "machine", load.rounds):
+        yield row
 
 
 class Stream:
     """A background response and its reader, or a foreground response."""
 
-    def __init__(self, client: aiohttp.ClientSession, *, background: bool) -> None:
+    def __init__(self, client: Client, *, background: bool) -> None:
         self.model = f"held-{next(_numbers)}"
         self.background = background
         self.id = ""
         self._client = client
-        self.deltas: dict[str, float] = {}
+        self._rest = b""
+        self.deltas: dict[bytes, float] = {}
         """Each text that was received -> when (monotonic clock)."""
 
     async def read(self) -> None:
-        """Creates the response and reads its events until its web process dies."""
+        """Creates the response and reads its events. Raises RequestFailed when its web process
+        dies."""
         body = {
             "model": self.model,
             "input": "Go.",
             "stream": True,
             "background": self.background,
         }
-        async with self._client.post("/v1/responses", json=body) as reply:
-            assert reply.status == 200, await reply.text()
-            async for line in reply.content:
-                if line.startswith(b"data: {"):
-                    self._receive(json.loads(line[6:]))
+        await self._client.stream(self._client.encode("POST", "/v1/responses", body), self._feed)
 
-    def _receive(self, event: dict[str, object]) -> None:
-        if event["type"] == "response.created":
-            response = event["response"]
-            assert isinstance(response, dict)
-            self.id = response["id"]
-        elif event["type"] == "response.output_text.delta":
-            self.deltas.setdefault(str(event["delta"]), time.monotonic())
+    def _feed(self, data: bytes) -> None:
+        *frames, self._rest = (self._rest + data).split(b"\n\n")
+        for frame in frames:
+            if frame.startswith(_CREATED):
+                self.id = _string(frame, b'"id":"').decode()
+            elif frame.startswith(_DELTA):
+                self.deltas.setdefault(_string(frame, b'"delta":"'), time.monotonic())
 
     def first_delta_after(self, moment: float) -> float | None:
         """When the first delta of a later attempt came."""
-        return next((at for text, at in self.deltas.items() if text != "1" and at > moment), None)
+        return next((at for text, at in self.deltas.items() if text != b"1" and at > moment), None)
+
+
+def _string(frame: bytes, name: bytes) -> bytes:
+    """The JSON string after the first `name` in a frame."""
+    start = frame.index(name) + len(name)
+    return frame[start : frame.index(b'"', start)]
 
 
 @asynccontextmanager
 async def _streams(
-    clients: Iterable[aiohttp.ClientSession], number: int, *, background: bool = True
+    clients: Iterable[Client], number: int, *, background: bool = True
 ) -> AsyncIterator[list[Stream]]:
     """So many responses at each client, each with its first delta."""
     streams = [Stream(client, background=background) for client in clients for _ in range(number)]
@@ -96,72 +109,85 @@ async def _streams(
         await asyncio.gather(*readers, return_exceptions=True)
 
 
-async def _one_of_three(folder: Path, rounds: int) -> RecoveryTimes:
+def _rows(name: str, seconds: list[float]) -> list[Row]:
+    """The median and the maximum of some recoveries."""
+    details = f"{len(seconds)} responses"
+    return [
+        Row(f"{name} (p50)", statistics.median(seconds), "s", Goal(MAX_P50), details=details),
+        Row(f"{name} (max)", max(seconds), "s", Goal(MAX)),
+    ]
+
+
+async def _one_of_three(folder: Path, rounds: int) -> list[Row]:
     seconds: list[float] = []
     async with held_upstream() as upstream, cluster(folder, upstream.url) as started:
         [web], workers = await started.start(webs=1, workers=3)
-        async with web.client(started.key) as client:
-            for _ in range(rounds):
+        with Client(web.port, started.key) as client:
+            for number in range(rounds):
                 await asyncio.sleep(TIE_AGE)
                 async with _streams([client], 30) as streams:
                     victim = workers.pop(0)
                     seconds += await _kill(started, streams, [], [victim])
                     await _cancel(client, streams)
-                workers += (await started.start(workers=1))[1]
-    return RecoveryTimes("one of three workers, 30 streams", tuple(seconds), 3.0, 6.0)
+                if number < rounds - 1:
+                    workers += (await started.start(workers=1))[1]
+    return _rows("kill -9 of one of three workers, 30 streams", seconds)
 
 
-async def _one_survivor(folder: Path, number: int) -> RecoveryTimes:
+async def _one_survivor(folder: Path, number: int, profiler: Profiler) -> list[Row]:
     async with held_upstream() as upstream, cluster(folder, upstream.url) as started:
         [web], [victim] = await started.start(webs=1, workers=1, streams=1000)
-        async with web.client(started.key) as client, _streams([client], number) as streams:
-            await started.start(workers=1, streams=1000)
-            await asyncio.sleep(TIE_AGE)
-            seconds = await _kill(started, streams, [], [victim])
-    name = f"one of two workers, {number} streams"
-    return RecoveryTimes(name, tuple(seconds), 5.0, 8.0)
+        with Client(web.port, started.key) as client:
+            async with _streams([client], number) as streams:
+                _, [survivor] = await started.start(workers=1, streams=1000)
+                await asyncio.sleep(TIE_AGE)
+                with profiler.recording("survivor", {"web": web.pid, "worker": survivor.pid}):
+                    seconds = await _kill(started, streams, [], [victim])
+    return _rows(f"kill -9 of one of two workers, {number} streams", seconds)
 
 
-async def _web(folder: Path, rounds: int) -> RecoveryTimes:
+async def _web(folder: Path, rounds: int) -> list[Row]:
     seconds: list[float] = []
     async with held_upstream() as upstream, cluster(folder, upstream.url) as started:
         webs, _ = await started.start(webs=2, workers=2)
-        for _ in range(rounds):
+        for number in range(rounds):
             await asyncio.sleep(TIE_AGE)
             victim = webs.pop(0)
-            async with (
-                victim.client(started.key) as client,
-                _streams([client], 10, background=False) as streams,
-            ):
-                seconds += await _kill_web(upstream, streams, victim)
-            webs += (await started.start(webs=1))[0]
-    return RecoveryTimes("one of two web processes, foreground ended", tuple(seconds), 3.0, 6.0)
+            with Client(victim.port, started.key) as client:
+                async with _streams([client], 10, background=False) as streams:
+                    seconds += await _kill_web(upstream, streams, victim)
+            if number < rounds - 1:
+                webs += (await started.start(webs=1))[0]
+    return _rows("kill -9 of one of two webs, foreground ended", seconds)
 
 
-async def _machine(folder: Path, rounds: int) -> list[RecoveryTimes]:
+async def _machine(folder: Path, rounds: int) -> list[Row]:
     """Two machines with a web process and two workers each; all processes of one are killed."""
     background: list[float] = []
     foreground: list[float] = []
     async with held_upstream() as upstream, cluster(folder, upstream.url) as started:
         webs, workers = await started.start(webs=2, workers=4)
-        for _ in range(rounds):
+        for number in range(rounds):
             await asyncio.sleep(TIE_AGE)
             first, second = webs
-            async with (
-                first.client(started.key) as dying,
-                second.client(started.key) as staying,
-                _streams([staying], 30) as streams,
-                _streams([dying], 10, background=False) as waiting,
+            with (
+                Client(first.port, started.key) as dying,
+                Client(second.port, started.key) as staying,
             ):
-                killed_at, owned = await _kill_all(started, streams, [first], workers[:2])
-                background += await _recovery_times(streams, owned, killed_at)
-                foreground += await _ending_times(upstream, waiting, killed_at)
-                await _cancel(staying, streams)
-            new_webs, new_workers = await started.start(webs=1, workers=2)
-            webs, workers = [second, *new_webs], workers[2:] + new_workers
+                async with (
+                    _streams([staying], 30) as streams,
+                    _streams([dying], 10, background=False) as waiting,
+                ):
+                    killed_at, owned = await _kill_all(started, streams, [first], workers[:2])
+                    background += await _recovery_times(streams, owned, killed_at)
+                    foreground += await _ending_times(upstream, waiting, killed_at)
+                    await _cancel(staying, streams)
+            if number < rounds - 1:
+                new_webs, new_workers = await started.start(webs=1, workers=2)
+                webs, workers = [second, *new_webs], workers[2:] + new_workers
     return [
-        RecoveryTimes("a machine with half of all processes", tuple(background), 3.0, 6.0),
-        RecoveryTimes("the same, foreground ended", tuple(foreground), 3.0, 6.0),
+        *_rows("kill -9 of half of all processes", background),
+        *_rows("the same, foreground ended", foreground),
     ]
 
 
@@ -216,10 +242,9 @@ async def _ending_times(
     return [upstream.closed[stream.model] - killed_at for stream in streams]
 
 
-async def _cancel(client: aiohttp.ClientSession, streams: list[Stream]) -> None:
+async def _cancel(client: Client, streams: list[Stream]) -> None:
     for stream in streams:
-        async with client.post(f"/v1/responses/{stream.id}/cancel") as reply:
-            assert reply.status == 200, await reply.text()
+        await client.json("POST", f"/v1/responses/{stream.id}/cancel")
 
 
 async def _until(condition: Callable[[], bool]) -> None:

@@ -1,8 +1,10 @@
 """What is measured: this product, and beside it the raw chain, on the same servers."""
 
+import asyncio
 import socket
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +12,18 @@ from pathlib import Path
 import psycopg
 
 from bench import raw_chain
-from bench.cpu import CpuMeter
-from bench.deployment import Cluster, Worker, cluster
+from bench.cpu import CpuMeter, cpu_seconds
+from bench.deployment import Cluster, cluster
+from bench.figures import Row
 from bench.http_client import Client
+from bench.load import Load
+from bench.profiling import Profiler
 from cli.embedded.process import ServerProcess, free_port
 from cli.settings import ROOT
 
-_COUNT_ENDED = "SELECT count(*) FROM responses WHERE status NOT IN ('queued', 'in_progress')"
-_COUNT_ENDED_RAW = "SELECT count(*) FROM raw_jobs WHERE status = 'completed'"
+_COUNT_OPEN = "SELECT count(*) FROM responses WHERE status IN ('queued', 'in_progress')"
+_POLL = 0.01
+"""Seconds between two questions how many responses are open."""
 
 Database = psycopg.AsyncConnection[tuple[object, ...]]
 
@@ -27,14 +33,23 @@ class System:
     """A running system with `POST /v1/responses`."""
 
     client: Client
-    cpu_groups: dict[str, list[int]]
-    """the pids of each kind of process"""
-    count_ended: str
-    """SQL: how many responses have ended"""
+    pids: dict[str, int]
+    """`web` and `worker`; only `web` if there is no worker"""
+    shared_pids: dict[str, int]
+    """of the servers that both systems use"""
+    count_open: Callable[[], Awaitable[int]]
+    """how many responses have not ended"""
 
     def meter(self) -> CpuMeter:
         """Measures the CPU time of all processes of the system from now on."""
-        return CpuMeter(self.cpu_groups)
+        pids = {**self.pids, **self.shared_pids}
+        return CpuMeter({name: [pid] for name, pid in pids.items()})
+
+    async def until_ended(self) -> None:
+        """Waits until no response is open."""
+        async with asyncio.timeout(600):
+            while await self.count_open():  # noqa: ASYNC110
+                await asyncio.sleep(_POLL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,57 +59,95 @@ class SideBySide:
     ours: System
     raw: System
     upstream: Client
+    upstream_pid: int
     noop: Client
     """A route of the same framework that does nothing."""
     database: Database
     cluster: Cluster
-    worker: Worker
-    """the first worker of ours"""
+
+    def load_seconds(self) -> float:
+        """CPU seconds of the load and of the upstream so far: not ours, but of the same cores."""
+        return time.process_time() + cpu_seconds([self.upstream_pid])
+
+    async def until_idle(self) -> None:
+        """Stops the raw chain's streams, and waits until nothing is open anywhere.
+
+        A client that has left ends its response in ours; the raw chain does not notice.
+        """
+        await self.raw.client.json("POST", "/stop")
+        await self.ours.until_ended()
+        async with asyncio.timeout(60):
+            while (await self.upstream.json("GET", "/open"))["open"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
 
 @asynccontextmanager
-async def side_by_side(folder: Path, streams: int = 2000) -> AsyncIterator[SideBySide]:
-    """Starts everything in `folder`: one web process and one worker of each system. `streams`: of
-    our worker."""
+async def side_by_side(folder: Path, *, workers: bool = True) -> AsyncIterator[SideBySide]:
+    """Starts everything in `folder`: one web process and, with `workers`, one worker of each
+    system."""
     logs = folder / "logs"
     async with AsyncExitStack() as stack:
-        upstream = stack.enter_context(_module("bench.paced_upstream", logs))
-        noop = stack.enter_context(_module("bench.noop_application", logs))
+        upstream = stack.enter_context(Module("bench.paced_upstream", logs))
+        noop = stack.enter_context(Module("bench.noop_application", logs))
         servers = await stack.enter_async_context(cluster(folder, f"{upstream.url}/v1"))
         database = await stack.enter_async_context(
             await psycopg.AsyncConnection.connect(servers.dsn, autocommit=True)
         )
+        await database.execute("SET enable_seqscan = off")
         await database.execute(raw_chain.CREATE_TABLE)
         urls = (servers.postgres.url, servers.valkey.url)
-        front = stack.enter_context(_module("bench.raw_chain.front", logs, *urls))
-        raw_worker = stack.enter_context(
-            _module("bench.raw_chain.worker", logs, *urls, upstream.url)
-        )
-        [web], [worker] = await servers.start(webs=1, workers=1, streams=streams)
-        shared = {"Postgres": [servers.postgres.pid], "Redis": [servers.valkey.pid]}
+        front = stack.enter_context(Module("bench.raw_chain.front", logs, *urls))
+        raw_pids = {"web": front.pid}
+        if workers:
+            raw_worker = Module("bench.raw_chain.worker", logs, *urls, upstream.url)
+            raw_pids["worker"] = stack.enter_context(raw_worker).pid
+        [web], our_workers = await servers.start(webs=1, workers=int(workers), streams=2000)
+        our_pids = {"web": web.pid}
+        if workers:
+            our_pids["worker"] = our_workers[0].pid
+        shared = {"Postgres": servers.postgres.pid, "Redis": servers.valkey.pid}
+        ours = stack.enter_context(Client(web.port, servers.key))
+        raw = stack.enter_context(Client(front.port))
         yield SideBySide(
-            ours=System(
-                stack.enter_context(Client(web.port, servers.key)),
-                {"web": [web.pid], "worker": [worker.pid], **shared},
-                _COUNT_ENDED,
-            ),
-            raw=System(
-                stack.enter_context(Client(front.port)),
-                {"web": [front.pid], "worker": [raw_worker.pid], **shared},
-                _COUNT_ENDED_RAW,
-            ),
+            ours=System(ours, our_pids, shared, lambda: _count_open(database)),
+            raw=System(raw, raw_pids, shared, lambda: _count_open_raw(raw)),
             upstream=stack.enter_context(Client(upstream.port)),
+            upstream_pid=upstream.pid,
             noop=stack.enter_context(Client(noop.port)),
             database=database,
             cluster=servers,
-            worker=worker,
         )
 
 
-class _Module(ServerProcess):
-    """A module of this package that runs as a process."""
+Measurement = Callable[[SideBySide, Load], Awaitable[list[Row]]]
 
-    def __init__(self, name: str, logs: Path, arguments: tuple[str, ...]) -> None:
+
+async def run_measurements(
+    measurements: Sequence[Measurement], folder: Path, load: Load, profiler: Profiler
+) -> AsyncIterator[Row]:
+    """Runs one measurement after another on the same deployment."""
+    async with side_by_side(folder) as systems:
+        for measure in measurements:
+            with profiler.recording(measure.__name__, systems.ours.pids):
+                rows = await measure(systems, load)
+            for row in rows:
+                yield row
+
+
+async def _count_open(database: Database) -> int:
+    row = await (await database.execute(_COUNT_OPEN)).fetchone()
+    assert row is not None
+    return int(str(row[0]))
+
+
+async def _count_open_raw(client: Client) -> int:
+    return int((await client.json("GET", "/open"))["open"])
+
+
+class Module(ServerProcess):
+    """A module of this package that runs as a process; its first argument is its port."""
+
+    def __init__(self, name: str, logs: Path, *arguments: str) -> None:
         self.port = free_port()
         command = [sys.executable, "-m", name, str(self.port), *arguments]
         environment = {"LC_ALL": "C", "PYTHONPATH": str(ROOT)}
@@ -109,7 +162,3 @@ class _Module(ServerProcess):
     def is_ready(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
-
-
-def _module(name: str, logs: Path, *arguments: str) -> _Module:
-    return _Module(name, logs, arguments)

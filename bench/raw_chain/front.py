@@ -2,103 +2,136 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from uuid import UUID, uuid4
 
 import orjson
 import uvicorn
-from psycopg.types.json import Jsonb
-from psycopg_pool import AsyncConnectionPool
-from redis.asyncio import Redis
 
-from bench.raw_chain import EVENTS, INSERT, JOBS
+from bench.raw_chain import CANCEL, CANCELS, EVENTS, INSERT, JOBS, Connections
+from bench.raw_chain.redis_connection import RedisConnection, Subscription
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+_STREAM = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [(b"content-type", b"text/event-stream")],
+}
+
+
+class Frames:
+    """What has arrived for one stream and was not sent yet."""
+
+    __slots__ = ("_has_ended", "_parts", "_waiter")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._has_ended = False
+
+    def put(self, frames: bytes) -> None:
+        """Adds frames; empty bytes end the stream."""
+        if frames:
+            self._parts.append(frames)
+        else:
+            self._has_ended = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def get(self) -> bytes:
+        """All frames that have arrived, at least one; empty bytes at the end."""
+        if not self._parts and not self._has_ended:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
 
 class Front:
-    """An ASGI application: `POST /v1/responses`, streamed or not, and `GET /noop`."""
+    """An ASGI application.
+
+    `POST /v1/responses`, streamed or not; `POST /v1/responses/ID/cancel`; `GET /open`: how many
+    responses have not ended; `POST /stop`: cancels all.
+    """
 
     def __init__(self, database_url: str, redis_url: str) -> None:
         self._database_url = database_url
         self._redis_url = redis_url
-        self._readers: dict[bytes, asyncio.Queue[bytes]] = {}
+        self._database = Connections()
+        self._readers: dict[bytes, Frames] = {}
+        self._open = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            async with self._connected():
-                await _serve_lifespan(receive, send)
-        elif scope["path"] == "/noop":
+            await self._serve_lifespan(receive, send)
+        elif scope["path"] == "/open":
+            await _reply(send, b'{"open":%d}' % self._open)
+        elif scope["path"] == "/stop":
+            self._redis.send("PUBLISH", CANCELS, b"")
+            self._open = 0
             await _reply(send, b"{}")
+        elif scope["path"].endswith("/cancel"):
+            await self._cancel(UUID(scope["path"].split("/")[-2]), send)
         else:
-            body = orjson.loads(await _body(receive))
-            await (self._stream if body.get("stream") else self._create)(body, send)
+            content = await _body(receive)
+            body = orjson.loads(content)
+            await (self._stream if body.get("stream") else self._create)(content, body, send)
 
-    async def _create(self, body: Message, send: Send) -> None:
-        response_id = await self._insert(body)
-        await _reply(send, orjson.dumps({"id": str(response_id), "status": "queued"}))
-
-    async def _insert(self, body: Message) -> UUID:
+    async def _create(self, content: bytes, body: Message, send: Send) -> None:
         response_id = uuid4()
-        async with self._pool.connection() as connection:
-            await connection.execute(INSERT, (response_id, Jsonb(body)))
-        await self._push(response_id, body)
-        return response_id
+        await self._insert(response_id, content, body)
+        await _reply(send, b'{"id":"%s","status":"queued"}' % str(response_id).encode())
 
-    async def _push(self, response_id: UUID, body: Message) -> None:
+    async def _insert(self, response_id: UUID, content: bytes, body: Message) -> None:
+        await self._database.execute(INSERT, (response_id, content.decode()))
+        self._open += 1
         job = orjson.dumps({"id": response_id.hex, "model": body["model"]})
-        await self._redis.lpush(JOBS, job)
+        self._redis.send("LPUSH", JOBS, job)
 
-    async def _stream(self, body: Message, send: Send) -> None:
+    async def _stream(self, content: bytes, body: Message, send: Send) -> None:
         response_id = uuid4()
-        frames = self._readers[response_id.bytes] = asyncio.Queue()
-        async with self._pool.connection() as connection:
-            await connection.execute(INSERT, (response_id, Jsonb(body)))
-        await self._push(response_id, body)
-        headers = [(b"content-type", b"text/event-stream")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        while frame := await frames.get():
-            await send({"type": "http.response.body", "body": frame, "more_body": True})
+        frames = self._readers[response_id.bytes] = Frames()
+        await self._insert(response_id, content, body)
+        await send(_STREAM)
+        created = b'event: response.created\ndata: {"id":"%s"}\n\n' % str(response_id).encode()
+        await send({"type": "http.response.body", "body": created, "more_body": True})
+        while part := await frames.get():
+            await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
         del self._readers[response_id.bytes]
 
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[None]:
-        self._redis = Redis.from_url(self._redis_url, socket_timeout=None)
-        async with (
-            AsyncConnectionPool(
-                self._database_url, kwargs={"autocommit": True}, min_size=4, max_size=16, open=False
-            ) as self._pool,
-            self._redis.pubsub() as subscription,
-        ):
-            await subscription.subscribe(EVENTS)
-            relay = asyncio.create_task(self._relay(subscription))
-            try:
-                yield
-            finally:
-                relay.cancel()
-                with suppress(asyncio.CancelledError):
-                    await relay
-        await self._redis.aclose()
+    async def _cancel(self, response_id: UUID, send: Send) -> None:
+        await self._database.execute(CANCEL, (response_id,))
+        self._redis.send("PUBLISH", CANCELS, response_id.bytes)
+        self._open -= 1
+        await _reply(send, b"{}")
 
-    async def _relay(self, subscription: Any) -> None:
-        async for message in subscription.listen():
-            if message["type"] == "message":
-                data = message["data"]
-                reader = self._readers.get(data[:16])
-                if reader is not None:
-                    reader.put_nowait(data[16:])
+    def _relay(self, data: bytes) -> None:
+        """Gives the messages of one publication to their readers."""
+        position = 0
+        while position < len(data):
+            start = position + 20
+            end = start + int.from_bytes(data[position + 16 : start], "big")
+            if start == end:
+                self._open -= 1
+            reader = self._readers.get(data[position : position + 16])
+            if reader is not None:
+                reader.put(data[start:end])
+            position = end
 
-
-async def _serve_lifespan(receive: Receive, send: Send) -> None:
-    await receive()
-    await send({"type": "lifespan.startup.complete"})
-    await receive()
-    await send({"type": "lifespan.shutdown.complete"})
+    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await self._database.open(self._database_url)
+        self._redis = await RedisConnection.connect(self._redis_url)
+        subscription = await Subscription.connect(self._redis_url)
+        await subscription.subscribe(EVENTS, self._relay)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
 
 
 async def _body(receive: Receive) -> bytes:

@@ -1,46 +1,46 @@
-"""The results that `./dev bench` prints."""
+"""The rows that `./dev bench` prints, and the baseline that they are compared with."""
+
+from pathlib import Path
 
 import pytest
 
-from bench.figures import BenchmarkResult, Goal, RecoveryTimes
+from bench import baseline
+from bench.figures import Goal, PastRow, Row, to_text
+
+RATIO = Goal(3, of_ratio=True)
 
 
 @pytest.mark.parametrize(
-    ("measured", "kept", "text"),
+    ("row", "met"),
     [
-        (6.0, True, "create: 3.00x (6 against 2 ms); at most 3: kept"),
-        (6.1, False, "create: 3.05x (6.1 against 2 ms); at most 3: NOT KEPT"),
-        (1.0, True, "create: 0.50x (1 against 2 ms); at most 3: kept"),
+        (Row("create", 6.0, "ms", RATIO, 2.0), True),
+        (Row("create", 6.1, "ms", RATIO, 2.0), False),
+        (Row("create", 2.0, "ms", RATIO), False),
+        (Row("CPU", 6.1, "ms", Goal(7), 2.0), True),
+        (Row("CPU", 7.1, "ms", Goal(7), 20.0), False),
+        (Row("rate", 6.0, "/s", Goal(0.6, is_minimum=True, of_ratio=True), 10.0), True),
+        (Row("rate", 5.9, "/s", Goal(0.6, is_minimum=True, of_ratio=True), 10.0), False),
+        (Row("stored", 1e9, "KiB"), True),
     ],
 )
-def test_a_ratio_above_its_limit_is_reported_as_not_kept(
-    measured: float, kept: bool, text: str
-) -> None:
-    result = BenchmarkResult("create", measured, "ms", Goal(3), 2.0)
-    assert result.is_kept is kept
-    assert result.to_text() == text
-    assert result.to_json()["is_kept"] is kept
+def test_a_missed_goal_is_reported(row: Row, met: bool) -> None:
+    assert row.is_met is met
+    assert row.to_json()["is_met"] is met
+    assert ("MISSED" in to_text(row, None)) is not met
 
 
-@pytest.mark.parametrize(
-    ("seconds", "kept", "text"),
-    [
-        ((1.0, 2.0, 5.0), True, "kill: p50 2.0 s, max 5.0 s of 3 (at most 3 and 6 s: kept)"),
-        ((1.0, 2.0, 6.5), False, "kill: p50 2.0 s, max 6.5 s of 3 (at most 3 and 6 s: NOT KEPT)"),
-        ((3.5, 3.5), False, "kill: p50 3.5 s, max 3.5 s of 2 (at most 3 and 6 s: NOT KEPT)"),
-    ],
-)
-def test_a_recovery_above_a_limit_is_reported_as_not_kept(
-    seconds: tuple[float, ...], kept: bool, text: str
-) -> None:
-    result = RecoveryTimes("kill", seconds, 3.0, 6.0)
-    assert result.is_kept is kept
-    assert result.to_text() == text
-    assert result.to_json()["is_kept"] is kept
+def test_only_a_ratio_is_compared_with_the_last_release() -> None:
+    last = PastRow("create", 8.0, "ms", 4.0)
+    assert to_text(Row("create", 6.0, "ms", RATIO, 2.0), last).endswith("8 ms, 4.00x (-25 %)")
+    assert to_text(Row("create", 6.0, "ms"), last).endswith("8 ms")
 
 
-@pytest.mark.parametrize(("measured", "kept"), [(6.0, True), (5.9, False)])
-def test_a_rate_below_its_limit_is_reported_as_not_kept(measured: float, kept: bool) -> None:
-    result = BenchmarkResult("creates", measured, "/s", Goal(0.6, is_minimum=True), 10.0)
-    assert result.is_kept is kept
-    assert ("NOT KEPT" in result.to_text()) is not kept
+def test_a_baseline_that_was_written_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    assert baseline.read(path) == {}
+    rows = [Row("create", 6.0, "ms", RATIO, 2.0), Row("stored", 7.5, "KiB")]
+    baseline.write(rows, baseline.this_machine(), "./dev bench", path)
+    assert baseline.read(path) == {
+        "create": PastRow("create", 6.0, "ms", 3.0),
+        "stored": PastRow("stored", 7.5, "KiB", None),
+    }

@@ -1,0 +1,1 @@
+"""`./dev bench soak`: hours of mixed load, and whether memory or tables grow."""

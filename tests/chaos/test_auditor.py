@@ -400,11 +400,12 @@ def test_each_violation_is_reported(record: RunRecord, name: str) -> None:
 
 def deleted_while_read(record: RunRecord) -> None:
     trace = record.traces[1]
-    del trace.readings[1:]
+    trace.readings[1:] = []
     trace.readings[0].chunks = trace.readings[0].chunks[:4]
-    trace.requests[1:] = [
-        ClientRequest("delete", "web-1", 1.9, 2.0, 200, {"deleted": True}),
-        ClientRequest("get", "web-1", 4.0, 4.1, 404, {"error": {}}),
+    trace.readings[0].closed = 4.5
+    trace.requests[2:] = [
+        ClientRequest("delete", "web-1", 4.2, 4.3, 200, {"deleted": True}),
+        ClientRequest("get", "web-1", 4.8, 4.9, 404, {"error": {}}),
         trace.requests[-1],
     ]
 

@@ -70,7 +70,7 @@ END_TOGETHER = column(
                  unnest(CAST(:frames AS bytea[]))
              ) AS t (id, attempt, status, turns, usage, error, upstream, service_tier, reason, failure, unanswered_calls, completed_at, position, items, first, last, frames)),
          owned AS MATERIALIZED (SELECT r.id FROM me CROSS JOIN given JOIN responses r ON r.id = given.id
-                                WHERE r.worker = me.id AND r.attempt = given.attempt AND r.status IN {
+                                WHERE r.id = ANY(ARRAY(SELECT id FROM given)) AND r.worker = me.id AND r.attempt = given.attempt AND r.status IN {
         _MAY_BECOME_ANY
     }
                                   AND (r.cancel_requested_at IS NULL OR given.status = '{
@@ -103,6 +103,8 @@ END_TOGETHER = column(
 )
 """The endings of several responses that this worker runs, in one transaction: END for those that
 are in no conversation and whose stored items have not changed. `frames`: the tail of each ending.
+The array of ids makes Postgres look them up in the primary key; it would else read the responses of
+all workers.
 A response without a row has not ended by this: another transaction has locked it, or what END says.
 Its ending is then sent alone."""
 

@@ -17,7 +17,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
 from models.db.arrays import Byteas, Ints, Uuids
-from models.db.database import Json
+from models.db.database import Json, Jsonb
 from models.ids import new_uuid
 from tests.support.many_responses import fill
 from tests.support.stack import Databases
@@ -168,7 +168,6 @@ _OF_RUNNING = [
     "claim.LOGS_SINCE",
     "claim.LOG_ENDS",
     "claim.LOG_SINCE",
-    "claim.SECRETS",
     "claim.UNFLUSHED_JOURNALS",
     "create.FORGET_ANSWERED",
     "create.FORGET_WAITER",
@@ -259,6 +258,8 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
         **{name: common | {"ids": Uuids(database.hidden)} for name in _OF_HIDDEN},
         **dict.fromkeys(_OF_NEW, common | new),
         **{name: common | {"id": database.conversation} for name in _OF_CONVERSATION},
+        "claim.CLAIM_UNOWNED_TOGETHER": common | {"ids": Uuids(database.queued)},
+        "end.END_TOGETHER": common | arrays | {"endings": Jsonb(_endings(database))},
         "claim.CLAIM_UNOWNED": common | {"id": database.queued[0]},
         "history.REFERENCED_ITEMS": common | {"ids": ["msg_1", "msg_2"]},
         "create.VOID_UNCLEAR_CREATES": common | {"ids": Uuids(database.queued)},
@@ -272,6 +273,21 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
     cases["retention.HIDE_EXPIRED"] = common | {"id": UUID(int=0)}
     cases["retention.DELETABLE"] = common | {"items": 2}
     return cases
+
+
+def _endings(database: ManyResponses) -> list[dict[str, object]]:
+    ending = {
+        "attempt": 1,
+        "status": "completed",
+        "turns": 1,
+        "unanswered_calls": [],
+        "completed_at": 1_800_000_000,
+        "position": 1,
+        "items": [],
+        "first": 10,
+        "last": 11,
+    }
+    return [ending | {"id": str(response)} for response in database.running]
 
 
 def _common_values(database: ManyResponses) -> dict[str, object]:

@@ -161,7 +161,6 @@ class Engine:
             settings=settings,
             ownership=self._ownership,
             journal=journal,
-            publisher=publisher,
             pool=pool,
             upstreams=connections.upstreams,
             job_queue=connections.job_queue,

@@ -128,6 +128,13 @@ class EventLog:
         self.size -= len(block.frames)
         return block
 
+    def unpublished(self, tail: Tail) -> Block:
+        """The frames of `unflushed()` that no batch has taken: they are not published."""
+        journaled = sum(len(block.frames) for block in self.tail)
+        return Block(
+            self.next_number - len(self.fresh), tail.last, tail.frames[journaled:], batch=0
+        )
+
     def close(self) -> None:
         """Drops all frames; later writes are ignored."""
         self.closed = True

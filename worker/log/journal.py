@@ -24,6 +24,10 @@ from worker.log.publisher import Publisher
 
 ResultT = TypeVar("ResultT")
 
+_MAX_PUBLISHED_END = 64 * 1024
+"""Bytes. The terminal event has the whole output once more, and every reader has an inbox of a few
+hundred KiB."""
+
 
 class Journal:
     """Stores and publishes the event logs of one process. Everything runs in one event loop."""
@@ -81,8 +85,8 @@ class Journal:
     async def store_last(self, log: EventLog, store: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Lets `store` write the ending with all unflushed frames, and returns its result.
 
-        No batch takes the last frames meanwhile. Readers read them in the log, together with the
-        terminal event: they must read that anyway. If `store` raises, the next batch takes them.
+        No batch takes the last frames meanwhile: `publish_end` publishes them together with the
+        terminal event. If `store` raises, the next batch takes them.
         """
         await self._logs.wait_for_small_tail(log)
         async with log.lock:
@@ -101,6 +105,18 @@ class Journal:
     async def wait_until_journaled(self, log: EventLog) -> None:
         """Waits until every frame of the log is in a confirmed batch or flush."""
         await self._logs.wait_until_journaled(log)
+
+    def publish_end(self, log: EventLog, block: Block | None) -> None:
+        """Publishes an ending. `block`: the last frames up to the terminal event, which a confirmed
+        transaction has stored; None if nothing is known of them.
+
+        The empty message makes all readers read the log that have not received the terminal event:
+        those that lack a frame, that only wait for the end, or to which the last frames are not
+        published because they are large.
+        """
+        if block is not None and len(block.frames) <= _MAX_PUBLISHED_END:
+            self._publish(log, block)
+        self._publisher.publish(log.channel, b"")
 
     def _publish(self, log: EventLog, block: Block) -> None:
         head = b"%d %d %d\n" % (log.attempt, block.first, block.last)

@@ -14,7 +14,7 @@ from models.ownership.claims import Ownership, ReleaseReason
 from models.ownership.steps import EMPTY_TAIL, Ending
 from models.wire.events import Event, Item
 from models.wire.includes import filter_events
-from worker.log.event_log import EventLog
+from worker.log.event_log import Block, EventLog
 from worker.log.journal import Journal
 from worker.run.attempt import Attempt
 from worker.run.end_state import CANCELLED, EndState, internal_error
@@ -35,6 +35,8 @@ class AttemptWriter:
         self._claim = attempt.claim
         self._journal = journal
         self._ownership = ownership
+        self._last_block: Block | None = None
+        """The last frames of a stored ending."""
 
     def open(self) -> None:
         """The journal stores and publishes the log from now on."""
@@ -155,7 +157,13 @@ class AttemptWriter:
     async def _store_end(self, end_state: EndState, ending_of: Callable[..., Ending]) -> None:
         completed_at = self._ownership.now()
         ending = ending_of(end_state, completed_at=completed_at, tail_with=self.log.unflushed)
+        last_block = self.log.unpublished(ending.tail)
         await self._ownership.end(self._claim, ending)
+        self._last_block = last_block
+
+    def publish_end(self) -> None:
+        """Makes readers see the ending, or look for it if it could not be stored."""
+        self._journal.publish_end(self.log, self._last_block)
 
     async def release(self, reason: ReleaseReason, delay: timedelta | None = None) -> None:
         """Stores the log and gives the response up; it can be claimed again after `delay`."""

@@ -13,7 +13,6 @@ from models.redis.answer_cache import AnswerCache
 from models.redis.queue import JobQueue
 from models.secrets import Sealer
 from worker.log.journal import Journal
-from worker.log.publisher import Publisher
 from worker.run.counting import RequestTokenCounter
 from worker.upstream.upstreams import Upstreams
 
@@ -25,7 +24,6 @@ class Resources:
     settings: Settings
     ownership: Ownership
     journal: Journal
-    publisher: Publisher
     pool: Pool
     upstreams: Upstreams
     job_queue: JobQueue

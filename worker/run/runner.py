@@ -177,8 +177,7 @@ class Run:
         try:
             key = await self._cache_answer(self.end_state)
         finally:
-            # An empty message: readers read the log, which has the terminal event.
-            self._resources.publisher.publish(self._writer.log.channel, b"")
+            self._writer.publish_end()
         if key is not None:
             await self._uncache_deleted_answer(key)
 

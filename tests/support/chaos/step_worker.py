@@ -173,7 +173,7 @@ class StepWorker(DatabaseWorker):
         for _ in range(2 if send_twice else 1):
             end_state = await run.writer.end(end_state)
         self._forget(run)
-        self.bus.publish(run.log.channel, b"")
+        run.writer.publish_end()
         return end_state.status
 
     async def hand_over(self, run: StepRun) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -136,10 +137,12 @@ async def _run(
     rows: list[Row] = []
     for name in names:
         print(f"{name} …", file=sys.stderr, flush=True)
+        started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="backburner-bench-") as folder:
             async for row in BENCHMARKS[name](Path(folder), load, profiler):
                 print(to_text(row, last.get(row.name)), flush=True)
                 rows.append(row)
+        print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     return rows
 
 

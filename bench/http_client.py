@@ -31,6 +31,8 @@ class HttpConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._reply: asyncio.Future[int] | None = None
         self._on_data: OnData = _ignore
+        self._error: bytes | None = None
+        """The body of a reply with another status than 200, as far as it has arrived."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
@@ -43,8 +45,14 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
 
+    def on_headers_complete(self) -> None:
+        self._error = None if self._parser.get_status_code() == 200 else b""
+
     def on_body(self, body: bytes) -> None:
-        self._on_data(body)
+        if self._error is None:
+            self._on_data(body)
+        else:
+            self._error += body
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -60,8 +68,8 @@ class HttpConnection(asyncio.Protocol):
         self._reply = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         status = await self._reply
-        if status != 200:
-            raise RequestFailed(f"the reply has status {status}")
+        if self._error is not None:
+            raise RequestFailed(f"the reply has status {status}: {self._error.decode()[:500]}")
 
     @property
     def is_open(self) -> bool:

@@ -25,6 +25,8 @@ MAX_LAG = 250.0
 """Milliseconds, p99."""
 JOB_OVERHEAD = 1.5
 """Seconds by which many jobs together may end later than one alone."""
+WARM_UP = 30
+"""Streams that begin before those that are measured."""
 RELAY_INTERVAL = 0.05
 """Seconds between two deltas of a stream that is relayed."""
 POSTED_TOGETHER = 20
@@ -39,6 +41,8 @@ async def bursts(systems: SideBySide, load: Load) -> list[Row]:
     """Until all of the streams that are posted at once have begun."""
     seconds: dict[int, float] = {}
     rows = []
+    for system in (systems.raw, systems.ours):
+        await _seconds_to_begin(systems, system, WARM_UP)
     for streams in load.streams:
         raw = await _seconds_to_begin(systems, systems.raw, streams)
         ours = seconds[streams] = await _seconds_to_begin(systems, systems.ours, streams)

@@ -1,6 +1,7 @@
 """What is measured: this product, and beside it the raw chain, on the same servers."""
 
 import asyncio
+import signal
 import socket
 import sys
 import time
@@ -8,12 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import psycopg
 
 from bench import raw_chain
 from bench.cpu import CpuMeter, cpu_seconds
-from bench.deployment import Cluster, cluster
+from bench.deployment import START_TIMEOUT, Cluster, cluster
 from bench.figures import Row
 from bench.http_client import Client
 from bench.load import Load
@@ -97,14 +99,17 @@ async def side_by_side(folder: Path, *, workers: bool = True) -> AsyncIterator[S
         await database.execute(raw_chain.CREATE_TABLE)
         urls = (servers.postgres.url, servers.valkey.url)
         front = stack.enter_context(Module("bench.raw_chain.front", logs, *urls))
-        raw_pids = {"web": front.pid}
+        raw_pids, our_pids = {"web": front.pid}, dict[str, int]()
+        modules = [upstream, noop, front]
         if workers:
             raw_worker = Module("bench.raw_chain.worker", logs, *urls, upstream.url)
             raw_pids["worker"] = stack.enter_context(raw_worker).pid
+            modules.append(raw_worker)
         [web], our_workers = await servers.start(webs=1, workers=int(workers), streams=2000)
-        our_pids = {"web": web.pid}
+        our_pids["web"] = web.pid
         if workers:
             our_pids["worker"] = our_workers[0].pid
+        await until_ready(*modules)
         shared = {"Postgres": servers.postgres.pid, "Redis": servers.valkey.pid}
         ours = stack.enter_context(Client(web.port, servers.key))
         raw = stack.enter_context(Client(front.port))
@@ -147,6 +152,9 @@ async def _count_open_raw(client: Client) -> int:
 class Module(ServerProcess):
     """A module of this package that runs as a process; its first argument is its port."""
 
+    stop_signal = signal.SIGKILL
+    """It stores nothing, and would wait for connections that are open."""
+
     def __init__(self, name: str, logs: Path, *arguments: str) -> None:
         self.port = free_port()
         command = [sys.executable, "-m", name, str(self.port), *arguments]
@@ -155,6 +163,11 @@ class Module(ServerProcess):
         super().__init__(name, log, command, environment=environment)
         self.directory = ROOT
 
+    def __enter__(self) -> Self:
+        """Launches it; `until_ready` waits. So several can start at the same time."""
+        self.launch()
+        return self
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
@@ -162,3 +175,13 @@ class Module(ServerProcess):
     def is_ready(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+async def until_ready(*modules: Module) -> None:
+    """Waits until all of them answer. Raises CommandFailed if one has ended."""
+    async with asyncio.timeout(START_TIMEOUT):
+        for module in modules:
+            while not module.is_ready():
+                if not module.running():
+                    raise module.failure("ended while starting")
+                await asyncio.sleep(0.02)

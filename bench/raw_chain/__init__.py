@@ -29,7 +29,7 @@ CREATE_TABLE = """
 INSERT = b"INSERT INTO raw_jobs VALUES (%s, 'queued', %s)"
 END = b"UPDATE raw_jobs SET status = 'completed' WHERE id = %s"
 CANCEL = b"UPDATE raw_jobs SET status = 'cancelled' WHERE id = %s"
-_CONNECTIONS = 8
+_CONNECTIONS = 16
 
 
 class Connections:

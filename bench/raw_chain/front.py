@@ -71,9 +71,7 @@ class Front:
         elif scope["path"] == "/open":
             await _reply(send, b'{"open":%d}' % self._open)
         elif scope["path"] == "/stop":
-            self._redis.send("PUBLISH", CANCELS, b"")
-            self._open = 0
-            await _reply(send, b"{}")
+            await self._stop(send)
         elif scope["path"].endswith("/cancel"):
             await self._cancel(UUID(scope["path"].split("/")[-2]), send)
         else:
@@ -108,6 +106,13 @@ class Front:
         await self._database.execute(CANCEL, (response_id,))
         self._redis.send("PUBLISH", CANCELS, response_id.bytes)
         self._open -= 1
+        await _reply(send, b"{}")
+
+    async def _stop(self, send: Send) -> None:
+        self._redis.send("PUBLISH", CANCELS, b"")
+        self._open = 0
+        for frames in self._readers.values():
+            frames.put(b"")
         await _reply(send, b"{}")
 
     def _relay(self, data: bytes) -> None:

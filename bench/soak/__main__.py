@@ -3,8 +3,10 @@
 import argparse
 import asyncio
 import json
+import secrets
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +18,7 @@ from bench.http_client import Client
 from bench.soak.mixed_load import ACTIONS, MIX, MixedLoad
 from bench.soak.samples import MIB, Sampler
 from bench.soak.trend import Trend
-from bench.system import Module
+from bench.system import Module, until_ready
 
 MEMORY_TOLERANCE = 2.0
 """MiB by which a process may grow after the warm-up."""
@@ -90,6 +92,7 @@ async def _soak(folder: Path, options: argparse.Namespace) -> tuple[MixedLoad, S
         "BACKBURNER_RETENTION": f"{retention:g}",
         "BACKBURNER_WORKER__PURGE_INTERVAL": str(PURGE_INTERVAL),
         "BACKBURNER_EGRESS__ALLOW": "127.0.0.1",
+        "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32),
     }
     logs = folder / "logs"
     with ExitStack() as stack:
@@ -97,6 +100,7 @@ async def _soak(folder: Path, options: argparse.Namespace) -> tuple[MixedLoad, S
         tools = stack.enter_context(Module("bench.tool_server", logs))
         async with cluster(folder, f"{upstream.url}/v1", settings) as started:
             webs, workers = await started.start(webs=options.webs, workers=options.workers)
+            await until_ready(upstream, tools)
             clients = [stack.enter_context(Client(web.port, started.key)) for web in webs]
             pids = {process.name: process.pid for process in [*webs, *workers]}
             servers = {"PostgreSQL": started.postgres.pid, "Valkey": started.valkey.pid}
@@ -121,7 +125,8 @@ def _report(load: MixedLoad, sampler: Sampler) -> Iterator[str]:
     """Prints the figures. Yields a sentence for each problem."""
     counts = ", ".join(f"{name} {count}" for name, count in sorted(load.done.items()))
     print(f"actions: {counts}; failed: {len(load.failures)}; not started: {load.skipped}")
-    yield from load.failures[:10]
+    for failure, count in Counter(load.failures).most_common(10):
+        yield f"{count} times: {failure}"
     yield from _report_memory(sampler)
     yield from _report_tables(sampler)
 

@@ -146,7 +146,7 @@ class AppState:
                 validation,
                 RequestCache(settings.cache, pool, cache, routes, sealer),
                 JoinResponse(pool, lease),
-                InsertResponse(pool, lease, unclear_creates),
+                InsertResponse(settings, pool, lease, unclear_creates),
                 job_queue,
                 lease.clock,
                 bus,

@@ -6,6 +6,7 @@ a measurable part of a worker's CPU time.
 
 import struct
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 from uuid import UUID
 
 import psycopg
@@ -13,49 +14,107 @@ from psycopg.abc import Buffer
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
-_BYTEA, _INT4, _UUID = 17, 23, 2950
+_pack_length = struct.Struct(">i").pack
+_NULL = _pack_length(-1)
 
 
 class _Packed:
     """An array in Postgres's binary form: dimensions, null flag, element type, length, lower bound;
-    then each element with its length."""
+    then each element with its length, or the length -1 for a null."""
 
     __slots__ = ("data",)
+    element: ClassVar[int]
+    """the element's type, by its number in Postgres"""
+    oid: ClassVar[int]
+    """the number of the array's type"""
 
-    def __init__(self, element: int, length: int, elements: Iterable[bytes]) -> None:
+    def __init__(self, length: int, elements: Iterable[bytes], *, has_nulls: bool = False) -> None:
         head = (
-            struct.pack(">iiiii", 1, 0, element, length, 1)
+            struct.pack(">iiiii", 1, has_nulls, self.element, length, 1)
             if length
-            else struct.pack(">iii", 0, 0, element)
+            else struct.pack(">iii", 0, 0, self.element)
         )
         self.data = head + b"".join(elements)
 
 
 class Byteas(_Packed):
-    """`bytea[]`"""
+    """`bytea[]`. An element that is None is a null."""
 
-    def __init__(self, values: Sequence[bytes]) -> None:
-        pack = struct.Struct(">i").pack
-        super().__init__(
-            _BYTEA, len(values), [part for value in values for part in (pack(len(value)), value)]
-        )
+    element, oid = 17, 1001
+
+    def __init__(self, values: Sequence[bytes | None]) -> None:
+        super().__init__(len(values), _sized(values), has_nulls=None in values)
+
+
+class Texts(_Packed):
+    """`text[]`. An element that is None is a null; bytes are the text in UTF-8."""
+
+    element, oid = 25, 1009
+
+    def __init__(self, values: Sequence[str | bytes | None]) -> None:
+        encoded = [value.encode() if isinstance(value, str) else value for value in values]
+        super().__init__(len(values), _sized(encoded), has_nulls=None in values)
+
+
+class Booleans(_Packed):
+    """`bool[]`"""
+
+    element, oid = 16, 1000
+
+    def __init__(self, values: Sequence[bool]) -> None:
+        super().__init__(len(values), [b"\x00\x00\x00\x01%c" % value for value in values])
 
 
 class Ints(_Packed):
-    """`int4[]`"""
+    """`int4[]`. An element that is None is a null."""
 
-    def __init__(self, values: Sequence[int]) -> None:
+    element, oid = 23, 1007
+
+    def __init__(self, values: Sequence[int | None]) -> None:
         pack = struct.Struct(">ii").pack
-        super().__init__(_INT4, len(values), [pack(4, value) for value in values])
+        super().__init__(
+            len(values),
+            [_NULL if value is None else pack(4, value) for value in values],
+            has_nulls=None in values,
+        )
+
+
+class Bigints(_Packed):
+    """`int8[]`. An element that is None is a null."""
+
+    element, oid = 20, 1016
+
+    def __init__(self, values: Sequence[int | None]) -> None:
+        pack = struct.Struct(">iq").pack
+        super().__init__(
+            len(values),
+            [_NULL if value is None else pack(8, value) for value in values],
+            has_nulls=None in values,
+        )
 
 
 class Uuids(_Packed):
-    """`uuid[]`"""
+    """`uuid[]`. An element that is None is a null."""
 
-    def __init__(self, values: Sequence[UUID]) -> None:
+    element, oid = 2950, 2951
+
+    def __init__(self, values: Sequence[UUID | None]) -> None:
         super().__init__(
-            _UUID, len(values), [b"\x00\x00\x00\x10" + value.bytes for value in values]
+            len(values),
+            [_NULL if value is None else b"\x00\x00\x00\x10" + value.bytes for value in values],
+            has_nulls=None in values,
         )
+
+
+def _sized(values: Sequence[bytes | None]) -> list[bytes]:
+    """Each value behind its length."""
+    parts: list[bytes] = []
+    for value in values:
+        if value is None:
+            parts.append(_NULL)
+        else:
+            parts += (_pack_length(len(value)), value)
+    return parts
 
 
 class _PackedDumper(Dumper):
@@ -65,18 +124,7 @@ class _PackedDumper(Dumper):
         return obj.data
 
 
-class _ByteasDumper(_PackedDumper):
-    oid = 1001
-
-
-class _IntsDumper(_PackedDumper):
-    oid = 1007
-
-
-class _UuidsDumper(_PackedDumper):
-    oid = 2951
-
-
-psycopg.adapters.register_dumper(Byteas, _ByteasDumper)
-psycopg.adapters.register_dumper(Ints, _IntsDumper)
-psycopg.adapters.register_dumper(Uuids, _UuidsDumper)
+for _kind in (Byteas, Texts, Booleans, Ints, Bigints, Uuids):
+    psycopg.adapters.register_dumper(
+        _kind, type(f"_{_kind.__name__}Dumper", (_PackedDumper,), {"oid": _kind.oid})
+    )

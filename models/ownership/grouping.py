@@ -45,11 +45,20 @@ class GroupedRequests(Generic[RequestT, ResultT]):
         self,
         execute: Callable[[list[RequestT]], Awaitable[Iterable[ResultT]]],
         size_of: Callable[[RequestT], int] = _no_size,
+        *,
+        max_requests: int = _MAX_REQUESTS,
+        max_bytes: int = _MAX_BYTES,
+        gap: float = _GAP,
     ) -> None:
         """`execute`: runs one statement for the group and returns a result for each request, in
-        order. What it raises is raised for each request. `size_of`: bytes of a request."""
+        order. What it raises is raised for each request. `size_of`: bytes of a request.
+        `max_requests`, `max_bytes`: of a group. `gap`: seconds between the beginnings of two groups
+        while several requests arrive in that time."""
         self._execute = execute
         self._size_of = size_of
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self._gap = gap
         self._waiting: list[_Waiting[RequestT, ResultT]] = []
         self._executing: set[asyncio.Task[None]] = set()
         self._starting: asyncio.Task[None] | None = None
@@ -76,7 +85,7 @@ class GroupedRequests(Generic[RequestT, ResultT]):
                 task.add_done_callback(self._executing.discard)
                 await asyncio.wait({task}, timeout=_OVERLAP)
                 if len(group) > 1:
-                    await asyncio.sleep(max(0.0, started_at + _GAP - clock()))
+                    await asyncio.sleep(max(0.0, started_at + self._gap - clock()))
                 while len(self._executing) >= _MAX_STATEMENTS:
                     await asyncio.wait(self._executing, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -84,9 +93,9 @@ class GroupedRequests(Generic[RequestT, ResultT]):
 
     def _cut_group(self) -> list[_Waiting[RequestT, ResultT]]:
         count, size = 0, 0
-        for waiting in self._waiting[:_MAX_REQUESTS]:
+        for waiting in self._waiting[: self._max_requests]:
             size += self._size_of(waiting.request)
-            if count and size > _MAX_BYTES:
+            if count and size > self._max_bytes:
                 break
             count += 1
         group = self._waiting[:count]

@@ -14,10 +14,11 @@ import itertools
 import os
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from uuid import UUID
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -38,7 +39,7 @@ from models.db.queries import leases, retention
 from models.db.queries import read as read_queries
 from models.db.queries.read import ResponseRow
 from models.errors import LeaseLost, NotFound
-from models.ids import new_uuid, response_id
+from models.ids import response_id
 from models.lifecycle import CRASHES_ALONE, QUARANTINE_THRESHOLD, TERMINAL, Status
 from models.ownership.clock import DatabaseClock
 from models.redis.answer_cache import AnswerCache
@@ -57,7 +58,7 @@ from tests.support.chaos.step_worker import (
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.sql import Record, run_sql
 from tests.support.stack import Databases
-from tests.support.worker_rows import SeededDatabase, run_purge, settings_for
+from tests.support.worker_rows import SeededDatabase, insert_values, run_purge, settings_for
 from web.responses.store import ResponseStore
 from web.stream.reader import EventReader
 
@@ -206,8 +207,8 @@ class Machine(RuleBasedStateMachine):
     )
     @rule(background=st.booleans())
     def create(self, background: bool) -> None:
-        response = TrackedResponse(new_uuid(), background)
-        values = self.database.insert_values(response.id, background=background)
+        row = self.database.new_row(background=background)
+        response = TrackedResponse(row.id, background)
         facts = ResponseFacts(
             response_id(response.id),
             1_800_000_000,
@@ -221,8 +222,8 @@ class Machine(RuleBasedStateMachine):
         if background:
             events.append(ResponseQueued(body))
         frames = b"".join(encode_frame(event, number) for number, event in enumerate(events))
-        values["frames"] = frames
         response.published.update(_numbered(frames))
+        values = insert_values(replace(row, frames=frames))
         self.wait(fetch(self.pool, create_queries.INSERT, values))
         self.responses.append(response)
 
@@ -558,10 +559,14 @@ class Machine(RuleBasedStateMachine):
     def get(self, index: int) -> None:
         """I7: a GET shows all that is stored, whatever earlier GETs of this process have read."""
         response = pick(self.running, index)
-        row = self.row(response)
-        shown = self.wait(self.response_store.show(row))
+        if not response.background or response.delete_requested:
+            return
+        shown = self._shown(self.response_store, response)
         if response.owner is None or not response.owner.journal_lost:
-            assert shown == self.wait(self._new_response_store().show(row))
+            assert shown == self._shown(self._new_response_store(), response)
+
+    def _shown(self, store: ResponseStore, response: TrackedResponse) -> Any:
+        return orjson.loads(self.wait(store.show(self.database.project, response_id(response.id))))
 
     @precondition(lambda self: self.open and len(self.readers) < MAX_READERS)
     @rule(index=ANY, after=st.integers(-1, 3))
@@ -702,9 +707,9 @@ class Machine(RuleBasedStateMachine):
         final = events[-1]["response"]
         if response.delete_requested:
             with pytest.raises(NotFound):
-                self.wait(self.response_store.show(self.row(response)))
+                self.wait(self.response_store.show_ended(self.row(response)))
             return
-        body = self.wait(self.response_store.show(self.row(response)))
+        body = self.wait(self.response_store.show_ended(self.row(response)))
         assert body["output"] == final["output"]
         assert body["status"] == final["status"] == response.status
         done = {

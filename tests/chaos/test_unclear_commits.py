@@ -23,7 +23,6 @@ from models.db.queries import create as create_queries
 from models.db.queries import end as end_queries
 from models.db.queries import leases
 from models.db.queries import read as read_queries
-from models.ids import new_uuid
 from models.lifecycle import TERMINAL, Status
 from models.ownership.lease import Lease
 from models.wire.events import split_frames
@@ -44,7 +43,7 @@ from tests.support.chaos.wire import Statements
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text
 from tests.support.sql import run_sql
 from tests.support.stack import RUNNING_STACKS, Databases, Service, Stack, SuiteSettings, stack
-from tests.support.worker_rows import SeededDatabase, settings_for
+from tests.support.worker_rows import SeededDatabase, insert_values, settings_for
 
 END_TOGETHER = fragment(end_queries.END_TOGETHER, "SET status = given.status")
 
@@ -576,18 +575,17 @@ async def _insert_without_message(
     own_stack: Stack, model: str, delay: timedelta = timedelta(0)
 ) -> UUID:
     """Stores a queued response as a create does; sweeps include it after `waits`."""
-    response_id = new_uuid()
     project = await own_stack.value("SELECT id FROM projects")
     database = SeededDatabase(None, own_stack.dsn)  # type: ignore[arg-type]  # used for its values only
     database.project = project
-    values = database.insert_values(response_id) | {"model": model}
+    row = database.new_row(model=model)
     async with await psycopg.AsyncConnection.connect(own_stack.dsn, autocommit=True) as connection:
-        await connection.execute(create_queries.INSERT.sql, values)
+        await connection.execute(create_queries.INSERT.sql, insert_values(row))
         await connection.execute(
             "UPDATE responses SET enqueued_at = enqueued_at + %s WHERE id = %s",
-            (delay, response_id),
+            (delay, row.id),
         )
-    return response_id
+    return row.id
 
 
 async def _is_ended(own_stack: Stack, response_id: UUID) -> bool:

@@ -8,11 +8,12 @@ import orjson
 
 from models.config.groups import LeaseSettings
 from models.config.settings import Settings
-from models.db.database import Json, Pool, connect, execute, fetch
+from models.db.database import Pool, connect, execute, fetch
 from models.db.queries import claim as claim_queries
 from models.db.queries import create as create_queries
 from models.db.queries import leases
 from models.db.queries import run as run_queries
+from models.db.queries.create import NewRow
 from models.db.queries.run import JournalOutcome
 from models.ids import new_uuid
 from models.lifecycle import Status
@@ -143,48 +144,38 @@ class SeededDatabase:
         self, *, background: bool = True, web: UUID | None = None, previous: UUID | None = None
     ) -> UUID:
         """A new response with its opening events."""
-        name = new_uuid()
-        await fetch(
-            self.pool,
-            create_queries.INSERT,
-            self.insert_values(name, background=background, web=web, previous=previous),
-        )
-        return name
+        row = self.new_row(background=background, previous=previous)
+        await fetch(self.pool, create_queries.INSERT, insert_values(row, web=web))
+        return row.id
 
-    def insert_values(
+    def new_row(
         self,
-        name: UUID,
         *,
         background: bool = True,
-        web: UUID | None = None,
         previous: UUID | None = None,
-    ) -> dict[str, object]:
-        """The values of an INSERT."""
+        model: str = "m",
+        key: str | None = None,
+    ) -> NewRow:
+        """A response that an INSERT stores."""
         last = 1 if background else 0
         item = {"id": "msg_1", "type": "message", "role": "user", "content": []}
-        return {
-            "id": name,
-            "project": self.project,
-            "background": background,
-            "store": True,
-            "model": "m",
-            "parameters": Json({}),
-            "previous": previous,
-            "conversation": None,
-            "created_at": 1_800_000_000,
-            "retention": timedelta(days=30),
-            "queue_wait": timedelta(days=3650),
-            "web": web,
-            "waiter": None,
-            "traceparent": None,
-            "key_id": None,
-            "sealed": None,
-            "items": orjson.dumps([item]).decode(),
-            "last": last,
-            "frames": frames(0, last),
-            "cache_key": None,
-            "cache_ttl": None,
-        }
+        return NewRow(
+            id=new_uuid(),
+            project=self.project,
+            background=background,
+            store=True,
+            model=model,
+            parameters=b"{}",
+            previous=previous,
+            created_at=1_800_000_000,
+            waiter=None,
+            items=orjson.dumps([item]),
+            last=last,
+            frames=frames(0, last),
+            key=key,
+            body_hash=None if key is None else b"body",
+            key_seconds=None if key is None else 3600,
+        )
 
     async def response_row(self, name: UUID) -> Record:
         """The whole row."""
@@ -196,6 +187,11 @@ class SeededDatabase:
         """(first, last, attempt) of each row of its event log."""
         rows = await fetch(self.pool, claim_queries.LOG_SINCE, {"id": name, "after": -1})
         return [(row.first, row.last, row.attempt) for row in rows]
+
+
+def insert_values(*rows: NewRow, web: UUID | None = None) -> dict[str, object]:
+    """The values of an INSERT."""
+    return create_queries.insert_values(rows, web, timedelta(days=30), timedelta(days=3650))
 
 
 def ending(status: Status, first: int, last: int) -> Ending:

@@ -12,9 +12,9 @@ from models.wire.events import Item
 def json_response(
     body: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """A JSON response; `body` is anything orjson encodes."""
+    """A JSON response; `body` is anything orjson encodes, or bytes that are JSON already."""
     return Response(
-        orjson.dumps(body),
+        body if type(body) is bytes else orjson.dumps(body),
         status_code=status,
         headers=dict(headers or {}),
         media_type="application/json",

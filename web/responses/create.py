@@ -12,7 +12,8 @@ from uuid import UUID
 import orjson
 
 from models.config.settings import Settings
-from models.db.database import Json, Pool, fetch_idempotent
+from models.db.database import Pool, fetch_idempotent
+from models.db.queries.create import NewRow
 from models.db.queries.read import RESPONSE
 from models.ids import new_uuid
 from models.lifecycle import Status
@@ -26,13 +27,13 @@ from models.wire.purpose import Purpose, stored_parameters
 from models.wire.request import CreateRequest
 from web.counters import RESPONSES_ACCEPTED, RESPONSES_ENDED
 from web.http.body import JsonBody
-from web.responses.answer_cache import WARM_UP, RequestCache
+from web.responses.answer_cache import WARM_UP, CacheLookup, RequestCache
 from web.responses.continuation import Continuation, load_continuation
 from web.responses.idempotency import IdempotencyKey, parse_idempotency_key
 from web.responses.insert import InsertResponse, NewResponse
 from web.responses.join import JoinResponse
 from web.responses.opening import Opening
-from web.responses.precomputed import precompute
+from web.responses.precomputed import PrecomputedResponse, precompute
 from web.responses.references import resolve_references
 from web.responses.validation import (
     RequestValidation,
@@ -43,8 +44,8 @@ from web.responses.validation import (
 from web.stream.bus import Bus
 from web.stream.reader import KnownEvents
 
-Values = dict[str, object]
-"""Values of the statement that inserts a response."""
+Values = dict[str, Any]
+"""Fields of the row that is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,18 @@ class _RequestContext:
     def is_from_sdk(self) -> bool:
         """An SDK sent the request without a key."""
         return self.idempotency_key is not None and self.idempotency_key.key is None
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckedRequest:
+    """A request that may be stored, and what belongs to it."""
+
+    request: CreateRequest
+    """with its item references resolved"""
+    continuation: Continuation
+    lookup: CacheLookup
+    opening: Opening
+    precomputed: PrecomputedResponse | None
 
 
 class CreateResponse:
@@ -203,6 +216,30 @@ class CreateResponse:
 
         None: its conversation was changed meanwhile, or its idempotency key is held.
         """
+        checked = await self._check(project, request, context)
+        request, opening, precomputed = checked.request, checked.opening, checked.precomputed
+        channel = self._bus.prepare(opening.id) if request.stream and precomputed is None else None
+        new = self._new_response(project, context, checked)
+        if await self._insert_response.insert(new) is None:
+            return None
+        # Before the enqueue, which lets a worker publish.
+        known_events = None if channel is None else opening.known_events(channel)
+        self._start(new.row, is_run=precomputed is None)
+        return AcceptedResponse(
+            opening.id,
+            request,
+            opening.response,
+            context.waiter,
+            is_from_sdk=context.is_from_sdk,
+            cache_hit=None if request.cache is None else checked.lookup.answer is not None,
+            final_object=None if precomputed is None else precomputed.response,
+            known_events=known_events,
+        )
+
+    async def _check(
+        self, project: UUID, request: CreateRequest, context: _RequestContext
+    ) -> _CheckedRequest:
+        """The request with what it continues, and its answer if that is known."""
         continuation = await load_continuation(self._pool, project, request, context.unstored_ids)
         request = await self._check_history(project, request, continuation)
         lookup = (
@@ -211,52 +248,33 @@ class CreateResponse:
             else WARM_UP
         )
         opening = Opening.of(request, self._clock.now())
-        precomputed = (
-            precompute(
-                opening.id,
-                opening.facts,
-                lookup.answer,
-                first=len(opening.frames),
-                completed_at=opening.facts.created_at,
-            )
-            if lookup.answer is not None
-            else None
-        )
-        values = {
-            **self._request_values(request, context.purpose),
-            **_continuation_values(continuation),
+        precomputed = None if lookup.answer is None else precompute(opening, lookup.answer)
+        return _CheckedRequest(request, continuation, lookup, opening, precomputed)
+
+    def _new_response(
+        self, project: UUID, context: _RequestContext, checked: _CheckedRequest
+    ) -> NewResponse:
+        opening, precomputed = checked.opening, checked.precomputed
+        key = context.idempotency_key
+        row = NewRow(
             **_opening_values(opening),
-            **self._sealed_values(opening.id, request, is_run=precomputed is None),
-            "project": project,
-            "traceparent": context.traceparent,
-            "cache_key": lookup.key,
-            "cache_ttl": lookup.ttl,
-        }
-        channel = self._bus.prepare(opening.id) if request.stream and precomputed is None else None
-        stored_id = await self._insert_response.insert(
-            NewResponse(
-                opening.id, project, values, context.idempotency_key, precomputed, context.waiter
-            )
+            **_request_values(checked.request, context),
+            **_continuation_values(checked.continuation),
+            **self._sealed_values(opening.id, checked.request, is_run=precomputed is None),
+            **_key_values(opening.id, key),
+            project=project,
+            cache_key=checked.lookup.key,
+            cache_ttl=checked.lookup.ttl,
         )
-        if stored_id is None:
-            return None
-        # Before the enqueue, which lets a worker publish.
-        known_events = None if channel is None else opening.known_events(channel)
-        RESPONSES_ACCEPTED.labels("background" if request.background else "foreground").inc()
-        if precomputed is not None:
-            RESPONSES_ENDED.labels(Status.COMPLETED.value).inc()
+        return NewResponse(row, key is not None and key.key is not None, precomputed)
+
+    def _start(self, row: NewRow, *, is_run: bool) -> None:
+        """Enqueues a response that was stored, if a worker has to run it."""
+        RESPONSES_ACCEPTED.labels("background" if row.background else "foreground").inc()
+        if is_run:
+            self._job_queue.enqueue(row.id, queue_for(background=row.background, crashes=0))
         else:
-            self._job_queue.enqueue(opening.id, queue_for(background=request.background, crashes=0))
-        return AcceptedResponse(
-            opening.id,
-            request,
-            opening.response,
-            context.waiter,
-            is_from_sdk=context.is_from_sdk,
-            cache_hit=None if request.cache is None else lookup.answer is not None,
-            final_object=None if precomputed is None else precomputed.response,
-            known_events=known_events,
-        )
+            RESPONSES_ENDED.labels(Status.COMPLETED.value).inc()
 
     async def _check_history(
         self, project: UUID, request: CreateRequest, continuation: Continuation
@@ -278,23 +296,24 @@ class CreateResponse:
         await require_valid_approvals(self._pool, continuation, request)
         return request
 
-    def _request_values(self, request: CreateRequest, purpose: Purpose) -> Values:
-        return {
-            "background": request.background,
-            "store": request.store,
-            "model": request.model,
-            "parameters": Json(stored_parameters(request.parameters, purpose)),
-            "items": orjson.dumps(request.input).decode(),
-            "retention": self._settings.retention,
-            "queue_wait": self._settings.limits.queue_wait,
-        }
-
     def _sealed_values(self, new_id: UUID, request: CreateRequest, *, is_run: bool) -> Values:
         """The credentials, sealed. Only a response that a worker runs needs them."""
         if not request.credentials or not is_run:
-            return {"key_id": None, "sealed": None}
+            return {}
         sealed = self._sealer.seal(new_id, request.credentials)
         return {"key_id": sealed.key_id, "sealed": sealed.sealed}
+
+
+def _request_values(request: CreateRequest, context: _RequestContext) -> Values:
+    return {
+        "background": request.background,
+        "store": request.store,
+        "model": request.model,
+        "parameters": orjson.dumps(stored_parameters(request.parameters, context.purpose)),
+        "items": orjson.dumps(request.input),
+        "waiter": context.waiter,
+        "traceparent": context.traceparent,
+    }
 
 
 def _continuation_values(continuation: Continuation) -> Values:
@@ -311,4 +330,14 @@ def _opening_values(opening: Opening) -> Values:
         "created_at": opening.facts.created_at,
         "last": len(opening.frames) - 1,
         "frames": b"".join(opening.frames),
+    }
+
+
+def _key_values(new_id: UUID, key: IdempotencyKey | None) -> Values:
+    if key is None:
+        return {}
+    return {
+        "key": key.stored_key(new_id),
+        "body_hash": key.body_hash,
+        "key_seconds": int(key.ttl.total_seconds()),
     }

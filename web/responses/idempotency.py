@@ -38,13 +38,9 @@ class IdempotencyKey:
     may_repeat: bool
     """False: an SDK marks the request as a first try"""
 
-    def sql_values(self, response_id: UUID) -> dict[str, object]:
-        """The values of the statements that store the key of this response or look for it."""
-        return {
-            "key": f"sdk:{response_id.hex}" if self.key is None else self.key,
-            "body_hash": self.body_hash,
-            "lifetime": self.ttl,
-        }
+    def stored_key(self, response_id: UUID) -> str:
+        """The key under which the response is stored, unique in its project."""
+        return f"sdk:{response_id.hex}" if self.key is None else self.key
 
 
 def parse_idempotency_key(headers: Mapping[str, str], body: Any) -> IdempotencyKey | None:

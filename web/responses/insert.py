@@ -1,11 +1,18 @@
-"""Stores new responses; the outcome is known even after a lost connection to Postgres (I9)."""
+"""Stores new responses; the outcome is known even after a lost connection to Postgres (I9).
 
+Creates that arrive while one statement is on its way are stored together by the next one
+(docs/adr/0028-creates-and-gets-share-statements.md).
+"""
+
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from uuid import UUID
 
 import psycopg
 import structlog
 
+from models.config.settings import Settings
 from models.db.database import (
     DATABASE_UNAVAILABLE,
     NOT_EXECUTED,
@@ -14,53 +21,80 @@ from models.db.database import (
     fetch,
 )
 from models.db.queries import create
+from models.db.queries.create import NewRow
 from models.db.queries.end import COMPLETE_PRECOMPUTED
 from models.db.queries.read import RESPONSE
 from models.db.statement import Query
 from models.db.tables import ONE_OPEN_PER_CONVERSATION
 from models.errors import Unavailable
 from models.ownership.creates import UnclearCreate
+from models.ownership.grouping import GroupedRequests
 from models.ownership.lease import Lease
 from web.responses.continuation import conversation_locked
-from web.responses.idempotency import IdempotencyKey
 from web.responses.precomputed import PrecomputedResponse
 from web.responses.unclear_creates import UnclearCreates
 
 logger = structlog.get_logger()
+
+_MAX_GROUP = 200
+"""Creates in one statement."""
+_MAX_GROUP_BYTES = 256 * 1024
+"""Bytes in one statement. A larger create has a statement of its own, and delays no other."""
+
+
+class _OutcomeUnknown(Exception):
+    """Responses may have been stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewResponse:
     """A response before it is stored."""
 
-    id: UUID
-    project: UUID
-    values: dict[str, object]
-    """of the statement that inserts it"""
-    idempotency_key: IdempotencyKey | None
+    row: NewRow
+    has_client_key: bool
+    """another request may hold its key (`Idempotency-Key`)"""
     precomputed: PrecomputedResponse | None
     """None: a worker has to run it"""
-    waiter: UUID
-    """the connection that waits for the answer"""
+
+    @property
+    def may_share_statement(self) -> bool:
+        """Nothing that another request does can refuse it, and it is small."""
+        return (
+            self.row.conversation is None
+            and not self.has_client_key
+            and self.precomputed is None
+            and self.row.size <= _MAX_GROUP_BYTES
+        )
 
 
 class InsertResponse:
     """Stores new responses."""
 
-    def __init__(self, pool: Pool, lease: Lease, unclear_creates: UnclearCreates) -> None:
+    def __init__(
+        self, settings: Settings, pool: Pool, lease: Lease, unclear_creates: UnclearCreates
+    ) -> None:
+        self._retention: timedelta = settings.retention
+        self._queue_wait: timedelta = settings.limits.queue_wait
         self._pool = pool
         self._lease = lease
         self._unclear_creates = unclear_creates
+        self._groups = GroupedRequests(
+            self._insert_group,
+            lambda row: row.size,
+            max_requests=_MAX_GROUP,
+            max_bytes=_MAX_GROUP_BYTES,
+            gap=0,
+        )
 
     async def insert(self, new: NewResponse) -> UUID | None:
         """Stores the response and returns its id.
 
         Returns None if another request holds its idempotency key, or if the conversation was
-        changed after the request was checked against it. If
-        the connection is lost, the same row is inserted once more: it is stored then, or it was
-        stored before. If that fails too, the create is voided and Unavailable is raised.
+        changed after the request was checked against it. If the connection is lost, the same row is
+        inserted once more: it is stored then, or it was stored before. If that fails too, the
+        create is voided and Unavailable is raised.
         """
-        if new.values["background"] is False and not self._lease.is_valid:
+        if not new.row.background and not self._lease.is_valid:
             # A sweep would cancel it: its web process looks dead.
             raise Unavailable
         number = self._lease.creates.begin()
@@ -70,61 +104,101 @@ class InsertResponse:
             self._lease.creates.end(number)
 
     async def _insert_or_void(self, new: NewResponse, number: int) -> UUID | None:
+        row = new.row
         try:
-            return await self._insert(new)
+            return row.id if await self._insert(new) else None
         except NOT_EXECUTED as error:
-            logger.warning("create_refused", response=str(new.id), error=str(error).strip())
+            logger.warning("create_refused", response=str(row.id), error=str(error).strip())
             raise Unavailable from error
+        except _OutcomeUnknown as error:
+            await self._unclear_creates.void(UnclearCreate(row.id, row.project, number))
+            raise Unavailable from error
+
+    async def _insert(self, new: NewResponse) -> bool:
+        """Whether the response is stored, with others or alone."""
+        if not new.may_share_statement:
+            return await self._insert_alone(new)
+        try:
+            return await self._groups.submit(new.row)
+        except DATABASE_UNAVAILABLE:
+            raise
+        except psycopg.Error:
+            # Postgres refused the statement, and stored none of its responses. Only one of them
+            # may be the cause.
+            return await self._insert_alone(new)
+
+    async def _insert_group(self, rows: list[NewRow]) -> list[bool]:
+        """Stores all of these responses, or raises and stores none."""
+        values = self._values(rows)
+
+        async def insert(pool_timeout: float | None) -> bool:
+            return bool(await fetch(self._pool, create.INSERT, values, pool_timeout))
+
+        return [await self._repeat_if_lost(insert, rows)] * len(rows)
+
+    async def _insert_alone(self, new: NewResponse) -> bool:
+        """Stores the response with a statement of its own. False: another request refuses it."""
+        in_conversation = new.row.conversation is not None
+        statement = _STATEMENTS[in_conversation, new.has_client_key]
+
+        async def insert(pool_timeout: float | None) -> bool:
+            try:
+                return bool(await self._execute(statement, new, pool_timeout))
+            except psycopg.errors.UniqueViolation as error:
+                if error.diag.constraint_name == ONE_OPEN_PER_CONVERSATION:
+                    raise conversation_locked() from None
+                raise
+
+        return await self._repeat_if_lost(insert, [new.row])
+
+    async def _repeat_if_lost(
+        self, insert: Callable[[float | None], Awaitable[bool]], rows: list[NewRow]
+    ) -> bool:
+        """Whether `insert` has stored these rows. If the connection is lost, it is called once
+        more: it stores them then, or finds that they were stored before. `insert` takes the seconds
+        to wait for a free connection. Raises _OutcomeUnknown if the second call fails too."""
+        try:
+            return await insert(None)
+        except NOT_EXECUTED:
+            raise
         except DATABASE_UNAVAILABLE as error:
-            logger.warning("create_outcome_unknown", response=str(new.id), error=str(error).strip())
+            ids = [str(row.id) for row in rows]
+            logger.warning("create_outcome_unknown", responses=ids, error=str(error).strip())
         try:
             await self._pool.check()
-            return await self._insert(new, pool_timeout=1.0) or await self._find_inserted(new.id)
+            return await insert(1.0) or await self._is_stored(rows[0].id)
         except psycopg.errors.UniqueViolation:
-            return new.id
+            return True
         except DATABASE_UNAVAILABLE as error:
-            await self._unclear_creates.void(UnclearCreate(new.id, new.project, number))
-            raise Unavailable from error
+            raise _OutcomeUnknown from error
 
-    async def _insert(self, new: NewResponse, pool_timeout: float | None = None) -> UUID | None:
-        if new.values["conversation"] is not None:
-            return await self._insert_in_conversation(new, pool_timeout)
-        statement = create.INSERT if new.idempotency_key is None else create.INSERT_WITH_KEY
-        return new.id if await self._execute(statement, new, pool_timeout) else None
-
-    async def _insert_in_conversation(
-        self, new: NewResponse, pool_timeout: float | None
-    ) -> UUID | None:
-        statement = (
-            create.INSERT_IN_CONVERSATION
-            if new.idempotency_key is None
-            else create.INSERT_IN_CONVERSATION_WITH_KEY
-        )
-        try:
-            rows = await self._execute(statement, new, pool_timeout)
-        except psycopg.errors.UniqueViolation as error:
-            if error.diag.constraint_name == ONE_OPEN_PER_CONVERSATION:
-                raise conversation_locked() from None
-            raise
-        return new.id if rows else None
-
-    async def _find_inserted(self, new_id: UUID) -> UUID | None:
-        """The id if a first try stored the response: then a second try inserts nothing."""
-        return new_id if await fetch(self._pool, RESPONSE, {"id": new_id}) else None
+    async def _is_stored(self, new_id: UUID) -> bool:
+        """Whether a first try stored the response: then a second try inserts nothing."""
+        return bool(await fetch(self._pool, RESPONSE, {"id": new_id}))
 
     async def _execute(
         self, statement: Query[UUID], new: NewResponse, pool_timeout: float | None
     ) -> list[UUID]:
-        values = new.values | {"web": self._lease.id, "waiter": new.waiter}
-        if new.idempotency_key is not None:
-            values |= new.idempotency_key.sql_values(new.id)
+        values = self._values([new.row])
         if new.precomputed is None:
             return await fetch(self._pool, statement, values, pool_timeout)
         async with (
             self._pool.connection(timeout=pool_timeout) as connection,
             connection.transaction(),
         ):
-            rows = await fetch(connection, statement, values)
-            if rows:
+            stored = await fetch(connection, statement, values)
+            if stored:
                 await execute(connection, COMPLETE_PRECOMPUTED, new.precomputed.values)
-            return rows
+            return stored
+
+    def _values(self, rows: list[NewRow]) -> dict[str, object]:
+        return create.insert_values(rows, self._lease.id, self._retention, self._queue_wait)
+
+
+_STATEMENTS = {
+    (False, False): create.INSERT,
+    (False, True): create.INSERT_WITH_KEY,
+    (True, False): create.INSERT_IN_CONVERSATION,
+    (True, True): create.INSERT_IN_CONVERSATION_WITH_KEY,
+}
+"""(it is in a conversation, its client sent a key) -> statement"""

@@ -40,7 +40,8 @@ class JoinResponse:
         if not key.may_repeat:
             return None
         values = {
-            **key.sql_values(waiter),
+            "key": key.key,
+            "body_hash": key.body_hash,
             "project": project,
             "waiter": waiter,
             "web": self._lease.id,

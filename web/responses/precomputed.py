@@ -5,7 +5,6 @@ response, stored in one transaction."""
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 import orjson
 
@@ -17,7 +16,8 @@ from models.wire.events import Event, ResponseCompleted, ResponseInProgress, fra
 from models.wire.includes import filter_items
 from models.wire.pairing import unanswered_calls
 from models.wire.replay import replay, with_new_ids
-from models.wire.response import ResponseFacts, response_object
+from models.wire.response import response_object
+from web.responses.opening import Opening
 
 _ROW_BYTES = 64 * 1024
 """Bytes of frames in one row of the event log; about what a worker's flush writes."""
@@ -33,14 +33,10 @@ class PrecomputedResponse:
     """of `end.COMPLETE_PRECOMPUTED`"""
 
 
-def precompute(
-    new_id: UUID, facts: ResponseFacts, answer: CachedAnswer, *, first: int, completed_at: int
-) -> PrecomputedResponse:
-    """The completed response with this answer, whose items get new ids.
-
-    `facts` are those at its creation; `first` is the number of its next event; `completed_at`:
-    whole seconds since the epoch.
-    """
+def precompute(opening: Opening, answer: CachedAnswer) -> PrecomputedResponse:
+    """The response of this opening, completed at once with this answer, whose items get new ids."""
+    facts, first = opening.facts, len(opening.frames)
+    completed_at = facts.created_at
     output = with_new_ids(answer.output, new_item_id)
     ended = facts.evolve(
         status=Status.COMPLETED.value,
@@ -56,7 +52,7 @@ def precompute(
         ResponseCompleted(response),
     ]
     values: dict[str, object] = {
-        "id": new_id,
+        "id": opening.id,
         "completed_at": completed_at,
         "usage": answer.usage and Jsonb(answer.usage),
         "service_tier": answer.service_tier,

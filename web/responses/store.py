@@ -15,21 +15,20 @@ from models.db.database import Pool, fetch_idempotent, find_by_id
 from models.db.queries import end, read, retention
 from models.db.queries.read import ResponseRow
 from models.errors import InvalidRequest, NotFound
-from models.ids import conversation_id, parse_response_id, response_id
+from models.ids import parse_response_id, response_id
 from models.lifecycle import TERMINAL, Status
 from models.ownership.clock import DatabaseClock
 from models.redis.answer_cache import AnswerCache
 from models.redis.channels import control
 from models.redis.channels import events as events_channel
 from models.redis.client import REDIS_ERRORS
-from models.wire.events import Item, ResponseFailed, frame
-from models.wire.includes import filter_items
-from models.wire.response import ResponseFacts, response_object
+from models.wire.events import ResponseFailed, frame
+from models.wire.response import response_object
 from web.counters import CANCEL_SECONDS, RESPONSES_ENDED
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.responses.opening import opening_event_types
-from web.responses.running import RunningOutputs
+from web.responses.shown import ShownResponses, facts_from_row, shown_object
 from web.stream.reader import EventReader
 
 logger = structlog.get_logger()
@@ -51,7 +50,7 @@ class ResponseStore:
         self._pool = pool
         self._redis = redis
         self._event_reader = event_reader
-        self._running_outputs = RunningOutputs(pool)
+        self._shown = ShownResponses(pool)
         self._cache = cache
         self._cancel_wait = cancel_wait
         self._clock = clock
@@ -69,24 +68,25 @@ class ResponseStore:
             raise _not_found(public_id)
         return row
 
-    async def show(self, row: ResponseRow, include: Collection[str] = ()) -> dict[str, Any]:
-        """The Response object: the fold of the events so far (I7). The caller must not change it,
-        nor use it after its next `await`.
+    async def show(self, project: UUID, public_id: str, include: Collection[str] = ()) -> bytes:
+        """The Response object as JSON: the fold of the events so far (I7).
 
-        `include`: values of this request, in addition to those of the create. Raises NotFound if
-        the response is deleted meanwhile.
+        `include`: values of this request, in addition to those of the create. Raises NotFound as
+        `find` does.
         """
-        output = None
-        if row.status == Status.IN_PROGRESS:
-            output = await self._running_outputs.read(row.id)
-            if output is None:  # it has ended meanwhile
-                row = await self._reload(row)
-        if output is None:
-            output = await self._output_items(row)
-        return response_object(
-            facts_from_row(row),
-            filter_items(output, {*include, *row.parameters.get("include", ())}),
-        )
+        wanted_id = parse_response_id(public_id)
+        body = wanted_id and await self._shown.body(project, wanted_id, include)
+        if not body:
+            raise _not_found(public_id)
+        return body
+
+    async def show_ended(self, row: ResponseRow) -> dict[str, Any]:
+        """The Response object of a response that has ended. Raises NotFound if it was deleted
+        meanwhile."""
+        rows = await fetch_idempotent(self._pool, read.OUTPUT_ITEMS, {"id": row.id})
+        if not rows:
+            raise _not_found(response_id(row.id))
+        return shown_object(row, [item for item in rows if item is not None])
 
     async def cancel(self, row: ResponseRow) -> ResponseRow:
         """Cancels a background response and returns its row, which has ended unless the worker took
@@ -172,12 +172,6 @@ class ResponseStore:
             raise _not_found(response_id(row.id))
         return current
 
-    async def _output_items(self, row: ResponseRow) -> list[Item]:
-        rows = await fetch_idempotent(self._pool, read.OUTPUT_ITEMS, {"id": row.id})
-        if not rows:
-            raise _not_found(response_id(row.id))
-        return [item for item in rows if item is not None]
-
     async def _publish(self, channel: str, payload: bytes) -> None:
         try:
             await self._redis.publish(channel, payload)
@@ -194,25 +188,3 @@ _NOT_CANCELLABLE_MESSAGES = {
 
 def _not_found(public_id: str) -> NotFound:
     return NotFound(f"Response with id '{public_id}' not found.")
-
-
-def facts_from_row(row: ResponseRow) -> ResponseFacts:
-    """The facts of a row. Clients see a foreground response in the queue as `in_progress`."""
-    previous, conversation = row.previous_response_id, row.conversation_id
-    hidden = row.status == Status.QUEUED and not row.background
-    return ResponseFacts(
-        id=response_id(row.id),
-        created_at=row.created_at,
-        status=Status.IN_PROGRESS.value if hidden else row.status,
-        model=row.model,
-        parameters=row.parameters,
-        background=row.background,
-        store=row.store,
-        previous_response_id=response_id(previous) if previous is not None else None,
-        conversation_id=conversation_id(conversation) if conversation is not None else None,
-        usage=row.usage,
-        error=row.error,
-        incomplete_reason=row.reason,
-        completed_at=row.completed_at,
-        service_tier=row.service_tier,
-    )

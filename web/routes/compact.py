@@ -65,7 +65,7 @@ def to_create_body(body: Any) -> dict[str, Any]:
 
 
 async def _compaction_object(state: AppState, project: UUID, row: ResponseRow) -> dict[str, Any]:
-    item = (await state.response_store.show(row))["output"][-1]
+    item = (await state.response_store.show_ended(row))["output"][-1]
     unsealed = state.sealer.open_token("compaction", project, item["encrypted_content"])
     return {
         "id": response_id(row.id),

@@ -39,7 +39,8 @@ async def create(request: Request, project: Project) -> Response:
         state.record_answer(accepted)
         error.headers |= _cache_header(accepted)
         raise
-    response.headers.update(_cache_header(accepted))
+    if accepted.cache_hit is not None:
+        response.headers.update(_cache_header(accepted))
     return response
 
 
@@ -51,9 +52,9 @@ async def retrieve(response_id: str, request: Request, project: Project) -> Resp
     obfuscated = boolean(request, "include_obfuscation", default=False)
     after = integer(request, "starting_after", **EVENT_NUMBERS)
     include = parse_include(request)
-    row = await state.response_store.find(project, response_id)
     if not stream:
-        return json_response(await state.response_store.show(row, include))
+        return json_response(await state.response_store.show(project, response_id, include))
+    row = await state.response_store.find(project, response_id)
     if not row.background:
         raise InvalidRequest(
             "This response cannot be streamed because it was not created with background=true.",
@@ -76,8 +77,8 @@ async def delete(response_id: str, request: Request, project: Project) -> Respon
 async def cancel(response_id: str, request: Request, project: Project) -> Response:
     """Cancels a background response. A second cancel returns the same object."""
     store = app_state(request).response_store
-    row = await store.cancel(await store.find(project, response_id))
-    return json_response(await store.show(row))
+    await store.cancel(await store.find(project, response_id))
+    return json_response(await store.show(project, response_id))
 
 
 @router.get("/{response_id}/input_items")
@@ -103,10 +104,11 @@ async def _build_response(
     if create_request.background and not accepted.is_repeat:
         return await _json(state, accepted, request, accepted.initial_object)
     if create_request.background:
-        row = await state.response_store.find(project, ids.response_id(accepted.id))
-    else:
-        row = await wait_for_response(state, accepted, request)
-    return await _json(state, accepted, request, await state.response_store.show(row))
+        public_id = ids.response_id(accepted.id)
+        shown = await state.response_store.show(project, public_id)
+        return await _json(state, accepted, request, shown)
+    row = await wait_for_response(state, accepted, request)
+    return await _json(state, accepted, request, await state.response_store.show_ended(row))
 
 
 def _cache_header(accepted: AcceptedResponse) -> dict[str, str]:
@@ -117,18 +119,20 @@ def _cache_header(accepted: AcceptedResponse) -> dict[str, str]:
 
 
 async def _json(
-    state: AppState, accepted: AcceptedResponse, request: Request, body: dict[str, Any]
+    state: AppState, accepted: AcceptedResponse, request: Request, body: dict[str, Any] | bytes
 ) -> Response:
     """The answer to a request without `stream`. After it was sent, it is recorded as answered."""
 
     async def record_answer() -> None:
         state.record_answer(accepted)
 
+    response = json_response(body)
+    if not accepted.is_from_sdk:
+        return response
     if accepted.request.background and await request.is_disconnected():
         state.record_disconnect(accepted)
-        return json_response(body)
-    response = json_response(body)
-    response.background = BackgroundTask(record_answer)
+    else:
+        response.background = BackgroundTask(record_answer)
     return response
 
 

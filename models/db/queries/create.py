@@ -1,8 +1,11 @@
 """Storing a new response: its row, input, secrets and first events, and the key of its request."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from uuid import UUID
 
+from models.db.arrays import Bigints, Booleans, Byteas, Ints, Texts, Uuids
 from models.db.queries.common import ABANDONED, INSERT_INTO_LOG, OPEN, insert_items
 from models.db.statement import Query, Statement, column
 
@@ -14,53 +17,163 @@ was answered with 503, or is cancelled because its client had disconnected or it
 died."""
 
 
-def _insert_key(source: str = "") -> str:
+_COLUMNS = {
+    "id": "uuid",
+    "project": "uuid",
+    "background": "bool",
+    "store": "bool",
+    "model": "text",
+    "parameters": "text",
+    "previous": "uuid",
+    "conversation": "uuid",
+    "revision": "bigint",
+    "created_at": "bigint",
+    "waiter": "uuid",
+    "traceparent": "text",
+    "cache_key": "bytea",
+    "cache_ttl": "int",
+    "items": "text",
+    "last": "int",
+    "frames": "bytea",
+    "key_id": "text",
+    "sealed": "bytea",
+    "key": "text",
+    "body_hash": "bytea",
+    "key_seconds": "int",
+}
+"""The columns of `new`, the responses that one statement stores. Each is a parameter, an array."""
+_ARRAYS = {
+    "uuid": Uuids,
+    "bool": Booleans,
+    "text": Texts,
+    "bytea": Byteas,
+    "int": Ints,
+    "bigint": Bigints,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRow:
+    """A response to be stored, with everything that is stored together with it."""
+
+    id: UUID
+    project: UUID
+    background: bool
+    store: bool
+    model: str
+    parameters: bytes
+    """JSON"""
+    previous: UUID | None = None
+    conversation: UUID | None = None
+    revision: int | None = None
+    """the revision of the conversation that the request was checked against"""
+    created_at: int
+    """seconds since the epoch"""
+    waiter: UUID | None
+    """the connection that waits for the answer"""
+    traceparent: str | None = None
+    cache_key: bytes | None = None
+    cache_ttl: int | None = None
+    items: bytes
+    """the input as a JSON array"""
+    last: int
+    """the number of the last opening event"""
+    frames: bytes
+    """the opening events"""
+    key_id: str | None = None
+    """of the key that sealed `sealed`; None: there are no secrets"""
+    sealed: bytes | None = None
+    key: str | None = None
+    """what identifies a repeat of the request; None: nothing does"""
+    body_hash: bytes | None = None
+    key_seconds: int | None = None
+    """for how long `key` is kept"""
+
+    @property
+    def size(self) -> int:
+        """Bytes of what is stored, about."""
+        return len(self.parameters) + len(self.items) + len(self.frames) + len(self.sealed or b"")
+
+
+def insert_values(
+    rows: Sequence[NewRow], web: UUID | None, retention: timedelta, queue_wait: timedelta
+) -> dict[str, object]:
+    """The values of the statements INSERT… for these responses.
+
+    `web`: the process that stores them. `retention`: how long a stored response is kept.
+    `queue_wait`: how long it may wait for a worker.
+    """
+    arrays: dict[str, object] = {
+        name: _ARRAYS[kind]([getattr(row, name) for row in rows]) for name, kind in _COLUMNS.items()
+    }
+    return arrays | {"web": web, "retention": retention, "queue_wait": queue_wait}
+
+
+_NEW = f"""new AS MATERIALIZED (
+             SELECT * FROM unnest({", ".join(f"CAST(:{name} AS {kind}[])" for name, kind in _COLUMNS.items())}) AS n ({", ".join(_COLUMNS)}))"""
+
+
+def _insert_key(source: str, on_conflict: str = "") -> str:
     return f"""
-    key AS (INSERT INTO idempotency_keys AS k (project_id, key, body_hash, response_id, expires_at)
-            SELECT :project, :key, CAST(:body_hash AS bytea), :id, clock_timestamp() + CAST(:lifetime AS interval) {source}
-            ON CONFLICT (project_id, key) DO UPDATE
-            SET body_hash = excluded.body_hash, response_id = excluded.response_id, expires_at = excluded.expires_at
-            WHERE {_KEY_IS_STALE}
-            RETURNING 1),"""
+         key AS (INSERT INTO idempotency_keys AS k (project_id, key, body_hash, response_id, expires_at)
+                 SELECT project, key, body_hash, id, clock_timestamp() + make_interval(secs => key_seconds) FROM {source} WHERE key IS NOT NULL {on_conflict}
+                 RETURNING response_id)"""
 
 
-_BUMP_REVISION = """
-    joined AS (UPDATE conversations SET revision = revision + 1
-               WHERE id = :conversation AND project_id = :project AND revision = CAST(:revision AS bigint) RETURNING id),"""
+_REPLACE_STALE_KEY = f"""
+                 ON CONFLICT (project_id, key) DO UPDATE
+                 SET body_hash = excluded.body_hash, response_id = excluded.response_id, expires_at = excluded.expires_at WHERE {_KEY_IS_STALE}"""
+_WITH_KEY = "keyed AS (SELECT new.* FROM new JOIN key ON key.response_id = new.id)"
+_IN_CONVERSATION = """
+         joined AS (UPDATE conversations c SET revision = c.revision + 1 FROM new
+                    WHERE c.id = new.conversation AND c.project_id = new.project AND c.revision = new.revision RETURNING c.id),
+         in_conversation AS (SELECT new.* FROM new JOIN joined ON joined.id = new.conversation)"""
 
 
-def _insert(first: str = "", source: str = "") -> str:
-    return f"""
-    WITH {first}
+def _insert(*conditions: str, source: str = "new") -> Query[UUID]:
+    """Inserts the responses of `source`, which is `new` or one of the CTEs `conditions`."""
+    return column(
+        f"""
+    WITH {", ".join((_NEW, *conditions))},
          row AS (INSERT INTO responses (id, project_id, status, background, store, model, parameters, previous_response_id,
                                         conversation_id, created_at, expires_at, deadline, enqueued_at, web, waiter, traceparent, cache_key, cache_ttl)
-                 SELECT :id, :project, 'queued', :background, :store, :model, :parameters, :previous,
-                        CAST(:conversation AS uuid), to_timestamp(:created_at), clock_timestamp() + CAST(:retention AS interval),
-                        clock_timestamp() + CAST(:queue_wait AS interval), clock_timestamp(), :web, :waiter, :traceparent, CAST(:cache_key AS bytea),
-                        CAST(:cache_ttl AS int) {source}
+                 SELECT id, project, 'queued', background, store, model, CAST(parameters AS json), previous,
+                        conversation, to_timestamp(created_at), clock_timestamp() + CAST(:retention AS interval),
+                        clock_timestamp() + CAST(:queue_wait AS interval), clock_timestamp(), :web, waiter, traceparent, cache_key, cache_ttl
+                 FROM {source}
                  RETURNING id),
-         stored AS ({insert_items("row", response="row.id")}),
-         logged AS ({INSERT_INTO_LOG} SELECT row.id, 0, :last, 0, CAST(:frames AS bytea) FROM row),
-         sealed AS (INSERT INTO job_secrets (response_id, key_id, sealed)
-                    SELECT row.id, CAST(:key_id AS text), CAST(:sealed AS bytea) FROM row WHERE CAST(:key_id AS text) IS NOT NULL)
+         stored AS ({insert_items(source, response=f"{source}.id", items=f"{source}.items")}),
+         logged AS ({INSERT_INTO_LOG} SELECT id, 0, last, 0, frames FROM {source}),
+         secrets AS (INSERT INTO job_secrets (response_id, key_id, sealed) SELECT id, key_id, sealed FROM {source} WHERE key_id IS NOT NULL)
     SELECT id FROM row
-"""
+""",
+        UUID,
+    )
 
 
-INSERT = column(_insert(), UUID)
-"""Inserts a response with its input, its secrets and its first events. `deadline` limits the time
-in the queue until a claim replaces it with the deadline of the run."""
-INSERT_WITH_KEY = column(_insert(_insert_key(), "FROM key"), UUID)
-"""INSERT together with the idempotency key of its request. No row: another request holds the key
-(JOIN_BY_KEY)."""
-INSERT_IN_CONVERSATION = column(_insert(_BUMP_REVISION, "FROM joined"), UUID)
-"""INSERT on condition that the conversation still has the `revision` that the request was checked
-against. No row: it has another one (models/db/queries/conversations.py)."""
-INSERT_IN_CONVERSATION_WITH_KEY = column(
-    _insert(_BUMP_REVISION + _insert_key("FROM joined"), "FROM key"), UUID
+INSERT = _insert(_insert_key("new"))
+"""Inserts responses, each with its input, its secrets, its first events, and its key if it has one;
+all of them or none. `deadline` limits the time in the queue until a claim replaces it with the
+deadline of the run.
+
+It is for responses that no other request can refuse: none is in a conversation, and a key is that
+of an SDK's request, which no other response has."""
+INSERT_WITH_KEY = _insert(_insert_key("new", _REPLACE_STALE_KEY), _WITH_KEY, source="keyed")
+"""INSERT of one response on condition that no other request holds its key. No row: another request
+holds it (JOIN_BY_KEY)."""
+INSERT_IN_CONVERSATION = _insert(
+    _IN_CONVERSATION, _insert_key("in_conversation"), source="in_conversation"
 )
-"""INSERT_IN_CONVERSATION together with the idempotency key. No row: the conversation has another
-revision, or another request holds the key (JOIN_BY_KEY)."""
+"""INSERT of one response on condition that its conversation still has the `revision` that the
+request was checked against. No row: it has another one (models/db/queries/conversations.py)."""
+INSERT_IN_CONVERSATION_WITH_KEY = _insert(
+    _IN_CONVERSATION,
+    _insert_key("in_conversation", _REPLACE_STALE_KEY),
+    _WITH_KEY,
+    source="keyed",
+)
+"""INSERT_IN_CONVERSATION and INSERT_WITH_KEY in one. No row: the conversation has another revision,
+or another request holds the key."""
 
 
 def _joined(source: str, condition: str) -> str:

@@ -1,7 +1,7 @@
 """Responses and their logs, as clients read them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 from uuid import UUID
 
@@ -36,11 +36,23 @@ class ResponseRow:
     completed_at: int | None
 
 
-_SELECT_RESPONSE = """
-    SELECT r.id, r.status, r.model, r.parameters, r.background, r.store, r.previous_response_id, r.conversation_id, r.usage, r.error, r.reason,
+_RESPONSE_COLUMNS = """
+           r.id, r.status, r.model, r.parameters, r.background, r.store, r.previous_response_id, r.conversation_id, r.usage, r.error, r.reason,
            r.service_tier, r.failure, r.attempt, r.cache_key, r.cache_ttl,
-           extract(epoch FROM r.created_at)::bigint AS created_at, floor(extract(epoch FROM r.completed_at))::bigint AS completed_at
-    FROM responses r WHERE r.id = :id"""
+           extract(epoch FROM r.created_at)::bigint AS created_at, floor(extract(epoch FROM r.completed_at))::bigint AS completed_at"""
+_SELECT_RESPONSE = f"SELECT {_RESPONSE_COLUMNS} FROM responses r WHERE r.id = :id"
+
+
+def _response_names(table: str) -> str:
+    """The columns of a ResponseRow that `table` has under their names."""
+    return ", ".join(f"{table}.{name.name}" for name in fields(ResponseRow))
+
+
+def _is_visible(project: str) -> str:
+    """Whether a GET of `project` shows response `r` (I11)."""
+    return f"""r.project_id = {project} AND r.delete_requested_at IS NULL AND {visible_outside("r")} AND (r.background OR r.store)
+           AND (r.store OR r.status IN {OPEN} OR r.expires_at > clock_timestamp())"""
+
 
 RESPONSE = Query(_SELECT_RESPONSE, ResponseRow)
 """Selects a response by id, whatever its project. No row: it was deleted."""
@@ -48,12 +60,7 @@ UNDELETED_RESPONSE = column(
     "SELECT id FROM responses WHERE id = :id AND delete_requested_at IS NULL", UUID
 )
 """Selects a response unless it is deleted, or is to be deleted."""
-VISIBLE_RESPONSE = Query(
-    _SELECT_RESPONSE
-    + f" AND r.project_id = :project AND r.delete_requested_at IS NULL AND {visible_outside('r')} AND (r.background OR r.store)"
-    f" AND (r.store OR r.status IN {OPEN} OR r.expires_at > clock_timestamp())",
-    ResponseRow,
-)
+VISIBLE_RESPONSE = Query(f"{_SELECT_RESPONSE} AND {_is_visible(':project')}", ResponseRow)
 """Selects a response that the project may see. No row: it belongs to another project, is deleted,
 is a foreground response that has not ended, or was not to be stored and its time is over (I11)."""
 
@@ -183,87 +190,90 @@ not looked at: what is in it is in the event log about a second later."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunningResponseRow:
-    """A part of a running response: a block of its log, or an item of its finished turns. The first
-    row may be without either."""
+class ShownResponseRow(ResponseRow):
+    """A response, and what a caller lacks of its output."""
 
-    status: str
-    attempt: int
+    place: int
+    """of the response in the lists that the caller sent, from 1 on"""
     worker: UUID | None
     """the owner; null while it has none"""
     checkpoint_number: int
     """the log up to this number belongs to finished turns"""
     is_continued: bool
     """the blocks continue what the caller has; else they begin at the checkpoint"""
-    is_journalled: bool
-    """the block comes from the owner's journal, not from the event log"""
-    block: LogBlock | None
-    item: dict[str, Any] | None
+    last_batch: int | None
+    """the newest batch of the owner's journal; null: the journal is empty"""
+    are_journalled: list[bool] | None
+    """for each block, whether it comes from the owner's journal and not from the event log; the
+    five lists are null together if there are no blocks"""
+    block_attempts: list[int] | None
+    firsts: list[int] | None
+    lasts: list[int] | None
+    frames: list[bytes] | None
+    items: list[dict[str, Any]] | None
+    """the output items that are stored; null if there are none, or the caller has them"""
 
-    @classmethod
-    def from_row(
-        cls,
-        status: str,
-        attempt: int,
-        worker: UUID | None,
-        checkpoint_number: int,
-        is_continued: bool,
-        is_journalled: bool | None,
-        block_attempt: int | None,
-        first: int | None,
-        last: int | None,
-        frames: bytes | None,
-        item: dict[str, Any] | None,
-    ) -> "RunningResponseRow":
-        """A row of RUNNING_RESPONSE; the columns of the block are null together."""
-        return cls(
-            status,
-            attempt,
-            worker,
-            checkpoint_number,
-            is_continued,
-            bool(is_journalled),
-            _block(block_attempt, first, last, frames),
-            item,
-        )
+    def blocks(self, *, journalled: bool) -> list[LogBlock]:
+        """The blocks of the event log, or those of the journal."""
+        lists = self.are_journalled, self.block_attempts, self.firsts, self.lasts, self.frames
+        return [
+            LogBlock(*block)
+            for is_journalled, *block in zip(*(part or () for part in lists), strict=True)
+            if is_journalled is journalled
+        ]
 
 
-RUNNING_RESPONSE = Query(
+SHOWN_RESPONSES = Query(
     f"""
-    WITH response AS MATERIALIZED (
-        SELECT known.*, CASE WHEN known.is_continued THEN CAST(:number AS int) ELSE known.checkpoint_number END AS number
-        FROM (SELECT r.id, r.status, r.attempt, r.worker, r.checkpoint_number, r.attempt = CAST(:attempt AS int)
-                     AND r.worker IS NOT DISTINCT FROM CAST(:worker AS uuid) AND r.checkpoint_number = CAST(:checkpoint AS int) AS is_continued
-              FROM responses r WHERE r.id = :id) known
+    WITH asked AS MATERIALIZED (
+        SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:projects AS uuid[]), CAST(:attempts AS int[]), CAST(:workers AS uuid[]),
+                             CAST(:checkpoints AS int[]), CAST(:numbers AS int[]), CAST(:batches AS bigint[]))
+             WITH ORDINALITY AS a (id, project, attempt, worker, checkpoint, number, batch, place)
     ),
-    parts AS (
-        SELECT 1 AS source, 0 AS position, page.attempt, page.first, page.last, page.frames, NULL::jsonb AS item
-        FROM response CROSS JOIN LATERAL {_log_page("response.id", "response.number")} page
-        UNION ALL
-        SELECT 2, 0, j.attempts[p.n], j.first_numbers[p.n], j.last_numbers[p.n], j.frames[p.n], NULL
-        FROM response JOIN workers w ON w.id = response.worker {journal_of("response.id")}
-        WHERE p.n IS NOT NULL AND j.last_numbers[p.n] > response.number
-        UNION ALL
-        SELECT 3, i.position, NULL, NULL, NULL, NULL, i.payload
-        FROM response JOIN items i ON i.response_id = response.id AND i.direction = 'output' WHERE NOT response.is_continued
-        AND NOT EXISTS (SELECT 1 FROM tool_calls c WHERE c.response_id = i.response_id AND c.in_order AND NOT c.finished AND c.position < i.position)
+    response AS MATERIALIZED (
+        SELECT known.*, CASE WHEN known.is_continued THEN known.known_number ELSE known.checkpoint_number END AS number,
+               CASE WHEN known.is_continued THEN known.known_batch ELSE 0 END AS batch
+        FROM (SELECT a.place::int AS place, {_RESPONSE_COLUMNS}, r.worker, r.checkpoint_number, a.number AS known_number, a.batch AS known_batch,
+                     r.status = 'in_progress' AND r.attempt = a.attempt AND r.worker IS NOT DISTINCT FROM a.worker
+                     AND r.checkpoint_number = a.checkpoint AS is_continued
+              FROM asked a JOIN responses r ON r.id = a.id WHERE {_is_visible("a.project")}) known
     )
-    SELECT response.status, response.attempt, response.worker, response.checkpoint_number, response.is_continued, parts.source = 2 AS is_journalled,
-           parts.attempt AS block_attempt, parts.first, parts.last, parts.frames, parts.item
-    FROM response LEFT JOIN parts ON true ORDER BY parts.source, parts.position, parts.first, parts.last
+    SELECT {_response_names("response")}, response.place, response.worker, response.checkpoint_number, response.is_continued,
+           (SELECT max(j.batch) FROM journal j WHERE j.worker = response.worker) AS last_batch,
+           blocks.are_journalled, blocks.block_attempts, blocks.firsts, blocks.lasts, blocks.frames, items.items
+    FROM response
+    CROSS JOIN LATERAL (
+        SELECT array_agg(b.is_journalled) AS are_journalled, array_agg(b.attempt) AS block_attempts, array_agg(b.first) AS firsts,
+               array_agg(b.last) AS lasts, array_agg(b.frames) AS frames
+        FROM (SELECT false AS is_journalled, page.* FROM {_log_page("response.id", "response.number")} page WHERE response.status = 'in_progress'
+              UNION ALL
+              SELECT true, j.attempts[p.n], j.first_numbers[p.n], j.last_numbers[p.n], j.frames[p.n]
+              FROM workers w {journal_of("response.id")}
+              WHERE response.status = 'in_progress' AND w.id = response.worker AND j.batch > response.batch
+                AND p.n IS NOT NULL AND j.last_numbers[p.n] > response.number
+              ORDER BY is_journalled, first, last) b
+    ) blocks
+    CROSS JOIN LATERAL (
+        SELECT array_agg(i.payload ORDER BY i.position) AS items FROM items i
+        WHERE NOT response.is_continued AND i.response_id = response.id AND i.direction = 'output' AND (response.status <> 'in_progress' OR NOT EXISTS (
+            SELECT 1 FROM tool_calls c WHERE c.response_id = i.response_id AND c.in_order AND NOT c.finished AND c.position < i.position))
+    ) items
     """,
-    RunningResponseRow.from_row,
+    ShownResponseRow,
 )
-"""Selects what a caller lacks of a running response. All in one snapshot: if a turn ended between
-two reads, it would be shown twice or not at all (I7). No row: the response was deleted.
+"""Selects the responses `ids` as GETs of `projects` show them, and what the caller lacks of their
+output. All in one snapshot: if a turn ended between two reads, it would be shown twice or not at
+all (I7). No row: the project may not see the response (VISIBLE_RESPONSE).
 
-The caller has the items and the events up to `number` as of `attempt`, `worker` and `checkpoint`.
-If the row still has these three, no event up to `number` and no item has changed, because only the
-owner writes, it never uses a number twice, and it changes items only together with the checkpoint:
-the caller gets the blocks after `number`. Else it gets all items, and the blocks after the
-checkpoint. In both cases a page of the event log, and the owner's journal, which is valid only
-behind the last page. Items that the stream holds back behind a tool call that still runs are left
-out."""
+Of a running response the caller has the items and the events up to `numbers` as of `attempts`,
+`workers` and `checkpoints`, and has looked at the owner's journal up to `batches`. If the row still
+has these three, no event up to that number and no item has changed, because only the owner writes,
+it never uses a number twice, and it changes items only together with the checkpoint: the caller
+gets the blocks after that number. Batches are stored one after the other, so what an earlier one
+holds is known. Else the caller gets all items, and the blocks after the checkpoint.
+
+In both cases that is a page of the event log, and the owner's journal, which is valid only behind
+the last page. Items that the stream holds back behind a tool call that still runs are left out."""
 
 OWNERS = column(
     "SELECT DISTINCT worker FROM responses WHERE id = ANY(:ids) AND worker IS NOT NULL", UUID

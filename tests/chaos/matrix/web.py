@@ -29,12 +29,10 @@ web = Victim("web", workers=1, settings={"BACKBURNER_LEASE__DURATION": "8"})
 """Its lease is longer than the time until a create is refused."""
 reader = Victim("reader", settings={"BACKBURNER_WEB__SEND_TIMEOUT": "3"})
 
-VISIBLE = fragment(
-    read_queries.VISIBLE_RESPONSE, "r.delete_requested_at IS NULL AND (r.background OR"
-)
-"""Part of the statement of a GET that reads the row."""
-RUNNING = fragment(read_queries.RUNNING_RESPONSE, "r.worker IS NOT DISTINCT FROM")
-"""Part of the statement of a GET that reads the log of a running response."""
+SHOWN = fragment(read_queries.SHOWN_RESPONSES, "r.worker IS NOT DISTINCT FROM")
+"""Part of the statement of a GET."""
+LISTED = fragment(read_queries.INPUT_ITEMS["desc"], "i.direction = 'input'")
+"""Part of the statement that lists the input of a response."""
 WEB_POOL = WebSettings().pool_size
 CANCELLED_WITH_FIRST_WEB = [LoadKind.WAITING]
 """The foreground member whose client is at the first of two web processes."""
@@ -105,19 +103,19 @@ async def gets_no_reply_from_its_postgres(lab: Lab) -> None:
 
 @web.cell("pool-exhausted")
 async def has_no_free_connection(lab: Lab) -> None:
-    """As many GETs as connections wait for replies: a create is refused, and streams continue."""
+    """As many requests as connections wait for replies: a create is refused, streams continue."""
     load = await lab.start_load()
     proxy = lab.stack.webs[0].proxies.postgres
-    held = [proxy.hold_answer(VISIBLE) for _ in range(WEB_POOL)]
-    response_id = load.of(LoadKind.CHAINED).response_id
-    gets = [asyncio.create_task(lab.stack.api().get(response_id)) for _ in range(WEB_POOL)]
+    held = [proxy.hold_answer(LISTED) for _ in range(WEB_POOL)]
+    path = f"/responses/{load.of(LoadKind.CHAINED).response_id}/input_items"
+    lists = [asyncio.create_task(lab.stack.api().call("GET", path)) for _ in range(WEB_POOL)]
     await until(lambda: all(answer.answered.is_set() for answer in held))
     load.release_second_word()
     await load.wait_for_words(2)
     refused = await assert_create_refused(lab)
     for answer in held:
         answer.release()
-    assert {response["id"] for response in await asyncio.gather(*gets)} == {response_id}
+    assert {answer.status for answer in await asyncio.gather(*lists)} == {200}
     await assert_completes(lab, load)
     assert not lab.fake.requests_for(refused)
 
@@ -136,7 +134,7 @@ async def gets_a_late_reply_during_an_ending(lab: Lab) -> None:
     """A GET whose reply was on its way during the ending shows the earlier state, items once."""
     load = await lab.start_load()
     response_id = load.of(LoadKind.POLLED).response_id
-    held = lab.stack.webs[0].proxies.postgres.hold_answer(RUNNING)
+    held = lab.stack.webs[0].proxies.postgres.hold_answer(SHOWN)
     get = asyncio.create_task(lab.stack.api().get(response_id))
     await held.answered.wait()
     await load.finish()

@@ -33,7 +33,14 @@ from tests.support.api import until
 from tests.support.chaos.step_worker import FakeBus, SilentRedis
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
-from tests.support.worker_rows import SeededDatabase, ending, frames, settings_for, turn
+from tests.support.worker_rows import (
+    SeededDatabase,
+    ending,
+    frames,
+    insert_values,
+    settings_for,
+    turn,
+)
 from web.responses.idempotency import IdempotencyKey
 from web.responses.join import JoinResponse
 from web.responses.store import ResponseStore
@@ -537,15 +544,16 @@ async def test_creates_answered_503_never_run_in_either_order_of_insert_and_void
 ) -> None:
     worker = await database.create_worker()
     web = await database.create_worker(kind="web")
-    inserted_first, voided_first = new_uuid(), new_uuid()
+    inserted_row, voided_row = database.new_row(), database.new_row()
+    inserted_first, voided_first = inserted_row.id, voided_row.id
     voiding_values = void_values(
         [UnclearCreate(name, database.project, 0) for name in (voided_first, inserted_first)],
         web.id,
     )
-    insert_values = database.insert_values(inserted_first, web=web.id)
+    values = insert_values(inserted_row, web=web.id)
     async with database.pool.connection() as creating:
         async with creating.transaction():
-            await fetch(creating, create_queries.INSERT, insert_values)
+            await fetch(creating, create_queries.INSERT, values)
             voiding = asyncio.create_task(
                 fetch(database.pool, create_queries.VOID_UNCLEAR_CREATES, voiding_values)
             )
@@ -557,7 +565,7 @@ async def test_creates_answered_503_never_run_in_either_order_of_insert_and_void
                 await asyncio.sleep(0.01)
         assert set(await voiding) == {inserted_first, voided_first}
     with pytest.raises(psycopg.errors.UniqueViolation):
-        await fetch(database.pool, create_queries.INSERT, database.insert_values(voided_first))
+        await fetch(database.pool, create_queries.INSERT, insert_values(voided_row))
     for response_id in (inserted_first, voided_first):
         assert await worker.ownership.take(response_id) is None
         assert (await database.response_row(response_id))["status"] == "cancelled"
@@ -715,10 +723,11 @@ async def test_a_join_and_a_voiding_exclude_each_other(database: SeededDatabase)
     join = JoinResponse(database.pool, other_web.lease)
     outcomes = set()
     for number in range(25):
-        name = new_uuid()
-        key = IdempotencyKey(f"key:{name}", b"body", timedelta(hours=1), may_repeat=True)
-        insert_values = database.insert_values(name, web=web.id) | key.sql_values(name)
-        await fetch(database.pool, create_queries.INSERT_WITH_KEY, insert_values)
+        row = database.new_row(key=f"key:{number}")
+        name = row.id
+        key = IdempotencyKey(row.key, b"body", timedelta(hours=1), may_repeat=True)
+        values = insert_values(row, web=web.id)
+        await fetch(database.pool, create_queries.INSERT_WITH_KEY, values)
         voiding_values = void_values([UnclearCreate(name, database.project, 0)], web.id)
         joining = join.join(database.project, key, new_uuid())
         voiding = fetch(database.pool, create_queries.VOID_UNCLEAR_CREATES, voiding_values)
@@ -818,7 +827,8 @@ async def test_no_renewal_settles_a_create_that_began_before_it_and_is_committed
 ) -> None:
     web = await database.create_worker(kind="web")
     creates = web.lease.creates
-    unclear, stored = new_uuid(), new_uuid()
+    unclear_row, stored_row = database.new_row(), database.new_row()
+    unclear, stored = unclear_row.id, stored_row.id
 
     async def renew() -> None:
         values = {"me": web.id, "lease": timedelta(seconds=600), "settled_at": creates.settled_at()}
@@ -830,7 +840,7 @@ async def test_no_renewal_settles_a_create_that_began_before_it_and_is_committed
         return bool(await _may_claim(database, stored))
 
     await renew()
-    unclear_number, unclear_values = creates.begin(), database.insert_values(unclear, web=web.id)
+    unclear_number, unclear_values = creates.begin(), insert_values(unclear_row, web=web.id)
     async with database.pool.connection() as creating:
         async with creating.transaction():
             await fetch(creating, create_queries.INSERT, unclear_values)
@@ -841,7 +851,7 @@ async def test_no_renewal_settles_a_create_that_began_before_it_and_is_committed
         creates.add_unclear(unclear_create)
         creates.end(unclear_number)
     stored_number = creates.begin()
-    await fetch(database.pool, create_queries.INSERT, database.insert_values(stored, web=web.id))
+    await fetch(database.pool, create_queries.INSERT, insert_values(stored_row, web=web.id))
     creates.end(stored_number)
     await run_sql(
         database.pool,

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from uuid import UUID
 
+import orjson
 import pytest
 
 from models.db.database import fetch, open_pool
@@ -24,6 +25,7 @@ from tests.support.stack import Databases
 from tests.support.worker_rows import DatabaseWorker, SeededDatabase, settings_for, turn
 from web.responses import running
 from web.responses.running import RunningOutputs
+from web.responses.shown import ShownResponses
 
 PART = {"type": "output_text", "text": "", "annotations": []}
 
@@ -100,10 +102,20 @@ async def _start(database: SeededDatabase, response: UUID | None = None) -> Writ
     return writer
 
 
-async def _text(outputs: RunningOutputs, response: UUID) -> str:
-    items = await outputs.read(response)
-    assert items is not None
-    return "".join(part["text"] for item in items for part in item["content"])
+class Gets:
+    """The GETs that one web process answers."""
+
+    def __init__(self, database: SeededDatabase, max_bytes: int = 10_000_000) -> None:
+        self.outputs = RunningOutputs(max_bytes)
+        self._shown = ShownResponses(database.pool, self.outputs)
+        self._project = database.project
+
+    async def text(self, response: UUID) -> str:
+        """The text that a GET shows."""
+        body = await self._shown.body(self._project, response)
+        assert body is not None
+        text: str = orjson.loads(body)["output_text"]
+        return text
 
 
 async def test_each_event_is_decoded_once_for_any_number_of_gets(
@@ -117,7 +129,7 @@ async def test_each_event_is_decoded_once_for_any_number_of_gets(
 
     monkeypatch.setattr(running, "decode_frame", decode)
     monkeypatch.setitem(read.PAGE_LIMITS, "page", 2)
-    outputs, writer = RunningOutputs(database.pool), await _start(database)
+    gets, writer = Gets(database), await _start(database)
     words = []
     for number in range(10):
         words.append(f"{number} ")
@@ -125,7 +137,7 @@ async def test_each_event_is_decoded_once_for_any_number_of_gets(
         if number % 3 == 0:
             await writer.flush()
         for _ in range(2):
-            assert await _text(outputs, writer.response) == "".join(words)
+            assert await gets.text(writer.response) == "".join(words)
     assert len(decoded) == len(set(decoded))
     assert len([frame for frame in decoded if b"output_text.delta" in frame]) == 10
 
@@ -134,37 +146,37 @@ async def test_a_later_attempt_that_uses_numbers_again_is_never_mixed_with_the_f
     database: SeededDatabase,
 ) -> None:
     """PostgreSQL crashes, which empties the journal; then the worker that wrote it dies."""
-    outputs, writer = RunningOutputs(database.pool), await _start(database)
+    gets, writer = Gets(database), await _start(database)
     await writer.say("lost ", "words ")
-    assert await _text(outputs, writer.response) == "lost words "
+    assert await gets.text(writer.response) == "lost words "
     await run_sql(database.pool, "DELETE FROM journal")
     await database.declare_dead(writer.worker)
     again = await _start(database, writer.response)
     assert again.number < writer.number
     await again.say("other ", "words, ", "and more")
     assert again.number > writer.number
-    assert await _text(outputs, writer.response) == "other words, and more"
+    assert await gets.text(writer.response) == "other words, and more"
 
 
 async def test_a_finished_turn_is_shown_once(database: SeededDatabase) -> None:
-    outputs, writer = RunningOutputs(database.pool), await _start(database)
+    gets, writer = Gets(database), await _start(database)
     await writer.say("first")
-    assert await _text(outputs, writer.response) == "first"
+    assert await gets.text(writer.response) == "first"
     done = {"id": "msg_1", "type": "message", "content": [PART | {"text": "first turn. "}]}
     await writer.checkpoint(done)
-    assert await _text(outputs, writer.response) == "first turn. "
+    assert await gets.text(writer.response) == "first turn. "
     await writer.begin("msg_2")
     await writer.say("second")
-    assert await _text(outputs, writer.response) == "first turn. second"
+    assert await gets.text(writer.response) == "first turn. second"
 
 
 async def test_the_memory_for_folds_is_bounded(database: SeededDatabase) -> None:
-    outputs = RunningOutputs(database.pool, max_bytes=20_000)
+    gets = Gets(database, max_bytes=20_000)
     writers = [await _start(database) for _ in range(6)]
     for length in (100, 1000, 10_000):
         for writer in writers:
             await writer.say("x" * length)
         for writer in writers:
-            text = await _text(outputs, writer.response)
+            text = await gets.text(writer.response)
             assert text.endswith("x" * length)
-            assert outputs.size <= 20_000
+            assert gets.outputs.size <= 20_000

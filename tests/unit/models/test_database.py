@@ -8,7 +8,7 @@ import pytest
 from models.db import database
 from models.db.database import retry_unless_refused, retry_while_unavailable
 from models.db.queries.claim import LOG_ENDS, LogEnd
-from models.db.queries.read import LOG_PAGE, RUNNING_RESPONSE
+from models.db.queries.read import LOG_PAGE
 from models.db.queries.sweep import ORPHANS
 from models.errors import StatementRefused
 
@@ -71,9 +71,6 @@ def test_rows_have_the_types_of_their_statement() -> None:
     assert ORPHANS.rows([(SOME_ID,)]) == [SOME_ID]
 
 
-def test_a_response_without_events_or_items_has_no_block_to_show() -> None:
+def test_a_response_without_events_has_no_block_to_show() -> None:
     [page] = LOG_PAGE.rows([("queued", False, None, None, None, None, None)])
     assert (page.status, page.block) == ("queued", None)
-    nothing = [None] * 6
-    [part] = RUNNING_RESPONSE.rows([("in_progress", 1, SOME_ID, -1, False, *nothing)])
-    assert (part.block, part.item) == (None, None)

@@ -1,0 +1,157 @@
+"""What a GET of a response shows: the fold of its events so far (I7).
+
+GETs that arrive while one statement is on its way are answered by the next one, all of them. So
+what a GET shows is younger than the GET
+(docs/adr/0028-creates-and-gets-share-statements.md).
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from models.db.arrays import Bigints, Ints, Uuids
+from models.db.database import Pool, fetch_idempotent
+from models.db.queries.read import PAGE_LIMITS, SHOWN_RESPONSES, ResponseRow, ShownResponseRow
+from models.ids import conversation_id, response_id
+from models.lifecycle import Status
+from models.ownership.grouping import GroupedRequests
+from models.wire.events import Item
+from models.wire.includes import filter_items
+from models.wire.response import ResponseFacts, response_object
+from web.responses.running import KnownPart, RunningOutput, RunningOutputs
+
+_MAX_READ = 32
+"""GETs that one statement answers: each may return a page of the log, and a journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Get:
+    """A GET of one response."""
+
+    project: UUID
+    id: UUID
+    include: Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What the statement has returned for a GET."""
+
+    is_complete: bool = True
+    """False: there is more to read"""
+    body: bytes | None = None
+    """the Response object as JSON; None: the project may not see the response"""
+
+
+_INCOMPLETE = _Shown(is_complete=False)
+_NOT_FOUND = _Shown()
+
+
+class ShownResponses:
+    """Answers the GETs of one web process."""
+
+    def __init__(self, pool: Pool, outputs: RunningOutputs | None = None) -> None:
+        self._pool = pool
+        self._outputs = outputs or RunningOutputs()
+        self._reads = GroupedRequests(self._read, max_requests=_MAX_READ, gap=0)
+
+    async def body(
+        self, project: UUID, wanted_id: UUID, include: Collection[str] = ()
+    ) -> bytes | None:
+        """The Response object as JSON; None if the project may not see the response. `include`:
+        values of this request, in addition to those of the create."""
+        shown = _INCOMPLETE
+        while not shown.is_complete:
+            shown = await self._reads.submit(_Get(project, wanted_id, include))
+        return shown.body
+
+    async def _read(self, gets: list[_Get]) -> list[_Shown]:
+        """Answers these GETs with one statement."""
+        keys = list(dict.fromkeys((get.project, get.id) for get in gets))
+        outputs = [self._outputs.find(wanted_id) for _, wanted_id in keys]
+        known = [output.known for output in outputs]
+        rows = await fetch_idempotent(self._pool, SHOWN_RESPONSES, _values(keys, known))
+        shown: dict[tuple[UUID, UUID], _ShownRow] = {}
+        for row in rows:
+            place = row.place - 1
+            shown[keys[place]] = self._show(row, outputs[place], known[place])
+        return [
+            shown[get.project, get.id].encode(get.include)
+            if (get.project, get.id) in shown
+            else _NOT_FOUND
+            for get in gets
+        ]
+
+    def _show(self, row: ShownResponseRow, output: RunningOutput, known: KnownPart) -> "_ShownRow":
+        if row.status != Status.IN_PROGRESS:
+            self._outputs.forget(row.id)
+            return _ShownRow(row, row.items or [])
+        # Another batch may have folded more in the meantime.
+        is_complete = output.known is known and output.add(row)
+        self._outputs.keep(row.id, output)
+        return _ShownRow(row, output.items() if is_complete else None)
+
+
+class _ShownRow:
+    """A response as one statement has read it. Equal GETs share its JSON."""
+
+    def __init__(self, row: ResponseRow, items: list[Item] | None) -> None:
+        """`items`: the output; None if there is more to read."""
+        self._row = row
+        self._items = items
+        self._encoded: dict[frozenset[str], _Shown] = {}
+
+    def encode(self, include: Collection[str]) -> _Shown:
+        if self._items is None:
+            return _INCOMPLETE
+        key = frozenset(include)
+        if key not in self._encoded:
+            body = shown_object(self._row, self._items, include)
+            self._encoded[key] = _Shown(body=orjson.dumps(body))
+        return self._encoded[key]
+
+
+def _values(keys: Sequence[tuple[UUID, UUID]], known: Sequence[KnownPart]) -> dict[str, object]:
+    return {
+        "projects": Uuids([project for project, _ in keys]),
+        "ids": Uuids([wanted_id for _, wanted_id in keys]),
+        "attempts": Ints([part.attempt for part in known]),
+        "workers": Uuids([part.worker for part in known]),
+        "checkpoints": Ints([part.checkpoint for part in known]),
+        "numbers": Ints([part.number for part in known]),
+        "batches": Bigints([part.batch for part in known]),
+        **PAGE_LIMITS,
+    }
+
+
+def shown_object(
+    row: ResponseRow, items: list[Item], include: Collection[str] = ()
+) -> dict[str, Any]:
+    """The Response object with this output. `include`: as for `ShownResponses.body`."""
+    visible = filter_items(items, {*include, *row.parameters.get("include", ())})
+    return response_object(facts_from_row(row), visible)
+
+
+def facts_from_row(row: ResponseRow) -> ResponseFacts:
+    """The facts of a row. Clients see a foreground response in the queue as `in_progress`."""
+    previous, conversation = row.previous_response_id, row.conversation_id
+    hidden = row.status == Status.QUEUED and not row.background
+    return ResponseFacts(
+        id=response_id(row.id),
+        created_at=row.created_at,
+        status=Status.IN_PROGRESS.value if hidden else row.status,
+        model=row.model,
+        parameters=row.parameters,
+        background=row.background,
+        store=row.store,
+        previous_response_id=response_id(previous) if previous is not None else None,
+        conversation_id=conversation_id(conversation) if conversation is not None else None,
+        usage=row.usage,
+        error=row.error,
+        incomplete_reason=row.reason,
+        completed_at=row.completed_at,
+        service_tier=row.service_tier,
+    )

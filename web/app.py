@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from models.config.settings import Settings
 from models.errors import MethodNotAllowed
@@ -17,7 +17,7 @@ from models.hosts import is_loopback
 from models.ids import new_item_id
 from web import gauges, openapi
 from web.counters import HTTP_RESPONSES
-from web.http import errors
+from web.http import direct, errors
 from web.http.auth import Project
 from web.routes import (
     chat,
@@ -63,6 +63,25 @@ class Application(FastAPI):
         self.settings = settings
         self.listen_host = host
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request or WebSocket; or starts and stops the application ("lifespan")."""
+        if scope["type"] == "lifespan":
+            await super().__call__(scope, receive, send)
+            return
+        send = _with_request_id(send)
+        call = (
+            responses.direct_call(scope["method"], scope["path"])
+            if scope["type"] == "http"
+            else None
+        )
+        if call is None:
+            await super().__call__(scope, receive, send)
+            return
+        scope["app"] = self
+        request = Request(scope, receive, send)
+        response = await direct.respond(call, request)
+        await response(scope, receive, send)
+
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document, built at the first call."""
         if self.openapi_schema is None:
@@ -78,7 +97,6 @@ def create_app(settings: Settings, host: str = "127.0.0.1") -> Application:
         app.include_router(module.router)
     app.add_api_route("/v1/{rest:path}", _unmatched_path, methods=_METHODS, include_in_schema=False)
     app.add_api_websocket_route("/v1/{rest:path}", websocket.unmatched_path)
-    app.add_middleware(RequestIdMiddleware)
     return app
 
 
@@ -118,22 +136,15 @@ _RESPONSE_START_TYPES = ("http.response.start", "websocket.accept", "websocket.h
 """The messages that carry response headers. An accepted WebSocket has the status 101."""
 
 
-class RequestIdMiddleware:
-    """Adds `x-request-id` to every response and counts it. Official clients show it in errors."""
+def _with_request_id(send: Send) -> Send:
+    """`send` that adds `x-request-id` to the response and counts it. Official clients show the id
+    in errors."""
+    request_id = new_item_id("req").encode()
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    async def send_with_id(message: Message) -> None:
+        if message["type"] in _RESPONSE_START_TYPES:
+            HTTP_RESPONSES.labels(message.get("status", 101)).inc()
+            message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id)]
+        await send(message)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
-        request_id = new_item_id("req").encode()
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] in _RESPONSE_START_TYPES:
-                HTTP_RESPONSES.labels(message.get("status", 101)).inc()
-                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id)]
-            await send(message)
-
-        await self._app(scope, receive, send_with_id)
+    return send_with_id

@@ -53,6 +53,12 @@ def error_response(error: ApiError) -> Response:
     return json_response(error.body(), status=error.status, headers=headers)
 
 
+async def response_to(request: Request, error: Exception) -> Response:
+    """The response to an error that a route has raised."""
+    on_error = _on_api_error if isinstance(error, ApiError) else _on_other_error
+    return await on_error(request, error)
+
+
 def unknown_url(connection: HTTPConnection) -> NotFound:
     """The error for a URL without a route."""
     return NotFound(

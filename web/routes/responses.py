@@ -1,7 +1,9 @@
 """/v1/responses."""
 
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +15,7 @@ from models import ids
 from models.errors import ApiError, InvalidRequest
 from web.http.auth import Project
 from web.http.body import read_json
+from web.http.direct import DirectCall
 from web.http.json_responses import json_response
 from web.http.params import boolean, integer, paging, parse_include
 from web.responses.create import AcceptedResponse
@@ -24,7 +27,19 @@ from web.stream.sse import sse_response
 
 router = APIRouter(prefix="/v1/responses")
 
+_RESPONSE_PATH = re.compile(f"{router.prefix}/{ids.RESPONSE_ID_PATTERN}")
+
 EVENT_NUMBERS = {"minimum": 0, "maximum": 2**31 - 1}
+
+
+def direct_call(method: str, path: str) -> DirectCall | None:
+    """The call of one of the routes that are called most (web/http/direct.py); None: it is a
+    request for another one."""
+    if method == "POST" and path == router.prefix:
+        return create
+    if method == "GET" and _RESPONSE_PATH.fullmatch(path):
+        return partial(retrieve, path.rpartition("/")[2])
+    return None
 
 
 @router.post("")

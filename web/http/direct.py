@@ -1,0 +1,27 @@
+"""Routes that are called without the layers that FastAPI puts around each route.
+
+FastAPI compares the path with each route, opens three exit stacks and resolves the dependencies. So
+the routes that are called most are looked up first, and called with what they need. They are
+registered with FastAPI like all others: it describes them, and answers every request that is not
+exactly one of theirs (docs/adr/0029-hot-routes-are-called-directly.md).
+"""
+
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from web.http import errors
+from web.http.auth import authenticate
+
+DirectCall = Callable[[Request, UUID], Awaitable[Response]]
+"""A route's function, called with the request and the project of its key."""
+
+
+async def respond(call: DirectCall, request: Request) -> Response:
+    """The response of a route, or that of the error it raises, as FastAPI would give it."""
+    try:
+        return await call(request, await authenticate(request))
+    except Exception as error:  # noqa: BLE001  (every error becomes a response)
+        return await errors.response_to(request, error)

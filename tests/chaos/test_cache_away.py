@@ -120,5 +120,5 @@ async def test_the_answer_of_a_response_that_was_deleted_at_its_end_does_not_sta
         assert (answer.headers["x-cache"], answer.body["output_text"]) == ("miss", "new")
 
 
-COMPLETE = fragment(end.END_TOGETHER, "SET status = given.status")
+COMPLETE = fragment(end.END_TOGETHER, "SET status = owned.status")
 CACHE_KEY = b"cache:"

@@ -45,7 +45,7 @@ from tests.support.sql import run_sql
 from tests.support.stack import RUNNING_STACKS, Databases, Service, Stack, SuiteSettings, stack
 from tests.support.worker_rows import SeededDatabase, insert_values, settings_for
 
-END_TOGETHER = fragment(end_queries.END_TOGETHER, "SET status = given.status")
+END_TOGETHER = fragment(end_queries.END_TOGETHER, "SET status = owned.status")
 
 # --- one statement at a time ---
 

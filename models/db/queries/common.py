@@ -62,6 +62,23 @@ answered with 503 does not run before it is voided (I9). A dead web process can 
 more, and what it accepted must run (I1). The second is for a clock of the database that is set
 back. Null: a process of the previous release, which voids such creates before it renews its lease."""
 
+
+def locked_responses(given: str) -> str:
+    """Joins to `given`, a source of rows with unique ids, the responses `r` with these ids: locked,
+    in id order, without those that another transaction has locked.
+
+    They are selected by their ids alone, and only then compared with other conditions: `OFFSET 0`
+    keeps these out. Otherwise Postgres may plan, while few responses are open, to read the index of
+    all open ones, and keep that plan when there are ten thousand.
+
+    A parameter in `given` is written `(SELECT :name)`. Otherwise its length is known to a plan that
+    is made for this one execution, which then looks cheaper than a plan that is kept, and Postgres
+    plans the statement each time.
+    """
+    return f"""(SELECT * FROM {given} ORDER BY id) given CROSS JOIN LATERAL (
+                    SELECT r.* FROM responses r WHERE r.id = given.id OFFSET 0 FOR NO KEY UPDATE OF r SKIP LOCKED) r"""
+
+
 INSERT_INTO_LOG = "INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)"
 
 

@@ -8,6 +8,7 @@ from models.db.queries.common import (
     FENCE,
     INSERT_INTO_LOG,
     insert_items,
+    locked_responses,
     sql_list,
 )
 from models.db.queries.run import INSERT_TAIL, OWNED, insert_output
@@ -58,44 +59,38 @@ No row: see OWNERSHIP_STATE. A recorded cancel permits only the ending `cancelle
 
 _MAY_BECOME_ANY = sql_list(set.intersection(*(set(sources_of(status)) for status in TERMINAL)))
 """The statuses that every terminal status may follow."""
+_OWNED_BY_ATTEMPT = (
+    f"r.worker = me.id AND r.attempt = given.attempt AND r.status IN {_MAY_BECOME_ANY}"
+)
+_NOT_CANCELLED = f"(r.cancel_requested_at IS NULL OR given.status = '{Status.CANCELLED}')"
+_INSERT_OUTPUTS = insert_items(
+    "updated",
+    response="updated.id",
+    direction="output",
+    items="updated.items",
+    position="updated.position",
+    on_conflict="ON CONFLICT DO NOTHING",
+)
 
 END_TOGETHER = column(
     f"""
     WITH {FENCE},
-         given AS MATERIALIZED (
+         given AS (
              SELECT * FROM ROWS FROM (
                  jsonb_to_recordset(CAST(:endings AS jsonb)) AS (
                      id uuid, attempt int, status text, turns int, usage jsonb, error jsonb, upstream text, service_tier text, reason text, failure jsonb,
                      unanswered_calls text[], completed_at bigint, position int, items jsonb, first int, last int),
-                 unnest(CAST(:frames AS bytea[]))
+                 unnest((SELECT CAST(:frames AS bytea[])))
              ) AS t (id, attempt, status, turns, usage, error, upstream, service_tier, reason, failure, unanswered_calls, completed_at, position, items, first, last, frames)),
-         owned AS MATERIALIZED (SELECT r.id FROM me CROSS JOIN given JOIN responses r ON r.id = given.id
-                                WHERE r.id = ANY(ARRAY(SELECT id FROM given)) AND r.worker = me.id AND r.attempt = given.attempt AND r.status IN {
-        _MAY_BECOME_ANY
-    }
-                                  AND (r.cancel_requested_at IS NULL OR given.status = '{
-        Status.CANCELLED
-    }') AND r.conversation_id IS NULL
-                                ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED),
-         updated AS (UPDATE responses r SET status = given.status, worker = NULL, turns = r.turns + given.turns, usage = given.usage, error = given.error,
-                            upstream = coalesce(given.upstream, r.upstream), service_tier = given.service_tier, reason = given.reason, failure = given.failure,
-                            unanswered_calls = given.unanswered_calls, completed_at = to_timestamp(given.completed_at), expires_at = {
-        EXPIRES_AT_END
-    }
-                     FROM owned JOIN given USING (id) WHERE r.id = owned.id
-                     RETURNING r.id, given.attempt, given.first, given.last, given.frames, given.position, given.items),
-         logged AS ({INSERT_INTO_LOG}
-                    SELECT id, first, last, attempt, frames FROM updated WHERE first <= last ON CONFLICT DO NOTHING),
-         stored AS ({
-        insert_items(
-            "updated",
-            response="updated.id",
-            direction="output",
-            items="updated.items",
-            position="updated.position",
-            on_conflict="ON CONFLICT DO NOTHING",
-        )
-    }),
+         owned AS MATERIALIZED (SELECT given.* FROM me CROSS JOIN {locked_responses("given")}
+                                WHERE {_OWNED_BY_ATTEMPT} AND {_NOT_CANCELLED} AND r.conversation_id IS NULL),
+         updated AS (UPDATE responses r SET status = owned.status, worker = NULL, turns = r.turns + owned.turns, usage = owned.usage, error = owned.error,
+                            upstream = coalesce(owned.upstream, r.upstream), service_tier = owned.service_tier, reason = owned.reason, failure = owned.failure,
+                            unanswered_calls = owned.unanswered_calls, completed_at = to_timestamp(owned.completed_at), expires_at = {EXPIRES_AT_END}
+                     FROM owned WHERE r.id = owned.id
+                     RETURNING r.id, owned.attempt, owned.first, owned.last, owned.frames, owned.position, owned.items),
+         logged AS ({INSERT_INTO_LOG} SELECT id, first, last, attempt, frames FROM updated WHERE first <= last ON CONFLICT DO NOTHING),
+         stored AS ({_INSERT_OUTPUTS}),
          deleted_secrets AS (DELETE FROM job_secrets s USING updated WHERE s.response_id = updated.id)
     SELECT id FROM updated
     """,
@@ -103,8 +98,6 @@ END_TOGETHER = column(
 )
 """The endings of several responses that this worker runs, in one transaction: END for those that
 are in no conversation and whose stored items have not changed. `frames`: the tail of each ending.
-The array of ids makes Postgres look them up in the primary key; it would else read the responses of
-all workers.
 A response without a row has not ended by this: another transaction has locked it, or what END says.
 Its ending is then sent alone."""
 

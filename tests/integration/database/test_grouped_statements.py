@@ -177,3 +177,21 @@ async def test_endings_of_a_worker_that_was_declared_dead_change_nothing(
     for claim in claims:
         assert (await database.response_row(claim.id))["status"] == "in_progress"
         assert await database.log_ranges(claim.id) == [(0, 1, 0)]
+
+
+async def test_claims_and_endings_are_not_planned_each_time(database: SeededDatabase) -> None:
+    async with open_pool(settings_for(database.dsn), "plans", 1) as pool:
+        worker = DatabaseWorker(pool, settings_for(database.dsn))
+        await database.register(worker)
+        # psycopg prepares from the sixth execution on; Postgres keeps a plan five later.
+        for _ in range(14):
+            [claim] = await _take_all(worker, [await database.create_response()])
+            await worker.ownership.end(claim, ending(Status.COMPLETED, 2, 4))
+        kept = await run_sql(
+            pool,
+            "SELECT generic_plans FROM pg_prepared_statements"
+            " WHERE statement LIKE %(lock)s AND generic_plans + custom_plans >= 5",
+            {"lock": "%FOR NO KEY UPDATE OF r SKIP LOCKED%"},
+        )
+    assert len(kept) == 2
+    assert all(row["generic_plans"] > 0 for row in kept)

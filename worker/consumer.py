@@ -1,4 +1,4 @@
-"""Celery's consumer, whose messages are read in the pool's event loop (ADR 0027).
+"""Celery's consumer, whose messages are read in the pool's event loop (ADR 0030).
 
 Celery connects to the broker, declares the queues, decodes each message and stops consuming. Only
 the loop that waits for messages is replaced. Celery's own loop reads in its thread, which gets

@@ -1,22 +1,16 @@
-"""Reads the messages that wake this worker, in the pool's event loop (ADR 0027)."""
+"""Reads the messages that wake this worker, in the pool's event loop (ADR 0030)."""
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import structlog
 from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection
 
 from models.config.settings import Settings
-from models.redis.client import (
-    REDIS_ERRORS,
-    REDIS_TIMEOUT,
-    close_connection,
-    open_connection,
-    redis_client,
-)
+from models.deadlines import IdleTimeout
+from models.redis.client import REDIS_ERRORS, REDIS_TIMEOUT, redis_client
+from models.redis.raw_connection import RawConnection, pack
 
 logger = structlog.get_logger()
 
@@ -108,27 +102,31 @@ class _QueueReader:
                     await self._redis.client_unblock(self._client_id)
 
     async def _read(self) -> None:
+        """Reads until `stop`. Raises what REDIS_ERRORS names, TimeoutError if a reply is late."""
+        pop = pack(b"BRPOP", self._queue.encode(), b"%d" % _POP_SECONDS)
         connection = await self._connect()
-        pop = connection.pack_command("BRPOP", self._queue, _POP_SECONDS)
+        loop, reply_timeout = asyncio.get_running_loop(), IdleTimeout()
         try:
-            while await self._has_slot():
-                async with asyncio.timeout(_LATE):
-                    await connection.send_packed_command(pop, check_health=False)
-                    reply = await connection.read_response()
-                if reply is not None:
-                    self._deliver(self._queue, cast("list[bytes]", reply)[1])
+            with reply_timeout.extend():
+                while await self._has_slot():
+                    reply_timeout.set_deadline(loop.time() + _LATE)
+                    connection.write([pop])
+                    [reply] = await connection.read()
+                    reply_timeout.pause()
+                    if reply is not None:
+                        self._deliver(self._queue, reply[1])
         finally:
             self._client_id = None
-            await close_connection(connection)
+            await connection.abort()
 
-    async def _connect(self) -> AbstractConnection:
+    async def _connect(self) -> RawConnection:
         async with asyncio.timeout(REDIS_TIMEOUT):
-            connection = await open_connection(self._redis)
+            connection = await RawConnection.open(self._redis)
             try:
-                await connection.send_command("CLIENT", "ID")
-                self._client_id = cast("int", await connection.read_response())
+                connection.write([pack(b"CLIENT", b"ID")])
+                [self._client_id] = await connection.read()
             except BaseException:
-                await close_connection(connection)
+                await connection.abort()
                 raise
         return connection
 

@@ -1,12 +1,10 @@
 """Clients of Redis, or of the primary that Sentinel names, and the options of their connections."""
 
-import contextlib
 import socket
 from typing import Any
 from urllib.parse import quote
 
 from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
@@ -73,30 +71,6 @@ def connect_redis(settings: Settings, name: str, timeout: float | None, **option
     )
     client: Redis = sentinel.master_for(address.master, redis_class=_SentinelRedis)
     return client
-
-
-async def open_connection(client: Redis) -> AbstractConnection:
-    """A connection of its own for commands that the caller packs, sends and awaits one by one.
-    The client's methods cost several times as much. Sets no time limit.
-
-    Raises what REDIS_ERRORS names.
-    """
-    connection: AbstractConnection = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
-    try:
-        await connection.connect()  # type: ignore[no-untyped-call]
-    except BaseException:
-        await close_connection(connection)
-        raise
-    return connection
-
-
-async def close_connection(connection: AbstractConnection) -> None:
-    """Ends a connection of `open_connection` at once."""
-    if (writer := connection._writer) is not None:  # noqa: SLF001
-        # `close` would wait forever for a hung Redis to read what is buffered.
-        writer.transport.abort()
-    with contextlib.suppress(*REDIS_ERRORS):
-        await connection.disconnect(nowait=True)
 
 
 def broker_of(settings: Settings) -> tuple[str, dict[str, Any]]:

@@ -65,10 +65,14 @@ def main() -> int:
         profiler = PySpy(arguments.profile) if arguments.profile else NoProfiler()
     except NoPySpy as error:
         parser.error(str(error))
-    machine = baseline.this_machine()
-    print(f"{machine.to_text()}; load average {os.getloadavg()[0]:.1f}\n{HEADING}", flush=True)
+    machine, last = baseline.this_machine(), baseline.read()
+    print(f"{machine.to_text()}; load average {os.getloadavg()[0]:.1f}")
+    if last is not None:
+        print(f"last release: {last.to_text()}")
+    print(HEADING, flush=True)
     names = arguments.names or list(BENCHMARKS)
-    rows = uvloop.run(_run(names, load, profiler, baseline.read()))
+    last_rows = {row.name: row for row in last.rows} if last is not None else {}
+    rows = uvloop.run(_run(names, load, profiler, last_rows))
     if arguments.json is not None:
         text = json.dumps([row.to_json() for row in rows], indent=1)
         arguments.json.write_text(f"{text}\n")

@@ -72,16 +72,33 @@ def _fdatasync_ms() -> float:
     return statistics.median(milliseconds)
 
 
-def read(path: Path = BASELINE) -> dict[str, PastRow]:
-    """The rows of the last release by name; empty if there is no baseline."""
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A full run of the last release."""
+
+    version: str
+    date: str
+    command: str
+    machine: Machine
+    rows: tuple[PastRow, ...]
+
+    def to_text(self) -> str:
+        """Which release it was, and where and how it was measured, on one line."""
+        return f"{self.version}, {self.date}, `{self.command}` on {self.machine.to_text()}"
+
+
+def read(path: Path = BASELINE) -> Baseline | None:
+    """The run of the last release; None if there is none."""
     if not path.exists():
-        return {}
-    rows = [PastRow.from_json(row) for row in json.loads(path.read_text())["rows"]]
-    return {row.name: row for row in rows}
+        return None
+    content = json.loads(path.read_text())
+    machine = Machine(**content.pop("machine"))
+    rows = tuple(PastRow.from_json(row) for row in content.pop("rows"))
+    return Baseline(machine=machine, rows=rows, **content)
 
 
 def write(rows: Iterable[Row], machine: Machine, command: str, path: Path = BASELINE) -> None:
-    """Replaces the baseline by these rows."""
+    """Replaces the run of the last release by this one."""
     content: Mapping[str, object] = {
         "version": metadata.version("backburner"),
         "date": datetime.now(UTC).date().isoformat(),

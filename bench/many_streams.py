@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.bodies import body
+from bench.bodies import SHORT, body
 from bench.deltas import DeltaReader
 from bench.figures import Goal, Row
 from bench.load import Load
 from bench.paced_upstream import model
 from bench.profiling import Profiler
-from bench.rates import percentile, repeat
+from bench.rates import percentile, repeat, repeat_for
 from bench.short_responses import background
 from bench.system import SideBySide, System, run_measurements
 
@@ -27,6 +27,8 @@ JOB_OVERHEAD = 1.5
 """Seconds by which many jobs together may end later than one alone."""
 WARM_UP = 30
 """Streams that begin before those that are measured."""
+STEADY = 100
+"""Streams that run while many responses are created."""
 RELAY_INTERVAL = 0.05
 """Seconds between two deltas of a stream that is relayed."""
 POSTED_TOGETHER = 20
@@ -34,7 +36,8 @@ POSTED_TOGETHER = 20
 
 def run(folder: Path, load: Load, profiler: Profiler) -> AsyncIterator[Row]:
     """Bursts of streams, their lag, the relay at several rates, and many jobs at once."""
-    return run_measurements((bursts, lags, relays, jobs), folder, load, profiler)
+    measurements = (bursts, lags, lag_beside_creates, relays, jobs)
+    return run_measurements(measurements, folder, load, profiler)
 
 
 async def bursts(systems: SideBySide, load: Load) -> list[Row]:
@@ -79,6 +82,35 @@ async def lags(systems: SideBySide, load: Load) -> list[Row]:
         name = f"lag while {streams} streams begin and run (p99)"
         rows.append(Row(name, p99[1], "ms", Goal(MAX_LAG), p99[0]))
     return rows
+
+
+async def lag_beside_creates(systems: SideBySide, load: Load) -> list[Row]:
+    """How late deltas of running streams are while many short responses are created and run."""
+    plan = model(round((load.seconds + 20) * 10), 0.1)
+    p99, rates = [], []
+    for system in (systems.raw, systems.ours):
+        async with open_streams(system, STEADY, plan, at_once=False) as opened:
+            await opened.until_begun()
+            before = [len(reader.lags) for reader in opened.readers]
+            create = background(system, SHORT)
+            rates.append(await repeat_for(create, load.seconds / 2, load.concurrency))
+            found = [
+                lag
+                for reader, start in zip(opened.readers, before, strict=True)
+                for lag in reader.lags[start:]
+            ]
+        await systems.until_idle()
+        p99.append(percentile(found, 99) * 1000)
+    return [
+        Row(
+            f"lag of {STEADY} streams beside creates, c={load.concurrency} (p99)",
+            p99[1],
+            "ms",
+            Goal(MAX_LAG),
+            p99[0],
+            details=f"{rates[1]:.0f} creates/s, raw chain {rates[0]:.0f}/s",
+        )
+    ]
 
 
 async def relays(systems: SideBySide, load: Load) -> list[Row]:

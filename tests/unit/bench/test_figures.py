@@ -37,10 +37,15 @@ def test_only_a_ratio_is_compared_with_the_last_release() -> None:
 
 def test_a_baseline_that_was_written_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
-    assert baseline.read(path) == {}
+    assert baseline.read(path) is None
     rows = [Row("create", 6.0, "ms", RATIO, 2.0), Row("stored", 7.5, "KiB")]
-    baseline.write(rows, baseline.this_machine(), "./dev bench", path)
-    assert baseline.read(path) == {
-        "create": PastRow("create", 6.0, "ms", 3.0),
-        "stored": PastRow("stored", 7.5, "KiB", None),
-    }
+    machine = baseline.this_machine()
+    baseline.write(rows, machine, "./dev bench", path)
+    last = baseline.read(path)
+    assert last is not None
+    assert last.machine == machine
+    assert last.command == "./dev bench"
+    assert last.rows == (
+        PastRow("create", 6.0, "ms", 3.0),
+        PastRow("stored", 7.5, "KiB", None),
+    )

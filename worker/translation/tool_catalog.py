@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from models.wire.events import Item
+from models.wire.item_types import ADDS_TOOLS
 from models.wire.tools import CallableTool, CallTarget, added_tools, callable_tools, match_choice
 from worker.translation.items.built_in_tools import BUILT_IN_TOOLS
 from worker.translation.items.citations import citation_sources
@@ -94,14 +95,15 @@ def build_tool_catalog(
     tool that is loaded on demand (`defer_loading`) is not offered while a tool search can load it,
     unless the choice names it. Of two tools with the same name the later one counts.
     """
+    adding_items = [item for item in history if item["type"] in ADDS_TOOLS]
     client_tools = {
         _override_key(tool.target): tool
-        for tool in callable_tools([*parameters.get("tools", ()), *added_tools(history)])
+        for tool in callable_tools([*parameters.get("tools", ()), *added_tools(adding_items)])
     }
     loaded = {
         id(callable_tool.tool)
         for callable_tool in callable_tools(
-            added_tools(item for item in history if item["type"] == "tool_search_output")
+            added_tools(item for item in adding_items if item["type"] == "tool_search_output")
         )
     }
     names = function_names((tool.target for tool in client_tools.values()), server_functions)

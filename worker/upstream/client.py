@@ -68,6 +68,8 @@ class UpstreamCall:
         self._body = body
         self._native = native
         self._limits = limits
+        self._gap = limits.token_gap.total_seconds()
+        """Seconds until the next event with output is due."""
         # The last event of a native upstream repeats the whole output.
         self._splitter = SseSplitter(
             limit=max(_EVENT_LIMIT, limits.output) if native else _EVENT_LIMIT
@@ -106,7 +108,7 @@ class UpstreamCall:
                     yield events
                     has_progress = self._note_progress(events)
                     now = loop.time()
-                    deadline = now + self._gap() if has_progress else deadline + now - paused_at
+                    deadline = now + self._gap if has_progress else deadline + now - paused_at
                     idle_timeout.set_deadline(min(turn_end, deadline))
                 if failure is not None:
                     raise failure
@@ -141,18 +143,15 @@ class UpstreamCall:
         except UpstreamFailed as failure:
             raise redacted(failure, self._sender.credential) from failure.__cause__
 
-    def _gap(self) -> float:
-        """Seconds until the next event with output is due."""
-        gap = self._limits.token_gap.total_seconds()
-        return min(gap, _FINAL_GAP) if self._finished else gap
-
     def _note_progress(self, events: list[StreamEvent]) -> bool:
         """Whether these events have output. Many servers send empty ones to keep the connection
         open."""
         has_output = False
         for event in events:
             has_output = has_output or event.has_output
-            self._finished = self._finished or event.is_last
+            if event.is_last:
+                self._finished = True
+                self._gap = min(self._gap, _FINAL_GAP)
         self._has_output |= has_output
         return has_output
 

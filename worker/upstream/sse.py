@@ -43,6 +43,17 @@ class SseSplitter:
         limit."""
         if self.done or not data:
             return []
+        if (
+            # Almost every read is one event that is an object.
+            data.startswith(b"data: {")
+            and data.find(b"\n") == len(data) - 2
+            and data.endswith(b"}\n\n")
+            and not (self._line or self._data or self._after_cr)
+            and b"\r" not in data
+            and len(data) <= self._limit
+        ):
+            self._is_stream = True
+            return [data[6:-2]]
         payloads = self._whole_events(data)
         if payloads is None:
             payloads = self._read_lines(data)
@@ -76,9 +87,7 @@ class SseSplitter:
             return None
         if len(data) > self._limit:
             return None
-        events = (
-            [data[6:-2]] if data.find(b"\n") == len(data) - 2 else data[6:-2].split(b"\n\ndata: ")
-        )
+        events = data[6:-2].split(b"\n\ndata: ")
         return events if data.count(b"\n") == 2 * len(events) and b"" not in events else None
 
     def _until_done(self, payloads: list[bytes]) -> list[bytes]:

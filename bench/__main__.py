@@ -10,13 +10,24 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import uvloop
 
-from bench import baseline, chains, creates, footprint, many_streams, one_response, recovery
+from bench import (
+    baseline,
+    chains,
+    creates,
+    fleet,
+    footprint,
+    many_streams,
+    one_response,
+    open_responses,
+    recovery,
+    scale_out,
+)
 from bench.figures import HEADING, PastRow, Row, to_text
 from bench.load import FULL, QUICK, Load
 from bench.profiling import NoProfiler, NoPySpy, Profiler, PySpy
@@ -38,6 +49,13 @@ BENCHMARKS: dict[str, Benchmark] = {
     "recovery": recovery.run,
 }
 """The benchmarks by name; each starts its own deployment."""
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "soak": soak,
+    "fleet": fleet.main,
+    "open": open_responses.main,
+    "scale-out": scale_out.main,
+}
+"""Benchmarks with options of their own, which a run of all benchmarks leaves out."""
 SIZES = (
     "samples",
     "responses",
@@ -54,8 +72,8 @@ LISTS = {"streams": "streams", "lag_streams": "lag-streams", "rates": "rate"}
 
 def main() -> int:
     """Runs the benchmarks. Returns 0 if every goal is met, 1 if one is missed."""
-    if sys.argv[1:2] == ["soak"]:
-        return soak(sys.argv[2:])
+    if sys.argv[1:] and sys.argv[1] in COMMANDS:
+        return COMMANDS[sys.argv[1]](sys.argv[2:])
     parser = _parser()
     arguments = parser.parse_args()
     load = _load(arguments)
@@ -87,7 +105,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="./dev bench",
         description="Start deployments and measure them, beside a chain without guarantees.",
-        epilog="`./dev bench soak --help`: hours of mixed load.",
+        epilog="With options of their own (--help lists them): soak, hours of mixed load; fleet, "
+        "the servers of a simulated fleet; open, many responses that wait; scale-out, two "
+        "processes of each kind against one.",
     )
     parser.add_argument(
         "names",

@@ -22,7 +22,7 @@ import uvloop
 
 CALL = "call"
 """The model that calls a tool."""
-_PLAN = re.compile(r"(\d+)x([\d.]+)\+([\d.]+)")
+PLAN = re.compile(r"(\d+)x([\d.]+)\+([\d.]+)")
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _CHUNK = (
     b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":0,"model":"m",'
@@ -116,7 +116,7 @@ class _Server(asyncio.Protocol):
         if request["model"] == CALL:
             self._transport.write(_HEAD + _chunk(_call_or_text(request)) + b"0\r\n\r\n")
             return
-        plan = _PLAN.fullmatch(request["model"])
+        plan = PLAN.fullmatch(request["model"])
         assert plan is not None
         deltas, interval, delay = int(plan[1]), float(plan[2]), float(plan[3])
         if not interval and not delay:

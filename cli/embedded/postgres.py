@@ -37,9 +37,12 @@ class Postgres(ServerProcess):
     stop_signal = signal.SIGINT
     death_signal = signal.SIGINT
 
-    def __init__(self, data: Path, logs: Path, *, port: int, password: str) -> None:
+    def __init__(
+        self, data: Path, logs: Path, *, port: int, password: str, max_connections: int = 200
+    ) -> None:
         """`data` is the cluster's folder, made if missing; `postgres.log` is written to `logs`."""
         super().__init__("postgres", logs.resolve() / "postgres.log")
+        self._max_connections = max_connections
         self.user = user_to_drop_to()
         self.port = port
         self.password = password
@@ -66,7 +69,7 @@ class Postgres(ServerProcess):
             *("-c", f"port={self.port}"),
             *("-c", "listen_addresses=127.0.0.1"),
             *("-c", "unix_socket_directories="),
-            *("-c", "max_connections=200"),
+            *("-c", f"max_connections={self._max_connections}"),
             *("-c", "timezone=UTC"),
             *("-c", "log_timezone=UTC"),
             *("-c", "log_line_prefix=%m [%p] %a "),

@@ -16,8 +16,9 @@ import pytest
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
-from models.db.arrays import Byteas, Ints, Uuids
-from models.db.database import Json, Jsonb
+from models.db.arrays import Bigints, Byteas, Ints, Uuids
+from models.db.database import Jsonb
+from models.db.queries.create import NewRow, insert_values
 from models.ids import new_uuid
 from tests.support.many_responses import fill
 from tests.support.stack import Databases
@@ -192,7 +193,7 @@ _OF_RUNNING = [
     "read.OUTPUT_ITEMS",
     "read.OWNERS",
     "read.RESPONSE",
-    "read.RUNNING_RESPONSE",
+    "read.SHOWN_RESPONSES",
     "read.UNDELETED_RESPONSE",
     "read.VISIBLE_RESPONSE",
     "retention.DELETABLE",
@@ -249,14 +250,13 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
     responses of one worker, of which there are many.
     """
     common = _common_values(database)
-    new = {"id": new_uuid(), "conversation": database.conversation}
     arrays = {"frames": Byteas([b"frame"] * 2)}
     cases = {
         **dict.fromkeys(_OF_RUNNING, common),
         **{name: common | {"ids": Uuids(database.orphans)} for name in _OF_ORPHANS},
         **{name: common | {"id": database.ended[0]} for name in _OF_ENDED},
         **{name: common | {"ids": Uuids(database.hidden)} for name in _OF_HIDDEN},
-        **dict.fromkeys(_OF_NEW, common | new),
+        **{name: _new_response(database, name) for name in _OF_NEW},
         **{name: common | {"id": database.conversation} for name in _OF_CONVERSATION},
         "claim.CLAIM_UNOWNED_TOGETHER": common | {"ids": Uuids(database.queued)},
         "end.END_TOGETHER": common | arrays | {"endings": Jsonb(_endings(database))},
@@ -268,11 +268,40 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
         cases[name] = cases[name] | arrays
     for name in ("read.INPUT_ITEMS[asc]", "conversations.PAGE[asc]"):
         cases[name] = cases[name] | {"after": None}
+    cases["read.SHOWN_RESPONSES"] = common | {
+        "workers": Uuids([database.owner] * 2),
+        "checkpoints": Ints([-1, -1]),
+        "batches": Bigints([0, 0]),
+        "projects": Uuids([database.project] * 2),
+    }
     cases["claim.UNFLUSHED_JOURNALS"] = common | {"previous": Uuids([database.owner] * 2)}
     cases["read.JOURNAL_BATCHES"] = common | {"last": 0}
     cases["retention.HIDE_EXPIRED"] = common | {"id": UUID(int=0)}
     cases["retention.DELETABLE"] = common | {"items": 2}
     return cases
+
+
+def _new_response(database: ManyResponses, name: str) -> dict[str, object]:
+    in_conversation = "IN_CONVERSATION" in name
+    row = NewRow(
+        id=new_uuid(),
+        project=database.project,
+        background=True,
+        store=True,
+        model="m",
+        parameters=b"{}",
+        conversation=database.conversation if in_conversation else None,
+        revision=0 if in_conversation else None,
+        created_at=1_800_000_000,
+        waiter=None,
+        items=b"[]",
+        last=1,
+        frames=b"frames",
+        key="new",
+        body_hash=b"hash",
+        key_seconds=600,
+    )
+    return insert_values([row], database.web, timedelta(days=30), timedelta(days=1))
 
 
 def _endings(database: ManyResponses) -> list[dict[str, object]]:
@@ -299,9 +328,9 @@ def _common_values(database: ManyResponses) -> dict[str, object]:
         **dict.fromkeys(("items", "calls", "changed"), "[]"),
         **dict.fromkeys(("me", "worker"), database.owner),
         **dict.fromkeys(("web", "waiter"), database.web),
-        **dict.fromkeys(("retention", "queue_wait", "lifetime", "wall_clock"), timedelta(hours=1)),
+        **dict.fromkeys(("lifetime", "wall_clock"), timedelta(hours=1)),
         **dict.fromkeys(("lease", "waiting", "interval"), timedelta(seconds=5)),
-        **dict.fromkeys(("background", "interactive", "store", "include_unstored"), True),
+        **dict.fromkeys(("background", "interactive", "include_unstored"), True),
         **dict.fromkeys(("attempts", "afters", "numbers"), ones),
         "quarantine": False,
         "unanswered_calls": list[str](),
@@ -312,9 +341,7 @@ def _common_values(database: ManyResponses) -> dict[str, object]:
         "firsts": Ints([10, 10]),
         "lasts": Ints([11, 11]),
         "frames": b"frame",
-        "parameters": Json({}),
         "item": "{}",
-        "model": "m",
         "key": "sdk:4",
         "body_hash": b"hash",
         "call_id": "call_1",
@@ -328,8 +355,7 @@ def _common_values(database: ManyResponses) -> dict[str, object]:
 
 
 _NULL = (
-    *("usage", "error", "reason", "failure", "service_tier", "upstream", "result", "previous"),
-    *("conversation", "traceparent", "key_id", "sealed", "cache_key", "cache_ttl"),
+    *("usage", "error", "reason", "failure", "service_tier", "upstream", "result", "conversation"),
 )
 _NUMBERS = {
     **dict.fromkeys(("attempt", "first_attempt", "turns", "next_output_index"), 1),
@@ -347,5 +373,4 @@ _NUMBERS = {
     "bytes": 100_000,
     "max_bytes": 100_000,
     "completed_at": 1_800_000_000,
-    "created_at": 1_800_000_000,
 }

@@ -1,0 +1,114 @@
+"""Workers and web processes of a simulated fleet: many of them in one process.
+
+All of their code is the product's, and so is their traffic to Postgres and Redis. Two things are
+left out, so that one process can be a fleet: the calls of upstreams, whose answers are made here by
+a plan, and HTTP.
+"""
+
+import asyncio
+import dataclasses
+from base64 import b64decode
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, cast
+from uuid import UUID
+
+import orjson
+
+from bench.paced_upstream import PLAN
+from models.config.routes import limits_of
+from models.config.settings import Settings
+from models.redis.channels import BACKGROUND, INTERACTIVE
+from worker.engine import Engine
+from worker.slots import slots_for
+from worker.upstream.chat_chunks import parse_chunk
+from worker.upstream.client import StreamEvent, Upstream, UpstreamCall
+from worker.upstream.gate import ConcurrencyLimiter
+from worker.upstream.upstreams import Candidate, Upstreams
+from worker.wakeups import WakeUps
+
+_DELTA = parse_chunk(
+    b'{"choices":[{"index":0,"delta":{"content":"some words "},"finish_reason":null}]}'
+)
+_LAST = parse_chunk(
+    b'{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],'
+    b'"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
+)
+
+
+class _PlannedCall:
+    """A call whose answer follows the plan in the model's name, as in bench/paced_upstream.py."""
+
+    done_seen = True
+
+    def __init__(self, model: str) -> None:
+        plan = PLAN.fullmatch(model)
+        assert plan is not None
+        self._deltas, self._interval, self._delay = int(plan[1]), float(plan[2]), float(plan[3])
+
+    async def chunks(self) -> AsyncGenerator[list[StreamEvent]]:
+        """The deltas at their times, then the end."""
+        due = asyncio.get_running_loop().time() + self._delay
+        if not self._interval:
+            await asyncio.sleep(self._delay)
+            yield [_DELTA] * self._deltas
+        else:
+            for _ in range(self._deltas):
+                await asyncio.sleep(due - asyncio.get_running_loop().time())
+                yield [_DELTA]
+                due += self._interval
+        yield [_LAST]
+
+
+class _PlannedUpstream(Upstream):
+    def call(self, body: dict[str, Any]) -> UpstreamCall:
+        return cast("UpstreamCall", _PlannedCall(body["model"]))
+
+
+class _PlannedUpstreams(Upstreams):
+    def __init__(self, settings: Settings, streams: int) -> None:
+        super().__init__(settings, streams)
+        upstream = _PlannedUpstream(
+            settings.upstream, limits_of(settings.limits, settings.upstream), streams
+        )
+        self._planned = upstream, ConcurrencyLimiter(settings.upstream, None)
+
+    def candidates(self, model: str) -> list[Candidate]:
+        return [Candidate(*self._planned, model)]
+
+
+class FleetWorker(Engine):
+    """A worker. Like the product's pool (worker/pool.py) it reads its queues beside the engine."""
+
+    def __init__(self, settings: Settings, streams: int) -> None:
+        super().__init__(settings, slots_for(streams), self._wake_readers)
+        self._wake_ups: WakeUps | None = None
+
+    async def start(self) -> None:
+        """As `Engine.start`, and takes messages from then on."""
+        await super().start()
+        upstreams = _PlannedUpstreams(self._settings, self._slots)
+        self._resources = dataclasses.replace(self._resources, upstreams=upstreams)
+        queues = (INTERACTIVE, BACKGROUND)
+        self._wake_ups = WakeUps(
+            self._settings, "fleet-queues", queues, self.free_for, self._deliver
+        )
+        self.start_side_task(self._wake_ups.run(), "wake-ups")
+
+    async def stop(self) -> None:
+        """As `Engine.stop`, after the last message."""
+        if self._wake_ups is not None:
+            await self._wake_ups.stop()
+        await super().stop()
+
+    def _wake_readers(self) -> None:
+        if self._wake_ups is not None:
+            self._wake_ups.on_capacity_changed()
+
+    def _deliver(self, queue: str, message: bytes) -> None:
+        self.run_from_message(_response_ids(message), queue)
+
+
+def _response_ids(message: bytes) -> Sequence[UUID]:
+    """The arguments of a Celery message as it is in Redis."""
+    arguments, _, _ = orjson.loads(b64decode(orjson.loads(message)["body"]))
+    return [UUID(hex=argument) for argument in arguments]

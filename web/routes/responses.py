@@ -166,8 +166,8 @@ async def _stream(state: AppState, accepted: AcceptedResponse) -> AsyncGenerator
     try:
         async with aclosing(events):
             async for frames in events:
+                finished = frames.endswith(DONE)
                 yield frames
-                finished = frames == DONE
     finally:
         if not background and not finished:
             state.cancel_abandoned(accepted)

@@ -48,6 +48,8 @@ _LAST_NUMBER = 2**31 - 1
 _FAST_POLL_AFTER = 2.0
 """Seconds without a message after which a reader that had just received one reads the log: its
 worker may have lost Redis (I8)."""
+_UNSUBSCRIBE_DELAY = 0.1
+"""Seconds after which an unsubscription is sent, unless another command takes it along."""
 _PING = pack(b"PING")
 
 
@@ -160,6 +162,11 @@ class Bus:
         counts: a reader may have left, and the next one come, before the first confirmation."""
         self._connection: RawConnection | None = None
         """Set while the bus is connected."""
+        self._commands: list[bytes] = []
+        """Packed commands that are sent together: a write of its own costs more than all the rest
+        of a subscription."""
+        self._sending: asyncio.Handle | None = None
+        """Sends them when the tasks that are ready now have run."""
 
     @property
     def healthy(self) -> bool:
@@ -235,6 +242,7 @@ class Bus:
 
     def _subscribe_again(self, connection: RawConnection) -> None:
         """Subscribes all channels. Their readers read the log when Redis has confirmed it."""
+        self._commands.clear()
         for channel in self._channels.values():
             channel.has_missed = True
             channel.confirmed.clear()
@@ -288,7 +296,9 @@ class Bus:
         if channel is None:
             channel = self._channels[name] = Channel(name, response_id)
             self._unconfirmed[name] = self._unconfirmed.get(name, 0) + 1
-            self._send(b"SUBSCRIBE", name)
+            self._commands.append(pack(b"SUBSCRIBE", name))
+            if self._sending is None:
+                self._sending = asyncio.get_running_loop().call_soon(self._send_commands)
         return channel
 
     async def _wait_until_subscribed(self, channel: Channel) -> None:
@@ -306,16 +316,20 @@ class Bus:
         channel.inboxes.discard(inbox)
         if not channel.inboxes and self._channels.get(channel.name) is channel:
             del self._channels[channel.name]
-            self._send(b"UNSUBSCRIBE", channel.name)
+            if not self._commands:
+                asyncio.get_running_loop().call_later(_UNSUBSCRIBE_DELAY, self._send_commands)
+            self._commands.append(pack(b"UNSUBSCRIBE", channel.name))
 
-    def _send(self, command: bytes, name: bytes) -> None:
-        """Sends a command if the bus is connected. `_listen` sees that no message arrives if the
-        connection is lost."""
-        if self._connection is not None:
+    def _send_commands(self) -> None:
+        """Sends what is to be sent. While the bus is disconnected that is nothing: it subscribes
+        all channels when it is connected. If the connection is lost, `_listen` sees it."""
+        self._sending = None
+        commands, self._commands = self._commands, []
+        if self._connection is not None and commands:
             try:
-                self._connection.write([pack(command, name)])
+                self._connection.write(commands)
             except REDIS_ERRORS as error:
-                logger.info("bus_command_failed", command=command.decode(), error=str(error))
+                logger.info("bus_commands_failed", error=str(error))
 
     def _drop_prepared(self) -> None:
         """Removes prepared inboxes whose readers did not come in time."""

@@ -124,7 +124,8 @@ class EventReader:
         background: bool,
         known: KnownEvents | None = None,
     ) -> AsyncGenerator[bytes]:
-        """Frames with numbers above `after`, up to the terminal event, then `[DONE]`.
+        """Frames with numbers above `after`; the last block ends with the terminal event and
+        `[DONE]`.
 
         Without `[DONE]` if the row was deleted, the stream has diverged, or this process stops.
         `known`: sent at once as the first frames. The log is then not read before there is a
@@ -139,19 +140,20 @@ class EventReader:
             inbox.poll_fast = is_live
             while True:
                 while is_live and (live := await _next_live(inbox, cursor)) is not None:
-                    yield live
                     if ends_stream(live):
-                        yield DONE
+                        yield live + DONE
                         return
+                    yield live
                 page = await self._read_page(response_id, cursor)
-                if frames := cursor.advance_page(page):
+                frames = cursor.advance_page(page)
+                if page.has_end and not cursor.diverged:
+                    yield frames + DONE
+                    return
+                if frames:
                     inbox.poll_fast = True
                     yield frames
                 if cursor.diverged:
                     logger.error("stream_diverged", response=str(response_id), number=cursor.number)
-                    return
-                if page.has_end:
-                    yield DONE
                     return
                 if page.status is None or self._aborted or (self._closing and background):
                     return

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from models.config.groups import WebSettings
 from models.deadlines import IdleTimeout
 from web.http.connection import wait_for_disconnect
+from web.stream.reader import DONE
 
 logger = structlog.get_logger()
 
@@ -83,8 +84,9 @@ class EventStreamResponse(EventSourceResponse):
             block = await anext(blocks, b"")
             self._may_ping = False
             deadline.set_deadline(loop.time() + self._send_seconds)
-            await send({"type": "http.response.body", "body": block, "more_body": bool(block)})
-            if not block:
+            has_more = bool(block) and not block.endswith(DONE)
+            await send({"type": "http.response.body", "body": block, "more_body": has_more})
+            if not has_more:
                 return
 
     async def _watch_client(self, scope: Scope, receive: Receive, send: Send) -> None:

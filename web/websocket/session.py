@@ -204,9 +204,9 @@ class SocketSession:
         )
         async with aclosing(obfuscate_if_requested(events, accepted.request)) as blocks:
             async for block in blocks:
-                if block == DONE:
-                    return True
                 for event in iter_frames(block):
+                    if event == DONE:
+                        return True
                     await self._socket.send_text(event_frame(event, create.stream_id))
         return False
 

@@ -275,10 +275,9 @@ class StepReader:
 
     async def _read(self) -> None:
         async for block in self.reader.follow(self.response_id, self.after, background=True):
-            if block == DONE:
-                self.is_done = True
-            else:
-                self.frames += split_frames(block)
+            frames = split_frames(block)
+            self.is_done = frames[-1] == DONE
+            self.frames += frames[:-1] if self.is_done else frames
 
     async def step(self) -> None:
         assert self.inbox is not None

@@ -78,7 +78,6 @@ class JobQueue:
     def _add(self, response_ids: Sequence[UUID], end: _End) -> None:
         if sum(map(len, self._waiting.values())) >= _BACKLOG:
             self._dropped.inc(len(response_ids))
-            logger.warning("enqueue_dropped", responses=list(map(str, response_ids)))
             return
         self._waiting.setdefault(end, []).extend(response_ids)
         self._wake.set()

@@ -4,11 +4,17 @@ import asyncio
 import os
 import signal
 import time
+from base64 import b64decode
 from collections.abc import AsyncIterator, Iterator
 
+import orjson
 import pytest
+from prometheus_client import Counter
 
 from cli.embedded.valkey import Valkey
+from models.config.settings import Settings
+from models.ids import new_uuid
+from models.redis.queue import JobQueue
 from tests.conftest import PrivateStack
 from tests.support.api import until
 from tests.support.chaos.tracebacks import REDIS_TRACEBACKS
@@ -171,3 +177,36 @@ async def test_a_cancel_reaches_the_worker_without_redis_within_6_s(
         assert time.monotonic() - sent_at < 6
         await stream.to_end()
     assert stream.final["status"] == "cancelled"
+
+
+async def test_a_hung_redis_costs_a_bounded_number_of_wake_ups(
+    own_stack: Stack, valkey: Valkey
+) -> None:
+    settings = Settings(database_url="postgresql://unused", redis_url=own_stack.redis_url)
+    dropped = Counter("dropped", "Wake-ups that were not sent.", registry=None)
+    job_queue, queue = JobQueue(settings, dropped), "not consumed"
+    running = asyncio.create_task(job_queue.run())
+    redis = own_stack.redis()
+    job_queue.enqueue(new_uuid(), queue)
+    await until(lambda: redis.llen(queue))
+    os.kill(valkey.pid, signal.SIGSTOP)
+    for _ in range(12_000):
+        job_queue.enqueue(new_uuid(), queue)
+    # The confirmation of the first one may not have been read yet.
+    assert _value(dropped) in {2_000, 2_001}
+    await until(lambda: _value(dropped) == 12_000)
+    os.kill(valkey.pid, signal.SIGCONT)
+    sent_again = new_uuid()
+    job_queue.enqueue(sent_again, queue)
+    running.cancel()
+    await asyncio.wait([running])
+    await job_queue.close()
+    [newest, *_] = await redis.lrange(queue, 0, 0)
+    assert b64decode(orjson.loads(newest)["body"]) == orjson.dumps(([sent_again.hex], {}, {}))
+    await redis.delete(queue)
+    await redis.aclose()
+
+
+def _value(counter: Counter) -> float:
+    [metric] = counter.collect()
+    return metric.samples[0].value

@@ -163,6 +163,24 @@ async def test_a_worker_runs_what_fits_of_a_message_and_leaves_the_rest_to_other
             assert (await running.api().wait_for_end(response_id))["status"] == "completed"
 
 
+async def test_a_stopping_worker_loses_no_message_that_redis_has_just_sent_it(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    async with private_stack(workers=0, settings=NO_SECOND_MESSAGE, proxied=True) as running:
+        created = await running.api().create_background(fake.script(reply("kept")))
+        await until(lambda: _queue_length(running))
+        worker = running.spawn_worker()
+        held = worker.proxies.redis.hold_answer(b"BRPOP\r\n$10\r\nbackground")
+        worker.proxies.redis.count(b"UNBLOCK")
+        await held.answered.wait()
+        worker.request_stop()
+        await until(lambda: worker.proxies.redis.counts[b"UNBLOCK"])
+        held.release()
+        await running.stop(worker)
+        await running.start_worker()
+        assert (await running.api().wait_for_end(created))["output_text"] == "kept"
+
+
 async def test_waiting_responses_do_not_fill_redis_and_survive_its_loss(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -65,8 +65,22 @@ def proportional_bytes(pid: int) -> int:
 
     0 if it has ended.
     """
+    return _smaps_bytes(pid, "Pss:")
+
+
+def private_bytes(pid: int) -> int:
+    """The anonymous memory of a process: heap and stacks; 0 if it has ended.
+
+    Files are not in it, because their share depends on which other processes use them. Of pages
+    that n processes share since a fork, an nth part counts.
+    """
+    return _smaps_bytes(pid, "Pss_Anon:")
+
+
+def _smaps_bytes(pid: int, name: str) -> int:
+    """One line of /proc/PID/smaps_rollup; 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))

@@ -76,9 +76,9 @@ async def lags(systems: SideBySide, load: Load) -> list[Row]:
         p99 = []
         for system in (systems.raw, systems.ours):
             async with open_streams(system, streams, plan) as opened:
+                mark = opened.mark()
                 await opened.until_ended()
-                all_lags = [lag for reader in opened.readers for lag in reader.lags]
-                p99.append(percentile(all_lags, 99) * 1000)
+                p99.append(percentile(opened.lags_since(mark), 99) * 1000)
         name = f"lag while {streams} streams begin and run (p99)"
         rows.append(Row(name, p99[1], "ms", Goal(MAX_LAG), p99[0]))
     return rows
@@ -91,16 +91,11 @@ async def lag_beside_creates(systems: SideBySide, load: Load) -> list[Row]:
     for system in (systems.raw, systems.ours):
         async with open_streams(system, STEADY, plan, at_once=False) as opened:
             await opened.until_begun()
-            before = [len(reader.lags) for reader in opened.readers]
+            mark = opened.mark()
             create = background(system, SHORT)
             rates.append(await repeat_for(create, load.seconds / 2, load.concurrency))
-            found = [
-                lag
-                for reader, start in zip(opened.readers, before, strict=True)
-                for lag in reader.lags[start:]
-            ]
+            p99.append(percentile(opened.lags_since(mark), 99) * 1000)
         await systems.until_idle()
-        p99.append(percentile(found, 99) * 1000)
     return [
         Row(
             f"lag of {STEADY} streams beside creates, c={load.concurrency} (p99)",
@@ -126,16 +121,18 @@ async def _relay(systems: SideBySide, rate: int, seconds: float) -> Row:
         async with open_streams(system, streams, plan, at_once=False) as opened:
             await opened.until_begun()
             await asyncio.sleep(1)
-            meter, before, load_before = system.meter(), opened.deltas, systems.load_seconds()
+            mark = opened.mark()
+            meter, load_before = system.meter(), systems.load_seconds()
             started = time.monotonic()
             await asyncio.sleep(seconds)
-            used, deltas = meter.used(), opened.deltas - before
-            lasted = time.monotonic() - started
+            used, late = meter.used(), opened.lags_since(mark)
+            lasted, deltas = time.monotonic() - started, len(late)
             load_share = (systems.load_seconds() - load_before) / lasted
         await systems.until_idle()
         costs.append(sum(used.values()) / deltas * 1e6)
         split = ", ".join(f"{name} {value / deltas * 1e6:.0f}" for name, value in used.items())
-        details.append(f"{split} at {deltas / lasted:.0f}/s")
+        lag = percentile(late, 99) * 1000
+        details.append(f"{split} at {deltas / lasted:.0f}/s, lag p99 {lag:.0f} ms")
     return Row(
         f"CPU of a relayed delta at {rate}/s",
         costs[1],
@@ -178,10 +175,17 @@ class OpenStreams:
     readers: list[DeltaReader]
     tasks: list[asyncio.Task[None]]
 
-    @property
-    def deltas(self) -> int:
-        """How many deltas all readers have received."""
-        return sum(len(reader.lags) for reader in self.readers)
+    def mark(self) -> list[int]:
+        """How many deltas each reader has received."""
+        return [len(reader.lags) for reader in self.readers]
+
+    def lags_since(self, mark: list[int]) -> list[float]:
+        """Seconds that each delta after the mark was on its way."""
+        return [
+            lag
+            for reader, start in zip(self.readers, mark, strict=True)
+            for lag in reader.lags[start:]
+        ]
 
     async def until_begun(self) -> None:
         """Waits until each stream has its first delta."""

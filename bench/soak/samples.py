@@ -9,7 +9,7 @@ from typing import Self
 import psycopg
 from psycopg.rows import class_row
 
-from bench.cpu import descendants, proportional_bytes
+from bench.cpu import descendants, private_bytes
 
 MIB = 2**20
 _TABLES = """
@@ -72,8 +72,8 @@ class Sampler:
         """Takes one sample."""
         at = time.monotonic() - self._started_at
         for name, pid in self._pids.items():
-            resident = sum(proportional_bytes(process) for process in descendants(pid))
-            self.memory[name].append((at, resident / MIB))
+            used = sum(private_bytes(process) for process in descendants(pid))
+            self.memory[name].append((at, used / MIB))
         for table in await (await self._database.execute(_TABLES)).fetchall():
             self.tables.setdefault(table.name, []).append((at, table.bytes / MIB))
             self.last[table.name] = table

@@ -3,6 +3,7 @@
 A dependency of every route under /v1.
 """
 
+import asyncio
 import hmac
 import time
 from typing import Annotated
@@ -29,6 +30,8 @@ class Keys:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._cached: dict[bytes, tuple[UUID, float]] = {}
+        self._lookups: dict[bytes, asyncio.Task[UUID | None]] = {}
+        """Those that run now. Requests of one moment with the same key share one."""
         self._last_used_written: dict[UUID, float] = {}
 
     async def require_project(self, key: str) -> UUID:
@@ -41,9 +44,17 @@ class Keys:
     async def _find_project(self, key: str) -> UUID | None:
         hashed = hash_key(key)
         cached = self._cached.get(hashed)
-        now = time.monotonic()
-        if cached is not None and cached[1] > now:
+        if cached is not None and cached[1] > time.monotonic():
             return cached[0]
+        lookup = self._lookups.get(hashed)
+        if lookup is None:
+            lookup = self._lookups[hashed] = asyncio.create_task(self._look_up(hashed))
+            lookup.add_done_callback(lambda _: self._lookups.pop(hashed))
+        # A client that disconnects ends its own request only.
+        return await asyncio.shield(lookup)
+
+    async def _look_up(self, hashed: bytes) -> UUID | None:
+        now = time.monotonic()
         rows = await fetch_idempotent(self._pool, FIND_API_KEY, {"hash": hashed})
         if not rows or not hmac.compare_digest(rows[0].hash, hashed):
             self._cached.pop(hashed, None)

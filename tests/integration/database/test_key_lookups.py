@@ -1,0 +1,49 @@
+"""How often an API key is looked up."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from models.db.database import Pool, execute, fetch_idempotent, open_pool
+from models.db.queries.api_keys import INSERT_API_KEY
+from models.db.statement import Query
+from models.errors import IncorrectApiKey
+from models.ids import new_uuid
+from models.keys import hash_key
+from tests.support.stack import Databases
+from tests.support.worker_rows import SeededDatabase, settings_for
+from web.http import auth
+
+
+async def test_requests_of_one_moment_share_the_lookup_of_their_key(
+    database_server: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 800 streams that were posted at once looked its key up."""
+    lookups = 0
+
+    async def count(pool: Pool, query: Query[Any], values: Mapping[str, object]) -> list[Any]:
+        nonlocal lookups
+        lookups += 1
+        return await fetch_idempotent(pool, query, values)
+
+    monkeypatch.setattr(auth, "fetch_idempotent", count)
+    dsn = await database_server.create_copy()
+    async with open_pool(settings_for(dsn), "test", 2) as pool:
+        database = SeededDatabase(pool, dsn)
+        await database.create_project()
+        new_key = {"id": new_uuid(), "prefix": "bb", "hash": hash_key("a"), "project": "house"}
+        await execute(pool, INSERT_API_KEY, new_key)
+        keys = auth.Keys(pool)
+        leaving = asyncio.create_task(keys.require_project("a"))
+        others = [asyncio.create_task(keys.require_project("a")) for _ in range(20)]
+        await asyncio.sleep(0)
+        leaving.cancel()
+        assert await asyncio.gather(*others) == [database.project] * 20
+        assert lookups == 1
+        wrong = await asyncio.gather(
+            *(keys.require_project("b") for _ in range(20)), return_exceptions=True
+        )
+        assert {type(error) for error in wrong} == {IncorrectApiKey}
+        assert lookups == 2

@@ -23,7 +23,7 @@ from bench.deployment import cluster
 from bench.http_client import Client
 from bench.paced_upstream import model
 from bench.rates import repeat
-from bench.system import Module
+from bench.system import Module, until_ready
 from models.db.queries import leases, operations, sweep
 from models.db.statement import Query
 
@@ -54,6 +54,7 @@ async def _run(folder: Path, options: argparse.Namespace) -> None:
     with ExitStack() as stack:
         upstream = stack.enter_context(Module("bench.paced_upstream", folder))
         async with cluster(folder, f"{upstream.url}/v1") as started:
+            await until_ready(upstream)
             streams = -(-options.responses // options.workers) + _WARM_UP
             webs, workers = await started.start(webs=1, workers=options.workers, streams=streams)
             client = stack.enter_context(Client(webs[0].port, started.key))

@@ -22,7 +22,7 @@ from bench.deployment import cluster
 from bench.http_client import Client
 from bench.paced_upstream import model
 from bench.rates import Request, repeat
-from bench.system import Module
+from bench.system import Module, until_ready
 
 _COUNT_OPEN = "SELECT count(*) FROM responses WHERE status IN ('queued', 'in_progress')"
 _WARM_UP = 200
@@ -99,6 +99,7 @@ async def _compare(options: argparse.Namespace) -> None:
             tempfile.TemporaryDirectory(prefix="backburner-scale-") as folder,
             Module("bench.paced_upstream", Path(folder)) as upstream,
         ):
+            await until_ready(upstream)
             measured = await _measure(Path(folder), upstream, processes, options)
         print(f"{processes} web and {processes} worker: {measured.to_text()}", flush=True)
 

@@ -2,7 +2,7 @@
 
 GETs that arrive while one statement is on its way are answered by the next one, all of them. So
 what a GET shows is younger than the GET
-(docs/adr/0028-creates-and-gets-share-statements.md).
+(docs/adr/0031-creates-and-gets-share-statements.md).
 """
 
 from collections.abc import Collection, Sequence

@@ -6,6 +6,7 @@ a measurable part of a worker's CPU time.
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import ClassVar
 from uuid import UUID
 
@@ -15,7 +16,16 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 _pack_length = struct.Struct(">i").pack
+_pack_int = struct.Struct(">ii").pack
+_pack_bigint = struct.Struct(">iq").pack
 _NULL = _pack_length(-1)
+
+
+@lru_cache(1024)
+def _head(element: int, length: int, has_nulls: bool) -> bytes:
+    if length:
+        return struct.pack(">iiiii", 1, has_nulls, element, length, 1)
+    return struct.pack(">iii", 0, 0, element)
 
 
 class _Packed:
@@ -29,12 +39,7 @@ class _Packed:
     """the number of the array's type"""
 
     def __init__(self, length: int, elements: Iterable[bytes], *, has_nulls: bool = False) -> None:
-        head = (
-            struct.pack(">iiiii", 1, has_nulls, self.element, length, 1)
-            if length
-            else struct.pack(">iii", 0, 0, self.element)
-        )
-        self.data = head + b"".join(elements)
+        self.data = _head(self.element, length, has_nulls) + b"".join(elements)
 
 
 class Byteas(_Packed):
@@ -71,10 +76,9 @@ class Ints(_Packed):
     element, oid = 23, 1007
 
     def __init__(self, values: Sequence[int | None]) -> None:
-        pack = struct.Struct(">ii").pack
         super().__init__(
             len(values),
-            [_NULL if value is None else pack(4, value) for value in values],
+            [_NULL if value is None else _pack_int(4, value) for value in values],
             has_nulls=None in values,
         )
 
@@ -85,10 +89,9 @@ class Bigints(_Packed):
     element, oid = 20, 1016
 
     def __init__(self, values: Sequence[int | None]) -> None:
-        pack = struct.Struct(">iq").pack
         super().__init__(
             len(values),
-            [_NULL if value is None else pack(8, value) for value in values],
+            [_NULL if value is None else _pack_bigint(8, value) for value in values],
             has_nulls=None in values,
         )
 

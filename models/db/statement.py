@@ -18,7 +18,10 @@ _dialect = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
 def _compile(sql: str) -> LiteralString:
-    return str(text(sql).compile(dialect=_dialect))
+    """The statement in psycopg's form, without indentation: psycopg reads a statement of more than
+    4096 characters again each time it runs."""
+    compiled = str(text(sql).compile(dialect=_dialect))
+    return "\n".join(line.strip() for line in compiled.splitlines())
 
 
 class Statement:

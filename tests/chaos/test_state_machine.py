@@ -14,7 +14,7 @@ import itertools
 import os
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -30,6 +30,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from msgspec import structs
 
 from models.db.database import Connection, Pool, connect, fetch, open_pool
 from models.db.queries import claim as claim_queries
@@ -223,7 +224,7 @@ class Machine(RuleBasedStateMachine):
             events.append(ResponseQueued(body))
         frames = b"".join(encode_frame(event, number) for number, event in enumerate(events))
         response.published.update(_numbered(frames))
-        values = insert_values(replace(row, frames=frames))
+        values = insert_values(structs.replace(row, frames=frames))
         self.wait(fetch(self.pool, create_queries.INSERT, values))
         self.responses.append(response)
 

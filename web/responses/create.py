@@ -287,7 +287,8 @@ class CreateResponse:
         items = await resolve_references(
             self._pool, project, request.input, self._settings.limits.body
         )
-        request = replace(request, input=items)
+        if items is not request.input:
+            request = replace(request, input=items)
         self._validation.require_readable(items, project)
         try:
             require_outputs(*drop_compacted(items, continuation.open_calls))

@@ -15,6 +15,7 @@ from models.db.queries.common import (
     ORPHAN,
     UNFLUSHED_BATCHES,
     LogBlock,
+    array,
     locked_responses,
 )
 from models.db.statement import Query, Statement, column
@@ -109,7 +110,7 @@ claim would then have the same attempt number, and readers could not tell its ev
 they have received (I4)."""
 CLAIM_UNOWNED_TOGETHER = _claim(
     "r.id = ready.id",
-    first=f"""ready AS MATERIALIZED (SELECT r.id FROM me CROSS JOIN {locked_responses("unnest((SELECT CAST(:ids AS uuid[]))) AS t (id)")} WHERE {_IS_READY}),""",
+    first=f"""ready AS MATERIALIZED (SELECT r.id FROM me CROSS JOIN {locked_responses(f"unnest({array('ids', 'uuid')}) AS t (id)")} WHERE {_IS_READY}),""",
     source="me, ready",
 )
 """CLAIM_UNOWNED for several responses. No row also for one that another transaction has locked: the

@@ -63,6 +63,16 @@ more, and what it accepted must run (I1). The second is for a clock of the datab
 back. Null: a process of the previous release, which voids such creates before it renews its lease."""
 
 
+def array(parameter: str, kind: str) -> str:
+    """The array `:parameter` of elements of this type.
+
+    In a SELECT of its own its length is not known to the planner. Otherwise it is known to a plan
+    that is made for this one execution, which then looks cheaper than a plan that is kept, and
+    Postgres plans the statement each time.
+    """
+    return f"(SELECT CAST(:{parameter} AS {kind}[]))"
+
+
 def locked_responses(given: str) -> str:
     """Joins to `given`, a source of rows with unique ids, the responses `r` with these ids: locked,
     in id order, without those that another transaction has locked.
@@ -71,9 +81,7 @@ def locked_responses(given: str) -> str:
     keeps these out. Otherwise Postgres may plan, while few responses are open, to read the index of
     all open ones, and keep that plan when there are ten thousand.
 
-    A parameter in `given` is written `(SELECT :name)`. Otherwise its length is known to a plan that
-    is made for this one execution, which then looks cheaper than a plan that is kept, and Postgres
-    plans the statement each time.
+    An array in `given` is written with `array`.
     """
     return f"""(SELECT * FROM {given} ORDER BY id) given CROSS JOIN LATERAL (
                     SELECT r.* FROM responses r WHERE r.id = given.id OFFSET 0 FOR NO KEY UPDATE OF r SKIP LOCKED) r"""

@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
+from operator import attrgetter
 from uuid import UUID
 
+import msgspec
+
 from models.db.arrays import Bigints, Booleans, Byteas, Ints, Texts, Uuids
-from models.db.queries.common import ABANDONED, INSERT_INTO_LOG, OPEN, insert_items
+from models.db.queries.common import ABANDONED, INSERT_INTO_LOG, OPEN, array, insert_items
 from models.db.statement import Query, Statement, column
 
 _KEY_IS_STALE = f"""(k.expires_at < clock_timestamp() OR EXISTS (
@@ -52,8 +56,7 @@ _ARRAYS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRow:
+class NewRow(msgspec.Struct, frozen=True, kw_only=True):
     """A response to be stored, with everything that is stored together with it."""
 
     id: UUID
@@ -103,14 +106,25 @@ def insert_values(
     `web`: the process that stores them. `retention`: how long a stored response is kept.
     `queue_wait`: how long it may wait for a worker.
     """
-    arrays: dict[str, object] = {
-        name: _ARRAYS[kind]([getattr(row, name) for row in rows]) for name, kind in _COLUMNS.items()
-    }
-    return arrays | {"web": web, "retention": retention, "queue_wait": queue_wait}
+    values: dict[str, object] = {"web": web, "retention": retention, "queue_wait": queue_wait}
+    columns = zip(*map(_to_columns, rows), strict=True)
+    for (name, kind), column_values in zip(_COLUMNS.items(), columns, strict=True):
+        is_null = column_values.count(None) == len(rows)
+        values[name] = _nulls(kind, len(rows)) if is_null else _ARRAYS[kind](column_values)
+    return values
+
+
+_to_columns = attrgetter(*_COLUMNS)
+
+
+@lru_cache(1024)
+def _nulls(kind: str, length: int) -> object:
+    """An array of nulls: half of the columns of most creates."""
+    return _ARRAYS[kind]([None] * length)
 
 
 _NEW = f"""new AS MATERIALIZED (
-             SELECT * FROM unnest({", ".join(f"CAST(:{name} AS {kind}[])" for name, kind in _COLUMNS.items())}) AS n ({", ".join(_COLUMNS)}))"""
+             SELECT * FROM unnest({", ".join(array(name, kind) for name, kind in _COLUMNS.items())}) AS n ({", ".join(_COLUMNS)}))"""
 
 
 def _insert_key(source: str, on_conflict: str = "") -> str:

@@ -7,6 +7,7 @@ from models.db.queries.common import (
     EXPIRES_AT_END,
     FENCE,
     INSERT_INTO_LOG,
+    array,
     insert_items,
     locked_responses,
     sql_list,
@@ -80,7 +81,7 @@ END_TOGETHER = column(
                  jsonb_to_recordset(CAST(:endings AS jsonb)) AS (
                      id uuid, attempt int, status text, turns int, usage jsonb, error jsonb, upstream text, service_tier text, reason text, failure jsonb,
                      unanswered_calls text[], completed_at bigint, position int, items jsonb, first int, last int),
-                 unnest((SELECT CAST(:frames AS bytea[])))
+                 unnest({array("frames", "bytea")})
              ) AS t (id, attempt, status, turns, usage, error, upstream, service_tier, reason, failure, unanswered_calls, completed_at, position, items, first, last, frames)),
          owned AS MATERIALIZED (SELECT given.* FROM me CROSS JOIN {locked_responses("given")}
                                 WHERE {_OWNED_BY_ATTEMPT} AND {_NOT_CANCELLED} AND r.conversation_id IS NULL),

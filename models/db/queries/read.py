@@ -5,7 +5,15 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 from uuid import UUID
 
-from models.db.queries.common import ENDED, OPEN, LogBlock, item_pages, journal_of, visible_outside
+from models.db.queries.common import (
+    ENDED,
+    OPEN,
+    LogBlock,
+    array,
+    item_pages,
+    journal_of,
+    visible_outside,
+)
 from models.db.statement import Query, column
 
 
@@ -226,8 +234,8 @@ class ShownResponseRow(ResponseRow):
 SHOWN_RESPONSES = Query(
     f"""
     WITH asked AS MATERIALIZED (
-        SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:projects AS uuid[]), CAST(:attempts AS int[]), CAST(:workers AS uuid[]),
-                             CAST(:checkpoints AS int[]), CAST(:numbers AS int[]), CAST(:batches AS bigint[]))
+        SELECT * FROM unnest({array("ids", "uuid")}, {array("projects", "uuid")}, {array("attempts", "int")}, {array("workers", "uuid")},
+                             {array("checkpoints", "int")}, {array("numbers", "int")}, {array("batches", "bigint")})
              WITH ORDINALITY AS a (id, project, attempt, worker, checkpoint, number, batch, place)
     ),
     response AS MATERIALIZED (

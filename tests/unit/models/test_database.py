@@ -4,6 +4,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from models.db import database
 from models.db.database import retry_unless_refused, retry_while_unavailable
@@ -11,6 +12,7 @@ from models.db.queries.claim import LOG_ENDS, LogEnd
 from models.db.queries.read import LOG_PAGE
 from models.db.queries.sweep import ORPHANS
 from models.errors import StatementRefused
+from tests.support.statements import STATEMENTS
 
 SOME_ID = UUID(int=1)
 
@@ -74,3 +76,9 @@ def test_rows_have_the_types_of_their_statement() -> None:
 def test_a_response_without_events_has_no_block_to_show() -> None:
     [page] = LOG_PAGE.rows([("queued", False, None, None, None, None, None)])
     assert (page.status, page.block) == ("queued", None)
+
+
+def test_no_statement_is_so_long_that_psycopg_reads_it_again_each_time() -> None:
+    lengths = {name: len(statement.sql) for name, statement in STATEMENTS.items()}
+    too_long = {name for name, length in lengths.items() if length > MAX_CACHED_STATEMENT_LENGTH}
+    assert not too_long

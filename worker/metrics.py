@@ -107,7 +107,7 @@ ENQUEUES_DROPPED = Counter(
     "Wake-ups that were not sent because Redis was unavailable. A sweep finds their responses.",
     registry=REGISTRY,
 )
-EVENTS = Counter("backburner_events", "Events journalled.", registry=REGISTRY)
+EVENTS = Counter("backburner_events", "Events written to the logs of responses.", registry=REGISTRY)
 
 _STATUS_CLASSES = {"429": "rate_limited", "401": "credential", "403": "credential"}
 _BY_FIRST_DIGIT = {"3": "redirect", "4": "request", "5": "server"}

@@ -67,7 +67,6 @@ class BatchWriter:
         blocks = list(self._cut_blocks(logs))
         with metrics.JOURNAL_SECONDS.time():
             await self._store(blocks)
-        metrics.EVENTS.inc(sum(block.last - block.first + 1 for _, block in blocks))
         self._logs.confirmed_batch = self._batch
         for log, block in blocks:
             self._publish(log, block)

@@ -11,6 +11,7 @@ from models.ownership.steps import Tail
 from models.ownership.takeover import Claim
 from models.redis.channels import events as events_channel
 from models.wire.events import Event, frame
+from worker import metrics
 
 MAX_STATEMENT_BYTES = 4 * 1024 * 1024
 """Bytes of frames in one statement, or one frame if that is larger.
@@ -68,13 +69,14 @@ class EventLog:
         """Numbers and encodes the events; returns their bytes. The caller requests a batch."""
         if self.closed:
             return 0
-        written = 0
+        first, written = self.next_number, 0
         for event in events:
             encoded = frame(event, self.next_number)
             self.fresh.append(encoded)
             self.next_number += 1
             written += len(encoded)
         self.size += written
+        metrics.EVENTS.inc(self.next_number - first)
         return written
 
     def cut_block(self, batch: int, max_bytes: int) -> Block:

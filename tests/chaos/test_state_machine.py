@@ -520,6 +520,35 @@ class Machine(RuleBasedStateMachine):
         assert ended is (Status.CANCELLED if response.cancelled else wanted)
         response.status, response.owner = ended.value, None
 
+    @precondition(lambda self: self.runs)
+    @rule(index=ANY, status=st.sampled_from([Status.COMPLETED, Status.INCOMPLETE, Status.FAILED]))
+    def finish_together(self, index: int, status: Status) -> None:
+        """One statement ends all responses that a worker runs; each has its own outcome."""
+        worker, _ = pick(self.runs, index)
+        wanted = {
+            run: Status.FAILED if run.claim.end_reason is not None else status
+            for run in worker.runs.values()
+        }
+
+        async def finish_all() -> list[Status]:
+            finishing = (worker.finish(run, wanted[run], send_twice=False) for run in wanted)
+            results = await asyncio.gather(*finishing, return_exceptions=True)
+            errors = [result for result in results if isinstance(result, BaseException)]
+            if worker.is_declared_dead:
+                assert len(errors) == len(results)
+            if errors:
+                raise errors[0]
+            return [result for result in results if isinstance(result, Status)]
+
+        if worker.is_declared_dead:
+            self.assert_rejected(finish_all())
+            worker.has_exited = True
+            return
+        for run, ended in zip(wanted, self.wait(finish_all()), strict=True):
+            response = self.response(run.claim.id)
+            assert ended is (Status.CANCELLED if response.cancelled else wanted[run])
+            response.status, response.owner = ended.value, None
+
     @rule(index=ANY, appends=st.booleans())
     def hand_over(self, index: int, appends: bool) -> None:
         if appends:

@@ -18,6 +18,7 @@ import uvloop
 
 from bench import (
     baseline,
+    capacity,
     chains,
     creates,
     fleet,
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "fleet": fleet.main,
     "open": open_responses.main,
     "scale-out": scale_out.main,
+    "capacity": capacity.main,
 }
 """Benchmarks with options of their own, which a run of all benchmarks leaves out."""
 SIZES = (

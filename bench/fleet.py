@@ -229,7 +229,7 @@ async def _measure(fleet: Fleet, work: Coroutine[Any, Any, None]) -> Cost:
 def main(arguments: list[str]) -> int:
     """Runs the benchmark with these arguments of the command line. Returns 0."""
     options = _parser().parse_args(arguments)
-    logs.configure("warning", process="fleet")
+    logs.configure("error", process="fleet")
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with tempfile.TemporaryDirectory(prefix="backburner-fleet-") as folder:
         uvloop.run(_run(Path(folder), options))

@@ -130,12 +130,14 @@ class EventLog:
         self.size -= len(block.frames)
         return block
 
-    def unpublished(self, tail: Tail) -> Block:
-        """The frames of `unflushed()` that no batch has taken: they are not published."""
+    def unpublished(self, tail: Tail, max_bytes: int) -> Block | None:
+        """The frames of `unflushed()` that no batch has taken: they are not published. None if they
+        have more than `max_bytes`: then they are not copied."""
         journaled = sum(len(block.frames) for block in self.tail)
-        return Block(
-            self.next_number - len(self.fresh), tail.last, tail.frames[journaled:], batch=0
-        )
+        if len(tail.frames) - journaled > max_bytes:
+            return None
+        first = self.next_number - len(self.fresh)
+        return Block(first, tail.last, tail.frames[journaled:], batch=0)
 
     def close(self) -> None:
         """Drops all frames; later writes are ignored."""

@@ -24,7 +24,7 @@ from worker.log.publisher import Publisher
 
 ResultT = TypeVar("ResultT")
 
-_MAX_PUBLISHED_END = 64 * 1024
+MAX_PUBLISHED_END = 64 * 1024
 """Bytes. The terminal event has the whole output once more, and every reader has an inbox of a few
 hundred KiB."""
 
@@ -108,13 +108,12 @@ class Journal:
 
     def publish_end(self, log: EventLog, block: Block | None) -> None:
         """Publishes an ending. `block`: the last frames up to the terminal event, which a confirmed
-        transaction has stored; None if nothing is known of them.
+        transaction has stored; None if they are large, or could not be stored.
 
         The empty message makes all readers read the log that have not received the terminal event:
-        those that lack a frame, that only wait for the end, or to which the last frames are not
-        published because they are large.
+        those that lack a frame, that only wait for the end, or that get no last frames.
         """
-        if block is not None and len(block.frames) <= _MAX_PUBLISHED_END:
+        if block is not None:
             self._publish(log, block)
         self._publisher.publish(log.channel, b"")
 

@@ -16,19 +16,19 @@ INSERT INTO conversations (id, project_id) SELECT gen_random_uuid(), id FROM pro
 CREATE TEMPORARY TABLE conversation AS SELECT row_number() OVER () AS nr, id FROM conversations;
 ANALYZE conversation;
 
-CREATE TEMPORARY TABLE many AS SELECT n, gen_random_uuid() AS id FROM generate_series(1, :rows) n;
+CREATE TEMPORARY TABLE many AS SELECT n, gen_random_uuid() AS id, n % 1000 = 0 AND n > :rows - 2000 AS waits FROM generate_series(1, :rows) n;
 ANALYZE many;
 
--- One of a hundred is open: most are owned, some wait, and twenty have lost their owner. One of ten continues the one before
+-- One of a hundred is open: most are owned, two wait, and some twenty have lost their owner. One of ten continues the one before
 -- it. One of fifty belongs to a conversation. One of a hundred has expired. The purge has hidden the first ones.
 INSERT INTO responses (id, project_id, status, background, store, model, parameters, previous_response_id, conversation_id, created_at,
                        started_at, completed_at, expires_at, deadline, worker, web, attempt, enqueued_at, delete_requested_at)
-SELECT many.id, project.id, CASE WHEN n % 1000 = 0 THEN 'queued' WHEN n % 100 = 0 THEN 'in_progress' ELSE 'completed' END,
+SELECT many.id, project.id, CASE WHEN waits THEN 'queued' WHEN n % 100 = 0 THEN 'in_progress' ELSE 'completed' END,
        n % 2 = 0, true, 'm', '{}', CASE WHEN n % 10 = 1 THEN previous.id END, conversation.id,
        now() - interval '30 days' * (:rows - n) / :rows, now(), CASE WHEN n % 100 <> 0 THEN now() END,
        now() + interval '30 days' * (n - :rows / 100) / :rows, now() + interval '1 day',
-       CASE WHEN n % 100 = 0 AND n % 1000 <> 0 THEN CASE WHEN n <= 2200 THEN dead.id ELSE owner.id END END, web.id,
-       CASE WHEN n % 1000 = 0 THEN 0 ELSE 1 END, now(), CASE WHEN n < 20 THEN now() END
+       CASE WHEN n % 100 = 0 AND NOT waits THEN CASE WHEN n <= 2200 THEN dead.id ELSE owner.id END END, web.id,
+       CASE WHEN waits THEN 0 ELSE 1 END, now(), CASE WHEN n < 20 THEN now() END
 FROM many CROSS JOIN projects project CROSS JOIN dead
 LEFT JOIN (SELECT n + 1 AS next, id FROM many WHERE n % 10 = 0) previous ON previous.next = n
 LEFT JOIN conversation ON conversation.nr = n / 50 AND n % 50 = 0 AND n % 100 <> 0
@@ -41,7 +41,7 @@ LEFT JOIN conversation ON conversation.nr = n / 50 AND n % 50 = 0;
 INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
 SELECT many.id, part.first, part.last, part.attempt, 'frame' FROM many CROSS JOIN (VALUES (0, 1, 0), (2, 9, 1)) AS part (first, last, attempt);
 INSERT INTO attempts (response_id, attempt, worker, kind, host, pid)
-SELECT many.id, 1, owner.id, 'worker', 'host', 1 FROM many JOIN owner ON owner.nr = n / 100 % 50 WHERE n % 1000 <> 0;
+SELECT many.id, 1, owner.id, 'worker', 'host', 1 FROM many JOIN owner ON owner.nr = n / 100 % 50 WHERE NOT waits;
 INSERT INTO tool_calls (response_id, position, output_index, turn, finished)
 SELECT id, 0, 0, 1, true FROM many WHERE n % 10 = 0;
 INSERT INTO job_secrets (response_id, key_id, sealed) SELECT id, 'key', 'sealed' FROM many WHERE n % 100 = 0;

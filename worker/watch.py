@@ -148,16 +148,17 @@ class Watch:
         return [(process, cause) for process, cause in verdicts if cause is not None]
 
     def _cause(self, process: WatchedProcess, now: float) -> Cause | None:
+        """The expired lease comes first: then it does not matter what Redis shows."""
         key = (process.id, process.expires_at)
+        observe = self._settings.lease.observe.total_seconds()
+        if now - self._expired_since.get(key, now) >= observe and process.expired:
+            return Cause.LEASE_EXPIRED
         if (
             process.untied
             and now - self._unchanged_since.get(key, now) >= self._silence
             and self._lease.tie.age >= _MIN_TIE_AGE
         ):
             return Cause.CONNECTION_ENDED
-        observe = self._settings.lease.observe.total_seconds()
-        if now - self._expired_since.get(key, now) >= observe and process.expired:
-            return Cause.LEASE_EXPIRED
         return None
 
     async def _has_left_redis(self, process: WatchedProcess) -> bool:

@@ -1,8 +1,17 @@
 """Steps that cells of several victims share."""
 
+from tests.support.api import until
 from tests.support.chaos.lab import Lab
 from tests.support.chaos.load import Load
 from tests.support.fake_upstream import reply
+
+TIES = """
+    FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+    WHERE l.locktype = 'advisory' AND l.granted AND l.mode = 'ExclusiveLock' AND a.datname = current_database()
+"""  # noqa: E501
+COUNT_TIES = f"SELECT count(*) {TIES}"
+COUNT_OLD_TIES = f"{COUNT_TIES} AND a.backend_start < clock_timestamp() - interval '5.5 seconds'"
+"""Ties that are old enough for their processes to declare others dead, and half a second more."""
 
 
 async def assert_create_refused(lab: Lab) -> str:
@@ -40,3 +49,15 @@ async def assert_no_process_died(lab: Lab, load: Load) -> None:
 def assert_readers_stayed_connected(load: Load) -> None:
     """Checks that no reader of the load had to connect again."""
     assert [member.connections for member in load.members if member.frames] == [1, 1, 1]
+
+
+async def wait_until_tied(lab: Lab) -> None:
+    """Waits until every process could declare others dead for some time: if one of them had a
+    reason to do so, it has done it."""
+    await until(lambda: has_ties(lab, COUNT_OLD_TIES), 30)
+
+
+async def has_ties(lab: Lab, count: str) -> bool:
+    """Whether every process has a tie that `count` counts."""
+    processes = len(lab.stack.webs) + len(lab.stack.workers)
+    return bool(await lab.stack.value(count) == processes)

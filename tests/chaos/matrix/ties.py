@@ -4,7 +4,13 @@ no deaths. With the default leases, because their times are the promise (I2)."""
 import asyncio
 import time
 
-from tests.chaos.matrix.checks import assert_completes
+from tests.chaos.matrix.checks import (
+    COUNT_TIES,
+    TIES,
+    assert_completes,
+    has_ties,
+    wait_until_tied,
+)
 from tests.chaos.matrix.worker import WorkerLoad
 from tests.support.api import until
 from tests.support.chaos.lab import Lab, Victim
@@ -15,30 +21,11 @@ tie = Victim("tie", own_postgres=True, default_leases=True, workers=3)
 
 RECOVERY_LIMIT = 6
 """Seconds within which responses run again or are ended after a kill -9 (I2)."""
-_TIES = """
-    FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-    WHERE l.locktype = 'advisory' AND l.granted AND l.mode = 'ExclusiveLock' AND a.datname = current_database()
-"""  # noqa: E501
-COUNT_TIES = f"SELECT count(*) {_TIES}"
-COUNT_OLD_TIES = f"{COUNT_TIES} AND a.backend_start < clock_timestamp() - interval '5.5 seconds'"
-"""Ties that are old enough for their processes to declare others dead, and half a second more."""
-END_TIES = f"SELECT count(pg_terminate_backend(l.pid)) {_TIES}"
+END_TIES = f"SELECT count(pg_terminate_backend(l.pid)) {TIES}"
 END_ALL_SESSIONS = (
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid()"
 )
-
-
-async def _wait_until_tied(lab: Lab) -> None:
-    """Waits until every process could declare others dead for some time: if one of them had a
-    reason to do so, it has done it."""
-    await until(lambda: _has_ties(lab, COUNT_OLD_TIES), 30)
-
-
-async def _has_ties(lab: Lab, count: str) -> bool:
-    """Whether every process has a tie that `count` counts."""
-    processes = len(lab.stack.webs) + len(lab.stack.workers)
-    return bool(await lab.stack.value(count) == processes)
 
 
 async def _pass(seconds: float) -> None:
@@ -50,7 +37,7 @@ async def _pass(seconds: float) -> None:
 async def _assert_all_live(lab: Lab, load: Load) -> None:
     """Checks that no process was declared dead, and that each response has its first attempt."""
     load.release_second_word()
-    await _wait_until_tied(lab)
+    await wait_until_tied(lab)
     for process in [*lab.stack.webs, *lab.stack.workers]:
         assert not await lab.is_dead(process), process.name
     await assert_completes(lab, load)
@@ -61,7 +48,7 @@ async def _assert_all_live(lab: Lab, load: Load) -> None:
 
 @tie.cell("killed-worker")
 async def responses_of_a_killed_worker_run_again_in_time(lab: Lab) -> None:
-    await _wait_until_tied(lab)
+    await wait_until_tied(lab)
     worker_load = await WorkerLoad.of(lab)
     lab.kill(worker_load.victim)
     async with asyncio.timeout(RECOVERY_LIMIT):
@@ -71,7 +58,7 @@ async def responses_of_a_killed_worker_run_again_in_time(lab: Lab) -> None:
 
 @tie.cell("killed-web")
 async def responses_of_a_killed_web_process_end_in_time(lab: Lab) -> None:
-    await _wait_until_tied(lab)
+    await wait_until_tied(lab)
     load = await lab.start_load()
     cancelled = [LoadKind.WAITING]
     lab.kill(lab.stack.webs[0])
@@ -83,7 +70,7 @@ async def responses_of_a_killed_web_process_end_in_time(lab: Lab) -> None:
 
 @tie.cell("killed-machine")
 async def a_web_process_and_a_worker_are_killed_at_once(lab: Lab) -> None:
-    await _wait_until_tied(lab)
+    await wait_until_tied(lab)
     waiting = await lab.start_load([LoadKind.WAITING], lab.stack.api(0))
     load = await lab.start_load(BACKGROUND, lab.stack.api(1))
     worker_load = WorkerLoad(lab, load, load.owners())
@@ -107,27 +94,27 @@ async def _is_cancelled(lab: Lab, member: Member) -> bool:
 
 @tie.cell("sessions-ended")
 async def all_sessions_end_three_times(lab: Lab) -> None:
-    await _wait_until_tied(lab)
+    await wait_until_tied(lab)
     load = await lab.start_load()
     for _ in range(3):
         await lab.stack.value(END_ALL_SESSIONS)
-        await until(lambda: _has_ties(lab, COUNT_TIES), 10)
+        await until(lambda: has_ties(lab, COUNT_TIES), 10)
     await _assert_all_live(lab, load)
 
 
 @tie.cell("ties-ended")
 async def all_ties_end_three_times(lab: Lab) -> None:
-    await _wait_until_tied(lab)
+    await wait_until_tied(lab)
     load = await lab.start_load()
     for _ in range(3):
         await lab.stack.value(END_TIES)
-        await until(lambda: _has_ties(lab, COUNT_TIES), 10)
+        await until(lambda: has_ties(lab, COUNT_TIES), 10)
     await _assert_all_live(lab, load)
 
 
 @tie.cell("cut")
 async def one_worker_loses_all_connections(lab: Lab) -> None:
-    await _wait_until_tied(lab)
+    await wait_until_tied(lab)
     worker_load = await WorkerLoad.of(lab)
     lab.fault("disconnected", worker_load.victim)
     worker_load.victim.proxies.postgres.cut()
@@ -137,7 +124,7 @@ async def one_worker_loses_all_connections(lab: Lab) -> None:
 @tie.cell("refused-4s")
 async def one_worker_is_refused_for_four_seconds(lab: Lab) -> None:
     """Its subscription in Redis shows that it lives."""
-    await _wait_until_tied(lab)
+    await wait_until_tied(lab)
     worker_load = await WorkerLoad.of(lab)
     lab.fault("disconnected", worker_load.victim)
     worker_load.victim.proxies.postgres.refuse()
@@ -148,7 +135,7 @@ async def one_worker_is_refused_for_four_seconds(lab: Lab) -> None:
 
 @tie.cell("sigstop-6s")
 async def one_worker_is_frozen_for_six_seconds(lab: Lab) -> None:
-    await _wait_until_tied(lab)
+    await wait_until_tied(lab)
     worker_load = await WorkerLoad.of(lab)
     lab.freeze(worker_load.victim)
     await _pass(6)
@@ -158,7 +145,7 @@ async def one_worker_is_frozen_for_six_seconds(lab: Lab) -> None:
 
 @tie.cell("hung-5s")
 async def the_network_of_one_worker_hangs_for_five_seconds(lab: Lab) -> None:
-    await _wait_until_tied(lab)
+    await wait_until_tied(lab)
     worker_load = await WorkerLoad.of(lab)
     lab.fault("disconnected", worker_load.victim)
     worker_load.victim.proxies.postgres.hang()
@@ -169,7 +156,7 @@ async def the_network_of_one_worker_hangs_for_five_seconds(lab: Lab) -> None:
 
 @tie.cell("postgres-kill9")
 async def postgres_crashes(lab: Lab) -> None:
-    await _wait_until_tied(lab)
+    await wait_until_tied(lab)
     load = await lab.start_load()
     await asyncio.to_thread(lab.postgres.kill)
     await asyncio.to_thread(lab.postgres.start)
@@ -178,7 +165,7 @@ async def postgres_crashes(lab: Lab) -> None:
 
 @tie.cell("postgres-away-4s")
 async def postgres_is_away_for_four_seconds(lab: Lab) -> None:
-    await _wait_until_tied(lab)
+    await wait_until_tied(lab)
     load = await lab.start_load()
     await asyncio.to_thread(lab.postgres.stop)
     await _pass(4)

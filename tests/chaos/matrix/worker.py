@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterable
 
 from models.db.queries import claim, leases, run, sweep
+from tests.chaos.matrix.checks import wait_until_tied
 from tests.support.api import decode, until
 from tests.support.chaos.fragments import fragment
 from tests.support.chaos.interception import HeldAnswer
@@ -190,6 +191,8 @@ async def is_refused_by_its_postgres_for_a_moment(lab: Lab) -> None:
 
 @worker.cell("refused-past-the-lease")
 async def is_refused_by_its_postgres_past_the_lease(lab: Lab) -> None:
+    """Its subscription in Redis shows that it lives, but the lease decides."""
+    await wait_until_tied(lab)
     worker_load = await WorkerLoad.of(lab)
     lab.fault("disconnected", worker_load.victim)
     worker_load.victim.proxies.postgres.refuse()

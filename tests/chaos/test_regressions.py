@@ -69,14 +69,17 @@ async def test_a_new_stream_needs_no_read_of_its_log(
 ) -> None:
     """Each new stream waited for a read of its log before its first event, and before its last."""
     async with private_stack(proxied=True) as running:
-        # The create takes longer than the subscription.
-        running.webs[0].proxies.postgres.latency(0.1)
+        postgres = running.webs[0].proxies.postgres
+        postgres.latency(0.1)  # the create takes longer than the subscription
+        postgres.count(b"is_rewritten")
         for background in (False, True):
-            reads = running.webs[0].proxies.postgres.hold_answer(b"is_rewritten")
             model = fake.script([text("a", "b"), finish(), usage(), done()])
             async with running.api().post_stream(model, background=background) as stream:
                 await stream.to_end()
-            assert not reads.answered.is_set()
+        assert list(postgres.counts.values()) == [0]
+        postgres.latency(0)
+        await running.api().replay(stream.response_id)
+        assert list(postgres.counts.values()) == [1]
 
 
 async def test_a_resumed_worker_calls_no_upstream_for_a_response_that_it_has_lost(

@@ -130,14 +130,15 @@ class EventLog:
         self.size -= len(block.frames)
         return block
 
-    def unpublished(self, tail: Tail, max_bytes: int) -> Block | None:
-        """The frames of `unflushed()` that no batch has taken: they are not published. None if they
-        have more than `max_bytes`: then they are not copied."""
-        journaled = sum(len(block.frames) for block in self.tail)
-        if len(tail.frames) - journaled > max_bytes:
+    def unpublished(self, tail: Tail, confirmed_batch: int, max_bytes: int) -> Block | None:
+        """The frames of `unflushed()` that no confirmed batch has: only such a batch is published.
+        None if they have more than `max_bytes`: then they are not copied."""
+        published = [block for block in self.tail if block.batch <= confirmed_batch]
+        size = sum(len(block.frames) for block in published)
+        if len(tail.frames) - size > max_bytes:
             return None
-        first = self.next_number - len(self.fresh)
-        return Block(first, tail.last, tail.frames[journaled:], batch=0)
+        first = published[-1].last + 1 if published else tail.first
+        return Block(first, tail.last, tail.frames[size:], batch=0)
 
     def close(self) -> None:
         """Drops all frames; later writes are ignored."""

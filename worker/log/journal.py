@@ -24,7 +24,7 @@ from worker.log.publisher import Publisher
 
 ResultT = TypeVar("ResultT")
 
-MAX_PUBLISHED_END = 64 * 1024
+_MAX_PUBLISHED_END = 64 * 1024
 """Bytes. The terminal event has the whole output once more, and every reader has an inbox of a few
 hundred KiB."""
 
@@ -105,6 +105,10 @@ class Journal:
     async def wait_until_journaled(self, log: EventLog) -> None:
         """Waits until every frame of the log is in a confirmed batch or flush."""
         await self._logs.wait_until_journaled(log)
+
+    def unpublished(self, log: EventLog, tail: Tail) -> Block | None:
+        """The part of `log.unflushed()` that is not published. None if it is large."""
+        return log.unpublished(tail, self._logs.confirmed_batch, _MAX_PUBLISHED_END)
 
     def publish_end(self, log: EventLog, block: Block | None) -> None:
         """Publishes an ending. `block`: the last frames up to the terminal event, which a confirmed

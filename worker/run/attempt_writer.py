@@ -15,7 +15,7 @@ from models.ownership.steps import EMPTY_TAIL, Ending
 from models.wire.events import Event, Item
 from models.wire.includes import filter_events
 from worker.log.event_log import Block, EventLog
-from worker.log.journal import MAX_PUBLISHED_END, Journal
+from worker.log.journal import Journal
 from worker.run.attempt import Attempt
 from worker.run.end_state import CANCELLED, EndState, internal_error
 from worker.run.output import Entry
@@ -157,7 +157,7 @@ class AttemptWriter:
     async def _store_end(self, end_state: EndState, ending_of: Callable[..., Ending]) -> None:
         completed_at = self._ownership.now()
         ending = ending_of(end_state, completed_at=completed_at, tail_with=self.log.unflushed)
-        last_block = self.log.unpublished(ending.tail, MAX_PUBLISHED_END)
+        last_block = self._journal.unpublished(self.log, ending.tail)
         await self._ownership.end(self._claim, ending)
         self._last_block = last_block
 

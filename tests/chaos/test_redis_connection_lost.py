@@ -74,15 +74,19 @@ def _are_all_kept_alive(own_stack: Stack, process: Service) -> bool:
         if connection.raddr and connection.raddr.port == redis_port
     }
     timers = _timers()
-    return bool(ports) and all(timers.get(port, False) for port in ports)
+    return bool(ports) and all(timers.get((port, redis_port), False) for port in ports)
 
 
-def _timers() -> dict[int, bool]:
-    """By local port: whether the next timer of the connection is a keepalive within 5 s."""
-    kept_alive = {}
+def _timers() -> dict[tuple[int, int | None], bool]:
+    """By local and remote port: whether the next timer of the connection is a keepalive within 5 s.
+
+    Connections to different servers may have the same local port.
+    """
+    kept_alive: dict[tuple[int, int | None], bool] = {}
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        _, local, _, _, _, timer, *_ = line.split()
+        _, local, remote, _, _, timer, *_ = line.split()
         kind, _, hundredths = timer.partition(":")
         is_kept_alive = kind == _KEEPALIVE_TIMER and int(hundredths, 16) <= 5 * _HUNDREDTHS
-        kept_alive[int(local.rpartition(":")[2], 16)] = is_kept_alive
+        ports = int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16)
+        kept_alive[ports] = is_kept_alive
     return kept_alive

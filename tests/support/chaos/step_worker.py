@@ -168,7 +168,9 @@ class StepWorker(DatabaseWorker):
         """
         end_state = _end_state(run.claim, status)
         turn = run.attempt.current_turn
-        if turn is not None and turn.output and end_state.status is Status.COMPLETED:
+        if turn is not None and end_state.status is Status.COMPLETED:
+            if not turn.output:
+                self.append_delta(run, "Well, ")
             run.writer.write(_finish_events(turn))
         for _ in range(2 if send_twice else 1):
             end_state = await run.writer.end(end_state)

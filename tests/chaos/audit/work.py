@@ -295,6 +295,8 @@ def _check_recovery(case: Case) -> Iterator[Violation]:
     if case.deleted_at is not None:
         return
     for call, fault in interrupted_calls(case):
+        if case.seen_ended_at is not None and case.seen_ended_at <= fault.begin:
+            continue  # the fault came while the upstream's connection was being closed
         deadline = recovery_deadline(case, fault)
         resumed = resumed_at(case, fault)
         survived = (

@@ -21,7 +21,7 @@ from models.redis.channels import RUN_RESPONSE
 logger = structlog.get_logger()
 
 _SHUTDOWN_CHECK = 0.1
-"""Seconds between two looks at whether a signal has asked Celery to stop."""
+"""Seconds between two looks at whether a signal for Celery has arrived."""
 
 
 class EventLoopConsumer(Consumer):

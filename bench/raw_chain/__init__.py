@@ -6,7 +6,7 @@ no log, no recovery. Every measurement of ours is divided by one of this chain i
 the ratio says what our guarantees cost, and depends little on the machine.
 
 It is written to cost as little as a Python chain of the same libraries can: bytes go from one
-callback to the next, Redis is spoken to without redis-py (redis_connection.py), a database
+callback to the next, Redis gets its commands without redis-py (redis_connection.py), a database
 connection is borrowed without a check, and deltas of many responses are published by one command.
 """
 

@@ -1,6 +1,7 @@
-"""Alembic's entry: uses the caller's connection, else DATABASE_URL.
+"""Alembic's entry: uses the caller's connection, whose `search_path` names the schema of the tables
+and of `alembic_version`; else DATABASE_URL.
 
-`cli/database/migrate.py` holds the lock.
+`cli/database/migrate.py` holds the lock, and makes the schema.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from alembic import context
 from sqlalchemy import Connection, create_engine, pool
 
 from models.config.settings import Settings, sqlalchemy_url
+from models.db.search_path import set_search_path
 from models.db.tables import RETIRED_COLUMNS, metadata
 
 
@@ -32,6 +34,9 @@ _connection = context.config.attributes.get("connection")
 if _connection is not None:
     _run(_connection)
 else:
-    _url = sqlalchemy_url(Settings().dsn)
-    with create_engine(_url, poolclass=pool.NullPool).connect() as _own_connection:
+    _settings = Settings()
+    _engine = create_engine(sqlalchemy_url(_settings.dsn), poolclass=pool.NullPool)
+    with _engine.connect() as _own_connection:
+        _own_connection.exec_driver_sql(set_search_path(_settings.database_schema).decode())
+        _own_connection.commit()
         _run(_own_connection)

@@ -1,7 +1,7 @@
 """responses.enqueue_count replaces rings; plain comments
 
 Processes of the previous release run on this schema. They count in `rings` and write `streamed`. So
-both columns stay, with defaults. The migration of the next release drops them (models/db/tables.py,
+both columns stay, with defaults. The migration of the next release drops them (models/db/tables,
 RETIRED_COLUMNS).
 """
 

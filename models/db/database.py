@@ -13,37 +13,41 @@ There are these ways to run a statement:
   nothing the second time. `find_by_id` reads one row that way.
 - `fetch_when_available`, and `retry_while_unavailable` around anything else: repeats until Postgres
   answers. `retry_unless_refused` gives up if Postgres answers, and refuses only this statement.
-- `fetch_sync` and `execute_sync`: for threads without an event loop (heartbeat, command line).
+- `fetch_sync` and `execute_sync` (models/db/sync.py): for threads without an event loop (heartbeat,
+  command line).
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any, TypeVar
 from uuid import UUID
 
-import orjson
 import psycopg
 import structlog
 from psycopg import AsyncConnection
-from psycopg.rows import TupleRow, tuple_row
-from psycopg.types.json import Json, Jsonb, set_json_dumps, set_json_loads
+from psycopg.rows import TupleRow
+from psycopg.types.json import Json, Jsonb
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from models.config.settings import Settings
 from models.db.statement import Query, RowT, Statement, column
+from models.db.sync import (
+    Parameters,
+    SyncConnection,
+    connect_sync,
+    connection_arguments,
+    execute_sync,
+    fetch_sync,
+    session_setup,
+)
 from models.errors import StatementRefused
 
 logger = structlog.get_logger()
 
-set_json_loads(orjson.loads)
-set_json_dumps(orjson.dumps)
-
 Connection = AsyncConnection[TupleRow]
-SyncConnection = psycopg.Connection[TupleRow]
 Pool = AsyncConnectionPool[Connection]
-Parameters = Mapping[str, object]
 ConnectionCheck = Callable[[Connection], Awaitable[None]]
 ResultT = TypeVar("ResultT")
 
@@ -87,11 +91,6 @@ _REFUSAL_DELAYS = (0.5, 1.0, 2.0, 4.0, 4.0)
 """Seconds before the second, third, … try of a statement that Postgres refuses."""
 
 
-SET_SESSION = Statement(
-    "SET statement_timeout = '15s'; SET idle_in_transaction_session_timeout = '3s';"
-    " SET default_transaction_isolation = 'read committed'"
-)
-"""The first statement of every session."""
 BACKEND_PID = column("SELECT pg_backend_pid() AS pid", int)
 """The process id of this session of Postgres."""
 
@@ -103,21 +102,20 @@ class TransactionPooling(Exception):
         return "the connection pooler pools transactions; set it to pool sessions"
 
 
-def connection_arguments(settings: Settings, name: str) -> dict[str, Any]:
-    """psycopg's connection arguments. `name`: the session's `application_name`."""
-    return {
-        "conninfo": settings.dsn,
-        "application_name": name,
-        "autocommit": True,
-        "connect_timeout": 3,
-        # A standby must not be used before it is promoted: what it shows is older.
-        "target_session_attrs": "primary",
-        "keepalives_idle": 3,
-        "keepalives_interval": 1,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 8000,
-        "row_factory": tuple_row,
-    }
+class _StackedPool(AsyncConnectionPool[Connection]):
+    """Hands out the connection that was returned last: statements that come one after another run
+    in one session, which has planned them and whose caches they have filled. psycopg's pool takes
+    the one that was returned first, so that they visit all sessions in turn.
+
+    Those that only a burst has used stay unused then, and the pool closes them.
+    """
+
+    async def _get_ready_connection(
+        self,
+        timeout: float | None,  # noqa: ASYNC109  (psycopg_pool declares it)
+    ) -> Connection | None:
+        self._pool.rotate(1)
+        return await super()._get_ready_connection(timeout)
 
 
 def open_pool(
@@ -127,13 +125,13 @@ def open_pool(
     `check`: called with each new connection, which is not used if it raises."""
 
     async def configure(connection: Connection) -> None:
-        await _set_session(connection)
+        await connection.execute(session_setup(settings))
         if check is not None:
             await check(connection)
 
     arguments = connection_arguments(settings, name)
     conninfo = arguments.pop("conninfo")
-    return AsyncConnectionPool(
+    return _StackedPool(
         conninfo,
         connection_class=Connection,
         kwargs=arguments,
@@ -156,29 +154,11 @@ async def connect(
     if Postgres is unavailable."""
     connection = await Connection.connect(**connection_arguments(settings, name))
     try:
-        await _set_session(connection)
+        await connection.execute(session_setup(settings))
         if check is not None:
             await check(connection)
     except psycopg.Error:
         await connection.close()
-        raise
-    return connection
-
-
-async def _set_session(connection: Connection) -> None:
-    await connection.execute(SET_SESSION.sql)
-
-
-def connect_sync(settings: Settings, name: str, connect_timeout: int = 3) -> SyncConnection:
-    """A connection for a thread without an event loop. `connect_timeout` in seconds. Raises
-    `psycopg.OperationalError` if Postgres is unavailable."""
-    connection = SyncConnection.connect(
-        **connection_arguments(settings, name) | {"connect_timeout": connect_timeout}
-    )
-    try:
-        connection.execute(SET_SESSION.sql)
-    except psycopg.Error:
-        connection.close()
         raise
     return connection
 
@@ -343,20 +323,6 @@ def is_refusal(error: Exception) -> bool:
     return is_answer and (
         isinstance(error, NOT_EXECUTED) or not isinstance(error, DATABASE_UNAVAILABLE)
     )
-
-
-def fetch_sync(
-    connection: SyncConnection, query: Query[RowT], parameters: Parameters
-) -> list[RowT]:
-    """All rows of one statement on this connection. Blocks."""
-    return query.rows(connection.execute(query.sql, parameters, binary=True).fetchall())
-
-
-def execute_sync(
-    connection: SyncConnection, statement: Statement | Query[Any], parameters: Parameters
-) -> None:
-    """Runs a statement on this connection. Blocks. Its rows are not read."""
-    connection.execute(statement.sql, parameters, binary=True)
 
 
 __all__ = [

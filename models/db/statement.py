@@ -1,26 +1,26 @@
 """A SQL statement as an object: its text, compiled once, and the type of the rows it returns.
 
-The texts are written with `:name` parameters. SQLAlchemy's `text()` compiles each of them at
-import to psycopg's form (`%(name)s`, a literal `%` doubled). psycopg runs them
-(models/db/database.py). SQLAlchemy sends nothing to Postgres here: its other part in this project
-is the table definitions that Alembic compares with the database (models/db/tables.py).
+The texts are written with `:name` parameters, as SQLAlchemy's `text()` reads them. Each of them is
+rewritten at import to psycopg's form (`%(name)s`, a literal `%` doubled), and psycopg runs them
+(models/db/database.py). SQLAlchemy is not imported for that: its import takes longer than a whole
+command of an operator may take. A test compares the result with SQLAlchemy's
+(tests/unit/models/test_statement.py).
 """
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, LiteralString, TypeVar
 
-from sqlalchemy import text
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-
 RowT = TypeVar("RowT")
 
-_dialect = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+_PARAMETER = re.compile(r"(?<![:\w\\]):(\w+)(?![:\w])")
+"""A parameter, but not a cast (`::text`) and no part of a word."""
 
 
 def _compile(sql: str) -> LiteralString:
     """The statement in psycopg's form, without indentation: psycopg reads a statement of more than
     4096 characters again each time it runs."""
-    compiled = str(text(sql).compile(dialect=_dialect))
+    compiled = _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))
     return "\n".join(line.strip() for line in compiled.splitlines())
 
 

@@ -10,7 +10,6 @@ unknown. The identical statement then detects that it was done before (`OWNERSHI
 writing twice.
 """
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -18,21 +17,33 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+import structlog
+
 from models.config.settings import Settings
-from models.db.database import Jsonb, Pool, fetch, retry_unless_refused
+from models.db.database import (
+    DATABASE_UNAVAILABLE,
+    Jsonb,
+    Pool,
+    execute,
+    fetch,
+    retry_unless_refused,
+)
 from models.db.queries import end as end_queries
 from models.db.queries import run as run_queries
 from models.db.queries.run import OwnershipState
 from models.db.statement import Query
-from models.errors import Cancelled, LeaseLost, StatementRefused
+from models.errors import Cancelled, FailedCall, LeaseLost, StatementRefused
+from models.ids import response_id as public_id
 from models.lifecycle import TERMINAL, Crashes, Status
 from models.ownership.endings import EndingWriter
 from models.ownership.lease import Lease
 from models.ownership.logs import ClaimedLogs
-from models.ownership.releases import Release, ReleaseWriter
+from models.ownership.releases import Release, ReleaseWriter, failures_json
 from models.ownership.steps import EMPTY_TAIL, Ending, Step, Tail
 from models.ownership.takeover import Claim, MayRun, take_over
 from models.ownership.unowned import UnownedClaims
+
+logger = structlog.get_logger()
 
 
 def _always(_: Crashes) -> bool:
@@ -215,8 +226,18 @@ class Ownership:
 
     async def wait_until_fresh(self) -> None:
         """Waits until the lease was renewed recently enough to start a turn or a tool call."""
-        while not self._lease.is_fresh:  # noqa: ASYNC110  (renewed by another thread)
-            await asyncio.sleep(0.1)
+        await self._lease.wait_until_fresh()
+
+    async def record_failures(self, claim: Claim, failures: Sequence[FailedCall]) -> None:
+        """Stores which calls of upstreams failed in an attempt that has ended its response, for
+        operators. If Postgres is unavailable, it is only logged: nothing depends on it."""
+        values = self._values(claim) | {"failures": failures_json(failures)}
+        try:
+            await execute(self._pool, run_queries.RECORD_FAILURES, values)
+        except DATABASE_UNAVAILABLE as error:
+            logger.warning(
+                "failures_not_recorded", response=public_id(claim.id), error=str(error).strip()
+            )
 
     async def release(
         self,
@@ -224,15 +245,23 @@ class Ownership:
         tail: Tail,
         reason: ReleaseReason = ReleaseReason.HANDED_OVER,
         pause: timedelta | None = None,
+        failures: Sequence[FailedCall] = (),
     ) -> None:
         """Releases the response with its log complete up to `tail`. No worker claims it before
-        `pause` is over; after an error the pause follows from its crashes. Nothing may be written
-        under this claim afterwards. Raises `LeaseLost`."""
+        `pause` is over; after an error the pause follows from its crashes. `failures`: why it is
+        deferred. Nothing may be written under this claim afterwards. Raises `LeaseLost`."""
         if reason is ReleaseReason.ERROR:
             pause = min(_MAX_ERROR_PAUSE, timedelta(seconds=2.0 ** min(claim.row.crashes, 20)))
         await self._releases.release(
             Release(
-                claim.id, claim.attempt, tail.first, tail.last, tail.frames, reason.value, pause
+                claim.id,
+                claim.attempt,
+                tail.first,
+                tail.last,
+                tail.frames,
+                reason.value,
+                pause,
+                failures,
             )
         )
 

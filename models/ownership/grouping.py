@@ -60,36 +60,51 @@ class GroupedRequests(Generic[RequestT, ResultT]):
         self._max_bytes = max_bytes
         self._gap = gap
         self._waiting: list[_Waiting[RequestT, ResultT]] = []
-        self._executing: set[asyncio.Task[None]] = set()
-        self._starting: asyncio.Task[None] | None = None
+        self._statements: set[asyncio.Task[None]] = set()
+        """Tasks whose statement is on its way, or that begin one."""
+        self._sending: asyncio.Task[None] | None = None
+        """The one of them that sends the next group; None: a new one will."""
 
     async def submit(self, request: RequestT) -> ResultT:
         """The result of this request. Raises what the statement of its group raises. If the caller
         is cancelled, the request is carried out nevertheless."""
         waiting: _Waiting[RequestT, ResultT] = _Waiting(request)
         self._waiting.append(waiting)
-        if self._starting is None:
-            # A context of its own: the log lines of a group belong to no single response.
-            self._starting = asyncio.create_task(self._start_groups(), context=Context())
+        self._start_sending()
         return await waiting.done
 
-    async def _start_groups(self) -> None:
-        """Starts one group after the other until nothing waits."""
-        clock = asyncio.get_running_loop().time
-        try:
-            while self._waiting:
-                started_at = clock()
-                group = self._cut_group()
-                task = asyncio.create_task(self._execute_group(group))
-                self._executing.add(task)
-                task.add_done_callback(self._executing.discard)
-                await asyncio.wait({task}, timeout=_OVERLAP)
-                if len(group) > 1:
-                    await asyncio.sleep(max(0.0, started_at + self._gap - clock()))
-                while len(self._executing) >= _MAX_STATEMENTS:
-                    await asyncio.wait(self._executing, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._starting = None
+    def _start_sending(self) -> None:
+        """Starts a task that sends what waits, unless there is one, or enough are busy."""
+        if self._sending is None and self._waiting and len(self._statements) < _MAX_STATEMENTS:
+            # A context of its own: the log lines of a group belong to no single response.
+            task = self._sending = asyncio.create_task(self._send_groups(), context=Context())
+            self._statements.add(task)
+            task.add_done_callback(self._on_sent)
+
+    def _on_sent(self, task: asyncio.Task[None]) -> None:
+        self._statements.discard(task)
+        self._hand_over(task)
+
+    def _hand_over(self, task: asyncio.Task[None] | None) -> None:
+        """Lets another task send the next group, if this one would."""
+        if self._sending is task:
+            self._sending = None
+        self._start_sending()
+
+    async def _send_groups(self) -> None:
+        """Sends one group after the other until nothing waits, or until one takes so long that
+        another task sends the next one."""
+        me, loop = asyncio.current_task(), asyncio.get_running_loop()
+        while self._sending is me and self._waiting:
+            started_at = loop.time()
+            group = self._cut_group()
+            late = loop.call_later(_OVERLAP, self._hand_over, me)
+            try:
+                await self._execute_group(group)
+            finally:
+                late.cancel()
+            if self._sending is me and len(group) > 1 and self._gap:
+                await asyncio.sleep(max(0.0, started_at + self._gap - loop.time()))
 
     def _cut_group(self) -> list[_Waiting[RequestT, ResultT]]:
         count, size = 0, 0

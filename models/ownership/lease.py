@@ -130,6 +130,11 @@ class Lease:
         """Whether it has not run out by this process's clock."""
         return time.monotonic() - self._renewed_at < self._lease.duration.total_seconds()
 
+    async def wait_until_fresh(self) -> None:
+        """Waits until the lease was renewed recently enough to start a turn or a tool call."""
+        while not self.is_fresh:  # noqa: ASYNC110  (renewed by another thread)
+            await asyncio.sleep(0.1)
+
     async def wait_until_valid(self) -> None:
         """Waits until the lease is valid: after it ran out, no fenced write is sent before the next
         renewal."""

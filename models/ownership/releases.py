@@ -5,14 +5,16 @@ supervisor waits, if Postgres answers slowly.
 """
 
 import asyncio
-from dataclasses import dataclass, field
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
 from models.db.arrays import Byteas, Ints, Uuids
 from models.db.database import Pool, fetch, retry_unless_refused
 from models.db.queries.run import RELEASE, RELEASED
-from models.errors import LeaseLost
+from models.errors import FailedCall, LeaseLost
 from models.ownership.lease import Lease
 
 _MAX_RESPONSES = 500
@@ -35,6 +37,8 @@ class Release:
     """why, as in `attempts.outcome`"""
     pause: timedelta | None = None
     """for how long no worker may claim the response"""
+    failures: Sequence[FailedCall] = ()
+    """of a deferred response: why; the last one is what it waits for"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,4 +123,10 @@ class ReleaseWriter:
             "frames": Byteas([release.frames for release in releases]),
             "outcomes": [release.outcome for release in releases],
             "pauses": [release.pause for release in releases],
+            "failures": [failures_json(release.failures) for release in releases],
         }
+
+
+def failures_json(failures: Sequence[FailedCall]) -> str | None:
+    """The value of `attempts.failures`; None without any."""
+    return json.dumps([asdict(call) for call in failures]) if failures else None

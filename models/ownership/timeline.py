@@ -18,11 +18,10 @@ import structlog
 
 from models.db.database import Connection, SyncConnection, fetch, fetch_sync
 from models.db.queries.leases import TIMELINE
+from models.lifecycle import ATTEMPTS_PER_TIMELINE
 
 logger = structlog.get_logger()
 
-_ATTEMPTS = 100_000
-"""Numbers of attempts on one timeline; a response has far fewer attempts."""
 _UNSUPPORTED = (
     psycopg.errors.FeatureNotSupported,
     psycopg.errors.InsufficientPrivilege,
@@ -45,7 +44,7 @@ class Timeline:
     @property
     def first_attempt(self) -> int:
         """The lowest number that an attempt may have."""
-        return _ATTEMPTS * ((self.current or 1) - 1) + 1
+        return ATTEMPTS_PER_TIMELINE * ((self.current or 1) - 1) + 1
 
     async def check(self, connection: Connection) -> None:
         """For each new connection. Raises `TimelineChanged`."""
@@ -72,7 +71,7 @@ def read_timeline(connection: SyncConnection) -> int:
 
 def attempts_on_timeline(attempt: int) -> int:
     """How many attempts a response can have had at most on the timeline of this attempt."""
-    return (attempt - 1) % _ATTEMPTS + 1
+    return (attempt - 1) % ATTEMPTS_PER_TIMELINE + 1
 
 
 def _without_timeline(error: psycopg.Error) -> int:

@@ -8,15 +8,24 @@ from models.db.statement import Query, Statement
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A valid key. `hash`: the SHA-256 of the whole key."""
+    """A valid key."""
 
     id: UUID
     project_id: UUID
+    project: str
+    """the name of its project"""
+    prefix: str
+    """the first characters of the key"""
     hash: bytes
+    """the SHA-256 of the whole key"""
 
 
 FIND_API_KEY = Query(
-    "SELECT id, project_id, hash FROM api_keys WHERE hash = :hash AND revoked_at IS NULL", ApiKey
+    """
+    SELECT k.id, k.project_id, p.name AS project, k.prefix, k.hash FROM api_keys k JOIN projects p ON p.id = k.project_id
+    WHERE k.hash = :hash AND k.revoked_at IS NULL
+    """,
+    ApiKey,
 )
 """Selects a key by its hash. No row: there is no such key, or it was revoked."""
 TOUCH_API_KEY = Statement("UPDATE api_keys SET last_used_at = clock_timestamp() WHERE id = :id")

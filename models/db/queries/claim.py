@@ -51,6 +51,8 @@ class ClaimedRow:
     turns: int
     usage: dict[str, Any] | None
     traceparent: str | None
+    request_id: str | None
+    """of the request that made it, for the logs"""
     cache_key: bytes | None
     cache_ttl: int | None
     secrets_key_id: str | None
@@ -59,6 +61,8 @@ class ClaimedRow:
     input: list[dict[str, Any]] | None
     """the payloads of its input items, in order, if they are small and all of its history; else
     None: history.HISTORY reads it"""
+    last_failure: str | None
+    """if the attempt before was deferred: the message of the upstream's failure"""
 
 
 _MAX_INPUT_BYTES = 16 * 1024
@@ -70,6 +74,9 @@ _INPUT = f"""CASE WHEN claimed.previous_response_id IS NULL AND claimed.conversa
                     THEN (SELECT jsonb_agg(i.payload ORDER BY i.position) FROM items i
                           WHERE i.response_id = claimed.id AND i.direction = 'input' AND {_SIZE_OF_INPUT} <= {_MAX_INPUT_BYTES}) END"""
 
+_LAST_FAILURE = """CASE WHEN claimed.attempt > 1 THEN (SELECT a.failures #>> '{-1,message}' FROM attempts a
+                    WHERE a.response_id = claimed.id AND a.attempt < claimed.attempt ORDER BY a.attempt DESC LIMIT 1) END"""
+
 
 def _claim(
     condition: str, *, first: str = "", source: str = "me", input_items: str = _INPUT
@@ -79,7 +86,7 @@ def _claim(
         f"""
         WITH {_FENCE_WITH_PROCESS}, {first}
              claimed AS (UPDATE responses r SET worker = me.id, attempt = greatest(r.attempt + 1, CAST(:first_attempt AS int)), status = 'in_progress',
-                                deaths = {CRASHES_OF_ORPHAN}, requeue_requested_at = NULL, resume_at = NULL,
+                                deaths = {CRASHES_OF_ORPHAN}, requeue_requested_at = NULL, resume_at = NULL, reason = NULL,
                                 deadline = CASE WHEN r.started_at IS NULL THEN clock_timestamp() + CAST(:wall_clock AS interval) ELSE r.deadline END,
                                 started_at = coalesce(r.started_at, clock_timestamp())
                          FROM {source} WHERE {condition} RETURNING r.*),
@@ -88,8 +95,8 @@ def _claim(
         SELECT id, project_id, attempt, deaths AS crashes, background, store, model, parameters, previous_response_id, conversation_id,
                extract(epoch FROM created_at)::bigint AS created_at, extract(epoch FROM deadline - clock_timestamp())::float AS seconds_left,
                extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at ELSE created_at END)::float AS seconds_queued,
-               checkpoint_number, next_output_index, turns, usage, traceparent, cache_key, cache_ttl,
-               secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input
+               checkpoint_number, next_output_index, turns, usage, traceparent, request_id, cache_key, cache_ttl,
+               secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input, {_LAST_FAILURE} AS last_failure
         FROM claimed LEFT JOIN job_secrets secrets ON secrets.response_id = claimed.id
         """,
         ClaimedRow,

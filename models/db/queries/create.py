@@ -34,6 +34,7 @@ _COLUMNS = {
     "created_at": "bigint",
     "waiter": "uuid",
     "traceparent": "text",
+    "request_id": "text",
     "cache_key": "bytea",
     "cache_ttl": "int",
     "items": "text",
@@ -75,6 +76,8 @@ class NewRow(msgspec.Struct, frozen=True, kw_only=True):
     waiter: UUID | None
     """the connection that waits for the answer"""
     traceparent: str | None = None
+    request_id: str | None = None
+    """of the request that makes it (web/http/request_record.py)"""
     cache_key: bytes | None = None
     cache_ttl: int | None = None
     items: bytes
@@ -150,10 +153,10 @@ def _insert(*conditions: str, source: str = "new") -> Query[UUID]:
         f"""
     WITH {", ".join((_NEW, *conditions))},
          row AS (INSERT INTO responses (id, project_id, status, background, store, model, parameters, previous_response_id,
-                                        conversation_id, created_at, expires_at, deadline, enqueued_at, web, waiter, traceparent, cache_key, cache_ttl)
+                                        conversation_id, created_at, expires_at, deadline, enqueued_at, web, waiter, traceparent, request_id, cache_key, cache_ttl)
                  SELECT id, project, 'queued', background, store, model, CAST(parameters AS json), previous,
                         conversation, to_timestamp(created_at), clock_timestamp() + CAST(:retention AS interval),
-                        clock_timestamp() + CAST(:queue_wait AS interval), clock_timestamp(), :web, waiter, traceparent, cache_key, cache_ttl
+                        clock_timestamp() + CAST(:queue_wait AS interval), clock_timestamp(), :web, waiter, traceparent, request_id, cache_key, cache_ttl
                  FROM {source}
                  RETURNING id),
          stored AS ({insert_items(source, response=f"{source}.id", items=f"{source}.items")}),

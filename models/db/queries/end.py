@@ -135,19 +135,30 @@ _IS_WAITER = "AND waiter = :waiter"
 """The cancel comes from the connection that waits for the response."""
 
 
-def _cancel_queued(condition: str = "") -> Query[UUID]:
-    return column(
+@dataclass(frozen=True, slots=True)
+class CancelledResponse:
+    """A response that was cancelled before any worker had claimed it."""
+
+    request_id: str | None
+    """of the request that made it, for the logs"""
+    seconds: float
+    """since its creation"""
+
+
+def _cancel_queued(condition: str = "") -> Query[CancelledResponse]:
+    return Query(
         f"""
         WITH updated AS (UPDATE responses SET status = 'cancelled', cancel_requested_at = clock_timestamp(), completed_at = to_timestamp(:completed_at),
                                 reason = :reason
                          WHERE id = :id AND status IN ('queued') AND 'queued' IN {sql_list(sources_of(Status.CANCELLED))} AND worker IS NULL AND attempt = 0
                            {condition}
-                         RETURNING id),
+                         RETURNING id, request_id,
+                                   extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at ELSE created_at END)::float AS seconds),
              logged AS ({INSERT_INTO_LOG} SELECT id, :number, :number, 0, CAST(:frames AS bytea) FROM updated),
              deleted_secrets AS (DELETE FROM job_secrets s USING updated WHERE s.response_id = updated.id)
-        SELECT id FROM updated
+        SELECT request_id, seconds FROM updated
         """,
-        UUID,
+        CancelledResponse,
     )
 
 

@@ -167,8 +167,10 @@ END_SESSIONS = column(
 """Ends the sessions of a process by its application name, which is its id; PgBouncer may add the
 client's address. A process that was stopped (SIGSTOP) with
 half a transaction in its socket holds locks that no timeout ends."""
+STOPPED = "stopped"
+"""`ended` of a process that stopped by itself; of one that was reaped it names the reaper."""
 DEREGISTER = Statement(
-    "UPDATE workers SET dead = true, ended = 'stopped' WHERE id = :me AND NOT dead"
+    f"UPDATE workers SET dead = true, ended = '{STOPPED}' WHERE id = :me AND NOT dead"
 )
 """Marks the row of a process that stops and has released everything."""
 
@@ -191,6 +193,11 @@ LIVE_PIDS = column(
 """Selects those of the process ids `pids` that registered at or after `since` and have a valid
 lease."""
 NOW = column("SELECT clock_timestamp() AS now", datetime)
+LIVE_KIND = column(
+    "SELECT kind FROM workers WHERE host = :host AND NOT dead AND expires_at > clock_timestamp() ORDER BY started_at DESC LIMIT 1",
+    str,
+)
+"""Selects the kind of the newest process of this host with a valid lease."""
 LIVE_WORKERS = Query(
     "SELECT kind, count(*) AS live FROM workers WHERE NOT dead AND expires_at > clock_timestamp() GROUP BY kind",
     LiveCount,

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from models.db.queries.common import OPEN, journal_of
+from models.db.queries.common import NOT_DEFERRED, OPEN, journal_of
 from models.db.statement import Query, column
 from models.lifecycle import QUARANTINE_THRESHOLD
 
@@ -72,6 +72,9 @@ class ResponseState:
     now: datetime
     progressed_at: datetime
     """when it was created, claimed, released, or when events were stored, whichever was last"""
+    failures: list[dict[str, str]] | None
+    """of the last attempt, if it was deferred: the upstreams that failed, each with `upstream`,
+    `reason` and `message`; it waits for the last one"""
 
     @property
     def owner(self) -> Owner | None:
@@ -88,7 +91,7 @@ _COLUMNS = f"""
     r.resume_at, r.upstream, r.previous_response_id, r.conversation_id,
     r.cancel_requested_at, r.fail_requested_at, r.requeue_requested_at, r.delete_requested_at, r.completed_at, r.reason, r.error,
     {_CRASHES} AS crashes, r.worker, w.kind, w.host, w.pid, w.dead, w.expires_at,
-    clock_timestamp() AS now, progress.at AS progressed_at"""
+    clock_timestamp() AS now, progress.at AS progressed_at, progress.failures"""
 
 _STATE = f"""
     SELECT {_COLUMNS}
@@ -96,12 +99,19 @@ _STATE = f"""
     CROSS JOIN LATERAL (
         SELECT greatest(r.created_at,
                         (SELECT e.stored_at FROM event_log e WHERE e.response_id = r.id ORDER BY e.first_number DESC LIMIT 1),
-                        (SELECT greatest(a.claimed_at, a.ended_at) FROM attempts a WHERE a.response_id = r.id ORDER BY a.attempt DESC LIMIT 1)) AS at
+                        last.claimed_at, last.ended_at) AS at, last.failures
+        FROM (SELECT) one
+        LEFT JOIN LATERAL (SELECT a.claimed_at, a.ended_at, a.failures FROM attempts a WHERE a.response_id = r.id ORDER BY a.attempt DESC LIMIT 1) last ON true
     ) progress
 """
 
 STATE = Query(f"{_STATE} WHERE r.id = :id", ResponseState)
 """Selects a response for an operator. No row: there is none of that id."""
+MADE_BY_REQUEST = column(
+    "SELECT id FROM responses WHERE request_id = :request_id ORDER BY id LIMIT :max_rows", UUID
+)
+"""Selects the first responses that a request made: a WebSocket makes many. No row: it made none, or
+they are deleted."""
 
 STUCK = Query(
     f"""
@@ -128,12 +138,14 @@ class AttemptRow:
     outcome: str | None
     """None: it runs, or it has ended the response"""
     ended_at: datetime | None
+    failures: list[dict[str, str]] | None
+    """as in ResponseState"""
 
 
 ATTEMPTS = Query(
     """
     SELECT attempt, worker, kind, host, pid, claimed_at, turns_ended_at,
-           outcome, ended_at
+           outcome, ended_at, failures
     FROM attempts WHERE response_id = :id ORDER BY attempt
     """,
     AttemptRow,
@@ -275,12 +287,14 @@ STILL_RUNNING = column("SELECT id FROM workers WHERE id = ANY(:ids) AND NOT dead
 
 @dataclass(frozen=True, slots=True)
 class BacklogRow:
-    """Open responses with the same queue, status and `waiting`."""
+    """Open responses with the same queue, status, `waiting` and `deferred`."""
 
     queue: str
     status: str
     waiting: bool
-    """no live worker owns them"""
+    """no live worker owns them, and one may claim them now"""
+    deferred: bool
+    """they are put off until a later time"""
     responses: int
     oldest: float
     """seconds since the creation of the oldest"""
@@ -289,13 +303,18 @@ class BacklogRow:
 GAUGES = Query(
     f"""
     SELECT CASE WHEN {_CRASHES} >= {QUARANTINE_THRESHOLD} THEN 'quarantine' WHEN r.background THEN 'background' ELSE 'interactive' END AS queue,
-           r.status, r.status = 'queued' OR r.worker IS NULL OR w.dead IS TRUE AS waiting, count(*) AS responses,
+           r.status, (r.status = 'queued' OR r.worker IS NULL OR w.dead IS TRUE) AND {NOT_DEFERRED} AS waiting, NOT {NOT_DEFERRED} AS deferred,
+           count(*) AS responses,
            extract(epoch FROM clock_timestamp() - min(r.created_at))::float AS oldest
-    FROM responses r LEFT JOIN workers w ON w.id = r.worker WHERE r.status IN {OPEN} GROUP BY 1, 2, 3
+    FROM responses r LEFT JOIN workers w ON w.id = r.worker WHERE r.status IN {OPEN} GROUP BY 1, 2, 3, 4
     """,
     BacklogRow,
 )
 """Counts the open responses, with the partial index of open rows: ended ones cost nothing."""
+
+DATABASE_BYTES = column("SELECT pg_database_size(current_database()) AS bytes", int)
+"""The size of the database's files, indexes included. Postgres asks the file system for the size of
+each."""
 
 SCHEMA_REVISION = column("SELECT version_num FROM alembic_version", str)
 """The newest migration that this database has."""

@@ -233,7 +233,7 @@ class ShownResponseRow(ResponseRow):
 
 SHOWN_RESPONSES = Query(
     f"""
-    WITH asked AS MATERIALIZED (
+    WITH requested AS MATERIALIZED (
         SELECT * FROM unnest({array("ids", "uuid")}, {array("projects", "uuid")}, {array("attempts", "int")}, {array("workers", "uuid")},
                              {array("checkpoints", "int")}, {array("numbers", "int")}, {array("batches", "bigint")})
              WITH ORDINALITY AS a (id, project, attempt, worker, checkpoint, number, batch, place)
@@ -244,7 +244,7 @@ SHOWN_RESPONSES = Query(
         FROM (SELECT a.place::int AS place, {_RESPONSE_COLUMNS}, r.worker, r.checkpoint_number, a.number AS known_number, a.batch AS known_batch,
                      r.status = 'in_progress' AND r.attempt = a.attempt AND r.worker IS NOT DISTINCT FROM a.worker
                      AND r.checkpoint_number = a.checkpoint AS is_continued
-              FROM asked a JOIN responses r ON r.id = a.id WHERE {_is_visible("a.project")}) known
+              FROM requested a JOIN responses r ON r.id = a.id WHERE {_is_visible("a.project")}) known
     )
     SELECT {_response_names("response")}, response.place, response.worker, response.checkpoint_number, response.is_continued,
            (SELECT max(j.batch) FROM journal j WHERE j.worker = response.worker) AS last_batch,

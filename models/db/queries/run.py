@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from models.db.queries.common import FENCE, INSERT_INTO_LOG, insert_items
-from models.db.statement import Query, column
+from models.db.statement import Query, Statement, column
 from models.lifecycle import QUARANTINE_THRESHOLD
 
 
@@ -136,17 +136,18 @@ RELEASE = column(
     f"""
     WITH {FENCE},
          given AS MATERIALIZED (SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[]), CAST(:firsts AS int[]), CAST(:lasts AS int[]),
-                                                     CAST(:frames AS bytea[]), CAST(:outcomes AS text[]), CAST(:pauses AS interval[]))
-                                AS t (id, attempt, first, last, frames, outcome, pause)),
+                                                     CAST(:frames AS bytea[]), CAST(:outcomes AS text[]), CAST(:pauses AS interval[]), CAST(:failures AS text[]))
+                                AS t (id, attempt, first, last, frames, outcome, pause, failures)),
          owned AS MATERIALIZED (SELECT r.id FROM me CROSS JOIN given JOIN responses r ON r.id = given.id
                                 WHERE r.id = ANY(CAST(:ids AS uuid[])) AND r.worker = me.id AND r.attempt = given.attempt AND r.status = 'in_progress'
                                 ORDER BY r.id FOR NO KEY UPDATE OF r),
          updated AS (UPDATE responses r SET worker = NULL, enqueue_count = 0, enqueued_at = clock_timestamp(), requeue_requested_at = NULL,
-                            deaths = r.deaths + (given.outcome = 'error')::int, resume_at = clock_timestamp() + given.pause
+                            deaths = r.deaths + (given.outcome = 'error')::int, resume_at = clock_timestamp() + given.pause,
+                            reason = CAST(given.failures AS jsonb) #>> '{{-1,reason}}'
                      FROM owned JOIN given USING (id) WHERE r.id = owned.id RETURNING given.*),
          logged AS ({INSERT_INTO_LOG}
                     SELECT id, first, last, attempt, frames FROM updated WHERE first <= last ON CONFLICT DO NOTHING),
-         recorded AS (UPDATE attempts a SET outcome = updated.outcome, ended_at = clock_timestamp() FROM updated
+         recorded AS (UPDATE attempts a SET outcome = updated.outcome, ended_at = clock_timestamp(), failures = CAST(updated.failures AS jsonb) FROM updated
                       WHERE a.response_id = updated.id AND a.attempt = updated.attempt),
          dropped AS (DELETE FROM attempts a USING updated WHERE updated.outcome = 'put_off' AND a.response_id = updated.id
                      AND a.attempt < updated.attempt AND a.outcome = 'put_off' AND a.turns_ended_at = '{{}}'),
@@ -157,7 +158,8 @@ RELEASE = column(
 )
 """Releases those of these responses that run in this process as these attempts, each with its log
 complete. `outcomes`: why, as in `attempts`; only `error` counts as a crash. `pauses`: for how long
-no worker may claim them, or null. Of attempts that were deferred one after another only the last is kept,
+no worker may claim them, or null. `failures`: of a deferred response, the failed calls of upstreams as a
+JSON array; the last one gives the row's `reason`. Of attempts that were deferred one after another only the last is kept,
 because a response may wait for a day. If any is handed over, the sweeps of all workers are notified
 (leases.LISTEN_FOR_ORPHANS). A response without a row: see RELEASED."""
 
@@ -171,6 +173,12 @@ RELEASED = column(
 """Selects those of these attempts that an earlier try of RELEASE has released. This process does
 not own the other ones any more."""
 
+
+RECORD_FAILURES = Statement(f"""
+    WITH {FENCE}
+    UPDATE attempts a SET failures = CAST(:failures AS jsonb) FROM me WHERE a.response_id = :id AND a.attempt = CAST(:attempt AS int) AND a.worker = me.id
+""")
+"""Stores which calls of upstreams failed in an attempt that has ended its response, for operators."""
 
 FORGET_CRASHES = column(
     f"""

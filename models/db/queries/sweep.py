@@ -13,7 +13,7 @@ from models.db.queries.common import (
     WEB_HAS_RENEWED,
 )
 from models.db.statement import Query, column
-from models.lifecycle import CRASHES_ALONE, QUARANTINE_THRESHOLD
+from models.lifecycle import BACKLOG, CRASHES_ALONE, QUARANTINE_THRESHOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,31 +26,60 @@ class ReenqueuedResponse:
     """owners that crashed since the last checkpoint"""
 
 
-def _orphans(condition: str, max_rows: str, order: str = "r.enqueued_at") -> str:
+_OVERDUE = (
+    f"(SELECT * FROM responses r WHERE r.status IN {OPEN} AND r.deadline <= now() OFFSET 0) r WHERE true",
+    "r.deadline",
+)
+"""The part of the backlog whose deadline has passed, and its order."""
+
+
+def _waiting(longer_than: str, condition: str) -> tuple[str, str]:
+    """The part of the backlog that has waited for longer than this, if this condition holds, and
+    its order."""
+    return (
+        f"responses r WHERE r.enqueued_at < now() - CAST({longer_than} AS interval) AND {condition}",
+        "r.enqueued_at",
+    )
+
+
+def _orphans(
+    condition: str, max_rows: str, *backlog: tuple[str, str], order: str = "r.enqueued_at"
+) -> str:
     """Selects `r.id` of the orphans `r` for which this condition holds: the first `max_rows` by
-    `order`. Those without an owner and those of dead owners have an index each, so the responses
-    that live processes run cost nothing. `OFFSET 0` keeps Postgres from joining in the order of all
-    open responses."""
+    `order`.
+
+    Of the backlog, which no rule but its age concerns, these parts are read: it may be large, and
+    each worker sweeps every two seconds. The other responses without an owner have an index, and so
+    have those of dead owners: the responses that live processes run cost nothing. Each `OFFSET 0`
+    keeps Postgres from reading an index of all open responses: while they are few that is cheap, and
+    it may keep the plan."""
     columns = "r.id, r.enqueued_at, r.deaths, r.worker"
     limit = f"ORDER BY {order} LIMIT {max_rows}"
+    parts = "".join(
+        f"""
+            UNION
+            (SELECT {columns} FROM {source} AND r.worker IS NULL AND {BACKLOG} AND {WEB_HAS_RENEWED} ORDER BY {column} LIMIT {max_rows})"""
+        for source, column in backlog
+    )
     return f"""
         SELECT r.id FROM (
-            (SELECT {columns} FROM responses r WHERE r.worker IS NULL AND r.status IN {OPEN} AND {condition} {limit})
-            UNION ALL
-            (SELECT {columns} FROM workers o CROSS JOIN LATERAL (
-                 SELECT {columns} FROM responses r WHERE r.worker = o.id AND r.status IN {OPEN} AND {condition} OFFSET 0) r
-             WHERE o.dead {limit})) r {limit}"""
+            (SELECT {columns} FROM responses r
+             WHERE r.worker IS NULL AND r.status IN {OPEN} AND NOT {BACKLOG} AND {WEB_HAS_RENEWED} AND {condition} {limit})
+            UNION
+            (SELECT {columns} FROM workers o CROSS JOIN LATERAL (SELECT * FROM responses r WHERE r.worker = o.id OFFSET 0) r
+             WHERE o.dead AND r.status IN {OPEN} AND {condition} {limit}){parts}) r {limit}"""
 
 
-_MAY_BE_ENQUEUED = f"""{WEB_HAS_RENEWED} AND (r.requeue_requested_at IS NOT NULL
+_MESSAGE_IS_OLD = "r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.enqueue_count, 6)) < clock_timestamp()"
+_MAY_BE_ENQUEUED = f"""(r.requeue_requested_at IS NOT NULL
           OR {NOT_DEFERRED} AND CASE WHEN {CRASHES_OF_ORPHAN} >= {QUARANTINE_THRESHOLD} THEN CAST(:quarantine AS boolean)
                                      WHEN r.background THEN CAST(:background AS boolean) ELSE CAST(:interactive AS boolean) END
-          AND r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.enqueue_count, 6)) < clock_timestamp()
+          AND {_MESSAGE_IS_OLD}
           AND NOT EXISTS (SELECT 1 FROM workers o WHERE o.id = r.worker AND o.expires_at + CAST(:interval AS interval) > clock_timestamp()))"""
 
 REENQUEUE = Query(
     f"""
-    WITH candidate AS MATERIALIZED ({_orphans(_MAY_BE_ENQUEUED, "200")}),
+    WITH candidate AS MATERIALIZED ({_orphans(_MAY_BE_ENQUEUED, "200", _waiting(":interval", f"CAST(:background AS boolean) AND {_MESSAGE_IS_OLD}"))}),
          unowned AS MATERIALIZED (
              SELECT r.id, r.background, {CRASHES_OF_ORPHAN} AS crashes FROM candidate JOIN responses r ON r.id = candidate.id
              WHERE r.status IN {OPEN} AND {ORPHAN} AND {_MAY_BE_ENQUEUED} FOR UPDATE OF r SKIP LOCKED)
@@ -70,12 +99,11 @@ _ONLY_TO_END = f"""(r.cancel_requested_at IS NOT NULL OR r.fail_requested_at IS 
            OR {ABANDONED} OR {CRASHES_OF_ORPHAN} > {CRASHES_ALONE})"""
 """An orphan that is claimed only to be ended: `EndReason` in models/ownership/claims.py."""
 
-ORPHANS_TO_END = column(_orphans(f"{WEB_HAS_RENEWED} AND {_ONLY_TO_END}", ":max_rows"), UUID)
+ORPHANS_TO_END = column(_orphans(_ONLY_TO_END, ":max_rows", _OVERDUE), UUID)
 """Selects what a sweep may claim only to end it. That takes no slot of a run, so a full worker does
 it too."""
 
-_MAY_BE_CLAIMED = f"""{WEB_HAS_RENEWED}
-      AND (r.status = 'in_progress' AND {NOT_DEFERRED} OR r.cancel_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR {ABANDONED}
+_MAY_BE_CLAIMED = f"""(r.status = 'in_progress' AND {NOT_DEFERRED} OR r.cancel_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR {ABANDONED}
            OR {NOT_DEFERRED} AND r.enqueued_at < clock_timestamp() - CAST(:waiting AS interval)
            OR r.fail_requested_at IS NOT NULL OR r.requeue_requested_at IS NOT NULL)
       AND (CAST(:quarantine AS boolean) = ({CRASHES_OF_ORPHAN} >= {QUARANTINE_THRESHOLD}) OR r.cancel_requested_at IS NOT NULL
@@ -85,7 +113,9 @@ ORPHANS = column(
     _orphans(
         _MAY_BE_CLAIMED,
         ":max_rows",
-        f"CASE WHEN CAST(:quarantine AS boolean) THEN {CRASHES_OF_ORPHAN} END DESC, r.enqueued_at",
+        _OVERDUE,
+        _waiting(":waiting", "NOT CAST(:quarantine AS boolean)"),
+        order=f"CASE WHEN CAST(:quarantine AS boolean) THEN {CRASHES_OF_ORPHAN} END DESC, r.enqueued_at",
     ),
     UUID,
 )

@@ -1,0 +1,18 @@
+"""The tables, as Alembic compares them with the database. The migrations create them.
+
+A test (tests/integration/database/test_statements.py) runs `alembic check`: it fails if the
+migrations and these files differ. No statement is built from these objects; the statements are text
+(models/db/statement.py).
+"""
+
+# Each module adds its tables to the metadata.
+from models.db.tables import output, processes
+from models.db.tables.base import metadata
+from models.db.tables.responses import ONE_OPEN_PER_CONVERSATION
+
+RETIRED_COLUMNS = frozenset((("responses", "rings"), ("responses", "streamed")))
+"""(table, column) of columns that no code uses any more. They stay in the database for processes of
+the previous release, which may run during an update; `alembic check` ignores them
+(migrations/env.py). The migration of the next release drops them."""
+
+__all__ = ["ONE_OPEN_PER_CONVERSATION", "RETIRED_COLUMNS", "metadata", "output", "processes"]

@@ -1,0 +1,92 @@
+"""Projects and their keys, the processes, and the releases that run on these tables."""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    Uuid,
+    func,
+    text,
+)
+
+from models.db.tables.base import TIMESTAMP, metadata
+
+projects = Table(
+    "projects",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("created_at", TIMESTAMP, nullable=False, server_default=func.now()),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("project_id", Uuid, ForeignKey("projects.id", ondelete="CASCADE"), nullable=False),
+    Column("prefix", Text, nullable=False, comment="the first characters, to recognise a key by"),
+    Column("hash", LargeBinary, nullable=False, unique=True, comment="SHA-256 of the whole key"),
+    Column("created_at", TIMESTAMP, nullable=False, server_default=func.now()),
+    Column("last_used_at", TIMESTAMP),
+    Column("revoked_at", TIMESTAMP),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("started_at", TIMESTAMP, nullable=False, server_default=func.now()),
+    Column("expires_at", TIMESTAMP, nullable=False),
+    Column("dead", Boolean, nullable=False, server_default=text("false")),
+    Column("ended", Text, comment="how it ended: stopped, or reaped by which process"),
+    Column(
+        "flushed_batch",
+        BigInteger,
+        nullable=False,
+        server_default=text("0"),
+        comment="journal batches up to here are in event_log",
+    ),
+    Column(
+        "drain_requested_at",
+        TIMESTAMP,
+        comment="an operator wants it to hand over its responses and stop",
+    ),
+    Column(
+        "settled_at",
+        TIMESTAMP,
+        comment=(
+            "a web process: creates sent before this time have a known outcome; null: a "
+            "process of a release that did not record it"
+        ),
+    ),
+    Column(
+        "tied",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="it has held the lock of its tie: the lock is free only if its session ended",
+    ),
+    CheckConstraint("kind IN ('worker', 'quarantine', 'web')", name="kind"),
+)
+
+schema_compatibility = Table(
+    "schema_compatibility",
+    metadata,
+    Column("single", Boolean, primary_key=True, server_default=text("true")),
+    Column(
+        "oldest_revision",
+        Text,
+        nullable=False,
+        comment="the oldest migration whose release runs on this schema",
+    ),
+    CheckConstraint("single", name="single"),
+)

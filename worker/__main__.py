@@ -10,6 +10,7 @@ import structlog
 
 from models import logs
 from models.config.configuration import load
+from models.config.tool_availability import missing_tools
 from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from worker.app import create_app
@@ -29,6 +30,9 @@ def main() -> None:
     slots = QUARANTINE_SLOTS if is_quarantine else slots_for(arguments.streams)
     kind = "quarantine" if is_quarantine else "worker"
     logs.configure(settings.log_level, process=kind)
+    logs.capture_output()
+    for missing in missing_tools(settings):
+        structlog.get_logger().info("tool_unavailable", tool=missing.tool, setting=missing.variable)
     max_slots = (_raise_file_limit() - _RESERVED_FILES) // _FILES_PER_SLOT
     if slots > max_slots:
         structlog.get_logger().critical(

@@ -3,9 +3,11 @@
 Celery connects to the broker, declares the queues, decodes each message and stops consuming. Only
 the loop that waits for messages is replaced. Celery's own loop reads in its thread, which gets
 Python's lock from a busy event loop only every 5 ms, several times a message; and it keeps a record
-of each task until its end, although the row in Postgres is that record.
+of each task until its end, although the row in Postgres is that record. Only RabbitMQ is read in
+Celery's thread (ADR 0035): its client blocks.
 """
 
+import contextlib
 import time
 from typing import Any
 from uuid import UUID
@@ -34,6 +36,9 @@ class EventLoopConsumer(Consumer):
         Raises Celery's WorkerShutdown or WorkerTerminate after a signal.
         """
         _, connection, task_consumer, blueprint, *_ = loop_args
+        if self.pool.app.settings.broker_url is not None:
+            self._consume(connection, task_consumer, blueprint)
+            return
         task_consumer.on_message = self.on_message
         task_consumer.consume()
         self._channel = task_consumer.channel
@@ -43,6 +48,40 @@ class EventLoopConsumer(Consumer):
         while blueprint.state == bootsteps.RUN:  # type: ignore[attr-defined]
             state.maybe_shutdown()
             time.sleep(_SHUTDOWN_CHECK)
+
+    def _consume(self, connection: Any, task_consumer: Any, blueprint: Any) -> None:
+        """Reads RabbitMQ on Celery's thread until Celery stops. A queue without a free slot is not
+        consumed, so its messages wait for other workers.
+
+        Of each queue one message at a time is here and not acknowledged: RabbitMQ would send all
+        of them to a consumer without acknowledgements. Raises RabbitMQ's errors; Celery connects
+        again.
+        """
+        task_consumer.channel.basic_qos(0, 1, False)
+        task_consumer.on_message = self._on_delivery
+        self._task_consumer = task_consumer
+        queues = list(task_consumer.queues)
+        self.on_ready()
+        while blueprint.state == bootsteps.RUN:  # type: ignore[attr-defined]
+            state.maybe_shutdown()
+            for queue in queues:
+                if not task_consumer.consuming_from(queue) and self.pool.has_slot(queue.name):
+                    task_consumer.add_queue(queue)
+                    task_consumer.consume()
+            with contextlib.suppress(TimeoutError):
+                connection.drain_events(timeout=_SHUTDOWN_CHECK)
+
+    def _on_delivery(self, message: Any) -> None:
+        queue = message.delivery_info["routing_key"]
+        try:
+            response_ids = _response_ids(message)
+        except Exception:
+            # Anything may be in a queue, and kombu lists no exceptions for it.
+            logger.exception("message_unreadable", queue=queue)
+        else:
+            if not self.pool.start_blocking(response_ids, queue):
+                self._task_consumer.cancel_by_queue(queue)
+        message.ack()
 
     def stop(self) -> None:
         """Stops consuming. Celery calls it before it stops the pool."""
@@ -60,8 +99,11 @@ class EventLoopConsumer(Consumer):
 
     def on_message(self, message: Any) -> None:
         """Starts the responses whose ids are the message's arguments."""
-        if message.headers["task"] != RUN_RESPONSE:
-            raise ValueError(message.headers["task"])
-        arguments, _, _ = message.payload
-        queue = message.delivery_info["routing_key"]
-        self.pool.run([UUID(hex=response_id) for response_id in arguments], queue)
+        self.pool.run(_response_ids(message), message.delivery_info["routing_key"])
+
+
+def _response_ids(message: Any) -> list[UUID]:
+    if message.headers["task"] != RUN_RESPONSE:
+        raise ValueError(message.headers["task"])
+    arguments, _, _ = message.payload
+    return [UUID(hex=response_id) for response_id in arguments]

@@ -5,8 +5,8 @@ control channel and SIGTERM stop runs through the engine.
 """
 
 import asyncio
-import contextlib
 import gc
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,27 +15,33 @@ from uuid import UUID
 import structlog
 from redis.asyncio import Redis
 
+from models.config.routes import Routes
 from models.config.settings import Settings
 from models.db.database import DATABASE_UNAVAILABLE, Pool, open_pool
-from models.db.queries.leases import OwnedResponse
-from models.db.queries.run import StoredLog
 from models.egress import EgressPolicy
 from models.errors import LeaseLost
+from models.ids import response_id as public_id
 from models.lifecycle import Status
 from models.metrics import serve
-from models.ownership.claims import Ownership, ReleaseReason
+from models.ownership.claims import Ownership
 from models.ownership.lease import Lease
 from models.ownership.takeover import Claim
+from models.ownership.timeline import attempts_on_timeline
 from models.redis.answer_cache import AnswerCache
 from models.redis.channels import BACKGROUND
 from models.redis.client import redis_client
 from models.redis.queue import JobQueue
 from models.secrets import Sealer
 from models.side_tasks import SideTasks
+from models.tracing.tracer import open_tracer
+from models.turns import Turns
 from worker import metrics
+from worker.comparison import RunComparison
 from worker.control import ControlListener
+from worker.hand_over import HandOver
 from worker.log.journal import Journal
 from worker.log.publisher import Publisher
+from worker.model_metrics import LABELS, observe_end
 from worker.purge import Purger
 from worker.quarantine import SuspectGroup
 from worker.run.counting import RequestTokenCounter
@@ -49,9 +55,9 @@ from worker.watch import Watch
 
 logger = structlog.get_logger()
 
-_COMPARISON_TIMEOUT = 5.0
-"""Seconds for the comparison of all runs with the database after a failover."""
-
+_STARTED_IN_A_TURN = 8
+"""Runs that begin in one turn of the event loop. Up to its request to the upstream, each takes half
+a millisecond; fifty that were claimed together would delay all streams that run."""
 _ENDING_SLOTS = 16
 """Responses above the slots that may be claimed only to be ended. Each takes milliseconds, and none
 may wait for a run to end."""
@@ -96,14 +102,16 @@ class Engine:
         self._slots = slots
         self._reserved = 0 if settings.quarantine else reserved_slots(slots)
         self._on_capacity_changed = on_capacity_changed
+        self._runs: dict[UUID, Run] = {}
+        self._claiming: set[UUID] = set()
+        self._starts = Turns(_STARTED_IN_A_TURN)
+        self._comparison = RunComparison(self._runs, self._claiming, on_capacity_changed)
         self._lease = Lease(
             settings,
             "quarantine" if settings.quarantine else "worker",
-            self._on_heartbeat,
-            self._incomplete_logs,
+            self._comparison.on_heartbeat,
+            self._comparison.incomplete_logs,
         )
-        self._runs: dict[UUID, Run] = {}
-        self._claiming: set[UUID] = set()
         self._orphan_claims = asyncio.Semaphore(_ORPHAN_CLAIMS)
         self._claim_tasks: set[asyncio.Task[None]] = set()
         self._side_tasks = SideTasks(self._lease.exit_process)
@@ -140,7 +148,6 @@ class Engine:
         Raises what DATABASE_UNAVAILABLE names if Postgres is unavailable.
         """
         settings = self._settings
-        self._loop = asyncio.get_running_loop()
         pool = open_pool(
             settings, str(self._lease.id), settings.worker.pool_size, self._lease.timeline.check
         )
@@ -149,13 +156,14 @@ class Engine:
         self._connections = connections = Connections(
             pool=pool,
             redis=redis,
-            upstreams=Upstreams(settings, self._slots),
+            upstreams=Upstreams(settings, self._slots, self._lease.wait_until_fresh),
             job_queue=JobQueue(settings, metrics.ENQUEUES_DROPPED),
             cache=AnswerCache(settings, f"worker-cache-{self._lease.id.hex}"),
         )
         publisher = Publisher(redis)
         journal = Journal(settings, self._lease, pool, publisher)
         self._ownership = Ownership(pool, self._lease, settings)
+        self._comparison.start(self._ownership, self._side_tasks)
         self._suspects = SuspectGroup(settings, self._ownership, self._runs)
         self._resources = Resources(
             settings=settings,
@@ -168,6 +176,7 @@ class Engine:
             sealer=Sealer(settings.sealing_keys),
             token_counter=RequestTokenCounter(),
             cache=connections.cache,
+            tracer=open_tracer(settings, self._lease.kind),
             exit_process=self._lease.exit_process,
         )
         control = ControlListener(settings, self._lease.id, self.cancel)
@@ -204,6 +213,8 @@ class Engine:
         self._side_tasks.start(sweeper.run(watch), "sweeper")
 
     def _serve_metrics(self) -> None:
+        LABELS.configure(self._settings.metrics, Routes(self._settings).patterns)
+        metrics.POOL.pool = self._connections.pool
         metrics.SLOTS.set(self._slots)
         metrics.RUNNING.set_function(lambda: len(self._runs))
         metrics.LEASE_AGE.set_function(lambda: self._lease.age)
@@ -287,13 +298,15 @@ class Engine:
         try:
             try:
                 claim = await self._claim(taking, [response_id])
+                if claim is not None:
+                    await self._starts.wait()
             finally:
                 self._claiming.discard(response_id)
             if claim is not None:
                 await self._run(claim)
         except Exception:
             # Celery would drop it. The response is released, or the next sweep finds it.
-            logger.exception("response_not_run", response=str(response_id))
+            logger.exception("response_not_run", response=public_id(response_id))
         finally:
             self._on_capacity_changed()
 
@@ -303,9 +316,7 @@ class Engine:
         if self._is_stopping:
             run.stop(StopReason.HAND_OVER)
         try:
-            with structlog.contextvars.bound_contextvars(
-                response=str(claim.id), attempt=claim.attempt
-            ):
+            with structlog.contextvars.bound_contextvars(**_context_of(claim)):
                 await run.run()
         finally:
             del self._runs[claim.id]
@@ -318,40 +329,18 @@ class Engine:
             run.stop(StopReason.CANCEL)
 
     async def stop(self) -> None:
-        """Stops the process.
-
-        Runs that do not end within the grace period are handed over, with their logs stored. One
-        with a tool call that must not be repeated has a longer grace period.
-        """
+        """Stops the process. Its runs end or are handed over (worker/hand_over.py)."""
         self._is_stopping = True
         for run in self._runs.values():
             run.drain()
         logger.info("worker_stopping", worker=str(self._lease.id), running=len(self._runs))
-        stopping_at = self._loop.time()
-        grace, longest_grace = self._settings.worker.grace, self._settings.worker.longest_grace
-        if not await self._is_idle_at(stopping_at + grace.total_seconds()):
-            for run in list(self._runs.values()):
-                if not run.has_unrepeatable_call:
-                    run.stop(StopReason.HAND_OVER)
-        if not await self._is_idle_at(stopping_at + longest_grace.total_seconds()):
-            for run in list(self._runs.values()):
-                run.stop(StopReason.HAND_OVER)
-            await self._wait_until_idle()
+        await HandOver(self._runs, self._claiming, self._settings.worker).run()
         await self._side_tasks.cancel()
         await asyncio.to_thread(self._lease.deregister)
         await self._connections.close()
+        if self._resources.tracer is not None:
+            self._resources.tracer.close()
         logger.info("worker_stopped", worker=str(self._lease.id))
-
-    async def _is_idle_at(self, deadline: float) -> bool:
-        """Waits until nothing runs, or until the deadline (of the loop's clock)."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
-                await self._wait_until_idle()
-        return not self._runs and not self._claiming
-
-    async def _wait_until_idle(self) -> None:
-        while self._runs or self._claiming:  # noqa: ASYNC110  (only while stopping)
-            await asyncio.sleep(0.02)
 
     async def _take(self, response_id: UUID) -> Claim | None:
         if self._is_stopping:
@@ -368,63 +357,13 @@ class Engine:
         except DATABASE_UNAVAILABLE as error:
             # If Postgres has stored the claim, the next heartbeat finds and releases it.
             logger.warning(
-                "claim_outcome_unknown", responses=list(map(str, ids)), error=str(error).strip()
+                "claim_outcome_unknown",
+                responses=list(map(public_id, ids)),
+                error=str(error).strip(),
             )
         except LeaseLost:
-            logger.warning("claim_fenced", responses=list(map(str, ids)))
+            logger.warning("claim_fenced", responses=list(map(public_id, ids)))
         return None
-
-    # --- heartbeat ---
-
-    def _on_heartbeat(self, sent: float, responses: list[OwnedResponse]) -> None:
-        self._loop.call_soon_threadsafe(self._reconcile, sent, responses)
-
-    def _reconcile(self, sent: float, responses: list[OwnedResponse]) -> None:
-        """Compares the runs of this process with what the database says it owns.
-
-        Stops a run that it no longer owns, or that others have asked to stop. Releases a response
-        that it owns and does not run. `sent`: monotonic time at which the query was sent; its
-        result may lack a run that started later.
-        """
-        # The lease may have been too old to claim anything until now.
-        self._on_capacity_changed()
-        owned = {response.id: response for response in responses}
-        for response_id, run in list(self._runs.items()):
-            response = owned.get(response_id)
-            is_current = response is not None and response.attempt == run.claim.attempt
-            if not is_current and run.started_at < sent:
-                run.stop(StopReason.LOST)
-            elif response is not None and (reason := _requested_stop(response, run)) is not None:
-                run.stop(reason)
-        for response_id, response in owned.items():
-            if not self._has(response_id):
-                self._side_tasks.start(self._release_unknown(response_id, response.attempt))
-
-    def _incomplete_logs(self, stored: list[StoredLog]) -> list[UUID]:
-        """Called on the heartbeat's thread after a failover. Raises TimeoutError."""
-        comparison = asyncio.run_coroutine_threadsafe(self._stop_incomplete(stored), self._loop)
-        return comparison.result(timeout=_COMPARISON_TIMEOUT)
-
-    async def _stop_incomplete(self, stored: list[StoredLog]) -> list[UUID]:
-        """Stops the runs of which less is stored than this process knows to be stored; returns
-        them, and responses that have ended here and not in the database."""
-        # Replies that the server before has sent are processed first.
-        await asyncio.sleep(0.1)
-        incomplete = []
-        for log in stored:
-            run = self._runs.get(log.id)
-            if run is not None and run.claim.attempt != log.attempt:
-                continue
-            if run is not None and run.flushed_number > log.log_end:
-                run.stop(StopReason.LOST)
-                incomplete.append(log.id)
-            elif run is None and log.id not in self._claiming:
-                incomplete.append(log.id)
-        return incomplete
-
-    async def _release_unknown(self, response_id: UUID, attempt: int) -> None:
-        await self._ownership.release_unknown(response_id, attempt)
-        metrics.ATTEMPTS.labels(ReleaseReason.RETURNED.value).inc()
 
 
 def _tune_garbage_collector() -> None:
@@ -434,21 +373,25 @@ def _tune_garbage_collector() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
+def _context_of(claim: Claim) -> dict[str, object]:
+    """The fields of each line that is logged while the response runs."""
+    fields: dict[str, object] = {"response": public_id(claim.id), "attempt": claim.attempt}
+    if claim.row.request_id is not None:
+        fields["request"] = claim.row.request_id
+    return fields
+
+
 def _count_attempt(run: Run) -> None:
     """Counts the outcome of an attempt, and the ending if there is one."""
     metrics.ATTEMPTS.labels(run.outcome).inc()
     if run.end_state is not None:
+        row = run.claim.row
+        # A later attempt only knows when it was enqueued last, so it takes the whole seconds of the
+        # row, by the clock of this machine.
+        seconds = max(0.0, time.time() - row.created_at)
+        if attempts_on_timeline(row.attempt) == 1:
+            seconds = row.seconds_queued + time.monotonic() - run.started_at
+        observe_end(row.model, run.upstream, str(row.project_id), run.end_state.status, seconds)
         metrics.RESPONSES_ENDED.labels(run.end_state.status.value).inc()
         if run.end_state.status is Status.FAILED:
             metrics.count_failure(run.end_state.reason)
-
-
-def _requested_stop(response: OwnedResponse, run: Run) -> StopReason | None:
-    """What others requested of the response; a cancel has precedence (I10)."""
-    if response.cancelled or response.abandoned:
-        return StopReason.CANCEL
-    if response.failed:
-        return StopReason.FAIL
-    # A row that was read before this run's claim belongs to an attempt that was released.
-    is_current = response.attempt == run.claim.attempt
-    return StopReason.REQUEUE if response.requeued and is_current else None

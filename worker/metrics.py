@@ -8,12 +8,14 @@ import re
 from prometheus_client import Counter, Gauge, Histogram
 
 from models.lifecycle import TERMINAL
-from models.metrics import MILLISECOND_BUCKETS, SECOND_BUCKETS, new_registry
+from models.metrics import MILLISECOND_BUCKETS, SECOND_BUCKETS, PoolCollector, new_registry
 from models.ownership.claims import ReleaseReason
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
 
 REGISTRY = new_registry()
+POOL = PoolCollector()
+REGISTRY.register(POOL)
 
 RUNNING = Gauge("backburner_running", "Responses this worker runs now.", registry=REGISTRY)
 SLOTS = Gauge("backburner_slots", "Responses this worker can run at a time.", registry=REGISTRY)
@@ -107,6 +109,32 @@ ENQUEUES_DROPPED = Counter(
     "Wake-ups that were not sent because Redis was unavailable. A sweep finds their responses.",
     registry=REGISTRY,
 )
+TOOL_SECONDS = Histogram(
+    "backburner_tool_call_seconds",
+    "One call of a server tool, by type of the call's item and outcome: answered, failed.",
+    ["tool", "outcome"],
+    buckets=SECOND_BUCKETS,
+    registry=REGISTRY,
+)
+UPSTREAM_RETRIES = Counter(
+    "backburner_upstream_retries",
+    "Requests that were sent again to the same upstream because the one before failed.",
+    ["upstream"],
+    registry=REGISTRY,
+)
+UPSTREAM_FAILOVERS = Counter(
+    "backburner_upstream_failovers",
+    "Calls for which the next upstream of the route was tried because this one failed.",
+    ["upstream"],
+    registry=REGISTRY,
+)
+PUT_OFFS = Counter(
+    "backburner_put_offs",
+    "Attempts that put their response off, by the upstream that it waits for and the class of the "
+    "failure.",
+    ["upstream", "class"],
+    registry=REGISTRY,
+)
 EVENTS = Counter("backburner_events", "Events written to the logs of responses.", registry=REGISTRY)
 
 _STATUS_CLASSES = {"429": "rate_limited", "401": "credential", "403": "credential"}
@@ -140,6 +168,12 @@ _OWN_REASONS = (
 )
 """Reasons that are labels; any further reason is counted as `other`."""
 
+_TOOLS = ("mcp_call", "mcp_list_tools", "web_search_call")
+"""Types of items that are labels; the calls of any further type are `other`."""
+
+for _tool in (*_TOOLS, "other"):
+    for _outcome in ("answered", "failed"):
+        TOOL_SECONDS.labels(_tool, _outcome)
 for _queue in (INTERACTIVE, BACKGROUND):
     QUEUE_WAIT.labels(_queue)
 for _outcome in ("ended", "lost", "died", *ReleaseReason):
@@ -163,6 +197,26 @@ def count_claim(claim: Claim) -> None:
     if claim.seconds_lost is not None:
         ATTEMPTS.labels("died").inc()
         RECOVERY.observe(max(0.0, claim.seconds_lost))
+
+
+def observe_tool_call(item_type: str, seconds: float, *, failed: bool) -> None:
+    """Observes a call of a server tool. `item_type`: of the item that shows the call."""
+    tool = item_type if item_type in _TOOLS else "other"
+    TOOL_SECONDS.labels(tool, "failed" if failed else "answered").observe(seconds)
+
+
+def count_put_off(upstream: str, reason: str) -> None:
+    """Counts an attempt that waits for an upstream. `reason`: of the upstream's failure."""
+    PUT_OFFS.labels(upstream, error_class(reason) or "other").inc()
+
+
+def add_upstream(name: str) -> None:
+    """Lets the series of an upstream begin with 0, so that the first increase is seen."""
+    UPSTREAM_FAILOVERS.labels(name)
+    for outcome in ("answered", "failed", "busy"):
+        UPSTREAM_TURNS.labels(name, outcome)
+    for failure in ("unreachable", "server", "rate_limited", "down", "full"):
+        PUT_OFFS.labels(name, failure)
 
 
 def count_failure(reason: str | None) -> None:

@@ -66,6 +66,19 @@ class AsyncioPool(BasePool):
         """Starts the responses of one message. Called in the event loop."""
         self.engine.run_from_message(response_ids, queue)
 
+    def start_blocking(self, response_ids: Sequence[UUID], queue: str) -> bool:
+        """`run`, called on Celery's thread. Returns whether the queue has a free slot after it."""
+
+        async def start() -> bool:
+            self.run(response_ids, queue)
+            return self.engine.free_for(queue) > 0
+
+        return asyncio.run_coroutine_threadsafe(start(), self.loop).result()
+
+    def has_slot(self, queue: str) -> bool:
+        """Whether a response of this queue can be started. For every thread."""
+        return self.engine.free_for(queue) > 0
+
     def _on_capacity_changed(self) -> None:
         if self._wake_ups is not None:
             self._wake_ups.on_capacity_changed()

@@ -57,6 +57,8 @@ class EventLog:
     started_at: float = field(default_factory=time.monotonic)
     has_first_event: bool = False
     """An event after `response.in_progress` is written."""
+    first_event_seconds: float | None = None
+    """Seconds from the creation of the response to that event, in the first attempt."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the one statement that writes this response's event log."""
 

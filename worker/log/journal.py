@@ -48,13 +48,14 @@ class Journal:
         """Drops the log. Its frames are in confirmed transactions, or are not to be stored."""
         self._logs.remove(log)
 
-    def write(self, log: EventLog, events: Iterable[Event]) -> None:
-        """Numbers and encodes the events. The next batch stores them."""
+    def write(self, log: EventLog, events: Iterable[Event], *, may_wait: bool = False) -> None:
+        """Numbers and encodes the events. The next batch stores them: at once, or if they
+        `may_wait`, within `journal_gap`."""
         written = log.write(events)
         if not written:
             return
         self._logs.add_bytes(written)
-        self._logs.mark_dirty(log)
+        self._logs.mark_dirty(log, may_wait=may_wait)
         if not log.has_first_event:
             _observe_first_event(log)
 
@@ -133,4 +134,5 @@ def _observe_first_event(log: EventLog) -> None:
     log.has_first_event = True
     if log.claim.is_first:
         seconds_running = time.monotonic() - log.started_at
-        metrics.FIRST_EVENT_SECONDS.observe(log.claim.row.seconds_queued + seconds_running)
+        log.first_event_seconds = log.claim.row.seconds_queued + seconds_running
+        metrics.FIRST_EVENT_SECONDS.observe(log.first_event_seconds)

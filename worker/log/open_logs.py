@@ -24,6 +24,9 @@ class OpenLogs:
         """The last journal batch that Postgres has confirmed."""
         self._flush_bytes = settings.worker.flush_bytes
         self._tail_bytes = settings.worker.tail_bytes
+        self._journal_gap = settings.worker.journal_gap.total_seconds()
+        self._timer: asyncio.TimerHandle | None = None
+        """Requests a batch for logs whose frames may wait."""
         self._dirty: dict[EventLog, None] = {}
         """Logs with fresh frames, in the order of their first one."""
         self._progress = asyncio.Condition()
@@ -45,11 +48,21 @@ class OpenLogs:
         """Counts bytes that were written to a log."""
         self._held_bytes += written
 
-    def mark_dirty(self, log: EventLog) -> None:
-        """Requests a batch for the log's fresh frames, and a flush if the log is large."""
+    def mark_dirty(self, log: EventLog, *, may_wait: bool = False) -> None:
+        """Requests a batch for the log's fresh frames, and a flush if the log is large. If they
+        `may_wait`, others have the time of `journal_gap` to come into the same batch."""
         self._dirty[log] = None
-        self.batch_requested.set()
         self.request_flush([log])
+        if not may_wait:
+            self.batch_requested.set()
+        elif self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._journal_gap, self._request_late_batch)
+
+    def _request_late_batch(self) -> None:
+        self._timer = None
+        if self._dirty:
+            self.batch_requested.set()
 
     def take_dirty(self) -> list[EventLog]:
         """The logs for the next batch; those that another statement is storing are left out."""

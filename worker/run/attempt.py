@@ -4,11 +4,13 @@ Pure: no I/O and no clock. It decides what a resumed attempt writes first, what 
 and what an ending stores. The writes themselves are in worker/run/attempt_writer.py.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from models.db.queries.claim import CheckpointedItem
+from models.errors import FailedCall
 from models.ids import conversation_id, response_id
 from models.lifecycle import Status
 from models.ownership.steps import Ending, Step, Tail
@@ -40,6 +42,10 @@ _NON_MODEL_ITEMS = frozenset(("mcp_list_tools", "compaction"))
 """Types of items that the model did not write."""
 
 
+_MAX_FAILED_CALLS = 16
+"""Of an attempt; the last ones count."""
+
+
 @dataclass(frozen=True, slots=True)
 class FinalOutput:
     """The output of a response that ends now."""
@@ -61,6 +67,8 @@ class Attempt:
         self.output = Output(claim, [])
         self.current_turn: Turn[Any] | None = None
         """The turn that is not stored yet; None between turns."""
+        self.failed_calls: deque[FailedCall] = deque(maxlen=_MAX_FAILED_CALLS)
+        """Calls of upstreams that failed, for operators."""
         self.unrepeatable_calls = 0
         """How many tool calls run now that must not run twice."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from models.errors import Cancelled, LeaseLost
+from models.errors import Cancelled, FailedCall, LeaseLost
 from models.ownership.claims import Ownership, ReleaseReason
 from models.ownership.steps import EMPTY_TAIL, Ending
 from models.wire.events import Event, Item
@@ -18,6 +18,7 @@ from worker.log.event_log import Block, EventLog
 from worker.log.journal import Journal
 from worker.run.attempt import Attempt
 from worker.run.end_state import CANCELLED, EndState, internal_error
+from worker.run.ended_line import ended_line
 from worker.run.output import Entry
 from worker.translation.items.open_item import OpenItem
 from worker.translation.turn import Turn
@@ -46,9 +47,11 @@ class AttemptWriter:
         """Nothing is written for this attempt any more."""
         self._journal.close(self.log)
 
-    def write(self, events: list[Event]) -> None:
-        """Appends events to the log, without the fields that `include` does not ask for."""
-        self._journal.write(self.log, filter_events(events, self._attempt.include))
+    def write(self, events: list[Event], *, may_wait: bool = False) -> None:
+        """Appends events to the log, without the fields that `include` does not ask for. They
+        `may_wait` for others that come within milliseconds."""
+        visible = filter_events(events, self._attempt.include)
+        self._journal.write(self.log, visible, may_wait=may_wait)
 
     async def wait_for_room(self) -> None:
         """Waits until the log has room for more bytes (I12)."""
@@ -160,13 +163,21 @@ class AttemptWriter:
         last_block = self._journal.unpublished(self.log, ending.tail)
         await self._ownership.end(self._claim, ending)
         self._last_block = last_block
+        ended_line(self._attempt, self.log, ending).write()
 
     def publish_end(self) -> None:
         """Makes readers see the ending, or look for it if it could not be stored."""
         self._journal.publish_end(self.log, self._last_block)
 
-    async def release(self, reason: ReleaseReason, delay: timedelta | None = None) -> None:
-        """Stores the log and gives the response up; it can be claimed again after `delay`."""
+    async def release(
+        self,
+        reason: ReleaseReason,
+        delay: timedelta | None = None,
+        failures: Sequence[FailedCall] = (),
+    ) -> None:
+        """Stores the log and gives the response up; it can be claimed again after `delay`.
+        `failures`: why it is deferred."""
         await self._journal.wait_until_journaled(self.log)
         async with self.log.lock:
-            await self._ownership.release(self._claim, self.log.unflushed(), reason, delay)
+            tail = self.log.unflushed()
+            await self._ownership.release(self._claim, tail, reason, delay, failures)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from models.tracing.spans import Span
 from models.wire.events import Item
 from models.wire.purpose import Purpose
 from worker.run.attempt import Attempt
@@ -28,6 +29,8 @@ class RunContext:
     compactions: Compactions
     is_draining: Callable[[], bool]
     """Whether the process stops: the run begins no further step."""
+    span: Span
+    """Of the attempt."""
 
     @property
     def output(self) -> Output:

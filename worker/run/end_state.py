@@ -79,8 +79,12 @@ def end_state_of_stop(stop_reason: StopReason | None) -> EndState | None:
             return None
 
 
-def error_of_end_reason(end_reason: EndReason) -> RunError:
-    """The error that ends a response which was claimed only to be ended."""
+def error_of_end_reason(end_reason: EndReason, last_failure: str | None = None) -> RunError:
+    """The error that ends a response which was claimed only to be ended, or has reached its
+    deadline.
+
+    `last_failure`: the message of the upstream's failure for which it was deferred.
+    """
     match end_reason:
         case EndReason.CANCELLED:
             return Cancelled()
@@ -92,6 +96,8 @@ def error_of_end_reason(end_reason: EndReason) -> RunError:
             return LimitReached(message, reason="queue_wait")
         case EndReason.DEADLINE:
             message = "The response did not finish within its time limit."
+            if last_failure is not None:
+                message += f" The last failure of its upstream: {last_failure}"
             return LimitReached(message, reason="deadline")
         case EndReason.TOO_MANY_CRASHES:
             message = "The response failed: the processes that ran it crashed again and again."

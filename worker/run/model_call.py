@@ -13,10 +13,13 @@ from typing import Any
 
 import structlog
 
-from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
+from models.errors import FailedCall, LimitReached, UpstreamBusy, UpstreamFailed
+from models.tracing.spans import NO_SPAN
 from models.wire.events import Event, Item
 from models.wire.tools import NATIVE_ONLY_TOOLS
-from worker.metrics import UPSTREAM_TURNS
+from worker.metrics import UPSTREAM_FAILOVERS, UPSTREAM_TURNS
+from worker.run.call_observation import CallObservation
+from worker.run.call_span import error_type, start_call_span
 from worker.run.context import RunContext
 from worker.run.counting import TokenCount
 from worker.run.reasoning import reasoning_sealer, unseal_reasoning
@@ -32,7 +35,7 @@ from worker.translation.responses.request import (
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 from worker.translation.turn import Outcome, Turn, TurnOptions
-from worker.upstream.client import StreamEvent
+from worker.upstream.client import StreamEvent, UpstreamCall
 from worker.upstream.failures import (
     NO_SUCH_MODEL,
     may_succeed_elsewhere,
@@ -70,6 +73,7 @@ class ModelCaller:
         self._project = context.attempt.claim.row.project_id
         self._has_emitted = False
         """Whether events of the present call were written."""
+        self._turn_span = NO_SPAN
 
     def input_of(self, parameters: dict[str, Any], history: list[Item]) -> ModelInput:
         """The input with this history and all tools of the request that may still be called."""
@@ -97,31 +101,61 @@ class ModelCaller:
         A call that is not `visible` is no part of the response: none of its events is written.
         Raises RunError if every upstream failed, or one of them after its first event.
         """
+        name = "turn" if visible else "compaction"
+        span = self._turn_span = self._context.span.start(name, {"backburner.turn": self._number})
+        try:
+            return await self._call_candidates(model_input, visible=visible)
+        except BaseException as error:
+            span.fail(error_type(error))
+            raise
+        finally:
+            span.end()
+
+    @property
+    def _number(self) -> int:
+        """The number of the present turn, from 1."""
+        return self._output.turns + 1
+
+    async def _call_candidates(
+        self, model_input: ModelInput, *, visible: bool
+    ) -> tuple[Outcome, Turn[Any]]:
         candidates = self._candidates()
-        failures: list[UpstreamFailed | LimitReached] = []
+        failed: list[tuple[Candidate, UpstreamFailed | LimitReached]] = []
         for candidate in candidates:
             try:
-                return await self._call_upstream(candidate, model_input, visible=visible)
+                outcome, turn = await self._call_upstream(candidate, model_input, visible=visible)
             except (UpstreamFailed, LimitReached) as failure:
-                self._count_failure(candidate, failure)
+                self._record_failure(candidate, failure)
                 if failure.reason == NO_SUCH_MODEL:
                     # With the name that the client knows, not the upstream's.
                     raise no_such_model(self._facts.model) from failure
                 if self._has_emitted or not may_succeed_elsewhere(failure):
                     raise
-                failures.append(failure)
+                failed.append((candidate, failure))
+            else:
+                if outcome.failure is not None:
+                    self._note_failure(candidate, outcome.failure)
+                return outcome, turn
             if candidate is not candidates[-1]:
+                UPSTREAM_FAILOVERS.labels(candidate.name).inc()
                 logger.info(
                     "upstream_skipped",
                     response=self._facts.id,
                     upstream=candidate.name,
-                    reason=failures[-1].reason,
+                    reason=failed[-1][1].reason,
                 )
-        raise failure_of_all(candidates, failures, can_wait=self._facts.background)
+        raise failure_of_all(failed, can_wait=self._facts.background)
 
-    def _count_failure(self, candidate: Candidate, failure: Exception) -> None:
+    def _record_failure(self, candidate: Candidate, failure: UpstreamFailed | LimitReached) -> None:
         outcome = "busy" if isinstance(failure, UpstreamBusy) else "failed"
         UPSTREAM_TURNS.labels(candidate.name, outcome).inc()
+        self._note_failure(candidate, failure)
+
+    def _note_failure(self, candidate: Candidate, failure: UpstreamFailed | LimitReached) -> None:
+        """Keeps the failure for `explain`."""
+        self._attempt.failed_calls.append(
+            FailedCall(candidate.name, failure.reason, failure.message)
+        )
 
     def _candidates(self) -> list[Candidate]:
         """The upstreams that can run the request, in order. Raises UpstreamFailed if none can."""
@@ -151,29 +185,55 @@ class ModelCaller:
             await self._resources.ownership.wait_until_fresh()
             if visible:
                 self._attempt.current_turn = turn
-            outcome = await self._read_turn(candidate, body, turn, permit, visible=visible)
+            with self._observe(candidate, model_input, turn) as observation:
+                propagates = self._resources.settings.traces.propagate
+                call = candidate.upstream.call(
+                    body, observation.traceparent if propagates else None
+                )
+                outcome = await self._read_turn(call, turn, permit, observation, visible=visible)
             permit.record_success()
         UPSTREAM_TURNS.labels(candidate.name, "answered").inc()
         self._output.upstream = candidate.name
         self._output.service_tier = turn.service_tier or self._output.service_tier
         return outcome, turn
 
+    def _observe(
+        self, candidate: Candidate, model_input: ModelInput, turn: Turn[Any]
+    ) -> CallObservation:
+        has_content = self._resources.settings.traces.content
+        span = start_call_span(
+            self._turn_span,
+            candidate.upstream.settings,
+            candidate.model,
+            model_input.parameters,
+            model_input.history,
+            has_content=has_content,
+        )
+        return CallObservation(
+            turn,
+            span,
+            model=self._facts.model,
+            upstream=candidate.name,
+            project=str(self._project),
+            has_content=has_content,
+        )
+
     async def _read_turn(
         self,
-        candidate: Candidate,
-        body: dict[str, Any],
+        upstream_call: UpstreamCall,
         turn: Turn[Any],
         permit: Permit,
+        observation: CallObservation,
         *,
         visible: bool,
     ) -> Outcome:
         """Reads the upstream's stream to its end. Raises its failure if no event was written."""
-        upstream_call = candidate.upstream.call(body)
         async with aclosing(upstream_call.chunks()) as reads:
             async for chunks in reads:
                 self._feed(turn, chunks, visible=visible)
                 if self._has_emitted:
                     permit.record_success()
+                    observation.record_output()
                 await self._context.writer.wait_for_room()
         self._emit(turn.finish(done_seen=upstream_call.done_seen), visible=visible)
         assert turn.outcome is not None

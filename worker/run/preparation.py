@@ -10,6 +10,7 @@ from models.db.queries.history import HISTORY
 from models.errors import ToolFailed, UpstreamFailed
 from models.ids import continue_after
 from models.secrets import Sealed, Unreadable
+from models.tracing.spans import Span
 from models.wire.events import Item
 from models.wire.purpose import Purpose
 from models.wire.tools import with_added_search
@@ -31,8 +32,10 @@ async def prepare_run(
     writer: AttemptWriter,
     resources: Resources,
     is_draining: Callable[[], bool],
+    span: Span,
 ) -> RunContext:
-    """The context of the run. Raises RunError if the response cannot run with this input."""
+    """The context of the run. `span`: of the attempt. Raises RunError if the response cannot run
+    with this input."""
     claimed_input = attempt.claim.row.input
     if claimed_input is not None:
         loaded, own_count = claimed_input, len(claimed_input)
@@ -58,7 +61,7 @@ async def prepare_run(
             history_parameter=attempt.continuation_parameter,
             skipped=skipped,
         )
-    toolbox = await _shielded(_open_toolbox(attempt, resources, history))
+    toolbox = await _open_toolbox(attempt, resources, history)
     return RunContext(
         attempt=attempt,
         writer=writer,
@@ -68,13 +71,18 @@ async def prepare_run(
         toolbox=toolbox,
         compactions=compactions,
         is_draining=is_draining,
+        span=span,
     )
 
 
 async def write_first_events(attempt: Attempt, writer: AttemptWriter, pool: Pool) -> None:
-    """Starts the response, or closes what an earlier attempt left open."""
+    """Starts the response, or closes what an earlier attempt left open.
+
+    Nothing depends on when a client receives `response.in_progress`. Stored at once, it would delay
+    the request to the upstream, and a first delta that comes soon would wait for the next batch.
+    """
     if attempt.is_first:
-        writer.write(attempt.start())
+        writer.write(attempt.start(), may_wait=True)
         return
     rows: list[CheckpointedItem] = []
     if attempt.claim.row.checkpoint_number >= 0:

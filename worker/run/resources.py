@@ -12,6 +12,7 @@ from models.ownership.claims import Ownership
 from models.redis.answer_cache import AnswerCache
 from models.redis.queue import JobQueue
 from models.secrets import Sealer
+from models.tracing.spans import Tracer
 from worker.log.journal import Journal
 from worker.run.counting import RequestTokenCounter
 from worker.upstream.upstreams import Upstreams
@@ -31,6 +32,8 @@ class Resources:
     sealer: Sealer
     token_counter: RequestTokenCounter
     cache: AnswerCache
+    tracer: Tracer | None
+    """None if traces are off."""
     exit_process: Callable[[], NoReturn]
     """Ends the process now. Its journal is recovered by the next owners of its responses."""
     new_id: Callable[[str], str] = new_item_id

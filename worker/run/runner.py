@@ -21,8 +21,11 @@ from models.ownership.takeover import Claim, EndReason
 from models.ownership.timeline import attempts_on_timeline
 from models.redis.answer_cache import CachedAnswer
 from models.redis.channels import queue_for
+from models.tracing.spans import NO_SPAN
 from models.wire.purpose import Purpose
+from worker.metrics import count_put_off
 from worker.run.attempt import Attempt
+from worker.run.attempt_span import end_attempt_span, start_attempt_span
 from worker.run.attempt_writer import AttemptWriter
 from worker.run.compaction_run import run_compaction
 from worker.run.context import RunContext
@@ -64,12 +67,13 @@ class Run:
         """Set when the ending is stored."""
         self._release_reason: ReleaseReason | None = None
         """Set when the release is stored."""
-        self._retry_delay: timedelta | None = None
+        self._deferred: Deferred | None = None
         """Set if the response is deferred."""
         self._resources = resources
         self._attempt = Attempt(claim)
         self._writer = AttemptWriter(self._attempt, resources.journal, resources.ownership)
         self._context: RunContext | None = None
+        self._span = NO_SPAN
         self._is_draining = False
         self._stop_reason: StopReason | None = None
         self._work: asyncio.Task[Outcome | None] | None = None
@@ -82,9 +86,20 @@ class Run:
         return self._release_reason.value if self._release_reason is not None else "lost"
 
     @property
+    def upstream(self) -> str | None:
+        """The upstream of the last turn; None if none was answered."""
+        return self._attempt.output.upstream
+
+    @property
     def has_finished_turn(self) -> bool:
         """Whether a checkpoint of this attempt has stored a turn: earlier crashes are forgotten."""
         return self._attempt.output.turns > self.claim.row.turns
+
+    @property
+    def _has_output(self) -> bool:
+        """Whether the model has sent something in this attempt."""
+        turn = self._attempt.current_turn
+        return self.has_finished_turn or (turn is not None and bool(turn.output))
 
     @property
     def flushed_number(self) -> int:
@@ -110,6 +125,7 @@ class Run:
     async def run(self) -> None:
         """Runs to an ending or a release; to neither if the response belongs to another owner."""
         self._writer.open()
+        self._span = start_attempt_span(self._resources.tracer, self.claim)
         try:
             end_state = await self._execute()
             if end_state is not None:
@@ -127,6 +143,8 @@ class Run:
         finally:
             self._writer.close()
             await self._close_tools()
+            if self._span is not NO_SPAN:
+                end_attempt_span(self._span, self.outcome, self.end_state)
 
     async def _execute(self) -> EndState | None:
         """Does the work. None: nothing to end, the response is released or belongs to another."""
@@ -148,7 +166,7 @@ class Run:
             outcome = self._work.result()
             return end_state_of_outcome(outcome) if outcome is not None else None
         if isinstance(error, Deferred):
-            self._retry_delay = self._jittered_delay(error.seconds)
+            self._deferred = error
             return None
         if isinstance(error, RunError):
             return end_state_of_error(error)
@@ -158,18 +176,23 @@ class Run:
     async def _run_within_deadline(self) -> Outcome | None:
         """Does the work within the response's wall clock limit; None: the process stops."""
         if self.claim.end_reason is not None:
-            raise error_of_end_reason(self.claim.end_reason)
+            raise error_of_end_reason(self.claim.end_reason, self.claim.row.last_failure)
         wall_clock = asyncio.timeout(max(0.0, self.claim.row.seconds_left))
         try:
             async with wall_clock:
                 self._context = await prepare_run(
-                    self._attempt, self._writer, self._resources, lambda: self._is_draining
+                    self._attempt,
+                    self._writer,
+                    self._resources,
+                    lambda: self._is_draining,
+                    self._span,
                 )
                 return await _WORK[self._context.purpose](self._context)
         except TimeoutError as error:
             if not wall_clock.expired():
                 raise
-            raise error_of_end_reason(EndReason.DEADLINE) from error
+            failure = None if self._has_output else self.claim.row.last_failure
+            raise error_of_end_reason(EndReason.DEADLINE, failure) from error
 
     async def _end(self, end_state: EndState) -> None:
         self.end_state = await self._writer.end(end_state)
@@ -178,6 +201,8 @@ class Run:
             key = await self._cache_answer(self.end_state)
         finally:
             self._writer.publish_end()
+        if self._attempt.failed_calls:
+            await self._resources.ownership.record_failures(self.claim, self._attempt.failed_calls)
         if key is not None:
             await self._uncache_deleted_answer(key)
 
@@ -207,17 +232,33 @@ class Run:
 
     async def _release(self) -> None:
         """Gives the response up, with its log stored. The next attempt closes the open items."""
+        if self._deferred is not None and self._stop_reason is not StopReason.REQUEUE:
+            await self._defer(self._deferred)
+            return
         reason = ReleaseReason.HANDED_OVER
         if self._stop_reason is StopReason.REQUEUE:
             reason = ReleaseReason.REQUEUED
-        elif self._retry_delay is not None:
-            reason = ReleaseReason.DEFERRED
-        await self._writer.release(reason, self._retry_delay)
+        await self._writer.release(reason)
         self._release_reason = reason
-        if self._retry_delay is None:
-            crashes = 0 if self.has_finished_turn else self.claim.row.crashes
-            queue = queue_for(background=self._attempt.facts.background, crashes=crashes)
-            self._resources.job_queue.enqueue(self.claim.id, queue)
+        crashes = 0 if self.has_finished_turn else self.claim.row.crashes
+        queue = queue_for(background=self._attempt.facts.background, crashes=crashes)
+        self._resources.job_queue.enqueue(self.claim.id, queue)
+
+    async def _defer(self, deferred: Deferred) -> None:
+        """Gives the response up until a later time: a sweep claims it then."""
+        delay = self._jittered_delay(deferred.seconds)
+        waits_for = deferred.failures[-1]
+        logger.info(
+            "response_deferred",
+            response=self._attempt.facts.id,
+            attempt=self.claim.attempt,
+            upstream=waits_for.upstream,
+            reason=waits_for.reason,
+            seconds=round(delay.total_seconds(), 1),
+        )
+        await self._writer.release(ReleaseReason.DEFERRED, delay, deferred.failures)
+        count_put_off(waits_for.upstream, waits_for.reason)
+        self._release_reason = ReleaseReason.DEFERRED
 
     async def _close_tools(self) -> None:
         if self._context is None:

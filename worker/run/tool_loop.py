@@ -7,6 +7,7 @@ harm, else the model gets an error and decides (docs/adr/0008).
 """
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,10 +15,12 @@ from typing import Any
 
 from models.errors import UpstreamFailed
 from models.wire.events import Event, Item
+from worker.metrics import observe_tool_call
 from worker.run.compaction_run import compact
 from worker.run.context import RunContext
 from worker.run.model_call import ModelCaller
 from worker.run.output import Entry
+from worker.run.tool_span import end_tool_span, start_tool_span
 from worker.tools.provider import ToolCallError, ToolResult
 from worker.translation.history.measure import count_tokens
 from worker.translation.history.truncation import shortened_histories
@@ -180,7 +183,21 @@ class ToolLoop:
             await self._ownership.wait_until_fresh()
             with self._counted(entry):
                 await self._context.writer.start_call(entry)
-                await self._finish_call(entry, await self._toolbox.run(entry.item))
+                await self._finish_call(entry, await self._observed_call(entry.item))
+
+    async def _observed_call(self, item: Item) -> ToolResult | ToolCallError:
+        """The result of the call, with its metrics and its span."""
+        has_content = self._settings.traces.content
+        span = start_tool_span(self._context.span, item, has_content=has_content)
+        started_at = time.monotonic()
+        result: ToolResult | ToolCallError | None = None
+        try:
+            result = await self._toolbox.run(item)
+        finally:
+            end_tool_span(span, result, has_content=has_content)
+        failed = isinstance(result, ToolCallError) or result.failed
+        observe_tool_call(item["type"], time.monotonic() - started_at, failed=failed)
+        return result
 
     @contextmanager
     def _counted(self, entry: Entry) -> Iterator[None]:

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any, TypeVar
 
 import httpx2
@@ -23,6 +22,7 @@ from pydantic import ValidationError
 
 from models.config.groups import McpSettings
 from models.egress import EgressPolicy
+from models.version import VERSION
 from models.wire.json_input import clean_text
 from worker.outbound.guarded_http import (
     REQUEST_OUTCOME,
@@ -51,7 +51,7 @@ TIMEOUT_ERROR = {
 """The error for a server that does not respond."""
 
 _SESSION_ID = "mcp-session-id"
-_CLIENT_INFO = types.Implementation(name="backburner", version=version("backburner"))
+_CLIENT_INFO = types.Implementation(name="backburner", version=VERSION)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ class Circuit:
         self._has_probe = False
         self._calls = 0
         """Calls that are running."""
+        self.last_reason = ""
+        """The reason of the last failure."""
 
     @property
     def is_open(self) -> bool:

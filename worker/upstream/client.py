@@ -18,10 +18,11 @@ from openai import AsyncOpenAI, DefaultAioHttpClient
 
 from models.config.groups import LimitSettings
 from models.config.upstream import UpstreamSettings
-from models.config.upstream_access import client_options
+from models.config.upstream_access import client_options, secrets_of
 from models.deadlines import IdleTimeout
 from models.errors import LimitReached, UpstreamFailed
 from models.http_bodies import is_uncompressed
+from worker.metrics import UPSTREAM_RETRIES
 from worker.translation.chat.chunk import Chunk
 from worker.translation.upstream_events import UpstreamEvent
 from worker.upstream.chat_chunks import parse_chunk
@@ -34,7 +35,7 @@ from worker.upstream.failures import (
     unintelligible,
     unreachable,
 )
-from worker.upstream.request_sender import RequestSender
+from worker.upstream.request_sender import MaySend, RequestSender
 from worker.upstream.responses_events import parse_event
 from worker.upstream.sse import SseSplitter
 
@@ -61,13 +62,23 @@ class UpstreamCall:
     """One call of an upstream, while its response is read."""
 
     def __init__(
-        self, sender: RequestSender, body: dict[str, Any], limits: LimitSettings, *, native: bool
+        self,
+        sender: RequestSender,
+        body: dict[str, Any],
+        limits: LimitSettings,
+        secrets: tuple[str, ...],
+        *,
+        native: bool,
+        traceparent: str | None,
     ) -> None:
-        """`native`: the upstream speaks the Responses API."""
+        """`secrets`: they are removed from messages. `native`: the upstream speaks the Responses
+        API. `traceparent`: a header to send."""
         self._sender = sender
         self._body = body
+        self._traceparent = traceparent
         self._native = native
         self._limits = limits
+        self._secrets = secrets
         self._gap = limits.token_gap.total_seconds()
         """Seconds until the next event with output is due."""
         # The last event of a native upstream repeats the whole output.
@@ -120,7 +131,7 @@ class UpstreamCall:
         """Sends the request. The reads of the response's body, under the idle timeout from the
         request on."""
         with self._translated_errors(turn_end), idle_timeout.extend():
-            response = await self._sender.send(self._body)
+            response = await self._sender.send(self._body, self._traceparent)
             try:
                 async with aclosing(_raw_reads(response)) as reads:
                     yield reads
@@ -141,7 +152,7 @@ class UpstreamCall:
                 turn_over = asyncio.get_running_loop().time() >= turn_end
                 raise self._error_of(error, turn_over=turn_over) from error
         except UpstreamFailed as failure:
-            raise redacted(failure, self._sender.credential) from failure.__cause__
+            raise redacted(failure, self._secrets) from failure.__cause__
 
     def _note_progress(self, events: list[StreamEvent]) -> bool:
         """Whether these events have output. Many servers send empty ones to keep the connection
@@ -161,9 +172,7 @@ class UpstreamCall:
             case TimeoutError():
                 return self._timeout_error(turn_over=turn_over)
             case openai.APIStatusError():
-                return redacted(
-                    failure_of_status(error, self._body["model"]), self._sender.credential
-                )
+                return redacted(failure_of_status(error, self._body["model"]), self._secrets)
             case openai.APIConnectionError():
                 return unreachable(error)
             case aiohttp.ClientResponseError() | UnicodeError():
@@ -217,10 +226,17 @@ def _raw_reads(response: httpx2.Response) -> AsyncGenerator[bytes]:
 class Upstream:
     """One configured upstream and its connections."""
 
-    def __init__(self, settings: UpstreamSettings, limits: LimitSettings, streams: int) -> None:
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        limits: LimitSettings,
+        streams: int,
+        may_send: MaySend,
+    ) -> None:
         """`streams`: the maximum number of turns at a time."""
         self.settings = settings
         self.dialect = dialect_of(settings)
+        self._secrets = secrets_of(settings)
         self._limits = limits
         # Our own limits end a silent upstream (IdleTimeout). The transport's timer for each read
         # would only cost time.
@@ -240,12 +256,20 @@ class Upstream:
             max_retries=settings.max_retries,
             http_client=self._http,
         )
-        self._sender = RequestSender(client, self._http, native=self.is_native)
+        retries = UPSTREAM_RETRIES.labels(settings.name)
+        self._sender = RequestSender(client, self._http, retries, may_send, native=self.is_native)
 
-    def call(self, body: dict[str, Any]) -> UpstreamCall:
+    def call(self, body: dict[str, Any], traceparent: str | None = None) -> UpstreamCall:
         """A call that has not begun. worker/translation makes `body` for the API that the
         upstream speaks."""
-        return UpstreamCall(self._sender, body, self._limits, native=self.is_native)
+        return UpstreamCall(
+            self._sender,
+            body,
+            self._limits,
+            self._secrets,
+            native=self.is_native,
+            traceparent=traceparent,
+        )
 
     async def count(self, body: dict[str, Any]) -> int | None:
         """Tokens of a request's body as the upstream counts them; None if it offers no count, or

@@ -4,16 +4,17 @@ message.
 The rules hold for error responses (failures.py) and for errors inside a stream (stream_errors.py).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from models.config.upstream_access import is_secret
-from models.errors import UpstreamFailed
+from models.config.upstream_access import without_secrets
+from models.errors import INSUFFICIENT_QUOTA, UpstreamFailed
 
-FORWARDED_STATUSES = frozenset({400, 401, 403, 404, 408, 413, 422, 429})
+FORWARDED_STATUSES = frozenset({400, 404, 408, 413, 422, 429})
 """Statuses that a foreground client gets unchanged; all others become 502 (docs/errors.md)."""
 
 _ERROR_CODES = frozenset(
     (
+        INSUFFICIENT_QUOTA,
         "server_error",
         "rate_limit_exceeded",
         "invalid_prompt",
@@ -37,14 +38,18 @@ _ERROR_CODES = frozenset(
         "image_file_not_found",
     )
 )
-"""The values of a failed response's `error.code` that OpenAI's SDK knows."""
+"""The values of a failed response's `error.code` that OpenAI's SDK or Codex knows."""
 
-_SYNONYMS = {"invalid_base64": "invalid_base64_image"}
+_SYNONYMS = {
+    "invalid_base64": "invalid_base64_image",
+    "billing_hard_limit_reached": INSUFFICIENT_QUOTA,
+    "billing_not_active": INSUFFICIENT_QUOTA,
+}
 """Codes of error responses -> the code for the same error of a failed response."""
-_FIRST_SERVER_ERROR = 500
+_FIRST_SERVER_ERROR, _LAST_SERVER_ERROR = 500, 599
 
-_MAX_MESSAGE = 500
-"""Characters of an upstream's message."""
+_TEMPORARY_STATUSES = frozenset({408, 429})
+_TEMPORARY_CODES = frozenset({"server_error", "rate_limit_exceeded", "overloaded_error"})
 
 
 def client_status(status: int) -> int:
@@ -64,14 +69,17 @@ def shown_code(known: str | None, status: int) -> str | None:
     return known if status < _FIRST_SERVER_ERROR else None
 
 
-def excerpt(message: str) -> str:
-    """The part of an upstream's message that is shown."""
-    return message[:_MAX_MESSAGE]
+def is_temporary(status: int, codes: Collection[str]) -> bool:
+    """Whether the upstream may accept the same request later: it is overloaded, or has an error of
+    its own. `status` is 0 if an error inside a stream has none."""
+    if known_code(codes) == INSUFFICIENT_QUOTA:
+        return False
+    if status:
+        return status in _TEMPORARY_STATUSES or _FIRST_SERVER_ERROR <= status <= _LAST_SERVER_ERROR
+    return not _TEMPORARY_CODES.isdisjoint(codes)
 
 
-def redacted(failure: UpstreamFailed, credential: str) -> UpstreamFailed:
-    """The failure without this server's credential, which some upstreams repeat in their
-    messages."""
-    if is_secret(credential) and credential in failure.message:
-        failure.message = failure.message.replace(credential, "…")
+def redacted(failure: UpstreamFailed, secrets: Iterable[str]) -> UpstreamFailed:
+    """The failure without this server's secrets, which some upstreams repeat in their messages."""
+    failure.message = without_secrets(failure.message, secrets)
     return failure

@@ -9,8 +9,9 @@ import aiohttp
 import httpx2
 import openai
 
-from models.config.upstream_access import CREDENTIAL_REFUSED, CREDENTIAL_STATUSES
+from models.config.upstream_access import CREDENTIAL_STATUSES, credential_message, excerpt
 from models.errors import (
+    INSUFFICIENT_QUOTA,
     UPSTREAM_ENDED_EARLY,
     UPSTREAM_UNREACHABLE,
     LimitReached,
@@ -18,7 +19,12 @@ from models.errors import (
     UpstreamUnreached,
 )
 from models.wire.json_input import clean_text
-from worker.upstream.error_rules import client_status, excerpt, known_code, shown_code
+from worker.upstream.error_rules import (
+    client_status,
+    is_temporary,
+    known_code,
+    shown_code,
+)
 from worker.upstream.overflow import OVERFLOW, is_overflow, overflow_failure
 
 _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
@@ -34,6 +40,9 @@ _NOT_FOUND_STATUSES = frozenset({404, 405})
 """Statuses of an upstream with a wrong address or API, unless the error is about the model."""
 _REQUEST_STATUSES = frozenset({400, 404, 413, 422})
 """Statuses that blame the request. For an error object inside a stream see stream_errors.py."""
+_FIRST_SERVER_ERROR = 500
+_MAX_SDK_PAUSE = 8
+"""Seconds: the SDK's own longest pause between two tries."""
 _MAX_ERROR_BODY = 64 * 1024
 """Bytes of an error's body that are read."""
 
@@ -61,10 +70,13 @@ async def sanitise_error(response: httpx2.Response) -> None:
     whatever its headers say.
 
     A compressed body could unpack without end, and `charset` may name any codec of Python, also one
-    that unpacks or makes no text.
+    that unpacks or makes no text. The SDK would keep to `Retry-After` while the call has a slot:
+    after a longer one the call fails at once, and the response waits without a slot.
     """
     if response.is_success:
         return
+    if (_retry_after(response.headers) or 0) > _MAX_SDK_PAUSE:
+        response.headers["x-should-retry"] = "false"
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     response.stream = _TruncatedBody(response.stream)
     for name in ("content-encoding", "content-type", "content-length"):
@@ -76,13 +88,11 @@ def failure_of_status(error: openai.APIStatusError, model: str) -> UpstreamFaile
     status = error.status_code
     if status == 404 and _is_about_model(error):
         return no_such_model(model)
-    if status in _OVERFLOW_STATUSES and is_overflow(
-        _upstream_message(error),
-        (code for code in (error.code, error.type) if isinstance(code, str)),
-    ):
+    codes = _codes(error)
+    if status in _OVERFLOW_STATUSES and is_overflow(_upstream_message(error), codes):
         return overflow_failure(
             _message(error, status)
-            if status < 500
+            if status < _FIRST_SERVER_ERROR
             else f"The upstream refused the request: {excerpt(_upstream_message(error))}"
         )
     code = _code(error, status)
@@ -91,8 +101,9 @@ def failure_of_status(error: openai.APIStatusError, model: str) -> UpstreamFaile
         code=code or ("invalid_prompt" if status in _REQUEST_STATUSES else "server_error"),
         reason=f"upstream_{status}",
         status=client_status(status),
-        retry_after=_retry_after(error),
+        retry_after=_retry_after(error.response.headers),
         envelope_code=shown_code(code, client_status(status)),
+        is_temporary=is_temporary(status, codes),
     )
 
 
@@ -144,16 +155,23 @@ def unreachable(error: openai.APIConnectionError) -> UpstreamFailed:
     ) and not isinstance(root, TimeoutError)
     if isinstance(error, openai.APITimeoutError) and not hung_up:
         return UpstreamUnreached(
-            "The upstream did not answer in time.", reason="upstream_unreachable", status=504
+            "The upstream did not answer in time.",
+            reason="upstream_unreachable",
+            status=504,
+            is_temporary=True,
         )
     is_unsent = isinstance(root, aiohttp.ClientConnectorError) or not hung_up
     failure = UpstreamUnreached if is_unsent else UpstreamFailed
-    return failure(UPSTREAM_UNREACHABLE, reason="upstream_unreachable", status=502)
+    return failure(
+        UPSTREAM_UNREACHABLE, reason="upstream_unreachable", status=502, is_temporary=True
+    )
 
 
 def broken_off() -> UpstreamFailed:
     """The failure when the connection ended in the middle of the response."""
-    return UpstreamFailed(UPSTREAM_ENDED_EARLY, reason="upstream_reset", status=502)
+    return UpstreamFailed(
+        UPSTREAM_ENDED_EARLY, reason="upstream_reset", status=502, is_temporary=True
+    )
 
 
 def unintelligible() -> UpstreamFailed:
@@ -170,10 +188,15 @@ def _code(error: openai.APIStatusError, status: int) -> str | None:
     limit of the rate, and one of 5xx the server's own error.
     """
     if status == 429:
-        return "rate_limit_exceeded"
+        is_quota = known_code(_codes(error)) == INSUFFICIENT_QUOTA
+        return INSUFFICIENT_QUOTA if is_quota else "rate_limit_exceeded"
     if status in CREDENTIAL_STATUSES or not 400 <= status < 500:
         return None
-    return known_code(code for code in (error.code, error.type) if isinstance(code, str))
+    return known_code(_codes(error))
+
+
+def _codes(error: openai.APIStatusError) -> list[str]:
+    return [code for code in (error.code, error.type) if isinstance(code, str)]
 
 
 def _is_about_model(error: openai.APIStatusError) -> bool:
@@ -185,11 +208,11 @@ def _is_about_model(error: openai.APIStatusError) -> bool:
 
 
 def _message(error: openai.APIStatusError, status: int) -> str:
-    if status in CREDENTIAL_STATUSES:
-        return CREDENTIAL_REFUSED
     if status < 400:
         return f"The upstream answered with an unexpected redirect (HTTP {status})."
     upstream_message = _upstream_message(error)
+    if status in CREDENTIAL_STATUSES:
+        return credential_message(upstream_message)
     if status in _NOT_FOUND_STATUSES:
         path = (
             "/responses" if error.request.url.path.endswith("/responses") else "/chat/completions"
@@ -201,11 +224,14 @@ def _message(error: openai.APIStatusError, status: int) -> str:
         return (
             f"{not_found} It said: {excerpt(upstream_message)}" if upstream_message else not_found
         )
-    return (
-        f"The upstream refused the request: {excerpt(upstream_message)}"
-        if upstream_message and status < 500
-        else f"The upstream answered with HTTP {status}."
+    if not upstream_message:
+        return f"The upstream answered with HTTP {status}."
+    begin = (
+        "The upstream refused the request"
+        if status < _FIRST_SERVER_ERROR
+        else f"The upstream answered with HTTP {status}"
     )
+    return f"{begin}: {excerpt(upstream_message)}"
 
 
 def _upstream_message(error: openai.APIStatusError) -> str:
@@ -222,8 +248,7 @@ def _upstream_message(error: openai.APIStatusError) -> str:
     return ""
 
 
-def _retry_after(error: openai.APIStatusError) -> int | None:
-    header = error.response.headers.get("retry-after", "")
-    return (
-        max(1, int(header)) if header.isascii() and header.isdigit() and len(header) < 6 else None
-    )
+def _retry_after(headers: httpx2.Headers) -> int | None:
+    """The seconds of `Retry-After`; None without one, and for a date."""
+    value = headers.get("retry-after", "")
+    return max(1, int(value)) if value.isascii() and value.isdigit() and len(value) < 6 else None

@@ -59,6 +59,7 @@ class Permit:
         unsent = isinstance(failure, UpstreamUnreached)
         failed = upstream if unsent else model
         failed.record_failure(time.monotonic(), as_probe=failed in self._probes)
+        failed.last_reason = failure.reason
         if not unsent:
             upstream.record_success()
 
@@ -83,8 +84,7 @@ class ConcurrencyLimiter:
         """Circuits of models with calls or with failures."""
         name = settings.name
         self._streams = metrics.UPSTREAM_STREAMS.labels(name)
-        for outcome in ("answered", "failed", "busy"):
-            metrics.UPSTREAM_TURNS.labels(name, outcome)
+        metrics.add_upstream(name)
         metrics.CIRCUITS_OPEN.labels(name).set_function(
             lambda: sum(
                 circuit.is_open
@@ -139,9 +139,12 @@ class ConcurrencyLimiter:
     def _require_closed(self, model: str) -> None:
         pause = self.seconds_open(model)
         if pause > 0:
+            # Only the reason: the words of that failure may be about another project's request.
+            circuits = [self._upstream_circuit, *filter(None, [self._model_circuits.get(model)])]
+            reason = next(circuit.last_reason for circuit in circuits if circuit.is_open)
             message = (
-                "The upstream is down: it has failed several times in a row, "
-                "and is not called for a while."
+                "The upstream is down: it has failed several times in a row "
+                f"({reason}), and is not called for a while."
             )
             raise UpstreamBusy(message, reason="upstream_down", status=503, seconds=pause)
 

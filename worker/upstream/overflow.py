@@ -54,13 +54,14 @@ def overflow_failure(message: str) -> UpstreamFailed:
     is for the client."""
     return UpstreamFailed(
         message,
-        code="invalid_prompt",
+        code=OVERFLOW,
         reason=OVERFLOW,
         status=400,
         param="input",
-        envelope_code="context_length_exceeded",
+        envelope_code=OVERFLOW,
     )
 
 
 OVERFLOW = "context_length_exceeded"
-"""The `reason` of such a failure."""
+"""The code and the `reason` of such a failure. OpenAI's SDK does not list the code for failed
+responses, but OpenAI sends it, and Codex then shortens its history."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from models.errors import InvalidRequest, UpstreamFailed
+from models.errors import INSUFFICIENT_QUOTA, InvalidRequest, UpstreamFailed
 from models.wire.checks.basic import without_nulls
 from models.wire.events import Item
 from models.wire.json_input import decode_body
@@ -32,6 +32,7 @@ _SERVER_ERROR_CODES = frozenset(
     ("server_error", "vector_store_timeout", "failed_to_download_image")
 )
 """Codes of errors that do not blame the request."""
+_LIMIT_CODES = frozenset({"rate_limit_exceeded", INSUFFICIENT_QUOTA})
 _BAD_GATEWAY, _TOO_MANY_REQUESTS = 502, 429
 _REASONS = frozenset(("max_output_tokens", "content_filter", "max_messages"))
 _FILTER_REASONS = frozenset(("safety", "content_filtered", "recitation"))
@@ -234,7 +235,7 @@ def _failure(error: Any) -> UpstreamFailed:
     """
     failure = failure_of_error(error)
     if failure.status == _BAD_GATEWAY and failure.code not in _SERVER_ERROR_CODES:
-        failure.status = _TOO_MANY_REQUESTS if failure.code == "rate_limit_exceeded" else 400
+        failure.status = _TOO_MANY_REQUESTS if failure.code in _LIMIT_CODES else 400
         failure.reason = f"upstream_{failure.status}"
     return failure
 

@@ -2,9 +2,14 @@
 
 from typing import Any
 
-from models.config.upstream_access import CREDENTIAL_STATUSES
+from models.config.upstream_access import CREDENTIAL_STATUSES, credential_message, excerpt
 from models.errors import UpstreamFailed
-from worker.upstream.error_rules import client_status, excerpt, known_code, shown_code
+from worker.upstream.error_rules import (
+    client_status,
+    is_temporary,
+    known_code,
+    shown_code,
+)
 from worker.upstream.lenient_json import lenient_int, lenient_text
 from worker.upstream.overflow import is_overflow, overflow_failure
 
@@ -34,16 +39,21 @@ def failure_of_error(error: Any) -> UpstreamFailed:
         or lenient_text(fields.get("detail"))
         or "it gave no reason"
     )
+    shown = f"The upstream reported an error: {excerpt(message)}"
     if status in CREDENTIAL_STATUSES:
-        message = "it refused this server's credential"
+        shown = credential_message(message)
     elif is_overflow(message, codes):
-        return overflow_failure(f"The upstream reported an error: {excerpt(message)}")
+        return overflow_failure(shown)
+    code = _error_code(codes, status)
     return UpstreamFailed(
-        f"The upstream reported an error: {excerpt(message)}",
-        code=_error_code(codes, status),
+        shown,
+        code=code,
         reason="upstream_error",
         status=client_status(status),
         envelope_code=shown_code(known_code(codes), client_status(status)),
+        is_temporary=is_temporary(
+            status, [*codes, code] if code == "rate_limit_exceeded" else codes
+        ),
     )
 
 

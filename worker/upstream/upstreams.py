@@ -5,9 +5,21 @@ from dataclasses import dataclass
 
 from models.config.routes import Routes, limits_of
 from models.config.settings import Settings
-from models.errors import Deferred, LimitReached, RunError, UpstreamBusy, UpstreamFailed
+from models.errors import (
+    Deferred,
+    FailedCall,
+    LimitReached,
+    RunError,
+    UpstreamBusy,
+    UpstreamFailed,
+)
 from worker.upstream.client import Upstream
 from worker.upstream.gate import ConcurrencyLimiter
+from worker.upstream.request_sender import MaySend
+
+_MAX_RETRY_AFTER = 600.0
+"""Seconds: the longest `Retry-After` of an upstream that a background response keeps to. Some
+servers name the end of a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +39,7 @@ class Candidate:
 class Upstreams:
     """All configured upstreams, each with its connections."""
 
-    def __init__(self, settings: Settings, streams: int) -> None:
+    def __init__(self, settings: Settings, streams: int, may_send: MaySend) -> None:
         """`streams`: the maximum number of turns at a time."""
         self._routes = Routes(settings)
         # One of several must not take all slots: while it is slow the others still have some.
@@ -40,6 +52,7 @@ class Upstreams:
                     upstream_settings,
                     limits_of(settings.limits, upstream_settings),
                     limit or streams,
+                    may_send,
                 ),
                 ConcurrencyLimiter(upstream_settings, limit),
             )
@@ -58,24 +71,40 @@ class Upstreams:
 
 
 def failure_of_all(
-    candidates: Sequence[Candidate],
-    failures: Sequence[UpstreamFailed | LimitReached],
-    *,
-    can_wait: bool,
+    failed: Sequence[tuple[Candidate, UpstreamFailed | LimitReached]], *, can_wait: bool
 ) -> RunError:
-    """The error to raise when all upstreams failed without output: Deferred if an upstream is down
-    or full and the response can wait.
+    """The error to raise when all upstreams failed without output: Deferred if the response can
+    wait and one of them may answer later.
 
-    An upstream is down when its circuit is open; a single failure does not count. A response that
-    cannot wait gets a real failure rather than UpstreamBusy.
+    That is one whose failure is temporary, or whose circuit is open. A response that cannot wait
+    gets a real failure rather than UpstreamBusy.
     """
-    pauses = [
-        pause
-        for candidate in candidates
-        if (pause := candidate.limiter.seconds_open(candidate.model)) > 0
-    ]
-    pauses += [failure.seconds for failure in failures if isinstance(failure, UpstreamBusy)]
-    if can_wait and pauses:
-        return Deferred(min(pauses))
+    waits = {
+        at: max(_seconds_to_wait(failure), circuit_seconds)
+        for at, (candidate, failure) in enumerate(failed)
+        if (circuit_seconds := candidate.limiter.seconds_open(candidate.model)) > 0
+        or _is_temporary(failure)
+    }
+    if can_wait and waits:
+        order = sorted(range(len(failed)), key=lambda at: at in waits)
+        calls = [
+            FailedCall(failed[at][0].name, failed[at][1].reason, failed[at][1].message)
+            for at in order
+        ]
+        return Deferred(min(waits.values()), calls)
+    failures = [failure for _, failure in failed]
     real_failures = [failure for failure in failures if not isinstance(failure, UpstreamBusy)]
     return (real_failures or failures)[-1]
+
+
+def _is_temporary(failure: UpstreamFailed | LimitReached) -> bool:
+    return isinstance(failure, UpstreamFailed) and failure.is_temporary
+
+
+def _seconds_to_wait(failure: UpstreamFailed | LimitReached) -> float:
+    """How long the upstream wants not to be called, within bounds."""
+    if isinstance(failure, UpstreamBusy):
+        return failure.seconds
+    if isinstance(failure, UpstreamFailed) and failure.retry_after is not None:
+        return min(_MAX_RETRY_AFTER, float(failure.retry_after))
+    return 0.0

@@ -1,0 +1,165 @@
+"""The metrics of models: responses, turns and tokens by model and upstream, on request by project.
+
+Clients choose the names of models. A name is a label only if a route has it, or if an upstream has
+answered it and there are not too many such names yet. Otherwise the label is `other`.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from prometheus_client import Counter, Histogram
+
+from models.config.groups import MetricsSettings
+from models.lifecycle import TERMINAL, Status
+from models.metrics import SECOND_BUCKETS
+from worker.metrics import REGISTRY
+
+OTHER = "other"
+"""The label of a model or a project that has none of its own."""
+NO_UPSTREAM = "none"
+"""The label of a response that no upstream has answered."""
+_MAX_PROJECTS = 1000
+
+RESPONSE_SECONDS = Histogram(
+    "backburner_response_seconds",
+    "From the creation of a response to its end, by the upstream of its last turn.",
+    ["model", "upstream", "status"],
+    buckets=SECOND_BUCKETS,
+    registry=REGISTRY,
+)
+FIRST_TOKEN_SECONDS = Histogram(
+    "backburner_upstream_first_token_seconds",
+    "From the request of a turn to its first output.",
+    ["model", "upstream"],
+    buckets=SECOND_BUCKETS,
+    registry=REGISTRY,
+)
+TURN_SECONDS = Histogram(
+    "backburner_upstream_turn_seconds",
+    "From the request of a turn to the end of its output, of turns that an upstream has answered.",
+    ["model", "upstream"],
+    buckets=SECOND_BUCKETS,
+    registry=REGISTRY,
+)
+TOKENS = Counter(
+    "backburner_tokens",
+    "Tokens by the upstreams' own counts: input, and cached_input as a part of it; output, and "
+    "reasoning as a part of it.",
+    ["model", "upstream", "kind"],
+    registry=REGISTRY,
+)
+PROJECT_RESPONSES = Counter(
+    "backburner_project_responses_ended",
+    "Responses ended, by project and status. Only with BACKBURNER_METRICS__PROJECTS.",
+    ["project", "status"],
+    registry=REGISTRY,
+)
+PROJECT_TOKENS = Counter(
+    "backburner_project_tokens",
+    "As backburner_tokens_total, by project. Only with BACKBURNER_METRICS__PROJECTS.",
+    ["project", "kind"],
+    registry=REGISTRY,
+)
+
+
+class Labels:
+    """Which names are labels. One for the process, as the metrics are."""
+
+    def __init__(self) -> None:
+        self.configure(MetricsSettings(), ())
+
+    def configure(self, settings: MetricsSettings, routed_models: Collection[str]) -> None:
+        """`routed_models`: names of models that routes have without a `*`."""
+        self._max_models = settings.models
+        self._shows_projects = settings.projects
+        self._routed_models = frozenset(routed_models)
+        self._answered_models: set[str] = set()
+        self._projects: set[str] = set()
+
+    def model(self, name: str) -> str:
+        """The label of a model as clients name it."""
+        return name if name in self._routed_models or name in self._answered_models else OTHER
+
+    def answered_model(self, name: str) -> str:
+        """The label of a model that an upstream has answered."""
+        if name not in self._routed_models and len(self._answered_models) < self._max_models:
+            self._answered_models.add(name)
+        return self.model(name)
+
+    def project(self, project: str) -> str | None:
+        """The label of a project; None if projects are not shown."""
+        if not self._shows_projects:
+            return None
+        if len(self._projects) < _MAX_PROJECTS:
+            self._projects.add(project)
+        return project if project in self._projects else OTHER
+
+
+LABELS = Labels()
+
+
+class TurnSeries:
+    """The series of one model at one upstream."""
+
+    __slots__ = ("_tokens", "first_token_seconds", "turn_seconds")
+
+    def __init__(self, model: str, upstream: str) -> None:
+        """Both are labels."""
+        self.first_token_seconds = FIRST_TOKEN_SECONDS.labels(model, upstream)
+        self.turn_seconds = TURN_SECONDS.labels(model, upstream)
+        self._tokens = {kind: TOKENS.labels(model, upstream, kind) for kind in _TOKEN_COUNTS}
+
+    def count_tokens(self, usage: Mapping[str, Any]) -> None:
+        """`usage`: of the turn, in the Responses shape."""
+        for kind, tokens in _token_counts(usage):
+            if tokens:
+                self._tokens[kind].inc(tokens)
+
+
+_turn_series: dict[tuple[str, str], TurnSeries] = {}
+
+
+def turn_series(model: str, upstream: str) -> TurnSeries:
+    """The series of a model that this upstream has answered. `model`: as clients name it."""
+    key = LABELS.answered_model(model), upstream
+    series = _turn_series.get(key)
+    if series is None:
+        series = _turn_series[key] = TurnSeries(*key)
+    return series
+
+
+def count_project_tokens(project: str, usage: Mapping[str, Any]) -> None:
+    """Counts the usage of a turn for the project, if projects are shown."""
+    label = LABELS.project(project)
+    if label is not None:
+        for kind, tokens in _token_counts(usage):
+            PROJECT_TOKENS.labels(label, kind).inc(tokens)
+
+
+def observe_end(
+    model: str, upstream: str | None, project: str, status: Status, seconds: float
+) -> None:
+    """Observes the end of a response, so many seconds after its creation."""
+    labels = LABELS.model(model), upstream or NO_UPSTREAM, status.value
+    RESPONSE_SECONDS.labels(*labels).observe(seconds)
+    label = LABELS.project(project)
+    if label is not None:
+        for each in TERMINAL:
+            PROJECT_RESPONSES.labels(label, each.value)
+        PROJECT_RESPONSES.labels(label, status.value).inc()
+
+
+_TOKEN_COUNTS = {
+    "input": ("input_tokens", None),
+    "cached_input": ("input_tokens_details", "cached_tokens"),
+    "output": ("output_tokens", None),
+    "reasoning": ("output_tokens_details", "reasoning_tokens"),
+}
+"""kind -> the field of a usage, and of its details"""
+
+
+def _token_counts(usage: Mapping[str, Any]) -> list[tuple[str, int]]:
+    return [
+        (kind, usage[field] if detail is None else usage[field][detail])
+        for kind, (field, detail) in _TOKEN_COUNTS.items()
+    ]

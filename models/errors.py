@@ -7,12 +7,18 @@ Exception
 │   │   └── IncorrectApiKey
 │   ├── NotFound               404
 │   ├── MethodNotAllowed       405
+│   ├── RequestTimeout         408
 │   ├── RequestTooLarge        413
+│   ├── UrlTooLong             414
 │   ├── UnsupportedMediaType   415
+│   ├── TooManyUnknownKeys     429, with Retry-After
+│   ├── HeadTooLarge           431
 │   ├── RunFailed              the status of the upstream's failure (foreground, not streamed)
 │   ├── InternalError          500
 │   └── Unavailable            503, with Retry-After
-│       └── ServerStopping
+│       ├── ServerStopping
+│       │   └── ClientDisconnected   499: nobody receives it
+│       └── TooManyConnections
 └── RunError                   ends a run: worker/run/end_state.py makes the ending from it
     ├── UpstreamFailed         the upstream refused, closed the connection, or sent invalid data
     │   ├── UpstreamUnreached  the request was not sent
@@ -25,6 +31,8 @@ Exception
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -78,6 +86,21 @@ class IncorrectApiKey(Unauthenticated):
         super().__init__("Incorrect API key provided.")
 
 
+class TooManyUnknownKeys(ApiError):
+    """The client's address has sent too many unknown API keys. `wait`: seconds until it may send
+    the next one."""
+
+    status = 429
+    type = "requests"
+
+    def __init__(self, wait: float) -> None:
+        super().__init__(
+            "Too many incorrect API keys from this address. Please wait.",
+            code="rate_limit_exceeded",
+        )
+        self.headers = {"retry-after": str(math.ceil(wait))}
+
+
 class NotFound(ApiError):
     """The project has no object with this id."""
 
@@ -92,15 +115,48 @@ class MethodNotAllowed(ApiError):
     type = "invalid_request_error"
 
 
+class RequestTimeout(ApiError):
+    """The request did not arrive in time."""
+
+    status = 408
+    type = "invalid_request_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="request_timeout")
+
+
 class RequestTooLarge(ApiError):
-    """The body is larger than the limit, in bytes."""
+    """The body is larger than a limit. `limit`: with its unit."""
 
     status = 413
     type = "invalid_request_error"
 
+    def __init__(self, limit: str) -> None:
+        super().__init__(
+            f"The request body is larger than the limit of {limit}.", code="request_too_large"
+        )
+
+
+class UrlTooLong(ApiError):
+    """The URL is longer than the limit, in bytes."""
+
+    status = 414
+    type = "invalid_request_error"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The URL is longer than the limit of {limit} bytes.", code="url_too_long")
+
+
+class HeadTooLarge(ApiError):
+    """The request line and the headers are larger than the limit, in bytes."""
+
+    status = 431
+    type = "invalid_request_error"
+
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"The request body is larger than the limit of {limit} bytes.", code="request_too_large"
+            f"The headers of the request are larger than the limit of {limit} bytes.",
+            code="headers_too_large",
         )
 
 
@@ -133,11 +189,30 @@ class ServerStopping(Unavailable):
         super().__init__("The server is stopping. Please retry.")
 
 
+class ClientDisconnected(ServerStopping):
+    """The client has disconnected. Nobody receives the response; logs and metrics have its status,
+    the one that is usual for this."""
+
+    status = 499
+
+
+class TooManyConnections(Unavailable):
+    """This process, or the client's address, has too many connections."""
+
+    def __init__(self) -> None:
+        super().__init__("The server has too many open connections. Please retry.")
+
+
 class InternalError(ApiError):
     """An unexpected exception; the log has the traceback."""
 
     def __init__(self) -> None:
         super().__init__("The server had an error while processing your request.")
+
+
+INSUFFICIENT_QUOTA = "insufficient_quota"
+"""The code if the upstream's account must be paid for. The status is 429, but a retry does not
+help."""
 
 
 class RunFailed(ApiError):
@@ -159,7 +234,7 @@ class RunFailed(ApiError):
         super().__init__(message, param=param, code=code)
         self.status = status
         self.type = kind
-        if status not in (429, 503):
+        if status not in (429, 503) or code == INSUFFICIENT_QUOTA:
             self.headers["x-should-retry"] = "false"
         if retry_after is not None:
             self.headers["retry-after"] = str(retry_after)
@@ -183,7 +258,8 @@ class UpstreamFailed(RunError):
 
     `code` is the `error.code` of the Response, one of those in OpenAI's SDK. `reason` is a finer
     one, for logs and metrics. A foreground client, not streamed and without output so far, gets
-    `status` with `envelope_code` and `param`. `retry_after` is in seconds.
+    `status` with `envelope_code` and `param`. `retry_after` is in seconds. `is_temporary`: the same
+    request may succeed later, so a background response waits (docs/adr/0014).
     """
 
     def __init__(
@@ -196,11 +272,13 @@ class UpstreamFailed(RunError):
         param: str | None = None,
         retry_after: int | None = None,
         envelope_code: str | None = None,
+        is_temporary: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
         self.reason = reason
+        self.is_temporary = is_temporary
         self.status = status
         self.param = param
         self.retry_after = retry_after
@@ -231,6 +309,7 @@ class UpstreamBusy(UpstreamUnreached):
             status=status,
             retry_after=math.ceil(seconds),
             envelope_code=envelope_code,
+            is_temporary=True,
         )
         self.seconds = seconds
 
@@ -242,12 +321,25 @@ class ToolFailed(UpstreamFailed):
     """
 
 
-class Deferred(RunError):
-    """No upstream is available now, and the response can wait: it is queued again in `seconds`."""
+@dataclass(frozen=True, slots=True)
+class FailedCall:
+    """A call of an upstream that failed before its first output, as operators see it."""
 
-    def __init__(self, seconds: float) -> None:
+    upstream: str
+    """its configured name"""
+    reason: str
+    """as in `responses.reason`"""
+    message: str
+
+
+class Deferred(RunError):
+    """No upstream is available now, and the response can wait: no worker claims it for at least
+    `seconds`. The last of `failures` is the one that it waits for."""
+
+    def __init__(self, seconds: float, failures: Sequence[FailedCall]) -> None:
         super().__init__(f"deferred for {seconds:.1f} s")
         self.seconds = seconds
+        self.failures = failures
 
 
 class LimitReached(RunError):

@@ -31,6 +31,15 @@ changes (I3)."""
 
 TERMINAL = frozenset(status for status in Status if status not in TRANSITIONS)
 
+BACKLOG = (
+    "(status = 'queued' AND background AND cancel_requested_at IS NULL"
+    " AND fail_requested_at IS NULL AND requeue_requested_at IS NULL)"
+)
+"""As SQL, of a response without an owner: it only waits for a worker. There may be very many, so
+they have an index of their own (models/db/tables)."""
+
+ATTEMPTS_PER_TIMELINE = 100_000
+"""Numbers of attempts on one timeline of Postgres (ADR 0024); a response has far fewer attempts."""
 
 QUARANTINE_THRESHOLD = 2
 """After so many crashes of its owners since its last checkpoint, a response is a *suspect*: it runs

@@ -1,26 +1,34 @@
 """Metrics for Prometheus: web serves `/metrics` on its port, a worker on a port of the settings.
 
 They are served on the loopback, or to clients that send the token (`BACKBURNER_METRICS__TOKEN`).
-Labels have few, fixed values: no ids, no model names.
+Labels have few values: no ids, and of the names that clients choose only those of models that an
+upstream has answered, up to a number (`BACKBURNER_METRICS__MODELS`). Projects are named only where
+an operator asks for it (`BACKBURNER_METRICS__PROJECTS`).
 """
 
 import hmac
-from collections.abc import Callable
+import platform
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Protocol
 
 import structlog
 from prometheus_client import (
     CollectorRegistry,
+    Gauge,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
 
 from models.config.groups import MetricsSettings
 from models.hosts import is_loopback
+from models.version import VERSION
 
 logger = structlog.get_logger()
 
@@ -41,8 +49,11 @@ MILLISECOND_BUCKETS = (
     10.0,
 )
 """Buckets, in seconds, for work that should take milliseconds."""
-SECOND_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0, 300.0, 1800.0)
-"""Buckets, in seconds, for work that may take longer."""
+SECOND_BUCKETS = (
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0),
+    *(300.0, 600.0, 1800.0, 3600.0, 6 * 3600.0, 24 * 3600.0),
+)
+"""Buckets, in seconds, for work that may take as long as the limits let it (docs/guarantees.md)."""
 _PORTS = 32
 """Ports that are tried, from the configured one on: each worker of a host takes one."""
 
@@ -50,10 +61,60 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 def new_registry() -> CollectorRegistry:
-    """A registry with the metrics of the process itself: CPU, memory, open files."""
+    """A registry with the metrics of the process itself: CPU, memory, open files, its release."""
     registry = CollectorRegistry(auto_describe=True)
     ProcessCollector(registry=registry)
+    build = Gauge(
+        "backburner_build_info",
+        "1; the labels are this process's release and Python.",
+        ["version", "python"],
+        registry=registry,
+    )
+    build.labels(VERSION, platform.python_version()).set(1)
     return registry
+
+
+class PoolStatistics(Protocol):
+    """The pool of connections that a `PoolCollector` reads."""
+
+    def get_stats(self) -> dict[str, int]:
+        """Its figures now, and its counters."""
+
+
+class PoolCollector(Collector):
+    """The use of a process's pool of connections to Postgres, read at each scrape."""
+
+    def __init__(self) -> None:
+        self.pool: PoolStatistics | None = None
+        """Set when the pool is open; the figures are 0 before."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Connections by state, their limit, and what had to wait for one."""
+        stats = {} if self.pool is None else self.pool.get_stats()
+        idle = stats.get("pool_available", 0)
+        connections = GaugeMetricFamily(
+            "backburner_pool_connections",
+            "Connections of this process's pool to Postgres, by state: idle, used.",
+            labels=["state"],
+        )
+        connections.add_metric(["idle"], idle)
+        connections.add_metric(["used"], stats.get("pool_size", 0) - idle)
+        yield connections
+        yield GaugeMetricFamily(
+            "backburner_pool_max_connections",
+            "Most connections of this process's pool.",
+            stats.get("pool_max", 0),
+        )
+        yield GaugeMetricFamily(
+            "backburner_pool_waiting",
+            "Statements of this process that wait for a connection now.",
+            stats.get("requests_waiting", 0),
+        )
+        yield CounterMetricFamily(
+            "backburner_pool_wait_seconds",
+            "Seconds that statements of this process have waited for a connection, in total.",
+            stats.get("requests_wait_ms", 0) / 1000,
+        )
 
 
 def scrape_allowed(settings: MetricsSettings, host: str, authorization: str | None) -> bool | None:

@@ -18,6 +18,7 @@ from models.config.config_file import (
 from models.config.config_source import UNPREFIXED_VARIABLES
 from models.config.routes import Routes
 from models.config.settings import Settings
+from models.config.variables import unknown_variables
 
 
 class BadSettings(Exception):
@@ -34,10 +35,26 @@ SETTINGS_ERRORS = (BadFile, SettingsError, ValidationError)
 
 def build(**overrides: Any) -> Settings:
     """The settings of this process; `overrides` replace every source. Raises BadSettings."""
+    unknown = find_unknown_variables()
     try:
-        return Settings(**overrides)
+        settings = Settings(**overrides)
     except SETTINGS_ERRORS as error:
-        raise to_bad_settings(error) from error
+        raise _add_unknown(to_bad_settings(error), unknown) from error
+    if unknown:
+        raise BadSettings(unknown)
+    return settings
+
+
+def find_unknown_variables() -> list[Mistake]:
+    """The variables of this environment that begin with `BACKBURNER_` and that nothing reads."""
+    return unknown_variables(Settings, os.environ)  # noqa: TID251  (only the names)
+
+
+def _add_unknown(bad: BadSettings, unknown: list[Mistake]) -> BadSettings:
+    """All mistakes; a variable that types show to be unknown too is reported once."""
+    names = {mistake.key.upper() for mistake in unknown if mistake.key is not None}
+    others = [mistake for mistake in bad.mistakes if (mistake.key or "").upper() not in names]
+    return BadSettings([*unknown, *others])
 
 
 def to_bad_settings(error: Exception) -> BadSettings:

@@ -5,6 +5,7 @@ The text below each setting is its meaning in `docs/settings.md`.
 
 import re
 from datetime import timedelta
+from importlib.util import find_spec
 from ipaddress import ip_network
 from typing import Annotated, Literal, Self
 
@@ -19,6 +20,9 @@ from models.config.values import (
     TextList,
     Tokens,
 )
+
+_ORIGIN = r"[a-z][a-z0-9+.-]*://[^\s/*?#@]+"
+"""An origin as browsers send it."""
 
 
 class LeaseSettings(Group):
@@ -66,6 +70,10 @@ class LimitSettings(Group):
     """Most turns of one response."""
     body: Bytes = 64 * 1024 * 1024
     """Largest request body."""
+    text: Bytes = 4 * 1024 * 1024
+    """The same without inline files: instructions, tools, schemas, metadata and text."""
+    values: int = Field(default=1_000_000, ge=1000)
+    """Most JSON values (objects, arrays, and what they hold) in a request body."""
     output: Bytes = 16 * 1024 * 1024
     """Most text that one turn may produce. A worker needs about 20 times as much memory when such a
     turn ends."""
@@ -110,8 +118,33 @@ class WebSettings(Group):
     """Most unsent data of one reader; a slower reader continues from the event log."""
     pool_size: int = Field(default=8, ge=2)
     """Most database connections of one process for requests (docs/deploy.md, "Sizing")."""
+    connections: int = Field(default=5000, ge=1)
+    """Most open HTTP connections of one process; further ones get a 503."""
+    connections_per_address: int = Field(default=1000, ge=0)
+    """Most open HTTP connections from one address that have not yet sent a valid API key; 0: no
+    limit. All clients behind a reverse proxy have its address."""
+    head_bytes: Bytes = 64 * 1024
+    """Largest request line and headers of a request; larger ones get a 431."""
+    url_bytes: Bytes = 16 * 1024
+    """Longest URL of a request; longer ones get a 414."""
+    head_time: Duration = timedelta(seconds=10)
+    """Longest time in which the headers of a request must arrive; also for the first request of a
+    connection."""
+    body_pause: Duration = timedelta(seconds=15)
+    """A request of whose body less than 1 KiB arrives in this time gets a 408."""
     sockets: int = 1000
     """Most open WebSockets of one process."""
+    cors_origins: TextList = ()
+    """Origins whose pages may call the API from a browser, such as `https://app.example`. Unset:
+    none."""
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(re.fullmatch(_ORIGIN, origin) for origin in value):
+            raise ValueError("each must be an origin such as https://app.example, without a path")
+        return value
+
     socket_time: Duration = timedelta(hours=1)
     """How long one WebSocket may be used; OpenAI has the same limit."""
 
@@ -120,7 +153,8 @@ class WorkerSettings(Group):
     """The workers."""
 
     grace: Duration = timedelta(seconds=2)
-    """How long running responses may still end after SIGTERM before they are handed over."""
+    """How long running responses may still end after SIGTERM before they are handed over. Of more
+    than 50 the last are handed over then, the first up to half of this time earlier."""
     call_grace: Duration = timedelta(seconds=10)
     """The same for a response with a running tool call that must not run twice: if it is cut off,
     its outcome is unknown. Also the longest time that such a call delays a stop."""
@@ -179,7 +213,8 @@ class McpSettings(Group):
 
 
 class WebSearchSettings(Group):
-    """The search provider of the `web_search` tool. Without a provider the tool is left out."""
+    """The search provider of the `web_search` tool. Without a provider requests with the tool are
+    refused, unless the model's upstream runs it."""
 
     provider: Literal["tavily", "brave", "searxng"] | None = None
     """The provider's API."""
@@ -246,6 +281,32 @@ class EgressSettings(Group):
         return value
 
 
+class TraceSettings(Group):
+    """Traces by OpenTelemetry (docs/operations.md). The standard variables `OTEL_*` configure where
+    they are sent."""
+
+    enabled: bool = False
+    """Records and sends traces. Needs the package's extra `otel`."""
+    content: bool = False
+    """Spans also have what is sent to models and tools, and what these answer."""
+    propagate: bool = False
+    """Requests to upstreams have the header `traceparent`, so that their spans join the trace."""
+
+    @field_validator("enabled")
+    @classmethod
+    def _check_extra(cls, value: bool) -> bool:
+        if value and not _has_exporter():
+            raise ValueError("needs a package that is missing: pip install 'backburner[otel]'")
+        return value
+
+
+def _has_exporter() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
+
+
 class MetricsSettings(Group):
     """Metrics for Prometheus (docs/operations.md)."""
 
@@ -257,6 +318,12 @@ class MetricsSettings(Group):
     worker serves no metrics."""
     host: str = "127.0.0.1"
     """The address for that port."""
+    models: int = Field(default=20, ge=0, le=1000)
+    """Most model names that a process's metrics show, besides those that a route names without `*`.
+    Only names that an upstream has answered are shown; any other is `other`."""
+    projects: bool = False
+    """Also counts responses and tokens by project id. Each project adds 8 series to each worker;
+    after 1,000 projects the others are `other`."""
 
     @field_validator("token")
     @classmethod

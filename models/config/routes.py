@@ -7,7 +7,7 @@ equals the first one. The targets are tried in order (docs/upstreams.md).
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
@@ -108,12 +108,6 @@ class Routes:
                 return self._destinations(self.patterns[pattern], model, match[1])
         return ()
 
-    def passthrough(self, model: str) -> frozenset[str]:
-        """The parameters outside the Responses API that an upstream of this model accepts."""
-        return frozenset(
-            name for destination in self.find(model) for name in destination.upstream.passthrough
-        )
-
     @property
     def wildcard_upstreams(self) -> list[str]:
         """The upstreams of routes with a `*`, in order, each once."""
@@ -156,6 +150,13 @@ class Routes:
             )
             for target in targets
         )
+
+
+def accepted_parameters(destinations: Iterable[Destination]) -> frozenset[str]:
+    """The parameters outside the Responses API that one of these upstreams accepts."""
+    return frozenset(
+        name for destination in destinations for name in destination.upstream.passthrough
+    )
 
 
 def _client_name(pattern: str, target: RouteTarget, upstream: str, model: str) -> str | None:

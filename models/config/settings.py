@@ -32,13 +32,14 @@ from models.config.groups import (
     McpSettings,
     MetricsSettings,
     ToolSettings,
+    TraceSettings,
     WebSearchSettings,
     WebSettings,
     WorkerSettings,
 )
 from models.config.routes import Route, routing_errors
 from models.config.upstream import UpstreamSettings
-from models.config.values import Duration, SentinelAddress
+from models.config.values import Duration, SchemaName, SentinelAddress
 from models.secrets import parse_keys
 
 
@@ -54,10 +55,16 @@ class Settings(FileBackedSettings):
     )
 
     database_url: SecretStr = Field(validation_alias=AliasChoices("DATABASE_URL", "database_url"))
-    """The PostgreSQL database; `up` starts one where this is not set."""
+    """The PostgreSQL database. `up` starts one; it uses the variable only with `--database-url`."""
     redis_url: SecretStr = Field(validation_alias=AliasChoices("REDIS_URL", "redis_url"))
-    """The Redis server, or `sentinel://…` (docs/deploy.md, "Sentinel"); `up` starts one where this
-    is not set."""
+    """The Redis server, or `sentinel://…` (docs/deploy.md, "Sentinel"). `up` starts one; it uses
+    the variable only with `--redis-url`."""
+    broker_url: SecretStr | None = None
+    """A RabbitMQ (`amqp://…`, `amqps://…`) that carries the wake-ups of workers instead of Redis;
+    Redis is needed all the same (docs/scaling.md, "RabbitMQ")."""
+    database_schema: SchemaName | None = None
+    """The schema of the database that holds the tables. Where this is not set: `backburner`, or the
+    schema in which an older release has made them. Installations that share a database set it."""
     upstream: UpstreamSettings = UpstreamSettings()
     """The upstream named `default`; if it is the only one, it serves all models."""
     upstreams: dict[str, UpstreamSettings] = {}
@@ -75,6 +82,7 @@ class Settings(FileBackedSettings):
     compaction: CompactionSettings = CompactionSettings()
     egress: EgressSettings = EgressSettings()
     metrics: MetricsSettings = MetricsSettings()
+    traces: TraceSettings = TraceSettings()
     secret_keys: SecretStr = SecretStr("")
     """Keys that seal secrets at rest: 32 bytes each, in URL-safe base64, separated by commas. The
     first one seals, all of them unseal. Without one, requests with credentials for MCP servers are
@@ -121,6 +129,13 @@ class Settings(FileBackedSettings):
         if not url.startswith(("redis://", "rediss://", "unix://", "sentinel://")):
             raise ValueError("must start with redis://, rediss://, unix:// or sentinel://")
         SentinelAddress.parse(url)
+        return value
+
+    @field_validator("broker_url")
+    @classmethod
+    def _check_broker_scheme(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(("amqp://", "amqps://")):
+            raise ValueError("must start with amqp:// or amqps://")
         return value
 
     @field_validator("secret_keys")

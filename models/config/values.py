@@ -1,12 +1,22 @@
 """The types that setting values have: durations, sizes and lists, with the unit of each."""
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
 _SENTINEL_PORT = 26379
@@ -21,14 +31,75 @@ class Unit:
     name: str
 
 
-def _parse_seconds(value: object) -> object:
-    """A number of seconds from the environment; pydantic parses other spellings."""
-    if isinstance(value, str):
-        try:
-            return timedelta(seconds=float(value))
-        except ValueError:
-            return value
-    return value
+_DURATION_UNITS = {
+    "d": timedelta(days=1),
+    "h": timedelta(hours=1),
+    "m": timedelta(minutes=1),
+    "s": timedelta(seconds=1),
+    "ms": timedelta(milliseconds=1),
+}
+"""The largest first."""
+_DURATION_PART = r"(\d+(?:\.\d+)?)\s*(ms|[dhms])"
+_SIZE_UNITS = {
+    "GiB": 1024**3,
+    "MiB": 1024**2,
+    "KiB": 1024,
+    "GB": 1000**3,
+    "MB": 1000**2,
+    "KB": 1000,
+    "B": 1,
+}
+"""Binary ones first, because defaults are powers of two."""
+_SIZE_FACTORS = {name.lower(): factor for name, factor in _SIZE_UNITS.items()}
+
+
+def _parse_duration(value: object, parse: ValidatorFunctionWrapHandler) -> timedelta:
+    """A duration from text with units, a number of seconds, or what pydantic parses."""
+    try:
+        duration: timedelta = parse(_convert_units(value) if isinstance(value, str) else value)
+    except (ValidationError, OverflowError):
+        raise ValueError("must be a duration such as 90s, 15m, 2h or 3d") from None
+    if duration < timedelta(0):
+        raise ValueError("must not be negative")
+    return duration
+
+
+def _convert_units(text: str) -> object:
+    """A timedelta; the text itself if it is neither a number nor numbers with units."""
+    if re.fullmatch(rf"({_DURATION_PART}\s*)+", text.strip()):
+        parts = re.findall(_DURATION_PART, text)
+        return sum((float(number) * _DURATION_UNITS[unit] for number, unit in parts), timedelta(0))
+    try:
+        return timedelta(seconds=float(text))
+    except ValueError:
+        return text
+
+
+def format_duration(duration: timedelta) -> str:
+    """A duration as an operator writes it: `30d`, `90s`, `500ms`, in the largest exact unit."""
+    for name, unit in _DURATION_UNITS.items():
+        if duration >= unit and duration % unit == timedelta(0):
+            return f"{duration // unit}{name}"
+    return f"{duration.total_seconds():.15g}s"
+
+
+def _parse_size(value: object) -> object:
+    """A number of bytes from text with a unit; pydantic parses other spellings."""
+    if not isinstance(value, str) or value.strip().isdigit():
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", value.lower())
+    factor = _SIZE_FACTORS.get(match[2]) if match is not None else None
+    if match is None or factor is None:
+        raise ValueError("must be a size such as 65536, 512KiB, 64MiB or 1GiB")
+    return round(float(match[1]) * factor)
+
+
+def format_size(count: int) -> str:
+    """A number of bytes as an operator writes it: `64MiB`, in the largest exact unit."""
+    for name, factor in _SIZE_UNITS.items():
+        if count >= factor and count % factor == 0:
+            return f"{count // factor}{name}"
+    return f"{count}B"
 
 
 def _parse_list(value: object) -> object:
@@ -45,10 +116,23 @@ def _parse_list(value: object) -> object:
         return value
 
 
-Duration = Annotated[timedelta, BeforeValidator(_parse_seconds), Unit("seconds")]
-Bytes = Annotated[int, Unit("bytes")]
+def _check_schema_name(value: str) -> str:
+    """A name that needs no quotes in SQL, and is none of Postgres's own schemas."""
+    is_own = value.startswith("pg_") or value == "information_schema"
+    if is_own or not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", value):
+        raise PydanticCustomError(
+            "schema_name",
+            "must be up to 63 of a-z, 0-9 and _, not begin with a digit or pg_, and not be"
+            " information_schema",
+        )
+    return value
+
+
+Duration = Annotated[timedelta, WrapValidator(_parse_duration), Unit("duration")]
+Bytes = Annotated[int, BeforeValidator(_parse_size), Unit("size")]
 Tokens = Annotated[int, Unit("tokens")]
 Characters = Annotated[int, Unit("characters")]
+SchemaName = Annotated[str, AfterValidator(_check_schema_name)]
 TextList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parse_list)]
 
 

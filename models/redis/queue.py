@@ -5,7 +5,8 @@ nothing waits for Redis here, and what a Redis that is away would let grow is dr
 
 After each batch the next ids gather for a moment. Ids of one queue travel together in one message:
 a process that sends one id now and then sends it at once, and a busy one sends fewer and larger
-messages (ADR 0030).
+messages (ADR 0030). Where `broker_url` is set they are sent to RabbitMQ,
+not to Redis (ADR 0035).
 
 A message is Celery's protocol 2 as kombu stores it in Redis, with only the fields that a worker
 reads: 0.3 KB and 45 bytes for each further id, instead of 1 KB each.
@@ -14,7 +15,7 @@ reads: 0.3 KB and 45 bytes for each further id, instead of 1 KB each.
 import asyncio
 import contextlib
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
@@ -23,6 +24,7 @@ import structlog
 from prometheus_client import Counter
 
 from models.config.settings import Settings
+from models.rabbitmq import RABBITMQ_ERRORS, RabbitMqSender
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE, RUN_RESPONSE
 from models.redis.client import REDIS_ERRORS, REDIS_TIMEOUT, redis_client
 from models.redis.raw_connection import RawConnection, pack
@@ -36,14 +38,16 @@ MAX_IDS = 16
 """Ids in one message. A worker with fewer free slots gives the others back, so a larger message
 would wander between workers that are nearly full."""
 _BACKLOG = 10_000
-"""Ids that wait for a slow Redis. Further ones are dropped; a sweep finds their rows."""
+"""Ids that wait for a slow broker. Further ones are dropped; a sweep finds their rows."""
 _GATHERING = 0.002
 """Seconds between two batches. An id that comes alone is sent at once, one that follows another
 within this time waits for the rest of it: half the messages at 500 ids a second."""
 _PAUSE = 0.5
-"""Seconds without an attempt after Redis was unavailable."""
+"""Seconds without an attempt after the broker was unavailable."""
 _CLOSE_TIMEOUT = 2.0
 """Seconds in which a process that ends sends what still waits."""
+_QUEUES = (INTERACTIVE, BACKGROUND, QUARANTINE)
+_BROKER_ERRORS: tuple[type[Exception], ...] = (*REDIS_ERRORS, *RABBITMQ_ERRORS)
 
 
 class _End(NamedTuple):
@@ -62,8 +66,13 @@ class JobQueue:
         self._redis = redis_client(settings, "job-queue", timeout=None)
         self._dropped = dropped
         self._connection: RawConnection | None = None
+        self._rabbitmq: RabbitMqSender | None = None
+        if settings.broker_url is not None:
+            url = settings.broker_url.get_secret_value()
+            self._rabbitmq = RabbitMqSender(url, RUN_RESPONSE, _QUEUES)
         self._waiting: dict[_End, list[UUID]] = {}
-        """In the order in which they are sent. An id stays here until Redis has confirmed it."""
+        """In the order in which they are sent. An id stays here until Redis has confirmed it,
+        or it was written to RabbitMQ."""
         self._wake = asyncio.Event()
 
     def enqueue(self, response_id: UUID, queue: str) -> None:
@@ -104,65 +113,78 @@ class JobQueue:
                 if any(self._waiting.values()):
                     await self._send_waiting()
         await self._disconnect()
+        if self._rabbitmq is not None:
+            self._rabbitmq.close()
         with contextlib.suppress(*REDIS_ERRORS):
             await self._redis.aclose()
 
     async def short_queues(self) -> frozenset[str]:
-        """The queues with fewer than MAX_REFILLED messages; none while Redis is unavailable. Takes
-        at most a second."""
-        names = (INTERACTIVE, BACKGROUND, QUARANTINE)
+        """The queues with fewer than MAX_REFILLED messages; none while the broker is unavailable.
+        Takes at most a second."""
         try:
-            async with asyncio.timeout(REDIS_TIMEOUT), self._redis.pipeline(False) as pipeline:
-                for name in names:
-                    pipeline.llen(name)
-                lengths = await pipeline.execute()
-        except REDIS_ERRORS as error:
+            async with asyncio.timeout(REDIS_TIMEOUT):
+                lengths = await self._lengths()
+        except _BROKER_ERRORS as error:
             logger.warning("queue_lengths_unavailable", error=repr(error))
             return frozenset()
-        return frozenset(
-            name for name, length in zip(names, lengths, strict=True) if length < MAX_REFILLED
-        )
+        return frozenset(name for name, length in lengths.items() if length < MAX_REFILLED)
+
+    async def _lengths(self) -> dict[str, int]:
+        if self._rabbitmq is not None:
+            return await self._rabbitmq.lengths()
+        async with self._redis.pipeline(False) as pipeline:
+            for name in _QUEUES:
+                pipeline.llen(name)
+            return dict(zip(_QUEUES, await pipeline.execute(), strict=True))
 
     async def _send_waiting(self) -> bool:
-        """Sends what waits now, or drops it if Redis is unavailable. Returns whether it was sent.
+        """Sends what waits now, or drops it if the broker is unavailable. Returns whether it was
+        sent.
 
         What a cancellation interrupts stays, and is sent again: a second message does no harm.
         """
         self._wake.clear()
         batch = {end: tuple(ids) for end, ids in self._waiting.items() if ids}
-        is_sent = await self._send_or_log([_push(end, ids) for end, ids in batch.items()])
+        is_sent = await self._send_or_log(batch)
         for end, ids in batch.items():
             del self._waiting[end][: len(ids)]
             if not is_sent:
                 self._dropped.inc(len(ids))
         return is_sent
 
-    async def _send_or_log(self, commands: list[bytes]) -> bool:
+    async def _send_or_log(self, batch: Mapping[_End, Sequence[UUID]]) -> bool:
         is_open = self._connection is not None
+        if self._rabbitmq is not None:
+            is_open = self._rabbitmq.is_connected
         try:
             try:
-                await self._send(commands)
+                await self._send(batch)
             except TimeoutError:
                 raise
-            except REDIS_ERRORS:
-                # Redis has ended the connection at some time since the last batch.
+            except _BROKER_ERRORS:
+                # The broker has ended the connection at some time since the last batch.
                 if not is_open:
                     raise
                 await self._disconnect()
-                await self._send(commands)
-        except REDIS_ERRORS as error:
+                await self._send(batch)
+        except _BROKER_ERRORS as error:
             logger.warning("enqueue_failed", error=repr(error))
             await self._disconnect()
             return False
         return True
 
-    async def _send(self, commands: list[bytes]) -> None:
-        """Raises what REDIS_ERRORS names."""
+    async def _send(self, batch: Mapping[_End, Sequence[UUID]]) -> None:
+        """Raises what _BROKER_ERRORS names."""
         async with asyncio.timeout(REDIS_TIMEOUT):
+            if self._rabbitmq is not None:
+                for end, ids in batch.items():
+                    is_first = end.command == b"RPUSH"
+                    await self._rabbitmq.send(end.queue, _messages(ids), first=is_first)
+                return
             if self._connection is None:
                 self._connection = await RawConnection.open(self._redis)
-            self._connection.write(commands)
-            missing = len(commands)
+            self._connection.write([_push(end, ids) for end, ids in batch.items()])
+            missing = len(batch)
             while missing > 0:
                 missing -= len(await self._connection.read())
 
@@ -174,14 +196,16 @@ class JobQueue:
 
 def _push(end: _End, response_ids: Sequence[UUID]) -> bytes:
     """The command that stores the messages of these ids at this end of the queue."""
-    messages = [
-        wake_up(response_ids[first : first + MAX_IDS], end.queue)
-        for first in range(0, len(response_ids), MAX_IDS)
-    ]
+    messages = [wake_up(ids, end.queue) for ids in _messages(response_ids)]
     if end.command == b"RPUSH":
         # The last one becomes the rightmost, which is taken first.
         messages.reverse()
     return pack(end.command, end.queue.encode(), *messages)
+
+
+def _messages(response_ids: Sequence[UUID]) -> list[Sequence[UUID]]:
+    """The ids of each message."""
+    return [response_ids[first : first + MAX_IDS] for first in range(0, len(response_ids), MAX_IDS)]
 
 
 def wake_up(response_ids: Sequence[UUID], queue: str) -> bytes:

@@ -17,7 +17,7 @@ from models.wire.checks.parameters import (
 from models.wire.events import Item
 from models.wire.items import NewId, input_items
 from models.wire.mcp import split_credentials
-from models.wire.tools import added_tools, require_valid_choice
+from models.wire.tools import added_tools, require_no_search, require_valid_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +149,5 @@ def _check_combinations(
             [*parameters.get("tools", []), *added_tools(request.input)],
             has_web_search=has_web_search,
         )
+    if not has_web_search:
+        require_no_search(parameters.get("tools", ()))

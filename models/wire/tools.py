@@ -143,6 +143,24 @@ def require_valid_choice(
         raise _no_web_search() if counts else _invalid_choice(message)
 
 
+def require_no_search(tools: Iterable[dict[str, Any]]) -> None:
+    """Raises InvalidRequest for a web search that neither this server nor the model's upstream can
+    run.
+
+    Codex offers one with every request, whatever its user wants; it alone sends
+    `external_web_access`. There the tool is left out (docs/tools.md).
+    """
+    for index, tool in enumerate(tools):
+        if tool["type"] in WEB_SEARCH and "external_web_access" not in tool:
+            raise InvalidRequest(
+                f"Nothing can run tools of the type '{tool['type']}' here: this server has no "
+                "search provider. Leave the tool out, or let the server's operator set "
+                "BACKBURNER_WEB_SEARCH__PROVIDER.",
+                param=f"tools[{index}]",
+                code="unsupported_parameter",
+            )
+
+
 def _require_one_match(chosen: dict[str, Any], count: int) -> None:
     if count > 1:
         raise _invalid_choice(
@@ -179,7 +197,10 @@ def _count_matches(
 
 
 def _no_web_search() -> InvalidRequest:
-    return _invalid_choice("Tool choice demands a web search, and this server has none.")
+    return _invalid_choice(
+        "Tool choice demands a web search, and this server has no search provider: its operator "
+        "can set BACKBURNER_WEB_SEARCH__PROVIDER."
+    )
 
 
 def _invalid_choice(message: str) -> InvalidRequest:

@@ -1,0 +1,1 @@
+"""Traces by OpenTelemetry (docs/operations.md, "Traces")."""

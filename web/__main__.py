@@ -11,6 +11,7 @@ from models import logs
 from models.config.configuration import load
 from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
 from web.app import Application, create_app
+from web.http.protocol import HttpProtocol
 from web.state import started_state
 from web.websocket.protocol import WebSocketProtocol
 
@@ -44,6 +45,7 @@ def main() -> None:
     options = arguments.parse_args()
     settings = load()
     logs.configure(settings.log_level, process="web")
+    logs.capture_output()
     try:
         wait_until_available(settings)
     except DATABASE_UNAVAILABLE as error:
@@ -58,7 +60,7 @@ def main() -> None:
         host=options.host,
         port=options.port,
         loop="uvloop",
-        http="httptools",
+        http=HttpProtocol,
         ws=WebSocketProtocol,
         # uvicorn closes the connection (1009) for a larger message. Up to this size we send an
         # error and keep it open.

@@ -9,16 +9,22 @@ from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from models.config.settings import Settings
-from models.errors import MethodNotAllowed
+from models.errors import ApiError, MethodNotAllowed
 from models.hosts import is_loopback
-from models.ids import new_item_id
+from models.tracing.spans import NO_SPAN, Tracer
+from models.tracing.tracer import open_tracer
 from web import gauges, openapi
-from web.counters import HTTP_RESPONSES
+from web.counters import OTHER_ROUTES, count_http_response, observe_request
 from web.http import direct, errors
 from web.http.auth import Project
+from web.http.cross_origin import CrossOrigin
+from web.http.headers import DirectRequest
+from web.http.protocol import Connections
+from web.http.request_record import ANY_PATH, RequestRecord, request_record, write_refusal
+from web.http.request_span import end_request_span, start_request_span
 from web.routes import (
     chat,
     compact,
@@ -43,6 +49,7 @@ _ROUTE_MODULES = (
     websocket,
     models,
 )
+_UNKNOWN_PATHS = f"/v1/{ANY_PATH}"
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 
@@ -62,24 +69,42 @@ class Application(FastAPI):
         )
         self.settings = settings
         self.listen_host = host
+        self.tracer: Tracer | None = None
+        """Set while the application runs, if traces are on."""
+        self.connections = Connections(settings.web, _record_refusal)
+        self._serve: ASGIApp = self._respond
+        if settings.web.cors_origins:
+            self._serve = CrossOrigin(self._respond, settings.web.cors_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request or WebSocket; or starts and stops the application ("lifespan")."""
         if scope["type"] == "lifespan":
             await super().__call__(scope, receive, send)
             return
-        send = _with_request_id(send)
-        call = (
-            responses.direct_call(scope["method"], scope["path"])
-            if scope["type"] == "http"
-            else None
-        )
-        if call is None:
+        record = RequestRecord(scope, receive, send, count_http_response)
+        span = NO_SPAN if self.tracer is None else start_request_span(self.tracer, scope)
+        try:
+            await self._serve(scope, record.receive, record.send)
+        finally:
+            record.write_line()
+            if scope["type"] == "http":
+                route = record.route or OTHER_ROUTES
+                observe_request(scope["method"], route, record.status or 0, record.seconds)
+            if span is not NO_SPAN:
+                end_request_span(span, record)
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request or WebSocket; `receive` and `send` are those of its record."""
+        route = None
+        if scope["type"] == "http":
+            route = responses.direct_route(scope["method"], scope["path"])
+        if route is None:
             await super().__call__(scope, receive, send)
             return
         scope["app"] = self
-        request = Request(scope, receive, send)
-        response = await direct.respond(call, request)
+        request = DirectRequest(scope, receive, send)
+        request_record(request).direct_route = route.template
+        response = await direct.respond(route, request)
         await response(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
@@ -89,14 +114,19 @@ class Application(FastAPI):
         return self.openapi_schema
 
 
+def _record_refusal(error: ApiError, request_id: str) -> None:
+    count_http_response(error.status)
+    write_refusal(error.status, request_id, error.message)
+
+
 def create_app(settings: Settings, host: str = "127.0.0.1") -> Application:
     """The application of a process that listens on `host`."""
     app = Application(settings, host)
     errors.install(app)
     for module in _ROUTE_MODULES:
         app.include_router(module.router)
-    app.add_api_route("/v1/{rest:path}", _unmatched_path, methods=_METHODS, include_in_schema=False)
-    app.add_api_websocket_route("/v1/{rest:path}", websocket.unmatched_path)
+    app.add_api_route(_UNKNOWN_PATHS, _unmatched_path, methods=_METHODS, include_in_schema=False)
+    app.add_api_websocket_route(_UNKNOWN_PATHS, websocket.unmatched_path)
     return app
 
 
@@ -104,6 +134,7 @@ def create_app(settings: Settings, host: str = "127.0.0.1") -> Application:
 async def _lifespan(app: Application) -> AsyncIterator[None]:
     state = await AppState.open(app.settings, app.listen_host)
     bind_state(app, state)
+    app.tracer = open_tracer(app.settings, "web")
     gauges.bind(state)
     gc.collect()
     gc.freeze()
@@ -112,6 +143,8 @@ async def _lifespan(app: Application) -> AsyncIterator[None]:
         yield
     finally:
         await state.close()
+        if app.tracer is not None:
+            app.tracer.close()
 
 
 def _routes() -> Iterator[BaseRoute]:
@@ -130,21 +163,3 @@ async def _unmatched_path(request: Request, _project: Project) -> Response:
     error = MethodNotAllowed(f"The method {request.method} is not allowed for {request.url.path}.")
     error.headers = {"allow": ", ".join(sorted(allowed))}
     raise error
-
-
-_RESPONSE_START_TYPES = ("http.response.start", "websocket.accept", "websocket.http.response.start")
-"""The messages that carry response headers. An accepted WebSocket has the status 101."""
-
-
-def _with_request_id(send: Send) -> Send:
-    """`send` that adds `x-request-id` to the response and counts it. Official clients show the id
-    in errors."""
-    request_id = new_item_id("req").encode()
-
-    async def send_with_id(message: Message) -> None:
-        if message["type"] in _RESPONSE_START_TYPES:
-            HTTP_RESPONSES.labels(message.get("status", 101)).inc()
-            message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id)]
-        await send(message)
-
-    return send_with_id

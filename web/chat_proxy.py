@@ -23,13 +23,15 @@ from models.config.routes import Destination, Routes, limits_of
 from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import (
-    CREDENTIAL_REFUSED,
     CREDENTIAL_STATUSES,
-    is_secret,
+    credential_message,
     request_headers,
+    secrets_of,
+    without_secrets,
 )
 from models.errors import UPSTREAM_ENDED_EARLY, UPSTREAM_UNREACHABLE, ApiError, RunFailed
 from models.http_bodies import is_uncompressed
+from models.wire.json_input import clean_text
 from web.http.body import run_sized
 from web.http.connection import wait_for_disconnect
 from web.stream.sse import SSE_HEADERS
@@ -227,7 +229,7 @@ class ProxiedResponse(Response):
         await send(
             {
                 "type": "http.response.start",
-                "status": self._upstream_response.status,
+                "status": self.status_code,
                 "headers": self._response_headers(),
             }
         )
@@ -275,23 +277,18 @@ class ProxiedResponse(Response):
 
     async def _read_error_body(self) -> bytes:
         """The body of an error, without this server's credential, which some upstreams repeat."""
-        if self._upstream_response.status in CREDENTIAL_STATUSES:
-            self._content_type = "application/json"
-            error = RunFailed(
-                self._upstream_response.status,
-                CREDENTIAL_REFUSED,
-                kind="authentication_error",
-                code=None,
-            )
-            return orjson.dumps(error.body())
         # The status alone is enough: a body that cannot be read is no further error.
         body = bytearray()
         with contextlib.suppress(TimeoutError, *_CONNECTION_ERRORS):
             async with asyncio.timeout(self._limits.token_gap.total_seconds()):
                 await self._read_into(body)
-        secret = self._upstream.api_key.get_secret_value()
-        start = bytes(body[:_MAX_ERROR_BODY])
-        return start.replace(secret.encode(), b"...") if is_secret(secret) else start
+        text = bytes(body[:_MAX_ERROR_BODY]).decode(errors="surrogateescape")
+        text = without_secrets(text, secrets_of(self._upstream))
+        if self._upstream_response.status not in CREDENTIAL_STATUSES:
+            return text.encode(errors="surrogateescape")
+        self._content_type, self.status_code = "application/json", 502
+        error = _upstream_error(502, credential_message(_message_in(text)))
+        return orjson.dumps(error.body())
 
     async def _read_into(self, body: bytearray) -> None:
         async for chunk in self._upstream_response.content.iter_any():
@@ -306,6 +303,8 @@ class ProxiedResponse(Response):
             if name in self._upstream_response.headers
         }
         headers["content-type"] = self._content_type
+        if self._upstream_response.status in CREDENTIAL_STATUSES:
+            headers["x-should-retry"] = "false"
         if self._error_body is not None:
             headers["content-length"] = str(len(self._error_body))
         if self._content_type.startswith("text/event-stream"):
@@ -322,6 +321,15 @@ async def _cancel_after(end: Callable[[], Any], cancel: Callable[[], None]) -> N
 
 def _log_skipped(destination: Destination, reason: str) -> None:
     logger.info("upstream_skipped", upstream=destination.upstream.name, reason=reason)
+
+
+def _message_in(body: str) -> str:
+    """The message of an error's body in OpenAI's envelope; empty if it has none."""
+    try:
+        message = orjson.loads(body)["error"]["message"]
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        return ""
+    return clean_text(message) if isinstance(message, str) else ""
 
 
 def _upstream_error(status: int, message: str) -> RunFailed:

@@ -1,13 +1,30 @@
 """The counters of a web process, shown at `/metrics`."""
 
+from functools import lru_cache
+
 from prometheus_client import Counter, Histogram
 
-from models.metrics import SECOND_BUCKETS, new_registry
+from models.metrics import SECOND_BUCKETS, PoolCollector, new_registry
 
 REGISTRY = new_registry()
+POOL = PoolCollector()
+REGISTRY.register(POOL)
+
+OTHER_ROUTES = "other"
+"""The label of a request for a path without a route."""
+_METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
+"""Methods that are labels; a client may send any word."""
 
 HTTP_RESPONSES = Counter(
     "backburner_http_answers", "HTTP responses started, by status.", ["status"], registry=REGISTRY
+)
+HTTP_SECONDS = Histogram(
+    "backburner_http_request_seconds",
+    "Seconds from the head of a request to the end of its response, by method, route and status. "
+    "A stream ends with its last event. WebSockets are not in it.",
+    ["method", "route", "status"],
+    buckets=(0.001, 0.0025, 0.005, *SECOND_BUCKETS),
+    registry=REGISTRY,
 )
 RESPONSES_ACCEPTED = Counter(
     "backburner_responses_accepted",
@@ -41,9 +58,42 @@ CANCEL_SECONDS = Histogram(
     registry=REGISTRY,
 )
 
-RESPONSES_ACCEPTED.labels("background")
-RESPONSES_ACCEPTED.labels("foreground")
+_ACCEPTED_IN_BACKGROUND = RESPONSES_ACCEPTED.labels("background")
+_ACCEPTED_IN_FOREGROUND = RESPONSES_ACCEPTED.labels("foreground")
 RESPONSES_ENDED.labels("cancelled")
 RESPONSES_ENDED.labels("completed")
 CACHE_LOOKUPS.labels("hit")
 CACHE_LOOKUPS.labels("miss")
+
+_request_series: dict[tuple[str, str, int], Histogram] = {}
+"""`HTTP_SECONDS.labels` checks and joins its labels, which takes longer than the observation."""
+
+
+def observe_request(method: str, route: str, status: int, seconds: float) -> None:
+    """Observes an HTTP request that is over.
+
+    `route`: the template of its path, or OTHER_ROUTES. `status`: 0 if no response has begun.
+    """
+    series = _request_series.get((method, route, status))
+    if series is None:
+        known = method if method in _METHODS else "other"
+        series = HTTP_SECONDS.labels(known, route, status)
+        if known == method:
+            _request_series[method, route, status] = series
+    series.observe(seconds)
+
+
+def count_accepted(*, background: bool) -> None:
+    """Counts a response that was created. Finding the child of a label takes longer than counting,
+    so those of the hot paths are kept."""
+    (_ACCEPTED_IN_BACKGROUND if background else _ACCEPTED_IN_FOREGROUND).inc()
+
+
+@lru_cache
+def _http_responses(status: int) -> Counter:
+    return HTTP_RESPONSES.labels(status)
+
+
+def count_http_response(status: int) -> None:
+    """Counts a response that was started."""
+    _http_responses(status).inc()

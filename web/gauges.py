@@ -10,14 +10,18 @@ from prometheus_client.registry import Collector
 
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch_idempotent
 from models.db.queries import operations
+from models.db.queries.leases import LIVE_WORKERS
 from models.lifecycle import TRANSITIONS
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
-from web.counters import REGISTRY
+from web.counters import POOL, REGISTRY
 from web.state import AppState
 
 _REFRESH_INTERVAL = 5.0
-"""Seconds for which the result of the backlog query is used again."""
+"""Seconds for which the results of the queries are used again."""
+_SIZE_INTERVAL = 60.0
+"""The same for the size of the database."""
 _QUERY_TIMEOUT = 3.0
+_KINDS = ("web", "worker", "quarantine")
 _QUEUES = (INTERACTIVE, BACKGROUND, QUARANTINE)
 
 READERS = Gauge(
@@ -39,15 +43,18 @@ LEASE_AGE = Gauge(
 
 
 class Backlog(Collector):
-    """The open responses, counted by one query over open rows."""
+    """The open responses, the live processes and the size of the database, by one query each."""
 
     def __init__(self) -> None:
         self._rows: list[operations.BacklogRow] | None = None
+        self._live: dict[str, int] = {}
+        self._database_bytes = 0
         self._refreshed_at = float("-inf")
+        self._measured_at = float("-inf")
         self._lock = asyncio.Lock()
 
     async def refresh(self, pool: Pool) -> None:
-        """Runs the query, unless the last result is less than 5 s old.
+        """Runs the queries whose last result is too old.
 
         While Postgres is unavailable there are no figures, and `backburner_database_up` is 0.
         """
@@ -56,10 +63,18 @@ class Backlog(Collector):
                 return
             try:
                 async with asyncio.timeout(_QUERY_TIMEOUT):
-                    self._rows = await fetch_idempotent(pool, operations.GAUGES, {})
+                    await self._query(pool)
             except (*DATABASE_UNAVAILABLE, TimeoutError):
                 self._rows = None
             self._refreshed_at = time.monotonic()
+
+    async def _query(self, pool: Pool) -> None:
+        workers = await fetch_idempotent(pool, LIVE_WORKERS, {})
+        self._live = {row.kind: row.live for row in workers}
+        if time.monotonic() - self._measured_at >= _SIZE_INTERVAL:
+            [self._database_bytes] = await fetch_idempotent(pool, operations.DATABASE_BYTES, {})
+            self._measured_at = time.monotonic()
+        self._rows = await fetch_idempotent(pool, operations.GAUGES, {})
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """The metric names; runs no query."""
@@ -95,7 +110,25 @@ class Backlog(Collector):
             waiting = [row for row in rows if row.waiting and row.queue == queue]
             depth.add_metric([queue], sum(row.responses for row in waiting))
             oldest.add_metric([queue], max((max(0.0, row.oldest) for row in waiting), default=0.0))
-        return [by_status, depth, oldest]
+        put_off = GaugeMetricFamily(
+            "backburner_responses_put_off",
+            "Open responses that wait until an upstream may be called again.",
+            sum(row.responses for row in rows if row.deferred),
+        )
+        return [by_status, depth, oldest, put_off, *self._operator_families()]
+
+    def _operator_families(self) -> list[GaugeMetricFamily]:
+        live = GaugeMetricFamily(
+            "backburner_live_processes", "Processes with a valid lease, by kind.", labels=["kind"]
+        )
+        for kind in _KINDS:
+            live.add_metric([kind], self._live.get(kind, 0))
+        size = GaugeMetricFamily(
+            "backburner_database_bytes",
+            "Bytes of the database on its server's disk, indexes included.",
+            self._database_bytes,
+        )
+        return [live, size]
 
 
 BACKLOG = Backlog()
@@ -104,6 +137,7 @@ REGISTRY.register(BACKLOG)
 
 def bind(state: AppState) -> None:
     """Makes the gauges read this state."""
+    POOL.pool = state.pool
     READERS.set_function(lambda: state.bus.readers)
     SOCKETS.set_function(lambda: state.open_sockets)
     BUS_HEALTHY.set_function(lambda: float(state.bus.healthy))

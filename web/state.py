@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import structlog
 from fastapi import FastAPI
@@ -15,12 +16,11 @@ from models.config.settings import Settings
 from models.db.database import (
     DATABASE_UNAVAILABLE,
     Pool,
-    fetch,
     open_pool,
     retry_while_unavailable,
 )
-from models.db.queries.read import RESPONSE
 from models.egress import EgressPolicy
+from models.ids import response_id
 from models.ownership.lease import Lease
 from models.ownership.waiting import enqueue_waiting
 from models.redis.answer_cache import AnswerCache
@@ -28,6 +28,7 @@ from models.redis.client import redis_client
 from models.redis.queue import JobQueue
 from models.secrets import Sealer
 from models.side_tasks import SideTasks, cancel_all
+from models.wire.json_input import BodyLimits
 from web import counters
 from web.chat_proxy import ChatProxy
 from web.conversations import ConversationStore
@@ -37,6 +38,7 @@ from web.responses.answer_cache import RequestCache
 from web.responses.create import AcceptedResponse, CreateResponse
 from web.responses.insert import InsertResponse
 from web.responses.join import AnsweredResponses, JoinResponse
+from web.responses.prepare import PrepareRequest
 from web.responses.store import ResponseStore
 from web.responses.unclear_creates import UnclearCreates
 from web.responses.validation import RequestValidation
@@ -78,6 +80,12 @@ class AppState:
     open_sockets: int = 0
     """Number of open WebSockets."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @cached_property
+    def body_limits(self) -> BodyLimits:
+        """How large a request body may be."""
+        limits = self.settings.limits
+        return BodyLimits(limits.body, limits.text, limits.values)
 
     @property
     def stopping(self) -> bool:
@@ -140,15 +148,17 @@ class AppState:
             ),
             conversation_store=ConversationStore(settings, pool, validation, lease.clock),
             create_response=CreateResponse(
-                settings,
-                pool,
-                sealer,
-                validation,
-                RequestCache(settings.cache, pool, cache, routes, sealer),
+                PrepareRequest(
+                    settings,
+                    pool,
+                    validation,
+                    RequestCache(settings.cache, pool, cache, routes, sealer),
+                    lease.clock,
+                ),
                 JoinResponse(pool, lease),
                 InsertResponse(settings, pool, lease, unclear_creates),
+                sealer,
                 job_queue,
-                lease.clock,
                 bus,
             ),
             unclear_creates=unclear_creates,
@@ -214,10 +224,9 @@ class AppState:
 
     async def _cancel(self, accepted: AcceptedResponse) -> None:
         async def cancel() -> None:
-            for row in await fetch(self.pool, RESPONSE, {"id": accepted.id}):
-                await self.response_store.request_cancel(row, "client_gone", accepted.waiter)
+            await self.response_store.cancel_abandoned(accepted.id, accepted.waiter)
 
-        await retry_while_unavailable(cancel, "cancel_retry", response=str(accepted.id))
+        await retry_while_unavailable(cancel, "cancel_retry", response=response_id(accepted.id))
 
     async def enqueue_at_start(self) -> None:
         """Enqueues open responses whose Celery message was lost, as when its sender crashed."""

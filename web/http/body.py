@@ -8,16 +8,17 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect
 
 from models.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
 from models.http_bodies import is_uncompressed
 from models.wire.checks.faults import not_an_object
-from models.wire.json_input import decode_body
+from models.wire.json_input import BodyLimits, decode_request
 
 _MAX_DRAIN_BYTES = 256 * 1024 * 1024
 _DRAIN_TIMEOUT = 5.0
 _MAX_INLINE_BYTES = 256 * 1024
+_BODY_READ = "backburner.body_read"
+"""The key of a request's scope that is set when the body was read."""
 
 T = TypeVar("T")
 
@@ -41,16 +42,16 @@ async def run_sized(work: Callable[[], T], size: int) -> T:
     return await asyncio.to_thread(work) if size > _MAX_INLINE_BYTES else work()
 
 
-async def read_json(request: Request, limit: int) -> JsonBody:
-    """The JSON body, of at most `limit` bytes.
+async def read_json(request: Request, limits: BodyLimits) -> JsonBody:
+    """The JSON body.
 
     Raises UnsupportedMediaType, RequestTooLarge (before the whole body is read) or InvalidRequest.
     """
     _require_json(request.headers)
-    if _announced_size(request.headers) > limit:
-        raise RequestTooLarge(limit)
-    raw = await _read(request, limit)
-    return JsonBody(await run_sized(partial(decode_body, raw), len(raw)), len(raw))
+    if _announced_size(request.headers) > limits.size:
+        raise RequestTooLarge(f"{limits.size} bytes")
+    raw = await _read(request, limits.size)
+    return JsonBody(await run_sized(partial(decode_request, raw, limits), len(raw)), len(raw))
 
 
 def json_object(value: Any) -> dict[str, Any]:
@@ -66,7 +67,7 @@ async def drain(request: Request) -> None:
     Most clients read the response only after they have sent all of the body. A client that waits
     for `100 Continue` is not drained.
     """
-    if getattr(request.state, "body_read", False) or "expect" in request.headers:
+    if _BODY_READ in request.scope or "expect" in request.headers:
         return
     try:
         async with asyncio.timeout(_DRAIN_TIMEOUT):
@@ -100,16 +101,19 @@ def _announced_size(headers: Headers) -> float:
 async def _read(request: Request, limit: int) -> bytes:
     pieces: list[bytes] = []
     size = 0
-    try:
-        async for piece in request.stream():
-            size += len(piece)
-            if size > limit:
-                raise RequestTooLarge(limit)
-            pieces.append(piece)
-    except ClientDisconnect:
-        # Nothing can be sent any more, but the log should not show an error of this server.
-        raise InvalidRequest("The request body ended early.", code="invalid_json") from None
-    request.state.body_read = True
+    has_more = True
+    while has_more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            # Nothing can be sent any more, but the log should not show an error of this server.
+            raise InvalidRequest("The request body ended early.", code="invalid_json")
+        piece: bytes = message.get("body", b"")
+        size += len(piece)
+        if size > limit:
+            raise RequestTooLarge(f"{limit} bytes")
+        pieces.append(piece)
+        has_more = message.get("more_body", False)
+    request.scope[_BODY_READ] = True
     return b"".join(pieces)
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from models.errors import ServerStopping
+from models.errors import ClientDisconnected, ServerStopping
 
 T = TypeVar("T")
 
@@ -22,19 +22,20 @@ async def cancel_on_disconnect(
 ) -> T:
     """The result of `work`. Cancels it when the client disconnects or `grace_expired` is set.
 
-    Raises ServerStopping in both cases; a client that has disconnected does not get it.
+    Raises ClientDisconnected or ServerStopping.
     """
     working = asyncio.ensure_future(work)
+    disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
     waiting = (
         working,
-        asyncio.ensure_future(wait_for_disconnect(receive)),
+        disconnect,
         asyncio.ensure_future(grace_expired.wait()),
     )
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise ServerStopping
+        raise ClientDisconnected if disconnect.done() else ServerStopping
     finally:
         for task in waiting:
             task.cancel()

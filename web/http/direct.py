@@ -7,6 +7,7 @@ exactly one of theirs (docs/adr/0029-hot-routes-are-called-directly.md).
 """
 
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 from uuid import UUID
 
 from starlette.requests import Request
@@ -15,13 +16,19 @@ from starlette.responses import Response
 from web.http import errors
 from web.http.auth import authenticate
 
-DirectCall = Callable[[Request, UUID], Awaitable[Response]]
-"""A route's function, called with the request and the project of its key."""
+
+class DirectRoute(NamedTuple):
+    """A route that is called directly."""
+
+    template: str
+    """Its path as it is registered, with the names of its parameters."""
+    call: Callable[[Request, UUID], Awaitable[Response]]
+    """Its function, called with the request and the project of its key."""
 
 
-async def respond(call: DirectCall, request: Request) -> Response:
+async def respond(route: DirectRoute, request: Request) -> Response:
     """The response of a route, or that of the error it raises, as FastAPI would give it."""
     try:
-        return await call(request, await authenticate(request))
+        return await route.call(request, await authenticate(request))
     except Exception as error:  # noqa: BLE001  (every error becomes a response)
         return await errors.response_to(request, error)

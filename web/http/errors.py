@@ -19,8 +19,13 @@ from models.errors import (
 from web.http.auth import authenticate
 from web.http.body import drain
 from web.http.json_responses import json_response
+from web.http.request_record import request_record
+from web.http.unknown_paths import path_hint
 
 logger = structlog.get_logger()
+
+_OFFERED = ("responses", "conversations", "chat", "models")
+"""The first segments, behind /v1, of the routes."""
 
 
 def install(app: FastAPI) -> None:
@@ -61,10 +66,10 @@ async def response_to(request: Request, error: Exception) -> Response:
 
 def unknown_url(connection: HTTPConnection) -> NotFound:
     """The error for a URL without a route."""
-    return NotFound(
-        f"Unknown request URL: {connection.scope.get('method', 'GET')} {connection.url.path}.",
-        code="unknown_url",
-    )
+    path = connection.url.path
+    method = connection.scope.get("method", "GET")
+    hint = path_hint(path, _OFFERED)
+    return NotFound(f"Unknown request URL: {method} {path}.{hint}", code="unknown_url")
 
 
 def model_not_found(model: str) -> NotFound:
@@ -74,6 +79,7 @@ def model_not_found(model: str) -> NotFound:
 
 async def _on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
+    request_record(request).error = error.code or error.type
     await drain(request)
     return error_response(error)
 
@@ -114,4 +120,6 @@ async def _on_validation_error(_request: Request, error: Exception) -> Response:
 
 
 async def _on_other_error(request: Request, error: Exception) -> Response:
-    return error_response(as_api_error(error, request.url.path))
+    api_error = as_api_error(error, request.url.path)
+    request_record(request).error = api_error.code or api_error.type
+    return error_response(api_error)

@@ -2,7 +2,6 @@
 compares it with the code, test_openapi_server.py with the running server."""
 
 from collections.abc import Collection, Iterable
-from importlib import metadata
 from typing import Any
 
 from fastapi.routing import APIRoute
@@ -10,6 +9,7 @@ from starlette.routing import BaseRoute
 
 from models.config.routes import Routes
 from models.config.settings import Settings
+from models.version import VERSION
 from models.wire.api_schema import Schema, input_scope, stored_scope
 from web.openapi import objects, parts, requests
 from web.openapi.meaning import ABOUT
@@ -35,7 +35,7 @@ def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
             )
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Backburner", "version": _version(), "description": ABOUT},
+        "info": {"title": "Backburner", "version": VERSION, "description": ABOUT},
         "servers": [{"url": "/"}],
         "security": [{"bearer": []}],
         "paths": paths,
@@ -64,13 +64,6 @@ def _schemas(passthrough: Collection[str], *, native: bool) -> dict[str, Schema]
         stored.components["ListedTools"], stored.components["ListedTextSettings"]
     )
     return {**named, **sent.components, **stored.components}
-
-
-def _version() -> str:
-    try:
-        return metadata.version("backburner")
-    except metadata.PackageNotFoundError:
-        return "0+uninstalled"  # run from a folder, as in the container image
 
 
 def _tag(path: str) -> str:

@@ -138,7 +138,7 @@ ERRORS: dict[int, ApiError] = {
     ),
     401: IncorrectApiKey(),
     404: NotFound(f"Response with id '{RESPONSE_ID}' not found."),
-    413: RequestTooLarge(67_108_864),
+    413: RequestTooLarge("67108864 bytes"),
     415: UnsupportedMediaType(
         "Unsupported content type: 'text/plain'. Send 'Content-Type: application/json'."
     ),

@@ -11,8 +11,10 @@ path there is 401, whether it exists or not. With one, an unknown path is 404 `u
 method that a path does not have is 405 with `Allow`.
 
 **Errors.** Every error is `{"error": {"message", "type", "param", "code"}}`, with all four keys.
-`x-should-retry: false` tells the official clients not to retry. Every response has `x-request-id`.
-A request that is not valid HTTP gets a 400 in plain text.
+`x-should-retry: false` tells the official clients not to retry. Every response has `x-request-id`
+and `openai-processing-ms`.
+A request that is not valid HTTP gets a 400, one whose headers or URL are too large a 431 or 414,
+and one that does not arrive in time a 408, in the same envelope; the connection is then closed.
 
 **Background.** `POST /v1/responses` with `background: true` returns at once with status `queued`.
 Poll `GET /v1/responses/{response_id}` until the status is neither `queued` nor `in_progress`, or
@@ -158,9 +160,14 @@ CODES: dict[str, str] = {
     "model_not_found": "the model does not exist",
     "invalid_api_key": "no API key, or an unknown one",
     "unknown_url": "the path does not exist",
-    "request_too_large": "the body is larger than the limit of this server",
+    "request_timeout": "the request did not arrive in time",
+    "request_too_large": "the body is larger than a limit of this server",
+    "url_too_long": "the URL is longer than the limit of this server",
+    "headers_too_large": "the headers are larger than the limit of this server",
     "unsupported_media_type": "the body is not JSON, or is compressed",
-    "rate_limit_exceeded": "the upstream limits the rate of requests",
+    "rate_limit_exceeded": "the upstream limits the rate of requests, or the address has sent too "
+    "many unknown keys",
+    "insufficient_quota": "the upstream's account must be paid for",
     "http_error": "the tools of an MCP server could not be listed",
     "server_error": "nothing was stored and nothing will run",
     "invalid_stream_id": "over WebSocket: the name of a lane has a wrong form",
@@ -176,7 +183,6 @@ CODES: dict[str, str] = {
 STATUSES: dict[int, str] = {
     400: "The request is not valid; nothing was stored. Or the upstream refused it (foreground).",
     401: "No API key, or an unknown one.",
-    403: "The upstream refused this server (foreground, before any output).",
     404: "The project has no such object.",
     408: "The upstream timed out the request (foreground, before any output).",
     413: "The body is too large.",
@@ -186,7 +192,8 @@ STATUSES: dict[int, str] = {
     424: "The tools of an MCP server could not be listed (foreground, before any output).",
     429: "The upstream limits the rate of requests (foreground, before any output).",
     500: "An internal error of this server.",
-    502: "The upstream is unreachable, closed the connection, or sent an invalid response.",
+    502: "The upstream is unreachable, refused this server's credential, closed the connection, or "
+    "sent an invalid response.",
     503: "The database is unavailable, or the server is stopping: nothing was stored and nothing "
     "will run.",
     504: "The upstream took too long, or a limit of this server ended the run (foreground, before "
@@ -196,6 +203,7 @@ STATUSES: dict[int, str] = {
 
 HEADER_MEANINGS = {
     "x-request-id": "The id of this request in the server's logs.",
+    "openai-processing-ms": "Milliseconds from the request's head to that of the response.",
     "x-should-retry": "Sent if a retry would not help. The official clients obey it.",
     COUNT_HEADER: "The source of the number: the model's upstream, a tokenizer on this server, or "
     "an estimate from the length.",

@@ -21,7 +21,7 @@ from web.responses.idempotency import MAX_KEY_LENGTH
 from web.routes.input_tokens import COUNT_HEADER
 from web.routes.responses import EVENT_NUMBERS
 
-_UPSTREAM_STATUSES = (400, 401, 403, 404, 408, 413, 422, 424, 429, 502, 504)
+_UPSTREAM_STATUSES = (400, 401, 404, 408, 413, 422, 424, 429, 502, 504)
 """The status of a foreground response, not streamed, that failed before any output."""
 
 
@@ -209,7 +209,7 @@ def _model_operations() -> dict[str, Json]:
         "chat": operation(
             "Create a chat completion",
             {**_CHAT_RESPONSES, "200": _CHAT_RESPONSE},
-            *(401, 403, 415),
+            *(401, 415),
             body=request_body("ChatCompletion", examples.CHATS),
         ),
         "list_models": operation(
@@ -276,7 +276,7 @@ _CHAT_RESPONSE: Json = {
 _CHAT_RESPONSES = {
     str(status): _proxied_error(status)
     for status in (*_UPSTREAM_STATUSES, 409, 500, 503)
-    if status not in (401, 403, 424)
+    if status not in (401, 424)
 }
 
 _RESPONSE_ID = path_parameter(

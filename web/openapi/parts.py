@@ -16,18 +16,20 @@ EVENT_STREAM = "text/event-stream"
 
 _HEADER_SCHEMAS: dict[str, Schema] = {
     "x-request-id": {"type": "string"},
+    "openai-processing-ms": {"type": "string", "pattern": "^[0-9]+$"},
     "x-should-retry": {"const": "false"},
     COUNT_HEADER: {"enum": ["upstream", "tokenizer", "estimate"]},
     "retry-after": {"type": "string", "pattern": "^[1-9][0-9]*$"},
     "x-cache": {"type": "string", "enum": ["hit", "miss"]},
     "www-authenticate": {"const": "Bearer"},
 }
+_ALWAYS_SENT = ("x-request-id", "openai-processing-ms")
 _STATUS_HEADERS = {401: ("www-authenticate",), 429: ("retry-after",), 503: ("retry-after",)}
 
 
 def header_components() -> dict[str, Json]:
     """Every header of a response, as components."""
-    always = {"x-request-id": {"required": True}}
+    always = {name: {"required": True} for name in _ALWAYS_SENT}
     return {
         name: {"schema": schema, "description": HEADER_MEANINGS[name], **always.get(name, {})}
         for name, schema in _HEADER_SCHEMAS.items()
@@ -83,8 +85,8 @@ def operation(
 
 
 def headers(*names: str) -> Json:
-    """The headers of a response; all have `x-request-id`."""
-    return {name: {"$ref": f"#/components/headers/{name}"} for name in ("x-request-id", *names)}
+    """The headers of a response; some are always sent."""
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in (*_ALWAYS_SENT, *names)}
 
 
 def response(

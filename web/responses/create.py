@@ -4,48 +4,35 @@ One statement stores the row, its input and its opening events; then the respons
 message may be lost: the sweep of every worker enqueues waiting responses again.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import orjson
 
-from models.config.settings import Settings
-from models.db.database import Pool, fetch_idempotent
 from models.db.queries.create import NewRow
-from models.db.queries.read import RESPONSE
+from models.ended_line import EndedLine
 from models.ids import new_uuid
 from models.lifecycle import Status
-from models.ownership.clock import DatabaseClock
 from models.redis.channels import queue_for
 from models.redis.queue import JobQueue
-from models.secrets import Sealer
+from models.secrets import Sealed, Sealer
+from models.tracing.traceparent import well_formed_traceparent
 from models.wire.mcp import CREDENTIAL_FIELDS
-from models.wire.pairing import OutputWithoutCall, require_outputs
 from models.wire.purpose import Purpose, stored_parameters
 from models.wire.request import CreateRequest
-from web.counters import RESPONSES_ACCEPTED, RESPONSES_ENDED
+from web.counters import RESPONSES_ENDED, count_accepted
 from web.http.body import JsonBody
-from web.responses.answer_cache import WARM_UP, CacheLookup, RequestCache
-from web.responses.continuation import Continuation, load_continuation
 from web.responses.idempotency import IdempotencyKey, parse_idempotency_key
 from web.responses.insert import InsertResponse, NewResponse
 from web.responses.join import JoinResponse
-from web.responses.opening import Opening
-from web.responses.precomputed import PrecomputedResponse, precompute
-from web.responses.references import resolve_references
-from web.responses.validation import (
-    RequestValidation,
-    drop_compacted,
-    explain_output,
-    require_valid_approvals,
-)
+from web.responses.precomputed import PrecomputedResponse
+from web.responses.prepare import PreparedRequest, PrepareRequest
+from web.responses.slots import CreateSlots
 from web.stream.bus import Bus
 from web.stream.reader import KnownEvents
-
-Values = dict[str, Any]
-"""Fields of the row that is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +58,23 @@ class AcceptedResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class _Options:
+    """What the route decides; see `CreateResponse.create`."""
+
+    unstored_ids: Collection[UUID]
+    generate: bool
+    purpose: Purpose
+    request_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class _RequestContext:
     """What belongs to a create besides its body."""
 
     waiter: UUID
     traceparent: str | None
     idempotency_key: IdempotencyKey | None
-    unstored_ids: Collection[UUID]
-    generate: bool
-    purpose: Purpose
+    options: _Options
 
     @property
     def is_from_sdk(self) -> bool:
@@ -87,44 +82,25 @@ class _RequestContext:
         return self.idempotency_key is not None and self.idempotency_key.key is None
 
 
-@dataclass(frozen=True, slots=True)
-class _CheckedRequest:
-    """A request that may be stored, and what belongs to it."""
-
-    request: CreateRequest
-    """with its item references resolved"""
-    continuation: Continuation
-    lookup: CacheLookup
-    opening: Opening
-    precomputed: PrecomputedResponse | None
-
-
 class CreateResponse:
     """Accepts create requests."""
 
     def __init__(
         self,
-        settings: Settings,
-        pool: Pool,
-        sealer: Sealer,
-        validation: RequestValidation,
-        request_cache: RequestCache,
+        prepare_request: PrepareRequest,
         join_response: JoinResponse,
         insert_response: InsertResponse,
+        sealer: Sealer,
         job_queue: JobQueue,
-        clock: DatabaseClock,
         bus: Bus,
     ) -> None:
-        self._settings = settings
-        self._pool = pool
-        self._sealer = sealer
-        self._validation = validation
-        self._request_cache = request_cache
+        self._prepare_request = prepare_request
         self._join_response = join_response
         self._insert_response = insert_response
+        self._sealer = sealer
         self._job_queue = job_queue
-        self._clock = clock
         self._bus = bus
+        self._slots = CreateSlots()
 
     async def create(
         self,
@@ -135,29 +111,33 @@ class CreateResponse:
         unstored_ids: Collection[UUID] = (),
         generate: bool = True,
         purpose: Purpose = Purpose.ANSWER,
+        request_id: str | None = None,
     ) -> AcceptedResponse:
         """Checks the request, stores the response and enqueues it; a repeated request gets the
         first one's response.
 
         `unstored_ids`: responses with `store: false` that this client may continue all the same.
         `generate`: False for a warm-up, which ends without output (docs/websocket.md). With the
-        purpose COUNT a worker only counts the input tokens. Raises InvalidRequest or NotFound with
-        nothing stored, or Unavailable with nothing that will run.
+        purpose COUNT a worker only counts the input tokens. `request_id` is stored. Raises
+        InvalidRequest or NotFound with nothing stored, or Unavailable with nothing that will run.
         """
-        is_count = purpose is Purpose.COUNT
-        request = await self._validation.parse(body, generate=generate and not is_count)
+        options = _Options(unstored_ids, generate, purpose, request_id)
+        async with self._slots:
+            return await self._create(project, body, headers, options)
+
+    async def _create(
+        self, project: UUID, body: JsonBody, headers: Mapping[str, str], options: _Options
+    ) -> AcceptedResponse:
+        is_count = options.purpose is Purpose.COUNT
+        request = await self._prepare_request.parse(
+            body, generate=options.generate and not is_count
+        )
         hashable_body = self._hashable_body(body.value, request)
         idempotency_key = parse_idempotency_key(
             headers, {"counted": hashable_body} if is_count else hashable_body
         )
-        context = _RequestContext(
-            new_uuid(),
-            headers.get("traceparent"),
-            idempotency_key,
-            unstored_ids,
-            generate,
-            purpose,
-        )
+        traceparent = well_formed_traceparent(headers.get("traceparent"))
+        context = _RequestContext(new_uuid(), traceparent, idempotency_key, options)
         accepted = None
         while accepted is None:
             accepted = await self._join_earlier(
@@ -201,13 +181,8 @@ class CreateResponse:
             context.waiter,
             is_from_sdk=context.is_from_sdk,
             is_repeat=True,
-            cache_hit=await self._was_cached(earlier_id) if request.cache else None,
+            cache_hit=await self._join_response.was_cached(earlier_id) if request.cache else None,
         )
-
-    async def _was_cached(self, existing_id: UUID) -> bool:
-        """Whether the answer of an existing response is from the cache."""
-        rows = await fetch_idempotent(self._pool, RESPONSE, {"id": existing_id})
-        return any(row.cache_key is not None and row.cache_ttl is None for row in rows)
 
     async def _insert_new(
         self, project: UUID, request: CreateRequest, context: _RequestContext
@@ -216,129 +191,98 @@ class CreateResponse:
 
         None: its conversation was changed meanwhile, or its idempotency key is held.
         """
-        checked = await self._check(project, request, context)
-        request, opening, precomputed = checked.request, checked.opening, checked.precomputed
+        prepared = await self._prepare_request.prepare(
+            project,
+            request,
+            context.options.unstored_ids,
+            generate=context.options.generate,
+        )
+        request, opening, precomputed = prepared.request, prepared.opening, prepared.precomputed
         channel = self._bus.prepare(opening.id) if request.stream and precomputed is None else None
-        new = self._new_response(project, context, checked)
+        known_events: KnownEvents | None = None
+
+        def on_stored() -> None:
+            nonlocal known_events
+            # Before the enqueue, which lets a worker publish.
+            known_events = None if channel is None else opening.known_events(channel)
+            if request.background and not request.stream:
+                # Its client waits only for the answer: that is written before Redis is.
+                asyncio.get_running_loop().call_soon(self._start, new.row, precomputed)
+            else:
+                self._start(new.row, precomputed)
+
+        new = self._new_response(project, context, prepared, on_stored)
         if await self._insert_response.insert(new) is None:
             return None
-        # Before the enqueue, which lets a worker publish.
-        known_events = None if channel is None else opening.known_events(channel)
-        self._start(new.row, is_run=precomputed is None)
         return AcceptedResponse(
             opening.id,
             request,
             opening.response,
             context.waiter,
             is_from_sdk=context.is_from_sdk,
-            cache_hit=None if request.cache is None else checked.lookup.answer is not None,
+            cache_hit=None if request.cache is None else prepared.lookup.answer is not None,
             final_object=None if precomputed is None else precomputed.response,
             known_events=known_events,
         )
 
-    async def _check(
-        self, project: UUID, request: CreateRequest, context: _RequestContext
-    ) -> _CheckedRequest:
-        """The request with what it continues, and its answer if that is known."""
-        continuation = await load_continuation(self._pool, project, request, context.unstored_ids)
-        request = await self._check_history(project, request, continuation)
-        lookup = (
-            await self._request_cache.lookup(project, request, continuation)
-            if context.generate
-            else WARM_UP
-        )
-        opening = Opening.of(request, self._clock.now())
-        precomputed = None if lookup.answer is None else precompute(opening, lookup.answer)
-        return _CheckedRequest(request, continuation, lookup, opening, precomputed)
-
     def _new_response(
-        self, project: UUID, context: _RequestContext, checked: _CheckedRequest
+        self,
+        project: UUID,
+        context: _RequestContext,
+        prepared: PreparedRequest,
+        on_stored: Callable[[], None],
     ) -> NewResponse:
-        opening, precomputed = checked.opening, checked.precomputed
-        key = context.idempotency_key
+        request, opening, key = prepared.request, prepared.opening, context.idempotency_key
+        continuation, precomputed = prepared.continuation, prepared.precomputed
+        sealed = self._seal(opening.id, request, is_run=precomputed is None)
         row = NewRow(
-            **_opening_values(opening),
-            **_request_values(checked.request, context),
-            **_continuation_values(checked.continuation),
-            **self._sealed_values(opening.id, checked.request, is_run=precomputed is None),
-            **_key_values(opening.id, key),
+            id=opening.id,
             project=project,
-            cache_key=checked.lookup.key,
-            cache_ttl=checked.lookup.ttl,
+            background=request.background,
+            store=request.store,
+            model=request.model,
+            parameters=orjson.dumps(stored_parameters(request.parameters, context.options.purpose)),
+            previous=continuation.previous,
+            conversation=continuation.conversation,
+            revision=continuation.revision,
+            created_at=opening.facts.created_at,
+            waiter=context.waiter,
+            traceparent=context.traceparent,
+            request_id=context.options.request_id,
+            cache_key=prepared.lookup.key,
+            cache_ttl=prepared.lookup.ttl,
+            items=orjson.dumps(request.input),
+            last=len(opening.frames) - 1,
+            frames=b"".join(opening.frames),
+            key_id=None if sealed is None else sealed.key_id,
+            sealed=None if sealed is None else sealed.sealed,
+            key=None if key is None else key.stored_key(opening.id),
+            body_hash=None if key is None else key.body_hash,
+            key_seconds=None if key is None else int(key.ttl.total_seconds()),
         )
-        return NewResponse(row, key is not None and key.key is not None, precomputed)
+        has_client_key = key is not None and key.key is not None
+        return NewResponse(row, has_client_key, precomputed, on_stored)
 
-    def _start(self, row: NewRow, *, is_run: bool) -> None:
+    def _start(self, row: NewRow, precomputed: PrecomputedResponse | None) -> None:
         """Enqueues a response that was stored, if a worker has to run it."""
-        RESPONSES_ACCEPTED.labels("background" if row.background else "foreground").inc()
-        if is_run:
+        count_accepted(background=row.background)
+        if precomputed is None:
             self._job_queue.enqueue(row.id, queue_for(background=row.background, crashes=0))
-        else:
-            RESPONSES_ENDED.labels(Status.COMPLETED.value).inc()
+            return
+        RESPONSES_ENDED.labels(Status.COMPLETED.value).inc()
+        EndedLine(
+            response=row.id,
+            request=row.request_id,
+            status=Status.COMPLETED,
+            model=row.model,
+            background=row.background,
+            seconds=0.0,
+            usage=precomputed.response["usage"],
+            output=precomputed.response["output"],
+        ).write()
 
-    async def _check_history(
-        self, project: UUID, request: CreateRequest, continuation: Continuation
-    ) -> CreateRequest:
-        """The request with its item references resolved.
-
-        Raises InvalidRequest if its input does not fit what it continues.
-        """
-        continuation.require_new(request.input)
-        items = await resolve_references(
-            self._pool, project, request.input, self._settings.limits.body
-        )
-        if items is not request.input:
-            request = replace(request, input=items)
-        self._validation.require_readable(items, project)
-        try:
-            require_outputs(*drop_compacted(items, continuation.open_calls))
-        except OutputWithoutCall as error:
-            raise await explain_output(self._pool, continuation, error) from None
-        await require_valid_approvals(self._pool, continuation, request)
-        return request
-
-    def _sealed_values(self, new_id: UUID, request: CreateRequest, *, is_run: bool) -> Values:
+    def _seal(self, new_id: UUID, request: CreateRequest, *, is_run: bool) -> Sealed | None:
         """The credentials, sealed. Only a response that a worker runs needs them."""
         if not request.credentials or not is_run:
-            return {}
-        sealed = self._sealer.seal(new_id, request.credentials)
-        return {"key_id": sealed.key_id, "sealed": sealed.sealed}
-
-
-def _request_values(request: CreateRequest, context: _RequestContext) -> Values:
-    return {
-        "background": request.background,
-        "store": request.store,
-        "model": request.model,
-        "parameters": orjson.dumps(stored_parameters(request.parameters, context.purpose)),
-        "items": orjson.dumps(request.input),
-        "waiter": context.waiter,
-        "traceparent": context.traceparent,
-    }
-
-
-def _continuation_values(continuation: Continuation) -> Values:
-    return {
-        "previous": continuation.previous,
-        "conversation": continuation.conversation,
-        "revision": continuation.revision,
-    }
-
-
-def _opening_values(opening: Opening) -> Values:
-    return {
-        "id": opening.id,
-        "created_at": opening.facts.created_at,
-        "last": len(opening.frames) - 1,
-        "frames": b"".join(opening.frames),
-    }
-
-
-def _key_values(new_id: UUID, key: IdempotencyKey | None) -> Values:
-    if key is None:
-        return {}
-    return {
-        "key": key.stored_key(new_id),
-        "body_hash": key.body_hash,
-        "key_seconds": int(key.ttl.total_seconds()),
-    }
+            return None
+        return self._sealer.seal(new_id, request.credentials)

@@ -27,17 +27,17 @@ from models.db.queries.read import RESPONSE
 from models.db.statement import Query
 from models.db.tables import ONE_OPEN_PER_CONVERSATION
 from models.errors import Unavailable
+from models.ids import response_id
 from models.ownership.creates import UnclearCreate
 from models.ownership.grouping import GroupedRequests
 from models.ownership.lease import Lease
 from web.responses.continuation import conversation_locked
 from web.responses.precomputed import PrecomputedResponse
+from web.responses.slots import MAX_CREATES
 from web.responses.unclear_creates import UnclearCreates
 
 logger = structlog.get_logger()
 
-_MAX_GROUP = 200
-"""Creates in one statement."""
 _MAX_GROUP_BYTES = 256 * 1024
 """Bytes in one statement. A larger create has a statement of its own, and delays no other."""
 
@@ -55,6 +55,9 @@ class NewResponse:
     """another request may hold its key (`Idempotency-Key`)"""
     precomputed: PrecomputedResponse | None
     """None: a worker has to run it"""
+    on_stored: Callable[[], None]
+    """Called once it is certain that the response is stored, before any task runs that waits for
+    another response of the same statement: a worker can begin while its request is continued."""
 
     @property
     def may_share_statement(self) -> bool:
@@ -80,8 +83,8 @@ class InsertResponse:
         self._unclear_creates = unclear_creates
         self._groups = GroupedRequests(
             self._insert_group,
-            lambda row: row.size,
-            max_requests=_MAX_GROUP,
+            lambda new: new.row.size,
+            max_requests=MAX_CREATES,
             max_bytes=_MAX_GROUP_BYTES,
             gap=0,
         )
@@ -108,7 +111,7 @@ class InsertResponse:
         try:
             return row.id if await self._insert(new) else None
         except NOT_EXECUTED as error:
-            logger.warning("create_refused", response=str(row.id), error=str(error).strip())
+            logger.warning("create_refused", response=response_id(row.id), error=str(error).strip())
             raise Unavailable from error
         except _OutcomeUnknown as error:
             await self._unclear_creates.void(UnclearCreate(row.id, row.project, number))
@@ -119,7 +122,7 @@ class InsertResponse:
         if not new.may_share_statement:
             return await self._insert_alone(new)
         try:
-            return await self._groups.submit(new.row)
+            return await self._groups.submit(new)
         except DATABASE_UNAVAILABLE:
             raise
         except psycopg.Error:
@@ -127,14 +130,19 @@ class InsertResponse:
             # may be the cause.
             return await self._insert_alone(new)
 
-    async def _insert_group(self, rows: list[NewRow]) -> list[bool]:
+    async def _insert_group(self, group: list[NewResponse]) -> list[bool]:
         """Stores all of these responses, or raises and stores none."""
+        rows = [new.row for new in group]
         values = self._values(rows)
 
         async def insert(pool_timeout: float | None) -> bool:
             return bool(await fetch(self._pool, create.INSERT, values, pool_timeout))
 
-        return [await self._repeat_if_lost(insert, rows)] * len(rows)
+        is_stored = await self._repeat_if_lost(insert, rows)
+        if is_stored:
+            for new in group:
+                new.on_stored()
+        return [is_stored] * len(rows)
 
     async def _insert_alone(self, new: NewResponse) -> bool:
         """Stores the response with a statement of its own. False: another request refuses it."""
@@ -149,7 +157,10 @@ class InsertResponse:
                     raise conversation_locked() from None
                 raise
 
-        return await self._repeat_if_lost(insert, [new.row])
+        is_stored = await self._repeat_if_lost(insert, [new.row])
+        if is_stored:
+            new.on_stored()
+        return is_stored
 
     async def _repeat_if_lost(
         self, insert: Callable[[float | None], Awaitable[bool]], rows: list[NewRow]
@@ -162,7 +173,7 @@ class InsertResponse:
         except NOT_EXECUTED:
             raise
         except DATABASE_UNAVAILABLE as error:
-            ids = [str(row.id) for row in rows]
+            ids = [response_id(row.id) for row in rows]
             logger.warning("create_outcome_unknown", responses=ids, error=str(error).strip())
         try:
             await self._pool.check()

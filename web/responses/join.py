@@ -13,6 +13,7 @@ from models.db.database import (
     retry_while_unavailable,
 )
 from models.db.queries import create
+from models.db.queries.read import RESPONSE
 from models.errors import Unavailable
 from models.ownership.lease import Lease
 from web.responses.idempotency import IdempotencyKey, key_reused
@@ -58,6 +59,11 @@ class JoinResponse:
             if holders[0].is_joined or not holders[0].is_open:
                 return holders[0].response_id
         raise Unavailable
+
+    async def was_cached(self, response_id: UUID) -> bool:
+        """Whether the answer of this response is from the cache."""
+        rows = await fetch_idempotent(self._pool, RESPONSE, {"id": response_id})
+        return any(row.cache_key is not None and row.cache_ttl is None for row in rows)
 
 
 class AnsweredResponses:

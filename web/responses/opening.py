@@ -6,9 +6,10 @@ from uuid import UUID
 
 from models.ids import new_uuid, response_id
 from models.lifecycle import Status
-from models.wire.events import Event, ResponseCreated, ResponseQueued, frame
+from models.wire.events import Event, frame
 from models.wire.request import CreateRequest
 from models.wire.response import ResponseFacts, response_object
+from web.responses.facts import opening_event_types
 from web.stream.bus import Channel
 from web.stream.reader import KnownEvents
 
@@ -51,10 +52,3 @@ class Opening:
     def known_events(self, channel: Channel) -> KnownEvents:
         """The events for the reader of a prepared channel. Called before the enqueue."""
         return KnownEvents(b"".join(self.frames), len(self.frames) - 1, channel.is_subscribed)
-
-
-def opening_event_types(
-    *, background: bool
-) -> tuple[type[ResponseCreated] | type[ResponseQueued], ...]:
-    """The types of a response's first events, which are stored together with it."""
-    return (ResponseCreated, ResponseQueued) if background else (ResponseCreated,)

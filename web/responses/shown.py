@@ -15,12 +15,12 @@ import orjson
 from models.db.arrays import Bigints, Ints, Uuids
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries.read import PAGE_LIMITS, SHOWN_RESPONSES, ResponseRow, ShownResponseRow
-from models.ids import conversation_id, response_id
 from models.lifecycle import Status
 from models.ownership.grouping import GroupedRequests
 from models.wire.events import Item
 from models.wire.includes import filter_items
-from models.wire.response import ResponseFacts, response_object
+from models.wire.response import response_object
+from web.responses.facts import facts_from_row
 from web.responses.running import KnownPart, RunningOutput, RunningOutputs
 
 _MAX_READ = 32
@@ -133,25 +133,3 @@ def shown_object(
     """The Response object with this output. `include`: as for `ShownResponses.body`."""
     visible = filter_items(items, {*include, *row.parameters.get("include", ())})
     return response_object(facts_from_row(row), visible)
-
-
-def facts_from_row(row: ResponseRow) -> ResponseFacts:
-    """The facts of a row. Clients see a foreground response in the queue as `in_progress`."""
-    previous, conversation = row.previous_response_id, row.conversation_id
-    hidden = row.status == Status.QUEUED and not row.background
-    return ResponseFacts(
-        id=response_id(row.id),
-        created_at=row.created_at,
-        status=Status.IN_PROGRESS.value if hidden else row.status,
-        model=row.model,
-        parameters=row.parameters,
-        background=row.background,
-        store=row.store,
-        previous_response_id=response_id(previous) if previous is not None else None,
-        conversation_id=conversation_id(conversation) if conversation is not None else None,
-        usage=row.usage,
-        error=row.error,
-        incomplete_reason=row.reason,
-        completed_at=row.completed_at,
-        service_tier=row.service_tier,
-    )

@@ -13,7 +13,10 @@ from redis.asyncio import Redis
 
 from models.db.database import Pool, fetch_idempotent, find_by_id
 from models.db.queries import end, read, retention
+from models.db.queries.end import RecordedCancel
 from models.db.queries.read import ResponseRow
+from models.db.statement import Query
+from models.ended_line import EndedLine
 from models.errors import InvalidRequest, NotFound
 from models.ids import parse_response_id, response_id
 from models.lifecycle import TERMINAL, Status
@@ -22,13 +25,11 @@ from models.redis.answer_cache import AnswerCache
 from models.redis.channels import control
 from models.redis.channels import events as events_channel
 from models.redis.client import REDIS_ERRORS
-from models.wire.events import ResponseFailed, frame
-from models.wire.response import response_object
 from web.counters import CANCEL_SECONDS, RESPONSES_ENDED
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
-from web.responses.opening import opening_event_types
-from web.responses.shown import ShownResponses, facts_from_row, shown_object
+from web.responses.facts import cancel_values
+from web.responses.shown import ShownResponses, shown_object
 from web.stream.reader import EventReader
 
 logger = structlog.get_logger()
@@ -121,28 +122,45 @@ class ResponseStore:
         the reason. Returns False if the response had ended before, or another connection than
         `waiter` waits for it.
         """
-        facts = facts_from_row(row).evolve(status=Status.CANCELLED.value)
-        number = len(opening_event_types(background=row.background))
-        values = {
-            "id": row.id,
-            "completed_at": self._clock.now(),
-            "reason": reason,
-            "number": number,
-            "frames": frame(ResponseFailed(response_object(facts, [])), number),
-            "waiter": waiter,
-        }
+        values = cancel_values(row, reason, self._clock.now(), waiter)
         cancel_queued, request_cancel = (
             (end.CANCEL_QUEUED, end.REQUEST_CANCEL)
             if waiter is None
             else (end.CANCEL_QUEUED_OF_WAITER, end.REQUEST_CANCEL_OF_WAITER)
         )
-        if await fetch_idempotent(self._pool, cancel_queued, values):
+        cancelled = await fetch_idempotent(self._pool, cancel_queued, values)
+        if cancelled:
             RESPONSES_ENDED.labels(Status.CANCELLED.value).inc()
+            EndedLine(
+                response=row.id,
+                request=cancelled[0].request_id,
+                status=Status.CANCELLED,
+                reason=reason,
+                model=row.model,
+                background=row.background,
+                seconds=cancelled[0].seconds,
+            ).write()
             await self._publish(events_channel(row.id), b"")
             return True
-        recorded = await fetch_idempotent(self._pool, request_cancel, values)
+        return await self._record_cancel(request_cancel, values)
+
+    async def cancel_abandoned(self, abandoned_id: UUID, waiter: UUID) -> None:
+        """Cancels a foreground response whose connection `waiter` has ended, unless another one has
+        joined it. Most are running, and need one statement."""
+        values = {"id": abandoned_id, "waiter": waiter}
+        if await self._record_cancel(end.REQUEST_CANCEL_OF_WAITER, values):
+            return
+        for row in await fetch_idempotent(self._pool, read.RESPONSE, {"id": abandoned_id}):
+            if row.status not in TERMINAL:
+                await self.request_cancel(row, "client_gone", waiter)
+
+    async def _record_cancel(
+        self, statement: Query[RecordedCancel], values: dict[str, Any]
+    ) -> bool:
+        """Records the cancel of a running response, and notifies its worker."""
+        recorded = await fetch_idempotent(self._pool, statement, values)
         if recorded and recorded[0].worker is not None:
-            await self._publish(control(recorded[0].worker), row.id.hex.encode())
+            await self._publish(control(recorded[0].worker), values["id"].hex.encode())
         return bool(recorded)
 
     async def delete(self, project: UUID, row: ResponseRow) -> None:

@@ -14,6 +14,7 @@ import structlog
 from models.config.settings import Settings
 from models.db.database import Connection, connect, execute, retry_while_unavailable
 from models.db.queries import create
+from models.ids import response_id as public_id
 from models.ownership.creates import UnclearCreate, void_values
 from models.ownership.lease import Lease
 
@@ -45,7 +46,7 @@ class UnclearCreates:
             async with asyncio.timeout(_MAX_WAIT):
                 await voided.wait()
         except TimeoutError:
-            logger.warning("unclear_create_not_voided_yet", response=str(unclear.response_id))
+            logger.warning("unclear_create_not_voided_yet", response=public_id(unclear.response_id))
         finally:
             del self._waiting[unclear.response_id]
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from models.config.routes import Routes
+from models.config.routes import Routes, accepted_parameters
 from models.config.settings import Settings
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries.history import (
@@ -51,7 +51,7 @@ class RequestValidation:
                 parse_create,
                 body.value,
                 new_id=new_item_id,
-                passthrough=self._routes.passthrough(model),
+                passthrough=accepted_parameters(upstreams),
                 ephemeral_background=self._settings.web.ephemeral_background,
                 has_web_search=self._settings.web_search.provider is not None,
                 generate=generate,

@@ -20,7 +20,7 @@ async def chat(request: Request, _project: Project) -> Response:
     """Forwards a chat completion to the model's upstream, streamed or not, and its response to the
     client, unchanged. When the client disconnects, the connection to the upstream is closed."""
     state = app_state(request)
-    body = await read_json(request, state.settings.limits.body)
+    body = await read_json(request, state.body_limits)
     model = _model_of(json_object(body.value))
     if not state.chat_proxy.has_route(model):
         raise model_not_found(model)

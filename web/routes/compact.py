@@ -13,6 +13,7 @@ from models.wire.compaction import CompactedHistory
 from web.http.auth import Project
 from web.http.body import JsonBody, read_json
 from web.http.json_responses import json_response
+from web.http.request_record import request_record
 from web.responses.unstored import unstored_create
 from web.routes.foreground import wait_for_completion
 from web.state import AppState, app_state
@@ -37,10 +38,13 @@ _TRIGGER = {"type": "compaction_trigger"}
 async def compact(request: Request, project: Project) -> Response:
     """Compacts a history: the newest messages of users, and one item for everything else."""
     state = app_state(request)
-    body = await read_json(request, state.settings.limits.body)
+    body = await read_json(request, state.body_limits)
+    record = request_record(request)
+    create_body = JsonBody(to_create_body(body.value), body.size)
     accepted = await state.create_response.create(
-        project, JsonBody(to_create_body(body.value), body.size), request.headers
+        project, create_body, request.headers, request_id=record.id
     )
+    record.note_response(accepted.id)
     row = await wait_for_completion(state, accepted, request, "The history could not be compacted.")
     return json_response(await _compaction_object(state, project, row))
 

@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1/conversations")
 async def create_conversation(request: Request, project: Project) -> Response:
     """Creates a conversation, with up to 20 items."""
     state = app_state(request)
-    body = await read_json(request, state.settings.limits.body)
+    body = await read_json(request, state.body_limits)
     return json_response(await state.conversation_store.create(project, body.value))
 
 
@@ -32,7 +32,7 @@ async def retrieve_conversation(
 async def update_conversation(conversation_id: str, request: Request, project: Project) -> Response:
     """Replaces the conversation's metadata."""
     state = app_state(request)
-    body = await read_json(request, state.settings.limits.body)
+    body = await read_json(request, state.body_limits)
     return json_response(
         await state.conversation_store.update(project, conversation_id, body.value)
     )
@@ -50,7 +50,7 @@ async def add_items(conversation_id: str, request: Request, project: Project) ->
     """Appends up to 20 items to the conversation."""
     parse_include(request)
     state = app_state(request)
-    body = await read_json(request, state.settings.limits.body)
+    body = await read_json(request, state.body_limits)
     return json_response(await state.conversation_store.add(project, conversation_id, body.value))
 
 

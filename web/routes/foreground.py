@@ -13,7 +13,6 @@ from web.state import AppState
 
 ERROR_TYPES = {
     401: "authentication_error",
-    403: "permission_error",
     424: "external_connector_error",
     429: "rate_limit_error",
 }
@@ -26,7 +25,8 @@ async def wait_for_response(
     """The row of the response after its end.
 
     Cancels the response if the client disconnects before that, unless a retry has joined it.
-    Raises RunFailed if it failed before any output, ServerStopping if this process stops first.
+    Raises RunFailed if it failed before any output, ServerStopping if this process stops or the
+    client disconnects before the end.
     """
     try:
         row = await cancel_on_disconnect(

@@ -14,6 +14,7 @@ from models.wire.purpose import Purpose
 from web.http.auth import Project
 from web.http.body import JsonBody, read_json
 from web.http.json_responses import json_response
+from web.http.request_record import request_record
 from web.responses.unstored import unstored_create
 from web.routes.foreground import wait_for_completion
 from web.state import app_state
@@ -46,15 +47,21 @@ _NOT_COUNTED = "The tokens could not be counted."
 async def input_tokens(request: Request, project: Project) -> Response:
     """Counts the input tokens; `x-backburner-token-count` names the source of the number."""
     state = app_state(request)
-    body = await read_json(request, state.settings.limits.body)
+    body = await read_json(request, state.body_limits)
     create_body = to_create_body(body.value)
     if "model" not in create_body:
         if not state.routes.find(_DEFAULT_MODEL):
             raise missing("model")
         create_body["model"] = _DEFAULT_MODEL
+    record = request_record(request)
     accepted = await state.create_response.create(
-        project, JsonBody(create_body, body.size), request.headers, purpose=Purpose.COUNT
+        project,
+        JsonBody(create_body, body.size),
+        request.headers,
+        purpose=Purpose.COUNT,
+        request_id=record.id,
     )
+    record.note_response(accepted.id)
     row = await wait_for_completion(state, accepted, request, _NOT_COUNTED)
     usage = row.usage
     if usage is None:

@@ -15,9 +15,10 @@ from models import ids
 from models.errors import ApiError, InvalidRequest
 from web.http.auth import Project
 from web.http.body import read_json
-from web.http.direct import DirectCall
+from web.http.direct import DirectRoute
 from web.http.json_responses import json_response
 from web.http.params import boolean, integer, paging, parse_include
+from web.http.request_record import request_record
 from web.responses.create import AcceptedResponse
 from web.routes.foreground import wait_for_response
 from web.state import AppState, app_state
@@ -28,17 +29,18 @@ from web.stream.sse import sse_response
 router = APIRouter(prefix="/v1/responses")
 
 _RESPONSE_PATH = re.compile(f"{router.prefix}/{ids.RESPONSE_ID_PATTERN}")
+_RESPONSE_TEMPLATE = f"{router.prefix}/{{response_id}}"
 
 EVENT_NUMBERS = {"minimum": 0, "maximum": 2**31 - 1}
 
 
-def direct_call(method: str, path: str) -> DirectCall | None:
-    """The call of one of the routes that are called most (web/http/direct.py); None: it is a
-    request for another one."""
+def direct_route(method: str, path: str) -> DirectRoute | None:
+    """The one of the routes that are called most (web/http/direct.py) which serves this request;
+    None: it is a request for another one."""
     if method == "POST" and path == router.prefix:
-        return create
+        return _DIRECT_CREATE
     if method == "GET" and _RESPONSE_PATH.fullmatch(path):
-        return partial(retrieve, path.rpartition("/")[2])
+        return DirectRoute(_RESPONSE_TEMPLATE, partial(retrieve, path.rpartition("/")[2]))
     return None
 
 
@@ -46,8 +48,12 @@ def direct_call(method: str, path: str) -> DirectCall | None:
 async def create(request: Request, project: Project) -> Response:
     """Creates a response: background or foreground, as JSON or as a stream."""
     state = app_state(request)
-    body = await read_json(request, state.settings.limits.body)
-    accepted = await state.create_response.create(project, body, request.headers)
+    body = await read_json(request, state.body_limits)
+    record = request_record(request)
+    accepted = await state.create_response.create(
+        project, body, request.headers, request_id=record.id
+    )
+    record.note_response(accepted.id)
     try:
         response = await _build_response(state, accepted, project, request)
     except ApiError as error:
@@ -57,6 +63,9 @@ async def create(request: Request, project: Project) -> Response:
     if accepted.cache_hit is not None:
         response.headers.update(_cache_header(accepted))
     return response
+
+
+_DIRECT_CREATE = DirectRoute(router.prefix, create)
 
 
 @router.get("/{response_id}")

@@ -21,6 +21,7 @@ from models.db.queries.read import (
     ResponseRow,
     is_page_full,
 )
+from models.ids import response_id as public_id
 from models.lifecycle import TERMINAL, Status
 from models.wire.events import ends_stream, split_frames
 from web.stream.bus import Bus, Inbox
@@ -153,7 +154,9 @@ class EventReader:
                     inbox.poll_fast = True
                     yield frames
                 if cursor.diverged:
-                    logger.error("stream_diverged", response=str(response_id), number=cursor.number)
+                    logger.error(
+                        "stream_diverged", response=public_id(response_id), number=cursor.number
+                    )
                     return
                 if page.status is None or self._aborted or (self._closing and background):
                     return

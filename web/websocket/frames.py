@@ -9,7 +9,7 @@ import orjson
 from models.errors import ApiError, InvalidRequest
 from models.wire.checks.basic import Boolean
 from models.wire.checks.faults import missing, not_an_object, unsupported_value, wrong_type
-from models.wire.json_input import decode_body
+from models.wire.json_input import BodyLimits, decode_request
 
 CREATE = "response.create"
 _STEER = "response.steer"
@@ -39,11 +39,11 @@ class FrameRefused(Exception):
         self.stream_id = stream_id
 
 
-def parse_frame(raw: bytes) -> CreateFrame:
+def parse_frame(raw: bytes, limits: BodyLimits) -> CreateFrame:
     """The create in a text frame. Raises FrameRefused."""
     stream_id = None
     try:
-        payload = decode_body(raw)
+        payload = decode_request(raw, limits)
         if type(payload) is not dict:
             raise not_an_object(payload, "frame")
         stream_id = _stream_id(payload.pop("stream_id", None))

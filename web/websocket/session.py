@@ -29,6 +29,7 @@ from models.ids import response_id
 from models.wire.events import iter_frames
 from web.http.body import JsonBody, run_sized
 from web.http.errors import as_api_error
+from web.http.request_record import bind_response, request_record
 from web.responses.create import AcceptedResponse
 from web.state import AppState
 from web.stream.obfuscation import obfuscate_if_requested
@@ -129,10 +130,10 @@ class SocketSession:
                 None,
             )
         raw = text.encode()
-        limit = self._state.settings.limits.body
-        if len(raw) > limit:
-            raise FrameRefused(RequestTooLarge(limit), None)
-        create = await run_sized(partial(parse_frame, raw), len(raw))
+        limits = self._state.body_limits
+        if len(raw) > limits.size:
+            raise FrameRefused(RequestTooLarge(f"{limits.size} bytes"), None)
+        create = await run_sized(partial(parse_frame, raw, limits), len(raw))
         if self._refusal is not None:
             raise FrameRefused(self._refusal, create.stream_id)
         try:
@@ -178,10 +179,12 @@ class SocketSession:
             {"traceparent": traceparent} if traceparent else {},
             unstored_ids=self._unstored_ids,
             generate=create.generate,
+            request_id=request_record(self._socket).id,
         )
 
     async def _stream_response(self, create: CreateFrame, accepted: AcceptedResponse) -> None:
         """Sends the response's events to their end. Cancels the response if that fails."""
+        bind_response(accepted.id)
         if not accepted.request.store:
             self._track_unstored(accepted.id)
         finished = False
@@ -190,6 +193,8 @@ class SocketSession:
         finally:
             if not finished:
                 self._state.cancel_abandoned(accepted)
+        if not finished and self._state.grace_expired.is_set():
+            raise ServerStopping  # which ends all streams; this one may end before the connection
         if not finished:
             raise ApiError(f"The stream of the response '{response_id(accepted.id)}' ended early.")
         if not accepted.request.store:

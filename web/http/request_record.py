@@ -1,0 +1,214 @@
+"""One HTTP request or WebSocket in the log: a line when it has ended (docs/operations.md, "Logs").
+
+Bodies, query strings and headers are never part of it.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+import structlog
+from starlette.requests import HTTPConnection
+from starlette.types import Message, Receive, Scope, Send
+
+from models import logs
+from models.ids import RESPONSE_ID_PATTERN, new_item_id, response_id
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+"""A client's request id of any other form is replaced by ours."""
+_ID_HEADERS = (b"x-request-id", b"x-client-request-id")
+_START_TYPES = frozenset(
+    ("http.response.start", "websocket.accept", "websocket.http.response.start")
+)
+"""The messages that carry response headers. An accepted WebSocket has the status 101."""
+_RESPONSE_PATH = re.compile(f"/v1/responses/({RESPONSE_ID_PATTERN})(?:/|$)")
+_QUIET_PATHS = frozenset(("/healthz", "/readyz", "/metrics"))
+"""Their lines have the level debug: monitoring asks for them all the time."""
+_MAX_PATH = 200
+"""Characters of a path without a route."""
+ANY_PATH = "{rest:path}"
+"""In the template of a route that only refuses: it is none for logs and metrics."""
+_SCOPE_KEY = "request_record"
+
+
+class RequestRecord:
+    """One request: its id, and what its line shows. `receive` and `send` are those of the client,
+    and note what passes."""
+
+    __slots__ = (
+        "_bytes",
+        "_client_id",
+        "_client_left",
+        "_close_code",
+        "_count_status",
+        "_is_complete",
+        "_receive",
+        "_response",
+        "_scope",
+        "_send",
+        "_started_at",
+        "direct_route",
+        "error",
+        "id",
+        "key_prefix",
+        "project",
+        "status",
+    )
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, count_status: Callable[[int], None]
+    ) -> None:
+        """`count_status`: called with the status when the response begins."""
+        scope[_SCOPE_KEY] = self
+        given = _given_ids(scope)
+        self.id = given[0] if given else new_item_id("req")
+        """The client's `X-Request-Id`, else its `X-Client-Request-Id`, else ours."""
+        self.direct_route: str | None = None
+        """The template of the path, if the route was called directly."""
+        self.project: str | None = None
+        """The name of the project of the request's key."""
+        self.key_prefix: str | None = None
+        """The first characters of the request's key, if it is valid."""
+        self.status: int | None = None
+        """Of the response, as soon as it has begun."""
+        self.error: str | None = None
+        """The code of the error that the client gets, else its type."""
+        self._client_id = given[1] if len(given) > 1 else None
+        self._response: UUID | None = None
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._count_status = count_status
+        self._started_at = time.monotonic()
+        self._close_code: int | None = None
+        self._bytes = 0
+        self._is_complete = False
+        self._client_left = False
+        structlog.contextvars.bind_contextvars(request=self.id)
+
+    @property
+    def route(self) -> str | None:
+        """The template of the path; None for a path without a route. Known when it was called."""
+        route: str | None
+        route = self.direct_route or getattr(self._scope.get("route"), "path", None)
+        return None if route is None or ANY_PATH in route else route
+
+    @property
+    def method(self) -> str:
+        """The method; of a WebSocket GET."""
+        method: str = self._scope.get("method", "GET")
+        return method
+
+    @property
+    def response(self) -> str | None:
+        """The id of the response that it has made or joined, or that its path names."""
+        if self._response is not None:
+            return response_id(self._response)
+        named = _RESPONSE_PATH.match(self._scope["path"])
+        return None if named is None else named[1]
+
+    @property
+    def seconds(self) -> float:
+        """Since the head of the request."""
+        return time.monotonic() - self._started_at
+
+    async def receive(self) -> Message:
+        """The client's next message."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self._client_left = not self._is_complete
+        elif message["type"] == "websocket.disconnect":
+            self._close_code = message.get("code")
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Sends a message to the client. The headers of the response get `x-request-id`, which
+        official clients show in errors, and `openai-processing-ms`, the time until now."""
+        kind = message["type"]
+        if kind == "http.response.body":
+            if not self._client_left:
+                self._bytes += len(message.get("body", b""))
+                self._is_complete = not message.get("more_body", False)
+        elif kind in _START_TYPES:
+            self.status = status = message.get("status", 101)
+            self._count_status(status)
+            headers = message.get("headers", [])
+            message["headers"] = [
+                *headers,
+                (b"x-request-id", self.id.encode()),
+                (b"openai-processing-ms", b"%d" % int(self.seconds * 1000)),
+            ]
+        elif kind == "websocket.close":
+            self._close_code = message.get("code")
+        await self._send(message)
+
+    def note_response(self, response: UUID) -> None:
+        """The request has made or joined this response."""
+        self._response = response
+        bind_response(response)
+
+    def write_line(self) -> None:
+        """Writes the line. The request has ended."""
+        path: str = self._scope["path"]
+        level = "debug" if path in _QUIET_PATHS else "info"
+        if not logs.is_written(level):
+            return
+        fields = {
+            "method": self.method,
+            "route": self.route,
+            "status": self.status,
+            "seconds": round(self.seconds, 6),
+            "request": self.id,
+        }
+        if fields["route"] is None:
+            fields["path"] = path[:_MAX_PATH]
+        if self.error is not None:
+            fields["error"] = self.error
+        if self._client_id is not None:
+            fields["client_request"] = self._client_id
+        if self.project is not None:
+            fields["project"], fields["key"] = self.project, self.key_prefix
+        if self._scope["type"] == "websocket":
+            logs.write_line("websocket_closed", fields | {"code": self._close_code}, level=level)
+        else:
+            logs.write_line("http_request", fields | self._http_fields(), level=level)
+
+    def _http_fields(self) -> dict[str, object]:
+        fields: dict[str, object] = {"bytes": self._bytes}
+        if self.response is not None:
+            fields["response"] = self.response
+        if not self._is_complete:
+            fields["aborted"] = "client" if self._client_left else "server"
+        return fields
+
+
+def request_record(connection: HTTPConnection) -> RequestRecord:
+    """The record of this request."""
+    record: RequestRecord = connection.scope[_SCOPE_KEY]
+    return record
+
+
+def write_refusal(status: int, request_id: str, message: str) -> None:
+    """Writes the line of a request that was refused before its head was complete, or whose
+    connection was."""
+    fields = {"route": None, "status": status, "request": request_id, "reason": message}
+    logs.write_line("http_request", fields)
+
+
+def bind_response(response: UUID) -> None:
+    """The lines that this task logs from now on are about this response."""
+    structlog.contextvars.bind_contextvars(response=response_id(response))
+
+
+def _given_ids(scope: Scope) -> list[str]:
+    """The client's well-formed request ids, without repeats: `X-Request-Id`, which a proxy may have
+    set, before `X-Client-Request-Id`."""
+    given: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        if name in _ID_HEADERS and _REQUEST_ID.fullmatch(value):
+            given.setdefault(name, value)
+    if not given:
+        return []
+    ids = (given[name].decode() for name in _ID_HEADERS if name in given)
+    return list(dict.fromkeys(ids))

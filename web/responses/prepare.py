@@ -1,0 +1,105 @@
+"""From the body of a create to a request that may be stored: everything is checked, what it
+continues and refers to is read, and its answer is looked up in the cache."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from models.config.settings import Settings
+from models.db.database import Pool
+from models.ownership.clock import DatabaseClock
+from models.wire.pairing import OutputWithoutCall, require_outputs
+from models.wire.request import CreateRequest
+from web.http.body import JsonBody
+from web.responses.answer_cache import WARM_UP, CacheLookup, RequestCache
+from web.responses.continuation import Continuation, load_continuation
+from web.responses.opening import Opening
+from web.responses.precomputed import PrecomputedResponse, precompute
+from web.responses.references import resolve_references
+from web.responses.validation import (
+    RequestValidation,
+    drop_compacted,
+    explain_output,
+    require_valid_approvals,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A request that may be stored, and what belongs to it."""
+
+    request: CreateRequest
+    """with its item references resolved"""
+    continuation: Continuation
+    lookup: CacheLookup
+    opening: Opening
+    precomputed: PrecomputedResponse | None
+    """None: a worker has to run it"""
+
+
+class PrepareRequest:
+    """Checks create requests."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        pool: Pool,
+        validation: RequestValidation,
+        request_cache: RequestCache,
+        clock: DatabaseClock,
+    ) -> None:
+        self._max_bytes = settings.limits.body
+        self._pool = pool
+        self._validation = validation
+        self._request_cache = request_cache
+        self._clock = clock
+
+    async def parse(self, body: JsonBody, *, generate: bool) -> CreateRequest:
+        """The request in `body`, as far as it can be checked without reading from storage.
+
+        `generate`: False if the model will not be called. Raises InvalidRequest.
+        """
+        return await self._validation.parse(body, generate=generate)
+
+    async def prepare(
+        self,
+        project: UUID,
+        request: CreateRequest,
+        unstored_ids: Collection[UUID],
+        *,
+        generate: bool,
+    ) -> PreparedRequest:
+        """The request with what it continues, and its answer if that is known.
+
+        `unstored_ids`: responses with `store: false` that it may continue all the same.
+        `generate`: False for a warm-up, whose answer is empty. Raises InvalidRequest or NotFound.
+        """
+        continuation = await load_continuation(self._pool, project, request, unstored_ids)
+        request = await self._check_history(project, request, continuation)
+        lookup = (
+            await self._request_cache.lookup(project, request, continuation)
+            if generate
+            else WARM_UP
+        )
+        opening = Opening.of(request, self._clock.now())
+        precomputed = None if lookup.answer is None else precompute(opening, lookup.answer)
+        return PreparedRequest(request, continuation, lookup, opening, precomputed)
+
+    async def _check_history(
+        self, project: UUID, request: CreateRequest, continuation: Continuation
+    ) -> CreateRequest:
+        """The request with its item references resolved.
+
+        Raises InvalidRequest if its input does not fit what it continues.
+        """
+        continuation.require_new(request.input)
+        items = await resolve_references(self._pool, project, request.input, self._max_bytes)
+        if items is not request.input:
+            request = replace(request, input=items)
+        self._validation.require_readable(items, project)
+        try:
+            require_outputs(*drop_compacted(items, continuation.open_calls))
+        except OutputWithoutCall as error:
+            raise await explain_output(self._pool, continuation, error) from None
+        await require_valid_approvals(self._pool, continuation, request)
+        return request

@@ -5,21 +5,45 @@ from typing import Annotated
 import typer
 
 from cli.configuration import commands as configuration
+from cli.embedded import commands as embedded
 from cli.operations import commands as operations
-from cli.options import Data, exit_on_failure, resolve_database_url
+from cli.operations import key_commands, response_commands
+from cli.options import Data, database_schema, exit_on_failure, resolve_database_url
+from models.version import VERSION
 
 app = typer.Typer(
     help="Backburner: a self-hosted server for the OpenAI Responses API.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
-app.add_typer(keys_app, name="keys")
+app.add_typer(response_commands.app, name="responses")
+app.add_typer(key_commands.app, name="keys")
 app.add_typer(configuration.config_app, name="config")
 app.add_typer(configuration.upstream_app, name="upstream")
+app.add_typer(embedded.app)
 app.add_typer(operations.app)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"backburner {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Backburner: a self-hosted server for the OpenAI Responses API."""
+    del version  # its callback has ended the command
 
 
 # Commands import when they run, so that `--help` does not load a database client.
@@ -41,21 +65,47 @@ def up(
             show_default="BACKBURNER_UPSTREAM__BASE_URL, else a built-in demo",
         ),
     ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            help="A PostgreSQL to use; `env`: that of DATABASE_URL. Its password stays off the "
+            "command line this way.",
+            show_default="one is started",
+        ),
+    ] = None,
+    redis_url: Annotated[
+        str | None,
+        typer.Option(
+            help="A Redis to use; `env`: that of REDIS_URL.", show_default="one is started"
+        ),
+    ] = None,
+    detach: Annotated[
+        bool,
+        typer.Option("--detach", "-d", help="Return when it is ready; `down` stops it."),
+    ] = False,
 ) -> None:
     """Start PostgreSQL, Redis, web and workers on this machine, and run them until Ctrl-C.
 
-    When everything serves, standard output gets one line: ready <base url> <api key>. If
-    DATABASE_URL or REDIS_URL is set, that server is used and none is started.
+    When everything serves, standard output gets one line: ready <base url> <api key>.
     """
     from cli.embedded.stack import Options
+    from cli.embedded.up import run_detached
     from cli.embedded.up import up as run
 
+    options = Options(
+        port=port,
+        host=host,
+        data=data,
+        streams=streams,
+        workers=workers,
+        upstream=upstream,
+        database_url=database_url,
+        redis_url=redis_url,
+    )
     with exit_on_failure():
-        run(
-            Options(
-                port=port, host=host, data=data, streams=streams, workers=workers, upstream=upstream
-            )
-        )
+        if detach:
+            raise typer.Exit(run_detached(options))
+        run(options)
 
 
 @app.command(short_help="Bring the database to this version's schema.")
@@ -64,7 +114,7 @@ def migrate(data: Data = None) -> None:
     from cli.database.migrate import migrate as run
 
     with exit_on_failure():
-        run(resolve_database_url(data))
+        run(resolve_database_url(data), schema=database_schema())
 
 
 @app.command(short_help="A container's health check.")
@@ -73,21 +123,7 @@ def health(data: Data = None) -> None:
     from cli.database.health import live_kind
 
     with exit_on_failure():
-        typer.echo(live_kind(resolve_database_url(data)))
-
-
-@keys_app.command("create")
-def create_key(
-    project: Annotated[
-        str, typer.Option(help="The key's project; it is made if it does not exist.")
-    ] = "default",
-    data: Data = None,
-) -> None:
-    """Print a new API key. Only its hash is stored, so it cannot be shown again."""
-    from models import keys
-
-    with exit_on_failure():
-        typer.echo(keys.create(resolve_database_url(data), project))
+        typer.echo(live_kind(resolve_database_url(data), schema=database_schema()))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
-"""Options that several commands have, and how a command ends when it fails."""
+"""Options that several commands have, and how a command ends when it fails.
 
+Functions here import what they need when they run, so that `--help` and completion load nothing.
+"""
+
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cli.embedded.data_folder import default_folder, embedded_database
 from cli.errors import CommandFailed
 from cli.output import print_status
-from cli.settings import NO_REDIS, child_settings, read_settings, secret_value
-from models.config.configuration import BadSettings
 
 EXIT_FAILED = 1
 EXIT_BAD_CONFIGURATION = 2
@@ -32,6 +34,8 @@ def exit_on_failure(status: int = EXIT_FAILED) -> Iterator[None]:
 
     Other exceptions keep their traceback.
     """
+    from models.config.configuration import BadSettings
+
     try:
         yield
     except CommandFailed as failure:
@@ -43,11 +47,46 @@ def exit_on_failure(status: int = EXIT_FAILED) -> Iterator[None]:
         raise typer.Exit(EXIT_BAD_CONFIGURATION) from bad
 
 
+def database_schema() -> str | None:
+    """The setting `database_schema`. Raises CommandFailed or BadSettings."""
+    from cli.settings import read_settings
+
+    return read_settings().database_schema
+
+
+def parse_duration(value: str | timedelta) -> timedelta:
+    """A duration of the command line: a number of seconds, or with units as in `90s`, `2h`."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from models.config.values import Duration
+
+    try:
+        return TypeAdapter[timedelta](Duration).validate_python(value)
+    except ValidationError as error:
+        raise typer.BadParameter("must be a duration such as 90s, 15m, 2h or 3d") from error
+
+
+def resolve_redis_url(data: Path | None) -> str | None:
+    """The Redis beside the database that `resolve_database_url` names; None if REDIS_URL is not
+    set."""
+    from cli.embedded.data_folder import default_folder, embedded_redis
+    from cli.settings import read_settings, secret_value
+
+    settings = read_settings()
+    if data is not None or not secret_value(settings.database_url):
+        return embedded_redis(data or default_folder())
+    return secret_value(settings.redis_url)
+
+
 def resolve_database_url(data: Path | None) -> str:
-    """DATABASE_URL, else the database that `up` runs in the data folder. Raises CommandFailed."""
+    """The database that `up` runs in the data folder if one is named, else DATABASE_URL, else that
+    of the default data folder. Raises CommandFailed."""
+    from cli.embedded.data_folder import default_folder, embedded_database, running_up
+    from cli.settings import NO_REDIS, child_settings, read_settings, secret_value
+
     address = secret_value(read_settings().database_url)
-    return (
-        child_settings(address, NO_REDIS).dsn
-        if address
-        else embedded_database(data or default_folder())
-    )
+    if data is not None or not address:
+        return embedded_database(data or default_folder())
+    if sys.stderr.isatty() and running_up(default_folder()) is not None:
+        print_status("This is the database of DATABASE_URL; `--data .data` names that of `up`.")
+    return child_settings(address, NO_REDIS).dsn

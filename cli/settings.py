@@ -7,10 +7,17 @@ from pydantic_settings import SettingsConfigDict
 
 from cli.errors import CommandFailed
 from models.config.config_source import UNPREFIXED_VARIABLES, FileBackedSettings
-from models.config.configuration import SETTINGS_ERRORS, BadSettings, build, to_bad_settings
+from models.config.configuration import (
+    SETTINGS_ERRORS,
+    BadSettings,
+    build,
+    find_unknown_variables,
+    to_bad_settings,
+)
 from models.config.routes import Route
 from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
+from models.config.values import SchemaName
 
 NO_DATABASE = "postgresql://unused"
 NO_REDIS = "redis://unused"
@@ -30,6 +37,7 @@ class StackSettings(FileBackedSettings):
         default=None, validation_alias=AliasChoices("DATABASE_URL")
     )
     redis_url: SecretStr | None = Field(default=None, validation_alias=AliasChoices("REDIS_URL"))
+    database_schema: SchemaName | None = None
     upstream: UpstreamSettings = UpstreamSettings()
     upstreams: dict[str, UpstreamSettings] = {}
     routes: dict[str, Route] = {}
@@ -47,6 +55,9 @@ def secret_value(secret: SecretStr | None) -> str | None:
 
 def read_settings() -> StackSettings:
     """The settings of environment and file. Raises CommandFailed or BadSettings."""
+    unknown = find_unknown_variables()
+    if unknown:
+        raise BadSettings(unknown)
     try:
         return StackSettings()
     except SETTINGS_ERRORS as error:
@@ -85,11 +96,11 @@ def configured_settings() -> Settings:
 
 
 def startup_error(bad: BadSettings) -> CommandFailed | BadSettings:
-    """The error to raise: `bad` if the file has a mistake, else the first mistake as one sentence.
+    """The error to raise: `bad` if the file has a mistake or there are several, else one sentence.
 
     Neither contains the wrong value, which may be a secret.
     """
     first = bad.mistakes[0]
-    if any(mistake.source == "file" or mistake.key is None for mistake in bad.mistakes):
+    if len(bad.mistakes) > 1 or first.source == "file" or first.key is None:
         return bad
-    return CommandFailed(f"the setting {first.key} is not usable: {first.message}")
+    return CommandFailed(f"{first.key}: {first.message}")

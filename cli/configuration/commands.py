@@ -1,12 +1,13 @@
 """The commands for a configuration: `config check`, `config settings`, `upstream check`."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.errors import CommandFailed
-from cli.options import EXIT_BAD_CONFIGURATION, AsJson, exit_on_failure
+from cli.options import EXIT_BAD_CONFIGURATION, AsJson, Data, exit_on_failure
 from cli.output import as_json as to_json
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def check_upstream(
         float,
         typer.Option(min=1, help="Timeout for the first token and between two tokens."),
     ] = 60,
+    data: Data = None,
     as_json: AsJson = False,
 ) -> None:
     """Send an upstream a dozen short requests, as a worker would, and show what works.
@@ -108,11 +110,12 @@ def check_upstream(
 
     from cli.configuration import report
     from cli.configuration.conformance import NoModel, check_conformance
+    from cli.configuration.upstream_probe import probe_upstream
     from cli.settings import configured_settings
     from models.config.routes import Routes
 
     with exit_on_failure(EXIT_UNUSABLE):
-        settings = configured_settings()
+        settings = _add_upstream_of_up(configured_settings(), data)
         routes = Routes(settings)
         upstream = _select_upstream(routes, name)
         try:
@@ -123,12 +126,28 @@ def check_upstream(
             )
         except NoModel as error:
             raise CommandFailed(
-                f"{upstream.base_url} gives no list of models; name one with --model"
+                probe_upstream(upstream).problem
+                or f"{upstream.base_url} lists no model; name one with --model"
             ) from error
     typer.echo(to_json(result) if as_json else report.conformance(result))
     raise typer.Exit(
         0 if result.is_complete else EXIT_INCOMPLETE if result.is_usable else EXIT_UNUSABLE
     )
+
+
+def _add_upstream_of_up(settings: "Settings", data: Path | None) -> "Settings":
+    """The settings; where they have no upstream `default`, that of the `up` that runs in the data
+    folder: its command line named it, or it is the demo."""
+    from cli.embedded.data_folder import default_folder, running_up
+    from models.config.routes import DEFAULT
+
+    if settings.upstream.base_url or DEFAULT in settings.upstreams:
+        return settings
+    running = running_up(data or default_folder())
+    if running is None or not running.upstream:
+        return settings
+    upstream = settings.upstream.model_copy(update={"base_url": running.upstream})
+    return settings.model_copy(update={"upstream": upstream})
 
 
 def _select_upstream(routes: "Routes", name: str) -> "UpstreamSettings":

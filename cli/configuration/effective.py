@@ -5,12 +5,14 @@ from datetime import timedelta
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from models.config.config_file import ConfigFile
 from models.config.configuration import origin
 from models.config.routes import Routes
 from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
+from models.config.values import Unit, format_duration, format_size
 
 _SECRET = frozenset(
     {
@@ -28,10 +30,14 @@ _SECRET = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ChangedSetting:
-    """A setting that is set. `source` is `environment NAME` or `file, line N`."""
+    """A setting that is set. `source` is `environment NAME` or `file, line N`.
+
+    `value` is in seconds or bytes for a duration or a size; `text` has units.
+    """
 
     key: str
     value: Any
+    text: str
     source: str
 
 
@@ -120,14 +126,17 @@ def _changed_settings(
         return (
             []
             if source == "default"
-            else [ChangedSetting(".".join(place), _display_value(place[-1], setting), source)]
+            else [
+                _changed_setting(".".join(place), Settings.model_fields[place[0]], setting, source)
+            ]
         )
     keys = type(setting).model_fields
     sources = {key: origin((*place, key), file) for key in keys}
     return [
-        ChangedSetting(
+        _changed_setting(
             key if place[0].startswith("upstream") else ".".join((*place, key)),
-            _display_value(key, getattr(setting, key)),
+            keys[key],
+            getattr(setting, key),
             source,
         )
         for key, source in sources.items()
@@ -135,13 +144,14 @@ def _changed_settings(
     ]
 
 
-def _display_value(key: str, value: Any) -> Any:
-    if key in _SECRET:
-        return sorted(value) if isinstance(value, dict) else "(secret)"
-    return (
-        value.total_seconds()
-        if isinstance(value, timedelta)
-        else list(value)
-        if isinstance(value, tuple)
-        else value
-    )
+def _changed_setting(key: str, info: FieldInfo, value: Any, source: str) -> ChangedSetting:
+    if key.rpartition(".")[2] in _SECRET:
+        value = sorted(value) if isinstance(value, dict) else "(secret)"
+    elif isinstance(value, timedelta):
+        return ChangedSetting(key, value.total_seconds(), format_duration(value), source)
+    elif any(isinstance(entry, Unit) and entry.name == "size" for entry in info.metadata):
+        return ChangedSetting(key, value, format_size(value), source)
+    elif isinstance(value, tuple):
+        value = list(value)
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return ChangedSetting(key, value, text, source)

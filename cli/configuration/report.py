@@ -1,7 +1,5 @@
 """A configuration, and what an upstream can do, as lines for people. Pure."""
 
-from typing import Any
-
 from cli.configuration.conformance import Conformance
 from cli.configuration.effective import EffectiveConfiguration
 from cli.output import table
@@ -24,13 +22,11 @@ def configuration(facts: EffectiveConfiguration) -> str:
     else:
         lines += ["no upstream is configured; `up` starts a demo", ""]
     values = [
-        (f"{upstream.name}: {setting.key}", _format_value(setting.value), setting.source)
+        (f"{upstream.name}: {setting.key}", setting.text, setting.source)
         for upstream in facts.upstreams
         for setting in upstream.settings
     ]
-    values += [
-        (setting.key, _format_value(setting.value), setting.source) for setting in facts.settings
-    ]
+    values += [(setting.key, setting.text, setting.source) for setting in facts.settings]
     return "\n".join(
         [*lines, table(("SETTING", "VALUE", "FROM"), values)] if values else lines
     ).rstrip()
@@ -51,7 +47,3 @@ def _format_target(target: dict[str, str]) -> str:
         if target["model"] == "as asked"
         else f"{target['upstream']} as {target['model']}"
     )
-
-
-def _format_value(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -19,7 +19,8 @@ from cli.settings import StackSettings
 from models.config.config_source import UNPREFIXED_VARIABLES
 from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
-from models.config.values import Unit
+from models.config.values import Unit, format_duration, format_size
+from models.config.variables import FOREIGN_VARIABLES
 
 _HEAD = """\
 <!-- Made by `./dev run config settings > docs/settings.md`; change models/config instead. -->
@@ -29,8 +30,13 @@ Each setting has an environment variable and a key in `backburner.toml`; the var
 the key. [upstreams.md](upstreams.md) explains the file, upstreams and routes. \
 `backburner config check` shows what is set and where.
 
-Durations are seconds, or text in ISO 8601 (`PT30M`). Lists are separated by commas in the \
-environment. A change takes effect when the process starts again.
+A duration is a number with a unit (`500ms`, `90s`, `15m`, `2h`, `3d`, `1h30m`), a number of \
+seconds without one, or text in ISO 8601 (`PT30M`). A size is a number with a unit (`512KiB`, \
+`64MiB`, `1GiB`; `KB`, `MB` and `GB` are powers of 1000), or a number of bytes. Lists are \
+separated by commas in the environment. A change takes effect when the process starts again.
+
+A variable that begins with `BACKBURNER_` and is on no list of this page is a mistake: no process \
+starts with it, and the message has the nearest known name.
 """
 _UPSTREAMS = """\
 The table `[upstream]` is the upstream named `default`. A table `[upstreams.NAME]` with the same \
@@ -42,8 +48,15 @@ _UP = """
 `BACKBURNER_CONFIG` is the path of the file, for all processes; empty means no file. Without it, \
 `backburner.toml` in the working directory is read.
 """
+_OTHERS = """
+## Variables of other programs
+
+These begin with `BACKBURNER_` too, but no process of this server reads them. Variables that \
+Kubernetes makes for its Services (`BACKBURNER_WEB_PORT=tcp://…`, `…_SERVICE_HOST`) are ignored too.
+
+| variable | meaning |
+|---|---|"""
 _COLUMNS = "| variable | key | unit or values | default | meaning |\n|---|---|---|---|---|"
-_KIB = 1024
 
 
 def settings_page() -> str:
@@ -60,7 +73,8 @@ def settings_page() -> str:
         fields = [key for key in group.model_fields if (name, key) != ("upstream", "name")]
         parts.append(_table(group, fields, (name,)))
     only_up = [name for name in StackSettings.model_fields if name not in Settings.model_fields]
-    parts += [_UP, _table(StackSettings, only_up, ())]
+    parts += [_UP, _table(StackSettings, only_up, ()), _OTHERS]
+    parts += [f"| `{name}` | {meaning} |" for name, meaning in FOREIGN_VARIABLES.items()]
     return "\n".join(parts) + "\n"
 
 
@@ -145,11 +159,5 @@ def _default(info: FieldInfo) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, timedelta):
-        return f"`{value.total_seconds():.15g}`"
-    if _unit(info) == "bytes":
-        return f"`{value}` ({_binary_size(value)})"
-    return f"`{value}`"
-
-
-def _binary_size(count: int) -> str:
-    return f"{count // _KIB**2} MiB" if count % _KIB**2 == 0 else f"{count // _KIB} KiB"
+        return f"`{format_duration(value)}`"
+    return f"`{format_size(value)}`" if _unit(info) == "size" else f"`{value}`"

@@ -11,19 +11,17 @@ import socket
 import psycopg
 
 from cli.errors import CommandFailed, database_failure
+from models.db.queries.leases import LIVE_KIND
+from models.db.search_path import set_search_path
+from models.db.sync import fetch_sync
 
 TIMEOUT = 3
 """Seconds for the connection, and again for the reply."""
-# Not one of models/db/queries: a health check runs every few seconds, and importing SQLAlchemy
-# would take most of its time.
-LIVE_PROCESS = """
-    SELECT kind FROM workers WHERE host = %s AND NOT dead AND expires_at > clock_timestamp()
-    ORDER BY started_at DESC LIMIT 1
-"""
 
 
-def live_kind(dsn: str, host: str | None = None) -> str:
-    """The kind of the newest live process of `host` (default: this host).
+def live_kind(dsn: str, host: str | None = None, schema: str | None = None) -> str:
+    """The kind of the newest live process of `host` (default: this host). `schema`: the setting
+    `database_schema`.
 
     `web`, `worker` or `quarantine`. Raises CommandFailed if there is none.
     """
@@ -36,9 +34,10 @@ def live_kind(dsn: str, host: str | None = None) -> str:
             application_name="health",
         ) as connection:
             connection.execute(f"SET statement_timeout = '{TIMEOUT}s'".encode())
-            row = connection.execute(LIVE_PROCESS, (name,)).fetchone()
+            connection.execute(set_search_path(schema))
+            kinds = fetch_sync(connection, LIVE_KIND, {"host": name})
     except psycopg.Error as error:
         raise database_failure(error) from error
-    if row is None:
+    if not kinds:
         raise CommandFailed(f"no process on {name} holds a lease")
-    return str(row[0])
+    return kinds[0]

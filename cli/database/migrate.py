@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import LiteralString
 
 import psycopg
 from alembic import command
@@ -15,29 +16,40 @@ from cli.errors import CommandFailed, database_failure
 from cli.settings import ROOT
 from models.db.queries.operations import OLDEST_COMPATIBLE_REVISION, SCHEMA_REVISION
 from models.db.schema import SchemaState, newest_revision, schema_state
+from models.db.search_path import set_search_path
 
 LOCK = 0x6261636B6275726E
-"""The advisory lock of a migration: "backburn" in ASCII."""
+"""The advisory lock of a migration: "backburn" in ASCII. Installations that share a database wait
+for each other."""
+_SCHEMA = """
+    SELECT path, to_regnamespace(path) IS NOT NULL, quote_ident(current_user)
+    FROM current_setting('search_path') AS path
+"""
+_OWNER = "SELECT to_regclass('alembic_version') IS NOT NULL, to_regclass('event_log') IS NOT NULL"
 
 
-def migrate(dsn: str, pause: Callable[[float], None] = time.sleep) -> None:
+def migrate(
+    dsn: str, pause: Callable[[float], None] = time.sleep, schema: str | None = None
+) -> None:
     """Runs the missing migrations. Only one process migrates at a time; others wait for it.
 
     `dsn` is a libpq URL (`postgresql://…`). `pause(seconds)` is called between two tries to get the
-    lock, and may raise to give up. Does nothing on the schema of a newer version on which this one
-    still runs. Raises CommandFailed if it does not run on it, or if the database does not answer or
-    refuses a statement.
+    lock, and may raise to give up. `schema` is the setting `database_schema`; it is made if it does
+    not exist. Does nothing on the schema of a newer version on which this one still runs. Raises
+    CommandFailed if it does not run on it, if the tables of another application are in its place,
+    or if the database does not answer or refuses a statement.
     """
     try:
         # a separate connection outside any transaction, so that the lock does not block index
         # builds
-        with psycopg.connect(
-            dsn, autocommit=True, connect_timeout=10, target_session_attrs="primary"
-        ) as lock:
+        with _connect(dsn, schema) as lock:
             while lock.execute("SELECT pg_try_advisory_lock(%s)", (LOCK,)).fetchone() != (True,):
                 pause(0.1)
+            # again: another process may have migrated meanwhile
+            lock.execute(set_search_path(schema))
+            _create_schema(lock)
             if not _is_newer(lock):
-                _upgrade(dsn)
+                _upgrade(dsn, schema)
     except psycopg.OperationalError as error:
         raise database_failure(error) from error
     except (CommandError, DBAPIError) as error:
@@ -45,6 +57,42 @@ def migrate(dsn: str, pause: Callable[[float], None] = time.sleep) -> None:
             f"the database could not be brought to this version's schema: "
             f"{str(error).splitlines()[0]}"
         ) from error
+
+
+def _connect(dsn: str, schema: str | None) -> psycopg.Connection[TupleRow]:
+    """A connection in autocommit, with the tables in its search path."""
+    connection = psycopg.connect(
+        dsn, autocommit=True, connect_timeout=10, target_session_attrs="primary"
+    )
+    connection.execute(set_search_path(schema))
+    return connection
+
+
+def _create_schema(connection: psycopg.Connection[TupleRow]) -> None:
+    """Makes the schema of the search path if it does not exist. Raises CommandFailed if the role
+    must not, or if the schema has the version table of another application."""
+    name, exists, role = _fetch_one(connection, _SCHEMA)
+    if not exists:
+        try:
+            connection.execute(f"CREATE SCHEMA {name}".encode())
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise CommandFailed(
+                f"the role {role} must not make the schema {name}: let the owner of the database"
+                f" run CREATE SCHEMA {name} AUTHORIZATION {role}, then migrate again"
+            ) from error
+        return
+    has_versions, has_tables = _fetch_one(connection, _OWNER)
+    if has_versions and not has_tables and connection.execute(SCHEMA_REVISION.sql).fetchone():
+        raise CommandFailed(
+            f"the schema {name} has the table alembic_version of another application: set"
+            " BACKBURNER_DATABASE_SCHEMA to another name"
+        )
+
+
+def _fetch_one(connection: psycopg.Connection[TupleRow], sql: LiteralString) -> TupleRow:
+    row = connection.execute(sql).fetchone()
+    assert row is not None  # neither statement has a condition
+    return row
 
 
 def _is_newer(connection: psycopg.Connection[TupleRow]) -> bool:
@@ -61,13 +109,14 @@ def _is_newer(connection: psycopg.Connection[TupleRow]) -> bool:
     return True
 
 
-def _upgrade(dsn: str) -> None:
+def _upgrade(dsn: str, schema: str | None) -> None:
+    def connect() -> psycopg.Connection[TupleRow]:
+        connection = _connect(dsn, schema)
+        connection.autocommit = False
+        return connection
+
     # psycopg reads the URL, because SQLAlchemy accepts no list of hosts
-    engine = create_engine(
-        "postgresql+psycopg://",
-        creator=lambda: psycopg.connect(dsn, target_session_attrs="primary"),
-        poolclass=pool.NullPool,
-    )
+    engine = create_engine("postgresql+psycopg://", creator=connect, poolclass=pool.NullPool)
     with engine.connect() as connection:
         config = Config(ROOT / "alembic.ini", attributes={"connection": connection})
         command.upgrade(config, "head")

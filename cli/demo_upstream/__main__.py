@@ -5,6 +5,7 @@ import argparse
 import uvicorn
 
 from cli.demo_upstream.server import application
+from models import logs
 
 
 def main() -> None:
@@ -19,11 +20,13 @@ def main() -> None:
         "--port", type=int, default=8001, help="the port to listen on (%(default)s)"
     )
     options = parser.parse_args()
+    logs.configure("warning", process="demo-upstream")
+    logs.capture_output()
     uvicorn.run(
         application(),
         host=options.host,
         port=options.port,
-        log_level="warning",
+        log_config=None,
         access_log=False,
         backlog=2048,
         timeout_graceful_shutdown=1,

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -28,16 +29,78 @@ def default_folder() -> Path:
 def embedded_database(folder: Path) -> str:
     """The address of the database that `up` runs in this folder. Raises CommandFailed if there
     is none."""
+    port, stored = _port_and_credentials(folder, "postgres")
+    return Postgres(
+        folder / "postgres", folder / "logs", port=port, password=stored.database_password
+    ).url
+
+
+def embedded_redis(folder: Path) -> str:
+    """The address of the Valkey that `up` runs in this folder. Raises CommandFailed if there is
+    none."""
+    from cli.embedded.valkey import Valkey  # it imports redis
+
+    port, stored = _port_and_credentials(folder, "valkey")
+    return Valkey(folder / "valkey", folder / "logs", port=port, password=stored.redis_password).url
+
+
+def _port_and_credentials(folder: Path, server: str) -> tuple[int, Credentials]:
     try:
-        port = json.loads((folder / "ports.json").read_text())["postgres"]
-        stored = Credentials(**json.loads((folder / "credentials.json").read_text()))
+        port = json.loads((folder / "ports.json").read_text())[server]
+        return port, Credentials(**json.loads((folder / "credentials.json").read_text()))
     except FileNotFoundError:
         raise CommandFailed(
             f"there is no database in {folder}: set DATABASE_URL, or start `up` first"
         ) from None
-    return Postgres(
-        folder / "postgres", folder / "logs", port=port, password=stored.database_password
-    ).url
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedProcess:
+    """A process that `up` has launched. `log`: the path of its log."""
+
+    name: str
+    pid: int
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunningUp:
+    """The `up` that holds a data folder. `base_url`: None while it starts."""
+
+    pid: int
+    base_url: str | None
+    processes: list[RecordedProcess]
+    upstream: str | None
+    """The base URL of its upstream named `default`; None while it starts."""
+
+
+def running_up(folder: Path) -> RunningUp | None:
+    """The `up` that runs in this data folder; None if none does."""
+    try:
+        lock = os.open(folder / ".lock", os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise CommandFailed(f"the data folder {folder} cannot be read: {error.strerror}") from error
+    try:
+        text = os.pread(lock, 1 << 20, 0).decode()
+        if not text.endswith("\n") or not _is_locked(lock):
+            return None
+    finally:
+        os.close(lock)
+    record = json.loads(text)
+    # a process of an earlier version does not write all of it
+    processes = [RecordedProcess(**each) for each in record.get("processes", [])]
+    return RunningUp(record["pid"], record.get("base_url"), processes, record.get("upstream"))
+
+
+def _is_locked(lock: int) -> bool:
+    """Whether another process has locked the file; after a kill it names one that has ended."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 class DataFolder:
@@ -50,6 +113,10 @@ class DataFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         self.logs = self.path / "logs"
+        self.base_url: str | None = None
+        """Where web listens; recorded for `status`."""
+        self.upstream: str | None = None
+        """The upstream named `default`; recorded for `upstream check`."""
         self._lock = -1
 
     def __enter__(self) -> Self:
@@ -82,14 +149,25 @@ class DataFolder:
     def record(self, children: Sequence[Process]) -> None:
         """Writes this process and its children to the lock file.
 
-        Servers are left out: their pid files name them, and they must not be ended by SIGKILL.
+        `children` are ended by SIGKILL if this process is killed. Servers are not among them: their
+        pid files name them.
         """
         commands = {
             child.pid: " ".join(child.command[1:])
             for child in children
             if not isinstance(child, ServerProcess)
         }
-        self._write(json.dumps({"pid": os.getpid(), "children": commands}) + "\n")
+        processes = [
+            {"name": child.name, "pid": child.pid, "log": str(child.log)} for child in children
+        ]
+        record = {
+            "pid": os.getpid(),
+            "base_url": self.base_url,
+            "upstream": self.upstream,
+            "children": commands,
+            "processes": processes,
+        }
+        self._write(json.dumps(record) + "\n")
 
     def credentials(self, api_key: str | None) -> Credentials:
         return load_or_create(self.path / "credentials.json", api_key)

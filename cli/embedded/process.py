@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from cli.errors import CommandFailed
+from cli.errors import DISK_FULL, CommandFailed, disk_full
 
 LAUNCHER = Path(__file__).parent / "parent_death.py"
 
@@ -135,14 +135,20 @@ class Process:
 
     def last_log_line(self) -> str:
         """The last line of the log that is not empty."""
+        return next(reversed(self.last_log_lines()), "")
+
+    def last_log_lines(self) -> list[str]:
+        """The lines in the last 4 KiB of the log that are not empty."""
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - 4096))
             lines = log.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return [line.strip() for line in lines if line.strip()]
 
     def failure(self, what: str) -> CommandFailed:
         """The error for a launch that failed, with the last line of the log."""
         line = self.last_log_line()
+        if any(DISK_FULL in each for each in self.last_log_lines()):
+            return disk_full(self.log.parent.parent)
         return CommandFailed(
             f"{self.name} {what}{f' ({line})' if line else ''}; its log is {self.log}"
         )

@@ -6,6 +6,7 @@ import psycopg
 
 from models.db.database import fetch_sync
 from models.db.queries.leases import LIVE_PIDS, NOW
+from models.db.search_path import set_search_path
 
 
 class RegisteredWorkers:
@@ -14,9 +15,11 @@ class RegisteredWorkers:
     Older rows are ignored: a killed worker has a valid lease until it expires.
     """
 
-    def __init__(self, dsn: str) -> None:
-        """`dsn` is the libpq URL (`postgresql://…`) of a migrated database."""
+    def __init__(self, dsn: str, schema: str | None = None) -> None:
+        """`dsn` is the libpq URL (`postgresql://…`) of a migrated database, `schema` the setting
+        `database_schema`."""
         self._connection = psycopg.connect(dsn, autocommit=True)
+        self._connection.execute(set_search_path(schema))
         self._opened_at = fetch_sync(self._connection, NOW, {})[0]
 
     def has_all(self, pids: Sequence[int]) -> bool:

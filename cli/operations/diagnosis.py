@@ -3,7 +3,7 @@
 `live` counts the live processes by kind (leases.LIVE_WORKERS).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -85,10 +85,11 @@ def _unowned(row: ResponseState, live: Mapping[str, int]) -> Diagnosis:
             "quarantine workers, which run such responses in small groups",
         )
     if row.resume_at is not None and row.resume_at > row.now:
-        pause = seconds_between(row.now, row.resume_at)
+        pause, left = (seconds_between(row.now, at) for at in (row.resume_at, row.deadline))
         return Diagnosis(
             "put_off",
-            f"its upstreams were down or at their limit; a worker claims it again in {pause:.0f} s",
+            f"{failures_text(row.failures)}; a worker claims it again in {pause:.0f} s, "
+            f"and its deadline is in {left:.0f} s",
         )
     times, last = row.enqueue_count + 1, seconds_between(row.enqueued_at, row.now)
     return Diagnosis(
@@ -109,6 +110,16 @@ def _end_cause(row: ResponseState) -> str | None:
 
 def _reason_suffix(row: ResponseState) -> str:
     return f" ({row.reason})" if row.reason else ""
+
+
+def failures_text(failures: Sequence[Mapping[str, str]] | None) -> str:
+    """Why a response was deferred. None: a worker of a release that did not record it."""
+    if not failures:
+        return "its upstreams were down or at their limit"
+    return "; ".join(
+        f"upstream {call['upstream']} failed ({call['reason']}): {call['message'].rstrip('.')}"
+        for call in failures
+    )
 
 
 def process_text(kind: str, pid: int, host: str) -> str:

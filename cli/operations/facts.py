@@ -8,7 +8,8 @@ from uuid import UUID
 
 from cli.operations.diagnosis import diagnose, seconds_between
 from cli.operations.timeline import TimelineEvent
-from models.db.queries import operations
+from models.db.queries import listing, operations
+from models.db.queries.leases import STOPPED
 from models.ids import conversation_id, response_id
 from models.redis.channels import queue_for
 
@@ -85,6 +86,9 @@ class Attempt:
     last_event: int | None
     flushes: int
     bytes: int
+    failures: list[dict[str, str]] | None
+    """`upstream`, `reason`, `message` of each call that failed; a deferred attempt waited for the
+    last one"""
 
     @classmethod
     def from_rows(cls, row: operations.AttemptRow, block: operations.LogSummary | None) -> Self:
@@ -103,6 +107,7 @@ class Attempt:
             last_event=block.last if block else None,
             flushes=block.blocks if block else 0,
             bytes=block.bytes if block else 0,
+            failures=row.failures,
         )
 
 
@@ -129,7 +134,8 @@ class StuckResponses:
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """One process. `state`: live, draining, silent (its lease expired, not yet reaped) or dead."""
+    """One process. `state`: live, draining, silent (its lease expired, not yet reaped), stopped (it
+    ended by itself, and had released everything) or dead."""
 
     id: UUID
     kind: str
@@ -137,6 +143,8 @@ class ProcessState:
     pid: int
     state: str
     started_at: datetime
+    age_seconds: float
+    """since its start"""
     lease_seconds: float
     """time left of its lease; negative after its expiry"""
     running: int
@@ -153,6 +161,7 @@ class ProcessState:
             pid=row.pid,
             state=_process_state(row, seconds_left),
             started_at=row.started_at,
+            age_seconds=round(seconds_between(row.started_at, row.now), 3),
             lease_seconds=round(seconds_left, 3),
             running=row.running,
             ended=row.ended,
@@ -161,7 +170,7 @@ class ProcessState:
 
 def _process_state(row: operations.WorkerRow, seconds_left: float) -> str:
     if row.dead:
-        return "dead"
+        return "stopped" if row.ended == STOPPED else "dead"
     if seconds_left < 0:
         return "silent"
     return "draining" if row.drain_requested_at else "live"
@@ -169,11 +178,13 @@ def _process_state(row: operations.WorkerRow, seconds_left: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRequest:
-    """A request about a response. `acted`: a process has acted on it."""
+    """A request about a response. `acted`: a process has acted on it. `refused`: it is impossible,
+    or came too late."""
 
     id: str
     request: str
     acted: bool
+    refused: bool
     status: str
     why: str
 
@@ -187,3 +198,157 @@ class DrainResult:
     host: str
     pid: int
     gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListedResponse:
+    """A response in a list. Durations in seconds."""
+
+    id: str
+    status: str
+    background: bool
+    project: str
+    model: str
+    upstream: str | None
+    reason: str | None
+    attempt: int
+    input_tokens: int | None
+    output_tokens: int | None
+    created_at: datetime
+    completed_at: datetime | None
+    age_seconds: float
+    """since its creation"""
+    run_seconds: float | None
+    """from its first claim to its end, or until now; null: no worker has claimed it"""
+
+    @classmethod
+    def from_row(cls, row: listing.ListedResponse) -> Self:
+        usage = row.usage or {}
+        started_at = row.started_at
+        return cls(
+            id=response_id(row.id),
+            status=row.status,
+            background=row.background,
+            project=row.project,
+            model=row.model,
+            upstream=row.upstream,
+            reason=row.reason,
+            attempt=row.attempt,
+            input_tokens=usage.get("input_tokens"),
+            output_tokens=usage.get("output_tokens"),
+            created_at=row.created_at,
+            completed_at=row.completed_at,
+            age_seconds=round(seconds_between(row.created_at, row.now), 3),
+            run_seconds=None
+            if started_at is None
+            else round(seconds_between(started_at, row.ended_at or row.now), 3),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseList:
+    """The newest responses first. `more`: others fit too, and are not listed."""
+
+    responses: list[ListedResponse]
+    more: bool
+    since_seconds: float | None
+    """older ones were not looked at; null: all were"""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownResponse:
+    """What a response's row says, and what it does or waits for now."""
+
+    id: str
+    status: str
+    why: str
+    background: bool
+    project: str
+    model: str
+    upstream: str | None
+    reason: str | None
+    error: dict[str, Any] | None
+    attempt: int
+    turns: int
+    input_tokens: int | None
+    output_tokens: int | None
+    input_items: int
+    output_items: int
+    """those that are stored: all of a response that has ended, else those of finished turns"""
+    tool_calls: int
+    store: bool
+    deleted: bool
+    previous_response: str | None
+    conversation: str | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    deadline: datetime
+    expires_at: datetime
+    output: list[dict[str, Any]] | None
+    """the output items; null unless they were requested"""
+
+    @classmethod
+    def from_row(
+        cls, row: listing.ResponseDetails, why: str, output: list[dict[str, Any]] | None
+    ) -> Self:
+        usage = row.usage or {}
+        previous, conversation = row.previous_response_id, row.conversation_id
+        return cls(
+            id=response_id(row.id),
+            status=row.status,
+            why=why,
+            background=row.background,
+            project=row.project,
+            model=row.model,
+            upstream=row.upstream,
+            reason=row.reason,
+            error=row.error,
+            attempt=row.attempt,
+            turns=row.turns,
+            input_tokens=usage.get("input_tokens"),
+            output_tokens=usage.get("output_tokens"),
+            input_items=row.input_items,
+            output_items=row.output_items,
+            tool_calls=row.tool_calls,
+            store=row.store,
+            deleted=row.deleted,
+            previous_response=response_id(previous) if previous else None,
+            conversation=conversation_id(conversation) if conversation else None,
+            created_at=row.created_at,
+            started_at=row.started_at,
+            completed_at=row.completed_at,
+            deadline=row.deadline,
+            expires_at=row.expires_at,
+            output=output,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKey:
+    """An API key. `prefix`: its first characters; the rest is not stored."""
+
+    id: UUID
+    prefix: str
+    project: str
+    created_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+    created_seconds: float
+    """since then"""
+    unused_seconds: float | None
+    """since it was last used; null: never"""
+
+    @classmethod
+    def from_row(cls, row: listing.ListedKey) -> Self:
+        used = row.last_used_at
+        return cls(
+            id=row.id,
+            prefix=row.prefix,
+            project=row.project,
+            created_at=row.created_at,
+            last_used_at=used,
+            revoked_at=row.revoked_at,
+            created_seconds=round(seconds_between(row.created_at, row.now), 3),
+            unused_seconds=None if used is None else round(seconds_between(used, row.now), 3),
+        )

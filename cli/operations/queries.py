@@ -1,48 +1,50 @@
 """The operator's commands: each function uses one connection and returns facts.
 
-No function here changes a response. Requests are recorded, and the owner or a sweep acts on them.
+No function here changes a response; `cli/operations/actions.py` does.
 `cli/operations/report.py` prints the facts.
 """
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TypeVar
 from uuid import UUID
 
+from cli.errors import RequestRefused
 from cli.operations.diagnosis import diagnose
 from cli.operations.facts import (
     Attempt,
     DrainResult,
     Explanation,
-    OperatorRequest,
+    ListedKey,
+    ListedResponse,
     ProcessState,
+    ResponseList,
     ResponseState,
+    ShownResponse,
     StuckResponses,
 )
+from cli.operations.selection import Filter
 from cli.operations.timeline import timeline
-from models.db.database import SyncConnection, fetch_sync
-from models.db.queries import operations
+from cli.output import clean, format_time
+from models.db.queries import listing, operations
 from models.db.queries.leases import LIVE_WORKERS
-from models.ids import parse_response_id, response_id
-from models.lifecycle import TERMINAL
+from models.db.queries.read import OUTPUT_ITEMS
+from models.db.sync import SyncConnection, fetch_sync
+from models.ids import response_id
+from models.keys import KEY_PREFIX_LENGTH, hash_key
 
 MAX_LISTED = 200
 """Most responses that `stuck` shows."""
 _POLL_INTERVAL = 0.1
 """Seconds between two checks whether a request was acted on."""
 _MIN_PREFIX_LENGTH = 6
+_MAX_MADE = 10
+"""Most responses of one request that are named."""
 
 Database = SyncConnection
 PolledT = TypeVar("PolledT")
-
-
-class RequestRefused(Exception):
-    """There is no such response or process, or the request is impossible.
-
-    The message is one sentence for the operator.
-    """
 
 
 def explain(database: Database, id_text: str) -> Explanation:
@@ -53,52 +55,83 @@ def explain(database: Database, id_text: str) -> Explanation:
     stored = fetch_sync(database, operations.LOG_SUMMARY, response)
     blocks = {block.attempt: block for block in stored}
     return Explanation(
-        response=ResponseState.from_row(row, _live_counts(database)),
+        response=ResponseState.from_row(row, live_counts(database)),
         journalled=fetch_sync(database, operations.LAST_JOURNALLED, response)[0].last,
         attempts=[Attempt.from_rows(row, blocks.get(row.attempt)) for row in attempts],
         timeline=timeline(row, attempts, stored),
     )
 
 
-def stuck(database: Database, idle: float) -> StuckResponses:
-    """The open responses without progress for longer than `idle` seconds."""
-    rows = fetch_sync(
-        database, operations.STUCK, {"idle": timedelta(seconds=idle), "max_rows": MAX_LISTED + 1}
-    )
-    live = _live_counts(database)
+def stuck(database: Database, idle: timedelta) -> StuckResponses:
+    """The open responses without progress for longer than `idle`."""
+    rows = fetch_sync(database, operations.STUCK, {"idle": idle, "max_rows": MAX_LISTED + 1})
+    live = live_counts(database)
     responses = [ResponseState.from_row(row, live) for row in rows[:MAX_LISTED]]
-    return StuckResponses(idle, responses, more=len(rows) > MAX_LISTED)
+    return StuckResponses(idle.total_seconds(), responses, more=len(rows) > MAX_LISTED)
 
 
-def workers(database: Database, since: float) -> list[ProcessState]:
-    """The live processes, then those that ended within `since` seconds."""
-    rows = fetch_sync(database, operations.WORKERS, {"since": timedelta(seconds=since)})
+def workers(database: Database, since: timedelta) -> list[ProcessState]:
+    """The live processes, then those that ended within `since`."""
+    rows = fetch_sync(database, operations.WORKERS, {"since": since})
     return [ProcessState.from_row(row) for row in rows]
 
 
-def requeue(database: Database, id_text: str, wait: float) -> OperatorRequest:
-    """Records that the owner shall release a response; waits up to `wait` seconds for that.
-
-    Raises RequestRefused.
-    """
-    return _record_request(
-        database,
-        id_text,
-        "requeue",
-        wait,
-        lambda row: row.requeue_requested_at is None or row.status in TERMINAL,
+def list_responses(database: Database, wanted: Filter, limit: int) -> ResponseList:
+    """The newest responses that fit a filter, at most `limit`."""
+    statement = listing.LIST_OPEN_RESPONSES if wanted.is_open_only else listing.LIST_RESPONSES
+    values = wanted.values(limit + 1)
+    rows = fetch_sync(database, statement, values)
+    since = values["since"]
+    return ResponseList(
+        [ListedResponse.from_row(row) for row in rows[:limit]],
+        more=len(rows) > limit,
+        since_seconds=None if since is None else since.total_seconds(),
     )
 
 
-def fail(database: Database, id_text: str, wait: float) -> OperatorRequest:
-    """Records that a response shall end as failed; waits up to `wait` seconds for its end.
+def list_open(database: Database, wanted: Filter, limit: int) -> ResponseList:
+    """The newest open responses that fit a filter, at most `limit`."""
+    return list_responses(database, wanted.restricted_to_open(), limit)
 
-    Raises RequestRefused, also if the response ended in another way.
+
+def show(database: Database, id_text: str, *, with_output: bool) -> ShownResponse:
+    """One response; with its output items if `with_output`. Raises RequestRefused."""
+    row = _response_row(database, id_text)
+    details = fetch_sync(database, listing.RESPONSE_DETAILS, {"id": row.id})
+    if not details:
+        raise no_response(id_text)
+    why = diagnose(row, live_counts(database)).why
+    items = fetch_sync(database, OUTPUT_ITEMS, {"id": row.id}) if with_output else None
+    output = None if items is None else [item for item in items if item is not None]
+    return ShownResponse.from_row(details[0], why, output)
+
+
+def list_keys(database: Database, project: str | None) -> list[ListedKey]:
+    """All API keys, or those of one project; those that are not revoked first."""
+    rows = fetch_sync(database, listing.LIST_KEYS, {"project": project})
+    return [ListedKey.from_row(row) for row in rows]
+
+
+def revoke_key(database: Database, name: str) -> ListedKey:
+    """Revokes the key with this id, or beginning of one, or these first characters, or this key.
+
+    Raises RequestRefused if there is none, more than one, or it is revoked already.
     """
-    result = _record_request(database, id_text, "fail", wait, lambda row: row.status in TERMINAL)
-    if result.acted and result.status != "failed":
-        raise RequestRefused(f"{result.id} ended as {result.status} before the request was seen")
-    return result
+    values = {"name": name[:KEY_PREFIX_LENGTH], "hash": hash_key(name), "digits": id_prefix(name)}
+    if len(name) > KEY_PREFIX_LENGTH:
+        values["name"] = None  # the whole key, by its hash, or an id
+    found = fetch_sync(database, listing.FIND_KEYS, values)
+    valid = [key for key in found if key.revoked_at is None]
+    shown = clean(name[:KEY_PREFIX_LENGTH])
+    revoked_at = found[0].revoked_at if found and not valid else None
+    if revoked_at is not None:
+        raise RequestRefused(f"the key {shown} was revoked at {format_time(revoked_at)}")
+    if not valid:
+        raise RequestRefused(f"there is no key {shown}; `backburner keys list` lists them")
+    if len(valid) > 1:
+        raise RequestRefused(f"{shown} are the first characters of several keys; use an id")
+    fetch_sync(database, listing.REVOKE_KEY, {"id": valid[0].id})
+    return ListedKey.from_row(valid[0])
 
 
 def drain(database: Database, name: str, wait: float) -> list[DrainResult]:
@@ -106,7 +139,7 @@ def drain(database: Database, name: str, wait: float) -> list[DrainResult]:
 
     `name` is an id, the beginning of one, or a host name. Raises RequestRefused.
     """
-    rows = fetch_sync(database, operations.FIND_WORKERS, {"name": name, "prefix": _prefix(name)})
+    rows = fetch_sync(database, operations.FIND_WORKERS, {"name": name, "prefix": id_prefix(name)})
     processes = [row for row in rows if not row.dead]
     if not processes:
         raise RequestRefused(
@@ -129,36 +162,6 @@ def drain(database: Database, name: str, wait: float) -> list[DrainResult]:
     ]
 
 
-def _record_request(
-    database: Database,
-    id_text: str,
-    what: str,
-    wait: float,
-    is_done: Callable[[operations.ResponseState], bool],
-) -> OperatorRequest:
-    row = _response_row(database, id_text)
-    statement = operations.REQUEST_FAIL if what == "fail" else operations.REQUEST_REQUEUE
-    if not fetch_sync(database, statement, {"id": row.id}):
-        raise RequestRefused(_why_refused(_response_row(database, id_text)))
-    row = _poll_until(lambda: _response_row(database, id_text), is_done, wait)
-    return OperatorRequest(
-        response_id(row.id),
-        what,
-        is_done(row),
-        row.status,
-        diagnose(row, _live_counts(database)).why,
-    )
-
-
-def _why_refused(row: operations.ResponseState) -> str:
-    name = response_id(row.id)
-    if row.status in TERMINAL:
-        return f"{name} has already ended as {row.status}"
-    if row.cancel_requested_at is not None:
-        return f"a cancel of {name} is recorded; it cannot end in another way"
-    return f"{name} was already asked to fail"
-
-
 def _poll_until(
     poll: Callable[[], PolledT], is_done: Callable[[PolledT], bool], wait: float
 ) -> PolledT:
@@ -170,29 +173,68 @@ def _poll_until(
 
 
 def _response_row(database: Database, id_text: str) -> operations.ResponseState:
-    identifier = _parse_id(id_text)
-    rows = fetch_sync(database, operations.STATE, {"id": identifier}) if identifier else []
+    rows = fetch_sync(database, operations.STATE, {"id": resolve_id(database, id_text)})
     if not rows:
-        raise RequestRefused(
-            f"there is no response {id_text[:100]}: "
-            "it was never created, or its retention has ended"
-        )
+        raise no_response(id_text)
     return rows[0]
 
 
-def _parse_id(id_text: str) -> UUID | None:
-    """The id in its form of the API (`resp_…`) or of logs (a UUID); None if it is neither."""
-    try:
-        return parse_response_id(id_text) or UUID(id_text)
-    except ValueError:
-        return None
+def _made_by_request(database: Database, request_id: str) -> UUID | None:
+    """The response that this request made; None if it made none. Raises RequestRefused if it made
+    several."""
+    values = {"request_id": request_id, "max_rows": _MAX_MADE + 1}
+    made = fetch_sync(database, operations.MADE_BY_REQUEST, values)
+    if len(made) > 1:
+        names = ", ".join(map(response_id, made[:_MAX_MADE]))
+        more = " and more" if len(made) > _MAX_MADE else ""
+        raise RequestRefused(f"the request made several responses; name one: {names}{more}")
+    return made[0] if made else None
 
 
-def _prefix(name: str) -> str | None:
+def resolve_id(database: Database, id_text: str) -> UUID:
+    """The id of the response that an operator means: the id that clients see, a UUID, the beginning
+    of one, or the id of the request that made it. Raises RequestRefused if there is no such
+    response, or more than one."""
+    digits = id_prefix(id_text.removeprefix("resp_"))
+    found: list[UUID] = []
+    if digits is not None:
+        bounds = {"first": UUID(digits.ljust(32, "0")), "last": UUID(digits.ljust(32, "f"))}
+        found = fetch_sync(database, listing.RESPONSES_BY_PREFIX, bounds)
+    if len(found) > 1:
+        raise RequestRefused(
+            f"{id_text} is the beginning of more than one response's id; use a longer one"
+        )
+    identifier = found[0] if found else _made_by_request(database, id_text)
+    if identifier is None:
+        raise no_response(id_text)
+    return identifier
+
+
+def resolve_ids(database: Database, names: Sequence[str]) -> tuple[list[UUID], list[str]]:
+    """The ids of these responses, and a sentence for each name that means none or several."""
+    ids, refusals = [], []
+    for name in names:
+        try:
+            ids.append(resolve_id(database, name))
+        except RequestRefused as refused:
+            refusals.append(str(refused))
+    return ids, refusals
+
+
+def no_response(id_text: str) -> RequestRefused:
+    """The error for an id without a response."""
+    return RequestRefused(
+        f"there is no response {clean(id_text[:100])}: "
+        "it was never created, or its retention has ended"
+    )
+
+
+def id_prefix(name: str) -> str | None:
     """The hexadecimal digits of the beginning of an id; None if `name` is not one."""
     digits = name.replace("-", "").lower()
     return digits if re.fullmatch(rf"[0-9a-f]{{{_MIN_PREFIX_LENGTH},32}}", digits) else None
 
 
-def _live_counts(database: Database) -> dict[str, int]:
+def live_counts(database: Database) -> dict[str, int]:
+    """How many live processes there are of each kind."""
     return {row.kind: row.live for row in fetch_sync(database, LIVE_WORKERS, {})}

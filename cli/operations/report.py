@@ -1,17 +1,60 @@
-"""Facts about responses and processes as lines for people. Pure."""
+"""Facts about responses and processes as text for people. Reads nothing but the terminal's
+width."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from cli.operations.diagnosis import process_text
 from cli.operations.facts import (
     DrainResult,
     Explanation,
+    ListedKey,
     OperatorRequest,
     ProcessState,
+    ResponseList,
+    ShownResponse,
     StuckResponses,
 )
-from cli.output import format_time, table
+from cli.output import (
+    GREEN,
+    GREY,
+    RED,
+    YELLOW,
+    as_json,
+    clean,
+    clean_lines,
+    fitted_table,
+    format_date,
+    format_seconds,
+    format_time,
+    paint,
+    wrap,
+)
+
+SHORT_ID = 16
+"""Hexadecimal digits of a short id: its time, to a quarter of a microsecond."""
+_SHORT_RESPONSE_ID = len("resp_") + SHORT_ID
+_SHORT_PROCESS_ID = SHORT_ID + 2
+"""With two dashes."""
+_INDENT = "    "
+_COLOURS = {
+    "completed": GREEN,
+    "live": GREEN,
+    "in_progress": YELLOW,
+    "draining": YELLOW,
+    "silent": YELLOW,
+    "failed": RED,
+    "dead": RED,
+    "incomplete": RED,
+    "cancelled": GREY,
+    "stopped": GREY,
+}
+
+
+def state_text(state: str) -> str:
+    """A status of a response or a state of a process, in its colour."""
+    return paint(state, _COLOURS.get(state))
 
 
 def explanation(facts: Explanation) -> str:
@@ -19,26 +62,39 @@ def explanation(facts: Explanation) -> str:
     first = facts.timeline[0].at
     lines = [f"{facts.response.id}, created {format_time(first)}"]
     lines += [
-        f"{(event.at - first) / timedelta(seconds=1):>+12.3f} s  {event.text}"
+        _timeline_line(f"{(event.at - first) / timedelta(seconds=1):>+12.3f} s", event.text)
         for event in facts.timeline
     ]
     published = (
         f"; events up to {facts.journalled} were published" if facts.journalled is not None else ""
     )
-    return "\n".join([*lines, f"           now  {facts.response.why}{published}"])
+    return "\n".join([*lines, _timeline_line("now", f"{facts.response.why}{published}")])
+
+
+def _timeline_line(when: str, text: str) -> str:
+    return wrap(clean(text), " " * 16, f"{when:>14}  ")
 
 
 def stuck(facts: StuckResponses) -> str:
-    """One line per response."""
+    """One line per response; on a terminal one more with the reason."""
     if not facts.responses:
         return (
             f"no open response has been without progress for longer than {facts.idle_seconds:g} s"
         )
-    rows = [
-        (each.id, each.state, f"{each.idle_seconds:.0f} s", str(each.attempt), each.why)
-        for each in facts.responses
-    ]
-    text = table(("RESPONSE", "STATE", "IDLE", "ATTEMPT", "WHY"), rows)
+
+    def rows(short: bool) -> list[tuple[str, ...]]:
+        return [
+            (
+                short_response_id(each.id) if short else each.id,
+                each.state,
+                format_seconds(each.idle_seconds),
+                str(each.attempt),
+                clean(each.why),
+            )
+            for each in facts.responses
+        ]
+
+    text = fitted_table(("RESPONSE", "STATE", "IDLE", "ATTEMPT", "WHY"), rows)
     return f"{text}\n… and more" if facts.more else text
 
 
@@ -46,28 +102,178 @@ def workers(facts: Sequence[ProcessState]) -> str:
     """One line per process."""
     if not facts:
         return "no process has registered"
-    rows = [
-        (
-            str(process.id),
-            process.kind,
-            process.host,
-            str(process.pid),
-            process.state,
-            format_time(process.started_at),
-            f"{process.lease_seconds:.1f} s",
-            str(process.running),
-            process.ended or "",
-        )
-        for process in facts
-    ]
-    return table(
-        ("ID", "KIND", "HOST", "PID", "STATE", "STARTED", "LEASE LEFT", "RUNNING", "ENDED"), rows
-    )
+
+    def rows(short: bool) -> list[tuple[str, ...]]:
+        return [
+            (
+                str(process.id)[:_SHORT_PROCESS_ID] if short else str(process.id),
+                process.kind,
+                process.host,
+                str(process.pid),
+                state_text(process.state),
+                _age(process) if short else format_time(process.started_at),
+                f"{process.lease_seconds:.1f} s" if process.ended is None else "",
+                str(process.running),
+                _ended_text(process),
+            )
+            for process in facts
+        ]
+
+    head = ("ID", "KIND", "HOST", "PID", "STATE", "STARTED", "LEASE", "RUNS", "ENDED")
+    return fitted_table(head, rows, ["HOST"])
+
+
+def _age(process: ProcessState) -> str:
+    return format_seconds(process.age_seconds)
+
+
+def _ended_text(process: ProcessState) -> str:
+    """How it ended, where its state does not show that."""
+    return "" if process.state == "stopped" else process.ended or ""
+
+
+def short_response_id(public_id: str) -> str:
+    """The beginning of a response's id, which commands accept if it is unique."""
+    return public_id[:_SHORT_RESPONSE_ID]
 
 
 def request(facts: OperatorRequest) -> str:
     """What happened to a request."""
-    return f"{facts.id}: {'done' if facts.acted else 'recorded, not acted on yet'}: {facts.why}"
+    if facts.refused:
+        return f"{facts.id}: {paint('not done', RED)}: {clean(facts.why)}"
+    outcome = "done" if facts.acted else "recorded, not acted on yet"
+    return f"{facts.id}: {outcome}: {clean(facts.why)}"
+
+
+def requests(facts: Sequence[OperatorRequest]) -> str:
+    """One line per response."""
+    return "\n".join(map(request, facts))
+
+
+def intention(action: str, facts: ResponseList) -> str:
+    """What an action with a filter would do."""
+    if not facts.responses:
+        return "No open response fits; nothing was done."
+    count = f"{'more than ' if facts.more else ''}{len(facts.responses)}"
+    return f"Nothing was done. With --yes: {action} {count} {_noun(len(facts.responses))}."
+
+
+def _noun(count: int) -> str:
+    return "response" if count == 1 else "responses"
+
+
+def responses(facts: ResponseList) -> str:
+    """One line per response."""
+    if not facts.responses:
+        if facts.since_seconds is None:
+            return "no response fits"
+        return (
+            f"no response of the last {format_seconds(facts.since_seconds)} fits; "
+            "--since 30d looks further back"
+        )
+
+    def rows(short: bool) -> list[tuple[str, ...]]:
+        return [
+            (
+                short_response_id(each.id) if short else each.id,
+                state_text(each.status),
+                format_seconds(each.age_seconds) if short else format_date(each.created_at),
+                "" if each.run_seconds is None else format_seconds(each.run_seconds),
+                clean(each.model),
+                each.upstream or "",
+                each.reason if each.reason and each.reason != each.status else "",
+            )
+            for each in facts.responses
+        ]
+
+    head = ("RESPONSE", "STATUS", "CREATED", "RAN", "MODEL", "UPSTREAM", "REASON")
+    text = fitted_table(head, rows, ["MODEL", "UPSTREAM"])
+    return f"{text}\n… and more; --limit shows them" if facts.more else text
+
+
+def response(facts: ShownResponse) -> str:
+    """One line per fact."""
+    mode = "background" if facts.background else "foreground"
+    shown = {
+        "status": state_text(facts.status),
+        "now": clean(facts.why),
+        "reason": facts.reason,
+        "error": clean(facts.error["message"]) if facts.error else None,
+        "model": clean(facts.model),
+        "upstream": facts.upstream,
+        "project": facts.project,
+        "mode": mode if facts.store else f"{mode}, not to be stored",
+        "continues": facts.conversation or facts.previous_response,
+        "created": format_date(facts.created_at),
+        "first claim": format_date(facts.started_at) if facts.started_at else None,
+        "ended": format_date(facts.completed_at) if facts.completed_at else None,
+        "deadline": None if facts.completed_at else format_date(facts.deadline),
+        "kept until": format_date(facts.expires_at) if facts.store else None,
+        "attempts": str(facts.attempt),
+        "turns": str(facts.turns),
+        "tool calls": str(facts.tool_calls),
+        "items": f"{facts.input_items} input, {facts.output_items} output",
+        "tokens": None
+        if facts.input_tokens is None
+        else f"{facts.input_tokens} input, {facts.output_tokens} output",
+        "deleted": "hidden from the API; the purge deletes it" if facts.deleted else None,
+    }
+    lines = [facts.id]
+    lines += [
+        wrap(text, " " * 13, f"{name:>11}  ") for name, text in shown.items() if text is not None
+    ]
+    for item in facts.output or ():
+        lines.append(f"{item.get('type', 'item')}:")
+        lines += [_INDENT + line for line in _item_text(item).split("\n")]
+    return "\n".join(lines)
+
+
+def _item_text(item: Mapping[str, Any]) -> str:
+    """What a person reads of an item: the text of a message, or its JSON."""
+    parts = item.get("content")
+    texts = [part.get("text") or part.get("refusal") for part in parts or ()]
+    if item.get("type") != "message" or None in texts:
+        return as_json(item)
+    return "\n".join(clean_lines(text) for text in texts)
+
+
+def keys(facts: Sequence[ListedKey]) -> str:
+    """One line per key."""
+    if not facts:
+        return "there is no key"
+
+    def rows(short: bool) -> list[tuple[str, ...]]:
+        return [
+            (
+                f"{clean(key.prefix)}…",
+                str(key.id)[:_SHORT_PROCESS_ID] if short else str(key.id),
+                clean(key.project),
+                _ago(key.created_seconds) if short else format_date(key.created_at),
+                _last_use(key, short=short),
+                _revocation(key, short=short),
+            )
+            for key in facts
+        ]
+
+    return fitted_table(
+        ("KEY", "ID", "PROJECT", "CREATED", "LAST USED", "STATE"), rows, ["PROJECT"]
+    )
+
+
+def _last_use(key: ListedKey, *, short: bool) -> str:
+    if key.last_used_at is None or key.unused_seconds is None:
+        return "never"
+    return _ago(key.unused_seconds) if short else format_date(key.last_used_at)
+
+
+def _revocation(key: ListedKey, *, short: bool) -> str:
+    if key.revoked_at is None:
+        return paint("valid", GREEN)
+    return paint("revoked" if short else f"revoked {format_date(key.revoked_at)}", GREY)
+
+
+def _ago(seconds: float) -> str:
+    return f"{format_seconds(seconds)} ago"
 
 
 def drain_results(facts: Sequence[DrainResult]) -> str:

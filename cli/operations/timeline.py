@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from cli.operations.diagnosis import process_text
+from cli.operations.diagnosis import failures_text, process_text
 from models.db.queries.operations import AttemptRow, LogSummary, ResponseState
 from models.ids import conversation_id, response_id
-from models.lifecycle import TERMINAL, Status
+from models.lifecycle import ATTEMPTS_PER_TIMELINE, TERMINAL, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ _RELEASE_TEXTS = {
     "handed_over": "handed over by its worker, which was stopping",
     "requeued": "released at an operator's request",
     "returned": "returned without running: the reply to its claim was lost",
-    "put_off": "deferred: its upstreams were down or at their limit",
+    "put_off": "deferred",
     "error": "given up after an error of this server",
     "died": "died with its worker",
 }
@@ -38,8 +38,10 @@ def timeline(
     """A response's events in order of time."""
     blocks = {block.attempt: block for block in stored}
     events = [*_creation(row, blocks.get(0)), *_requests(row)]
-    turns = 0
+    turns, previous = 0, 0
     for attempt in attempts:
+        events += _dropped(attempt, previous)
+        previous = attempt.attempt
         events += _attempt(attempt, blocks.get(attempt.attempt), turns)
         turns += len(attempt.turns_ended_at)
     if row.owner is not None and row.owner.dead:
@@ -92,6 +94,16 @@ def _requests(row: ResponseState) -> Iterator[TimelineEvent]:
             yield TimelineEvent(at, what, text)
 
 
+def _dropped(attempt: AttemptRow, previous: int) -> Iterator[TimelineEvent]:
+    """The attempts between two that are stored: they were deferred, and a later deferral has
+    replaced them (models/db/queries/run.py, RELEASE)."""
+    first, last = previous + 1, attempt.attempt - 1
+    if first <= last and first // ATTEMPTS_PER_TIMELINE == last // ATTEMPTS_PER_TIMELINE:
+        which = f"attempt {first} was" if first == last else f"attempts {first}-{last} were"
+        text = f"{which} deferred too; of deferrals in a row only the last is stored"
+        yield TimelineEvent(attempt.claimed_at, "deferred_before", text)
+
+
 def _attempt(attempt: AttemptRow, block: LogSummary | None, turns: int) -> Iterator[TimelineEvent]:
     """An attempt: claim, turns, stored events, and how it was released."""
     number, worker = attempt.attempt, attempt.worker
@@ -109,8 +121,14 @@ def _attempt(attempt: AttemptRow, block: LogSummary | None, turns: int) -> Itera
         if block.longest_pause is not None:
             text += f"; the longest pause was {block.longest_pause:.1f} s"
         yield event(block.last_at, "last_flush", text)
+    if attempt.failures and attempt.outcome is None:
+        failed_at = block.last_at if block is not None and block.last_at else attempt.claimed_at
+        yield event(failed_at, "upstream_failed", f": {failures_text(attempt.failures)}")
     if attempt.outcome is not None and attempt.ended_at is not None:
-        yield event(attempt.ended_at, attempt.outcome, f" {_RELEASE_TEXTS[attempt.outcome]}")
+        text = f" {_RELEASE_TEXTS[attempt.outcome]}"
+        if attempt.outcome == "put_off":
+            text += f": {failures_text(attempt.failures)}"
+        yield event(attempt.ended_at, attempt.outcome, text)
 
 
 def _end(row: ResponseState, stored: Sequence[LogSummary]) -> TimelineEvent:

@@ -1,0 +1,177 @@
+"""What an operator does to responses: cancel, requeue, fail.
+
+A cancel is the one of the API (web/responses/store.py): the same statements, and the same
+notifications. The others record a request, and the owner or a sweep acts on it.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from cli.errors import RequestRefused
+from cli.operations.diagnosis import diagnose
+from cli.operations.facts import OperatorRequest
+from cli.operations.queries import Database, live_counts
+from cli.output import print_status
+from models.db.queries import end, listing, operations, read
+from models.db.queries.leases import NOW
+from models.db.queries.operations import ResponseState
+from models.db.sync import fetch_sync
+from models.ids import response_id
+from models.lifecycle import TERMINAL, Status
+from models.redis.channels import control, events
+from web.responses.facts import cancel_values
+
+CANCEL, REQUEUE, FAIL = "cancel", "requeue", "fail"
+_POLL_INTERVAL = 0.1
+"""Seconds between two checks whether requests were acted on."""
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """What was recorded for the responses of one command."""
+
+    ids: list[UUID] = field(default_factory=list)
+    refusals: dict[UUID, str] = field(default_factory=dict)
+    messages: list[tuple[str, bytes]] = field(default_factory=list)
+    """(Redis channel, payload) that make workers and readers look at once"""
+
+
+def request(
+    database: Database, action: str, ids: Sequence[UUID], wait: float, data: Path | None
+) -> list[OperatorRequest]:
+    """Records the action for each response, and waits up to `wait` seconds until all are acted on.
+
+    `data`: the data folder of `up`, which names its Redis. Returns a result for each, also for
+    those that were refused.
+    """
+    recorded = _Recorded()
+    for identifier in dict.fromkeys(ids):
+        try:
+            _record(database, action, identifier, recorded)
+        except RequestRefused as refused:
+            recorded.refusals[identifier] = str(refused)
+        else:
+            recorded.ids.append(identifier)
+    if recorded.messages:
+        _publish(recorded.messages, data)
+    pending = _wait(database, action, recorded.ids, wait)
+    live = live_counts(database)
+    results = []
+    for identifier in dict.fromkeys(ids):
+        row = _state(database, identifier)
+        refusal = recorded.refusals.get(identifier) or _other_end(action, row)
+        results.append(
+            OperatorRequest(
+                id=response_id(identifier),
+                request=action,
+                acted=refusal is None and identifier not in pending,
+                refused=refusal is not None,
+                status=row.status if row is not None else "deleted",
+                why=refusal or (diagnose(row, live).why if row is not None else "it was deleted"),
+            )
+        )
+    return results
+
+
+def _record(database: Database, action: str, identifier: UUID, recorded: _Recorded) -> None:
+    """Records the action. Raises RequestRefused with the reason why it is impossible."""
+    if action == CANCEL:
+        _record_cancel(database, identifier, recorded)
+        return
+    statement = operations.REQUEST_FAIL if action == FAIL else operations.REQUEST_REQUEUE
+    if not fetch_sync(database, statement, {"id": identifier}):
+        raise RequestRefused(_why_refused(_state(database, identifier)))
+
+
+def _record_cancel(database: Database, identifier: UUID, recorded: _Recorded) -> None:
+    """Ends a queued response, or records the cancel of a running one. A claim or an ending may
+    come between the statements, so they are tried until one has an effect."""
+    while True:
+        rows = fetch_sync(database, read.RESPONSE, {"id": identifier})
+        if not rows:
+            raise RequestRefused(_why_refused(None))
+        if rows[0].status == Status.CANCELLED:
+            return
+        if rows[0].status in TERMINAL:
+            raise RequestRefused(_why_refused(_state(database, identifier)))
+        now = int(fetch_sync(database, NOW, {})[0].timestamp())
+        values = cancel_values(rows[0], "cancelled", now)
+        if fetch_sync(database, end.CANCEL_QUEUED, values):
+            recorded.messages.append((events(identifier), b""))
+            return
+        requested = fetch_sync(database, end.REQUEST_CANCEL, values)
+        if requested:
+            owner = requested[0].worker
+            if owner is not None:
+                recorded.messages.append((control(owner), identifier.hex.encode()))
+            return
+
+
+def _why_refused(row: ResponseState | None) -> str:
+    if row is None:
+        return "it was deleted"
+    if row.status in TERMINAL:
+        return f"it has already ended as {row.status}"
+    if row.cancel_requested_at is not None:
+        return "a cancel is recorded; it cannot end in another way"
+    return "an operator has already requested that it fails"
+
+
+def _other_end(action: str, row: ResponseState | None) -> str | None:
+    """Why an action that was recorded had no effect; None if it had one, or still may have."""
+    wanted = {CANCEL: Status.CANCELLED, FAIL: Status.FAILED}.get(action)
+    if row is None or wanted is None or row.status not in TERMINAL or row.status == wanted:
+        return None
+    return f"it ended as {row.status} before the request was seen"
+
+
+def _state(database: Database, identifier: UUID) -> ResponseState | None:
+    rows = fetch_sync(database, operations.STATE, {"id": identifier})
+    return rows[0] if rows else None
+
+
+def _wait(database: Database, action: str, ids: Sequence[UUID], wait: float) -> set[UUID]:
+    """Waits until the requests are acted on. Returns those that are not after `wait` seconds."""
+    deadline = time.monotonic() + wait
+    while True:
+        states = fetch_sync(database, listing.REQUEST_STATES, {"ids": list(ids)}) if ids else []
+        pending = {
+            state.id
+            for state in states
+            if not (state.requeued if action == REQUEUE else state.status in TERMINAL)
+        }
+        if not pending or time.monotonic() >= deadline:
+            return pending
+        time.sleep(_POLL_INTERVAL)
+
+
+def _publish(messages: Sequence[tuple[str, bytes]], data: Path | None) -> None:
+    """Sends the notifications. Without Redis nothing is lost: workers see a cancel at their next
+    heartbeat, and readers poll the log."""
+    from redis.exceptions import RedisError
+
+    from cli.options import resolve_redis_url
+    from cli.settings import NO_DATABASE, child_settings
+    from models.redis.client import redis_client
+
+    address = resolve_redis_url(data)
+    if address is None:
+        return
+    settings = child_settings(NO_DATABASE, address)
+
+    async def send() -> None:
+        redis = redis_client(settings, "operator")
+        try:
+            for channel, payload in messages:
+                await redis.publish(channel, payload)
+        finally:
+            await redis.aclose()
+
+    try:
+        asyncio.run(send())
+    except (RedisError, OSError) as error:
+        print_status(f"backburner: Redis did not answer, so it takes some seconds longer: {error}")

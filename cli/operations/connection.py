@@ -1,0 +1,61 @@
+"""The connection of a command to the database, and how commands for it end."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cli.errors import CommandFailed, RequestRefused, database_failure
+from cli.options import exit_on_failure, resolve_database_url
+from cli.output import as_json as to_json
+from cli.output import print_result, print_status
+
+if TYPE_CHECKING:
+    from models.db.sync import SyncConnection
+
+EXIT_REFUSED, EXIT_DATABASE_UNAVAILABLE, EXIT_PENDING, EXIT_INTERRUPTED = 1, 3, 4, 130
+"""Exit statuses besides 0 (done) and 2 (usage); docs/operations.md explains them."""
+EXIT_CODES_HELP = (
+    f"Exit codes: 0 done; {EXIT_REFUSED} no such response or process, or refused; 2 wrong usage; "
+    f"{EXIT_DATABASE_UNAVAILABLE} the database is unavailable; "
+    f"{EXIT_PENDING} recorded, but not acted on within --wait."
+)
+
+
+@contextmanager
+def database_errors() -> Iterator[None]:
+    """Ends the process with one sentence if the database is unavailable or the request is
+    refused."""
+    import psycopg
+
+    with exit_on_failure(EXIT_DATABASE_UNAVAILABLE):
+        try:
+            yield
+        except RequestRefused as refused:
+            print_status(f"backburner: {refused}")
+            raise typer.Exit(EXIT_REFUSED) from refused
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
+            raise CommandFailed(
+                "the database does not have this version's schema; run `backburner migrate`"
+            ) from error
+        except psycopg.Error as error:
+            raise database_failure(error) from error
+
+
+@contextmanager
+def connected(data: Path | None) -> Iterator["SyncConnection"]:
+    """A connection to the database. Ends the process as `database_errors` does."""
+    from cli.settings import NO_REDIS, child_settings
+    from models.db.sync import connect_sync
+
+    with database_errors():
+        settings = child_settings(resolve_database_url(data), NO_REDIS)
+        with connect_sync(settings, "operator") as connection:
+            yield connection
+
+
+def show(result: Any, to_text: Callable[[Any], str], *, as_json: bool) -> None:
+    """Prints a result, for people or for programs."""
+    print_result(to_json(result) if as_json else to_text(result))

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 
 from bench.figures import PastRow, Row
+from models.version import VERSION
 
 BASELINE = Path(__file__).with_name("baseline.json")
 _SYNCS = 200
@@ -100,7 +100,7 @@ def read(path: Path = BASELINE) -> Baseline | None:
 def write(rows: Iterable[Row], machine: Machine, command: str, path: Path = BASELINE) -> None:
     """Replaces the run of the last release by this one."""
     content: Mapping[str, object] = {
-        "version": metadata.version("backburner"),
+        "version": VERSION,
         "date": datetime.now(UTC).date().isoformat(),
         "command": command,
         "machine": asdict(machine),

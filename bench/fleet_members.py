@@ -23,6 +23,7 @@ from worker.slots import slots_for
 from worker.upstream.chat_chunks import parse_chunk
 from worker.upstream.client import StreamEvent, Upstream, UpstreamCall
 from worker.upstream.gate import ConcurrencyLimiter
+from worker.upstream.request_sender import MaySend
 from worker.upstream.upstreams import Candidate, Upstreams
 from worker.wakeups import WakeUps
 
@@ -60,15 +61,19 @@ class _PlannedCall:
 
 
 class _PlannedUpstream(Upstream):
-    def call(self, body: dict[str, Any]) -> UpstreamCall:
+    def call(
+        self,
+        body: dict[str, Any],
+        traceparent: str | None = None,  # noqa: ARG002
+    ) -> UpstreamCall:
         return cast("UpstreamCall", _PlannedCall(body["model"]))
 
 
 class _PlannedUpstreams(Upstreams):
-    def __init__(self, settings: Settings, streams: int) -> None:
-        super().__init__(settings, streams)
+    def __init__(self, settings: Settings, streams: int, may_send: MaySend) -> None:
+        super().__init__(settings, streams, may_send)
         upstream = _PlannedUpstream(
-            settings.upstream, limits_of(settings.limits, settings.upstream), streams
+            settings.upstream, limits_of(settings.limits, settings.upstream), streams, may_send
         )
         self._planned = upstream, ConcurrencyLimiter(settings.upstream, None)
 
@@ -86,7 +91,7 @@ class FleetWorker(Engine):
     async def start(self) -> None:
         """As `Engine.start`, and takes messages from then on."""
         await super().start()
-        upstreams = _PlannedUpstreams(self._settings, self._slots)
+        upstreams = _PlannedUpstreams(self._settings, self._slots, self._lease.wait_until_fresh)
         self._resources = dataclasses.replace(self._resources, upstreams=upstreams)
         queues = (INTERACTIVE, BACKGROUND)
         self._wake_ups = WakeUps(

@@ -1,5 +1,6 @@
 """Fixtures: deployments shared by a session, private ones, and their logs with a failing test."""
 
+import gc
 import os
 import secrets
 import time
@@ -59,6 +60,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 0,
             )
         )
+
+
+def pytest_collection_finish() -> None:
+    """Leaves the collected tests to no later garbage collection: with half a gigabyte one takes two
+    seconds, in which no double of an upstream or a tool server answers."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -410,7 +410,15 @@ def deleted_while_read(record: RunRecord) -> None:
     ]
 
 
+def read_again_after_a_crash(record: RunRecord) -> None:
+    get = record.traces[0].requests_of("get")[0]
+    get.body.update(output=[])
+    assert get.answered is not None
+    record.faults.append(Fault("crashed", "postgres", get.sent + 0.001, get.answered - 0.001))
+
+
 ALLOWED: dict[str, Mutation] = {
+    "a GET that waits for the end of a crash": read_again_after_a_crash,
     "repeated after a crash": in_turn(
         lambda r: close_upstream(r.upstream[0], 2.0),
         fault("killed", "worker-1", 2.0),

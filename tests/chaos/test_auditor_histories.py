@@ -320,6 +320,9 @@ def unclear_and_there(record: RunRecord) -> None:
 
 
 ALLOWED: dict[str, Mutation] = {
+    "a summary whose first call failed in its middle": lambda r: r.upstream.append(
+        UpstreamCall("m4", 1.0, "worker-4", "[]", [(1.01, "We")], finished=1.05)
+    ),
     "a create of which only the conversation knows": unclear_and_there,
     "a client of a WebSocket that left": left_and_cancelled,
     "a foreground response that ends with its web process": lambda r: abandoned(r, 4),

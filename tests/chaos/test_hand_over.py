@@ -67,8 +67,8 @@ async def test_a_stopping_worker_loses_no_response_although_postgres_is_slow(
         seconds = sorted(fake.requests_for(model)[1].started - stopped_at for model in models)
         print(
             f"{responses} responses run again {seconds[0]:.1f} s (first), "
-            f"{seconds[responses // 2]:.1f} s (p50), {seconds[-1]:.1f} s (last) after SIGTERM, "
-            "of which 2 s are the grace period"
+            f"{seconds[responses // 2]:.1f} s (p50), {seconds[-1]:.1f} s (last) after SIGTERM; "
+            "the grace period is 2 s"
         )
         await until(lambda: not stopping.running(), 20)
         assert stopping.exit_code() == 0

@@ -549,8 +549,8 @@ class Machine(RuleBasedStateMachine):
             assert ended is (Status.CANCELLED if response.cancelled else wanted[run])
             response.status, response.owner = ended.value, None
 
-    @rule(index=ANY, appends=st.booleans())
-    def hand_over(self, index: int, appends: bool) -> None:
+    @rule(index=ANY, appends=st.booleans(), defers=st.booleans())
+    def hand_over(self, index: int, appends: bool, defers: bool) -> None:
         if appends:
             self.append(index=index, text="a", call=None)
         if not self.runs:
@@ -560,7 +560,7 @@ class Machine(RuleBasedStateMachine):
             self.assert_rejected(worker.hand_over(run))
             worker.has_exited = True
             return
-        self.wait(worker.hand_over(run))
+        self.wait(worker.hand_over(run, defers=defers))
         self._record_published(worker)
         self.response(run.claim.id).owner = None
 

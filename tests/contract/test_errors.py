@@ -1,6 +1,7 @@
 """Refusals: status, envelope and, where clients read it, the message (docs/wire.md)."""
 
 import asyncio
+import dataclasses
 
 import pytest
 
@@ -8,12 +9,39 @@ from tests.support.api import UNKNOWN_RESPONSE_ID, Api
 from tests.support.fake_upstream import FakeUpstream, Step, finish, hang, reply, status, text
 from tests.support.stack import Stack
 
+NOT_OFFERED = (
+    " This server does not offer OpenAI's API at /v1/audio; "
+    "it has: chat, conversations, models, responses."
+)
+
 
 async def test_an_unknown_route_is_an_unknown_url(api: Api) -> None:
     for path in ("/nothing", "/responses/x/y/z", "/chat/complete"):
         answer = await api.call("GET", path)
         assert answer.status == 404
         assert answer.error["code"] == "unknown_url"
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/responses", " The API is at /v1/responses: the base URL ends with /v1."),
+        ("/chat/completions", " The API is at /v1/chat/completions: the base URL ends with /v1."),
+        ("/v1/v1/responses", " The path has /v1 twice: the base URL ends with one."),
+        (
+            "/v1/audio/speech",
+            NOT_OFFERED,
+        ),
+        ("/v1/nothing", ""),
+        ("/nothing", ""),
+    ],
+)
+async def test_an_unknown_url_names_what_is_wrong_with_it(api: Api, path: str, hint: str) -> None:
+    beside = dataclasses.replace(api, base_url=api.base_url.removesuffix("/v1"))
+    answer = await beside.call("POST", path, {"model": "m"})
+    assert (answer.status, answer.error["code"]) == (404, "unknown_url")
+    assert answer.error["message"] == f"Unknown request URL: POST {path}.{hint}"
+    assert int(answer.headers["openai-processing-ms"]) < 60_000
 
 
 async def test_a_wrong_method_names_the_allowed_ones(api: Api) -> None:
@@ -63,7 +91,7 @@ async def test_a_foreground_response_cannot_be_cancelled_or_replayed(
     ("script", "words"),
     [
         (reply("x"), "Cannot cancel a completed response."),
-        ([status(500)], "Cannot cancel a failed response."),
+        ([status(418)], "Cannot cancel a failed response."),
         ([text("x"), finish("length")], "Cannot cancel a response in terminal state."),
     ],
     ids=["completed", "failed", "incomplete"],

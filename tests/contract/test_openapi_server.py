@@ -105,7 +105,7 @@ async def server_of(stack: Stack) -> FuzzedServer:
     down = fake.script([status(503)])
     ended = [
         await api.create_background(model, stream=False)
-        for model in (talking, short, refusing, broken, limited, "nobody")
+        for model in (talking, short, refusing, broken, "nobody")
     ]
     ended.append((await api.create(talking))["id"])
     for response in ended:

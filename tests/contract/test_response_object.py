@@ -142,7 +142,7 @@ async def test_each_status_has_its_fields(api: Api, fake: FakeUpstream) -> None:
     assert completed["completed_at"] >= completed["created_at"]
     assert completed["usage"] is None, "what the upstream does not count is null, never an estimate"
 
-    failed = await api.wait_for_end(await api.create_background(fake.script([status(500)])))
+    failed = await api.wait_for_end(await api.create_background(fake.script([status(418)])))
     check_response(failed)
     assert failed["status"] == "failed"
     assert failed["error"]["code"] == "server_error"

@@ -12,6 +12,7 @@ DOCKERFILE = ROOT / "Dockerfile"
 DOCKERIGNORE = ROOT / ".dockerignore"
 LOCK = ROOT / "requirements.lock"
 PRODUCTION_LOCK = ROOT / "requirements-production.lock"
+EMBEDDED_LOCK = ROOT / "requirements-embedded.lock"
 DEPLOY = ROOT / "docs" / "deploy.md"
 
 VARIABLE = re.compile(r"(?<!\$)\$\{(?P<name>\w+)(?P<operator>:?[-?+])?(?P<word>[^}]*)\}")

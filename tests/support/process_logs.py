@@ -1,8 +1,11 @@
-"""The logs of a deployment's processes: their ends, and the tracebacks in them."""
+"""The logs of a deployment's processes: their lines, their ends, and the tracebacks in them."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+from tests.support.api import JSON, until
 
 
 class LoggedProcess(Protocol):
@@ -13,6 +16,27 @@ class LoggedProcess(Protocol):
 
     def tail(self, size: int, after: int) -> str:
         """The end of its log: at most `size` bytes, none before the offset `after`."""
+
+
+def lines(process: LoggedProcess) -> list[JSON]:
+    """The log of a process, each line of which must be JSON."""
+    complete, _, _ = process.log.read_bytes().rpartition(b"\n")
+    return [json.loads(line) for line in complete.splitlines()]
+
+
+async def line_of(process: LoggedProcess, event: str, **fields: Any) -> JSON:
+    """The one line with this event and these fields."""
+
+    def matching() -> list[JSON]:
+        return [
+            line
+            for line in lines(process)
+            if line["event"] == event and fields.items() <= line.items()
+        ]
+
+    found = await until(matching)
+    assert len(found) == 1, found
+    return found[0]
 
 
 def tracebacks(processes: Iterable[LoggedProcess], allowed: tuple[str, ...]) -> list[str]:

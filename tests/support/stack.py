@@ -27,6 +27,7 @@ from cli.embedded.postgres import Postgres
 from cli.embedded.process import Process, free_port
 from cli.embedded.valkey import Valkey
 from models import keys
+from models.db.search_path import set_search_path
 from tests.support.api import Api, until
 from tests.support.chaos.proxy import ProcessProxies, Proxy
 from tests.support.fake_upstream import FakeUpstream
@@ -100,13 +101,18 @@ class Databases:
         await asyncio.to_thread(migrate, _with_path(self.admin_url, self.template))
 
     async def create_copy(self) -> str:
-        """Returns the URL of a new, migrated, empty database."""
+        """Returns the URL of a new, migrated, empty database. Sessions of tests find its tables
+        without a schema."""
         name = f"{self.template}_{len(self._copies)}"
         self._copies.append(name)
         copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
             sql.Identifier(name), sql.Identifier(self.template)
         )
         await self._run(copy)
+        if self.server is None:
+            # The user of our own server has the name of the schema.
+            path = sql.SQL("ALTER DATABASE {} SET search_path = backburner, public")
+            await self._run(path.format(sql.Identifier(name)))
         return _with_path(self.admin_url, name)
 
     async def drop(self) -> None:
@@ -364,6 +370,7 @@ class Stack:
     async def value(self, query: str, *values: object) -> Any:
         """Runs a query on the database; returns the first column of the first row, or None."""
         async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as connection:
+            await connection.execute(set_search_path(None))
             cursor = await connection.execute(query.encode(), values)
             row = await cursor.fetchone()
             return None if row is None else row[0]

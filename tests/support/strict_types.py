@@ -53,6 +53,8 @@ _NULLABLE = {
     *("max_output_tokens", "max_tool_calls", "safety_identifier", "prompt_cache_key"),
 }
 _ERROR_CODES = frozenset(get_args(sdk.ResponseError.model_fields["code"].annotation))
+_UNLISTED_ERROR_CODES = frozenset({"context_length_exceeded", "insufficient_quota"})
+"""Codes that OpenAI sends, and Codex knows, although the SDK does not list them."""
 _ENDINGS = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
@@ -121,21 +123,23 @@ def _allowed_in_completed(item: JSON) -> bool:
     )
 
 
-def _with_known_tool_choice(response: JSON) -> JSON:
-    """Replaces tool choices for which the SDK has no type."""
-    choice = response["tool_choice"]
-    return (
-        response | {"tool_choice": "auto"}
-        if isinstance(choice, dict) and choice["type"] in ("tool_search", "local_shell")
-        else response
-    )
+def _with_known_values(response: JSON) -> JSON:
+    """Replaces tool choices and error codes that the SDK does not list; it does not check them
+    itself."""
+    choice, error = response["tool_choice"], response["error"]
+    known = dict(response)
+    if isinstance(choice, dict) and choice["type"] in ("tool_search", "local_shell"):
+        known["tool_choice"] = "auto"
+    if error is not None and error["code"] in _UNLISTED_ERROR_CODES:
+        known["error"] = error | {"code": "invalid_prompt"}
+    return known
 
 
 def check_response(response: JSON) -> None:
     """A Response object: the SDK's types, its keys, and what its status implies."""
     for item in response["output"]:
         check_item(item)
-    sdk.Response.model_validate(_with_known_tool_choice(response), strict=True)
+    sdk.Response.model_validate(_with_known_values(response), strict=True)
     assert not (missing := (_NEVER_NULL | _NULLABLE) - set(response)), f"missing: {missing}"
     assert not (null := {key for key in _NEVER_NULL if response[key] is None}), f"null: {null}"
     assert type(response["created_at"]) is int
@@ -150,7 +154,7 @@ def check_response(response: JSON) -> None:
         "incomplete_details"
     ]
     if response["error"] is not None:
-        assert response["error"]["code"] in _ERROR_CODES
+        assert response["error"]["code"] in _ERROR_CODES | _UNLISTED_ERROR_CODES
         assert response["error"]["message"]
     if response["usage"] is not None:
         check_usage(response["usage"])
@@ -185,9 +189,7 @@ def check_event(event: JSON) -> None:
             f"{event['type']} carries status {event['response']['status']}"
         )
     if event.get("item", {}).get("type") != "apply_patch_call":  # whose item was looked at above
-        known = (
-            {"response": _with_known_tool_choice(event["response"])} if "response" in event else {}
-        )
+        known = {"response": _with_known_values(event["response"])} if "response" in event else {}
         _check(sdk.ResponseStreamEvent, event | known)
     if event["type"] == "response.function_call_arguments.done":
         assert event["name"], "OpenAI's schema requires the name, SDK 3.52 does not know it"

@@ -34,6 +34,8 @@ class FaultCase:
     message: str
     envelope_code: str | None = None
     retry_after: str | None = None
+    waits: bool = False
+    """A background response is deferred: the upstream may answer later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,9 @@ class ClientResults:
     answer: HttpResponse
     events: list[JSON]
     stored: JSON
+    """The background response when it has ended, or as it waits."""
+    waits_for: JSON | None = None
+    """If it waits: the failed call for which it was deferred."""
 
     def texts(self) -> list[str]:
         """All text that the three received."""
@@ -57,17 +62,44 @@ async def request_three_ways(stack: Stack, model: str, **body: Any) -> ClientRes
         async with api.post_stream(model, **body) as stream:
             return await stream.to_end()
 
-    async def come_back() -> JSON:
-        return await api.wait_for_end(await api.create_background(model, **body))
+    async def come_back() -> tuple[JSON, JSON | None]:
+        response_id = await api.create_background(model, **body)
+
+        async def ended_or_deferred() -> tuple[JSON, JSON | None] | None:
+            waits_for = await waited_for(stack, response_id)
+            response = await api.get(response_id)
+            ended = response["status"] not in ("queued", "in_progress")
+            return (response, waits_for) if ended or waits_for else None
+
+        found = await until(ended_or_deferred, 60)
+        assert found is not None
+        response, waits_for = found
+        if waits_for:
+            assert (await api.cancel(response_id)).body["status"] == "cancelled"
+        return response, waits_for
 
     waiting = api.call("POST", "/responses", {"model": model, "input": "Hello.", **body})
-    answer, events, stored = await asyncio.gather(waiting, listen(), come_back())
+    answer, events, (stored, waits_for) = await asyncio.gather(waiting, listen(), come_back())
     for event in events:
         check_event(event)
     assert_stream_obeys_contract(events)
     check_response(stored)
     assert await api.get(events[-1]["response"]["id"]) == events[-1]["response"]
-    return ClientResults(answer, events, stored)
+    return ClientResults(answer, events, stored, waits_for)
+
+
+async def waited_for(stack: Stack, response_id: str) -> JSON | None:
+    """The failed call for which this response is deferred now; None if it is not."""
+    found: JSON | None = await stack.value(
+        """
+        SELECT a.failures -> -1 || jsonb_build_object(
+                   'row', r.reason, 'seconds', extract(epoch FROM r.resume_at - a.ended_at))
+        FROM responses r JOIN attempts a ON a.response_id = r.id AND a.attempt = r.attempt
+        WHERE r.id = %s AND r.worker IS NULL AND r.resume_at IS NOT NULL AND a.outcome = 'put_off'
+        """,
+        response_id.removeprefix("resp_"),
+    )
+    return found
 
 
 async def assert_all_closed(
@@ -94,10 +126,19 @@ async def assert_fails(stack: Stack, fault: FaultCase, *, flood: bool = False) -
     assert (error["message"], error["code"]) == (fault.message, fault.envelope_code), error
     advice = {name: met.answer.headers.get(name) for name in ("x-should-retry", "retry-after")}
     assert advice == {
-        "x-should-retry": None if fault.status == 429 else "false",
+        "x-should-retry": None if fault.status == 429 and fault.waits else "false",
         "retry-after": fault.retry_after,
     }, advice
-    for response in (met.events[-1]["response"], met.stored):
+    if fault.waits:
+        assert met.waits_for is not None, met.stored
+        assert met.waits_for["message"] == fault.message
+        assert met.waits_for["row"] == met.waits_for["reason"]
+        assert met.waits_for["seconds"] >= int(fault.retry_after or 0)
+        assert (met.stored["status"], met.stored["error"]) == ("in_progress", None)
+    else:
+        assert met.waits_for is None, met.waits_for
+    failed = [met.events[-1]["response"], *([] if fault.waits else [met.stored])]
+    for response in failed:
         assert (response["status"], response["output"], response["usage"]) == (
             "failed",
             [],

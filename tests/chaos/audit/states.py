@@ -134,8 +134,10 @@ def _check_get_matches_events(case: Case) -> Iterator[Violation]:
             ),
             default=-1,
         )
+        # The web process reads again if the crash comes while the request waits.
+        answered = get.answered or get.sent
         if case.outage(
-            "postgres", get.sent - case.bounds.rejournal, get.sent, kinds=frozenset({"crashed"})
+            "postgres", get.sent - case.bounds.rejournal, answered, kinds=frozenset({"crashed"})
         ):
             last_number = -1
         if (

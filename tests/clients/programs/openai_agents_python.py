@@ -16,7 +16,6 @@ from agents import (
     Runner,
     ShellTool,
     SQLiteSession,
-    WebSearchTool,
     function_tool,
     responses_websocket_session,
     set_tracing_disabled,
@@ -164,7 +163,7 @@ async def client_tools() -> None:
     hand = Agent(
         name="Hand",
         model=MODEL,
-        tools=[ShellTool(executor=execute), ApplyPatchTool(editor=Editor()), WebSearchTool()],
+        tools=[ShellTool(executor=execute), ApplyPatchTool(editor=Editor())],
     )
     ran = await Runner.run(hand, 'Run. [[call shell {"commands": ["ls"]}]][[then]][[say {result}]]')
     assert "out" in ran.final_output

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from uuid import UUID
 
 import psycopg
 import pytest
 
-from models.db.database import fetch, open_pool
+from models.db.database import BACKEND_PID, fetch, open_pool
 from models.db.queries import end as end_queries
 from models.errors import Cancelled, LeaseLost
 from models.lifecycle import Status
@@ -179,19 +180,38 @@ async def test_endings_of_a_worker_that_was_declared_dead_change_nothing(
         assert await database.log_ranges(claim.id) == [(0, 1, 0)]
 
 
+async def test_statements_that_come_one_after_another_run_in_one_session(
+    database: SeededDatabase,
+) -> None:
+    """Their plans and caches are there, however many sessions a burst has opened."""
+    async with (
+        open_pool(settings_for(database.dsn), "sessions", 4) as pool,
+        AsyncExitStack() as busy,
+    ):
+        burst = [await busy.enter_async_context(pool.connection()) for _ in range(4)]
+        assert len({connection.info.backend_pid for connection in burst}) == 4
+        await busy.aclose()
+        pids = [(await fetch(pool, BACKEND_PID, {}))[0] for _ in range(5)]
+    assert len(set(pids)) == 1
+
+
 async def test_claims_and_endings_are_not_planned_each_time(database: SeededDatabase) -> None:
     async with open_pool(settings_for(database.dsn), "plans", 1) as pool:
         worker = DatabaseWorker(pool, settings_for(database.dsn))
         await database.register(worker)
         # psycopg prepares from the sixth execution on; Postgres keeps a plan five later.
         for _ in range(14):
-            [claim] = await _take_all(worker, [await database.create_response()])
-            await worker.ownership.end(claim, ending(Status.COMPLETED, 2, 4))
+            ids = [await database.create_response() for _ in range(3)]
+            claims = [*await _take_all(worker, ids[:1]), *await _take_all(worker, ids[1:])]
+            for claim in claims:
+                await worker.ownership.end(claim, ending(Status.COMPLETED, 2, 4))
         kept = await run_sql(
             pool,
             "SELECT generic_plans FROM pg_prepared_statements"
-            " WHERE statement LIKE %(lock)s AND generic_plans + custom_plans >= 5",
-            {"lock": "%FOR NO KEY UPDATE OF r SKIP LOCKED%"},
+            " WHERE (statement LIKE %(lock)s OR statement LIKE %(attempt)s)"
+            " AND generic_plans + custom_plans >= 5",
+            {"lock": "%FOR NO KEY UPDATE OF r SKIP LOCKED%", "attempt": "%INSERT INTO attempts%"},
         )
-    assert len(kept) == 2
+    # A claim alone, claims together, endings.
+    assert len(kept) == 3
     assert all(row["generic_plans"] > 0 for row in kept)

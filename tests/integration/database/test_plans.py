@@ -33,9 +33,10 @@ MIN_PAGES = 10
 JIT_COST = 100_000
 """`jit_above_cost`: Postgres compiles a statement of a higher cost, which takes longer than these
 statements run."""
-READ_IN_ORDER = {"ix_responses_unowned", "ix_responses_deleted"}
+READ_IN_ORDER = {"ix_responses_no_backlog", "ix_responses_deleted"}
 """Indexes of what waits for a worker or for the purge, which are read from their beginning."""
 READ_ALL_OPEN = {
+    "listing.LIST_OPEN_RESPONSES",
     "operations.STUCK",
     "operations.WORKERS",
     "operations.GAUGES",
@@ -184,6 +185,9 @@ _OF_RUNNING = [
     "leases.RENEW",
     "leases.RENEW_WEB",
     "leases.WATCHED_PROCESSES",
+    "listing.REQUEST_STATES",
+    "listing.RESPONSE_DETAILS",
+    "operations.MADE_BY_REQUEST",
     "operations.STATE",
     "read.INPUT_ITEMS[asc]",
     "read.JOURNAL_BATCHES",
@@ -266,6 +270,7 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
     }
     for name in ("run.FLUSH", "run.JOURNAL", "run.RELEASE"):
         cases[name] = cases[name] | arrays
+    cases["run.RELEASE"] |= {"failures": [None, None]}
     for name in ("read.INPUT_ITEMS[asc]", "conversations.PAGE[asc]"):
         cases[name] = cases[name] | {"after": None}
     cases["read.SHOWN_RESPONSES"] = common | {
@@ -343,6 +348,7 @@ def _common_values(database: ManyResponses) -> dict[str, object]:
         "frames": b"frame",
         "item": "{}",
         "key": "sdk:4",
+        "request_id": "req_400",
         "body_hash": b"hash",
         "call_id": "call_1",
         "outcomes": ["handed_over"] * 2,

@@ -16,6 +16,7 @@ import pytest
 from cli.embedded.process import Process, free_port
 from tests.support.api import Api, until
 from tests.support.fake_upstream import FakeUpstream, reply, text, wait_for
+from tests.support.schemas import TO_PUBLIC, ChangedDatabases
 from tests.support.stack import (
     ROOT,
     SHORT_LEASES,
@@ -36,23 +37,24 @@ def _git(*arguments: str) -> bytes | None:
     return done.stdout
 
 
+_FIRST_NEW_MIGRATION = "migrations/versions/0009_edges.py"
+"""The first migration that the previous release does not have."""
+
+
 @pytest.fixture(scope="module")
 def previous_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the last commit before the one that added the newest migration."""
-    versions = sorted((ROOT / "migrations" / "versions").glob("[0-9]*.py"))
-    newest = versions[-1].relative_to(ROOT).as_posix()
-    added = _git("log", "--diff-filter=A", "--format=%H", "-1", "--", newest)
-    if added is None:
-        pytest.skip("this is no git repository: there is no previous release to run")
-    # A migration that is not committed yet: the newest commit is the previous release.
-    commit = f"{added.decode().strip()}^" if added.strip() else "HEAD"
+    """The files of the last commit before the one that added the first new migration."""
+    added = _git("log", "--diff-filter=A", "--format=%H", "-1", "--", _FIRST_NEW_MIGRATION)
+    if not added:
+        pytest.skip("there is no history: there is no previous release to run")
+    commit = f"{added.decode().strip()}^"
     archive = _git("archive", commit, "models", "web", "worker", "migrations")
     if archive is None:
-        pytest.skip("the clone is too shallow: it lacks the commit before the newest migration")
+        pytest.skip("the clone is too shallow: it lacks the commit before that migration")
     folder = tmp_path_factory.mktemp("previous-release")
     with tarfile.open(fileobj=BytesIO(archive)) as files:
         files.extractall(folder, filter="data")
-    assert not (folder / newest).exists()
+    assert not (folder / _FIRST_NEW_MIGRATION).exists()
     return folder
 
 
@@ -63,9 +65,11 @@ async def own_stack(
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    """A deployment on the newest schema with a web process of this release and no worker."""
+    """A deployment on the newest migration with a web process of this release and no worker. The
+    tables are where the previous release has made them."""
+    in_public = ChangedDatabases(database_server, TO_PUBLIC)
     async with stack(
-        tmp_path, database_server, suite_settings, fake, workers=0, settings=SHORT_LEASES
+        tmp_path, in_public, suite_settings, fake, workers=0, settings=SHORT_LEASES
     ) as own_stack:
         yield own_stack
 

@@ -49,6 +49,20 @@ async def _insert_running(database: SeededDatabase, owner: DatabaseWorker, numbe
     )
 
 
+async def _insert_backlog(database: SeededDatabase, number: int, **seconds: int) -> None:
+    """Queued responses that only wait. `enqueued`, `overdue`: seconds ago."""
+    values = {"enqueued": 0, "overdue": -86400} | seconds
+    await run_sql(
+        database.pool,
+        "INSERT INTO responses (id, project_id, status, background, store, model, parameters,"
+        " created_at, expires_at, enqueued_at, deadline)"
+        " SELECT gen_random_uuid(), %(project)s, 'queued', true, true, 'm', '{}', now(),"
+        " now() + interval '1 day', now() - make_interval(secs => %(enqueued)s),"
+        " now() - make_interval(secs => %(overdue)s) FROM generate_series(1, %(number)s)",
+        {"project": database.project, "number": number, **values},
+    )
+
+
 def _rows_read(plan: dict[str, Any]) -> Iterator[float]:
     """How many rows of `responses` each node of an analyzed plan read."""
     if plan.get("Relation Name") == "responses" or "ix_responses" in plan.get("Index Name", ""):
@@ -58,22 +72,34 @@ def _rows_read(plan: dict[str, Any]) -> Iterator[float]:
         yield from _rows_read(child)
 
 
-@pytest.mark.parametrize("query", [sweep.ORPHANS, sweep.ORPHANS_TO_END, sweep.REENQUEUE])
-async def test_a_sweep_reads_no_response_of_a_live_worker(
-    database: SeededDatabase, query: Query[Any]
+@pytest.mark.parametrize(
+    ("query", "selected"),
+    [(sweep.ORPHANS, 10 + 20 + 30), (sweep.ORPHANS_TO_END, 20), (sweep.REENQUEUE, 30)],
+    ids=["orphans", "to-end", "reenqueue"],
+)
+async def test_a_sweep_reads_neither_responses_of_live_workers_nor_the_backlog(
+    database: SeededDatabase, query: Query[Any], selected: int
 ) -> None:
+    await run_sql(database.pool, "DELETE FROM responses")
     live, dead = await database.create_worker(), await database.create_worker()
     await _insert_running(database, live, OPEN_RESPONSES)
     await _insert_running(database, dead, 10)
+    await _insert_backlog(database, OPEN_RESPONSES)
+    await _insert_backlog(database, 20, overdue=5)
+    await _insert_backlog(database, 30, enqueued=30)
     await run_sql(database.pool, "ANALYZE responses, workers")
     await database.declare_dead(dead)
-    async with database.pool.connection() as connection:
+    async with (
+        database.pool.connection() as connection,
+        connection.transaction(force_rollback=True),
+    ):
         explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {query.sql}"
         async with connection.transaction(force_rollback=True):
             cursor = await connection.execute(explain.encode(), SWEEP_VALUES)
             row = await cursor.fetchone()
+        assert len(await fetch(connection, query, SWEEP_VALUES)) == selected
     assert row is not None
-    assert sum(_rows_read(row[0][0]["Plan"])) < 200
+    assert sum(_rows_read(row[0][0]["Plan"])) < 600
 
 
 async def test_a_free_lock_means_nothing_before_a_process_was_tied(

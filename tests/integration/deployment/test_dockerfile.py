@@ -91,3 +91,10 @@ def test_the_image_has_a_title_a_description_and_a_license() -> None:
 
 def test_no_secret_is_in_the_image() -> None:
     assert not re.search(r"(?:ENV|ARG)\b.*(?:PASSWORD|SECRET|KEY|TOKEN)", DOCKERFILE.read_text())
+
+
+def test_no_process_needs_the_metadata_of_an_installed_project() -> None:
+    """Neither the image nor `./dev up` has it; models/version.py has the version."""
+    sources = [file for folder in copied_sources() for file in (ROOT / folder).rglob("*.py")]
+    assert sources
+    assert not [file for file in sources if 'version("backburner")' in file.read_text()]

@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.deployment_files import LOCK, PRODUCTION_LOCK, ROOT, pins
+from tests.support.deployment_files import EMBEDDED_LOCK, LOCK, PRODUCTION_LOCK, ROOT, pins
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -22,24 +22,32 @@ def _production_names() -> set[str]:
 
 
 def test_the_image_has_the_versions_that_the_tests_run_on() -> None:
-    everything, production = pins(LOCK), pins(PRODUCTION_LOCK)
-    assert production
-    for name, (version, hashes) in production.items():
+    everything = pins(LOCK)
+    assert pins(PRODUCTION_LOCK)
+    for name, (version, hashes) in (pins(PRODUCTION_LOCK) | pins(EMBEDDED_LOCK)).items():
         assert everything[name][0] == version, name
         assert hashes <= everything[name][1], name
 
 
 def test_no_dependency_product_is_missing_in_the_image() -> None:
-    assert _names(PROJECT["dependencies"]) <= _production_names()
+    traces = PROJECT["optional-dependencies"]["otel"]
+    assert _names([*PROJECT["dependencies"], *traces]) <= _production_names()
+
+
+def test_up_gets_the_embedded_servers_and_the_packages_of_the_image() -> None:
+    embedded = PROJECT["optional-dependencies"]["embedded"]
+    assert {pin.split()[0].partition("[")[0] for pin in pins(EMBEDDED_LOCK)} == _names(embedded)
 
 
 @pytest.mark.parametrize("extra", ["embedded", "dev"])
 def test_no_development_package_is_in_the_image(extra: str) -> None:
-    product = _names(PROJECT["dependencies"])
+    product = _names(PROJECT["dependencies"]) | {"requests"}  # which traces are sent with
     assert not (_names(PROJECT["optional-dependencies"][extra]) - product) & _production_names()
 
 
-@pytest.mark.parametrize("lock", [LOCK, PRODUCTION_LOCK], ids=lambda path: str(path.name))
+@pytest.mark.parametrize(
+    "lock", [LOCK, PRODUCTION_LOCK, EMBEDDED_LOCK], ids=lambda path: str(path.name)
+)
 def test_every_package_is_pinned_and_hashed_and_no_index_is_named(lock: Any) -> None:
     text = lock.read_text()
     lines = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
@@ -50,11 +58,13 @@ def test_every_package_is_pinned_and_hashed_and_no_index_is_named(lock: Any) -> 
     )
 
 
-def test_both_locks_are_made_with_the_same_options() -> None:
+def test_all_locks_are_made_with_the_same_options() -> None:
     def options(name: str) -> set[str]:
         head = (ROOT / name).read_text().splitlines()[1]
-        different = r" --(?:extra|constraint|output-file) \S+"
+        # only direct dependencies of the embedded servers: we use their binaries, not their modules
+        different = r" (?:--(?:extra|constraint|output-file) \S+|pyproject\.toml|-|--no-deps)(?!\S)"
         return set(re.sub(different, "", head).split())
 
-    assert options(LOCK.name) == options(PRODUCTION_LOCK.name)
-    assert f"--constraint {LOCK.name}" in PRODUCTION_LOCK.read_text().splitlines()[1]
+    for lock in (PRODUCTION_LOCK, EMBEDDED_LOCK):
+        assert options(LOCK.name) == options(lock.name)
+        assert f"--constraint {LOCK.name}" in lock.read_text().splitlines()[1]

@@ -21,7 +21,8 @@ IGNORED = "ignore_startup_parameters = options"
 LIMITS = """
     SELECT current_setting('statement_timeout'),
            current_setting('idle_in_transaction_session_timeout'),
-           current_setting('default_transaction_isolation')
+           current_setting('default_transaction_isolation'),
+           current_setting('search_path')
 """
 
 
@@ -34,12 +35,12 @@ def _pgbouncer(
 
 
 @pytest.mark.parametrize("more", ["", IGNORED], ids=["default", "options-ignored"])
-async def test_every_session_has_its_time_limits(
+async def test_every_session_has_its_time_limits_and_finds_the_tables(
     tmp_path: Path, database_server: Databases, more: str
 ) -> None:
     with _pgbouncer(tmp_path, database_server, "session", more) as pgbouncer:
         settings = settings_for(pgbouncer.url(await database_server.create_copy()))
-        expected = ("15s", "3s", "read committed")
+        expected = ("15s", "3s", "read committed", "backburner")
         with connect_sync(settings, "limits") as blocking:
             assert blocking.execute(LIMITS).fetchone() == expected
         async with await connect(settings, "limits") as connection:
@@ -58,10 +59,10 @@ async def test_a_process_refuses_to_start_when_transactions_are_pooled(
             process = own_stack.spawn_web() if module == "web" else own_stack.spawn_worker()
             await until(lambda: not process.running(), 30)
             own_stack.forget(process)
-            (line,) = process.tail().splitlines()
+            line = json.loads(process.tail().splitlines()[-1])
             assert process.exit_code() == 1
-            assert json.loads(line)["event"] == "transaction_pooling"
-            assert json.loads(line)["error"] == (
+            assert line["event"] == "transaction_pooling"
+            assert line["error"] == (
                 "the connection pooler pools transactions; set it to pool sessions"
             )
 

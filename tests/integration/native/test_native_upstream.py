@@ -581,7 +581,7 @@ async def test_a_stream_with_a_bad_ending_keeps_its_output(
 
 REFUSALS: list[tuple[str, list[Step], int, str]] = [
     ("a bad request", [status(400, {"error": {"message": "no such thing"}})], 400, "no such thing"),
-    ("our key", [status(401)], 401, "credential"),
+    ("our key", [status(401)], 502, "credential"),
     ("too many requests", [status(429, headers={"retry-after": "7"})], 429, ""),
     ("broken", [status(500)], 502, ""),
     (
@@ -614,7 +614,8 @@ async def test_a_refusal_becomes_an_error_and_a_failed_response(
     assert answer.status == expected, answer.raw
     assert phrase in answer.error["message"]
     assert "upstream-secret" not in answer.raw.decode()
-    response = await api.wait_for_end(await api.create_background(fake.script(script)))
+    async with api.post_stream(fake.script(script)) as stream:
+        response = (await stream.to_end())[-1]["response"]
     assert (response["status"], response["output"]) == ("failed", [])
 
 

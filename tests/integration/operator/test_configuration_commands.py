@@ -155,11 +155,11 @@ async def test_config_check_shows_the_effective_values_and_no_secret(tmp_path: P
         "http://127.0.0.1:9/v1",
     )
     assert cloud["settings"] == [
-        {"key": "headers", "value": ["x-org"], "source": "file, line 5"},
-        {"key": "query", "value": ["key"], "source": "file, line 6"},
+        {"key": "headers", "value": ["x-org"], "text": "x-org", "source": "file, line 5"},
+        {"key": "query", "value": ["key"], "text": "key", "source": "file, line 6"},
     ]
     assert local["settings"] == [
-        {"key": "passthrough", "value": ["top_k"], "source": "file, line 10"}
+        {"key": "passthrough", "value": ["top_k"], "text": "top_k", "source": "file, line 10"}
     ]
     assert [route["pattern"] for route in facts["routes"]] == ["alias", "*"]
     text_result = await in_thread(("config", "check"), environ)
@@ -355,7 +355,10 @@ async def test_upstream_check_explains_an_unreachable_and_an_unknown_upstream(
     )
     assert (result.code, result.err) == (
         UNUSABLE,
-        f"backburner: {unreachable} gives no list of models; name one with --model\n",
+        (
+            f"backburner: the upstream {unreachable} refuses the connection: "
+            "start it, or correct host and port\n"
+        ),
     )
     file = write_file(
         tmp_path,

@@ -16,7 +16,7 @@ from models.ids import new_uuid
 from tests.conftest import PrivateStack
 from tests.support.api import UNKNOWN_RESPONSE_ID, until
 from tests.support.chaos.attempts import assert_one_stream
-from tests.support.fake_upstream import FakeUpstream, hang, reply, text
+from tests.support.fake_upstream import FakeUpstream, hang, reply, status, text
 from tests.support.stack import ROOT, SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 
 DONE, REFUSED, USAGE, DATABASE_DOWN, PENDING = 0, 1, 2, 3, 4
@@ -189,7 +189,7 @@ async def test_workers_lists_live_processes_and_what_they_run(
     assert {each["state"] for each in listed} == {"live"}
     assert all(0 < each["lease_seconds"] <= 3 for each in listed)
     assert sum(each["running"] for each in listed) == 1
-    assert "LEASE LEFT" in (await backburner(own_stack, "workers")).out
+    assert "LEASE" in (await backburner(own_stack, "workers")).out
     await own_stack.api().cancel(response_id)
 
 
@@ -252,6 +252,162 @@ async def test_an_ended_response_can_be_neither_failed_nor_requeued(
     assert result.code == REFUSED
     assert "has already ended as cancelled" in result.err
     assert (await own_stack.api().get(response_id))["status"] == "cancelled"
+
+
+async def test_responses_are_listed_by_what_is_known_of_them(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    done_model, failed_model = fake.script(reply("Hello.")), fake.script([status(400)])
+    done = await own_stack.api().create(done_model)
+    failed_id = await own_stack.api().create_background(failed_model)
+    await own_stack.api().wait_for_end(failed_id)
+
+    async def ids(*arguments: str) -> set[str]:
+        listed = await command_facts(own_stack, "responses", "list", *arguments)
+        return {each["id"] for each in listed["responses"]}
+
+    assert await ids("--model", done_model) == {done["id"]}
+    by_reason = ("--reason", "upstream_400", "--status", "failed", "--status", "cancelled")
+    assert await ids("--model", failed_model, *by_reason) == {failed_id}
+    assert {done["id"], failed_id} <= await ids("--project", "default", "--since", "1h")
+    assert await ids("--upstream", "default", "--model", done_model) == {done["id"]}
+    for nothing in (["--project", "none"], ["--since", "0"], ["--upstream", "none"]):
+        assert await ids("--model", done_model, *nothing) == set()
+    newest = await command_facts(own_stack, "responses", "list", "--limit", "1")
+    assert newest["more"] is True
+    [listed] = newest["responses"]
+    assert (listed["id"], listed["status"], listed["reason"]) == (
+        failed_id,
+        "failed",
+        "upstream_400",
+    )
+    assert f"{failed_id}  failed" in (await backburner(own_stack, "responses", "list")).out
+    assert (await backburner(own_stack, "responses", "list", "--status", "x")).code == USAGE
+
+    async def failures() -> Any:
+        [attempt] = (await command_facts(own_stack, "explain", failed_id))["attempts"]
+        return attempt["failures"]
+
+    assert await until(failures, 5) == [
+        {
+            "upstream": "default",
+            "reason": "upstream_400",
+            "message": "The upstream refused the request: The fake upstream says 400.",
+        }
+    ]
+    explained = await backburner(own_stack, "explain", failed_id)
+    assert "attempt 1: upstream default failed (upstream_400): The upstream" in explained.out
+    assert (await backburner(own_stack, "responses", "list", "--since", "x")).code == USAGE
+
+
+async def test_a_response_is_shown_by_the_beginning_of_its_id(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    response = await own_stack.api().create(fake.script(reply("Hello.")))
+    short_id = response["id"][: len("resp_") + 16]
+    for name in (short_id, short_id.removeprefix("resp_")):
+        shown = await command_facts(own_stack, "responses", "show", name, "--output")
+        assert (shown["id"], shown["status"], shown["output"]) == (
+            response["id"],
+            "completed",
+            response["output"],
+        )
+    text_result = await backburner(own_stack, "responses", "show", short_id, "--output")
+    assert "    Hello." in text_result.out.split("\n")
+    ambiguous = await backburner(own_stack, "explain", short_id[: len("resp_") + 6])
+    assert ambiguous.code == REFUSED
+    assert "more than one response's id" in ambiguous.err
+
+
+async def test_a_cancel_by_an_operator_is_the_cancel_of_the_api(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    model = fake.script([text("so far"), hang()], [text("so far"), hang()])
+    async with own_stack.api().post_stream(model, background=True) as stream:
+        await stream.until("response.output_text.delta")
+        other = await own_stack.api().create_background(model)
+        planned = await backburner(own_stack, "responses", "cancel", "--model", model)
+        assert planned.code == REFUSED
+        assert (stream.response_id in planned.out, other in planned.out) == (True, True)
+        assert "With --yes: cancel 2 responses." in planned.err
+        assert (await own_stack.api().get(other))["status"] != "cancelled"
+        by_filter = ("responses", "cancel", "--model", model, "--yes")
+        done = await command_facts(own_stack, *by_filter)
+        assert {(each["id"], each["acted"], each["status"]) for each in done} == {
+            (stream.response_id, True, "cancelled"),
+            (other, True, "cancelled"),
+        }
+        await stream.to_end()
+        assert_one_stream(stream.frames)
+        assert (stream.final["status"], stream.final["output_text"]) == ("cancelled", "so far")
+    assert "No open response fits" in (await backburner(own_stack, *by_filter)).err
+    again = await command_facts(own_stack, "responses", "cancel", other)
+    assert [(each["acted"], each["refused"]) for each in again] == [(True, False)]
+
+
+async def test_an_action_for_several_responses_reports_each(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    model = fake.script([text("half"), hang()])
+    response_id = await own_stack.api().create_background(model)
+    await until(lambda: fake.requests_for(model))
+    ended = await own_stack.api().create(fake.script(reply("Hello.")))
+    result = await backburner(
+        own_stack, "responses", "fail", response_id, ended["id"], UNKNOWN_RESPONSE_ID, "--json"
+    )
+    assert result.code == REFUSED
+    assert [(each["id"], each["acted"], each["refused"]) for each in result.facts] == [
+        (response_id, True, False),
+        (ended["id"], False, True),
+    ]
+    assert "already ended as completed" in result.facts[1]["why"]
+    assert f"there is no response {UNKNOWN_RESPONSE_ID}" in result.err
+    requeued = await backburner(own_stack, "responses", "requeue", ended["id"])
+    assert (requeued.code, "already ended as completed" in requeued.out) == (REFUSED, True)
+    for wrong in (["cancel"], ["fail", response_id, "--model", model]):
+        assert (await backburner(own_stack, "responses", *wrong)).code == USAGE
+
+
+async def test_a_response_is_followed_to_its_end(own_stack: Stack, fake: FakeUpstream) -> None:
+    model = fake.script([text("one "), text("two\n\x1b[2Jthree"), hang()])
+    async with own_stack.api().post_stream(model, background=True) as stream:
+        await stream.until("response.output_text.delta")
+        tail = asyncio.create_task(
+            as_process(("responses", "tail", stream.response_id, "--json"), own_stack.environment())
+        )
+        await own_stack.api().cancel(stream.response_id)
+        await stream.to_end()
+        followed = await tail
+    assert (followed.code, followed.err) == (DONE, "")
+    events = [json.loads(line) for line in followed.out.splitlines()]
+    assert events == [json.loads(frame.partition(b"\ndata: ")[2]) for frame in stream.frames]
+    replayed = await backburner(own_stack, "responses", "tail", stream.response_id, "--after", "4")
+    lines = replayed.out.split("\n")
+    assert lines[:3] == [
+        "     5  response.output_text.delta",
+        "        one two",
+        "         [2Jthree",
+    ]
+    assert lines[-2].endswith("response.failed  (cancelled)")
+
+
+async def test_a_revoked_key_is_refused_and_keys_are_listed_without_their_secret(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    created = await backburner(own_stack, "keys", "create", "--project", "other")
+    key = created.out.strip()
+    listed = await command_facts(own_stack, "keys", "list", "--project", "other")
+    [listed_key] = [each for each in listed if each["prefix"] == key[:8]]
+    assert (listed_key["project"], listed_key["last_used_at"]) == ("other", None)
+    assert key not in (await backburner(own_stack, "keys", "list")).out
+    revoked = await backburner(own_stack, "keys", "revoke", listed_key["id"][:18])
+    assert (revoked.code, revoked.out) == (DONE, f"{key[:8]}… of the project other is revoked\n")
+    assert "for up to 5 s" in revoked.err
+    assert (await own_stack.api(key=key).call("GET", "/models")).status == 401
+    again = await backburner(own_stack, "keys", "revoke", key[:8])
+    assert (again.code, "was revoked at" in again.err) == (REFUSED, True)
+    unknown = await backburner(own_stack, "keys", "revoke", "bb-12345")
+    assert (unknown.code, "there is no key" in unknown.err) == (REFUSED, True)
 
 
 async def test_stuck_lists_a_silent_response_only_after_the_idle_time(

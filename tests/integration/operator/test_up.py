@@ -23,10 +23,13 @@ import pytest
 from cli.demo_upstream.replies import MARK
 from cli.embedded.credentials import Credentials
 from cli.embedded.data_folder import DataFolder
+from cli.embedded.data_folder import running_up as running_up_of
+from cli.embedded.detached import log_lines
 from cli.embedded.postgres import Postgres
 from cli.embedded.process import Process, command_of, free_port
 from cli.embedded.valkey import Valkey
 from cli.settings import ROOT
+from tests.integration.operator.test_operations import in_thread
 from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream
 
@@ -203,7 +206,12 @@ def data() -> Iterator[Path]:
 async def shared_up() -> AsyncIterator[Up]:
     """A running `up` that tests use and do not end."""
     with temporary_folder() as folder:
-        async with running_up(folder / "data") as up:
+        # another program's servers: `up` does not use them
+        async with running_up(
+            folder / "data",
+            DATABASE_URL="postgresql://127.0.0.1:9/x",
+            REDIS_URL="redis://127.0.0.1:9/0",
+        ) as up:
             yield up
 
 
@@ -291,6 +299,14 @@ async def test_second_up_names_the_first_and_leaves_it_alone(shared_up: Up) -> N
     assert (await shared_up.get("/models"))[0] == 200
 
 
+async def test_upstream_check_finds_the_upstream_of_the_running_up(shared_up: Up) -> None:
+    command = ("upstream", "check", "--data", str(shared_up.data), "--model", "demo", "--json")
+    result = await in_thread(command, environment())
+    port = json.loads((shared_up.data / "ports.json").read_text())["demo"]
+    assert result.facts["base_url"] == f"http://127.0.0.1:{port}/v1"
+    assert result.facts["findings"][0]["verdict"] == "works"
+
+
 async def test_keys_create_makes_a_working_key(shared_up: Up) -> None:
     command = [
         sys.executable,
@@ -313,6 +329,71 @@ async def test_keys_create_makes_a_working_key(shared_up: Up) -> None:
     assert (await other_client.get("/models"))[0] == 200
     other_client.key += "x"
     assert (await other_client.get("/models"))[0] == 401
+
+
+async def run_command(*arguments: str, **settings: str) -> CommandResult:
+    """Runs the command line to its end."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "cli.main", *arguments),
+        cwd=ROOT,
+        stdout=pipe,
+        stderr=pipe,
+        env=environment(**settings),
+    )
+    async with asyncio.timeout(60):
+        out, err = await process.communicate()
+    return CommandResult(process.returncode, out.decode(), err.decode())
+
+
+async def test_status_and_logs_show_what_runs(shared_up: Up) -> None:
+    data = ("--data", str(shared_up.data))
+    shown = await run_command("status", "--json", *data)
+    facts = json.loads(shown.out)
+    assert (shown.code, facts["ready"], facts["pid"]) == (0, True, shared_up.process.pid)
+    assert facts["base_url"] == shared_up.base_url
+    shared_up.note_children()
+    assert {process["pid"] for process in facts["processes"]} <= shared_up.descendants.keys()
+    logs = await run_command("logs", "web", "-n", "1", *data)
+    assert logs.code == 0
+    assert json.loads(logs.out)["process"] == "web"
+    assert "there are: demo-upstream" in (await run_command("logs", "nothing", *data)).err
+
+
+async def test_logs_are_followed_also_after_they_were_cut(data: Path) -> None:
+    log = data / "logs" / "web.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(f"line {number}\n" for number in range(100_000)))
+    lines = log_lines(data, ["web"], 2, follow=True)
+    assert [next(lines) for _ in range(2)] == [("web", "line 99998"), ("web", "line 99999")]
+    log.write_text("a new beginning\nnot who")
+    assert next(lines) == ("web", "a new beginning")
+    with log.open("a") as file:
+        file.write("le\n")
+    (log.parent / "web-2.log").write_text("another\n")
+    assert {next(lines) for _ in range(2)} == {("web", "not whole"), ("web-2", "another")}
+
+
+async def test_a_detached_up_returns_when_it_is_ready_and_down_stops_it(data: Path) -> None:
+    where = ("--data", str(data))
+    assert (await run_command("status", *where)).code == 1
+    started = await run_command("up", "--detach", "--port", "0", *where)
+    try:
+        assert started.code == 0, started.err
+        word, base_url, key = started.out.split()
+        up = running_up_of(data)
+        assert up is not None
+        assert (word, base_url) == ("ready", up.base_url)
+        assert key not in (data / "logs" / "up.log").read_text()
+        assert "`./dev down" in started.err
+        again = await run_command("up", "--detach", "--port", "0", *where)
+        assert (again.code, again.out) == (1, "")
+        assert f"process {up.pid}" in again.err
+    finally:
+        stopped = await run_command("down", *where)
+    assert (stopped.code, stopped.err) == (0, "Stopped.\n")
+    assert not [each for each in up.processes if command_of(each.pid)]
+    assert "no `up` runs" in (await run_command("down", *where)).err
 
 
 async def assert_ends_cleanly(up: Up, number: signal.Signals) -> None:
@@ -395,20 +476,23 @@ async def test_a_port_in_use_is_one_sentence(data: Path) -> None:
 
 async def test_unreachable_database_is_one_sentence_without_its_password(data: Path) -> None:
     address = f"postgresql://somebody:verysecret@127.0.0.1:{free_port()}/none"
-    sentence = await failure_of(data, DATABASE_URL=address)
+    sentence = await failure_of(data, "--database-url", "env", DATABASE_URL=address)
     assert "database" in sentence
     assert "verysecret" not in sentence
 
 
 async def test_unusable_settings_are_one_sentence_without_their_value(data: Path) -> None:
     assert "DATABASE_URL" in (
-        sentence := await failure_of(data, DATABASE_URL="mysql://root:verysecret@localhost")
+        sentence := await failure_of(data, "--database-url", "mysql://root:verysecret@localhost")
     )
     assert "verysecret" not in sentence
     assert "BACKBURNER_BOOTSTRAP_KEY" in (
         sentence := await failure_of(data, BACKBURNER_BOOTSTRAP_KEY="tooshort")
     )
     assert "tooshort" not in sentence
+    sentence = await failure_of(data, "--upstream", "localhost:11434")
+    assert "try http://localhost:11434/v1" in sentence
+    assert "DATABASE_URL is not set" in await failure_of(data, "--database-url", "env")
 
 
 async def test_a_failing_child_is_one_sentence_with_its_last_output_and_leaves_no_process(
@@ -442,12 +526,17 @@ async def test_the_file_of_the_working_directory_is_used_and_the_flag_overrides_
         result = await up.end()
         assert result.code == 0
         assert '"model": "alias"' in result.err, "the greeting names a model with a route"
+        assert "The tool web_search cannot run: BACKBURNER_WEB_SEARCH__PROVIDER" in result.err
     async with running_up(
         data, "--upstream", fake.base_url, folder=data.parent, BACKBURNER_CONFIG=config_file
     ) as up:
         status, listed = await up.get("/models")
-        assert (status, "resident" in {model["id"] for model in listed["data"]}) == (200, True)
-        assert (await up.end()).code == 0
+        names = {model["id"] for model in listed["data"]}
+        assert (status, "resident" in names) == (200, True)
+        result = await up.end()
+        assert result.code == 0
+        assert any(f'"model": "{name}"' in result.err for name in names), "a model that exists"
+        assert "Warning" not in result.err
 
 
 async def test_configured_servers_are_used_and_none_is_started(data: Path) -> None:
@@ -462,13 +551,18 @@ async def test_configured_servers_are_used_and_none_is_started(data: Path) -> No
             "2",
             "--upstream",
             "http://127.0.0.1:9/v1",
+            "--database-url",
+            "env",
+            "--redis-url",
+            valkey.url,
             DATABASE_URL=database_url,
-            REDIS_URL=valkey.url,
         ) as up:
             children = [child_name(child) for child in psutil.Process(up.process.pid).children()]
             assert sorted(children) == ["web", "worker", "worker", "worker --quarantine"]
             assert not (data / "postgres").exists()
-            assert (await up.end()).code == 0
+            result = await up.end()
+            assert result.code == 0
+            assert "Warning: the upstream http://127.0.0.1:9/v1 refuses the con" in result.err
 
 
 def test_the_next_owner_of_the_folder_ends_processes_left_by_a_killed_one(data: Path) -> None:

@@ -206,7 +206,7 @@ async def test_a_second_output_of_a_call_is_refused_with_a_message_that_says_so(
     [
         ([text("half"), finish("length"), done()], "incomplete", ["half"]),
         ([text("half"), drop()], "failed", ["half"]),
-        ([status(500)], "failed", []),
+        ([status(418)], "failed", []),
         ([refusal("no"), finish(), done()], "completed", ["no"]),
     ],
     ids=["incomplete", "failed with output", "failed without output", "refused"],

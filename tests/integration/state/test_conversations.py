@@ -220,7 +220,7 @@ async def test_every_snapshot_names_the_conversation(api: Api, fake: FakeUpstrea
     [
         ([text("half"), finish("length"), done()], "incomplete", True),
         ([text("half"), drop()], "failed", False),
-        ([status(500)], "failed", False),
+        ([status(418)], "failed", False),
     ],
     ids=["incomplete", "failed with output", "failed without output"],
 )

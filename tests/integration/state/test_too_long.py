@@ -156,7 +156,7 @@ async def test_disabled_is_a_400_in_the_foreground_and_failed_in_the_background(
     response = await api.wait_for_end(await api.create_background(model, input=TURNS, **parameters))
     assert (response["status"], response["error"]["code"], response["output"]) == (
         "failed",
-        "invalid_prompt",
+        "context_length_exceeded",
         [],
     )
     assert TOO_LONG in response["error"]["message"]

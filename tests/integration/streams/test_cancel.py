@@ -16,6 +16,7 @@ from tests.support.fake_upstream import (
     silence_until,
     text,
 )
+from tests.support.process_logs import line_of
 from tests.support.stack import Stack
 from tests.support.strict_types import check_event, check_response
 
@@ -111,6 +112,8 @@ async def test_a_queued_response_that_is_cancelled_never_starts(
             "response.failed",
         ]
         assert_stream_obeys_contract(events)
+        line = await line_of(stack.webs[0], "response_ended", response=response_id)
+        assert (line["status"], line["reason"], line["attempts"]) == ("cancelled", "cancelled", 0)
         next_model = fake.script(reply("after"))
         other = await api.create_background(next_model)
         await stack.start_worker()

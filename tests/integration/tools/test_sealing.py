@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from tests.conftest import PrivateStack
-from tests.support.api import JSON, until
+from tests.support.api import JSON, Api, until
 from tests.support.fake_upstream import FakeUpstream, done, finish, hang, reply, text, usage
 from tests.support.mcp_servers import McpServers
 from tests.support.stack import SHORT_LEASES, Stack
@@ -55,7 +55,7 @@ async def dump(running: Stack) -> bytes:
         tables = await (
             await connection.execute(
                 "SELECT relname FROM pg_class"
-                " WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+                " WHERE relkind = 'r' AND relnamespace = 'backburner'::regnamespace"
             )
         ).fetchall()
         for (table,) in tables:
@@ -119,6 +119,14 @@ def tool_with_secrets(servers: McpServers, url: str | None = None) -> JSON:
     }
 
 
+async def send_secrets_where_none_belong(api: Api) -> None:
+    """In a URL's query, in place of the API key, and in headers that no route reads."""
+    headers = {"x-request-id": f"{TOKEN} {TOKEN}", "x-api-key": TOKEN, "cookie": TOKEN}
+    for path in ("/responses/resp_1", "/models", "/no/such"):
+        await api.call("GET", path, headers=headers, params={"key": TOKEN})
+        await api.call("GET", path, headers={"authorization": f"Bearer {TOKEN}"})
+
+
 async def test_a_secret_is_stored_and_logged_nowhere(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
@@ -155,6 +163,7 @@ async def test_a_secret_is_stored_and_logged_nowhere(
             json.dumps([request.body for request in fake.requests_for(model)]).encode(),
         )
 
+        await send_secrets_where_none_belong(api)
         for bad_tool in bad_requests(tool):
             answer = await api.call(
                 "POST", "/responses", {"model": model, "input": "Hello.", "tools": [bad_tool]}

@@ -58,10 +58,12 @@ from tests.support.upstream_faults import (
     request_three_ways,
     separate_reads,
     text_event,
+    waited_for,
 )
 
 FIRST_TOKEN, TOKEN_GAP, TURN, OUTPUT = 1.0, 0.8, 4.0, 6_000_000
 SHORT_LIMITS = {
+    "BACKBURNER_LEASE__SWEEP": "0.2",
     "BACKBURNER_UPSTREAM__MAX_RETRIES": "0",
     "BACKBURNER_LIMITS__FIRST_TOKEN": str(FIRST_TOKEN),
     "BACKBURNER_LIMITS__TOKEN_GAP": str(TOKEN_GAP),
@@ -103,8 +105,10 @@ def cases(rows: list[FaultCase]) -> pytest.MarkDecorator:
 # The upstream refuses.
 
 NO_IMAGE = "The upstream refused the request: No image."
-CREDENTIAL = "The upstream refused this server's credential."
-REFUSED = "The upstream refused the request: The fake upstream says {}."
+QUOTA = "insufficient_quota"
+CREDENTIAL = "The upstream refused this server's credential: {}"
+FAKE_WORDS = "The fake upstream says {}."
+REFUSED = f"The upstream refused the request: {FAKE_WORDS}"
 
 WRONG_PATH = (
     "The upstream has nothing at /chat/completions (HTTP {0}): its 'base_url' or its 'api'"
@@ -120,21 +124,27 @@ def _status_only(code: int) -> str:
     return f"The upstream answered with HTTP {code}."
 
 
-RATE_LIMITED = {"envelope_code": "rate_limit_exceeded"}
+RATE_LIMITED: dict[str, Any] = {"envelope_code": "rate_limit_exceeded", "waits": True}
 REFUSALS = [
     _refusing(400, 400, "invalid_prompt", REFUSED),
-    _refusing(401, 401, "server_error", CREDENTIAL),
+    _refusing(401, 502, "server_error", CREDENTIAL.format(FAKE_WORDS)),
     _refusing(402, 502, "server_error", REFUSED),
-    _refusing(403, 403, "server_error", CREDENTIAL),
+    _refusing(403, 502, "server_error", CREDENTIAL.format(FAKE_WORDS)),
     _refusing(404, 404, "invalid_prompt", WRONG_PATH),
     _refusing(405, 502, "server_error", WRONG_PATH),
-    _refusing(408, 408, "server_error", REFUSED),
+    _refusing(408, 408, "server_error", REFUSED, waits=True),
     _refusing(409, 502, "server_error", REFUSED),
     _refusing(413, 413, "invalid_prompt", REFUSED),
     _refusing(422, 422, "invalid_prompt", REFUSED),
     _refusing(429, 429, "rate_limit_exceeded", REFUSED, **RATE_LIMITED),
     *(
-        _refusing(code, 502, "server_error", _status_only(code))
+        _refusing(
+            code,
+            502,
+            "server_error",
+            f"The upstream answered with HTTP {code}: {FAKE_WORDS.format(code)}",
+            waits=True,
+        )
         for code in (500, 501, 502, 503, 504, 529, 599)
     ),
     *(
@@ -145,14 +155,21 @@ REFUSALS = [
             known,
             message,
             envelope_code=None if known == "server_error" or shown == 502 else known,
+            waits=code == 500,
         )
         for code, sent, known, shown, message in (
             (400, "invalid_image_url", "invalid_image_url", 400, NO_IMAGE),
             (400, "invalid_base64", "invalid_base64_image", 400, NO_IMAGE),
             (413, "image_too_large", "image_too_large", 413, NO_IMAGE),
             (409, "image_parse_error", "image_parse_error", 502, NO_IMAGE),
-            (500, "invalid_image", "server_error", 502, "The upstream answered with HTTP 500."),
-            (403, "invalid_prompt", "server_error", 403, CREDENTIAL),
+            (
+                500,
+                "invalid_image",
+                "server_error",
+                502,
+                "The upstream answered with HTTP 500: No image.",
+            ),
+            (403, "invalid_prompt", "server_error", 502, CREDENTIAL.format("No image.")),
         )
     ),
     FaultCase(
@@ -162,7 +179,7 @@ REFUSALS = [
         "rate_limit_exceeded",
         REFUSED.format(429),
         retry_after="7",
-        envelope_code="rate_limit_exceeded",
+        **RATE_LIMITED,
     ),
     *(
         FaultCase(
@@ -189,8 +206,17 @@ REFUSALS = [
         [status(503, headers={"retry-after": "7"})],
         502,
         "server_error",
-        _status_only(503),
+        f"The upstream answered with HTTP 503: {FAKE_WORDS.format(503)}",
         retry_after="7",
+        waits=True,
+    ),
+    FaultCase(
+        "429 without money",
+        [status(429, error_body("Your quota is used up.", "insufficient_quota", QUOTA))],
+        429,
+        QUOTA,
+        "The upstream refused the request: Your quota is used up.",
+        envelope_code=QUOTA,
     ),
 ]
 
@@ -300,6 +326,7 @@ REFUSING_BODIES = [
         502,
         "server_error",
         _status_only(500),
+        waits=True,
     ),
     FaultCase(
         "an unknown status",
@@ -372,26 +399,30 @@ def _broken(name: str, message: str, *script: Step) -> FaultCase:
     return FaultCase(name, script, 502, "server_error", message)
 
 
+def _cut(name: str, message: str, *script: Step) -> FaultCase:
+    return FaultCase(name, script, 502, "server_error", message, waits=True)
+
+
 BROKEN_STREAMS = [
-    _broken("a reset before the first byte", UNREACHABLE, reset()),
-    _broken("an end before the first byte", UNREACHABLE, drop()),
-    _broken("a reset in the head", UNREACHABLE, raw_bytes(b"HTTP/1.1 200 OK\r\nconte"), reset()),
-    _broken("an end in the head", UNREACHABLE, raw_bytes(b"HTTP/1.1 200 OK\r\nconte"), drop()),
-    _broken(
+    _cut("a reset before the first byte", UNREACHABLE, reset()),
+    _cut("an end before the first byte", UNREACHABLE, drop()),
+    _cut("a reset in the head", UNREACHABLE, raw_bytes(b"HTTP/1.1 200 OK\r\nconte"), reset()),
+    _cut("an end in the head", UNREACHABLE, raw_bytes(b"HTTP/1.1 200 OK\r\nconte"), drop()),
+    _cut(
         "a reset after the head",
         ENDED_EARLY,
         raw_bytes(head(SSE, "transfer-encoding: chunked")),
         reset(),
     ),
-    _broken(
+    _cut(
         "an end after the head",
         ENDED_EARLY,
         raw_bytes(head(SSE, "transfer-encoding: chunked")),
         drop(),
     ),
-    _broken("a reset in the first frame", ENDED_EARLY, raw(b'data: {"choices":[{"del'), reset()),
-    _broken("an end in the first frame", ENDED_EARLY, raw(b'data: {"choices":[{"del'), drop()),
-    _broken(
+    _cut("a reset in the first frame", ENDED_EARLY, raw(b'data: {"choices":[{"del'), reset()),
+    _cut("an end in the first frame", ENDED_EARLY, raw(b'data: {"choices":[{"del'), drop()),
+    _cut(
         "a body shorter than announced",
         ENDED_EARLY,
         raw_bytes(head(SSE, "content-length: 1000") + b": x\n\n"),
@@ -476,6 +507,7 @@ ERRORS_IN_STREAM = [
         502,
         "server_error",
         OVERLOADED,
+        waits=True,
     ),
     FaultCase(
         "an error chunk of 429",
@@ -483,6 +515,7 @@ ERRORS_IN_STREAM = [
         429,
         "rate_limit_exceeded",
         OVERLOADED,
+        waits=True,
     ),
     FaultCase(
         "an error chunk of 400",
@@ -504,6 +537,7 @@ ERRORS_IN_STREAM = [
         502,
         "server_error",
         OVERLOADED,
+        waits=True,
     ),
     FaultCase(
         "vLLM's old shape",
@@ -542,10 +576,14 @@ ERRORS_IN_STREAM = [
     ),
     FaultCase(
         "about our credential",
-        [chunk({"error": {"message": "Bad key sk-1", "code": 401}})],
-        401,
+        [
+            chunk(
+                {"error": {"message": f"Bad keys sk-12, {SECRET[:2]}***{SECRET[-2:]}", "code": 401}}
+            )
+        ],
+        502,
         "server_error",
-        "The upstream reported an error: it refused this server's credential",
+        CREDENTIAL.format("Bad keys … …"),
     ),
 ]
 
@@ -796,6 +834,8 @@ async def test_a_response_ends_at_the_limits_of_wall_clock_and_queue_wait(
 
         # A worker counts as claiming before its consumer gets messages; here a second matters.
         await until(gets_messages, 20)
+        down = await api.create_background(fake.script([status(503)]))
+        await until(lambda: waited_for(own_stack, down))
         running = await api.create_background(model)
         await until(lambda: fake.requests_for(model))
         async with api.post_stream(
@@ -811,6 +851,11 @@ async def test_a_response_ends_at_the_limits_of_wall_clock_and_queue_wait(
                 "message": queue_message,
             }
             await busy.to_end()
+        assert (await api.wait_for_end(down))["error"] == {
+            "code": "server_error",
+            "message": f"{deadline_message} The last failure of its upstream: "
+            "The upstream answered with HTTP 503: The fake upstream says 503.",
+        }
         for ended in (busy.final, await api.wait_for_end(running)):
             assert (ended["status"], ended["error"]) == (
                 "failed",
@@ -840,11 +885,10 @@ async def test_an_upstream_that_is_unreachable_or_redirects_is_a_502(
         outcome = await request_three_ways(own_stack, "any")
         assert (outcome.answer.status, outcome.answer.error["message"]) == (502, UNREACHABLE)
         assert outcome.answer.headers["x-should-retry"] == "false"
-        assert (
-            outcome.stored["error"]
-            == outcome.events[-1]["response"]["error"]
-            == {"code": "server_error", "message": UNREACHABLE}
-        )
+        error = {"code": "server_error", "message": UNREACHABLE}
+        assert outcome.events[-1]["response"]["error"] == error
+        assert outcome.waits_for is not None
+        assert outcome.waits_for["message"] == UNREACHABLE
         assert str(port) not in "".join(outcome.texts())
         listing = await own_stack.api().call("GET", "/models")
         assert (listing.status, listing.error["message"]) == (
@@ -1392,10 +1436,8 @@ ENDLESS = [
     _broken(
         "a gzip bomb", COMPRESSED, status(200, gzip_bomb(TEXT_FRAME), {"content-encoding": "gzip"})
     ),
-    _broken(
-        "a refusal without end", _status_only(500), endless(b"x" * 65536, head(status="500 X"))
-    ),
-    _broken(
+    _cut("a refusal without end", _status_only(500), endless(b"x" * 65536, head(status="500 X"))),
+    _cut(
         "a refusal that is a gzip bomb",
         _status_only(500),
         status(500, gzip_bomb(b'{"error": {"message": "'), {"content-encoding": "gzip"}),

@@ -36,6 +36,7 @@ from tests.support.fake_upstream import (
 from tests.support.mcp_servers import McpServers
 from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 from tests.support.tool_turns import TOOL_SETTINGS, counting_server, item_statuses, tool_turn
+from tests.support.upstream_faults import waited_for
 
 FILE = """
 [upstreams.first]
@@ -403,9 +404,12 @@ async def test_an_upstream_with_an_open_circuit_is_skipped_without_a_call(
 
 
 async def test_background_responses_wait_until_a_dead_upstream_is_back(routed: RoutedStack) -> None:
-    for _ in range(2):
-        await routed.api.call("POST", "/responses", {"model": "down-x", "input": "Hi."})
-    ids = [await routed.api.create_background("down-x") for _ in range(4)]
+    first = await routed.api.create_background("down-x")
+    failed_call = await until(lambda: waited_for(routed.stack, first))
+    assert failed_call is not None
+    assert failed_call["upstream"] == "down"
+    assert failed_call["reason"] == "upstream_unreachable", "the circuit is closed"
+    ids = [first] + [await routed.api.create_background("down-x") for _ in range(4)]
     cancelled = await routed.api.create_background("down-x")
     deferred = (
         "SELECT count(*) FROM responses"
@@ -459,16 +463,9 @@ async def test_a_response_deferred_between_its_turns_calls_no_tool_twice(
 ) -> None:
     model = "first-looped"
     routed.first.script(
-        tool_turn(("count_unsafe", "deferred")), *[[status(500)]] * 3, reply("Counted."), name=model
+        tool_turn(("count_unsafe", "deferred")), [status(500)], reply("Counted."), name=model
     )
-    opened = mcp_servers.tool_calls.hold("deferred")
     response_id = await routed.api.create_background(model, tools=[counting_server(mcp_servers)])
-    await until(lambda: routed.first.requests_for(model))
-    for _ in range(3):
-        assert (
-            await routed.api.call("POST", "/responses", {"model": model, "input": "Hi."})
-        ).status == 502
-    opened.set()
     ended = await routed.api.wait_for_end(response_id)
     assert item_statuses(ended) == [
         "mcp_list_tools completed",
@@ -601,5 +598,6 @@ async def test_a_deferred_response_survives_the_death_of_its_worker(
                 await _assert_completes(api, response_id, "Here I am.")
             assert len(upstream.requests_for("any")) == len(ids)
         explained = await backburner(own_stack, "explain", ids[0])
-        assert "deferred: its upstreams were down or at their limit" in explained.out
+        failed_call = "deferred: upstream down failed (upstream_"
+        assert failed_call in explained.out
         assert "its last turn was answered by the upstream down" in explained.out

@@ -9,12 +9,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import NoReturn
 from uuid import UUID
 
 from models.config.settings import Settings
 from models.db.database import Pool
 from models.db.queries.common import LogBlock
+from models.errors import FailedCall
 from models.lifecycle import Status
 from models.ownership.claims import ReleaseReason
 from models.ownership.takeover import Claim
@@ -178,10 +180,15 @@ class StepWorker(DatabaseWorker):
         run.writer.publish_end()
         return end_state.status
 
-    async def hand_over(self, run: StepRun) -> None:
-        """Stores the log and releases the response."""
+    async def hand_over(self, run: StepRun, *, defers: bool = False) -> None:
+        """Stores the log and releases the response. `defers`: because its upstream failed; it may
+        be claimed at once all the same."""
         await self.write_journal()
-        await run.writer.release(ReleaseReason.HANDED_OVER)
+        if defers:
+            failures = [FailedCall("first", "upstream_503", "The upstream is busy.")]
+            await run.writer.release(ReleaseReason.DEFERRED, timedelta(), failures)
+        else:
+            await run.writer.release(ReleaseReason.HANDED_OVER)
         self._forget(run)
 
     def _forget(self, run: StepRun) -> None:

@@ -6,7 +6,9 @@ import pytest
 from pydantic import BaseModel
 
 from cli.configuration.settings_page import meanings, settings_page
+from cli.settings import StackSettings
 from models.config.settings import Settings
+from models.config.variables import UP_VARIABLES
 
 PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
 GROUPS = [
@@ -27,7 +29,13 @@ def test_no_setting_is_left_without_a_meaning(group: type[BaseModel]) -> None:
 
 
 def test_every_row_has_a_unit_a_default_and_a_meaning() -> None:
-    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    page = PAGE.read_text().partition("## Variables of other programs")[0]
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert len(rows) > 90
     assert all(cell.strip() for row in rows for cell in row[1:-1].split(" | "))
     assert all(row.count(" | ") == 4 for row in rows)
+
+
+def test_what_only_up_reads_is_a_known_variable() -> None:
+    only_up = StackSettings.model_fields.keys() - Settings.model_fields.keys()
+    assert {f"BACKBURNER_{name}".upper() for name in only_up} == UP_VARIABLES

@@ -1,5 +1,6 @@
 """backburner.toml: what it may contain, what overrides it, and how each mistake is reported."""
 
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from models.config.configuration import BadSettings, build, load
 from models.config.routes import Routes
 from models.config.settings import Settings
+from models.config.values import format_duration, format_size
+from models.config.variables import FOREIGN_VARIABLES, unknown_variables
 
 ADDRESSES = {"DATABASE_URL": "postgresql://unused", "REDIS_URL": "redis://unused"}
 
@@ -153,6 +156,33 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     ),
     "an unknown group": ("[limit]\nturns = 1", ["line 1: limit: is not a setting"]),
     "a group in capitals": ("[limits]\n[Limits]", ["line 2: Limits: is not a setting"]),
+    "a schema that breaks out of its quotes": (
+        'database_schema = "a\\"; DROP SCHEMA public"',
+        [
+            (
+                "line 1: database_schema: must be up to 63 of a-z, 0-9 and _, not begin with a "
+                "digit or pg_, and not be information_schema"
+            )
+        ],
+    ),
+    "a schema of Postgres": (
+        'database_schema = "pg_catalog"',
+        [
+            (
+                "line 1: database_schema: must be up to 63 of a-z, 0-9 and _, not begin with a "
+                "digit or pg_, and not be information_schema"
+            )
+        ],
+    ),
+    "a long schema": (
+        f'database_schema = "{"a" * 64}"',
+        [
+            (
+                "line 1: database_schema: must be up to 63 of a-z, 0-9 and _, not begin with a "
+                "digit or pg_, and not be information_schema"
+            )
+        ],
+    ),
     "an unknown key": (
         TWO + 'baseurl = "x"\n[routes]\n"*" = "a"',
         ["line 6: upstreams.b.baseurl: is not a setting"],
@@ -230,10 +260,7 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
         TWO + 'concurrency = 0\nwait = "soon"\n[routes]\n"*" = "a"',
         [
             "line 6: upstreams.b.concurrency: Input should be greater than or equal to 1",
-            (
-                "line 7: upstreams.b.wait: Input should be a valid timedelta, invalid "
-                "digit in duration"
-            ),
+            "line 7: upstreams.b.wait: must be a duration such as 90s, 15m, 2h or 3d",
         ],
     ),
 }
@@ -323,3 +350,123 @@ unknown.key = 1
         ("retention", 2),
         ("upstreams.a.unknown", 12),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("0.5", 0.5), ("90s", 90), ("15m", 900), ("2h", 7200), ("3d", 259_200),
+     ("500ms", 0.5), ("1h30m", 5400), ("1.5h", 5400), (" 2 h ", 7200), ("PT30M", 1800)],
+)  # fmt: skip
+def test_a_duration_has_a_unit_or_is_a_number_of_seconds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, seconds: float
+) -> None:
+    monkeypatch.setenv("BACKBURNER_LIMITS__TURN", text)
+    assert build().limits.turn == timedelta(seconds=seconds)
+    monkeypatch.delenv("BACKBURNER_LIMITS__TURN")
+    assert read(folder, f'[limits]\nturn = "{text}"').limits.turn == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4000000", 4_000_000), ("64MiB", 67_108_864), ("512 kib", 524_288), ("1.5GiB", 1_610_612_736),
+     ("5MB", 5_000_000), ("7B", 7)],
+)  # fmt: skip
+def test_a_size_has_a_unit_or_is_a_number_of_bytes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, size: int
+) -> None:
+    monkeypatch.setenv("BACKBURNER_LIMITS__BODY", text)
+    assert build().limits.body == size
+    monkeypatch.delenv("BACKBURNER_LIMITS__BODY")
+    assert read(folder, f'[limits]\nbody = "{text}"').limits.body == size
+
+
+@pytest.mark.parametrize("text", ["2 weeks", "15M", "m", "1e400", "-5", "nan", ""])
+def test_what_is_no_duration_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("BACKBURNER_LIMITS__TURN", text)
+    with pytest.raises(BadSettings, match=r"BACKBURNER_LIMITS__TURN: must (be|not)"):
+        read(folder, "")
+
+
+def test_values_are_shown_in_their_largest_exact_unit() -> None:
+    seconds = [2_592_000, 86_400, 3600, 5400, 600, 90, 10, 0.25, 0.005, 0.0005, 0]
+    assert [format_duration(timedelta(seconds=each)) for each in seconds] == [
+        "30d", "1d", "1h", "90m", "10m", "90s", "10s", "250ms", "5ms", "0.0005s", "0s",
+    ]  # fmt: skip
+    sizes = [67_108_864, 262_144, 4_000_000, 1_500, 0]
+    assert [format_size(each) for each in sizes] == ["64MiB", "256KiB", "4MB", "1500B", "0B"]
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("BACKBURNER_RETENTON", "BACKBURNER_RETENTION"),
+        ("BACKBURNER_LIMIT__TURNS", "BACKBURNER_LIMITS__TURNS"),
+        ("BACKBURNER_LIMITS__TURN_S", "BACKBURNER_LIMITS__TURNS"),
+        ("BACKBURNER_WEB_GRACE", "BACKBURNER_WEB__GRACE"),
+        ("backburner_loglevel", "BACKBURNER_LOG_LEVEL"),
+        ("BACKBURNER_DATABASE_URL", "DATABASE_URL"),
+        ("BACKBURNER_UPSTREAMS__MY_VLLM__BASEURL", "BACKBURNER_UPSTREAMS__MY_VLLM__BASE_URL"),
+    ],
+)
+def test_an_unknown_variable_stops_a_process_with_the_nearest_name(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    nearest: str,
+) -> None:
+    monkeypatch.setenv("BACKBURNER_UPSTREAM__BASE_URL", "http://only.example/v1")
+    monkeypatch.setenv(name, "a secret")
+    with pytest.raises(SystemExit) as ended:
+        load()
+    assert ended.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert (
+        f"configuration: environment: {name}: is not a setting; the nearest name is {nearest}"
+        in lines
+    )
+    assert sum(name in line for line in lines) == 1
+
+
+def test_variables_with_free_names_and_of_other_programs_are_known(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = {
+        "BACKBURNER_WEB_SERVICE_HOST": "10.0.0.1",
+        "BACKBURNER_WEB_SERVICE_PORT": "8000",
+        "BACKBURNER_WEB_SERVICE_PORT_HTTP": "8000",
+        "BACKBURNER_WEB_PORT": "tcp://10.0.0.1:8000",
+        "BACKBURNER_WEB_PORT_8000_TCP": "tcp://10.0.0.1:8000",
+        "BACKBURNER_WEB_PORT_8000_TCP_PROTO": "tcp",
+        "BACKBURNER_PORT": "tcp://10.0.0.1:8000",
+    }
+    free = {
+        "BACKBURNER_UPSTREAMS__MY_VLLM__BASE_URL": "http://a.example/v1",
+        "BACKBURNER_UPSTREAMS__MY_VLLM__HEADERS__X_ORG": "1",
+        "BACKBURNER_ROUTES__MODEL": '"my_vllm"',
+        "BACKBURNER_LIMITS": '{"turns": 7}',
+        "BACKBURNER_PG_BIN": "/usr/bin",
+        **dict.fromkeys(FOREIGN_VARIABLES, "1"),
+    }
+    for name, value in (links | free).items():
+        monkeypatch.setenv(name, value)
+    assert read(folder, "").limits.turns == 7
+    monkeypatch.setenv("BACKBURNER_WEB_PORT", "8000")
+    with pytest.raises(BadSettings, match="BACKBURNER_WEB_PORT: is not a setting"):
+        build()
+
+
+def test_every_variable_that_this_repository_names_is_known() -> None:
+    repository = Path(__file__).parents[3]
+    files = [repository / "docker-compose.yml", repository / "Dockerfile", repository / "dev"]
+    files += [*(repository / "bench").rglob("*.py"), *(repository / "tests" / "support").glob("*")]
+    names = {
+        name: "x"
+        for file in files
+        if file.is_file()
+        for name in re.findall(r"\bBACKBURNER_[A-Z0-9_]*[A-Z0-9]\b", file.read_text())
+    }
+    assert len(names) > 20
+    assert unknown_variables(Settings, names) == []

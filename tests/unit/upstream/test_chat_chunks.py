@@ -266,7 +266,7 @@ def test_an_overflow_under_http_200_is_recognised() -> None:
         parse({"error": {"message": "boom", "code": "context_length_exceeded"}})
     assert (caught.value.reason, caught.value.code, caught.value.status) == (
         "context_length_exceeded",
-        "invalid_prompt",
+        "context_length_exceeded",
         400,
     )
 

@@ -167,7 +167,7 @@ def test_an_overflow_with_any_usual_status_is_the_same_failure(status: int) -> N
     )
     assert (failure.reason, failure.code, failure.status) == (
         "context_length_exceeded",
-        "invalid_prompt",
+        "context_length_exceeded",
         400,
     )
     assert (failure.envelope_code, failure.param) == ("context_length_exceeded", "input")

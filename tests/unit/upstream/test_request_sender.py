@@ -15,8 +15,10 @@ from models.config.groups import LimitSettings
 from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import client_options
 from models.errors import UpstreamFailed
+from worker.metrics import UPSTREAM_RETRIES
 from worker.translation.chat.chunk import Chunk
 from worker.upstream.client import Upstream
+from worker.upstream.request_sender import MaySend
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "héllo ☃"}], "stream": True}
 ANSWER = (
@@ -107,12 +109,19 @@ async def raw_server(*replies: bytes) -> AsyncIterator[RawServer]:
         server.close()
 
 
+async def _send_at_once() -> None:
+    pass
+
+
 @asynccontextmanager
-async def upstream_at(url: str, **settings: Any) -> AsyncIterator[Upstream]:
+async def upstream_at(
+    url: str, may_send: MaySend = _send_at_once, **settings: Any
+) -> AsyncIterator[Upstream]:
     upstream = Upstream(
         UpstreamSettings.model_validate({"base_url": url, "api_key": "secret", **settings}),
         LimitSettings(),
-        streams=8,
+        8,
+        may_send,
     )
     try:
         yield upstream
@@ -175,11 +184,45 @@ def _without_length(head: bytes) -> list[bytes]:
 
 async def test_failed_tries_are_counted_and_repeated_by_the_rules_of_the_sdk() -> None:
     async with raw_server(UNAVAILABLE, HANG_UP, OK) as server, upstream_at(server.url) as upstream:
+        before = UPSTREAM_RETRIES.labels(UpstreamSettings().name)._value.get()
         assert await texts(upstream) == ["hi"]
         assert server.header("x-stainless-retry-count") == ["0", "1", "2"]
+        assert UPSTREAM_RETRIES.labels(UpstreamSettings().name)._value.get() == before + 2
         assert [orjson.loads(request.partition(b"\r\n\r\n")[2]) for request in server.requests] == [
             BODY
         ] * 3
+
+
+async def test_a_request_waits_for_permission_after_each_pause() -> None:
+    """The process may have been suspended while a connection was opened, or between two tries."""
+    waiting: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+
+    async def may_send() -> None:
+        permitted = asyncio.Event()
+        waiting.put_nowait(permitted)
+        await permitted.wait()
+
+    async with (
+        raw_server(UNAVAILABLE, OK) as server,
+        upstream_at(server.url, may_send) as upstream,
+    ):
+        reading = asyncio.create_task(texts(upstream))
+        for requests, reason in enumerate(("a new connection", "a second try")):
+            permitted = await waiting.get()
+            assert len(server.requests) == requests, reason
+            permitted.set()
+        assert await reading == ["hi"]
+
+
+async def test_each_try_continues_the_trace_where_that_is_asked_for() -> None:
+    traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    async with raw_server(UNAVAILABLE, OK, OK) as server, upstream_at(server.url) as upstream:
+        async with aclosing(upstream.call(BODY, traceparent).chunks()) as reads:
+            async for _ in reads:
+                pass
+        assert server.header("traceparent") == [traceparent] * 2
+        assert await texts(upstream) == ["hi"]
+        assert b"traceparent" not in server.requests[-1]
 
 
 async def test_no_request_is_repeated_where_retries_are_off() -> None:

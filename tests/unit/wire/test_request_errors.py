@@ -10,6 +10,10 @@ from models.wire.request import parse_create
 
 FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}}
 SEARCH = {"type": "web_search"}
+NO_SEARCH_CHOICE = (
+    "Tool choice demands a web search, and this server has no search provider: "
+    "its operator can set BACKBURNER_WEB_SEARCH__PROVIDER."
+)
 SUPPORTED_TOOLS = (
     "Supported values are: 'function', 'custom', 'namespace', 'tool_search', 'local_shell', "
     "'shell', 'apply_patch', 'web_search', "
@@ -644,18 +648,26 @@ TOOLS = [
         "Tool choice 'file_search' not found in 'tools' parameter.",
     ),
     Case(
+        "a search that nothing runs",
+        {"tools": [FUNCTION, SEARCH]},
+        "tools[1]",
+        "unsupported_parameter",
+        "Nothing can run tools of the type 'web_search' here: this server has no search provider. "
+        "Leave the tool out, or let the server's operator set BACKBURNER_WEB_SEARCH__PROVIDER.",
+    ),
+    Case(
         "search demanded",
         {"tools": [SEARCH], "tool_choice": SEARCH},
         "tool_choice",
         "invalid_value",
-        "Tool choice demands a web search, and this server has none.",
+        NO_SEARCH_CHOICE,
     ),
     Case(
         "only search, required",
         {"tools": [SEARCH], "tool_choice": "required"},
         "tool_choice",
         "invalid_value",
-        "Tool choice demands a web search, and this server has none.",
+        NO_SEARCH_CHOICE,
     ),
     Case(
         "allowed but absent",
@@ -679,7 +691,7 @@ TOOLS = [
         },
         "tool_choice",
         "invalid_value",
-        "Tool choice demands a web search, and this server has none.",
+        NO_SEARCH_CHOICE,
     ),
     Case(
         "choice as in chat",

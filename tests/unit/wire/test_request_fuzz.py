@@ -69,7 +69,11 @@ FULL: dict[str, Any] = {
             "name": "c",
             "format": {"type": "grammar", "syntax": "lark", "definition": "x"},
         },
-        {"type": "web_search", "filters": {"allowed_domains": ["x"]}},
+        {
+            "type": "web_search",
+            "external_web_access": True,
+            "filters": {"allowed_domains": ["x"]},
+        },
         {
             "type": "namespace",
             "name": "n",

@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 import pytest
 
-from models.errors import InvalidRequest
-from models.wire.json_input import decode_body
+from models.errors import InvalidRequest, RequestTooLarge
+from models.wire.json_input import BodyLimits, decode_body, decode_request
 from tests.support.bad_bodies import INVALID_JSON
 
 GOOD: list[tuple[str, bytes, Any]] = [
@@ -45,3 +45,42 @@ def test_bad_json_is_refused(raw: bytes) -> None:
         None,
     )
     assert len(refusal.value.message) < 200
+
+
+LIMITS = BodyLimits(size=1_000_000, text=200_000, values=50_000)
+BASE64 = b"QUJD" * 100_000
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(b'{"input": "' + b"x" * 190_000 + b'"}', id="text"),
+        pytest.param(b'{"input": "' + b'[],\\",' * 25_000 + b'"}', id="brackets in text"),
+        pytest.param(b'{"input": [{"content": [{"file_data": "' + BASE64 + b'"}]}]}', id="file"),
+        pytest.param(b'{"messages": [{"image_url": {"url": "' + BASE64 + b'"}}]}', id="image"),
+        pytest.param(b'{"a": [' + b"0," * 49_000 + b"0]}", id="values"),
+    ],
+)
+def test_bodies_within_the_limits_are_decoded(raw: bytes) -> None:
+    assert decode_request(raw, LIMITS) == orjson.loads(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "limit"),
+    [
+        pytest.param(b'{"input": "' + b"x" * 200_000 + b'"}', "200000 bytes", id="text"),
+        pytest.param(b'{"instructions": "' + BASE64 + b'"}', "200000 bytes", id="instructions"),
+        pytest.param(
+            b'{"tools": [{"parameters": {"file_data": "' + BASE64 + b'"}}]}',
+            "200000 bytes",
+            id="a schema with the name of a file",
+        ),
+        pytest.param(b"[" + b"[]," * 50_000 + b"0]", "50000 JSON values", id="empty lists"),
+        pytest.param(b"[" + b"{}," * 300_000 + b"0]", "50000 JSON values", id="large"),
+        pytest.param(b'["' + b"[" * 300_000 + b'"]', "50000 JSON values", id="large text"),
+    ],
+)
+def test_bodies_over_a_limit_are_refused(raw: bytes, limit: str) -> None:
+    with pytest.raises(RequestTooLarge) as refusal:
+        decode_request(raw, LIMITS)
+    assert f"larger than the limit of {limit}" in refusal.value.message

@@ -1,0 +1,231 @@
+"""What clients send is bounded in size, time and number, also before their key is known."""
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+
+import psutil
+import pytest
+
+from tests.support.api import until
+from tests.support.fake_upstream import FakeUpstream
+from tests.support.stack import Databases, Stack, SuiteSettings, stack
+
+HEAD = b"GET /v1/responses/resp_1 HTTP/1.1\r\nhost: x\r\n"
+
+
+@pytest.fixture(scope="module")
+async def limited(
+    tmp_path_factory: pytest.TempPathFactory,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
+    fake: FakeUpstream,
+) -> AsyncIterator[Stack]:
+    """One web process with short times and few connections, and no worker."""
+    settings = {
+        "BACKBURNER_WEB__HEAD_TIME": "1",
+        "BACKBURNER_WEB__BODY_PAUSE": "1",
+        "BACKBURNER_WEB__CONNECTIONS": "100",
+        "BACKBURNER_WEB__CONNECTIONS_PER_ADDRESS": "80",
+        "BACKBURNER_WEB__CORS_ORIGINS": "https://app.example",
+    }
+    async with stack(
+        tmp_path_factory.mktemp("limited"),
+        database_server,
+        suite_settings,
+        fake,
+        webs=1,
+        workers=0,
+        settings=settings,
+    ) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def _connection(
+    running: Stack,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.webs[0].port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def _refusal(reader: asyncio.StreamReader) -> tuple[int, str]:
+    """Status and code of the answer, after which the connection is closed."""
+    async with asyncio.timeout(20):
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert b"\r\nx-request-id: req_" in head
+    assert b"\r\nconnection: close" in head
+    return int(head.split()[1]), json.loads(body)["error"]["code"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "refusal"),
+    [
+        pytest.param(HEAD + b"a: " + b"x" * 70_000, (431, "headers_too_large"), id="endless line"),
+        pytest.param(
+            HEAD + b"".join(b"h%d: x\r\n" % number for number in range(9000)),
+            (431, "headers_too_large"),
+            id="many lines",
+        ),
+        pytest.param(
+            HEAD + b"a: " + b"x" * 70_000 + b"\r\n\r\n", (431, "headers_too_large"), id="complete"
+        ),
+        pytest.param(b"GET /" + b"x" * 20_000, (414, "url_too_long"), id="URL"),
+        pytest.param(b"\r\n" * 40_000, (431, "headers_too_large"), id="empty lines"),
+        pytest.param(HEAD, (408, "request_timeout"), id="half a head"),
+        pytest.param(b"GET", (408, "request_timeout"), id="a word"),
+        pytest.param(b"not HTTP\r\n\r\n", (400, None), id="not HTTP"),
+    ],
+)
+async def test_a_head_over_a_limit_is_refused(
+    limited: Stack, sent: bytes, refusal: tuple[int, str]
+) -> None:
+    async with _connection(limited) as (reader, writer):
+        writer.write(sent)
+        assert await _refusal(reader) == refusal
+
+
+async def test_an_endless_header_costs_no_memory(limited: Stack) -> None:
+    process = psutil.Process(limited.webs[0].pid)
+    before = process.memory_info().rss
+    async with _connection(limited) as (reader, writer):
+        writer.write(HEAD + b"a: ")
+        refusing = asyncio.create_task(_refusal(reader))
+        while not refusing.done():
+            writer.write(b"x" * 1024 * 1024)
+            # The connection may be closed at any time.
+            with contextlib.suppress(ConnectionError):
+                await writer.drain()
+            assert process.memory_info().rss - before < 16 * 1024 * 1024
+        assert await refusing == (431, "headers_too_large")
+
+
+async def test_a_client_that_speaks_tls_is_named_in_the_log(limited: Stack) -> None:
+    with pytest.raises(ssl.SSLError, match="WRONG_VERSION_NUMBER"):
+        await asyncio.open_connection(
+            "127.0.0.1", limited.webs[0].port, ssl=ssl.create_default_context()
+        )
+    await until(lambda: "began a TLS handshake" in limited.webs[0].log.read_text())
+
+
+async def test_pages_of_named_origins_may_call_the_api(limited: Stack) -> None:
+    async def ask(method: str, origin: str, **headers: str) -> Mapping[str, str]:
+        url = f"http://127.0.0.1:{limited.webs[0].port}/v1/responses"
+        sent = {"origin": origin} | {name.replace("_", "-"): headers[name] for name in headers}
+        async with limited.session.request(method, url, headers=sent) as answer:
+            assert answer.headers["x-request-id"]
+            statuses[origin, method] = answer.status
+            return answer.headers
+
+    statuses: dict[tuple[str, str], int] = {}
+    wanted = {
+        "access_control_request_method": "POST",
+        "access_control_request_headers": "authorization,x-stainless-lang",
+    }
+    named, other = "https://app.example", "https://other.example"
+    preflight = await ask("OPTIONS", named, **wanted)
+    assert preflight["access-control-allow-origin"] == named
+    assert "authorization" in preflight["access-control-allow-headers"]
+    assert "access-control-allow-credentials" not in preflight
+    called = await ask("POST", named)
+    assert called["access-control-allow-origin"] == named
+    assert {"x-request-id", "openai-processing-ms"} <= set(
+        called["access-control-expose-headers"].split(", ")
+    )
+    for method, headers in (("OPTIONS", wanted), ("POST", {})):
+        assert "access-control-allow-origin" not in await ask(method, other, **headers)
+    assert statuses == {
+        (named, "OPTIONS"): 200,
+        (named, "POST"): 401,
+        (other, "OPTIONS"): 400,
+        (other, "POST"): 401,
+    }
+
+
+async def test_a_body_that_stops_is_refused(limited: Stack) -> None:
+    head = (
+        "POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        f"authorization: Bearer {limited.key}\r\ncontent-length: 1000\r\n\r\n"
+    )
+    async with _connection(limited) as (reader, writer):
+        writer.write(head.encode() + b'{"model":')
+        assert await _refusal(reader) == (408, "request_timeout")
+
+
+async def test_connections_of_strangers_are_limited_and_those_of_clients_go_on(
+    limited: Stack,
+) -> None:
+    request = HEAD + f"authorization: Bearer {limited.key}\r\n\r\n".encode()
+    async with contextlib.AsyncExitStack() as connections:
+        kept, kept_writer = await connections.enter_async_context(_connection(limited))
+        kept_writer.write(request)
+        assert (await kept.readuntil(b"}}")).startswith(b"HTTP/1.1 404 ")
+        for _ in range(80):
+            await connections.enter_async_context(_connection(limited))
+        stranger, _ = await connections.enter_async_context(_connection(limited))
+        assert await _refusal(stranger) == (503, "server_error")
+        kept_writer.write(request)
+        assert (await kept.readuntil(b"}}")).startswith(b"HTTP/1.1 404 ")
+
+
+async def test_guessed_keys_are_slowed_and_known_ones_are_not(limited: Stack) -> None:
+    api = limited.api()
+    assert (await api.call("GET", "/responses/resp_1")).status == 404
+    guesses = [
+        limited.api(key=f"bb-guess{number}").call("GET", "/responses/resp_1")
+        for number in range(60)
+    ]
+    answers = await asyncio.gather(*guesses)
+    statuses = [answer.status for answer in answers]
+    assert set(statuses) == {401, 429}
+    refused = next(answer for answer in answers if answer.status == 429)
+    assert refused.error["code"] == "rate_limit_exceeded"
+    assert int(refused.headers["retry-after"]) >= 1
+    assert (await api.call("GET", "/responses/resp_1")).status == 404
+
+
+_MIB = 1024 * 1024
+_REPEATED = [
+    pytest.param(b"[", b"[],", b"0]", id="empty lists"),
+    pytest.param(
+        b'{"model": "m", "input": "x", "text": {"format": {"type": "json_schema", "name": "x", '
+        b'"schema": {"type": "object", "properties": {"a": {"enum": [',
+        b"{},",
+        b"0]}}}}}}",
+        id="an enum",
+    ),
+    pytest.param(b'{"model": "m", "input": "x", "instructions": "', b"abc", b'"}', id="text"),
+]
+
+
+@pytest.mark.parametrize(("start", "repeated", "end"), _REPEATED)
+async def test_a_body_of_many_values_costs_little_more_than_its_bytes(
+    limited: Stack, start: bytes, repeated: bytes, end: bytes
+) -> None:
+    process = psutil.Process(limited.webs[0].pid)
+    before = process.memory_info().rss
+    body = start + repeated * (60 * _MIB // len(repeated)) + end
+    head = (
+        "POST /v1/responses HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+        f"authorization: Bearer {limited.key}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    async with _connection(limited) as (reader, writer):
+        writer.write(head.encode() + body)
+        assert await _refusal(reader) == (413, "request_too_large")
+    # The pieces that arrive and the whole body; the rest is what an allocator keeps.
+    assert process.memory_info().rss - before < 250 * _MIB
+
+
+async def test_a_large_file_is_no_large_text(limited: Stack) -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64," + "QUJD" * (4 * _MIB)}
+    body = {"model": "m", "input": [{"role": "user", "content": [image]}], "background": True}
+    created = await limited.api().call("POST", "/responses", body)
+    assert created.status == 200, created.raw[:500]

@@ -1,0 +1,27 @@
+"""A command answers at once: it imports only what it needs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cli.settings import ROOT
+
+SLOW = {"aiohttp", "alembic", "celery", "fastapi", "openai", "rich", "sqlalchemy", "structlog"}
+
+
+@pytest.mark.parametrize(
+    ("modules", "unwanted"),
+    [
+        ("cli.main", {*SLOW, "psycopg", "pydantic", "redis"}),
+        ("cli.main, cli.operations.queries, cli.operations.report, cli.settings", SLOW),
+    ],
+    ids=["help", "a command for the database"],
+)
+def test_slow_libraries_are_not_imported(modules: str, unwanted: set[str]) -> None:
+    program = f"import {modules}, json, sys; print(json.dumps(sorted(sys.modules)))"
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert unwanted & set(json.loads(result.stdout)) == set()

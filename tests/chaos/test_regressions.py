@@ -1,6 +1,7 @@
 """Faults that campaigns have shown, each as a test that meets it every time."""
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,19 +68,26 @@ async def test_output_is_kept_until_the_next_attempt_has_output(
 async def test_a_new_stream_needs_no_read_of_its_log(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    """Each new stream waited for a read of its log before its first event, and before its last."""
+    """Each new stream waited for a read of its log before its first event, and before its last.
+
+    A stream that stays silent for two seconds reads its log, so on a busy machine some may.
+    """
     async with private_stack(proxied=True) as running:
         postgres = running.webs[0].proxies.postgres
         postgres.latency(0.1)  # the create takes longer than the subscription
         postgres.count(b"is_rewritten")
         for background in (False, True):
-            model = fake.script([text("a", "b"), finish(), usage(), done()])
-            async with running.api().post_stream(model, background=background) as stream:
-                await stream.to_end()
-        assert list(postgres.counts.values()) == [0]
+            total_reads = [*postgres.counts.values()]
+            for _ in range(3):
+                model = fake.script([text("a", "b"), finish(), usage(), done()])
+                async with running.api().post_stream(model, background=background) as stream:
+                    await stream.to_end()
+                total_reads += postgres.counts.values()
+            assert any(before == after for before, after in pairwise(total_reads)), total_reads
         postgres.latency(0)
+        [reads] = postgres.counts.values()
         await running.api().replay(stream.response_id)
-        assert list(postgres.counts.values()) == [1]
+        assert list(postgres.counts.values()) == [reads + 1]
 
 
 async def test_a_resumed_worker_calls_no_upstream_for_a_response_that_it_has_lost(

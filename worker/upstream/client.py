@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import httpx2
@@ -35,6 +35,7 @@ from worker.upstream.failures import (
     unintelligible,
     unreachable,
 )
+from worker.upstream.open_response import OpenResponse
 from worker.upstream.request_sender import MaySend, RequestSender
 from worker.upstream.responses_events import parse_event
 from worker.upstream.sse import SseSplitter
@@ -133,13 +134,14 @@ class UpstreamCall:
         with self._translated_errors(turn_end), idle_timeout.extend():
             response = await self._sender.send(self._body, self._traceparent)
             try:
-                async with aclosing(_raw_reads(response)) as reads:
-                    yield reads
+                _require_uncompressed(response)
+                async with aclosing(response.reads):
+                    yield response.reads
             finally:
                 if self._splitter.done:
                     self._sender.close_soon(response)
                 else:
-                    await response.aclose()
+                    await response.close()
 
     @contextmanager
     def _translated_errors(self, turn_end: float) -> Iterator[None]:
@@ -210,17 +212,12 @@ class UpstreamCall:
         return events, None
 
 
-def _raw_reads(response: httpx2.Response) -> AsyncGenerator[bytes]:
-    """The bytes of the body as the transport reads them. Raises UpstreamFailed for a compressed
-    one."""
+def _require_uncompressed(response: OpenResponse) -> None:
     if not is_uncompressed(response.headers):
         raise UpstreamFailed(
             "The upstream sent a compressed stream although none was asked for.",
             reason="upstream_garbage",
         )
-    # Not `aiter_raw`: there is nothing to decode or count, and each layer costs time for each
-    # token. `__aiter__` of a transport's stream is a generator.
-    return cast("AsyncGenerator[bytes]", aiter(cast("httpx2.AsyncByteStream", response.stream)))
 
 
 class Upstream:

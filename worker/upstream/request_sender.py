@@ -3,9 +3,9 @@
 The SDK builds address, headers and options of each request anew, and its HTTP client handles
 redirects, cookies and authentication of which we use none. That takes three times as long as
 sending. So the SDK makes one request, which is not sent, and all requests are that one with another
-body. They are sent by the transport of the SDK's HTTP client, which has the connections and the
-proxies. A first try that fails is handed to the SDK as its own: it decides whether to try again,
-waits, counts, and raises its errors (docs/adr/0026).
+body. They are sent by the aiohttp session of the SDK's HTTP client, which has the connections. A
+first try that fails is handed to the SDK as its own: it decides whether to try again, waits,
+counts, and raises its errors (docs/adr/0026).
 """
 
 import asyncio
@@ -14,19 +14,22 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import aiohttp
 import httpx2
 import orjson
 from openai import AsyncAPIResponse, AsyncOpenAI
+from openai._vendor.httpx_aiohttp.transport import (
+    AiohttpResponseStream,
+    AiohttpTransport,
+    map_aiohttp_exceptions,
+)
 from prometheus_client import Counter
 
 from models.side_tasks import cancel_all
 from worker.upstream.failures import sanitise_error
-
-if TYPE_CHECKING:
-    from openai._vendor.httpx_aiohttp import AiohttpTransport
+from worker.upstream.open_response import OpenResponse
 
 _END_WAIT = 0.1
 """Seconds, at least, that an upstream has to end a body of which all has been read."""
@@ -62,14 +65,14 @@ class RequestSender:
         self._native = native
         self._prepared: _PreparedRequest | None = None
         self._preparing = asyncio.Lock()
-        self._read_responses: list[httpx2.Response] = []
-        self._older_read_responses: list[httpx2.Response] = []
+        self._read_responses: list[OpenResponse] = []
+        self._older_read_responses: list[OpenResponse] = []
         self._closing: asyncio.Task[None] | None = None
 
-    async def send(self, body: dict[str, Any], traceparent: str | None = None) -> httpx2.Response:
+    async def send(self, body: dict[str, Any], traceparent: str | None = None) -> OpenResponse:
         """A successful response whose body was not read; the caller closes it.
 
-        `traceparent`: a header that is added. Raises the SDK's errors, and what the transport
+        `traceparent`: a header that is added. Raises the SDK's errors, and what its transport
         raises for a response that is no HTTP.
         """
         prepared = self._prepared or await self._prepare(body["model"])
@@ -77,11 +80,15 @@ class RequestSender:
             response = await prepared.send(body, traceparent)
         except _RETRYABLE as error:
             return await self._continue(prepared.transport, error, body, traceparent)
-        if response.is_success:
-            return response
-        return await self._continue(prepared.transport, response, body, traceparent)
+        if 200 <= response.status < 300:
+            return OpenResponse.of_aiohttp(response)
+        first_try = prepared.as_sdk_response(response)
+        try:
+            return await self._continue(prepared.transport, first_try, body, traceparent)
+        finally:
+            await first_try.aclose()
 
-    def close_soon(self, response: httpx2.Response) -> None:
+    def close_soon(self, response: OpenResponse) -> None:
         """Closes a response whose body was read up to the upstream's `[DONE]`.
 
         The end of the body often comes a moment later. Closed before, its connection could not be
@@ -97,7 +104,7 @@ class RequestSender:
             older = self._older_read_responses
             self._older_read_responses, self._read_responses = self._read_responses, []
             for response in older:
-                await response.aclose()
+                await response.close()
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -112,8 +119,9 @@ class RequestSender:
                 recorder = _Recorder()
                 await self._request(self._client_over(recorder), {"model": model})
                 transport = self._http._transport_for_url(recorder.request.url)  # noqa: SLF001 - the only way to the proxy of an address
-                _hold_on_new_connections(transport, self._may_send)
-                self._prepared = _PreparedRequest.of(recorder.request, transport)
+                assert isinstance(transport, AiohttpTransport)
+                session = _hold_on_new_connections(transport, self._may_send)
+                self._prepared = _PreparedRequest.of(recorder.request, transport, session)
             return self._prepared
 
     async def _continue(
@@ -122,14 +130,10 @@ class RequestSender:
         first_try: httpx2.Response | Exception,
         body: dict[str, Any],
         traceparent: str | None,
-    ) -> httpx2.Response:
+    ) -> OpenResponse:
         """What the SDK makes of a first try that failed."""
         client = self._client_over(_AfterFirstTry(first_try, transport, self._on_retry))
-        try:
-            return await self._request(client, body, traceparent)
-        finally:
-            if isinstance(first_try, httpx2.Response):
-                await first_try.aclose()
+        return OpenResponse.of_sdk(await self._request(client, body, traceparent))
 
     async def _on_retry(self) -> None:
         await self._may_send()
@@ -176,37 +180,70 @@ class RequestSender:
 class _PreparedRequest:
     """The request of an upstream, without its body."""
 
-    url: httpx2.URL
-    headers: httpx2.Headers
-    """In the order in which the SDK sends them; `content-length` is replaced."""
-    extensions: dict[str, Any]
-    """The timeouts."""
-    transport: httpx2.AsyncBaseTransport
+    transport: AiohttpTransport
+    session: aiohttp.ClientSession
+    """The transport's."""
+    url: str
+    headers: dict[str, str]
+    """Lower case, in the order in which the SDK sends them; `content-length` is replaced."""
+    timeout: aiohttp.ClientTimeout
+    proxy: str | None
+    proxy_auth: aiohttp.BasicAuth | None
+    proxy_headers: dict[str, str] | None
 
     @classmethod
     def of(
-        cls, request: httpx2.Request, transport: httpx2.AsyncBaseTransport
+        cls, request: httpx2.Request, transport: AiohttpTransport, session: aiohttp.ClientSession
     ) -> "_PreparedRequest":
-        """The request that is like this one. The transport is that of its address."""
-        return cls(request.url, request.headers, request.extensions, transport)
+        """The request that is like this one. `transport`: that of its address."""
+        timeouts, proxy = request.extensions["timeout"], transport.proxy
+        auth = None if proxy is None else proxy.auth
+        return cls(
+            transport=transport,
+            session=session,
+            url=str(request.url),
+            headers=dict(request.headers),
+            timeout=aiohttp.ClientTimeout(
+                sock_connect=timeouts["connect"],
+                sock_read=timeouts["read"],
+                connect=timeouts["pool"],
+            ),
+            proxy=None if proxy is None else str(proxy.url),
+            proxy_auth=auth and aiohttp.BasicAuth(*auth),
+            proxy_headers=None if proxy is None else dict(proxy.headers),
+        )
 
-    async def send(self, body: dict[str, Any], traceparent: str | None) -> httpx2.Response:
+    async def send(self, body: dict[str, Any], traceparent: str | None) -> aiohttp.ClientResponse:
         """The response to a request with this body. Raises what the transport raises."""
         content = _encode(body)
-        headers = httpx2.Headers(self.headers)
-        headers["content-length"] = str(len(content))
+        headers = {**self.headers, "content-length": str(len(content))}
         if traceparent is not None:
             headers[_TRACEPARENT] = traceparent
-        # As a stream, `Request` does not work out headers that are known already.
-        request = httpx2.Request(
-            "POST",
-            self.url,
-            headers=headers,
-            stream=httpx2.ByteStream(content),
-            extensions=self.extensions,
+        # As the transport sends it. httpx2's objects on the way there and back take as long as
+        # aiohttp does.
+        with map_aiohttp_exceptions():
+            return await self.session.request(
+                "POST",
+                self.url,
+                headers=headers,
+                data=content,
+                allow_redirects=False,
+                auto_decompress=False,
+                compress=False,
+                timeout=self.timeout,
+                proxy=self.proxy,
+                proxy_auth=self.proxy_auth,
+                proxy_headers=self.proxy_headers,
+            )
+
+    def as_sdk_response(self, response: aiohttp.ClientResponse) -> httpx2.Response:
+        """The response as the transport gives it to the SDK."""
+        return httpx2.Response(
+            response.status,
+            headers=response.raw_headers,
+            stream=AiohttpResponseStream(response),
+            extensions={"reason_phrase": (response.reason or "").encode()},
         )
-        request.read()
-        return await self.transport.handle_async_request(request)
 
 
 class _Recorder(httpx2.AsyncBaseTransport):
@@ -244,8 +281,11 @@ class _AfterFirstTry(httpx2.AsyncBaseTransport):
         return first_try
 
 
-def _hold_on_new_connections(transport: httpx2.AsyncBaseTransport, may_send: MaySend) -> None:
-    """Awaits `may_send` when a connection is open, before a request is sent over it."""
+def _hold_on_new_connections(
+    transport: AiohttpTransport, may_send: MaySend
+) -> aiohttp.ClientSession:
+    """The transport's session. It awaits `may_send` when a connection is open, before a request is
+    sent over it."""
 
     async def on_connected(*_: object) -> None:
         await may_send()
@@ -253,10 +293,10 @@ def _hold_on_new_connections(transport: httpx2.AsyncBaseTransport, may_send: May
     trace = aiohttp.TraceConfig()
     trace.on_connection_create_end.append(on_connected)
     trace.freeze()
-    of_aiohttp = cast("AiohttpTransport", transport)
-    session = of_aiohttp.get_client()
+    session = transport.get_client()
     session.trace_configs.append(trace)
-    of_aiohttp.client = session
+    transport.client = session
+    return session
 
 
 def _encode(body: dict[str, Any]) -> bytes:

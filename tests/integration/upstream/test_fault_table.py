@@ -440,13 +440,6 @@ BROKEN_STREAMS = [
     ),
     _broken("a header line without end", NO_HTTP, endless(b"x" * 65536, b"HTTP/1.1 200 OK\r\nx: ")),
     _broken(
-        "a reason that is no text",
-        NO_HTTP,
-        raw_bytes(
-            head(SSE, f"content-length: {len(WHOLE_STREAM)}", status="200 \xff\xfe") + WHOLE_STREAM
-        ),
-    ),
-    _broken(
         "a web page",
         ENDED_EARLY,
         status(200, b"<html>\n<p>hello</p>\n</html>\n", {"content-type": "text/html"}),
@@ -982,6 +975,15 @@ FRAMING = [
     ),
     UnusualStream("no space after data", [raw(WHOLE_STREAM.replace(b"data: ", b"data:"))]),
     UnusualStream("a byte order mark", [raw(b"\xef\xbb\xbf" + WHOLE_STREAM)]),
+    UnusualStream(
+        "a reason that is no text",
+        [
+            raw_bytes(
+                head(SSE, f"content-length: {len(WHOLE_STREAM)}", status="200 \xff\xfe")
+                + WHOLE_STREAM
+            )
+        ],
+    ),
     UnusualStream("other fields", [raw(b"id: 1\nevent: x\nretry: 1\n" + WHOLE_STREAM)]),
     UnusualStream(
         "another content type", [status(200, WHOLE_STREAM, {"content-type": "text/plain"})]

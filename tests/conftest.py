@@ -3,6 +3,7 @@
 import gc
 import os
 import secrets
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -11,6 +12,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from tests.support.abuse import AttackedStack, attacked_stack
 from tests.support.api import Api
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.mcp_servers import McpServers
@@ -142,6 +144,21 @@ async def tool_stack(
         tmp_path_factory.mktemp("tools"), database_server, suite_settings, fake, settings=settings
     ) as one:
         yield one
+
+
+@pytest.fixture(scope="session")
+async def attacked(
+    tmp_path_factory: pytest.TempPathFactory,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
+    fake: FakeUpstream,
+) -> AsyncIterator[AttackedStack]:
+    """Shared as well: one web process and one worker with the memory of Compose's, for attacks."""
+    if sys.platform != "linux":
+        pytest.skip("only Linux counts the peak of a process's memory so that it can be limited")
+    folder = tmp_path_factory.mktemp("attacked")
+    async with attacked_stack(folder, database_server, suite_settings, fake) as running:
+        yield running
 
 
 @pytest.fixture

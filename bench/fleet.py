@@ -36,6 +36,7 @@ from cli.embedded.valkey import Valkey
 from models import keys, logs
 from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
+from models.db.queries.api_keys import ApiKey
 from models.ids import response_id
 from web.http.body import JsonBody
 from web.state import AppState
@@ -55,7 +56,7 @@ class Fleet:
 
     webs: list[AppState]
     workers: list[FleetWorker]
-    project: UUID
+    key: ApiKey
     database: psycopg.AsyncConnection[Any]
     pids: dict[str, int]
 
@@ -106,7 +107,7 @@ async def _fleet(folder: Path, webs: int, workers: int, streams: int) -> AsyncIt
             upstream=UpstreamSettings(base_url="http://127.0.0.1:1/v1"),
         )
         pids = {"Postgres": postgres.pid, "Redis": valkey.pid, "simulation": os.getpid()}
-        fleet = Fleet([], [], row[0], database, pids)
+        fleet = Fleet([], [], ApiKey(UUID(int=0), row[0], "default", "", b""), database, pids)
         stack.push_async_callback(_stop, fleet)
         await _start(fleet, settings, webs, workers, streams)
         yield fleet
@@ -183,7 +184,7 @@ class Clients:
         """Creates a response, and follows or polls it until it ends."""
         web = random.choice(self._fleet.webs)
         started = time.perf_counter()
-        accepted = await web.create_response.create(self._fleet.project, self._body, {})
+        accepted = await web.create_response.create(self._fleet.key, self._body, {})
         self.traffic.create_seconds.append(time.perf_counter() - started)
         # Another web process serves the next request of the client.
         web = random.choice(self._fleet.webs)
@@ -197,7 +198,9 @@ class Clients:
     async def _poll(self, web: AppState, public_id: str) -> None:
         while True:
             await asyncio.sleep(self._mix.poll_interval)
-            shown = orjson.loads(await web.response_store.show(self._fleet.project, public_id))
+            shown = orjson.loads(
+                await web.response_store.show(self._fleet.key.project_id, public_id)
+            )
             if shown["status"] not in ("queued", "in_progress"):
                 assert shown["status"] == "completed", shown["error"]
                 return

@@ -5,6 +5,7 @@ Exception
 │   ├── InvalidRequest         400
 │   ├── Unauthenticated        401
 │   │   └── IncorrectApiKey
+│   ├── MissingScope           403
 │   ├── NotFound               404
 │   ├── MethodNotAllowed       405
 │   ├── RequestTimeout         408
@@ -84,6 +85,21 @@ class IncorrectApiKey(Unauthenticated):
 
     def __init__(self) -> None:
         super().__init__("Incorrect API key provided.")
+
+
+class MissingScope(ApiError):
+    """The key is valid, but may not do this."""
+
+    status = 403
+    type = "invalid_request_error"
+
+    def __init__(self, scope: str) -> None:
+        """`scope`: the one that the key would need."""
+        super().__init__(
+            "You have insufficient permissions for this operation. "
+            f"Missing scopes: {scope}. Use a key that has the necessary scopes.",
+            code="missing_scope",
+        )
 
 
 class TooManyUnknownKeys(ApiError):

@@ -19,7 +19,7 @@ from models.tracing.tracer import open_tracer
 from web import gauges, openapi
 from web.counters import OTHER_ROUTES, count_http_response, observe_request
 from web.http import direct, errors
-from web.http.auth import Project
+from web.http.auth import AnyKey
 from web.http.cross_origin import CrossOrigin
 from web.http.headers import DirectRequest
 from web.http.protocol import Connections
@@ -152,7 +152,7 @@ def _routes() -> Iterator[BaseRoute]:
         yield from module.router.routes
 
 
-async def _unmatched_path(request: Request, _project: Project) -> Response:
+async def _unmatched_path(request: Request, _key: AnyKey) -> Response:
     """404 or 405 for a path under /v1 without a matching route; 401 without an API key."""
     allowed: set[str] = set()
     for route in _routes():

@@ -103,6 +103,7 @@ class AppState:
         await pool.open(wait=True)
         await asyncio.to_thread(lease.register)
         state = cls._build(settings, host, lease, pool)
+        lease.access_revision.watch(state.keys.forget)
         state.side_tasks.start(lease.tick(), "tick")
         state.side_tasks.start(state.job_queue.run(), "job-queue")
         state.side_tasks.start(state.unclear_creates.run(), "unclear-creates")

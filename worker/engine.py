@@ -27,6 +27,7 @@ from models.ownership.claims import Ownership
 from models.ownership.lease import Lease
 from models.ownership.takeover import Claim
 from models.ownership.timeline import attempts_on_timeline
+from models.project_policies import ProjectPolicies
 from models.redis.answer_cache import AnswerCache
 from models.redis.channels import BACKGROUND
 from models.redis.client import redis_client
@@ -176,6 +177,7 @@ class Engine:
             sealer=Sealer(settings.sealing_keys),
             token_counter=RequestTokenCounter(),
             cache=connections.cache,
+            policies=ProjectPolicies(pool, self._lease.access_revision),
             tracer=open_tracer(settings, self._lease.kind),
             exit_process=self._lease.exit_process,
         )

@@ -29,6 +29,7 @@ from models.db.queries import create, leases, run
 from models.db.queries.leases import OwnedResponse
 from models.db.queries.run import StoredLog
 from models.ids import new_uuid
+from models.ownership.access_revision import AccessRevision
 from models.ownership.clock import DatabaseClock
 from models.ownership.creates import CreateOutcomes, void_values
 from models.ownership.tie import Tie
@@ -68,6 +69,7 @@ class Lease:
         self.creates = CreateOutcomes()
         """The creates of a web process whose outcome is not known."""
         self.clock = DatabaseClock()
+        self.access_revision = AccessRevision()
         self._settings = settings
         self._lease = settings.lease
         self._on_renewed = on_renewed
@@ -226,6 +228,7 @@ class Lease:
         self._renewed_at = sent
         self.clock.set(renewed[0].now)
         self.creates.renewed(renewed[0].now)
+        self.access_revision.set(renewed[0].access_revision)
         if renewed[0].draining and not self._draining:
             self._draining = True
             logger.info("drain_requested", worker=str(self.id))

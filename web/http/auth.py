@@ -1,6 +1,7 @@
-"""Authentication: `Authorization: Bearer <key>` becomes a project.
+"""Authentication: `Authorization: Bearer <key>` becomes a key with its project.
 
-A dependency of every route under /v1.
+A dependency of every route under /v1. Each route decides which scope it needs by the dependency
+that it has (docs/adr/0042-projects-have-a-policy.md).
 """
 
 import asyncio
@@ -14,14 +15,16 @@ from starlette.requests import HTTPConnection
 
 from models.db.database import Pool, execute, fetch_idempotent
 from models.db.queries.api_keys import FIND_API_KEY, TOUCH_API_KEY, ApiKey
-from models.errors import IncorrectApiKey, Unauthenticated
+from models.errors import IncorrectApiKey, MissingScope, Unauthenticated
 from models.keys import CACHE_SECONDS, hash_key
+from models.projects.scopes import Scope
 from web.http.guesses import KeyGuesses
 from web.http.request_record import request_record
 
 _LAST_USED_INTERVAL = 60.0
 """Seconds between two updates of a key's `last_used_at`."""
 _MAX_CACHED_KEYS = 10_000
+_READING_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
 class Keys:
@@ -30,14 +33,11 @@ class Keys:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._cached: dict[bytes, tuple[ApiKey, float]] = {}
+        """Keys, and until when each is valid without another look-up."""
         self._lookups: dict[bytes, asyncio.Task[ApiKey | None]] = {}
         """Those that run now. Requests of one moment with the same key share one."""
         self._last_used_written: dict[UUID, float] = {}
         self._guesses = KeyGuesses()
-
-    async def require_project(self, key: str, address: str = "") -> UUID:
-        """The project of this key. Raises as `require` does."""
-        return (await self.require(key, address)).project_id
 
     async def require(self, key: str, address: str = "") -> ApiKey:
         """What is stored of this key. `address`: the client's. Raises IncorrectApiKey for a string
@@ -70,21 +70,42 @@ class Keys:
         """The look-up of this key: the one that runs now, or a new one."""
         lookup = self._lookups.get(hashed)
         if lookup is None:
-            lookup = self._lookups[hashed] = asyncio.create_task(self._look_up(hashed))
-            lookup.add_done_callback(lambda _: self._lookups.pop(hashed))
+            lookup = asyncio.create_task(self._look_up(hashed, self._lookups))
+            self._lookups[hashed] = lookup
         return lookup
 
-    async def _look_up(self, hashed: bytes) -> ApiKey | None:
+    def forget(self) -> None:
+        """Looks each key up again before its next use: a key or a project was changed. A look-up
+        that runs now may be older."""
+        self._lookups = {}
+        # They stay: a key that was valid before is not slowed like an unknown one.
+        self._cached = {hashed: (key, 0.0) for hashed, (key, _) in self._cached.items()}
+
+    async def _look_up(
+        self, hashed: bytes, lookups: dict[bytes, asyncio.Task[ApiKey | None]]
+    ) -> ApiKey | None:
+        """`lookups`: those of this moment, among which it is; others after `forget`."""
+        try:
+            return await self._read(hashed, lookups)
+        finally:
+            lookups.pop(hashed, None)
+
+    async def _read(
+        self, hashed: bytes, lookups: dict[bytes, asyncio.Task[ApiKey | None]]
+    ) -> ApiKey | None:
         now = time.monotonic()
         rows = await fetch_idempotent(self._pool, FIND_API_KEY, {"hash": hashed})
         if not rows or not hmac.compare_digest(rows[0].hash, hashed):
             self._cached.pop(hashed, None)
             return None
+        key = rows[0]
         if len(self._cached) > _MAX_CACHED_KEYS:
             self._cached.clear()
-        self._cached[hashed] = (rows[0], now + CACHE_SECONDS)
-        await self._record_use(rows[0].id, now)
-        return rows[0]
+        if lookups is self._lookups:
+            seconds = CACHE_SECONDS if key.seconds_left is None else key.seconds_left
+            self._cached[hashed] = (key, now + min(CACHE_SECONDS, seconds))
+        await self._record_use(key.id, now)
+        return key
 
     async def _record_use(self, key_id: UUID, now: float) -> None:
         if now - self._last_used_written.get(key_id, -_LAST_USED_INTERVAL) >= _LAST_USED_INTERVAL:
@@ -114,8 +135,8 @@ def read_api_key(connection: HTTPConnection) -> str:
     return key.strip()
 
 
-async def authenticate(connection: HTTPConnection) -> UUID:
-    """The project of the request's key. Reads only headers. Raises Unauthenticated and
+async def authenticate(connection: HTTPConnection) -> ApiKey:
+    """The request's key, whatever its scopes. Reads only headers. Raises Unauthenticated and
     TooManyUnknownKeys."""
     keys: Keys = connection.app.state.keys
     address = connection.client.host if connection.client else ""
@@ -125,8 +146,30 @@ async def authenticate(connection: HTTPConnection) -> UUID:
         trust_connection()
     record = request_record(connection)
     record.project, record.key_prefix = key.project, key.prefix
-    return key.project_id
+    return key
 
 
-Project = Annotated[UUID, Depends(authenticate)]
+async def authorize(connection: HTTPConnection) -> ApiKey:
+    """The request's key, which may use its project: all of it with the scope `responses`, with
+    `read` what changes nothing. Raises MissingScope, and what `authenticate` raises."""
+    key = await authenticate(connection)
+    require_scope(key, reads=connection.scope.get("method") in _READING_METHODS)
+    return key
+
+
+def require_scope(key: ApiKey, *, reads: bool) -> None:
+    """`reads`: the request changes nothing. Raises MissingScope."""
+    if Scope.RESPONSES not in key.scopes and not (reads and Scope.READ in key.scopes):
+        raise MissingScope(Scope.READ if reads else Scope.RESPONSES)
+
+
+async def _authorized_project(connection: HTTPConnection) -> UUID:
+    return (await authorize(connection)).project_id
+
+
+AnyKey = Annotated[ApiKey, Depends(authenticate)]
+"""The request's key, whatever its scopes."""
+Key = Annotated[ApiKey, Depends(authorize)]
+"""The request's key, with the policy of its project."""
+Project = Annotated[UUID, Depends(_authorized_project)]
 """The project of the request's key."""

@@ -8,13 +8,13 @@ exactly one of theirs (docs/adr/0029-hot-routes-are-called-directly.md).
 
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
-from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from models.db.queries.api_keys import ApiKey
 from web.http import errors
-from web.http.auth import authenticate
+from web.http.auth import authorize
 
 
 class DirectRoute(NamedTuple):
@@ -22,13 +22,13 @@ class DirectRoute(NamedTuple):
 
     template: str
     """Its path as it is registered, with the names of its parameters."""
-    call: Callable[[Request, UUID], Awaitable[Response]]
-    """Its function, called with the request and the project of its key."""
+    call: Callable[[Request, ApiKey], Awaitable[Response]]
+    """Its function, called with the request and its key."""
 
 
 async def respond(route: DirectRoute, request: Request) -> Response:
     """The response of a route, or that of the error it raises, as FastAPI would give it."""
     try:
-        return await route.call(request, await authenticate(request))
+        return await route.call(request, await authorize(request))
     except Exception as error:  # noqa: BLE001  (every error becomes a response)
         return await errors.response_to(request, error)

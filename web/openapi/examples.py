@@ -8,6 +8,7 @@ from models.errors import (
     IncorrectApiKey,
     InternalError,
     InvalidRequest,
+    MissingScope,
     NotFound,
     RequestTooLarge,
     RunFailed,
@@ -137,6 +138,7 @@ ERRORS: dict[int, ApiError] = {
         "Missing required parameter: 'model'.", param="model", code="missing_required_parameter"
     ),
     401: IncorrectApiKey(),
+    403: MissingScope("responses"),
     404: NotFound(f"Response with id '{RESPONSE_ID}' not found."),
     413: RequestTooLarge("67108864 bytes"),
     415: UnsupportedMediaType(

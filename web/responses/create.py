@@ -12,6 +12,7 @@ from uuid import UUID
 
 import orjson
 
+from models.db.queries.api_keys import ApiKey
 from models.db.queries.create import NewRow
 from models.ended_line import EndedLine
 from models.ids import new_uuid
@@ -71,10 +72,16 @@ class _Options:
 class _RequestContext:
     """What belongs to a create besides its body."""
 
+    key: ApiKey
     waiter: UUID
     traceparent: str | None
     idempotency_key: IdempotencyKey | None
     options: _Options
+
+    @property
+    def project(self) -> UUID:
+        """The project of the request's key."""
+        return self.key.project_id
 
     @property
     def is_from_sdk(self) -> bool:
@@ -104,7 +111,7 @@ class CreateResponse:
 
     async def create(
         self,
-        project: UUID,
+        key: ApiKey,
         body: JsonBody,
         headers: Mapping[str, str],
         *,
@@ -116,17 +123,18 @@ class CreateResponse:
         """Checks the request, stores the response and enqueues it; a repeated request gets the
         first one's response.
 
-        `unstored_ids`: responses with `store: false` that this client may continue all the same.
-        `generate`: False for a warm-up, which ends without output (docs/websocket.md). With the
-        purpose COUNT a worker only counts the input tokens. `request_id` is stored. Raises
-        InvalidRequest or NotFound with nothing stored, or Unavailable with nothing that will run.
+        `key`: that of the request. `unstored_ids`: responses with `store: false` that this client
+        may continue all the same. `generate`: False for a warm-up, which ends without output
+        (docs/websocket.md). With the purpose COUNT a worker only counts the input tokens.
+        `request_id` is stored. Raises InvalidRequest or NotFound with nothing stored, or
+        Unavailable with nothing that will run.
         """
         options = _Options(unstored_ids, generate, purpose, request_id)
         async with self._slots:
-            return await self._create(project, body, headers, options)
+            return await self._create(key, body, headers, options)
 
     async def _create(
-        self, project: UUID, body: JsonBody, headers: Mapping[str, str], options: _Options
+        self, key: ApiKey, body: JsonBody, headers: Mapping[str, str], options: _Options
     ) -> AcceptedResponse:
         is_count = options.purpose is Purpose.COUNT
         request = await self._prepare_request.parse(
@@ -137,12 +145,12 @@ class CreateResponse:
             headers, {"counted": hashable_body} if is_count else hashable_body
         )
         traceparent = well_formed_traceparent(headers.get("traceparent"))
-        context = _RequestContext(new_uuid(), traceparent, idempotency_key, options)
+        context = _RequestContext(key, new_uuid(), traceparent, idempotency_key, options)
         accepted = None
         while accepted is None:
-            accepted = await self._join_earlier(
-                project, request, context
-            ) or await self._insert_new(project, request, context)
+            accepted = await self._join_earlier(request, context) or await self._insert_new(
+                request, context
+            )
         return accepted
 
     def _hashable_body(self, body: Any, request: CreateRequest) -> Any:
@@ -160,7 +168,7 @@ class CreateResponse:
         }
 
     async def _join_earlier(
-        self, project: UUID, request: CreateRequest, context: _RequestContext
+        self, request: CreateRequest, context: _RequestContext
     ) -> AcceptedResponse | None:
         """The response that this request made before, if it was sent before.
 
@@ -170,7 +178,7 @@ class CreateResponse:
         if context.idempotency_key is None:
             return None
         earlier_id = await self._join_response.join(
-            project, context.idempotency_key, context.waiter
+            context.project, context.idempotency_key, context.waiter
         )
         if earlier_id is None:
             return None
@@ -185,14 +193,14 @@ class CreateResponse:
         )
 
     async def _insert_new(
-        self, project: UUID, request: CreateRequest, context: _RequestContext
+        self, request: CreateRequest, context: _RequestContext
     ) -> AcceptedResponse | None:
         """Checks the request against what it continues, and stores it.
 
         None: its conversation was changed meanwhile, or its idempotency key is held.
         """
         prepared = await self._prepare_request.prepare(
-            project,
+            context.project,
             request,
             context.options.unstored_ids,
             generate=context.options.generate,
@@ -211,7 +219,7 @@ class CreateResponse:
             else:
                 self._start(new.row, precomputed)
 
-        new = self._new_response(project, context, prepared, on_stored)
+        new = self._new_response(context, prepared, on_stored)
         if await self._insert_response.insert(new) is None:
             return None
         return AcceptedResponse(
@@ -227,7 +235,6 @@ class CreateResponse:
 
     def _new_response(
         self,
-        project: UUID,
         context: _RequestContext,
         prepared: PreparedRequest,
         on_stored: Callable[[], None],
@@ -237,7 +244,7 @@ class CreateResponse:
         sealed = self._seal(opening.id, request, is_run=precomputed is None)
         row = NewRow(
             id=opening.id,
-            project=project,
+            project=context.project,
             background=request.background,
             store=request.store,
             model=request.model,

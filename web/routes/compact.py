@@ -10,7 +10,7 @@ from models.db.queries.read import ResponseRow
 from models.ids import response_id
 from models.wire.checks.faults import missing
 from models.wire.compaction import CompactedHistory
-from web.http.auth import Project
+from web.http.auth import Key
 from web.http.body import JsonBody, read_json
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
@@ -35,18 +35,18 @@ _TRIGGER = {"type": "compaction_trigger"}
 
 
 @router.post("/compact")
-async def compact(request: Request, project: Project) -> Response:
+async def compact(request: Request, key: Key) -> Response:
     """Compacts a history: the newest messages of users, and one item for everything else."""
     state = app_state(request)
     body = await read_json(request, state.body_limits)
     record = request_record(request)
     create_body = JsonBody(to_create_body(body.value), body.size)
     accepted = await state.create_response.create(
-        project, create_body, request.headers, request_id=record.id
+        key, create_body, request.headers, request_id=record.id
     )
     record.note_response(accepted.id)
     row = await wait_for_completion(state, accepted, request, "The history could not be compacted.")
-    return json_response(await _compaction_object(state, project, row))
+    return json_response(await _compaction_object(state, key.project_id, row))
 
 
 def to_create_body(body: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from models.wire.checks.basic import String
 from models.wire.checks.faults import missing
 from models.wire.counting import COUNTED_BY
 from models.wire.purpose import Purpose
-from web.http.auth import Project
+from web.http.auth import Key
 from web.http.body import JsonBody, read_json
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
@@ -44,7 +44,7 @@ _NOT_COUNTED = "The tokens could not be counted."
 
 
 @router.post("/input_tokens")
-async def input_tokens(request: Request, project: Project) -> Response:
+async def input_tokens(request: Request, key: Key) -> Response:
     """Counts the input tokens; `x-backburner-token-count` names the source of the number."""
     state = app_state(request)
     body = await read_json(request, state.body_limits)
@@ -55,7 +55,7 @@ async def input_tokens(request: Request, project: Project) -> Response:
         create_body["model"] = _DEFAULT_MODEL
     record = request_record(request)
     accepted = await state.create_response.create(
-        project,
+        key,
         JsonBody(create_body, body.size),
         request.headers,
         purpose=Purpose.COUNT,

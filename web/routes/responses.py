@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from models import ids
 from models.errors import ApiError, InvalidRequest
-from web.http.auth import Project
+from web.http.auth import Key, Project
 from web.http.body import read_json
 from web.http.direct import DirectRoute
 from web.http.json_responses import json_response
@@ -45,17 +45,15 @@ def direct_route(method: str, path: str) -> DirectRoute | None:
 
 
 @router.post("")
-async def create(request: Request, project: Project) -> Response:
+async def create(request: Request, key: Key) -> Response:
     """Creates a response: background or foreground, as JSON or as a stream."""
     state = app_state(request)
     body = await read_json(request, state.body_limits)
     record = request_record(request)
-    accepted = await state.create_response.create(
-        project, body, request.headers, request_id=record.id
-    )
+    accepted = await state.create_response.create(key, body, request.headers, request_id=record.id)
     record.note_response(accepted.id)
     try:
-        response = await _build_response(state, accepted, project, request)
+        response = await _build_response(state, accepted, key.project_id, request)
     except ApiError as error:
         state.record_answer(accepted)
         error.headers |= _cache_header(accepted)
@@ -69,9 +67,9 @@ _DIRECT_CREATE = DirectRoute(router.prefix, create)
 
 
 @router.get("/{response_id}")
-async def retrieve(response_id: str, request: Request, project: Project) -> Response:
+async def retrieve(response_id: str, request: Request, key: Key) -> Response:
     """The response, or with `stream=true` its events above `starting_after`."""
-    state = app_state(request)
+    state, project = app_state(request), key.project_id
     stream = boolean(request, "stream", default=False)
     obfuscated = boolean(request, "include_obfuscation", default=False)
     after = integer(request, "starting_after", **EVENT_NUMBERS)

@@ -8,7 +8,7 @@ from starlette.websockets import WebSocket
 
 from models.db.database import DATABASE_UNAVAILABLE
 from models.errors import ApiError, ServerStopping, Unavailable
-from web.http.auth import authenticate, read_api_key
+from web.http.auth import authenticate, read_api_key, require_scope
 from web.http.errors import as_api_error, error_response, unknown_url
 from web.state import app_state
 from web.websocket.session import SocketSession
@@ -21,7 +21,7 @@ async def responses(socket: WebSocket) -> None:
     """Creates as frames in, events as frames out."""
     state = app_state(socket)
     try:
-        await authenticate(socket)
+        require_scope(await authenticate(socket), reads=False)
         if state.stopping:
             raise ServerStopping
         if state.open_sockets >= state.settings.web.sockets:

@@ -17,6 +17,7 @@ import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
 from models.db.database import DATABASE_UNAVAILABLE, fetch_idempotent
+from models.db.queries.api_keys import ApiKey
 from models.db.queries.retention import EXTEND_UNSTORED
 from models.errors import (
     ApiError,
@@ -27,6 +28,7 @@ from models.errors import (
 )
 from models.ids import response_id
 from models.wire.events import iter_frames
+from web.http.auth import require_scope
 from web.http.body import JsonBody, run_sized
 from web.http.errors import as_api_error
 from web.http.request_record import bind_response, request_record
@@ -162,8 +164,9 @@ class SocketSession:
             self._key_revoked.set()
 
     async def _respond(self, create: CreateFrame) -> None:
-        project = await self._state.keys.require_project(self._key)
-        creating = asyncio.create_task(self._create(create, project))
+        key = await self._state.keys.require(self._key)
+        require_scope(key, reads=False)
+        creating = asyncio.create_task(self._create(create, key))
         try:
             accepted = await asyncio.shield(creating)
         except asyncio.CancelledError:
@@ -171,10 +174,10 @@ class SocketSession:
             raise
         await self._stream_response(create, accepted)
 
-    async def _create(self, create: CreateFrame, project: UUID) -> AcceptedResponse:
+    async def _create(self, create: CreateFrame, key: ApiKey) -> AcceptedResponse:
         traceparent = self._socket.headers.get("traceparent")
         return await self._state.create_response.create(
-            project,
+            key,
             JsonBody(create.body, create.size),
             {"traceparent": traceparent} if traceparent else {},
             unstored_ids=self._unstored_ids,

@@ -9,6 +9,7 @@ from models.db.database import Pool
 from models.egress import EgressPolicy
 from models.ids import new_item_id
 from models.ownership.claims import Ownership
+from models.project_policies import ProjectPolicies
 from models.redis.answer_cache import AnswerCache
 from models.redis.queue import JobQueue
 from models.secrets import Sealer
@@ -32,6 +33,8 @@ class Resources:
     sealer: Sealer
     token_counter: RequestTokenCounter
     cache: AnswerCache
+    policies: ProjectPolicies
+    """Of the projects whose responses run here."""
     tracer: Tracer | None
     """None if traces are off."""
     exit_process: Callable[[], NoReturn]

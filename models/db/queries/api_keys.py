@@ -1,14 +1,18 @@
 """Projects and their API keys."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Self
 from uuid import UUID
 
 from models.db.statement import Query, Statement
+from models.projects.policy import DEFAULT_POLICY, ProjectPolicy
+from models.projects.scopes import DEFAULT_SCOPES, Scope, parse_scopes
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A valid key."""
+    """A valid key, and what its project may do."""
 
     id: UUID
     project_id: UUID
@@ -18,22 +22,66 @@ class ApiKey:
     """the first characters of the key"""
     hash: bytes
     """the SHA-256 of the whole key"""
+    scopes: frozenset[Scope] = DEFAULT_SCOPES
+    allowed_models: tuple[str, ...] | None = None
+    """names and patterns; None: all that its project may use"""
+    expires_at: datetime | None = None
+    seconds_left: float | None = field(default=None, compare=False)
+    """until it expires, when it was looked up"""
+    policy: ProjectPolicy = DEFAULT_POLICY
+    """of its project"""
 
+    @classmethod
+    def from_row(
+        cls,
+        id: UUID,  # noqa: A002  (the name of the column)
+        project_id: UUID,
+        project: str,
+        prefix: str,
+        hash: bytes,  # noqa: A002
+        scopes: list[str],
+        allowed_models: list[str] | None,
+        expires_at: datetime | None,
+        seconds_left: float | None,
+        policy: dict[str, Any],
+    ) -> Self:
+        """The key of a row."""
+        return cls(
+            id,
+            project_id,
+            project,
+            prefix,
+            hash,
+            parse_scopes(scopes),
+            None if allowed_models is None else tuple(allowed_models),
+            expires_at,
+            seconds_left,
+            ProjectPolicy.from_json(policy) if policy else DEFAULT_POLICY,
+        )
+
+
+IS_VALID = "k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp()) AND p.archived_at IS NULL"
+"""Whether requests with key `k` of project `p` are accepted."""
 
 FIND_API_KEY = Query(
-    """
-    SELECT k.id, k.project_id, p.name AS project, k.prefix, k.hash FROM api_keys k JOIN projects p ON p.id = k.project_id
-    WHERE k.hash = :hash AND k.revoked_at IS NULL
+    f"""
+    SELECT k.id, k.project_id, p.name AS project, k.prefix, k.hash, k.scopes, k.allowed_models, k.expires_at,
+           extract(epoch FROM k.expires_at - clock_timestamp())::float AS seconds_left, p.policy
+    FROM api_keys k JOIN projects p ON p.id = k.project_id WHERE k.hash = :hash AND {IS_VALID}
     """,
-    ApiKey,
+    ApiKey.from_row,
 )
-"""Selects a key by its hash. No row: there is no such key, or it was revoked."""
+"""Selects a key by its hash. No row: there is no such key, or it was revoked or has expired, or its
+project was archived."""
 TOUCH_API_KEY = Statement("UPDATE api_keys SET last_used_at = clock_timestamp() WHERE id = :id")
 INSERT_PROJECT = Statement(
     "INSERT INTO projects (id, name) VALUES (:id, :name) ON CONFLICT (name) DO NOTHING"
 )
 """Inserts a project unless one has the name."""
 INSERT_API_KEY = Statement("""
-    INSERT INTO api_keys (id, project_id, prefix, hash) SELECT :id, id, :prefix, :hash FROM projects WHERE name = :project ON CONFLICT (hash) DO NOTHING
+    INSERT INTO api_keys (id, project_id, prefix, hash, scopes, name, allowed_models, expires_at)
+    SELECT :id, id, :prefix, :hash, CAST(:scopes AS text[]), :name, CAST(:allowed_models AS text[]), clock_timestamp() + CAST(:lifetime AS interval)
+    FROM projects WHERE name = :project AND archived_at IS NULL ON CONFLICT (hash) DO NOTHING
 """)
-"""Inserts a key of the project with that name. It does nothing for a key that exists."""
+"""Inserts a key of the project with that name. `lifetime`: null for one that does not expire. It
+does nothing for a key that exists, or if the project was archived."""

@@ -43,13 +43,15 @@ class RenewedLease:
     """an operator wants this process to hand over its responses and to stop"""
     now: datetime
     """the database's time, after the renewal was sent and before its answer was received"""
+    access_revision: int
+    """how many changes of projects and keys there were"""
 
 
 def _renew(more: str = "") -> Query[RenewedLease]:
     return Query(
         f"""
         UPDATE workers SET expires_at = clock_timestamp() + CAST(:lease AS interval) {more} WHERE id = :me AND NOT dead
-        RETURNING drain_requested_at IS NOT NULL AS draining, clock_timestamp() AS now
+        RETURNING drain_requested_at IS NOT NULL AS draining, clock_timestamp() AS now, (SELECT number FROM access_revision) AS access_revision
         """,
         RenewedLease,
     )

@@ -6,7 +6,7 @@ migrations and these files differ. No statement is built from these objects; the
 """
 
 # Each module adds its tables to the metadata.
-from models.db.tables import output, processes
+from models.db.tables import output, processes, projects
 from models.db.tables.base import metadata
 from models.db.tables.responses import ONE_OPEN_PER_CONVERSATION
 
@@ -15,4 +15,11 @@ RETIRED_COLUMNS = frozenset((("responses", "rings"), ("responses", "streamed")))
 the previous release, which may run during an update; `alembic check` ignores them
 (migrations/env.py). The migration of the next release drops them."""
 
-__all__ = ["ONE_OPEN_PER_CONVERSATION", "RETIRED_COLUMNS", "metadata", "output", "processes"]
+__all__ = [
+    "ONE_OPEN_PER_CONVERSATION",
+    "RETIRED_COLUMNS",
+    "metadata",
+    "output",
+    "processes",
+    "projects",
+]

@@ -1,13 +1,11 @@
-"""Projects and their keys, the processes, and the releases that run on these tables."""
+"""The processes, and the releases that run on these tables."""
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
-    ForeignKey,
     Integer,
-    LargeBinary,
     Table,
     Text,
     Uuid,
@@ -16,26 +14,6 @@ from sqlalchemy import (
 )
 
 from models.db.tables.base import TIMESTAMP, metadata
-
-projects = Table(
-    "projects",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("name", Text, nullable=False, unique=True),
-    Column("created_at", TIMESTAMP, nullable=False, server_default=func.now()),
-)
-
-api_keys = Table(
-    "api_keys",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("project_id", Uuid, ForeignKey("projects.id", ondelete="CASCADE"), nullable=False),
-    Column("prefix", Text, nullable=False, comment="the first characters, to recognise a key by"),
-    Column("hash", LargeBinary, nullable=False, unique=True, comment="SHA-256 of the whole key"),
-    Column("created_at", TIMESTAMP, nullable=False, server_default=func.now()),
-    Column("last_used_at", TIMESTAMP),
-    Column("revoked_at", TIMESTAMP),
-)
 
 workers = Table(
     "workers",

@@ -11,7 +11,7 @@ from models.db.queries.api_keys import INSERT_API_KEY
 from models.db.statement import Query
 from models.errors import IncorrectApiKey
 from models.ids import new_uuid
-from models.keys import hash_key
+from models.keys import DEFAULT_GRANT, hash_key
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, settings_for
 from web.http import auth
@@ -34,16 +34,18 @@ async def test_requests_of_one_moment_share_the_lookup_of_their_key(
         database = SeededDatabase(pool, dsn)
         await database.create_project()
         new_key = {"id": new_uuid(), "prefix": "bb", "hash": hash_key("a"), "project": "house"}
+        new_key |= DEFAULT_GRANT.values
         await execute(pool, INSERT_API_KEY, new_key)
         keys = auth.Keys(pool)
-        leaving = asyncio.create_task(keys.require_project("a"))
-        others = [asyncio.create_task(keys.require_project("a")) for _ in range(20)]
+        leaving = asyncio.create_task(keys.require("a"))
+        others = [asyncio.create_task(keys.require("a")) for _ in range(20)]
         await asyncio.sleep(0)
         leaving.cancel()
-        assert await asyncio.gather(*others) == [database.project] * 20
+        found = await asyncio.gather(*others)
+        assert [key.project_id for key in found] == [database.project] * 20
         assert lookups == 1
         wrong = await asyncio.gather(
-            *(keys.require_project("b") for _ in range(20)), return_exceptions=True
+            *(keys.require("b") for _ in range(20)), return_exceptions=True
         )
         assert {type(error) for error in wrong} == {IncorrectApiKey}
         assert lookups == 2

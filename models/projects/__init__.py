@@ -1,0 +1,1 @@
+"""What a project and its keys may do. Pure: rows are read elsewhere."""

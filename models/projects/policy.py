@@ -1,0 +1,48 @@
+"""The policy of a project: the column `projects.policy` (docs/projects.md, ADR 0042)."""
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field, PlainSerializer
+
+from models.config.values import Bytes, Duration, Group, format_duration
+from models.projects.egress import ProjectEgress
+from models.projects.quotas import ProjectQuotas
+
+PolicyDuration = Annotated[Duration, PlainSerializer(format_duration, when_used="json")]
+"""A duration, stored as an operator writes it: `30d`."""
+
+
+class ProjectLimits(Group):
+    """How large a request of the project may be; never larger than the settings allow."""
+
+    body: Annotated[Bytes, Field(ge=1)] | None = None
+    """Largest request body."""
+    text: Annotated[Bytes, Field(ge=1)] | None = None
+    """The same without inline files."""
+
+
+class ProjectPolicy(Group):
+    """What one project may do. None, or a field that is left out: as the settings say."""
+
+    retention: PolicyDuration | None = None
+    """How long a stored response is kept after its creation."""
+    zero_retention: bool = False
+    """Nothing is stored for longer than it is needed: `store` counts as false."""
+    models: tuple[str, ...] | None = None
+    """The models that it may use: names, or patterns with `*`."""
+    limits: ProjectLimits = ProjectLimits()
+    quotas: ProjectQuotas = ProjectQuotas()
+    egress: ProjectEgress = ProjectEgress()
+
+    @classmethod
+    def from_json(cls, stored: Any) -> Self:
+        """The policy of a row. Fields of a later release are ignored. Raises ValidationError for a
+        row that was changed by hand to something else."""
+        return cls.model_validate(stored, extra="ignore")
+
+    def to_json(self) -> dict[str, Any]:
+        """What is stored and shown: only what differs from the settings."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+DEFAULT_POLICY = ProjectPolicy()

@@ -101,7 +101,7 @@ def upgrade() -> None:
     op.execute("INSERT INTO access_revision (number) VALUES (1)")
     op.execute(
         """
-        CREATE FUNCTION count_access_change() RETURNS trigger LANGUAGE plpgsql AS $$
+        CREATE OR REPLACE FUNCTION count_access_change() RETURNS trigger LANGUAGE plpgsql AS $$
         BEGIN
             EXECUTE format('UPDATE %I.access_revision SET number = number + 1', TG_TABLE_SCHEMA);
             RETURN NULL;
@@ -118,7 +118,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     for table in _TRIGGERS:
         op.execute(f"DROP TRIGGER {table}_changed ON {table}")
-    op.execute("DROP FUNCTION count_access_change()")
+    op.execute("DROP FUNCTION IF EXISTS count_access_change()")
     op.drop_table("access_revision")
     op.drop_index("ix_api_keys_project_id", "api_keys")
     for column in _KEY_COLUMNS:

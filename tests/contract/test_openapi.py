@@ -268,7 +268,7 @@ def test_the_document_knows_every_error() -> None:
 def test_the_document_of_a_create_has_every_status_of_an_upstream() -> None:
     documented = {int(code) for code in operations()["create"]["responses"]}
     assert error_rules.FORWARDED_STATUSES | {502, 504} <= documented
-    others = {200, 401, 415, 424, 500, 502, 503, 504}
+    others = {200, 401, 403, 415, 424, 500, 502, 503, 504}
     assert documented == error_rules.FORWARDED_STATUSES | others
 
 

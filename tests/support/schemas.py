@@ -13,6 +13,7 @@ TO_PUBLIC = """
             EXECUTE format('ALTER TABLE backburner.%I SET SCHEMA public', name);
         END LOOP;
     END $$;
+    ALTER FUNCTION backburner.count_access_change() SET SCHEMA public;
     DROP SCHEMA backburner;
 """
 """Makes of a database what a release before the schema `backburner` would have made."""

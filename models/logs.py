@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
@@ -26,6 +26,8 @@ _FLUSH_DELAY = 0.05
 """Seconds that a line about a request or a response waits for others."""
 _MAX_WAITING = 64 * 1024
 """Bytes of waiting lines that are written at once."""
+_HIDDEN = "…".encode()
+"""In the place of a secret."""
 _LEVELS = logging.getLevelNamesMapping()
 _JSON_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
 
@@ -41,14 +43,19 @@ class _Log:
         self.level = logging.INFO
         self.fields: dict[str, object] = {}
         """Fields of every line."""
+        self.secrets: tuple[bytes, ...] = ()
+        """Texts that no line shows, as JSON writes them."""
         self._descriptor = descriptor
         self._lock = threading.RLock()
         self._waiting: list[bytes] = []
         self._size = 0
 
     def write(self, level: str, event: str, fields: Mapping[str, object]) -> None:
-        """Writes a line at once, behind those that wait."""
+        """Writes a line at once, behind those that wait, and without secrets: the message of an
+        error may hold an address with its query."""
         line = self._encode(level, event, fields)
+        for secret in self.secrets:
+            line = line.replace(secret, _HIDDEN)
         with self._lock:
             self._waiting.append(line)
             self.flush()
@@ -115,6 +122,14 @@ def configure(level: str, **fields: object) -> None:
     # the MCP client logs what servers send, with tracebacks; the response reports these errors
     logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
     atexit.register(_log.flush)
+
+
+def hide(secrets: Collection[str]) -> None:
+    """These texts appear in no line. Lines of `write_line`, whose fields are names, numbers and
+    ids, are not searched."""
+    spellings = {orjson.dumps(secret)[1:-1] for secret in secrets}
+    spellings |= {json.dumps(secret)[1:-1].encode() for secret in secrets}
+    _log.secrets = tuple(sorted(spellings, key=len, reverse=True))
 
 
 def capture_output() -> None:

@@ -9,6 +9,8 @@ import uvicorn
 
 from models import logs
 from models.config.configuration import load
+from models.config.routes import Routes
+from models.config.upstream_access import all_secrets
 from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
 from web.app import Application, create_app
 from web.http.protocol import HttpProtocol
@@ -45,6 +47,7 @@ def main() -> None:
     options = arguments.parse_args()
     settings = load()
     logs.configure(settings.log_level, process="web")
+    logs.hide(all_secrets(Routes(settings).upstreams.values()))
     logs.capture_output()
     try:
         wait_until_available(settings)

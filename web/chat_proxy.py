@@ -128,7 +128,7 @@ class ChatProxy:
     async def _post(self, upstream: UpstreamSettings, encoded: bytes) -> aiohttp.ClientResponse:
         return await self._get_session().post(
             f"{upstream.base_url.rstrip('/')}/chat/completions",
-            params=upstream.query,
+            params=upstream.plain_query,
             data=encoded,
             headers={
                 **request_headers(upstream),

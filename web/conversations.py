@@ -9,6 +9,7 @@ from uuid import UUID
 from models.config.settings import Settings
 from models.db.database import Jsonb, Pool, fetch_idempotent
 from models.db.queries import conversations
+from models.db.queries.audit import Actor, AuditEntry
 from models.db.queries.conversations import ConversationRow, UpdatedConversation
 from models.errors import NotFound
 from models.ids import conversation_id, new_item_id, new_uuid
@@ -78,14 +79,14 @@ class ConversationStore:
         changed = await fetch_idempotent(self._pool, conversations.UPDATE, values)
         return _conversation_object(changed[0] if changed else await self._find(project, public_id))
 
-    async def delete(self, project: UUID, public_id: str) -> None:
+    async def delete(self, project: UUID, public_id: str, actor: Actor) -> None:
         """Deletes the conversation. Items that belong to its responses too are not deleted."""
         row: ConversationRow | None = await self._find(project, public_id)
+        audited = AuditEntry(actor, "conversation.delete", public_id).values()
         while row is not None:
             _require_idle(row)
-            if await fetch_idempotent(
-                self._pool, conversations.DELETE, _revision_condition(row, project)
-            ):
+            values = _revision_condition(row, project) | audited
+            if await fetch_idempotent(self._pool, conversations.DELETE, values):
                 return
             row = await self._find_or_none(project, public_id)
 
@@ -128,12 +129,17 @@ class ConversationStore:
         item: Item = rows[0]
         return item
 
-    async def remove_item(self, project: UUID, public_id: str, item_id: str) -> dict[str, Any]:
+    async def remove_item(
+        self, project: UUID, public_id: str, item_id: str, actor: Actor
+    ) -> dict[str, Any]:
         """Removes an item; returns the Conversation object.
 
         An item that belongs to a response too is not deleted.
         """
         await self.item(project, public_id, item_id)
+        entry = AuditEntry(
+            actor, "conversation.item.delete", public_id, details={"item": shorten(item_id)}
+        )
         while True:
             row = await self._find(project, public_id, [{"id": item_id}])
             if not row.existing_item_ids:
@@ -150,7 +156,8 @@ class ConversationStore:
                 self._pool,
                 conversations.REMOVE_ITEM,
                 _revision_condition(row, project)
-                | {"item": item_id, "unanswered_calls": unanswered_calls(remaining_calls)},
+                | {"item": item_id, "unanswered_calls": unanswered_calls(remaining_calls)}
+                | entry.values(),
             )
 
     async def _find(

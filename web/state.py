@@ -108,6 +108,7 @@ class AppState:
         state.side_tasks.start(state.job_queue.run(), "job-queue")
         state.side_tasks.start(state.unclear_creates.run(), "unclear-creates")
         state.side_tasks.start(state.answered_responses.run(), "answered-responses")
+        state.side_tasks.start(state.keys.failures.run(), "failed-authentications")
         state.side_tasks.start(state.bus.run(), "bus")
         state.side_tasks.start(state.bus.poll_journals(), "poll-journals")
         state.side_tasks.start(state.bus.poll_idle_readers(), "poll-idle-readers")
@@ -193,6 +194,8 @@ class AppState:
         await self.side_tasks.cancel()
         with suppress(*DATABASE_UNAVAILABLE):
             await self.answered_responses.store()
+        with suppress(*DATABASE_UNAVAILABLE):
+            await self.keys.failures.store()
         await self.job_queue.close()
         await asyncio.to_thread(self.lease.deregister)
         await self.model_catalog.close()

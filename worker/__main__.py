@@ -10,7 +10,9 @@ import structlog
 
 from models import logs
 from models.config.configuration import load
+from models.config.routes import Routes
 from models.config.tool_availability import missing_tools
+from models.config.upstream_access import all_secrets
 from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from worker.app import create_app
@@ -30,6 +32,7 @@ def main() -> None:
     slots = QUARANTINE_SLOTS if is_quarantine else slots_for(arguments.streams)
     kind = "quarantine" if is_quarantine else "worker"
     logs.configure(settings.log_level, process=kind)
+    logs.hide(all_secrets(Routes(settings).upstreams.values()))
     logs.capture_output()
     for missing in missing_tools(settings):
         structlog.get_logger().info("tool_unavailable", tool=missing.tool, setting=missing.variable)

@@ -72,6 +72,17 @@ class Purger:
         await _step(connection, retention.DELETE_OLD_WORKERS, {})
         while len(await _step(connection, retention.DELETE_EXPIRED_KEYS, _ROWS)) == _MAX_ROWS:
             pass
+        await self._delete_expired_audit(connection)
+
+    async def _delete_expired_audit(self, connection: Connection) -> None:
+        """Deletes entries of the audit log by age, if that is wanted."""
+        keep = self._settings.audit.retention
+        if keep is None:
+            return
+        values: dict[str, object] = {"retention": keep, **_ROWS}
+        rows = _MAX_ROWS
+        while rows == _MAX_ROWS:
+            rows = len(await _step(connection, retention.DELETE_EXPIRED_AUDIT, values, audit=True))
 
     async def _hide_expired(self, connection: Connection) -> None:
         """Hides what has expired and is not kept."""
@@ -112,6 +123,7 @@ async def _step(
     values: Parameters,
     *,
     one_snapshot: bool = False,
+    audit: bool = False,
 ) -> list[RowT]:
     """One statement in a transaction that holds the lock; no rows if another worker holds it.
 
@@ -121,6 +133,8 @@ async def _step(
     async with connection.transaction():
         if one_snapshot:
             await execute(connection, retention.READ_ONE_SNAPSHOT, {})
+        if audit:
+            await execute(connection, retention.ALLOW_AUDIT_PURGE, values)
         rows = (
             await fetch(connection, query, values)
             if await fetch(connection, retention.LOCK_PURGE, {"key": _LOCK})

@@ -19,7 +19,12 @@ import httpx2
 
 from models.config.routes import DEFAULT
 from models.config.upstream import UpstreamSettings
-from models.config.upstream_access import CREDENTIAL_STATUSES, request_headers
+from models.config.upstream_access import (
+    CREDENTIAL_STATUSES,
+    request_headers,
+    secrets_of,
+    without_secrets,
+)
 
 TIMEOUT = 5.0
 """Longest time in seconds for one request."""
@@ -42,9 +47,9 @@ def probe_upstream(upstream: UpstreamSettings, timeout: float = TIMEOUT) -> Upst
     try:
         with httpx2.Client(
             headers=request_headers(upstream),
-            params=upstream.query,
+            params=upstream.plain_query,
             timeout=timeout,
-            follow_redirects=True,
+            follow_redirects=False,  # as in a call: headers go only to the configured address
         ) as client:
             deadline = time.monotonic() + timeout
             status, models = _list_models(client, address, deadline)
@@ -56,7 +61,8 @@ def probe_upstream(upstream: UpstreamSettings, timeout: float = TIMEOUT) -> Upst
                 if listed is not None or below in CREDENTIAL_STATUSES:
                     reason = f"has its API at {address}/v1: use that address"
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, UnicodeError) as error:
-        reason = _explain_error(error, timeout) + _proxy_note(address)
+        explained = without_secrets(_explain_error(error, timeout), secrets_of(upstream))
+        reason = explained + _proxy_note(address)
     return UpstreamProbe(problem=f"the upstream {address} {reason}")
 
 

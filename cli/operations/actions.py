@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import UUID
 
 from cli.errors import RequestRefused
+from cli.operations.audit_entries import record_response_action
 from cli.operations.diagnosis import diagnose
 from cli.operations.facts import OperatorRequest
 from cli.operations.queries import Database, live_counts
@@ -83,8 +84,11 @@ def _record(database: Database, action: str, identifier: UUID, recorded: _Record
         _record_cancel(database, identifier, recorded)
         return
     statement = operations.REQUEST_FAIL if action == FAIL else operations.REQUEST_REQUEUE
-    if not fetch_sync(database, statement, {"id": identifier}):
-        raise RequestRefused(_why_refused(_state(database, identifier)))
+    with database.transaction():
+        if fetch_sync(database, statement, {"id": identifier}):
+            record_response_action(database, action, identifier, "requested")
+            return
+    raise RequestRefused(_why_refused(_state(database, identifier)))
 
 
 def _record_cancel(database: Database, identifier: UUID, recorded: _Recorded) -> None:
@@ -100,10 +104,15 @@ def _record_cancel(database: Database, identifier: UUID, recorded: _Recorded) ->
             raise RequestRefused(_why_refused(_state(database, identifier)))
         now = int(fetch_sync(database, NOW, {})[0].timestamp())
         values = cancel_values(rows[0], "cancelled", now)
-        if fetch_sync(database, end.CANCEL_QUEUED, values):
+        with database.transaction():
+            is_ended = bool(fetch_sync(database, end.CANCEL_QUEUED, values))
+            requested = [] if is_ended else fetch_sync(database, end.REQUEST_CANCEL, values)
+            if is_ended or requested:
+                outcome = "done" if is_ended else "requested"
+                record_response_action(database, CANCEL, identifier, outcome)
+        if is_ended:
             recorded.messages.append((events(identifier), b""))
             return
-        requested = fetch_sync(database, end.REQUEST_CANCEL, values)
         if requested:
             owner = requested[0].worker
             if owner is not None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from cli.errors import RequestRefused
+from cli.operations.audit_entries import audited, operator
 from cli.operations.diagnosis import diagnose
 from cli.operations.facts import (
     Attempt,
@@ -29,6 +30,7 @@ from cli.operations.selection import Filter
 from cli.operations.timeline import timeline
 from cli.output import clean, format_time
 from models.db.queries import listing, operations
+from models.db.queries.audit import AuditEntry
 from models.db.queries.leases import LIVE_WORKERS
 from models.db.queries.read import OUTPUT_ITEMS
 from models.db.sync import SyncConnection, fetch_sync
@@ -150,7 +152,10 @@ def drain(database: Database, name: str, wait: float) -> list[DrainResult]:
             f"{name} is the beginning of {len(processes)} processes' ids; use a longer one"
         )
     ids = [row.id for row in processes]
-    fetch_sync(database, operations.REQUEST_DRAIN, {"ids": ids})
+    names = [f"{row.kind} {row.host}:{row.pid}" for row in processes]
+    entry = AuditEntry(operator(), "worker.drain", name, "requested", details={"processes": names})
+    with audited(database, entry):
+        fetch_sync(database, operations.REQUEST_DRAIN, {"ids": ids})
     left = _poll_until(
         lambda: set(fetch_sync(database, operations.STILL_RUNNING, {"ids": ids})),
         lambda running: not running,

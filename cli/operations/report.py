@@ -237,6 +237,40 @@ def _item_text(item: Mapping[str, Any]) -> str:
     return "\n".join(clean_lines(text) for text in texts)
 
 
+def audit(entries: Sequence[Mapping[str, Any]]) -> str:
+    """One line per entry."""
+    if not entries:
+        return "there is no such entry"
+
+    def rows(_short: bool) -> list[tuple[str, ...]]:
+        return [
+            (
+                entry["at"],
+                _actor(entry),
+                clean(entry.get("project", "")),
+                entry["action"],
+                clean(entry.get("object", "")),
+                entry["outcome"],
+                entry["id"],
+                " ".join(f"{name}={value}" for name, value in entry.get("details", {}).items()),
+            )
+            for entry in entries
+        ]
+
+    return fitted_table(
+        ("TIME", "WHO", "PROJECT", "ACTION", "OBJECT", "OUTCOME", "ENTRY", "DETAILS"),
+        rows,
+        ["OBJECT"],
+    )
+
+
+def _actor(entry: Mapping[str, Any]) -> str:
+    """The operator, the key's first characters, or the address."""
+    who = entry.get("os_user") or entry.get("key_prefix", "")
+    place = entry.get("address", "")
+    return clean(" ".join(filter(None, (who, f"from {place}" if place else entry["actor"]))))
+
+
 def keys(facts: Sequence[ListedKey]) -> str:
     """One line per key."""
     if not facts:

@@ -307,6 +307,13 @@ def _has_exporter() -> bool:
         return False
 
 
+class AuditSettings(Group):
+    """The audit log ([operations.md](operations.md))."""
+
+    retention: Annotated[Duration, Field(ge=timedelta(days=1))] | None = None
+    """How long its entries are kept, at least a day. Unset: for ever."""
+
+
 class MetricsSettings(Group):
     """Metrics for Prometheus (docs/operations.md)."""
 

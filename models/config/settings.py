@@ -24,6 +24,7 @@ from pydantic_settings import SettingsConfigDict
 
 from models.config.config_source import FileBackedSettings
 from models.config.groups import (
+    AuditSettings,
     CacheSettings,
     CompactionSettings,
     EgressSettings,
@@ -81,6 +82,7 @@ class Settings(FileBackedSettings):
     web_search: WebSearchSettings = WebSearchSettings()
     compaction: CompactionSettings = CompactionSettings()
     egress: EgressSettings = EgressSettings()
+    audit: AuditSettings = AuditSettings()
     metrics: MetricsSettings = MetricsSettings()
     traces: TraceSettings = TraceSettings()
     secret_keys: SecretStr = SecretStr("")

@@ -38,7 +38,7 @@ class UpstreamSettings(Group):
     """The API it speaks: Chat Completions (`chat`) or the Responses API (`responses`)."""
     headers: dict[str, SecretStr] = {}
     """Headers that are added to every request."""
-    query: dict[str, str] = {}
+    query: dict[str, SecretStr] = {}
     """Query parameters that are added to every request, for instance `api-version`."""
     max_tokens_field: MaxTokensField = "max_completion_tokens"
     """The name of the field that limits output tokens."""
@@ -93,6 +93,11 @@ class UpstreamSettings(Group):
     def plain_headers(self) -> dict[str, str]:
         """`headers` as they are sent."""
         return {name: value.get_secret_value() for name, value in self.headers.items()}
+
+    @property
+    def plain_query(self) -> dict[str, str]:
+        """`query` as it is sent."""
+        return {name: value.get_secret_value() for name, value in self.query.items()}
 
     @property
     def has_service_tier(self) -> bool:

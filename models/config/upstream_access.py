@@ -4,9 +4,11 @@ texts.
 Web processes, workers and the command line all call upstreams.
 """
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypedDict
+from urllib.parse import quote, quote_plus
 
 from models.config.upstream import UpstreamSettings
 
@@ -42,7 +44,7 @@ def client_options(settings: UpstreamSettings) -> ClientOptions:
         "base_url": settings.base_url,
         "api_key": settings.api_key.get_secret_value(),
         "default_headers": settings.plain_headers,
-        "default_query": dict(settings.query),
+        "default_query": dict(settings.plain_query),
     }
 
 
@@ -62,16 +64,41 @@ def is_secret(credential: str) -> bool:
 
 
 def secrets_of(settings: UpstreamSettings) -> tuple[str, ...]:
-    """The texts that must be removed from what this upstream sends: its key and its headers."""
-    values = [settings.api_key.get_secret_value(), *settings.plain_headers.values()]
+    """The texts that must be removed from what this upstream sends, the longest first: its key, and
+    the values of its headers and of its query, as they are and as JSON and addresses write them."""
+    values = [
+        settings.api_key.get_secret_value(),
+        *settings.plain_headers.values(),
+        *settings.plain_query.values(),
+    ]
     words = [value.rpartition(" ")[2] for value in values]
-    return tuple(sorted({text for text in (*values, *words) if is_secret(text)}, key=len))[::-1]
+    texts = {spelling for text in (*values, *words) for spelling in _spellings(text)}
+    return tuple(sorted(filter(is_secret, texts), key=lambda text: (-len(text), text)))
+
+
+def _spellings(text: str) -> Iterator[str]:
+    yield text
+    yield json.dumps(text)[1:-1]
+    yield json.dumps(text, ensure_ascii=False)[1:-1]
+    yield quote(text, safe="")
+    yield quote(text)
+    yield quote_plus(text)
+
+
+def all_secrets(upstreams: Iterable[UpstreamSettings]) -> tuple[str, ...]:
+    """The secrets of these upstreams, each once: no log shows them."""
+    return tuple(dict.fromkeys(text for upstream in upstreams for text in secrets_of(upstream)))
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """The text without these secrets, which some upstreams repeat in their messages."""
+    """The text without these secrets, which some upstreams repeat in their messages; also without
+    the beginning of one at its end, where the text was cut."""
     for secret in secrets:
         text = text.replace(secret, "…")
+    for secret in secrets:
+        for length in range(len(secret) - 1, _MIN_SECRET - 1, -1):
+            if text.endswith(secret[:length]):
+                return f"{text[:-length]}…"
     return text
 
 

@@ -48,6 +48,7 @@ from models.wire.events import Event, ResponseCreated, ResponseQueued, decode_fr
 from models.wire.events import frame as encode_frame
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import fold
+from tests.support.audit import AUDITED
 from tests.support.chaos.step_worker import (
     FakeBus,
     SilentRedis,
@@ -245,7 +246,7 @@ class Machine(RuleBasedStateMachine):
         response = pick(self.open, index)
         row = self.row(response)
         values = {"id": response.id, "project": self.database.project}
-        self.wait(fetch(self.pool, end_queries.REQUEST_DELETE, values))
+        self.wait(fetch(self.pool, end_queries.REQUEST_DELETE, values | AUDITED))
         response.delete_requested = True
         if row.status not in TERMINAL:
             self._cancel(response, self.wait(self.response_store.request_cancel(row, "deleted")))

@@ -14,6 +14,7 @@ TO_PUBLIC = """
         END LOOP;
     END $$;
     ALTER FUNCTION backburner.count_access_change() SET SCHEMA public;
+    ALTER FUNCTION backburner.refuse_audit_change() SET SCHEMA public;
     DROP SCHEMA backburner;
 """
 """Makes of a database what a release before the schema `backburner` would have made."""

@@ -15,9 +15,10 @@ from starlette.requests import HTTPConnection
 
 from models.db.database import Pool, execute, fetch_idempotent
 from models.db.queries.api_keys import FIND_API_KEY, TOUCH_API_KEY, ApiKey
-from models.errors import IncorrectApiKey, MissingScope, Unauthenticated
+from models.errors import IncorrectApiKey, MissingScope, TooManyUnknownKeys, Unauthenticated
 from models.keys import CACHE_SECONDS, hash_key
 from models.projects.scopes import Scope
+from web.http.failed_authentications import FailedAuthentications
 from web.http.guesses import KeyGuesses
 from web.http.request_record import request_record
 
@@ -31,6 +32,8 @@ class Keys:
     """Looks up API keys, with a short-lived cache."""
 
     def __init__(self, pool: Pool) -> None:
+        self.failures = FailedAuthentications(pool)
+        """The requests without a valid key."""
         self._pool = pool
         self._cached: dict[bytes, tuple[ApiKey, float]] = {}
         """Keys, and until when each is valid without another look-up."""
@@ -140,12 +143,16 @@ async def authenticate(connection: HTTPConnection) -> ApiKey:
     TooManyUnknownKeys."""
     keys: Keys = connection.app.state.keys
     address = connection.client.host if connection.client else ""
-    key = await keys.require(read_api_key(connection), address)
+    try:
+        key = await keys.require(read_api_key(connection), address)
+    except (Unauthenticated, TooManyUnknownKeys):
+        keys.failures.add(address)
+        raise
     trust_connection = connection.scope.get("state", {}).get("trust_connection")
     if trust_connection is not None:
         trust_connection()
     record = request_record(connection)
-    record.project, record.key_prefix = key.project, key.prefix
+    record.project, record.key_id, record.key_prefix = key.project, key.id, key.prefix
     return key
 
 

@@ -51,6 +51,7 @@ class RequestRecord:
         "direct_route",
         "error",
         "id",
+        "key_id",
         "key_prefix",
         "project",
         "status",
@@ -68,6 +69,8 @@ class RequestRecord:
         """The template of the path, if the route was called directly."""
         self.project: str | None = None
         """The name of the project of the request's key."""
+        self.key_id: UUID | None = None
+        """The id of the request's key, if it is valid."""
         self.key_prefix: str | None = None
         """The first characters of the request's key, if it is valid."""
         self.status: int | None = None

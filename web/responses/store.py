@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from models.db.database import Pool, fetch_idempotent, find_by_id
 from models.db.queries import end, read, retention
+from models.db.queries.audit import Actor, AuditEntry
 from models.db.queries.end import RecordedCancel
 from models.db.queries.read import ResponseRow
 from models.db.statement import Query
@@ -163,14 +164,15 @@ class ResponseStore:
             await self._publish(control(recorded[0].worker), values["id"].hex.encode())
         return bool(recorded)
 
-    async def delete(self, project: UUID, row: ResponseRow) -> None:
+    async def delete(self, project: UUID, row: ResponseRow, actor: Actor) -> None:
         """Hides the response at once, cancels it if it is open, and deletes it, its items, its
-        events and its cached answer.
+        events and its cached answer. The audit log says that `actor` did it.
 
         If it has not ended within `cancel_wait`, or its log is long, the purge deletes it later.
         """
-        scope = {"id": row.id, "project": project}
-        await fetch_idempotent(self._pool, end.REQUEST_DELETE, scope)
+        scope: dict[str, object] = {"id": row.id, "project": project}
+        entry = AuditEntry(actor, "response.delete", response_id(row.id))
+        await fetch_idempotent(self._pool, end.REQUEST_DELETE, scope | entry.values())
         if row.status not in TERMINAL and await self.request_cancel(row, "deleted"):
             await self._event_reader.wait_until_ended(row.id, self._cancel_wait)
         await fetch_idempotent(self._pool, retention.DELETE_ENDED, scope)

@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from web.http.actor import actor_of
 from web.http.auth import Project
 from web.http.body import read_json
 from web.http.json_responses import json_response
@@ -41,7 +42,7 @@ async def update_conversation(conversation_id: str, request: Request, project: P
 @router.delete("/{conversation_id}")
 async def delete_conversation(conversation_id: str, request: Request, project: Project) -> Response:
     """Deletes the conversation; the input and output of its responses are kept."""
-    await app_state(request).conversation_store.delete(project, conversation_id)
+    await app_state(request).conversation_store.delete(project, conversation_id, actor_of(request))
     return json_response({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
 
@@ -84,6 +85,6 @@ async def delete_item(
     """Removes an item from the conversation; returns the conversation."""
     return json_response(
         await app_state(request).conversation_store.remove_item(
-            project, conversation_id, storable_item_id(item_id) or ""
+            project, conversation_id, storable_item_id(item_id) or "", actor_of(request)
         )
     )

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from models import ids
 from models.errors import ApiError, InvalidRequest
+from web.http.actor import actor_of
 from web.http.auth import Key, Project
 from web.http.body import read_json
 from web.http.direct import DirectRoute
@@ -91,7 +92,8 @@ async def retrieve(response_id: str, request: Request, key: Key) -> Response:
 async def delete(response_id: str, request: Request, project: Project) -> Response:
     """Deletes the response and everything stored with it; an open one is cancelled first."""
     store = app_state(request).response_store
-    await store.delete(project, await store.find(project, response_id))
+    row = await store.find(project, response_id)
+    await store.delete(project, row, actor_of(request))
     return json_response({"id": response_id, "object": "response", "deleted": True})
 
 

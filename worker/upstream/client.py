@@ -206,10 +206,18 @@ class UpstreamCall:
         events: list[StreamEvent] = []
         for payload in self._splitter.feed(data) if data else self._splitter.flush():
             try:
-                events.append(parse(payload))
+                event = parse(payload)
             except UpstreamFailed as failure:
                 return events, failure
+            if isinstance(event, UpstreamEvent):
+                self._redact_end(event)
+            events.append(event)
         return events, None
+
+    def _redact_end(self, event: UpstreamEvent) -> None:
+        """Removes the secrets from the failure that a terminal event reports."""
+        if event.terminal is not None and event.terminal.failure is not None:
+            redacted(event.terminal.failure, self._secrets)
 
 
 def _require_uncompressed(response: OpenResponse) -> None:

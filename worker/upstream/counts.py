@@ -112,7 +112,7 @@ async def _post(
         url,
         content=orjson.dumps(body),
         headers=request_headers(settings),
-        params=dict(settings.query) or None,
+        params=settings.plain_query or None,
         timeout=_TIMEOUT,
     )
     response = await http.send(request, stream=True)

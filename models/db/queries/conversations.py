@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from models.db.queries.audit import recorded
 from models.db.queries.common import OPEN, insert_items, item_pages
 from models.db.statement import Query, column
 
@@ -97,12 +98,13 @@ REMOVE_ITEM = column(
          detached AS (UPDATE items i SET conversation_id = NULL FROM locked
                       WHERE i.conversation_id = locked.id AND i.item_id = :item AND i.response_id IS NOT NULL RETURNING i.id),
          deleted AS (DELETE FROM items i USING locked
-                     WHERE i.conversation_id = locked.id AND i.item_id = :item AND i.response_id IS NULL RETURNING i.id)
+                     WHERE i.conversation_id = locked.id AND i.item_id = :item AND i.response_id IS NULL RETURNING i.id),
+         audited AS ({recorded("(SELECT id FROM detached UNION ALL SELECT id FROM deleted) removed")})
     SELECT id FROM detached UNION ALL SELECT id FROM deleted
     """,
     int,
 )
-"""Removes an item from the conversation; an item of a response stays with the response. No row: the
+"""Removes an item from the conversation, and adds the entry to the audit log; an item of a response stays with the response. No row: the
 conversation has another revision, or the item's response was deleted at the same moment."""
 
 DELETE = column(
@@ -110,12 +112,14 @@ DELETE = column(
     WITH locked AS (SELECT id FROM conversations WHERE {_AT_REVISION} FOR UPDATE),
          of_responses AS MATERIALIZED (SELECT i.id FROM locked JOIN items i ON i.conversation_id = locked.id AND i.response_id IS NOT NULL
                                        ORDER BY i.id FOR UPDATE OF i),
-         detached AS (UPDATE items i SET conversation_id = NULL FROM of_responses WHERE i.id = of_responses.id)
-    DELETE FROM conversations USING locked WHERE conversations.id = locked.id RETURNING conversations.id
+         detached AS (UPDATE items i SET conversation_id = NULL FROM of_responses WHERE i.id = of_responses.id),
+         deleted AS (DELETE FROM conversations USING locked WHERE conversations.id = locked.id RETURNING conversations.id),
+         audited AS ({recorded("deleted")})
+    SELECT id FROM deleted
     """,
     UUID,
 )
-"""Deletes the conversation, and the items that belong to no response. No row: it has another
+"""Deletes the conversation and the items that belong to no response, and adds the entry to the audit log. No row: it has another
 revision."""
 
 PAGE = item_pages("{item}.conversation_id = :id", "id")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from models.db.queries.audit import recorded
 from models.db.queries.common import (
     EXPIRES_AT_END,
     FENCE,
@@ -193,8 +194,12 @@ REQUEST_CANCEL_OF_WAITER = _request_cancel(_IS_WAITER)
 """REQUEST_CANCEL for a connection that has ended. No row also if another connection has joined the
 response."""
 REQUEST_DELETE = column(
-    "UPDATE responses SET delete_requested_at = clock_timestamp() WHERE id = :id AND project_id = :project RETURNING id",
+    f"""
+    WITH hidden AS (UPDATE responses SET delete_requested_at = clock_timestamp() WHERE id = :id AND project_id = :project RETURNING id),
+         audited AS ({recorded("hidden")})
+    SELECT id FROM hidden
+    """,
     UUID,
 )
-"""Hides a response from the API. Its rows are deleted once it has ended (retention.DELETE_ENDED,
-or the purge)."""
+"""Hides a response from the API, and adds the entry to the audit log. Its rows are deleted once it
+has ended (retention.DELETE_ENDED, or the purge)."""

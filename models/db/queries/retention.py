@@ -180,3 +180,22 @@ DELETE_EXPIRED_KEYS = column(
     int,
 )
 """Deletes up to `rows` idempotency keys that have expired."""
+
+# --- the audit log ---
+
+ALLOW_AUDIT_PURGE = column(
+    """
+    SELECT set_config('backburner.audit_expires_before', CAST(now() - CAST(:retention AS interval) AS text), true) AS value
+    """,
+    str,
+)
+"""The triggers of the audit log let this transaction delete entries that are older than
+`retention`, and none of the last day."""
+DELETE_EXPIRED_AUDIT = column(
+    """
+    WITH old AS MATERIALIZED (SELECT id FROM audit WHERE at < now() - CAST(:retention AS interval) ORDER BY at LIMIT :rows)
+    DELETE FROM audit USING old WHERE audit.id = old.id RETURNING audit.id
+    """,
+    UUID,
+)
+"""Deletes up to `rows` entries of the audit log that are older than `retention`."""

@@ -6,7 +6,7 @@ migrations and these files differ. No statement is built from these objects; the
 """
 
 # Each module adds its tables to the metadata.
-from models.db.tables import output, processes, projects
+from models.db.tables import audit, output, processes, projects
 from models.db.tables.base import metadata
 from models.db.tables.responses import ONE_OPEN_PER_CONVERSATION
 
@@ -18,6 +18,7 @@ the previous release, which may run during an update; `alembic check` ignores th
 __all__ = [
     "ONE_OPEN_PER_CONVERSATION",
     "RETIRED_COLUMNS",
+    "audit",
     "metadata",
     "output",
     "processes",

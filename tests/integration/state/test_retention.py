@@ -16,6 +16,7 @@ from models.ids import new_uuid
 from models.lifecycle import Status
 from tests.conftest import PrivateStack
 from tests.support.api import until
+from tests.support.audit import AUDITED
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text, wait_for
 from tests.support.sql import run_sql
 from tests.support.stack import ROOT, SHORT_LEASES, Databases
@@ -110,7 +111,9 @@ async def test_a_deleted_response_is_purged_although_another_continues_it(
     parent = await _create_ended(database)
     await _create_ended(database, previous=parent)
     await fetch(
-        database.pool, end_queries.REQUEST_DELETE, {"id": parent, "project": database.project}
+        database.pool,
+        end_queries.REQUEST_DELETE,
+        {"id": parent, "project": database.project, **AUDITED},
     )
     assert await _purge(database) == {parent}
 
@@ -238,7 +241,9 @@ async def test_a_long_log_is_deleted_in_parts_and_its_readers_never_see_a_part_o
         {"id": response},
     )
     await fetch(
-        database.pool, end_queries.REQUEST_DELETE, {"id": response, "project": database.project}
+        database.pool,
+        end_queries.REQUEST_DELETE,
+        {"id": response, "project": database.project, **AUDITED},
     )
     page = {"id": response, "after": 7000, "attempt": 1, "page": 64, "bytes": 4096}
     assert len(await fetch(database.pool, read.LOG_PAGE, page)) == 64

@@ -11,11 +11,13 @@ import structlog
 from models import logs
 from models.config.configuration import load
 from models.config.routes import Routes
+from models.config.settings import Settings
 from models.config.tool_availability import missing_tools
 from models.config.upstream_access import all_secrets
 from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from worker.app import create_app
+from worker.memory_budget import LEAST_HEADROOM, MemoryBudget
 from worker.slots import QUARANTINE_SLOTS, slots_for
 
 _FILES_PER_SLOT = 2
@@ -45,6 +47,7 @@ def main() -> None:
             reason="the limit of open files",
         )
         sys.exit(1)
+    _require_memory(settings)
     warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
     try:
         wait_until_available(settings)
@@ -54,6 +57,19 @@ def main() -> None:
         sys.exit(1)
     except TransactionPooling as error:
         structlog.get_logger().critical("transaction_pooling", error=str(error))
+        sys.exit(1)
+
+
+def _require_memory(settings: Settings) -> None:
+    """Ends the process if its budget leaves nothing for responses."""
+    budget = MemoryBudget(settings.worker.memory_budget)
+    if budget.is_limited and budget.headroom < LEAST_HEADROOM:
+        structlog.get_logger().critical(
+            "memory_budget_too_small",
+            budget_bytes=budget.limit,
+            least_bytes=budget.idle + LEAST_HEADROOM,
+            setting="BACKBURNER_WORKER__MEMORY, or the memory of the container",
+        )
         sys.exit(1)
 
 

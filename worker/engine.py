@@ -42,6 +42,8 @@ from worker.control import ControlListener
 from worker.hand_over import HandOver
 from worker.log.journal import Journal
 from worker.log.publisher import Publisher
+from worker.memory_budget import MemoryBudget
+from worker.memory_pressure import MemoryPressure
 from worker.model_metrics import LABELS, observe_end
 from worker.purge import Purger
 from worker.quarantine import SuspectGroup
@@ -116,12 +118,14 @@ class Engine:
         self._orphan_claims = asyncio.Semaphore(_ORPHAN_CLAIMS)
         self._claim_tasks: set[asyncio.Task[None]] = set()
         self._side_tasks = SideTasks(self._lease.exit_process)
+        self._memory = MemoryBudget(settings.worker.memory_budget)
         self._is_stopping = False
 
     @property
     def free(self) -> int:
-        """Free slots; none while the process stops or is not sure of its lease."""
-        return self._free_of(self._slots)
+        """Free slots; none while the process stops, is not sure of its lease, or has no memory for
+        another response."""
+        return self._memory.claims_that_fit(self._free_of(self._slots))
 
     @property
     def free_for_background(self) -> int:
@@ -178,6 +182,7 @@ class Engine:
             token_counter=RequestTokenCounter(),
             cache=connections.cache,
             policies=ProjectPolicies(pool, self._lease.access_revision),
+            memory=self._memory,
             tracer=open_tracer(settings, self._lease.kind),
             exit_process=self._lease.exit_process,
         )
@@ -193,6 +198,9 @@ class Engine:
         self._start_sweeping(connections)
         self._side_tasks.start(Purger(settings, str(self._lease.id)).run(), "purge")
         _tune_garbage_collector()
+        self._memory.measure_idle()
+        pressure = MemoryPressure(self._memory, pool, self._runs, self._on_capacity_changed)
+        self._side_tasks.start(pressure.run(), "memory")
         logger.info(
             "worker_ready", worker=str(self._lease.id), slots=self._slots, kind=self._lease.kind
         )
@@ -218,6 +226,7 @@ class Engine:
         LABELS.configure(self._settings.metrics, Routes(self._settings).patterns)
         metrics.POOL.pool = self._connections.pool
         metrics.SLOTS.set(self._slots)
+        metrics.MEMORY_BUDGET.set(self._settings.worker.memory_budget or 0)
         metrics.RUNNING.set_function(lambda: len(self._runs))
         metrics.LEASE_AGE.set_function(lambda: self._lease.age)
         serve(self._settings.metrics, metrics.REGISTRY)
@@ -237,6 +246,7 @@ class Engine:
         free = self.free_for(queue)
         if len(ids) > free:
             self._connections.job_queue.give_back(ids[free:], queue)
+        self._memory.count_claims(len(ids[:free]))
         for response_id in ids[:free]:
             self._claiming.add(response_id)
             self._start_claim(self._claim_and_run(response_id, self._take(response_id)))
@@ -252,6 +262,7 @@ class Engine:
         if not ids:
             return
         self._claiming.update(ids)
+        self._memory.count_claims(len(ids))
         self._on_capacity_changed()
         if self._settings.quarantine:
             for response_id in ids:

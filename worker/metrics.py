@@ -19,6 +19,21 @@ REGISTRY.register(POOL)
 
 RUNNING = Gauge("backburner_running", "Responses this worker runs now.", registry=REGISTRY)
 SLOTS = Gauge("backburner_slots", "Responses this worker can run at a time.", registry=REGISTRY)
+MEMORY_BUDGET = Gauge(
+    "backburner_memory_budget_bytes",
+    "Memory that this worker may use; 0: no budget.",
+    registry=REGISTRY,
+)
+MEMORY_FULL = Gauge(
+    "backburner_memory_full",
+    "1 while this worker claims no response because its memory is short.",
+    registry=REGISTRY,
+)
+MEMORY_HAND_OVERS = Counter(
+    "backburner_memory_hand_overs",
+    "Responses that this worker gave up because its memory was short.",
+    registry=REGISTRY,
+)
 LEASE_AGE = Gauge(
     "backburner_lease_age_seconds",
     "Seconds since this process last renewed its lease.",
@@ -161,6 +176,7 @@ _OWN_REASONS = (
     "failed_by_operator",
     "internal_error",
     "statement_refused",
+    "memory_limit",
     "file_unavailable",
     "history_deleted",
     "secrets_unreadable",

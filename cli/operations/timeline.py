@@ -27,7 +27,7 @@ _RELEASE_TEXTS = {
     "requeued": "released at an operator's request",
     "returned": "returned without running: the reply to its claim was lost",
     "put_off": "deferred",
-    "error": "given up after an error of this server",
+    "error": "given up: an error of this server, or its worker had too little memory",
     "died": "died with its worker",
 }
 

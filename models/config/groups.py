@@ -20,6 +20,7 @@ from models.config.values import (
     TextList,
     Tokens,
 )
+from models.process_memory import default_budget
 
 _ORIGIN = r"[a-z][a-z0-9+.-]*://[^\s/*?#@]+"
 """An origin as browsers send it."""
@@ -168,11 +169,20 @@ class WorkerSettings(Group):
     """Most unflushed events of one response; above it, its upstream is not read."""
     pool_size: int = 8
     """Database connections of one worker."""
+    memory: Annotated[Bytes, Field(ge=128 * 1024 * 1024)] | None = None
+    """Most memory of one worker process; it claims nothing when three quarters are used, and hands
+    responses over before all is. Unset: 80 % of the container's limit; without a container half of
+    the machine's memory."""
     probation: Duration = timedelta(seconds=10)
     """How long a response in quarantine must run without a crash before others may take its place
     in its group."""
     purge_interval: Duration = timedelta(seconds=30)
     """Time between two purges of responses whose retention has ended."""
+
+    @property
+    def memory_budget(self) -> int | None:
+        """Bytes; None: nothing is known, and nothing is limited."""
+        return default_budget() if self.memory is None else self.memory
 
     @property
     def longest_grace(self) -> timedelta:

@@ -62,8 +62,8 @@ class ReleaseReason(StrEnum):
     """no upstream was available: no worker claims it for a while. The stored name is older; metrics
     and `--json` show it, so it stays."""
     ERROR = "error"
-    """an error of this server ended the attempt, and the ending could not be stored either; it
-    counts as a crash, so the number of such attempts is bounded"""
+    """an error of this server ended the attempt, and the ending could not be stored either, or the
+    worker had too little memory; it counts as a crash, so the number of such attempts is bounded"""
 
 
 class Ownership:

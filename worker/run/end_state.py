@@ -20,6 +20,11 @@ class StopReason(StrEnum):
     FAIL = "fail"
     HAND_OVER = "hand_over"
     REQUEUE = "requeue"
+    MEMORY = "memory"
+    """The worker has too little memory; counts as a crash, so the number of such attempts is
+    bounded."""
+    TOO_LARGE = "too_large"
+    """The response needs more memory than a worker has, although nothing else ran."""
     LOST = "lost"
 
 
@@ -75,6 +80,9 @@ def end_state_of_stop(stop_reason: StopReason | None) -> EndState | None:
             return CANCELLED
         case StopReason.FAIL:
             return end_state_of_error(error_of_end_reason(EndReason.FAILED_BY_OPERATOR))
+        case StopReason.TOO_LARGE:
+            message = "The response needs more memory than this server gives to one response."
+            return end_state_of_error(LimitReached(message, reason="memory_limit", status=413))
         case _:
             return None
 

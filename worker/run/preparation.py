@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from models.db.database import Pool, fetch_when_available
 from models.db.queries.claim import CHECKPOINTED_OUTPUT, CheckpointedItem
 from models.db.queries.history import HISTORY
-from models.errors import ToolFailed, UpstreamFailed
+from models.errors import RunError, ToolFailed, UpstreamFailed
 from models.ids import continue_after
 from models.secrets import Sealed, Unreadable
 from models.tracing.spans import Span
@@ -27,6 +27,10 @@ from worker.tools.toolbox import Toolbox
 ResultT = TypeVar("ResultT")
 
 
+class NoMemory(RunError):
+    """The worker has no memory for the history now: the response is released."""
+
+
 async def prepare_run(
     attempt: Attempt,
     writer: AttemptWriter,
@@ -35,12 +39,15 @@ async def prepare_run(
     span: Span,
 ) -> RunContext:
     """The context of the run. `span`: of the attempt. Raises RunError if the response cannot run
-    with this input."""
+    with this input, and NoMemory."""
     claimed_input = attempt.claim.row.input
     if claimed_input is not None:
         loaded, own_count = claimed_input, len(claimed_input)
     else:
-        loaded, own_count = await _shielded(_load_history(attempt, resources))
+        async with resources.memory.load() as has_memory:
+            if not has_memory:
+                raise NoMemory
+            loaded, own_count = await _shielded(_load_history(attempt, resources))
     purpose = attempt.stored_purpose
     if purpose is Purpose.ANSWER and ends_with_trigger(loaded):
         purpose = Purpose.COMPACT

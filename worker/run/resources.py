@@ -15,6 +15,7 @@ from models.redis.queue import JobQueue
 from models.secrets import Sealer
 from models.tracing.spans import Tracer
 from worker.log.journal import Journal
+from worker.memory_budget import MemoryBudget
 from worker.run.counting import RequestTokenCounter
 from worker.upstream.upstreams import Upstreams
 
@@ -35,6 +36,7 @@ class Resources:
     cache: AnswerCache
     policies: ProjectPolicies
     """Of the projects whose responses run here."""
+    memory: MemoryBudget
     tracer: Tracer | None
     """None if traces are off."""
     exit_process: Callable[[], NoReturn]

@@ -39,7 +39,8 @@ from worker.run.end_state import (
     error_of_end_reason,
     internal_error,
 )
-from worker.run.preparation import prepare_run, write_first_events
+from worker.run.footprint import Footprint
+from worker.run.preparation import NoMemory, prepare_run, write_first_events
 from worker.run.resources import Resources
 from worker.run.tool_loop import run_tool_loop
 from worker.translation.turn import Outcome
@@ -71,6 +72,7 @@ class Run:
         """Set if the response is deferred."""
         self._resources = resources
         self._attempt = Attempt(claim)
+        self._footprint = Footprint(self._attempt)
         self._writer = AttemptWriter(self._attempt, resources.journal, resources.ownership)
         self._context: RunContext | None = None
         self._span = NO_SPAN
@@ -111,6 +113,31 @@ class Run:
         """Whether a tool call runs now that must not run twice."""
         return self._attempt.unrepeatable_calls > 0
 
+    @property
+    def is_background(self) -> bool:
+        """Whether no client waits for it."""
+        return self._attempt.facts.background
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it is handed over before its next step."""
+        return self._is_draining
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was stopped; what it has done may still be being stored."""
+        return self._stop_reason is not None
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether its history is read, so that `memory` contains it."""
+        return self._context is not None
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that it takes, approximately. May take some milliseconds."""
+        return self._footprint.estimate(self._context)
+
     def drain(self) -> None:
         """Lets the run finish its current step; it is handed over before the next one."""
         self._is_draining = True
@@ -143,6 +170,8 @@ class Run:
         finally:
             self._writer.close()
             await self._close_tools()
+            # They refer to this run: only a garbage collection would free the history.
+            self._context = self._work = None
             if self._span is not NO_SPAN:
                 end_attempt_span(self._span, self.outcome, self.end_state)
 
@@ -168,6 +197,8 @@ class Run:
         if isinstance(error, Deferred):
             self._deferred = error
             return None
+        if isinstance(error, NoMemory):
+            return None
         if isinstance(error, RunError):
             return end_state_of_error(error)
         logger.error("run_failed", response=self._attempt.facts.id, exc_info=error)
@@ -187,6 +218,8 @@ class Run:
                     lambda: self._is_draining,
                     self._span,
                 )
+                if self.claim.row.input is None:
+                    self._resources.memory.count_history(self._footprint.measure(self._context))
                 return await _WORK[self._context.purpose](self._context)
         except TimeoutError as error:
             if not wall_clock.expired():
@@ -238,9 +271,12 @@ class Run:
         reason = ReleaseReason.HANDED_OVER
         if self._stop_reason is StopReason.REQUEUE:
             reason = ReleaseReason.REQUEUED
+        elif self._stop_reason is StopReason.MEMORY:
+            reason = ReleaseReason.ERROR
         await self._writer.release(reason)
         self._release_reason = reason
         crashes = 0 if self.has_finished_turn else self.claim.row.crashes
+        crashes += reason is ReleaseReason.ERROR
         queue = queue_for(background=self._attempt.facts.background, crashes=crashes)
         self._resources.job_queue.enqueue(self.claim.id, queue)
 

@@ -151,6 +151,11 @@ class Turn(Generic[EventT]):
         """The last usage that the upstream sent, in the Responses shape; None if it sent none."""
         return self._usage.to_json() if self._usage is not None else None
 
+    @property
+    def weight(self) -> int:
+        """Bytes that the turn contains so far, as its limit counts them."""
+        return self._output_limit - self._bytes_left
+
     def feed(self, event: EventT) -> list[Event]:
         """The events that an event of the upstream causes. Raises LimitReached or UpstreamFailed
         before it uses any of it."""

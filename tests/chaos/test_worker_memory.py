@@ -1,0 +1,93 @@
+"""A worker's memory has a budget: it waits, hands over or fails one response, and does not die."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import psutil
+import pytest
+
+from tests.support.api import JSON, Api, until
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    done,
+    finish,
+    hang,
+    reply,
+    text,
+    usage,
+    wait_for,
+)
+from tests.support.stack import Databases, Service, Stack, SuiteSettings, stack
+from tests.support.upstream_faults import memory_growth
+
+MB = 1_000_000
+HEADROOM = 100 * MB
+"""What the budget leaves above an idle worker."""
+
+
+@pytest.fixture(scope="module")
+async def small(
+    tmp_path_factory: pytest.TempPathFactory,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
+    fake: FakeUpstream,
+) -> AsyncIterator[Stack]:
+    """One worker with little memory."""
+    async with stack(
+        tmp_path_factory.mktemp("worker-memory"), database_server, suite_settings, fake
+    ) as running:
+        idle = _memory_of(running.workers[0])
+        await running.stop(running.workers[0])
+        running.settings["BACKBURNER_WORKER__MEMORY"] = str(idle + HEADROOM)
+        await running.start_worker()
+        yield running
+
+
+def _memory_of(process: Service) -> int:
+    resident: int = psutil.Process(process.pid).memory_info().rss
+    return resident
+
+
+def _image(size: int) -> JSON:
+    part = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * size}
+    return {"role": "user", "content": [part]}
+
+
+async def _with_history(api: Api, fake: FakeUpstream, size: int) -> str:
+    """A response whose continuations have a history of so many bytes."""
+    response_id = await api.create_background(fake.script(reply("seen")), input=[_image(size)])
+    await api.wait_for_end(response_id)
+    return response_id
+
+
+async def test_long_histories_wait_until_there_is_memory_for_them(
+    small: Stack, fake: FakeUpstream
+) -> None:
+    api, worker = small.api(), small.workers[0]
+    first = await _with_history(api, fake, 8 * MB)
+    gate = asyncio.Event()
+    model = fake.script([text("held"), wait_for(gate), finish(), usage(), done()])
+
+    async def attack() -> list[str]:
+        ids = [await api.create_background(model, previous_response_id=first) for _ in range(16)]
+        await until(lambda: "memory_pressure_began" in worker.log.read_text())
+        assert len(fake.requests_for(model)) < 16
+        gate.set()
+        return [(await api.wait_for_end(response_id))["status"] for response_id in ids]
+
+    ends, growth = await memory_growth([worker], attack())
+    assert ends == ["completed"] * 16
+    assert growth < HEADROOM
+    assert "memory_pressure_ended" in worker.log.read_text()
+
+
+async def test_a_response_that_does_not_fit_alone_fails(small: Stack, fake: FakeUpstream) -> None:
+    api, worker = small.api(), small.workers[0]
+    model = fake.script([text("held"), hang()])
+    too_large = await api.create_background(model, input=[_image(40 * MB)])
+
+    ended = await api.wait_for_end(too_large)
+    assert ended["status"] == "failed"
+    assert "memory" in ended["error"]["message"]
+    assert worker.running()
+    assert (await api.create(fake.script(reply("next"))))["output_text"] == "next"

@@ -42,7 +42,9 @@ class Demand:
         self.web_cores = self._cpu("web")
         self.workers = max(2, self._processes(self.worker_cores), math.ceil(responses / 1000))
         self.webs = max(2, self._processes(self.web_cores))
-        self.batches = min(self.deltas, self.workers / inputs["journal_gap"])
+        gap = inputs["journal_gap"]
+        gap /= max(0.2, 1 - self.deltas * gap / 16 / self.workers)  # worker/log/batch_writer.py
+        self.batches = min(self.deltas, self.workers / gap)
         """a second, of all journals"""
 
     def _cpu(self, process: str) -> float:

@@ -164,7 +164,8 @@ class WorkerSettings(Group):
     flush_bytes: Bytes = 64 * 1024
     """A response's events are flushed earlier when they reach this size."""
     journal_gap: Duration = timedelta(milliseconds=5)
-    """Shortest time between two batches that are written to the journal."""
+    """Shortest time between two batches that are written to the journal. While many responses
+    stream, up to five times as long."""
     tail_bytes: Bytes = 1024 * 1024
     """Most unflushed events of one response; above it, its upstream is not read."""
     pool_size: int = 8

@@ -20,8 +20,8 @@ from bench.figures import Row
 from bench.http_client import Client
 from bench.load import Load
 from bench.profiling import Profiler
+from cli.checkout import ROOT
 from cli.embedded.process import ServerProcess, free_port
-from cli.settings import ROOT
 
 _COUNT_OPEN = "SELECT count(*) FROM responses WHERE status IN ('queued', 'in_progress')"
 _POLL = 0.01

@@ -8,7 +8,7 @@ from cli.configuration import commands as configuration
 from cli.embedded import commands as embedded
 from cli.operations import audit_commands, key_commands, response_commands
 from cli.operations import commands as operations
-from cli.options import Data, database_schema, exit_on_failure, resolve_database_url
+from cli.options import Data, exit_on_failure, resolve_database
 from models.version import VERSION
 
 app = typer.Typer(
@@ -115,7 +115,8 @@ def migrate(data: Data = None) -> None:
     from cli.database.migrate import migrate as run
 
     with exit_on_failure():
-        run(resolve_database_url(data), schema=database_schema())
+        database = resolve_database(data)
+        run(database.dsn, schema=database.database_schema)
 
 
 @app.command(short_help="A container's health check.")
@@ -124,7 +125,8 @@ def health(data: Data = None) -> None:
     from cli.database.health import live_kind
 
     with exit_on_failure():
-        typer.echo(live_kind(resolve_database_url(data), schema=database_schema()))
+        database = resolve_database(data)
+        typer.echo(live_kind(database.dsn, schema=database.database_schema))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from cli.errors import CommandFailed
+from models.config.config_file import BadSettings
 from models.config.config_source import UNPREFIXED_VARIABLES, FileBackedSettings
 from models.config.configuration import (
     SETTINGS_ERRORS,
-    BadSettings,
     build,
     find_unknown_variables,
     to_bad_settings,
@@ -22,8 +22,6 @@ from models.config.values import SchemaName
 NO_DATABASE = "postgresql://unused"
 NO_REDIS = "redis://unused"
 """Addresses for commands that use neither server; the settings need both."""
-ROOT = Path(__file__).resolve().parent.parent
-"""The checkout: child processes run here, and `.data` is here."""
 
 
 class StackSettings(FileBackedSettings):

@@ -153,6 +153,11 @@ def write_line(event: str, fields: Mapping[str, object], *, level: str = "info")
         _log.write_soon(level, event, fields)
 
 
+def write_at_once(event: str, fields: Mapping[str, object], *, level: str) -> None:
+    """Writes a line with exactly these fields, also before `configure`."""
+    _log.write(level, event, fields)
+
+
 def is_written(level: str) -> bool:
     """Whether lines of this level are written."""
     return _LEVELS[level.upper()] >= _log.level

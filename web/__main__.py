@@ -45,7 +45,7 @@ def main() -> None:
         "--port", type=int, default=8000, help="port to listen on (default 8000)"
     )
     options = arguments.parse_args()
-    settings = load()
+    settings = load("web")
     logs.configure(settings.log_level, process="web")
     logs.hide(all_secrets(Routes(settings).upstreams.values()))
     logs.capture_output()

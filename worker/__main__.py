@@ -28,7 +28,7 @@ _RESERVED_FILES = 200
 def main() -> None:
     """Runs until SIGTERM. Exits with 1 if it cannot start."""
     arguments = _parser().parse_args()
-    settings = load()
+    settings = load("quarantine" if arguments.quarantine else "worker")
     is_quarantine = arguments.quarantine or settings.quarantine
     settings = settings.model_copy(update={"quarantine": is_quarantine})
     slots = QUARANTINE_SLOTS if is_quarantine else slots_for(arguments.streams)

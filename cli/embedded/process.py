@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
+from cli.embedded.log_text import summary
 from cli.errors import DISK_FULL, CommandFailed, disk_full
 
 LAUNCHER = Path(__file__).parent / "parent_death.py"
@@ -76,7 +77,7 @@ class Process:
 
     def launch(self) -> None:
         """Starts the program and returns at once."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.parent.mkdir(0o700, parents=True, exist_ok=True)
         rotate(self.log)
         user = (str(self.user.uid), str(self.user.gid)) if self.user else ("-", "-")
         launcher = [
@@ -88,7 +89,7 @@ class Process:
             str(int(self.death_signal)),
             *user,
         ]
-        with self.log.open("ab") as log:
+        with open_log(self.log) as log:
             self._child = subprocess.Popen(
                 [*launcher, *self.command],
                 stdin=subprocess.DEVNULL,
@@ -150,7 +151,7 @@ class Process:
         if any(DISK_FULL in each for each in self.last_log_lines()):
             return disk_full(self.log.parent.parent)
         return CommandFailed(
-            f"{self.name} {what}{f' ({line})' if line else ''}; its log is {self.log}"
+            f"{self.name} {what}{f' ({summary(line)})' if line else ''}; its log is {self.log}"
         )
 
 
@@ -191,13 +192,21 @@ class ServerProcess(Process):
         self.stop()
 
 
+def open_log(log: Path) -> BinaryIO:
+    """Opens a log to append to it. Only its owner can read it: logs name projects, models and
+    responses, and have what libraries print."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.fchmod(descriptor, 0o600)  # an earlier release may have made it
+    return os.fdopen(descriptor, "ab")
+
+
 def rotate(log: Path) -> None:
     """Copies a log that is over the limit to `<name>.log.1` and empties it.
 
     It is not renamed, because the child has it open. A line written in between is lost.
     """
     if log.exists() and log.stat().st_size > LOG_LIMIT:
-        shutil.copyfile(log, log.with_name(log.name + ".1"))
+        shutil.copy(log, log.with_name(log.name + ".1"))  # with its mode
         os.truncate(log, 0)
 
 

@@ -14,6 +14,7 @@ import psycopg
 import redis
 from sqlalchemy.exc import DBAPIError
 
+from cli.checkout import ROOT
 from cli.database.migrate import migrate
 from cli.embedded.data_folder import DataFolder
 from cli.embedded.postgres import Postgres
@@ -23,7 +24,7 @@ from cli.embedded.supervisor import StopSignal, Supervisor, stop_together
 from cli.embedded.valkey import Valkey
 from cli.errors import CommandFailed
 from cli.output import print_progress
-from cli.settings import ROOT, StackSettings, child_settings, secret_value
+from cli.settings import StackSettings, child_settings, secret_value
 from models import keys
 from models.config.config_file import PATH_VARIABLE, find_config_file
 from models.config.settings import Settings

@@ -15,7 +15,7 @@ from cli.embedded.upstreams import UpstreamProbes
 from cli.errors import DISK_FULL_ERRORS, disk_full
 from cli.options import exit_on_failure
 from cli.output import print_status
-from cli.settings import StackSettings
+from cli.settings import StackSettings, secret_value
 from models.config.routes import Routes
 from models.config.settings import Settings
 from models.config.tool_availability import missing_tools
@@ -49,6 +49,8 @@ def _run(
     with StopSignal() as stop, DataFolder(data) as folder:
         stack = Stack(options, settings, folder)
         folder.base_url, folder.upstream = stack.base_url, stack.upstream_address or None
+        folder.database_url = secret_value(settings.database_url)
+        folder.redis_url = secret_value(settings.redis_url)
         upstreams = UpstreamProbes(Routes(configured)) if stack.has_upstream else None
         terminal_logs: TerminalLogs | None = None
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cli.errors import CommandFailed, RequestRefused, database_failure
-from cli.options import exit_on_failure, resolve_database_url
+from cli.options import exit_on_failure, resolve_database
 from cli.output import as_json as to_json
 from cli.output import print_result, print_status
 
@@ -47,13 +47,10 @@ def database_errors() -> Iterator[None]:
 @contextmanager
 def connected(data: Path | None) -> Iterator["SyncConnection"]:
     """A connection to the database. Ends the process as `database_errors` does."""
-    from cli.settings import NO_REDIS, child_settings
     from models.db.sync import connect_sync
 
-    with database_errors():
-        settings = child_settings(resolve_database_url(data), NO_REDIS)
-        with connect_sync(settings, "operator") as connection:
-            yield connection
+    with database_errors(), connect_sync(resolve_database(data), "operator") as connection:
+        yield connection
 
 
 def show(result: Any, to_text: Callable[[Any], str], *, as_json: bool) -> None:

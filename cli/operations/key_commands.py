@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from cli.operations.connection import EXIT_CODES_HELP, connected, show
-from cli.options import AsJson, Data, database_schema, exit_on_failure, resolve_database_url
+from cli.options import AsJson, Data, exit_on_failure, resolve_database
 from cli.output import print_status
 
 app = typer.Typer(help="API keys.", no_args_is_help=True)
@@ -23,7 +23,8 @@ def create_key(
     from models import keys
 
     with exit_on_failure():
-        typer.echo(keys.create(resolve_database_url(data), project, database_schema()))
+        database = resolve_database(data)
+        typer.echo(keys.create(database.dsn, project, database.database_schema))
 
 
 @app.command("list", epilog=EXIT_CODES_HELP)

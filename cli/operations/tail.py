@@ -11,7 +11,7 @@ from uuid import UUID
 
 from cli.operations.connection import connected
 from cli.operations.queries import resolve_id
-from cli.options import resolve_database_url, resolve_redis_url
+from cli.options import resolve_database, resolve_redis_url
 from cli.output import clean, print_result
 from cli.settings import NO_REDIS, child_settings
 from models import logs
@@ -32,7 +32,7 @@ def run(id_text: str, after: int, data: Path | None, *, as_json: bool) -> bool:
     it was deleted before. Raises RequestRefused if there is no such response."""
     with connected(data) as connection:
         response_id = resolve_id(connection, id_text)
-    settings = child_settings(resolve_database_url(data), resolve_redis_url(data) or NO_REDIS)
+    settings = child_settings(resolve_database(data).dsn, resolve_redis_url(data) or NO_REDIS)
     logs.configure("error")
     return asyncio.run(_follow(settings, response_id, after, as_json=as_json))
 

@@ -61,6 +61,14 @@ class BadFile(Exception):
         self.mistakes = mistakes
 
 
+class BadSettings(Exception):
+    """No process can start with these settings."""
+
+    def __init__(self, mistakes: list[Mistake]) -> None:
+        super().__init__("; ".join(map(str, mistakes)))
+        self.mistakes = mistakes
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
     """The content of the file; empty if there is no file."""

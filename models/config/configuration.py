@@ -10,6 +10,7 @@ from pydantic_settings import SettingsError
 
 from models.config.config_file import (
     BadFile,
+    BadSettings,
     ConfigFile,
     Mistake,
     find_config_file,
@@ -19,15 +20,6 @@ from models.config.config_source import UNPREFIXED_VARIABLES
 from models.config.routes import Routes
 from models.config.settings import Settings
 from models.config.variables import unknown_variables
-
-
-class BadSettings(Exception):
-    """No process can start with these settings."""
-
-    def __init__(self, mistakes: list[Mistake]) -> None:
-        super().__init__("; ".join(map(str, mistakes)))
-        self.mistakes = mistakes
-
 
 SETTINGS_ERRORS = (BadFile, SettingsError, ValidationError)
 """What reading settings raises."""
@@ -128,26 +120,39 @@ def _variables() -> set[str]:
     return {variable.upper() for variable in os.environ}  # noqa: TID251  (only the names)
 
 
-def load() -> Settings:
-    """The settings of a web or worker process, which need an upstream.
+def load(process: str) -> Settings:
+    """The settings of a web or worker process, which need an upstream. `process`: its kind, for the
+    log.
 
-    If they are wrong, prints one line per mistake and exits with status 2.
+    If they are wrong, writes one line for each mistake and exits with status 2.
     """
     try:
         settings = build()
     except BadSettings as error:
-        _exit_with_mistakes(error.mistakes)
+        _exit_with_mistakes(process, error.mistakes)
     if not any(upstream.base_url for upstream in Routes(settings).upstreams.values()):
         message = (
             "no upstream is configured: set this variable, or list upstreams in backburner.toml"
         )
-        _exit_with_mistakes(
-            [Mistake("default", "not set", message, key="BACKBURNER_UPSTREAM__BASE_URL")]
-        )
+        mistake = Mistake("default", "not set", message, key="BACKBURNER_UPSTREAM__BASE_URL")
+        _exit_with_mistakes(process, [mistake])
     return settings
 
 
-def _exit_with_mistakes(mistakes: list[Mistake]) -> NoReturn:
+def _exit_with_mistakes(process: str, mistakes: list[Mistake]) -> NoReturn:
+    """On a terminal the lines are text, elsewhere they are lines of the log."""
+    from models import logs  # commands import this module too, and structlog takes long
+
     for mistake in mistakes:
-        print(f"configuration: {mistake}", file=sys.stderr)  # noqa: T201  (before there is any logging)
+        if sys.stderr.isatty():
+            print(f"configuration: {mistake}", file=sys.stderr)  # noqa: T201  (before there is any logging)
+            continue
+        fields = {
+            "process": process,
+            "where": mistake.where,
+            "line": mistake.line,
+            "setting": mistake.key,
+            "reason": mistake.message,
+        }
+        logs.write_at_once("configuration_mistake", fields, level="critical")
     sys.exit(2)

@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_settings import SettingsConfigDict
 
+from models.config.addresses import normalise_database_url, require_redis_scheme
 from models.config.config_source import FileBackedSettings
 from models.config.groups import (
     AuditSettings,
@@ -119,17 +120,13 @@ class Settings(FileBackedSettings):
     @field_validator("database_url")
     @classmethod
     def _normalise_scheme(cls, value: SecretStr) -> SecretStr:
-        scheme, colon, address = value.get_secret_value().partition("://")
-        if not colon or scheme not in {"postgres", "postgresql", "postgresql+psycopg"}:
-            raise ValueError("must start with postgres://, postgresql:// or postgresql+psycopg://")
-        return SecretStr(f"postgresql://{address}")
+        return SecretStr(normalise_database_url(value.get_secret_value()))
 
     @field_validator("redis_url")
     @classmethod
     def _check_redis_scheme(cls, value: SecretStr) -> SecretStr:
         url = value.get_secret_value()
-        if not url.startswith(("redis://", "rediss://", "unix://", "sentinel://")):
-            raise ValueError("must start with redis://, rediss://, unix:// or sentinel://")
+        require_redis_scheme(url)
         SentinelAddress.parse(url)
         return value
 

@@ -19,6 +19,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
+from models.config.addresses import SCHEMA_NAME_RULE, require_schema_name
+from models.config.units import parse_duration
+
 _SENTINEL_PORT = 26379
 HTTP_ADDRESS = r"https?://[^\s/?#@\\]+(/[^\s?#]*)?"
 """An http or https URL without user name, query and fragment."""
@@ -31,15 +34,6 @@ class Unit:
     name: str
 
 
-_DURATION_UNITS = {
-    "d": timedelta(days=1),
-    "h": timedelta(hours=1),
-    "m": timedelta(minutes=1),
-    "s": timedelta(seconds=1),
-    "ms": timedelta(milliseconds=1),
-}
-"""The largest first."""
-_DURATION_PART = r"(\d+(?:\.\d+)?)\s*(ms|[dhms])"
 _SIZE_UNITS = {
     "GiB": 1024**3,
     "MiB": 1024**2,
@@ -56,31 +50,13 @@ _SIZE_FACTORS = {name.lower(): factor for name, factor in _SIZE_UNITS.items()}
 def _parse_duration(value: object, parse: ValidatorFunctionWrapHandler) -> timedelta:
     """A duration from text with units, a number of seconds, or what pydantic parses."""
     try:
-        duration: timedelta = parse(_convert_units(value) if isinstance(value, str) else value)
+        given = parse_duration(value) if isinstance(value, str) else None
+        duration: timedelta = parse(value if given is None else given)
     except (ValidationError, OverflowError):
         raise ValueError("must be a duration such as 90s, 15m, 2h or 3d") from None
     if duration < timedelta(0):
         raise ValueError("must not be negative")
     return duration
-
-
-def _convert_units(text: str) -> object:
-    """A timedelta; the text itself if it is neither a number nor numbers with units."""
-    if re.fullmatch(rf"({_DURATION_PART}\s*)+", text.strip()):
-        parts = re.findall(_DURATION_PART, text)
-        return sum((float(number) * _DURATION_UNITS[unit] for number, unit in parts), timedelta(0))
-    try:
-        return timedelta(seconds=float(text))
-    except ValueError:
-        return text
-
-
-def format_duration(duration: timedelta) -> str:
-    """A duration as an operator writes it: `30d`, `90s`, `500ms`, in the largest exact unit."""
-    for name, unit in _DURATION_UNITS.items():
-        if duration >= unit and duration % unit == timedelta(0):
-            return f"{duration // unit}{name}"
-    return f"{duration.total_seconds():.15g}s"
 
 
 def _parse_size(value: object) -> object:
@@ -118,13 +94,10 @@ def _parse_list(value: object) -> object:
 
 def _check_schema_name(value: str) -> str:
     """A name that needs no quotes in SQL, and is none of Postgres's own schemas."""
-    is_own = value.startswith("pg_") or value == "information_schema"
-    if is_own or not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", value):
-        raise PydanticCustomError(
-            "schema_name",
-            "must be up to 63 of a-z, 0-9 and _, not begin with a digit or pg_, and not be"
-            " information_schema",
-        )
+    try:
+        require_schema_name(value)
+    except ValueError:
+        raise PydanticCustomError("schema_name", SCHEMA_NAME_RULE) from None
     return value
 
 

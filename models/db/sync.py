@@ -5,14 +5,13 @@ everything else, and sets up its sessions in the same way.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 import psycopg
 from psycopg.rows import TupleRow, tuple_row
 from psycopg.types.json import set_json_dumps, set_json_loads
 
-from models.config.settings import Settings
 from models.db.search_path import set_search_path
 from models.db.statement import Query, RowT, Statement
 
@@ -22,6 +21,19 @@ set_json_dumps(orjson.dumps)
 SyncConnection = psycopg.Connection[TupleRow]
 Parameters = Mapping[str, object]
 
+
+class DatabaseSettings(Protocol):
+    """What a connection needs of the settings; commands have nothing else (cli/addresses.py)."""
+
+    @property
+    def dsn(self) -> str:
+        """The libpq URL."""
+
+    @property
+    def database_schema(self) -> str | None:
+        """The setting of this name."""
+
+
 SET_SESSION = Statement(
     "SET statement_timeout = '15s'; SET idle_in_transaction_session_timeout = '3s';"
     " SET default_transaction_isolation = 'read committed'"
@@ -29,7 +41,7 @@ SET_SESSION = Statement(
 """The first statement of every session, before that of models/db/search_path.py."""
 
 
-def connection_arguments(settings: Settings, name: str) -> dict[str, Any]:
+def connection_arguments(settings: DatabaseSettings, name: str) -> dict[str, Any]:
     """psycopg's connection arguments. `name`: the session's `application_name`."""
     return {
         "conninfo": settings.dsn,
@@ -46,12 +58,12 @@ def connection_arguments(settings: Settings, name: str) -> dict[str, Any]:
     }
 
 
-def session_setup(settings: Settings) -> bytes:
+def session_setup(settings: DatabaseSettings) -> bytes:
     """The statements with which every session begins, as one message."""
     return b"%b; %b" % (SET_SESSION.sql.encode(), set_search_path(settings.database_schema))
 
 
-def connect_sync(settings: Settings, name: str, connect_timeout: int = 3) -> SyncConnection:
+def connect_sync(settings: DatabaseSettings, name: str, connect_timeout: int = 3) -> SyncConnection:
     """A connection for a thread without an event loop. `connect_timeout` in seconds. Raises
     `psycopg.OperationalError` if Postgres is unavailable."""
     connection = SyncConnection.connect(

@@ -4,7 +4,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, PlainSerializer
 
-from models.config.values import Bytes, Duration, Group, format_duration
+from models.config.units import format_duration
+from models.config.values import Bytes, Duration, Group
 from models.projects.egress import ProjectEgress
 from models.projects.quotas import ProjectQuotas
 

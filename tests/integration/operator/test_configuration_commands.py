@@ -81,7 +81,13 @@ async def test_a_process_refuses_a_file_with_mistakes_and_names_them_all(
     )
     out, err = await process.communicate()
     assert (process.returncode, out) == (UNCONFIGURED, b"")
-    assert err.decode().splitlines() == [f"configuration: {file}, {line}" for line in MESSAGES]
+    mistakes = [json.loads(line) for line in err.decode().splitlines()]
+    assert {(each["event"], each["process"]) for each in mistakes} == {
+        ("configuration_mistake", module)
+    }
+    assert [
+        f"line {each['line']}: {each['setting']}: {each['reason']}" for each in mistakes
+    ] == MESSAGES
 
 
 async def test_up_refuses_a_file_with_mistakes_before_anything_is_started(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import psutil
 import psycopg
 import pytest
 
+from cli.checkout import ROOT
 from cli.demo_upstream.replies import MARK
 from cli.embedded.credentials import Credentials
 from cli.embedded.data_folder import DataFolder
@@ -28,7 +29,6 @@ from cli.embedded.detached import log_lines
 from cli.embedded.postgres import Postgres
 from cli.embedded.process import Process, command_of, free_port
 from cli.embedded.valkey import Valkey
-from cli.settings import ROOT
 from tests.integration.operator.test_operations import in_thread
 from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream
@@ -285,6 +285,12 @@ async def test_data_folder_has_its_layout(shared_up: Up) -> None:
         "valkey.log",
         "demo-upstream.log",
     }
+
+
+async def test_logs_are_readable_by_the_owner_only(shared_up: Up) -> None:
+    logs = shared_up.data / "logs"
+    assert stat.S_IMODE(logs.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in logs.iterdir()} == {0o600}
 
 
 async def test_the_database_refuses_a_wrong_password(shared_up: Up) -> None:
@@ -560,9 +566,16 @@ async def test_configured_servers_are_used_and_none_is_started(data: Path) -> No
             children = [child_name(child) for child in psutil.Process(up.process.pid).children()]
             assert sorted(children) == ["web", "worker", "worker", "worker --quarantine"]
             assert not (data / "postgres").exists()
+            # the commands for this folder find these servers, which only `up` was told of
+            shown = await run_command("workers", "--json", "--data", str(data))
+            assert (shown.code, shown.err) == (0, "")
+            assert len(json.loads(shown.out)["processes"]) == 4
+            assert (data / ".lock").stat().st_mode & 0o777 == 0o600
             result = await up.end()
             assert result.code == 0
             assert "Warning: the upstream http://127.0.0.1:9/v1 refuses the con" in result.err
+        stopped = await run_command("workers", "--data", str(data))
+        assert "there is no database in" in stopped.err
 
 
 def test_the_next_owner_of_the_folder_ends_processes_left_by_a_killed_one(data: Path) -> None:

@@ -6,16 +6,23 @@ import sys
 
 import pytest
 
-from cli.settings import ROOT
+from cli.checkout import ROOT
 
-SLOW = {"aiohttp", "alembic", "celery", "fastapi", "openai", "rich", "sqlalchemy", "structlog"}
+SLOW = {
+    *("aiohttp", "alembic", "celery", "fastapi", "openai", "pydantic", "redis", "rich"),
+    *("sqlalchemy", "structlog"),
+}
+DATABASE_COMMAND = (
+    "cli.main, cli.addresses, cli.embedded.data_folder, cli.operations.queries, "
+    "cli.operations.report, models.db.sync"
+)
 
 
 @pytest.mark.parametrize(
     ("modules", "unwanted"),
     [
-        ("cli.main", {*SLOW, "psycopg", "pydantic", "redis"}),
-        ("cli.main, cli.operations.queries, cli.operations.report, cli.settings", SLOW),
+        ("cli.main", {*SLOW, "psycopg"}),
+        (DATABASE_COMMAND, SLOW),
     ],
     ids=["help", "a command for the database"],
 )

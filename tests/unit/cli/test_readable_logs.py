@@ -3,7 +3,7 @@
 import json
 import re
 
-from cli.embedded.readable_logs import readable
+from cli.embedded.log_text import readable, summary
 from tests.support.api import JSON
 
 LINE: JSON = {
@@ -44,3 +44,11 @@ def test_a_traceback_is_below_the_line() -> None:
 def test_other_lines_stay_as_they_are() -> None:
     for line in ("not JSON\x1b[2J", "3", "{}", '{"timestamp": 1, "level": "info", "event": "x"}'):
         assert readable("web", line) == f"web: {line.replace(chr(27), ' ')}"
+
+
+def test_the_reason_of_a_process_that_did_not_start_is_a_sentence() -> None:
+    line = LINE | {"event": "too_many_streams", "slots": 7, "reason": "open files"}
+    assert re.sub(r"\x1b\[\d*m", "", summary(json.dumps(line))) == (
+        'too_many_streams slots=7 reason="open files"'
+    )
+    assert summary("FATAL: no\x1b[2J") == "FATAL: no [2J"

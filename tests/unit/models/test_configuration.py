@@ -1,15 +1,18 @@
 """backburner.toml: what it may contain, what overrides it, and how each mistake is reported."""
 
+import json
 import re
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from models.config.configuration import BadSettings, build, load
+from models.config.config_file import BadSettings, Mistake
+from models.config.configuration import build, load
 from models.config.routes import Routes
 from models.config.settings import Settings
-from models.config.values import format_duration, format_size
+from models.config.units import format_duration
+from models.config.values import format_size
 from models.config.variables import FOREIGN_VARIABLES, unknown_variables
 
 ADDRESSES = {"DATABASE_URL": "postgresql://unused", "REDIS_URL": "redis://unused"}
@@ -266,20 +269,45 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
 }
 
 
+def lines_of_a_start(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """What the log of a process with mistakes says, as `config check` writes it."""
+    with pytest.raises(SystemExit) as ended:
+        load("web")
+    assert ended.value.code == 2
+    mistakes = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    for each in mistakes:
+        assert (each["event"], each["level"], each["process"]) == (
+            "configuration_mistake",
+            "critical",
+            "web",
+        )
+    return [
+        str(Mistake("", each["where"], each["reason"], each["line"], each["setting"]))
+        for each in mistakes
+    ]
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_each_mistake_is_reported_with_its_line(
-    folder: Path, capsys: pytest.CaptureFixture[str], mistake: str
+    folder: Path, capfd: pytest.CaptureFixture[str], mistake: str
 ) -> None:
     text, expected = MISTAKES[mistake]
     (folder / "backburner.toml").write_text(text)
-    with pytest.raises(SystemExit) as ended:
-        load()
-    assert ended.value.code == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [
-        f"configuration: {'' if line.startswith('not set') else 'backburner.toml, '}{line}"
-        for line in expected
+    assert lines_of_a_start(capfd) == [
+        f"{'' if line.startswith('not set') else 'backburner.toml, '}{line}" for line in expected
     ]
+
+
+def test_a_terminal_shows_mistakes_as_text(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with pytest.raises(SystemExit):
+        load("worker")
+    assert capsys.readouterr().err == (
+        "configuration: not set: BACKBURNER_UPSTREAM__BASE_URL: no upstream is configured: "
+        "set this variable, or list upstreams in backburner.toml\n"
+    )
 
 
 def test_all_mistakes_are_reported_at_once_each_with_its_source(
@@ -413,20 +441,14 @@ def test_values_are_shown_in_their_largest_exact_unit() -> None:
 def test_an_unknown_variable_stops_a_process_with_the_nearest_name(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
     name: str,
     nearest: str,
 ) -> None:
     monkeypatch.setenv("BACKBURNER_UPSTREAM__BASE_URL", "http://only.example/v1")
     monkeypatch.setenv(name, "a secret")
-    with pytest.raises(SystemExit) as ended:
-        load()
-    assert ended.value.code == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert (
-        f"configuration: environment: {name}: is not a setting; the nearest name is {nearest}"
-        in lines
-    )
+    lines = lines_of_a_start(capfd)
+    assert f"environment: {name}: is not a setting; the nearest name is {nearest}" in lines
     assert sum(name in line for line in lines) == 1
 
 

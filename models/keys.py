@@ -7,7 +7,6 @@ from datetime import timedelta
 
 import psycopg
 
-from models.db.queries.api_keys import INSERT_API_KEY, INSERT_PROJECT
 from models.db.search_path import set_search_path
 from models.db.sync import execute_sync
 from models.ids import new_uuid
@@ -76,6 +75,9 @@ def create(
 def _store(
     dsn: str, project: str, key: str, schema: str | None, grant: KeyGrant = DEFAULT_GRANT
 ) -> None:
+    # commands import this module, and the rows of these statements import pydantic
+    from models.db.queries.api_keys import INSERT_API_KEY, INSERT_PROJECT
+
     with psycopg.connect(dsn, target_session_attrs="primary") as connection:
         connection.execute(set_search_path(schema))
         execute_sync(connection, INSERT_PROJECT, {"id": new_uuid(), "name": project})

@@ -1,9 +1,14 @@
-"""The guard: where this server may connect on behalf of a client. Decides only, without I/O.
+"""The guard: where this server may connect on behalf of a client, and which addresses it hands on
+to an upstream. Decides only, without I/O.
 
 Every fetch is checked twice. `check_url` checks the URL as text and returns its normal form, and
 only that form may be used, so that no two parsers can read the URL differently. `check_address`
 checks each address at the socket, after every DNS lookup, so a name whose address changes between
 check and use does not get through (worker/outbound/download.py).
+
+What only an upstream fetches (images) is checked as text (`check_handed_on`), and, where that is
+wanted, by what the name means here (`check_handed_on_addresses`). The upstream looks the name up
+again, so the second check is weaker than that of a socket.
 
 Only public addresses are allowed, and what the settings allow in addition. The IANA registries of
 special-purpose addresses (IPv4 and IPv6) decide what is public. Python's `is_global` does not: its
@@ -11,11 +16,13 @@ results change between releases.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from urllib.parse import quote, urlsplit
 
 from models.config.groups import EgressSettings
+from models.projects.egress import SERVER_EGRESS, ProjectEgress
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -25,6 +32,33 @@ _PORTS = {"http": 80, "https": 443}
 _UNPRIVILEGED = 1024
 """Below this port, only the two ports of HTTP are allowed. The others belong to mail, shells and
 similar services, which may act on an HTTP request."""
+
+_MAX_PROJECTS = 1_000
+"""Projects with rules of their own that are remembered."""
+_PRIVATE = "its address is not on the public internet"
+_NOT_LISTED = "its host is not among those that may be reached"
+_PRIVATE_DOMAINS = (
+    ".localhost",
+    ".local",
+    ".localdomain",
+    ".internal",
+    ".intranet",
+    ".private",
+    ".corp",
+    ".home",
+    ".lan",
+    ".home.arpa",
+    ".in-addr.arpa",
+    ".ip6.arpa",
+    ".svc",
+    ".test",
+    ".invalid",
+    ".onion",
+    ".alt",
+)
+"""Domains that the public name servers do not know: reserved ones (RFC 6761, 6762, 8375, 9476,
+ICANN's `.internal`, which has the metadata servers of clouds), and those that private networks
+use."""
 
 _FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f\\]")
 """Control characters, spaces, backslashes. Parsers disagree about them, and no URL needs them."""
@@ -53,32 +87,74 @@ class FetchTarget:
 
 
 class EgressPolicy:
-    """The rules of one deployment."""
+    """The rules of one deployment, or of one project of it."""
 
-    def __init__(self, settings: EgressSettings) -> None:
+    def __init__(self, settings: EgressSettings, project: ProjectEgress = SERVER_EGRESS) -> None:
+        self.settings = settings
+        self._allows_public = settings.public if project.public is None else project.public
         self._networks: list[Network] = []
         self._names: set[str] = set()
-        for entry in settings.allow:
+        self._parents: set[str] = set()
+        """`.example.com` for `*.example.com`."""
+        for entry in settings.allow if project.allow is None else project.allow:
+            name = entry.lower().rstrip(".")
             if (network := _network(entry)) is not None:
                 self._networks.append(network)
+            elif name.startswith("*."):
+                self._parents.add(name[1:])
             else:
-                self._names.add(entry.lower().rstrip("."))
+                self._names.add(name)
+        self._of_projects: dict[ProjectEgress, EgressPolicy] = {}
+
+    def of_project(self, project: ProjectEgress) -> "EgressPolicy":
+        """The rules of a project of this deployment."""
+        if project == SERVER_EGRESS:
+            return self
+        policy = self._of_projects.get(project)
+        if policy is None:
+            if len(self._of_projects) >= _MAX_PROJECTS:
+                self._of_projects.clear()
+            policy = self._of_projects[project] = EgressPolicy(self.settings, project)
+        return policy
 
     def check_url(self, url: str) -> FetchTarget:
         """The normal form of a URL.
 
         Raises EgressRefused if it is not a plain http(s) URL, or if its host is an address that is
-        not allowed.
+        not allowed, or a name that cannot lead to an allowed address.
         """
         target = _parse_url(url)
         literal = _parse_address(target.host)
         if literal is not None:
             self._check(literal, target.port)
+        elif not (self._allows_public or self._networks or self.allows_host(target.host)):
+            raise EgressRefused(_NOT_LISTED)
         return target
 
+    def check_handed_on(self, url: str) -> FetchTarget:
+        """As `check_url`, for a URL that only an upstream fetches: raises EgressRefused for names
+        that are never on the public internet too, unless they may mean an allowed network."""
+        target = self.check_url(url)
+        if self._is_private(target) and not self._networks:
+            raise EgressRefused(_PRIVATE)
+        return target
+
+    def check_handed_on_addresses(self, target: FetchTarget, addresses: Iterable[str]) -> None:
+        """Raises EgressRefused if one of the addresses to which this server resolves the name is
+        not allowed. Without any address a name is refused only if it is never a public one, or if
+        public ones are not allowed."""
+        if _parse_address(target.host) is not None or self.allows_host(target.host):
+            return
+        has_address = False
+        for address in addresses:
+            has_address = True
+            self.check_address(address, target.port)
+        if not has_address and (self._is_private(target) or not self._allows_public):
+            raise EgressRefused(_PRIVATE if self._is_private(target) else _NOT_LISTED)
+
     def allows_host(self, host: str) -> bool:
-        """Whether the settings allow this name, with any address and port."""
-        return host in self._names
+        """Whether this name is listed, so that it is allowed with any address and port."""
+        return host in self._names or any(host.endswith(parent) for parent in self._parents)
 
     def check_address(self, address: str, port: int) -> None:
         """Raises EgressRefused unless a connection to this numeric address is allowed."""
@@ -88,12 +164,23 @@ class EgressPolicy:
             raise EgressRefused("its address cannot be read")
         self._check(parsed, port)
 
+    def _is_private(self, target: FetchTarget) -> bool:
+        """Whether the host is a name without a meaning on the public internet, and not listed."""
+        host = target.host
+        return (
+            _parse_address(host) is None
+            and not self.allows_host(host)
+            and ("." not in host or host.endswith(_PRIVATE_DOMAINS))
+        )
+
     def _check(self, address: Address, port: int) -> None:
         inner = _embedded_ipv4(address)
         if any(inner.version == network.version and inner in network for network in self._networks):
             return
         if not _is_public(inner):
-            raise EgressRefused("its address is not on the public internet")
+            raise EgressRefused(_PRIVATE)
+        if not self._allows_public:
+            raise EgressRefused(_NOT_LISTED)
         if port < _UNPRIVILEGED and port not in _PORTS.values():
             raise EgressRefused(f"port {port} is not allowed")
 

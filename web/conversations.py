@@ -9,6 +9,7 @@ from uuid import UUID
 from models.config.settings import Settings
 from models.db.database import Jsonb, Pool, fetch_idempotent
 from models.db.queries import conversations
+from models.db.queries.api_keys import ApiKey
 from models.db.queries.audit import Actor, AuditEntry
 from models.db.queries.conversations import ConversationRow, UpdatedConversation
 from models.errors import NotFound
@@ -51,14 +52,14 @@ class ConversationStore:
         self._validation = validation
         self._clock = clock
 
-    async def create(self, project: UUID, body: Any) -> dict[str, Any]:
+    async def create(self, key: ApiKey, body: Any) -> dict[str, Any]:
         """Creates a conversation with its items. Raises InvalidRequest with nothing stored."""
         metadata, items = parse_conversation(body, new_id=new_item_id)
-        items, open_calls = await self._prepare_items(project, items, Continuation())
+        items, open_calls = await self._prepare_items(key, items, Continuation())
         new_id, created_at = new_uuid(), self._clock.now()
         values = {
             "id": new_id,
-            "project": project,
+            "project": key.project_id,
             "created_at": created_at,
             "metadata": Jsonb(metadata),
             "items": Jsonb(items),
@@ -90,8 +91,9 @@ class ConversationStore:
                 return
             row = await self._find_or_none(project, public_id)
 
-    async def add(self, project: UUID, public_id: str, body: Any) -> dict[str, Any]:
+    async def add(self, key: ApiKey, public_id: str, body: Any) -> dict[str, Any]:
         """Appends items; returns a list object. Raises InvalidRequest with nothing stored."""
+        project = key.project_id
         new_items = parse_addition(body, new_id=new_item_id)
         row = await self._find(project, public_id, new_items)
         while True:
@@ -99,7 +101,7 @@ class ConversationStore:
                 raise duplicate_item(row.existing_item_ids[0], _ITEMS)
             _require_idle(row)
             continuation = Continuation(conversation=row.id, open_calls=row.unanswered_calls)
-            items, open_calls = await self._prepare_items(project, new_items, continuation)
+            items, open_calls = await self._prepare_items(key, new_items, continuation)
             values = _revision_condition(row, project) | {
                 "items": Jsonb(items),
                 "unanswered_calls": open_calls,
@@ -172,13 +174,14 @@ class ConversationStore:
             return None
 
     async def _prepare_items(
-        self, project: UUID, items: list[Item], continuation: Continuation
+        self, key: ApiKey, items: list[Item], continuation: Continuation
     ) -> tuple[list[Item], list[str]]:
         """The items to store, and the ids of the calls that have no output after them.
 
         Raises InvalidRequest.
         """
-        self._validation.require_fetchable(items, _ITEMS)
+        project = key.project_id
+        self._validation.require_urls(items, key.policy.egress, _ITEMS)
         items = await resolve_references(
             self._pool, project, items, self._settings.limits.body, _ITEMS
         )

@@ -61,6 +61,8 @@ class AppState:
     job_queue: JobQueue
     routes: Routes
     sealer: Sealer
+    egress: EgressPolicy
+    """The rules of this deployment; projects may have others."""
     keys: auth.Keys
     bus: Bus
     event_reader: EventReader
@@ -126,7 +128,8 @@ class AppState:
         routes = Routes(settings)
         sealer = Sealer(settings.sealing_keys)
         unclear_creates = UnclearCreates(settings, lease)
-        validation = RequestValidation(settings, routes, EgressPolicy(settings.egress), sealer)
+        egress = EgressPolicy(settings.egress)
+        validation = RequestValidation(settings, routes, egress, sealer)
         return cls(
             settings=settings,
             host=host,
@@ -136,6 +139,7 @@ class AppState:
             job_queue=job_queue,
             routes=routes,
             sealer=sealer,
+            egress=egress,
             keys=auth.Keys(pool),
             bus=bus,
             event_reader=event_reader,

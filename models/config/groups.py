@@ -6,7 +6,6 @@ The text below each setting is its meaning in `docs/settings.md`.
 import re
 from datetime import timedelta
 from importlib.util import find_spec
-from ipaddress import ip_network
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -19,6 +18,7 @@ from models.config.values import (
     Group,
     TextList,
     Tokens,
+    check_destinations,
 )
 from models.process_memory import default_budget
 
@@ -266,11 +266,19 @@ class CompactionSettings(Group):
 
 
 class EgressSettings(Group):
-    """What this server fetches for clients: files by URL, MCP servers."""
+    """What this server fetches for clients (files by URL, MCP servers), and what it lets upstreams
+    fetch for them."""
 
     allow: TextList = ()
     """Networks (CIDR) and host names outside the public internet that may be reached, on any port;
-    separated by commas."""
+    separated by commas. `*.example.com` are all names below `example.com`."""
+    public: bool = True
+    """Whether the public internet may be reached. If not, only what `egress.allow` lists."""
+    resolve: bool = True
+    """Looks up the host names in addresses that only the upstream fetches (images), and refuses
+    those that lead to an address that may not be reached."""
+    resolve_time: Duration = timedelta(seconds=2)
+    """Longest time for these look-ups of one request. A name without an answer is not refused."""
     timeout: Duration = timedelta(seconds=60)
     """Longest time for all files of one response together."""
     file_bytes: Bytes = 32 * 1024 * 1024
@@ -281,15 +289,7 @@ class EgressSettings(Group):
     @field_validator("allow")
     @classmethod
     def _check_entries(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for entry in value:
-            try:
-                ip_network(entry, strict=False)
-            except ValueError:
-                if not re.fullmatch(r"(?=.*[A-Za-z])[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", entry):
-                    raise ValueError(
-                        f"{entry!r} is neither a network such as 10.1.0.0/16 nor a host name"
-                    ) from None
-        return value
+        return check_destinations(value)
 
 
 class TraceSettings(Group):

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from ipaddress import ip_network
 from typing import Annotated, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -99,6 +100,22 @@ def _check_schema_name(value: str) -> str:
     except ValueError:
         raise PydanticCustomError("schema_name", SCHEMA_NAME_RULE) from None
     return value
+
+
+_HOST_NAME = re.compile(r"(\*\.)?(?=.*[A-Za-z])[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
+
+
+def check_destinations(entries: tuple[str, ...]) -> tuple[str, ...]:
+    """The same entries of an allow-list: networks and host names. Raises ValueError for others."""
+    for entry in entries:
+        try:
+            ip_network(entry, strict=False)
+        except ValueError:
+            if not _HOST_NAME.fullmatch(entry):
+                raise ValueError(
+                    f"{entry!r} is neither a network such as 10.1.0.0/16 nor a host name"
+                ) from None
+    return entries
 
 
 Duration = Annotated[timedelta, WrapValidator(_parse_duration), Unit("duration")]

@@ -8,6 +8,7 @@ from uuid import UUID
 from models.config.settings import Settings
 from models.db.database import Pool
 from models.ownership.clock import DatabaseClock
+from models.projects.egress import ProjectEgress
 from models.wire.pairing import OutputWithoutCall, require_outputs
 from models.wire.request import CreateRequest
 from web.http.body import JsonBody
@@ -54,12 +55,15 @@ class PrepareRequest:
         self._request_cache = request_cache
         self._clock = clock
 
-    async def parse(self, body: JsonBody, *, generate: bool) -> CreateRequest:
+    async def parse(
+        self, body: JsonBody, egress: ProjectEgress, *, generate: bool
+    ) -> CreateRequest:
         """The request in `body`, as far as it can be checked without reading from storage.
 
-        `generate`: False if the model will not be called. Raises InvalidRequest.
+        `egress`: the rules of its project. `generate`: False if the model will not be called.
+        Raises InvalidRequest.
         """
-        return await self._validation.parse(body, generate=generate)
+        return await self._validation.parse(body, egress, generate=generate)
 
     async def prepare(
         self,

@@ -13,18 +13,19 @@ from models.db.queries.history import (
     APPROVAL_REQUESTS,
     CONVERSATION_APPROVAL_REQUESTS,
 )
-from models.egress import EgressPolicy, EgressRefused
+from models.egress import EgressPolicy
 from models.errors import InvalidRequest
 from models.ids import new_item_id
+from models.projects.egress import ProjectEgress
 from models.secrets import Sealer, Unreadable
 from models.wire.checks.faults import shorten
 from models.wire.compaction import newest_compaction
 from models.wire.events import Item
-from models.wire.items import file_places
 from models.wire.mcp import approval_requests, approval_responses, unmet_approvals
 from models.wire.pairing import OutputWithoutCall
 from models.wire.request import CreateRequest, parse_create
 from web.http.body import JsonBody, run_sized
+from web.http.outbound_urls import require_fetchable, require_item_urls, require_parameter_urls
 from web.responses.continuation import Continuation
 
 
@@ -39,10 +40,13 @@ class RequestValidation:
         self._egress = egress
         self._sealer = sealer
 
-    async def parse(self, body: JsonBody, *, generate: bool) -> CreateRequest:
+    async def parse(
+        self, body: JsonBody, egress: ProjectEgress, *, generate: bool
+    ) -> CreateRequest:
         """The create request in `body`. Raises InvalidRequest.
 
-        `generate`: False if the model will not be called, so that `input` may be left out.
+        `egress`: the rules of the project. `generate`: False if the model will not be called, so
+        that `input` may be left out.
         """
         model = _model_name(body.value)
         upstreams = self._routes.find(model)
@@ -65,20 +69,17 @@ class RequestValidation:
                 param="model",
                 code="model_not_found",
             )
-        self.require_fetchable(request.input)
-        self._require_reachable(request)
+        await run_sized(partial(self._require_reachable, request, egress), body.size)
         self._require_sealable(request)
         self._require_compactable(request)
         return request
 
-    def require_fetchable(self, items: list[Item], where: str = "input") -> None:
-        """Raises InvalidRequest for a file URL whose address the egress rules refuse.
+    def require_urls(self, items: list[Item], project: ProjectEgress, where: str = "input") -> None:
+        """Raises InvalidRequest for a URL that the egress rules of the project refuse.
 
-        `where` is the name of the list in the request. An address that a host name resolves to is
-        checked in the run.
+        `where` is the name of the list in the request.
         """
-        for place in file_places(items):
-            self._require_allowed(place.url, place.path(place.item, where))
+        require_item_urls(self._egress.of_project(project), items, where)
 
     def require_readable(self, items: list[Item], project: UUID, where: str = "input") -> None:
         """Raises InvalidRequest for a compaction item that was not made by this deployment for this
@@ -103,21 +104,16 @@ class RequestValidation:
                     code="invalid_encrypted_content",
                 ) from None
 
-    def _require_reachable(self, request: CreateRequest) -> None:
-        """Raises InvalidRequest for an MCP server whose address the egress rules refuse."""
+    def _require_reachable(self, request: CreateRequest, project: ProjectEgress) -> None:
+        """Raises InvalidRequest for an address that the egress rules of the project refuse: of a
+        file, an MCP server, or in what an upstream gets unchecked."""
+        egress = self._egress.of_project(project)
+        require_item_urls(egress, request.input)
         for index, tool in enumerate(request.parameters.get("tools", ())):
             if tool["type"] == "mcp":
                 url = request.credentials[tool["server_label"]]["server_url"]
-                self._require_allowed(url, f"tools[{index}].server_url")
-
-    def _require_allowed(self, url: str, param: str) -> None:
-        try:
-            self._egress.check_url(url)
-        except EgressRefused as refusal:
-            # The message does not repeat the URL: it may contain a key.
-            raise InvalidRequest(
-                f"Invalid '{param}': {refusal}.", param=param, code="invalid_value"
-            ) from None
+                require_fetchable(egress, url, f"tools[{index}].server_url")
+        require_parameter_urls(egress, request.parameters, self._routes.all_passthrough)
 
     def _require_sealable(self, request: CreateRequest) -> None:
         """Raises InvalidRequest for credentials if no key is configured to seal them with."""

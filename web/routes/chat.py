@@ -1,22 +1,24 @@
 """/v1/chat/completions: forwarded to the upstream; nothing is queued or stored (ADR 0016)."""
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.wire.checks.faults import missing, wrong_type
-from web.http.auth import Project
-from web.http.body import json_object, read_json
+from web.http.auth import Key
+from web.http.body import json_object, read_json, run_sized
 from web.http.connection import cancel_on_disconnect
 from web.http.errors import model_not_found
+from web.http.outbound_urls import require_body_urls, require_names
 from web.state import app_state
 
 router = APIRouter(prefix="/v1/chat/completions")
 
 
 @router.post("")
-async def chat(request: Request, _project: Project) -> Response:
+async def chat(request: Request, key: Key) -> Response:
     """Forwards a chat completion to the model's upstream, streamed or not, and its response to the
     client, unchanged. When the client disconnects, the connection to the upstream is closed."""
     state = app_state(request)
@@ -24,6 +26,9 @@ async def chat(request: Request, _project: Project) -> Response:
     model = _model_of(json_object(body.value))
     if not state.chat_proxy.has_route(model):
         raise model_not_found(model)
+    egress = state.egress.of_project(key.policy.egress)
+    urls = await run_sized(partial(require_body_urls, egress, body.value), body.size)
+    await require_names(egress, urls)
     # The first byte may take long: if the client disconnects before it, the request is cancelled.
     return await cancel_on_disconnect(
         state.chat_proxy.forward(body.value, size=body.size), request.receive, state.grace_expired

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from web.http.actor import actor_of
-from web.http.auth import Project
+from web.http.auth import Key, Project
 from web.http.body import read_json
 from web.http.json_responses import json_response
 from web.http.params import paging, parse_include, storable_item_id
@@ -14,11 +14,11 @@ router = APIRouter(prefix="/v1/conversations")
 
 
 @router.post("")
-async def create_conversation(request: Request, project: Project) -> Response:
+async def create_conversation(request: Request, key: Key) -> Response:
     """Creates a conversation, with up to 20 items."""
     state = app_state(request)
     body = await read_json(request, state.body_limits)
-    return json_response(await state.conversation_store.create(project, body.value))
+    return json_response(await state.conversation_store.create(key, body.value))
 
 
 @router.get("/{conversation_id}")
@@ -47,12 +47,12 @@ async def delete_conversation(conversation_id: str, request: Request, project: P
 
 
 @router.post("/{conversation_id}/items")
-async def add_items(conversation_id: str, request: Request, project: Project) -> Response:
+async def add_items(conversation_id: str, request: Request, key: Key) -> Response:
     """Appends up to 20 items to the conversation."""
     parse_include(request)
     state = app_state(request)
     body = await read_json(request, state.body_limits)
-    return json_response(await state.conversation_store.add(project, conversation_id, body.value))
+    return json_response(await state.conversation_store.add(key, conversation_id, body.value))
 
 
 @router.get("/{conversation_id}/items")

@@ -10,7 +10,6 @@ from typing import Any
 
 from aiohttp.abc import AbstractResolver
 
-from models.config.groups import EgressSettings
 from models.egress import EgressPolicy, EgressRefused
 from models.errors import UpstreamFailed
 from models.wire.checks.faults import shorten
@@ -22,7 +21,7 @@ from worker.outbound.download import Download, Downloader, DownloadError
 async def with_files(
     history: list[Item],
     own_count: int,
-    settings: EgressSettings,
+    egress: EgressPolicy,
     resolver: AbstractResolver | None = None,
     *,
     history_parameter: str = "previous_response_id",
@@ -37,7 +36,8 @@ async def with_files(
     places = list(file_places(history))
     if not places:
         return history
-    downloads = Downloader(EgressPolicy(settings), redirects=settings.redirects, resolver=resolver)
+    settings = egress.settings
+    downloads = Downloader(egress, redirects=settings.redirects, resolver=resolver)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + settings.timeout.total_seconds()
     bytes_left = settings.file_bytes

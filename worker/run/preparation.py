@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from models.db.database import Pool, fetch_when_available
 from models.db.queries.claim import CHECKPOINTED_OUTPUT, CheckpointedItem
 from models.db.queries.history import HISTORY
+from models.egress import EgressPolicy
 from models.errors import RunError, ToolFailed, UpstreamFailed
 from models.ids import continue_after
 from models.secrets import Sealed, Unreadable
@@ -14,11 +15,13 @@ from models.tracing.spans import Span
 from models.wire.events import Item
 from models.wire.purpose import Purpose
 from models.wire.tools import with_added_search
+from models.wire.urls import item_urls
 from worker.run.attachments import with_files
 from worker.run.attempt import Attempt
 from worker.run.attempt_writer import AttemptWriter
 from worker.run.compaction import Compactions, ends_with_trigger, expand_input
 from worker.run.context import RunContext
+from worker.run.handed_on_urls import require_handed_on
 from worker.run.output import history_item
 from worker.run.resources import Resources
 from worker.tools.provider import ToolContext
@@ -60,15 +63,23 @@ async def prepare_run(
         history_parameter=attempt.continuation_parameter,
     )
     history, own_count, skipped = expand_input(loaded, own_count, compactions)
+    egress = await _egress_of(attempt, resources, history)
+    await require_handed_on(
+        history,
+        own_count,
+        egress,
+        history_parameter=attempt.continuation_parameter,
+        skipped=skipped,
+    )
     if purpose is Purpose.ANSWER:
         history = await with_files(
             history,
             own_count,
-            resources.settings.egress,
+            egress,
             history_parameter=attempt.continuation_parameter,
             skipped=skipped,
         )
-    toolbox = await _open_toolbox(attempt, resources, history)
+    toolbox = await _open_toolbox(attempt, resources, history, egress)
     return RunContext(
         attempt=attempt,
         writer=writer,
@@ -129,11 +140,21 @@ async def _load_history(attempt: Attempt, resources: Resources) -> tuple[list[It
     return items, sum(row.depth == 0 for row in rows)
 
 
-async def _open_toolbox(attempt: Attempt, resources: Resources, history: list[Item]) -> Toolbox:
+async def _egress_of(attempt: Attempt, resources: Resources, history: list[Item]) -> EgressPolicy:
+    """The egress rules of the response's project; read only if they may matter."""
+    if not attempt.facts.parameters.get("tools") and next(item_urls(history), None) is None:
+        return resources.egress
+    policy = await resources.policies.policy(attempt.claim.row.project_id)
+    return resources.egress.of_project(policy.egress)
+
+
+async def _open_toolbox(
+    attempt: Attempt, resources: Resources, history: list[Item], egress: EgressPolicy
+) -> Toolbox:
     tools = with_added_search(attempt.facts.parameters.get("tools", []), history)
     has_mcp = any(tool["type"] == "mcp" for tool in tools)
     credentials = _open_credentials(attempt, resources) if has_mcp else {}
-    context = ToolContext(resources.settings, resources.egress, credentials, attempt.include)
+    context = ToolContext(resources.settings, egress, credentials, attempt.include)
     return await Toolbox.of(tools, context)
 
 

@@ -300,8 +300,8 @@ def file(url: str, **more: Any) -> dict[str, Any]:
     return {"type": "input_file", "file_url": url, **more}
 
 
-def rules(**settings: Any) -> EgressSettings:
-    return EgressSettings(allow=(PUBLIC,), **settings)
+def rules(**settings: Any) -> EgressPolicy:
+    return EgressPolicy(EgressSettings(allow=(PUBLIC,), **settings))
 
 
 async def test_files_in_a_history_are_sent_as_data(site: Site) -> None:

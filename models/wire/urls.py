@@ -1,0 +1,94 @@
+"""The URLs in requests that this server or an upstream fetches, and where they are. Pure.
+
+Data URLs hold their content and are none of these. Links in texts, in citations and in arguments
+are content: nobody fetches them.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from models.wire.events import Item
+from models.wire.item_types import OUTPUTS
+
+_IS_URL = re.compile(r"\s*(?!data:)[a-z][a-z0-9+.-]{0,30}:", re.IGNORECASE)
+"""The beginning of a URL that is not its own content. Base64 has no colon."""
+_URL_NAMES = ("url", "uri")
+_DATA_NAMES = frozenset(("data", "file_data", "file_id", "image", "audio", "video"))
+"""Fields that hold data or an id, in whose place some upstreams accept a URL."""
+_CONTENT_NAMES = frozenset(
+    (
+        "annotations",
+        "arguments",
+        "function",
+        "functions",
+        "metadata",
+        "parameters",
+        "response_format",
+    )
+)
+"""Fields whose inside nobody fetches: citations, calls, schemas."""
+
+
+@dataclass(frozen=True, slots=True)
+class UrlPlace:
+    """A URL and where it is."""
+
+    item: int
+    """the index of its item"""
+    path: str
+    """its place in the item: `content[0].image_url`"""
+    url: str
+    is_fetched_here: bool
+    """this server fetches it; else the upstream does"""
+
+    def param(self, item: int, where: str = "input") -> str:
+        """The place as an error names it, if the item is `where[item]`."""
+        return f"{where}[{item}].{self.path}"
+
+
+def item_urls(items: list[Item]) -> Iterator[UrlPlace]:
+    """The URLs in checked items that this server or an upstream fetches, in order."""
+    for index, item in enumerate(items):
+        field = "output" if item["type"] in OUTPUTS else "content"
+        content = item.get(field)
+        if type(content) is list:
+            for position, part in enumerate(content):
+                yield from _part_urls(part, index, f"{field}[{position}].")
+        elif type(content) is dict:
+            yield from _part_urls(content, index, f"{field}.")
+
+
+def _part_urls(part: dict[str, Any], item: int, prefix: str) -> Iterator[UrlPlace]:
+    for name in ("image_url", "file_url", "file_data"):
+        value = part.get(name)
+        if type(value) is not str:
+            continue
+        if name == "file_url" or _IS_URL.match(value):
+            yield UrlPlace(item, f"{prefix}{name}", value, name == "file_url")
+    audio = part.get("input_audio")
+    if type(audio) is dict and _IS_URL.match(audio["data"]):
+        yield UrlPlace(item, f"{prefix}input_audio.data", audio["data"], False)
+
+
+def nested_urls(
+    value: Any, where: str, skipped: Collection[str] = _CONTENT_NAMES
+) -> Iterator[tuple[str, str]]:
+    """The URLs in unchecked JSON, each with its place: every string in a field that is called `url`
+    or `uri` or ends with that, and every URL in a field for data."""
+    if type(value) is dict:
+        for name, inner in value.items():
+            place = f"{where}.{name}" if where else name
+            if type(inner) is not str:
+                if name not in skipped:
+                    yield from nested_urls(inner, place, skipped)
+            elif name.lower().endswith(_URL_NAMES):
+                if inner[:5].lower() != "data:":
+                    yield place, inner
+            elif name in _DATA_NAMES and _IS_URL.match(inner):
+                yield place, inner
+    elif type(value) is list:
+        for index, inner in enumerate(value):
+            if type(inner) is dict or type(inner) is list:
+                yield from nested_urls(inner, f"{where}[{index}]", skipped)

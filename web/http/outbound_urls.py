@@ -1,0 +1,102 @@
+"""Refuses URLs in requests by the egress rules: the one home of this check for creates over HTTP
+and WebSockets, conversations and chat completions (docs/tools.md, "What may be reached").
+
+The messages do not repeat a URL: it may contain a key.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from models.egress import EgressPolicy, EgressRefused, FetchTarget
+from models.errors import InvalidRequest
+from models.name_lookups import look_up
+from models.wire.events import Item
+from models.wire.tools import NATIVE_ONLY_TOOLS
+from models.wire.urls import item_urls, nested_urls
+
+MAX_URLS = 1_000
+"""URLs in one request. Reading one takes some microseconds."""
+_CONFIGURED_BY_CLIENT = frozenset((*NATIVE_ONLY_TOOLS, "shell"))
+"""Types of tools that an upstream gets as the client sent them, unchecked."""
+
+
+def require_fetchable(egress: EgressPolicy, url: str, param: str) -> None:
+    """Raises InvalidRequest for a URL from which this server may not fetch.
+
+    An address that a host name resolves to is checked when it is fetched.
+    """
+    try:
+        egress.check_url(url)
+    except EgressRefused as refusal:
+        raise _refused(refusal, param) from None
+
+
+def require_item_urls(egress: EgressPolicy, items: list[Item], where: str = "input") -> None:
+    """Raises InvalidRequest for a URL in items that neither this server nor an upstream may fetch.
+
+    `where` is the name of the list in the request. Host names are looked up in the run.
+    """
+    for number, place in enumerate(item_urls(items)):
+        if number == MAX_URLS:
+            raise _too_many(where)
+        try:
+            if place.is_fetched_here:
+                egress.check_url(place.url)
+            else:
+                egress.check_handed_on(place.url)
+        except EgressRefused as refusal:
+            raise _refused(refusal, place.param(place.item, where)) from None
+
+
+def require_parameter_urls(
+    egress: EgressPolicy, parameters: dict[str, Any], passthrough: Iterable[str]
+) -> None:
+    """Raises InvalidRequest for a URL that an upstream may not fetch, in what it gets as the client
+    sent it: tools that it runs itself, and the parameters in `passthrough`."""
+    for index, tool in enumerate(parameters.get("tools", ())):
+        if tool["type"] in _CONFIGURED_BY_CLIENT:
+            require_body_urls(egress, tool, f"tools[{index}]")
+    for name in passthrough:
+        if name in parameters:
+            require_body_urls(egress, {name: parameters[name]})
+
+
+def require_body_urls(
+    egress: EgressPolicy, body: dict[str, Any], where: str = ""
+) -> dict[str, FetchTarget]:
+    """The URLs in JSON that an upstream gets unchecked, by their places.
+
+    Raises InvalidRequest for one that the upstream may not fetch.
+    """
+    targets: dict[str, FetchTarget] = {}
+    for place, url in nested_urls(body, where):
+        if len(targets) == MAX_URLS:
+            raise _too_many(where or "messages")
+        try:
+            targets[place] = egress.check_handed_on(url)
+        except EgressRefused as refusal:
+            raise _refused(refusal, place) from None
+    return targets
+
+
+async def require_names(egress: EgressPolicy, targets: dict[str, FetchTarget]) -> None:
+    """Raises InvalidRequest if the host name of one of these URLs leads to an address that may not
+    be reached."""
+    if not targets or not egress.settings.resolve:
+        return
+    hosts = [target.host for target in targets.values()]
+    found = await look_up(hosts, egress.settings.resolve_time.total_seconds())
+    for place, target in targets.items():
+        try:
+            egress.check_handed_on_addresses(target, found.get(target.host, ()))
+        except EgressRefused as refusal:
+            raise _refused(refusal, place) from None
+
+
+def _refused(refusal: EgressRefused, param: str) -> InvalidRequest:
+    return InvalidRequest(f"Invalid '{param}': {refusal}.", param=param, code="invalid_value")
+
+
+def _too_many(param: str) -> InvalidRequest:
+    message = f"Invalid '{param}': more than {MAX_URLS} URLs."
+    return InvalidRequest(message, param=param, code="invalid_value")

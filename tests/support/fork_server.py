@@ -1,10 +1,11 @@
-"""Starts web and worker processes by forking a process that has imported the libraries.
+"""Starts web and worker processes by forking a process that has imported their modules.
 
-Importing the libraries costs a process about a second of CPU, and the suite starts hundreds of
-processes. So each pytest process keeps one fork server. A child of it reads its own environment,
-imports every module of the product itself and runs `python -m <module>` by `runpy`; it shares with
-other children only the libraries' code. Processes started without this shortcut are proved by
-tests/integration/operator/test_up.py and tests/integration/deployment/test_read_only.py.
+Importing the libraries costs a process about a second of CPU, and the product's modules a third of
+one; the suite starts hundreds of processes. So each pytest process keeps a fork server for web
+processes, one for workers, and one with only the libraries for all others. A child reads its own
+environment and runs `python -m <module>` by `runpy`. A web process never has a worker's modules, as
+in production: importing them registers items and tools. Processes started without this shortcut are
+proved by tests/integration/operator/test_up.py and tests/integration/deployment/test_read_only.py.
 """
 
 import contextlib
@@ -42,6 +43,13 @@ LIBRARIES = (
 
 A library that is missing here costs time, nothing else.
 """
+
+MODULES = {
+    "web": ("web.app", "web.http.protocol", "web.websocket.protocol"),
+    "worker": ("worker.app", "worker.pool", "worker.consumer"),
+}
+"""The product's modules that are imported too, by what is started. None of them reads the
+environment or starts a thread when it is imported."""
 
 _DEATH_SIGNAL, _NAME = 1, 15
 """Options of prctl(2)."""
@@ -100,10 +108,11 @@ class ForkedProcess:
 class ForkServer:
     """The fork server as its users see it. It ends with this process, and its children with it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, product: str) -> None:
+        """`product`: a key of MODULES, or nothing."""
         ours, theirs = socket.socketpair()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", __name__, product],
             stdin=theirs.fileno(),
             cwd=directory,
             start_new_session=True,
@@ -131,9 +140,9 @@ class ForkServer:
 
 
 @functools.cache
-def fork_server(directory: Path) -> ForkServer:
-    """The fork server of this process, started at the first call."""
-    return ForkServer(directory)
+def fork_server(directory: Path, product: str = "") -> ForkServer:
+    """The fork server of this process for a key of MODULES, started at the first call."""
+    return ForkServer(directory, product)
 
 
 def _serve(connection: socket.socket) -> Launch | None:
@@ -186,16 +195,18 @@ def _become(launch: Launch, parent: int) -> None:
     sys.argv = [launch.module, *launch.arguments]
 
 
-def _preload() -> None:
+def _preload(product: str) -> None:
     for name in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    assert threading.active_count() == 1, "a library started a thread, which a fork would lose"
+    for name in MODULES.get(product, ()):
+        importlib.import_module(name)
+    assert threading.active_count() == 1, "a module started a thread, which a fork would lose"
     gc.freeze()
 
 
 if __name__ == "__main__":
-    _preload()
+    _preload(sys.argv[1])
     started = _serve(socket.socket(fileno=0))
     if started is not None:
         # Not inside `_serve`: so the interpreter ends as it does after `python -m`.

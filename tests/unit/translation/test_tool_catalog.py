@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.wire.tools import CallTarget
+from tests.support.properties import examples
 from worker.translation.tool_catalog import build_tool_catalog, function_names
 
 USABLE = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -24,6 +25,7 @@ TARGETS = st.one_of(
 )
 
 
+@examples(40)
 @given(
     st.lists(TARGETS, unique=True, max_size=30),
     st.lists(st.text("ab_", min_size=1, max_size=4), max_size=5),
@@ -40,6 +42,7 @@ def test_whatever_tools_are_called_their_names_are_usable_and_lead_back(
     assert all(back[names[target]] == target for target in targets)
 
 
+@examples(40)
 @given(st.lists(TARGETS, unique=True, max_size=30))
 def test_a_tool_is_called_the_same_every_time(targets: list[CallTarget]) -> None:
     assert function_names(targets) == function_names(list(targets))

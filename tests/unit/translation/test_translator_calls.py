@@ -313,7 +313,7 @@ ARGUMENTS = st.dictionaries(
 ).map(json.dumps)
 
 
-@examples(300)
+@examples(100)
 @given(
     arguments=st.lists(ARGUMENTS, min_size=1, max_size=4),
     chance=st.randoms(use_true_random=False),

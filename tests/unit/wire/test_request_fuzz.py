@@ -310,7 +310,7 @@ def _damaged(chance: random.Random, depth: int) -> Any:
 def test_random_json_is_accepted_or_refused() -> None:
     accepted = 0
 
-    @examples(1000)
+    @examples(400)
     @given(chance=st.randoms(use_true_random=False))
     def check(chance: random.Random) -> None:
         nonlocal accepted
@@ -320,7 +320,7 @@ def test_random_json_is_accepted_or_refused() -> None:
         accepted += parse(body) is not None
 
     check()
-    assert accepted > 25  # otherwise this only tests refusals
+    assert accepted > 10  # otherwise this only tests refusals
 
 
 def test_many_items_are_checked_in_linear_time() -> None:

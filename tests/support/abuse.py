@@ -203,6 +203,7 @@ class AttackedStack:
 
     async def replace_dead(self) -> list[str]:
         """Starts a successor of each process that has ended; returns how they ended."""
+        self.watch()
         ended: list[str] = []
         for process in [*self.stack.webs, *self.stack.workers]:
             killed_at = self._watched[process.name].killed_at

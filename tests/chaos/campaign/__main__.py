@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
 
+from tests.chaos.abuse.__main__ import main as abuse
 from tests.chaos.campaign.campaign import LIMITS, SHORTENED, Campaign
 from tests.chaos.campaign.figures import RoundFigures, StateFile
 from tests.chaos.campaign.plan import DEFAULT, SHORT, Plan, monkey, plan
@@ -22,6 +23,9 @@ from tests.chaos.campaign.table import CampaignTotals
 
 def main() -> int:
     """Runs the campaign; returns 0 without violations, 1 with some, 2 for bad arguments."""
+    if "--abuse" in sys.argv:
+        sys.argv.remove("--abuse")
+        return abuse()
     arguments = _arguments()
     options = "defaults" if arguments.defaults else ""
     try:
@@ -90,6 +94,12 @@ def _arguments() -> argparse.Namespace:
         "--monkey",
         choices=["postgres"],
         help="instead of rounds: restart PostgreSQL every 5-40 s under load",
+    )
+    parser.add_argument(
+        "--abuse",
+        action="store_true",
+        help="instead of faults: projects that attack while another one works; it has other"
+        " options, which --abuse --help lists",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw values there")
     parser.add_argument(

@@ -13,6 +13,7 @@ Exception
 │   ├── UrlTooLong             414
 │   ├── UnsupportedMediaType   415
 │   ├── TooManyUnknownKeys     429, with Retry-After
+│   ├── QuotaExceeded          429, with Retry-After: a quota of the project
 │   ├── HeadTooLarge           431
 │   ├── RunFailed              the status of the upstream's failure (foreground, not streamed)
 │   ├── InternalError          500
@@ -115,6 +116,21 @@ class TooManyUnknownKeys(ApiError):
             code="rate_limit_exceeded",
         )
         self.headers = {"retry-after": str(math.ceil(wait))}
+
+
+class QuotaExceeded(ApiError):
+    """A quota of the request's project refuses it. `kind`: the error's type."""
+
+    status = 429
+
+    def __init__(self, message: str, *, kind: str, code: str, wait: float, may_retry: bool) -> None:
+        """`wait`: seconds after which the same request may be admitted. `may_retry`: whether an
+        official SDK shall wait for that."""
+        super().__init__(message, code=code)
+        self.type = kind
+        self.headers = {"retry-after": str(max(1, math.ceil(wait)))}
+        if not may_retry:
+            self.headers["x-should-retry"] = "false"
 
 
 class NotFound(ApiError):

@@ -34,6 +34,7 @@ from models.http_bodies import is_uncompressed
 from models.wire.json_input import clean_text
 from web.http.body import run_sized
 from web.http.connection import wait_for_disconnect
+from web.quotas.connections import OpenConnection
 from web.stream.sse import SSE_HEADERS
 
 logger = structlog.get_logger()
@@ -72,7 +73,7 @@ class ChatProxy:
         """Whether an upstream serves the model. Without configured routes one serves all."""
         return bool(self._routes.find(model))
 
-    async def forward(self, body: dict[str, Any], *, size: int) -> Response:
+    async def forward(self, body: dict[str, Any], *, size: int) -> "ProxiedResponse":
         """The response of the first upstream of the model that accepts the request.
 
         Cancelling closes the connection. `body` is the client's, with a model that has a route;
@@ -170,6 +171,8 @@ class ProxiedResponse(Response):
         self._limits = limits
         self._send_timeout = send_timeout
         self._grace_expired = grace_expired
+        self.connection: OpenConnection | None = None
+        """Closed with the response, where a quota limits them."""
         self._error_body: bytes | None = None
         """The body of an error response, read completely before anything is sent."""
         content_type = upstream_response.headers.get("content-type", "application/json")
@@ -218,6 +221,8 @@ class ProxiedResponse(Response):
                 await self._send_to_client(send, scope["path"])
                 group.cancel_scope.cancel()
         finally:
+            if self.connection is not None:
+                self.connection.close()
             await self.close()
 
     async def _send_to_client(self, send: Send, path: str) -> None:

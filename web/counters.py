@@ -5,6 +5,7 @@ from functools import lru_cache
 from prometheus_client import Counter, Histogram
 
 from models.metrics import SECOND_BUCKETS, PoolCollector, new_registry
+from models.projects.quotas import Quota
 
 REGISTRY = new_registry()
 POOL = PoolCollector()
@@ -50,6 +51,12 @@ ENQUEUES_DROPPED = Counter(
     "Wake-ups that were not sent because Redis was unavailable. A sweep finds their responses.",
     registry=REGISTRY,
 )
+QUOTA_REFUSALS = Counter(
+    "backburner_quota_refusals",
+    "Requests that a quota of their project has refused, by the quota.",
+    ["quota"],
+    registry=REGISTRY,
+)
 CANCEL_SECONDS = Histogram(
     "backburner_cancel_seconds",
     "Seconds from a cancel request to the end of the response, at most "
@@ -64,6 +71,8 @@ RESPONSES_ENDED.labels("cancelled")
 RESPONSES_ENDED.labels("completed")
 CACHE_LOOKUPS.labels("hit")
 CACHE_LOOKUPS.labels("miss")
+for _quota in Quota:
+    QUOTA_REFUSALS.labels(_quota.name)
 
 _request_series: dict[tuple[str, str, int], Histogram] = {}
 """`HTTP_SECONDS.labels` checks and joins its labels, which takes longer than the observation."""

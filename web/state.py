@@ -34,6 +34,7 @@ from web.chat_proxy import ChatProxy
 from web.conversations import ConversationStore
 from web.http import auth
 from web.model_catalog import ModelCatalog
+from web.quotas.quotas import Quotas
 from web.responses.answer_cache import RequestCache
 from web.responses.create import AcceptedResponse, CreateResponse
 from web.responses.insert import InsertResponse
@@ -74,6 +75,7 @@ class AppState:
     answered_responses: AnsweredResponses
     model_catalog: ModelCatalog
     chat_proxy: ChatProxy
+    quotas: Quotas
     grace_expired: asyncio.Event
     """Set when the grace period of a stop is over: foreground requests still waiting get 503."""
     side_tasks: SideTasks
@@ -111,6 +113,7 @@ class AppState:
         state.side_tasks.start(state.unclear_creates.run(), "unclear-creates")
         state.side_tasks.start(state.answered_responses.run(), "answered-responses")
         state.side_tasks.start(state.keys.failures.run(), "failed-authentications")
+        state.side_tasks.start(state.quotas.connections.run(), "open-connections")
         state.side_tasks.start(state.bus.run(), "bus")
         state.side_tasks.start(state.bus.poll_journals(), "poll-journals")
         state.side_tasks.start(state.bus.poll_idle_readers(), "poll-idle-readers")
@@ -130,6 +133,7 @@ class AppState:
         unclear_creates = UnclearCreates(settings, lease)
         egress = EgressPolicy(settings.egress)
         validation = RequestValidation(settings, routes, egress, sealer)
+        quotas = Quotas.open(settings, pool, lease)
         return cls(
             settings=settings,
             host=host,
@@ -151,6 +155,7 @@ class AppState:
                 cache,
                 settings.web.cancel_wait.total_seconds(),
                 lease.clock,
+                quotas.on_ended,
             ),
             conversation_store=ConversationStore(settings, pool, validation, lease.clock),
             create_response=CreateResponse(
@@ -166,11 +171,13 @@ class AppState:
                 sealer,
                 job_queue,
                 bus,
+                quotas,
             ),
             unclear_creates=unclear_creates,
             answered_responses=AnsweredResponses(pool),
             model_catalog=ModelCatalog(routes),
             chat_proxy=ChatProxy(settings, routes, grace_expired),
+            quotas=quotas,
             grace_expired=grace_expired,
             side_tasks=SideTasks(lease.exit_process),
         )
@@ -204,6 +211,7 @@ class AppState:
         await asyncio.to_thread(self.lease.deregister)
         await self.model_catalog.close()
         await self.chat_proxy.close()
+        await self.quotas.close()
         await self.cache.close()
         await self.redis.aclose()
         await self.pool.close()
@@ -248,7 +256,7 @@ class AppState:
 def bind_state(app: FastAPI, state: AppState) -> None:
     """Makes `state` the one that `app_state` returns for requests of this application."""
     app.state.app_state = state
-    auth.bind_keys(app, state.keys)
+    auth.bind_keys(app, state.keys, state.quotas.headers)
 
 
 def app_state(connection: HTTPConnection) -> AppState:

@@ -49,6 +49,7 @@ from worker.purge import Purger
 from worker.quarantine import SuspectGroup
 from worker.run.counting import RequestTokenCounter
 from worker.run.end_state import StopReason
+from worker.run.quota_notices import QuotaNotices
 from worker.run.resources import Resources
 from worker.run.runner import Run
 from worker.slots import reserved_slots
@@ -170,6 +171,7 @@ class Engine:
         self._ownership = Ownership(pool, self._lease, settings)
         self._comparison.start(self._ownership, self._side_tasks)
         self._suspects = SuspectGroup(settings, self._ownership, self._runs)
+        policies = ProjectPolicies(pool, self._lease.access_revision)
         self._resources = Resources(
             settings=settings,
             ownership=self._ownership,
@@ -181,8 +183,9 @@ class Engine:
             sealer=Sealer(settings.sealing_keys),
             token_counter=RequestTokenCounter(),
             cache=connections.cache,
-            policies=ProjectPolicies(pool, self._lease.access_revision),
             memory=self._memory,
+            policies=policies,
+            quotas=QuotaNotices(settings.quotas, policies, publisher, self._lease.clock),
             tracer=open_tracer(settings, self._lease.kind),
             exit_process=self._lease.exit_process,
         )

@@ -100,6 +100,28 @@ class CacheSettings(Group):
         return self
 
 
+class QuotaSettings(Group):
+    """What one project may use, unless it has quotas of its own (docs/limits.md). Unset or 0: no
+    limit."""
+
+    requests_per_minute: int | None = Field(default=None, ge=0)
+    """Requests that create something, in a minute."""
+    tokens_per_minute: Tokens | None = Field(default=None, ge=0)
+    """Input and output tokens in a minute: estimated with the request, corrected at its end."""
+    running: int | None = Field(default=None, ge=0)
+    """Responses that have not ended; a worker may begin each of them at once."""
+    queued: int | None = Field(default=None, ge=0)
+    """Responses that wait for their first claim by a worker."""
+    open_streams: int | None = Field(default=None, ge=0)
+    """Streams that are being sent, and chat completions that are forwarded."""
+    open_sockets: int | None = Field(default=None, ge=0)
+    """Open WebSockets."""
+    stored_bytes: Bytes | None = Field(default=None, ge=0)
+    """Bytes of stored responses and conversations, as they are in the database."""
+    conversations: int | None = Field(default=None, ge=0)
+    """Stored conversations."""
+
+
 class WebSettings(Group):
     """The web processes."""
 

@@ -33,6 +33,7 @@ from models.config.groups import (
     LimitSettings,
     McpSettings,
     MetricsSettings,
+    QuotaSettings,
     ToolSettings,
     TraceSettings,
     WebSearchSettings,
@@ -77,6 +78,7 @@ class Settings(FileBackedSettings):
     limits: LimitSettings = LimitSettings()
     web: WebSettings = WebSettings()
     cache: CacheSettings = CacheSettings()
+    quotas: QuotaSettings = QuotaSettings()
     worker: WorkerSettings = WorkerSettings()
     tools: ToolSettings = ToolSettings()
     mcp: McpSettings = McpSettings()

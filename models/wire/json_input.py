@@ -49,7 +49,7 @@ def decode_request(raw: bytes, limits: BodyLimits) -> Any:
     RequestTooLarge, and what `decode_body` raises."""
     _require_few_values(raw, limits)
     body = decode_body(raw)
-    if len(raw) > limits.text and len(raw) - _inline_size(body) > limits.text:
+    if len(raw) > limits.text and len(raw) - inline_size(body) > limits.text:
         raise RequestTooLarge(f"{limits.text} bytes without inline files")
     return body
 
@@ -89,7 +89,7 @@ def _count_values(raw: bytes) -> int:
     return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
 
 
-def _inline_size(body: Any) -> int:
+def inline_size(body: Any) -> int:
     """Characters of the inline files in the lists of the body."""
     size = 0
     pending = [body[name] for name in _LISTS if name in body] if type(body) is dict else []

@@ -164,6 +164,7 @@ class Machine(RuleBasedStateMachine):
             AnswerCache(settings_for(self.database.dsn), "silent"),
             0,
             DatabaseClock(),
+            lambda project, response: None,
         )
 
     # --- workers and responses ---

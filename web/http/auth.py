@@ -7,6 +7,8 @@ that it has (docs/adr/0042-projects-have-a-policy.md).
 import asyncio
 import hmac
 import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -116,9 +118,11 @@ class Keys:
             await execute(self._pool, TOUCH_API_KEY, {"id": key_id})
 
 
-def bind_keys(app: FastAPI, keys: Keys) -> None:
-    """Makes `authenticate` look up the keys of this application's requests in `keys`."""
+def bind_keys(app: FastAPI, keys: Keys, headers_of: Callable[[ApiKey], Mapping[str, str]]) -> None:
+    """Makes `authenticate` look up the keys of this application's requests in `keys`. `headers_of`:
+    the headers of each answer to a request with this key."""
     app.state.keys = keys
+    app.state.headers_of_key = headers_of
 
 
 def read_api_key(connection: HTTPConnection) -> str:
@@ -153,6 +157,7 @@ async def authenticate(connection: HTTPConnection) -> ApiKey:
         trust_connection()
     record = request_record(connection)
     record.project, record.key_id, record.key_prefix = key.project, key.id, key.prefix
+    record.key_headers = partial(connection.app.state.headers_of_key, key)
     return key
 
 

@@ -13,8 +13,15 @@ from starlette.types import ASGIApp
 
 from models.errors import InvalidRequest
 from web.http.errors import error_response
+from web.http.rate_headers import RATE_HEADERS
 
-_EXPOSED_HEADERS = ("x-request-id", "openai-processing-ms", "retry-after", "x-should-retry")
+_EXPOSED_HEADERS = (
+    "x-request-id",
+    "openai-processing-ms",
+    "retry-after",
+    "x-should-retry",
+    *RATE_HEADERS,
+)
 """Headers of responses that a page may read."""
 _MAX_AGE = 600
 """Seconds for which a browser keeps the answer to a preflight request."""

@@ -5,7 +5,7 @@ Bodies, query strings and headers are never part of it.
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 import structlog
@@ -51,6 +51,7 @@ class RequestRecord:
         "direct_route",
         "error",
         "id",
+        "key_headers",
         "key_id",
         "key_prefix",
         "project",
@@ -73,6 +74,8 @@ class RequestRecord:
         """The id of the request's key, if it is valid."""
         self.key_prefix: str | None = None
         """The first characters of the request's key, if it is valid."""
+        self.key_headers: Callable[[], Mapping[str, str]] | None = None
+        """The headers that each answer to the request's key has, if it is valid."""
         self.status: int | None = None
         """Of the response, as soon as it has begun."""
         self.error: str | None = None
@@ -139,12 +142,22 @@ class RequestRecord:
             headers = message.get("headers", [])
             message["headers"] = [
                 *headers,
+                *self._key_headers(headers),
                 (b"x-request-id", self.id.encode()),
                 (b"openai-processing-ms", b"%d" % int(self.seconds * 1000)),
             ]
         elif kind == "websocket.close":
             self._close_code = message.get("code")
         await self._send(message)
+
+    def _key_headers(self, others: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """The headers of the key that are not among the others: an error has its own."""
+        given = None if self.key_headers is None else self.key_headers()
+        if not given:
+            return []
+        names = {name for name, _ in others}
+        encoded = ((name.encode(), value.encode()) for name, value in given.items())
+        return [(name, value) for name, value in encoded if name not in names]
 
     def note_response(self, response: UUID) -> None:
         """The request has made or joined this response."""

@@ -166,9 +166,10 @@ CODES: dict[str, str] = {
     "url_too_long": "the URL is longer than the limit of this server",
     "headers_too_large": "the headers are larger than the limit of this server",
     "unsupported_media_type": "the body is not JSON, or is compressed",
-    "rate_limit_exceeded": "the upstream limits the rate of requests, or the address has sent too "
-    "many unknown keys",
-    "insufficient_quota": "the upstream's account must be paid for",
+    "rate_limit_exceeded": "the project or the upstream limits the rate of requests, too much of "
+    "the project is open, or the address has sent too many unknown keys",
+    "insufficient_quota": "the project has used its budget, or stores as much as it may; or the "
+    "upstream's account must be paid for",
     "http_error": "the tools of an MCP server could not be listed",
     "server_error": "nothing was stored and nothing will run",
     "invalid_stream_id": "over WebSocket: the name of a lane has a wrong form",
@@ -192,7 +193,8 @@ STATUSES: dict[int, str] = {
     422: "The upstream could not process the request (foreground, before any output). This server "
     "itself never returns 422.",
     424: "The tools of an MCP server could not be listed (foreground, before any output).",
-    429: "The upstream limits the rate of requests (foreground, before any output).",
+    429: "A quota of the project is used up: nothing was stored. Or the upstream limits the rate "
+    "of requests (foreground, before any output).",
     500: "An internal error of this server.",
     502: "The upstream is unreachable, refused this server's credential, closed the connection, or "
     "sent an invalid response.",
@@ -212,5 +214,14 @@ HEADER_MEANINGS = {
     "retry-after": "Seconds to wait.",
     "x-cache": "Sent if the request has `cache`: whether the answer is a cached one.",
     "www-authenticate": "Sent if this server itself requires a key.",
+    **{
+        f"x-ratelimit-{part}-{name}": f"Sent if {name} of the project are limited: {meaning}."
+        for name in ("requests", "tokens")
+        for part, meaning in (
+            ("limit", "how many it may use in a minute"),
+            ("remaining", "how many are left now"),
+            ("reset", "how long until all are left again, such as `20ms` or `6m0s`"),
+        )
+    },
 }
 """Header of a response -> its meaning."""

@@ -50,7 +50,7 @@ def _response_operations() -> dict[str, Json]:
                     stream=True,
                 )
             },
-            *(400, 401, 404),
+            *(400, 401, 404, 429),
             parameters=[_RESPONSE_ID, *_STREAM_QUERY, *_INCLUDE_IN_RESPONSE],
         ),
         "delete": operation(
@@ -137,7 +137,7 @@ def _conversation_operations() -> dict[str, Json]:
         "create_conversation": operation(
             "Create a conversation",
             conversation,
-            *(400, 401, 413, 415),
+            *(400, 401, 413, 415, 429),
             body=request_body(
                 "CreateConversation",
                 {"with a first item": examples.ITEMS | metadata, "empty": {}},
@@ -149,7 +149,7 @@ def _conversation_operations() -> dict[str, Json]:
         "update_conversation": operation(
             "Update a conversation",
             conversation,
-            *(400, 401, 404, 413, 415),
+            *(400, 401, 404, 413, 415, 429),
             parameters=[_CONVERSATION_ID],
             body=request_body("UpdateConversation", {"a topic": metadata}),
         ),
@@ -185,7 +185,7 @@ def _conversation_item_operations() -> dict[str, Json]:
         "add_items": operation(
             "Add items to a conversation",
             items,
-            *(400, 401, 404, 413, 415),
+            *(400, 401, 404, 413, 415, 429),
             parameters=[_CONVERSATION_ID, *_INCLUDE],
             body=request_body("AddItems", {"one item": examples.ITEMS}),
         ),

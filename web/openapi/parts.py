@@ -5,6 +5,7 @@ from typing import Any
 
 from models.config.settings import Settings
 from models.wire.api_schema import Schema, const, object_schema, reference
+from web.http.rate_headers import RATE_HEADERS
 from web.openapi import examples
 from web.openapi.meaning import HEADER_MEANINGS, STATUSES, STREAM
 from web.routes.input_tokens import COUNT_HEADER
@@ -14,6 +15,11 @@ Json = dict[str, Any]
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 
+_RATE_SCHEMAS: dict[bool, Schema] = {
+    False: {"type": "string", "pattern": "^[0-9]+$"},
+    True: {"type": "string", "pattern": r"^([0-9]+h)?([0-9]+m)?[0-9]+(\.[0-9]+)?m?s$"},
+}
+"""Of a number, and of a duration."""
 _HEADER_SCHEMAS: dict[str, Schema] = {
     "x-request-id": {"type": "string"},
     "openai-processing-ms": {"type": "string", "pattern": "^[0-9]+$"},
@@ -22,6 +28,7 @@ _HEADER_SCHEMAS: dict[str, Schema] = {
     "retry-after": {"type": "string", "pattern": "^[1-9][0-9]*$"},
     "x-cache": {"type": "string", "enum": ["hit", "miss"]},
     "www-authenticate": {"const": "Bearer"},
+    **{name: _RATE_SCHEMAS["reset" in name] for name in RATE_HEADERS},
 }
 _ALWAYS_SENT = ("x-request-id", "openai-processing-ms")
 _STATUS_HEADERS = {401: ("www-authenticate",), 429: ("retry-after",), 503: ("retry-after",)}
@@ -85,8 +92,9 @@ def operation(
 
 
 def headers(*names: str) -> Json:
-    """The headers of a response; some are always sent."""
-    return {name: {"$ref": f"#/components/headers/{name}"} for name in (*_ALWAYS_SENT, *names)}
+    """The headers of a response; some are always sent, some if the project has quotas."""
+    sent = (*_ALWAYS_SENT, *names, *RATE_HEADERS)
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in sent}
 
 
 def response(

@@ -6,7 +6,8 @@ message may be lost: the sweep of every worker enqueues waiting responses again.
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -17,15 +18,20 @@ from models.db.queries.create import NewRow
 from models.ended_line import EndedLine
 from models.ids import new_uuid
 from models.lifecycle import Status
+from models.projects.quotas import Limits, estimate_tokens
 from models.redis.channels import queue_for
 from models.redis.queue import JobQueue
+from models.redis.quota_counters import Demand
 from models.secrets import Sealed, Sealer
 from models.tracing.traceparent import well_formed_traceparent
+from models.wire.json_input import inline_size
 from models.wire.mcp import CREDENTIAL_FIELDS
 from models.wire.purpose import Purpose, stored_parameters
 from models.wire.request import CreateRequest
 from web.counters import RESPONSES_ENDED, count_accepted
-from web.http.body import JsonBody
+from web.http.body import JsonBody, run_sized
+from web.quotas.connections import OpenConnection
+from web.quotas.quotas import Quotas
 from web.responses.idempotency import IdempotencyKey, parse_idempotency_key
 from web.responses.insert import InsertResponse, NewResponse
 from web.responses.join import JoinResponse
@@ -56,6 +62,8 @@ class AcceptedResponse:
     """The Response object of a response that was stored completed."""
     known_events: KnownEvents | None = None
     """Its opening events, if it is streamed and a worker has to run it."""
+    stream: OpenConnection | None = None
+    """To be closed with the stream of its events, where a quota limits them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,12 @@ class _Options:
     generate: bool
     purpose: Purpose
     request_id: str | None
+    is_socket: bool
+
+    @property
+    def calls_model(self) -> bool:
+        """The response costs tokens."""
+        return self.generate and self.purpose is not Purpose.COUNT
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,9 @@ class _RequestContext:
     """What belongs to a create besides its body."""
 
     key: ApiKey
+    body: JsonBody
+    new_id: UUID
+    """of the response, if one is made"""
     waiter: UUID
     traceparent: str | None
     idempotency_key: IdempotencyKey | None
@@ -100,7 +117,9 @@ class CreateResponse:
         sealer: Sealer,
         job_queue: JobQueue,
         bus: Bus,
+        quotas: Quotas,
     ) -> None:
+        self._quotas = quotas
         self._prepare_request = prepare_request
         self._join_response = join_response
         self._insert_response = insert_response
@@ -119,6 +138,7 @@ class CreateResponse:
         generate: bool = True,
         purpose: Purpose = Purpose.ANSWER,
         request_id: str | None = None,
+        is_socket: bool = False,
     ) -> AcceptedResponse:
         """Checks the request, stores the response and enqueues it; a repeated request gets the
         first one's response.
@@ -126,10 +146,10 @@ class CreateResponse:
         `key`: that of the request. `unstored_ids`: responses with `store: false` that this client
         may continue all the same. `generate`: False for a warm-up, which ends without output
         (docs/websocket.md). With the purpose COUNT a worker only counts the input tokens.
-        `request_id` is stored. Raises InvalidRequest or NotFound with nothing stored, or
-        Unavailable with nothing that will run.
+        `request_id` is stored. `is_socket`: it comes over a WebSocket. Raises InvalidRequest,
+        NotFound or QuotaExceeded with nothing stored, or Unavailable with nothing that will run.
         """
-        options = _Options(unstored_ids, generate, purpose, request_id)
+        options = _Options(unstored_ids, generate, purpose, request_id, is_socket)
         async with self._slots:
             return await self._create(key, body, headers, options)
 
@@ -145,10 +165,32 @@ class CreateResponse:
             headers, {"counted": hashable_body} if is_count else hashable_body
         )
         traceparent = well_formed_traceparent(headers.get("traceparent"))
-        context = _RequestContext(key, new_uuid(), traceparent, idempotency_key, options)
+        context = _RequestContext(
+            key, body, new_uuid(), new_uuid(), traceparent, idempotency_key, options
+        )
+        accepted = await self._join_earlier(request, context)
+        return accepted or await self._insert_within_quotas(request, context)
+
+    async def _insert_within_quotas(
+        self, request: CreateRequest, context: _RequestContext
+    ) -> AcceptedResponse:
+        """Raises QuotaExceeded."""
+        limits = self._quotas.limits_of(context.key)
+        if limits is None:
+            return await self._insert_or_join(request, context)
+        demand = await _demand_of(request, context, limits)
+        async with self._quotas.admitted(context.project, limits, demand) as admission:
+            accepted = await self._insert_or_join(request, context)
+        if accepted.is_repeat or accepted.final_object is not None:
+            admission.settle()
+        return replace(accepted, stream=admission.connection)
+
+    async def _insert_or_join(
+        self, request: CreateRequest, context: _RequestContext
+    ) -> AcceptedResponse:
         accepted = None
         while accepted is None:
-            accepted = await self._join_earlier(request, context) or await self._insert_new(
+            accepted = await self._insert_new(request, context) or await self._join_earlier(
                 request, context
             )
         return accepted
@@ -203,6 +245,7 @@ class CreateResponse:
             context.project,
             request,
             context.options.unstored_ids,
+            new_id=context.new_id,
             generate=context.options.generate,
         )
         request, opening, precomputed = prepared.request, prepared.opening, prepared.precomputed
@@ -293,3 +336,18 @@ class CreateResponse:
         if not request.credentials or not is_run:
             return None
         return self._sealer.seal(new_id, request.credentials)
+
+
+async def _demand_of(request: CreateRequest, context: _RequestContext, limits: Limits) -> Demand:
+    """What the request asks for of its project's quotas."""
+    tokens, body = 0, context.body
+    if context.options.calls_model and limits.use_tokens:
+        inline = await run_sized(partial(inline_size, body.value), body.size)
+        max_output = request.parameters.get("max_output_tokens")
+        tokens = estimate_tokens(body.size - inline, max_output, limits)
+    return Demand(
+        response=context.new_id,
+        tokens=tokens,
+        bytes=body.size if request.store else 0,
+        open_streams=int(request.stream and not context.options.is_socket),
+    )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from models.ids import new_uuid, response_id
+from models.ids import response_id
 from models.lifecycle import Status
 from models.wire.events import Event, frame
 from models.wire.request import CreateRequest
@@ -26,10 +26,9 @@ class Opening:
     """the opening events; their numbers begin with 0"""
 
     @classmethod
-    def of(cls, request: CreateRequest, created_at: int) -> "Opening":
+    def of(cls, request: CreateRequest, new_id: UUID, created_at: int) -> "Opening":
         """The opening of a new response to this request. `created_at`: whole seconds since the
         epoch."""
-        new_id = new_uuid()
         facts = ResponseFacts(
             id=response_id(new_id),
             created_at=created_at,

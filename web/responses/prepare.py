@@ -71,12 +71,14 @@ class PrepareRequest:
         request: CreateRequest,
         unstored_ids: Collection[UUID],
         *,
+        new_id: UUID,
         generate: bool,
     ) -> PreparedRequest:
         """The request with what it continues, and its answer if that is known.
 
-        `unstored_ids`: responses with `store: false` that it may continue all the same.
-        `generate`: False for a warm-up, whose answer is empty. Raises InvalidRequest or NotFound.
+        `new_id`: of its response. `unstored_ids`: responses with `store: false` that it may
+        continue all the same. `generate`: False for a warm-up, whose answer is empty. Raises
+        InvalidRequest or NotFound.
         """
         continuation = await load_continuation(self._pool, project, request, unstored_ids)
         request = await self._check_history(project, request, continuation)
@@ -85,7 +87,7 @@ class PrepareRequest:
             if generate
             else WARM_UP
         )
-        opening = Opening.of(request, self._clock.now())
+        opening = Opening.of(request, new_id, self._clock.now())
         precomputed = None if lookup.answer is None else precompute(opening, lookup.answer)
         return PreparedRequest(request, continuation, lookup, opening, precomputed)
 

@@ -4,7 +4,7 @@ Always within one project (I11).
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 from uuid import UUID
 
@@ -47,8 +47,10 @@ class ResponseStore:
         cache: AnswerCache,
         cancel_wait: float,
         clock: DatabaseClock,
+        on_ended: Callable[[UUID, UUID], None],
     ) -> None:
-        """`cancel_wait`: seconds that a cancel waits for the worker to end the response."""
+        """`cancel_wait`: seconds that a cancel waits for the worker to end the response.
+        `on_ended`: called with the project and the id of a response that ended in the queue."""
         self._pool = pool
         self._redis = redis
         self._event_reader = event_reader
@@ -56,6 +58,7 @@ class ResponseStore:
         self._cache = cache
         self._cancel_wait = cancel_wait
         self._clock = clock
+        self._on_ended = on_ended
 
     async def find(self, project: UUID, public_id: str) -> ResponseRow:
         """The row of the response `resp_…` in this project.
@@ -132,6 +135,7 @@ class ResponseStore:
         cancelled = await fetch_idempotent(self._pool, cancel_queued, values)
         if cancelled:
             RESPONSES_ENDED.labels(Status.CANCELLED.value).inc()
+            self._on_ended(cancelled[0].project_id, row.id)
             EndedLine(
                 response=row.id,
                 request=cancelled[0].request_id,

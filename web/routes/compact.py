@@ -38,6 +38,7 @@ _TRIGGER = {"type": "compaction_trigger"}
 async def compact(request: Request, key: Key) -> Response:
     """Compacts a history: the newest messages of users, and one item for everything else."""
     state = app_state(request)
+    state.quotas.require_rate(key)
     body = await read_json(request, state.body_limits)
     record = request_record(request)
     create_body = JsonBody(to_create_body(body.value), body.size)

@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from models.redis.quota_counters import Demand
 from web.http.actor import actor_of
 from web.http.auth import Key, Project
 from web.http.body import read_json
@@ -17,7 +18,10 @@ router = APIRouter(prefix="/v1/conversations")
 async def create_conversation(request: Request, key: Key) -> Response:
     """Creates a conversation, with up to 20 items."""
     state = app_state(request)
+    state.quotas.require_rate(key)
     body = await read_json(request, state.body_limits)
+    demand = Demand(bytes=body.size, conversations=1)
+    await state.quotas.admit_if_limited(key, demand)
     return json_response(await state.conversation_store.create(key, body.value))
 
 
@@ -30,12 +34,14 @@ async def retrieve_conversation(
 
 
 @router.post("/{conversation_id}")
-async def update_conversation(conversation_id: str, request: Request, project: Project) -> Response:
+async def update_conversation(conversation_id: str, request: Request, key: Key) -> Response:
     """Replaces the conversation's metadata."""
     state = app_state(request)
+    state.quotas.require_rate(key)
     body = await read_json(request, state.body_limits)
+    await state.quotas.admit_if_limited(key, Demand())
     return json_response(
-        await state.conversation_store.update(project, conversation_id, body.value)
+        await state.conversation_store.update(key.project_id, conversation_id, body.value)
     )
 
 
@@ -51,7 +57,9 @@ async def add_items(conversation_id: str, request: Request, key: Key) -> Respons
     """Appends up to 20 items to the conversation."""
     parse_include(request)
     state = app_state(request)
+    state.quotas.require_rate(key)
     body = await read_json(request, state.body_limits)
+    await state.quotas.admit_if_limited(key, Demand(bytes=body.size))
     return json_response(await state.conversation_store.add(key, conversation_id, body.value))
 
 

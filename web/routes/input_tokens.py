@@ -47,6 +47,7 @@ _NOT_COUNTED = "The tokens could not be counted."
 async def input_tokens(request: Request, key: Key) -> Response:
     """Counts the input tokens; `x-backburner-token-count` names the source of the number."""
     state = app_state(request)
+    state.quotas.require_rate(key)
     body = await read_json(request, state.body_limits)
     create_body = to_create_body(body.value)
     if "model" not in create_body:

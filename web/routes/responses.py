@@ -20,6 +20,7 @@ from web.http.direct import DirectRoute
 from web.http.json_responses import json_response
 from web.http.params import boolean, integer, paging, parse_include
 from web.http.request_record import request_record
+from web.quotas.quotas import ONE_STREAM
 from web.responses.create import AcceptedResponse
 from web.routes.foreground import wait_for_response
 from web.state import AppState, app_state
@@ -49,6 +50,7 @@ def direct_route(method: str, path: str) -> DirectRoute | None:
 async def create(request: Request, key: Key) -> Response:
     """Creates a response: background or foreground, as JSON or as a stream."""
     state = app_state(request)
+    state.quotas.require_rate(key)
     body = await read_json(request, state.body_limits)
     record = request_record(request)
     accepted = await state.create_response.create(key, body, request.headers, request_id=record.id)
@@ -84,8 +86,13 @@ async def retrieve(response_id: str, request: Request, key: Key) -> Response:
             param="stream",
             code="invalid_request_error",
         )
+    admission = await state.quotas.admit_if_limited(key, ONE_STREAM)
     frames = state.event_reader.follow(row.id, -1 if after is None else after, background=True)
-    return sse_response(obfuscate(frames) if obfuscated else frames, state.settings.web)
+    return sse_response(
+        obfuscate(frames) if obfuscated else frames,
+        state.settings.web,
+        None if admission is None else admission.connection,
+    )
 
 
 @router.delete("/{response_id}")
@@ -121,7 +128,9 @@ async def _build_response(
     create_request = accepted.request
     if create_request.stream:
         return sse_response(
-            obfuscate_if_requested(_stream(state, accepted), create_request), state.settings.web
+            obfuscate_if_requested(_stream(state, accepted), create_request),
+            state.settings.web,
+            accepted.stream,
         )
     if accepted.final_object is not None:
         return await _json(state, accepted, request, accepted.final_object)

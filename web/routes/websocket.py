@@ -10,6 +10,7 @@ from models.db.database import DATABASE_UNAVAILABLE
 from models.errors import ApiError, ServerStopping, Unavailable
 from web.http.auth import authenticate, read_api_key, require_scope
 from web.http.errors import as_api_error, error_response, unknown_url
+from web.quotas.quotas import ONE_SOCKET
 from web.state import app_state
 from web.websocket.session import SocketSession
 
@@ -21,11 +22,13 @@ async def responses(socket: WebSocket) -> None:
     """Creates as frames in, events as frames out."""
     state = app_state(socket)
     try:
-        require_scope(await authenticate(socket), reads=False)
+        key = await authenticate(socket)
+        require_scope(key, reads=False)
         if state.stopping:
             raise ServerStopping
         if state.open_sockets >= state.settings.web.sockets:
             raise Unavailable("This server has reached its limit of open WebSockets. Please retry.")
+        admission = await state.quotas.admit_if_limited(key, ONE_SOCKET)
     except (ApiError, *DATABASE_UNAVAILABLE) as error:
         await _deny(socket, error)
         return
@@ -35,6 +38,8 @@ async def responses(socket: WebSocket) -> None:
         await SocketSession(socket, state, read_api_key(socket)).serve()
     finally:
         state.open_sockets -= 1
+        if admission is not None:
+            admission.undo()
 
 
 async def unmatched_path(socket: WebSocket) -> None:

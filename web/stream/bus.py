@@ -185,8 +185,9 @@ class Bus:
         publishes, and need not read the log at its begin.
         """
         channel = self._channel(response_id)
-        channel.prepared = Inbox(self._settings.web.reader_buffer, was_prepared=True)
-        channel.inboxes.add(channel.prepared)
+        if channel.prepared is None:
+            channel.prepared = Inbox(self._settings.web.reader_buffer, was_prepared=True)
+            channel.inboxes.add(channel.prepared)
         channel.prepared_until = asyncio.get_running_loop().time() + _PREPARED_SECONDS
         self._prepared.append(channel)
         return channel

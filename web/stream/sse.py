@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from models.config.groups import WebSettings
 from models.deadlines import IdleTimeout
 from web.http.connection import wait_for_disconnect
+from web.quotas.connections import OpenConnection
 from web.stream.reader import DONE
 
 logger = structlog.get_logger()
@@ -28,8 +29,14 @@ class EventStreamResponse(EventSourceResponse):
     comment. Here two tasks and one timer serve a stream.
     """
 
-    def __init__(self, frames: AsyncGenerator[bytes], settings: WebSettings) -> None:
+    def __init__(
+        self,
+        frames: AsyncGenerator[bytes],
+        settings: WebSettings,
+        connection: OpenConnection | None,
+    ) -> None:
         super().__init__(frames, headers=SSE_HEADERS)
+        self._connection = connection
         self._frames = frames
         self._ping_seconds = settings.ping.total_seconds()
         self._send_seconds = settings.send_timeout.total_seconds()
@@ -47,6 +54,8 @@ class EventStreamResponse(EventSourceResponse):
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            if self._connection is not None:
+                self._connection.close()
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -106,13 +115,17 @@ class EventStreamResponse(EventSourceResponse):
             raise SendTimeoutError from None
 
 
-def sse_response(frames: AsyncGenerator[bytes], settings: WebSettings) -> EventStreamResponse:
-    """Streams `frames`, of which none is empty.
+def sse_response(
+    frames: AsyncGenerator[bytes],
+    settings: WebSettings,
+    connection: OpenConnection | None = None,
+) -> EventStreamResponse:
+    """Streams `frames`, of which none is empty. `connection`: closed at the end.
 
     At a stop, `EventReader.close` ends background streams. Foreground ones have the grace period,
     then `EventReader.abort` ends them too.
     """
-    return EventStreamResponse(frames, settings)
+    return EventStreamResponse(frames, settings, connection)
 
 
 async def _is_disconnected(receive: Receive, within: float) -> bool:

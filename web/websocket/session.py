@@ -175,6 +175,7 @@ class SocketSession:
         await self._stream_response(create, accepted)
 
     async def _create(self, create: CreateFrame, key: ApiKey) -> AcceptedResponse:
+        self._state.quotas.require_rate(key)
         traceparent = self._socket.headers.get("traceparent")
         return await self._state.create_response.create(
             key,
@@ -183,6 +184,7 @@ class SocketSession:
             unstored_ids=self._unstored_ids,
             generate=create.generate,
             request_id=request_record(self._socket).id,
+            is_socket=True,
         )
 
     async def _stream_response(self, create: CreateFrame, accepted: AcceptedResponse) -> None:

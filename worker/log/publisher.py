@@ -45,6 +45,12 @@ class Publisher:
         self._bytes += len(payload)
         self._wake.set()
 
+    def send(self, command: bytes) -> None:
+        """Queues a packed command whose reply nobody needs. Never blocks and never raises."""
+        self._waiting.append(command)
+        self._bytes += len(command)
+        self._wake.set()
+
     async def run(self) -> None:
         """Sends what is queued. Never returns."""
         loop = asyncio.get_running_loop()

@@ -17,6 +17,7 @@ from models.tracing.spans import Tracer
 from worker.log.journal import Journal
 from worker.memory_budget import MemoryBudget
 from worker.run.counting import RequestTokenCounter
+from worker.run.quota_notices import QuotaNotices
 from worker.upstream.upstreams import Upstreams
 
 
@@ -37,6 +38,7 @@ class Resources:
     policies: ProjectPolicies
     """Of the projects whose responses run here."""
     memory: MemoryBudget
+    quotas: QuotaNotices
     tracer: Tracer | None
     """None if traces are off."""
     exit_process: Callable[[], NoReturn]

@@ -22,6 +22,7 @@ from models.ownership.timeline import attempts_on_timeline
 from models.redis.answer_cache import CachedAnswer
 from models.redis.channels import queue_for
 from models.tracing.spans import NO_SPAN
+from models.wire.counting import COUNTED_BY
 from models.wire.purpose import Purpose
 from worker.metrics import count_put_off
 from worker.run.attempt import Attempt
@@ -154,6 +155,7 @@ class Run:
         self._writer.open()
         self._span = start_attempt_span(self._resources.tracer, self.claim)
         try:
+            await self._resources.quotas.on_claimed(self.claim)
             end_state = await self._execute()
             if end_state is not None:
                 await self._end(end_state)
@@ -228,7 +230,10 @@ class Run:
             raise error_of_end_reason(EndReason.DEADLINE, failure) from error
 
     async def _end(self, end_state: EndState) -> None:
+        limits = await self._resources.quotas.limits_of(self.claim)
         self.end_state = await self._writer.end(end_state)
+        if limits is not None:
+            self._resources.quotas.on_ended(self.claim, limits, self._tokens(self.end_state))
         key = None
         try:
             key = await self._cache_answer(self.end_state)
@@ -238,6 +243,14 @@ class Run:
             await self._resources.ownership.record_failures(self.claim, self._attempt.failed_calls)
         if key is not None:
             await self._uncache_deleted_answer(key)
+
+    def _tokens(self, end_state: EndState) -> int | None:
+        """What the response has used; None if it was answered and the upstream did not report it.
+        A count of tokens uses none."""
+        usage = self._attempt.final_output().usage
+        if usage is None:
+            return None if end_state.status is Status.COMPLETED else 0
+        return 0 if COUNTED_BY in usage else usage["total_tokens"]
 
     async def _cache_answer(self, end_state: EndState) -> bytes | None:
         """Stores the answer in the cache if the request asked for that; returns its key there.

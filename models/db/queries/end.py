@@ -142,6 +142,7 @@ class CancelledResponse:
 
     request_id: str | None
     """of the request that made it, for the logs"""
+    project_id: UUID
     seconds: float
     """since its creation"""
 
@@ -153,11 +154,11 @@ def _cancel_queued(condition: str = "") -> Query[CancelledResponse]:
                                 reason = :reason
                          WHERE id = :id AND status IN ('queued') AND 'queued' IN {sql_list(sources_of(Status.CANCELLED))} AND worker IS NULL AND attempt = 0
                            {condition}
-                         RETURNING id, request_id,
+                         RETURNING id, request_id, project_id,
                                    extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at ELSE created_at END)::float AS seconds),
              logged AS ({INSERT_INTO_LOG} SELECT id, :number, :number, 0, CAST(:frames AS bytea) FROM updated),
              deleted_secrets AS (DELETE FROM job_secrets s USING updated WHERE s.response_id = updated.id)
-        SELECT request_id, seconds FROM updated
+        SELECT request_id, project_id, seconds FROM updated
         """,
         CancelledResponse,
     )

@@ -906,6 +906,7 @@ async def test_a_cancel_of_a_response_that_is_deleted_meanwhile_is_a_404_and_not
         AnswerCache(settings_for(database.dsn), "silent"),
         0,
         DatabaseClock(),
+        lambda project, response: None,
     )
     name = await database.create_response()
     row = await store.find(database.project, public_response_id(name))

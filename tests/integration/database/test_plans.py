@@ -40,9 +40,12 @@ READ_ALL_OPEN = {
     "operations.STUCK",
     "operations.WORKERS",
     "operations.GAUGES",
+    "quotas.OPEN_RESPONSES",
+    "quotas.QUOTA_STATE",
     "retention.DELETE_OLD_WORKERS",
 }
-"""They read all open responses: for operators, or only after processes have died."""
+"""They read all open responses: for operators, only after processes have died, or every few seconds
+for projects with quotas."""
 MAX_PAGES = 150
 """Pages that a statement for one or two responses touches at most."""
 

@@ -1,0 +1,94 @@
+"""What projects use, as far as their quotas limit it (ADR 0040)."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from models.db.queries.common import OPEN
+from models.db.statement import Query, column
+
+
+@dataclass(frozen=True, slots=True)
+class OpenResponse:
+    """A response that has not ended."""
+
+    project_id: UUID
+    id: UUID
+    is_waiting: bool
+    """no worker has claimed it"""
+
+
+OPEN_RESPONSES = Query(
+    f"SELECT r.project_id, r.id, r.attempt = 0 AS is_waiting FROM responses r WHERE r.status IN {OPEN} AND r.project_id = ANY(CAST(:projects AS uuid[]))",
+    OpenResponse,
+)
+"""Selects the open responses of these projects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """How many conversations a project has."""
+
+    project_id: UUID
+    count: int
+
+
+CONVERSATIONS = Query(
+    "SELECT c.project_id, count(*) FROM conversations c WHERE c.project_id = ANY(CAST(:projects AS uuid[])) GROUP BY c.project_id",
+    Conversations,
+)
+"""Counts the conversations of these projects. No row: the project has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """What one project stores with some of all responses."""
+
+    last: UUID | None
+    """the last of these responses; None: there are no more"""
+    stored_bytes: int
+    """of the project's own among them"""
+
+
+STORED_WITH_RESPONSES = Query(
+    """
+    WITH page AS MATERIALIZED (SELECT r.id, r.project_id, pg_column_size(r.parameters) AS parameters FROM responses r WHERE r.id > :after ORDER BY r.id LIMIT :rows)
+    SELECT (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last,
+           (SELECT coalesce(sum(p.parameters
+                   + (SELECT coalesce(sum(pg_column_size(i.payload)), 0) FROM items i WHERE i.response_id = p.id)
+                   + (SELECT coalesce(sum(pg_column_size(e.frames)), 0) FROM event_log e WHERE e.response_id = p.id)), 0)
+            FROM page p WHERE p.project_id = :project)::bigint AS stored_bytes
+    """,
+    StoredPart,
+)
+"""Measures a part of what a project stores: the next `rows` responses behind `after`, of all
+projects, in the order of their ids. Values that are stored apart from their rows are not read."""
+STORED_IN_CONVERSATIONS = column(
+    """
+    SELECT coalesce(sum(pg_column_size(i.payload)), 0)::bigint FROM conversations c JOIN items i ON i.conversation_id = c.id
+    WHERE c.project_id = :project AND i.response_id IS NULL
+    """,
+    int,
+)
+"""Measures the items of a project's conversations that belong to no response."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaState:
+    """What one project uses now."""
+
+    running: int
+    """responses that have not ended"""
+    queued: int
+    """those that no worker has claimed"""
+    conversations: int
+
+
+QUOTA_STATE = Query(
+    f"""
+    SELECT count(*) AS running, count(*) FILTER (WHERE r.attempt = 0) AS queued,
+           (SELECT count(*) FROM conversations c WHERE c.project_id = :project) AS conversations
+    FROM responses r WHERE r.status IN {OPEN} AND r.project_id = :project
+    """,
+    QuotaState,
+)
+"""Counts what one project uses now, by the names of its quotas: for operators."""

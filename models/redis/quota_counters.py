@@ -1,0 +1,256 @@
+"""What projects use, counted in Redis for all processes (ADR 0040)."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from uuid import UUID
+
+import orjson
+import structlog
+from redis.asyncio import Redis
+from redis.commands.core import AsyncScript
+
+from models.projects.quotas import WINDOW, Limits, Quota
+from models.redis.client import REDIS_ERRORS
+from models.redis.quota_scripts import ADMIT, CORRECT, MEASURED, REPORT_CONNECTIONS, SETTLE
+from models.redis.raw_connection import pack
+
+logger = structlog.get_logger()
+
+CORRECT_AFTER = 5.0
+"""Seconds after which the numbers of a project that sends requests are corrected."""
+_STALE = 30.0
+"""Seconds after which a request waits for the correction."""
+_MEASURE_AFTER = 600.0
+"""Seconds after which what a project stores is measured again."""
+_GRACE = 10.0
+"""Seconds for which a response counts that is not in the database: its create is on its way."""
+CONNECTIONS = (Quota.open_streams, Quota.open_sockets)
+"""What each web process counts itself."""
+CONNECTION_TIME = 30.0
+"""Seconds for which the open connections of a process count that does not report them again."""
+_PATIENCE = 0.25
+"""Seconds that Redis has for an answer."""
+_PAUSE = 2.0
+"""Seconds without commands after a failed one."""
+
+
+class CountersUnavailable(Exception):
+    """Redis does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a request asks for."""
+
+    response: UUID | None = None
+    """the response that it makes"""
+    requests: int = 1
+    tokens: int = 0
+    bytes: int = 0
+    conversations: int = 0
+    open_streams: int = 0
+    open_sockets: int = 0
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it may be refused because of what is counted in the database."""
+        return self.response is not None or self.tokens > 0 or self.conversations > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a request is admitted, and what is left of the rates."""
+
+    refused: Quota | None
+    wait: float
+    """seconds until a rate admits the request; 0 for other quotas"""
+    requests: float
+    """seconds until the rate of requests is unused"""
+    tokens: float
+    """seconds until the rate of tokens is unused"""
+    is_correction_due: bool = False
+    """this process is to correct the numbers"""
+    is_measurement_due: bool = False
+    """this process is to measure what is stored"""
+    stored_bytes: int = 0
+    """as it was measured last, and what was added since"""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a project uses, as the database says."""
+
+    open: list[UUID] = field(default_factory=list)
+    """the responses that have not ended"""
+    waiting: list[UUID] = field(default_factory=list)
+    """those that no worker has claimed"""
+    day: int = 0
+    """tokens of this day"""
+    month: int = 0
+    """tokens of this month"""
+    conversations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The day and the month in UTC to which tokens belong."""
+
+    day: str
+    month: str
+
+    @classmethod
+    def at(cls, now: float) -> "Period":
+        """`now`: seconds since the epoch."""
+        date = time.gmtime(now)
+        return cls(time.strftime("%Y-%m-%d", date), time.strftime("%Y-%m", date))
+
+
+class QuotaCounters:
+    """The counters as one process uses them. A method raises CountersUnavailable if Redis does not
+    answer in time, and for two seconds after that."""
+
+    def __init__(self, redis: Redis, process: UUID) -> None:
+        self._redis = redis
+        self._process = process.hex
+        self._admit = redis.register_script(ADMIT)
+        self._settle = redis.register_script(SETTLE)
+        self._correct = redis.register_script(CORRECT)
+        self._measured = redis.register_script(MEASURED)
+        self._report = redis.register_script(REPORT_CONNECTIONS)
+        self._unavailable_until = 0.0
+
+    @property
+    def are_available(self) -> bool:
+        """Whether Redis has answered lately, or was not asked."""
+        return time.monotonic() >= self._unavailable_until
+
+    async def admit(
+        self,
+        project: UUID,
+        limits: Limits,
+        demand: Demand,
+        own: Mapping[Quota, int],
+        period: Period,
+        *,
+        is_corrected: bool = False,
+    ) -> Decision | None:
+        """Decides and counts, with one command. None: the numbers must be corrected first.
+
+        `own`: the open connections of this process. `is_corrected`: they have just been.
+        """
+        question = {
+            "limits": asdict(limits),
+            "demand": asdict(demand)
+            | {
+                "response": demand.response.hex if demand.response is not None else False,
+                "own": {kind.name: own.get(kind, 0) for kind in CONNECTIONS},
+            },
+            "counted": limits.are_counted and demand.is_counted,
+            "forced": is_corrected,
+            "stale": _milliseconds(_STALE),
+            "correct_after": _milliseconds(CORRECT_AFTER),
+            "measure_after": _milliseconds(_MEASURE_AFTER),
+            "connection_time": _milliseconds(CONNECTION_TIME),
+            "window": _milliseconds(WINDOW),
+            "day": period.day,
+            "month": period.month,
+            "web": self._process,
+        }
+        answer = await self._run(self._admit, _keys(project), (orjson.dumps(question),))
+        refused = answer[0].decode()
+        if refused == "uncorrected":
+            return None
+        return Decision(
+            Quota[refused] if refused else None,
+            answer[1] / 1000,
+            answer[2] / 1000,
+            answer[3] / 1000,
+            bool(answer[4]),
+            bool(answer[5]),
+            answer[6],
+        )
+
+    async def settle(
+        self, project: UUID, limits: Limits, response: UUID, tokens: int | None, period: Period
+    ) -> None:
+        """The response has ended with so many tokens, or was not stored (0 tokens)."""
+        await self._run(
+            self._settle, _keys(project)[:3], _settlement(limits, response, tokens, period)
+        )
+
+    async def correct(self, project: UUID, usage: Usage, period: Period) -> None:
+        """Replaces the numbers of a project."""
+        truth = {
+            "open": [each.hex for each in usage.open],
+            "waiting": [each.hex for each in usage.waiting],
+            "numbers": {
+                f"day:{period.day}": usage.day,
+                f"month:{period.month}": usage.month,
+                "conversations": usage.conversations,
+            },
+            "grace": _milliseconds(_GRACE),
+        }
+        await self._run(self._correct, _keys(project)[:3], (orjson.dumps(truth),))
+
+    async def set_stored(self, project: UUID, stored_bytes: int) -> None:
+        """So many bytes of the project were measured now."""
+        await self._run(self._measured, _keys(project)[:1], (stored_bytes,))
+
+    async def report_connections(self, project: UUID, kind: Quota, count: int) -> None:
+        """Reports how many connections of this kind the process has open for the project."""
+        field_name = f"{kind.name}:{self._process}"
+        arguments = (field_name, count, _milliseconds(CONNECTION_TIME))
+        await self._run(self._report, _keys(project)[3:], arguments)
+
+    async def _run(
+        self, script: AsyncScript, keys: Sequence[str], arguments: Sequence[str | int | bytes]
+    ) -> Any:
+        if not self.are_available:
+            raise CountersUnavailable
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                return await script(keys, arguments)
+        except REDIS_ERRORS as error:
+            self._unavailable_until = time.monotonic() + _PAUSE
+            logger.warning("quota_counters_unavailable", error=repr(error))
+            raise CountersUnavailable from error
+
+
+def settle_command(
+    project: UUID, limits: Limits, response: UUID, tokens: int | None, period: Period
+) -> bytes:
+    """`QuotaCounters.settle` as a command for a connection that reads no replies."""
+    arguments = map(_encoded, _settlement(limits, response, tokens, period))
+    keys = [key.encode() for key in _keys(project)[:3]]
+    return pack(b"EVAL", SETTLE.encode(), b"3", *keys, *arguments)
+
+
+def claimed_command(project: UUID, response: UUID) -> bytes:
+    """The command with which a worker says that it has claimed a response of the project."""
+    return pack(b"SREM", _keys(project)[2].encode(), response.hex.encode())
+
+
+def _settlement(
+    limits: Limits, response: UUID, tokens: int | None, period: Period
+) -> list[str | int]:
+    used = -1 if tokens is None else tokens
+    return [response.hex, used, limits.tokens_per_minute, period.day, period.month]
+
+
+def _encoded(argument: str | int) -> bytes:
+    return str(argument).encode()
+
+
+def _keys(project: UUID) -> list[str]:
+    """numbers, open, waiting, connections (models/redis/quota_scripts.py)"""
+    return [f"quota:{{{project.hex}}}:{name}" for name in _KEYS]
+
+
+_KEYS = ("numbers", "open", "waiting", "connections")
+
+
+def _milliseconds(seconds: float) -> int:
+    return int(seconds * 1000)

@@ -1,0 +1,227 @@
+"""Which requests of a project are admitted (docs/limits.md, ADR 0040).
+
+A request of a project with quotas is judged and counted by one command of Redis, before anything is
+written. While Redis is away each process judges alone (web/quotas/local.py).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import NoReturn, Self
+from uuid import UUID
+
+import structlog
+from redis.asyncio import Redis
+
+from models.config.groups import QuotaSettings
+from models.config.settings import Settings
+from models.db.database import DATABASE_UNAVAILABLE, Pool
+from models.db.queries.api_keys import ApiKey
+from models.ownership.clock import DatabaseClock
+from models.ownership.lease import Lease
+from models.projects.quotas import WINDOW, Limits, ProjectLimits, Quota
+from models.redis.client import REDIS_ERRORS, redis_client
+from models.redis.quota_counters import (
+    CONNECTIONS,
+    CountersUnavailable,
+    Decision,
+    Demand,
+    QuotaCounters,
+)
+from models.side_tasks import cancel_all
+from web.counters import QUOTA_REFUSALS
+from web.http.rate_headers import rate_headers
+from web.quotas.connections import OpenConnection, OpenConnections
+from web.quotas.local import LocalQuotas
+from web.quotas.refusal import quota_exceeded
+from web.quotas.storage import ProjectStorage
+from web.quotas.usage import ProjectUsage
+
+logger = structlog.get_logger()
+
+ONE_STREAM = Demand(requests=0, open_streams=1)
+ONE_SOCKET = Demand(requests=0, open_sockets=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A request that was admitted and counted."""
+
+    quotas: "Quotas"
+    project: UUID
+    limits: Limits
+    demand: Demand
+    connection: OpenConnection | None
+    """the stream or socket that it opens"""
+
+    def undo(self) -> None:
+        """The request has failed: it counts only as a request."""
+        if self.connection is not None:
+            self.connection.close()
+        self.settle()
+
+    def settle(self, tokens: int | None = 0) -> None:
+        """What it has made is over, with so many tokens; None: nobody knows how many."""
+        if self.demand.response is not None:
+            self.quotas.settle(self.project, self.limits, self.demand.response, tokens)
+
+
+class Quotas:
+    """The quotas of all projects, as one web process judges them."""
+
+    def __init__(
+        self, defaults: QuotaSettings, redis: Redis, process: UUID, pool: Pool, clock: DatabaseClock
+    ) -> None:
+        self._limits = ProjectLimits(defaults)
+        self._redis = redis
+        self._counters = QuotaCounters(redis, process)
+        self._usage = ProjectUsage(pool, self._counters, clock)
+        self._storage = ProjectStorage(pool, self._counters)
+        self._local = LocalQuotas()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.connections = OpenConnections(self._counters)
+
+    @classmethod
+    def open(cls, settings: Settings, pool: Pool, lease: Lease) -> Self:
+        """Connects at the first use."""
+        redis = redis_client(settings, f"web-quotas-{lease.id.hex}")
+        return cls(settings.quotas, redis, lease.id, pool, lease.clock)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await cancel_all(self._tasks)
+        with suppress(*REDIS_ERRORS):
+            await self._redis.aclose()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def limits_of(self, key: ApiKey) -> Limits | None:
+        """The quotas of the key's project. None: it has none."""
+        return self._limits.of(key.project_id, key.policy.quotas)
+
+    def headers(self, key: ApiKey) -> dict[str, str]:
+        """What is left of the rates of the key's project, as this process has counted them."""
+        limits = self.limits_of(key)
+        if limits is None:
+            return {}
+        return rate_headers(limits, *self._local.seconds_unused(key.project_id))
+
+    def require_rate(self, key: ApiKey) -> None:
+        """Refuses a request at once if it is already known that Redis would: before its body is
+        read. Raises QuotaExceeded."""
+        limits = self.limits_of(key)
+        if limits is None or not limits.requests_per_minute or not self._counters.are_available:
+            return
+        requests, tokens = self._local.seconds_unused(key.project_id)
+        wait = requests + WINDOW / limits.requests_per_minute - WINDOW
+        if wait > 0:
+            self._refuse(limits, Decision(Quota.requests_per_minute, wait, requests, tokens))
+
+    @asynccontextmanager
+    async def admitted(
+        self, project: UUID, limits: Limits, demand: Demand
+    ) -> AsyncIterator[Admission]:
+        """Admits a request of the project; if the block raises, the admission is undone. Raises
+        QuotaExceeded."""
+        admission = await self.admit(project, limits, demand)
+        try:
+            yield admission
+        except BaseException:
+            admission.undo()
+            raise
+
+    async def admit_if_limited(self, key: ApiKey, demand: Demand) -> Admission | None:
+        """`admit`; None if the project has no quotas."""
+        limits = self.limits_of(key)
+        return None if limits is None else await self.admit(key.project_id, limits, demand)
+
+    async def admit(self, project: UUID, limits: Limits, demand: Demand) -> Admission:
+        """Admits and counts a request. Raises QuotaExceeded."""
+        if limits.tokens_per_minute and demand.tokens > limits.tokens_per_minute:
+            used = self._local.seconds_unused(project)
+            self._refuse(limits, Decision(Quota.tokens_per_minute, 0, *used), demand.tokens)
+        own = self.connections.of(project)
+        kind = next((kind for kind in CONNECTIONS if getattr(demand, kind.name)), None)
+        connection = None if kind is None else self.connections.add(project, kind)
+        decision = None
+        try:
+            decision = await self._decide(project, limits, demand, own)
+        finally:
+            if connection is not None and (decision is None or decision.refused is not None):
+                connection.close()
+        if decision.refused is not None:
+            self._refuse(limits, decision, demand.tokens)
+        return Admission(self, project, limits, demand, connection)
+
+    async def _decide(
+        self, project: UUID, limits: Limits, demand: Demand, own: dict[Quota, int]
+    ) -> Decision:
+        try:
+            decision = await self._ask_counters(project, limits, demand, own)
+        except CountersUnavailable:
+            if self._local.needs_usage(project):
+                await self._read_usage(project, limits)
+            processes = self._usage.web_processes
+            return self._local.decide(project, limits, demand, own, processes)
+        self._local.observe(project, decision)
+        if decision.is_correction_due:
+            self._spawn(self._usage.correct_if_available(project, limits))
+        if decision.is_measurement_due:
+            self._spawn(self._storage.measure(project))
+        return decision
+
+    async def _ask_counters(
+        self, project: UUID, limits: Limits, demand: Demand, own: dict[Quota, int]
+    ) -> Decision:
+        """Raises CountersUnavailable. Counters that are lost or old are corrected first; while
+        Postgres is unavailable they decide as they are, and nothing can be stored anyway."""
+        period = self._usage.period
+        decision = await self._counters.admit(project, limits, demand, own, period)
+        if decision is None:
+            await self._usage.correct_if_available(project, limits)
+            decision = await self._counters.admit(
+                project, limits, demand, own, period, is_corrected=True
+            )
+        assert decision is not None
+        return decision
+
+    async def _read_usage(self, project: UUID, limits: Limits) -> None:
+        """If Postgres is unavailable too, what was read last stays in force."""
+        try:
+            self._local.set_usage(project, await self._usage.read(project, limits))
+        except DATABASE_UNAVAILABLE as error:
+            logger.warning("quota_usage_not_read", project=str(project), error=str(error).strip())
+
+    def on_ended(self, project: UUID, response: UUID) -> None:
+        """This process has ended a response that no worker had claimed."""
+        limits = self._limits.last_known(project)
+        if limits is not None:
+            self.settle(project, limits, response, 0)
+
+    def settle(self, project: UUID, limits: Limits, response: UUID, tokens: int | None) -> None:
+        """A response has ended here, or was not stored."""
+        self._local.release(project, response)
+        self._spawn(self._settle(project, limits, response, tokens))
+
+    async def _settle(
+        self, project: UUID, limits: Limits, response: UUID, tokens: int | None
+    ) -> None:
+        try:
+            period = self._usage.period
+            await self._counters.settle(project, limits, response, tokens, period)
+        except CountersUnavailable:
+            # The next correction does it.
+            return
+
+    def _refuse(self, limits: Limits, decision: Decision, tokens: int = 0) -> NoReturn:
+        """Raises QuotaExceeded."""
+        assert decision.refused is not None
+        QUOTA_REFUSALS.labels(decision.refused.name).inc()
+        now = self._usage.now
+        error = quota_exceeded(limits, decision.refused, decision.wait, tokens, now)
+        error.headers |= rate_headers(limits, decision.requests, decision.tokens)
+        raise error

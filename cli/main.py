@@ -6,7 +6,7 @@ import typer
 
 from cli.configuration import commands as configuration
 from cli.embedded import commands as embedded
-from cli.operations import audit_commands, key_commands, response_commands
+from cli.operations import audit_commands, key_commands, response_commands, webhook_commands
 from cli.operations import commands as operations
 from cli.options import Data, exit_on_failure, resolve_database
 from models.version import VERSION
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.add_typer(response_commands.app, name="responses")
 app.add_typer(key_commands.app, name="keys")
 app.add_typer(audit_commands.app, name="audit")
+app.add_typer(webhook_commands.app, name="webhooks")
 app.add_typer(configuration.config_app, name="config")
 app.add_typer(configuration.upstream_app, name="upstream")
 app.add_typer(embedded.app)

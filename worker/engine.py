@@ -56,6 +56,7 @@ from worker.slots import reserved_slots
 from worker.sweeper import Sweeper
 from worker.upstream.upstreams import Upstreams
 from worker.watch import Watch
+from worker.webhooks.deliverer import Deliverer
 
 logger = structlog.get_logger()
 
@@ -200,12 +201,24 @@ class Engine:
         await asyncio.to_thread(self._lease.register)
         self._start_sweeping(connections)
         self._side_tasks.start(Purger(settings, str(self._lease.id)).run(), "purge")
+        if not settings.quarantine:
+            self._side_tasks.start(self._webhooks().run(), "webhooks")
         _tune_garbage_collector()
         self._memory.measure_idle()
         pressure = MemoryPressure(self._memory, pool, self._runs, self._on_capacity_changed)
         self._side_tasks.start(pressure.run(), "memory")
         logger.info(
             "worker_ready", worker=str(self._lease.id), slots=self._slots, kind=self._lease.kind
+        )
+
+    def _webhooks(self) -> Deliverer:
+        resources = self._resources
+        return Deliverer(
+            self._settings.webhooks,
+            resources.pool,
+            resources.sealer,
+            resources.egress,
+            resources.policies,
         )
 
     def start_side_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

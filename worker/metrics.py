@@ -137,6 +137,12 @@ UPSTREAM_RETRIES = Counter(
     ["upstream"],
     registry=REGISTRY,
 )
+WEBHOOKS = Counter(
+    "backburner_webhook_tries",
+    "Tries to deliver an event to an endpoint, by outcome: delivered or failed.",
+    ["outcome"],
+    registry=REGISTRY,
+)
 UPSTREAM_FAILOVERS = Counter(
     "backburner_upstream_failovers",
     "Calls for which the next upstream of the route was tried because this one failed.",

@@ -24,6 +24,7 @@ from models.db.database import (
     fetch,
 )
 from models.db.queries import retention
+from models.db.queries.webhooks import DELETE_OLD_DELIVERIES
 from models.db.statement import Query, RowT
 
 logger = structlog.get_logger()
@@ -71,6 +72,9 @@ class Purger:
             pass
         await _step(connection, retention.DELETE_OLD_WORKERS, {})
         while len(await _step(connection, retention.DELETE_EXPIRED_KEYS, _ROWS)) == _MAX_ROWS:
+            pass
+        values = {"retention": self._settings.webhooks.retention, **_ROWS}
+        while len(await _step(connection, DELETE_OLD_DELIVERIES, values)) == _MAX_ROWS:
             pass
         await self._delete_expired_audit(connection)
 

@@ -287,6 +287,15 @@ class CompactionSettings(Group):
     parts."""
 
 
+class WebhookSettings(Group):
+    """The delivery of webhooks."""
+
+    timeout: Duration = timedelta(seconds=15)
+    """Longest time until an endpoint answers."""
+    retention: Duration = timedelta(days=30)
+    """How long deliveries are listed and can be sent again."""
+
+
 class EgressSettings(Group):
     """What this server fetches for clients (files by URL, MCP servers), and what it lets upstreams
     fetch for them."""

@@ -36,6 +36,7 @@ from models.config.groups import (
     QuotaSettings,
     ToolSettings,
     TraceSettings,
+    WebhookSettings,
     WebSearchSettings,
     WebSettings,
     WorkerSettings,
@@ -85,6 +86,7 @@ class Settings(FileBackedSettings):
     web_search: WebSearchSettings = WebSearchSettings()
     compaction: CompactionSettings = CompactionSettings()
     egress: EgressSettings = EgressSettings()
+    webhooks: WebhookSettings = WebhookSettings()
     audit: AuditSettings = AuditSettings()
     metrics: MetricsSettings = MetricsSettings()
     traces: TraceSettings = TraceSettings()

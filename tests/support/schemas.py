@@ -15,6 +15,7 @@ TO_PUBLIC = """
     END $$;
     ALTER FUNCTION backburner.count_access_change() SET SCHEMA public;
     ALTER FUNCTION backburner.refuse_audit_change() SET SCHEMA public;
+    ALTER FUNCTION backburner.deliver_end_of_response() SET SCHEMA public;
     DROP SCHEMA backburner;
 """
 """Makes of a database what a release before the schema `backburner` would have made."""

@@ -1,0 +1,80 @@
+"""Endpoints of webhooks, and what was and is to be delivered to them."""
+
+from sqlalchemy import (
+    ARRAY,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    Uuid,
+    func,
+    text,
+)
+
+from models.db.tables.base import TIMESTAMP, metadata
+
+webhook_endpoints = Table(
+    "webhook_endpoints",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column(
+        "project_id",
+        Uuid,
+        ForeignKey("projects.id", ondelete="CASCADE"),
+        nullable=False,
+        index=True,
+    ),
+    Column("url", Text, nullable=False),
+    Column("types", ARRAY(Text), nullable=False, comment="of events; empty: all"),
+    Column("created_at", TIMESTAMP, nullable=False, server_default=func.now()),
+    Column("secret_key_id", Text, nullable=False, comment="the key that sealed the secrets"),
+    Column("secrets", LargeBinary, nullable=False, comment="sealed: the newest one first"),
+    Column("old_secret_until", TIMESTAMP, comment="end of a rotation: the second one signs too"),
+    Column("disabled_at", TIMESTAMP),
+    Column("disabled_reason", Text),
+    Column(
+        "failures",
+        Integer,
+        nullable=False,
+        server_default=text("0"),
+        comment="tries in a row that failed",
+    ),
+    Column("failing_since", TIMESTAMP),
+    Column("paused_until", TIMESTAMP, comment="nothing is tried before that"),
+)
+
+webhook_deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column(
+        "endpoint_id",
+        Uuid,
+        ForeignKey("webhook_endpoints.id", ondelete="CASCADE"),
+        nullable=False,
+    ),
+    Column("event_id", Uuid, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("object_id", Text, nullable=False, comment="the public id of the response"),
+    Column("created_at", TIMESTAMP, nullable=False, server_default=func.clock_timestamp()),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column(
+        "next_attempt_at",
+        TIMESTAMP,
+        server_default=func.clock_timestamp(),
+        comment="while a worker tries it, when another one may; null: it has ended",
+    ),
+    Column("delivered_at", TIMESTAMP),
+    Column("last_status", Integer, comment="the HTTP status of the last try"),
+    Column("last_error", Text, comment="why the last try failed, if there was no status"),
+    Index(
+        "ix_webhook_deliveries_waiting",
+        "endpoint_id",
+        "next_attempt_at",
+        postgresql_where=text("next_attempt_at IS NOT NULL"),
+    ),
+    Index("ix_webhook_deliveries_created_at", "created_at"),
+)

@@ -1,0 +1,277 @@
+"""Webhooks: what an endpoint receives, and what becomes of a delivery that fails."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import openai
+import pytest
+from aiohttp import web
+from typer.testing import CliRunner, Result
+
+from cli.main import app
+from models import keys
+from models.db.database import connect
+from tests.conftest import PrivateStack
+from tests.support.api import Api, until
+from tests.support.fake_upstream import FakeUpstream, hang, reply, status, text
+from tests.support.sql import Record, run_sql
+from tests.support.stack import Stack
+from tests.support.webhook_receiver import ReceivedHook, WebhookReceiver, webhook_receiver
+from tests.support.worker_rows import settings_for
+
+SEALED = {"BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8", "BACKBURNER_SECRET_KEYS": "A" * 43}
+
+
+class Hooks:
+    """The command `backburner webhooks` for one project of a stack."""
+
+    def __init__(self, stack: Stack, project: str) -> None:
+        self._stack = stack
+        self.project = project
+        self.api: Api = stack.api(key=keys.create(stack.dsn, project))
+
+    async def run(self, *arguments: str) -> Result:
+        """Runs a command, which must not print a traceback."""
+        return await asyncio.to_thread(
+            CliRunner(env=self._stack.environment()).invoke,
+            app,
+            ["webhooks", *arguments],
+            catch_exceptions=False,
+        )
+
+    async def json(self, *arguments: str) -> Any:
+        """The JSON that a command prints, which must succeed."""
+        result = await self.run(*arguments, "--json")
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    async def create(self, receiver: WebhookReceiver, *arguments: str) -> tuple[str, str]:
+        """Makes an endpoint; returns its id and its secret."""
+        made = await self.json("create", receiver.url, "--project", self.project, *arguments)
+        return made["id"], made["secret"]
+
+    async def deliveries(self, endpoint: str) -> list[Any]:
+        """The deliveries of an endpoint, the newest first."""
+        found: list[Any] = await self.json("deliveries", endpoint)
+        return found
+
+    async def endpoint(self) -> Any:
+        """The only endpoint of the project."""
+        [found] = await self.json("list", "--project", self.project)
+        return found
+
+    async def until_state(self, state: str) -> None:
+        """Waits until the only endpoint of the project is in this state."""
+
+        async def has_state() -> bool:
+            return bool((await self.endpoint())["state"] == state)
+
+        await until(has_state)
+
+    async def sql(self, statement: str) -> list[Record]:
+        """Runs SQL in the database of the stack."""
+        connection = await connect(settings_for(self._stack.dsn), "test")
+        async with connection:
+            return await run_sql(connection, statement)
+
+    async def retry_now(self) -> None:
+        """Makes every delivery due."""
+        await self.sql("UPDATE webhook_endpoints SET paused_until = NULL")
+        await self.sql(
+            "UPDATE webhook_deliveries SET next_attempt_at = now() "
+            "WHERE next_attempt_at IS NOT NULL"
+        )
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[WebhookReceiver]:
+    async with webhook_receiver() as one:
+        yield one
+
+
+@pytest.fixture
+async def hooks(tool_stack: Stack, request: pytest.FixtureRequest) -> AsyncIterator[Hooks]:
+    """Of a project of this test; its endpoints are deleted at the end."""
+    one = await asyncio.to_thread(Hooks, tool_stack, request.node.name)
+    yield one
+    for endpoint in await one.json("list", "--project", one.project):
+        assert (await one.run("delete", endpoint["id"])).exit_code == 0
+
+
+def unwrap(hook: ReceivedHook, secret: str) -> Any:
+    """The event, as the official client reads it."""
+    client = openai.OpenAI(api_key="bb-", webhook_secret=secret)
+    return client.webhooks.unwrap(hook.body, hook.headers)
+
+
+async def test_the_official_client_reads_the_event_of_each_ending(
+    hooks: Hooks, receiver: WebhookReceiver, fake: FakeUpstream
+) -> None:
+    endpoint, secret = await hooks.create(receiver)
+    completed = await hooks.api.create_background(fake.script(reply("Hello.")))
+    failed = await hooks.api.create_background(fake.script([status(400, b"{}")]))
+    cancelled = await hooks.api.create_background(fake.script([text("a"), hang()]))
+    await hooks.api.cancel(cancelled)
+    await hooks.api.create(fake.script(reply("Read by its client.")))
+    await until(lambda: len(receiver.hooks) == 3)
+    events = [unwrap(hook, secret) for hook in receiver.hooks]
+    assert {(event.data.id, event.type) for event in events} == {
+        (completed, "response.completed"),
+        (failed, "response.failed"),
+        (cancelled, "response.cancelled"),
+    }
+    assert all(hook.id == event.id for hook, event in zip(receiver.hooks, events, strict=True))
+    with pytest.raises(openai.InvalidWebhookSignatureError):
+        unwrap(receiver.hooks[0], "whsec_" + "A" * 43 + "=")
+
+    async def are_delivered() -> bool:
+        found = await hooks.deliveries(endpoint)
+        return [each["state"] for each in found] == ["delivered"] * 3
+
+    await until(are_delivered)
+
+
+async def test_only_events_of_its_types_and_its_project_reach_an_endpoint(
+    hooks: Hooks, receiver: WebhookReceiver, fake: FakeUpstream, tool_stack: Stack
+) -> None:
+    await hooks.create(receiver, "--event", "response.failed")
+    other = await tool_stack.api().create_background(fake.script([status(400, b"{}")]))
+    await tool_stack.api().wait_for_end(other)
+    completed = await hooks.api.create_background(fake.script(reply("Hello.")))
+    await hooks.api.wait_for_end(completed)
+    failed = await hooks.api.create_background(fake.script([status(400, b"{}")]))
+    await until(lambda: receiver.hooks)
+    [hook] = receiver.hooks
+    assert json.loads(hook.body)["data"] == {"id": failed}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(lambda: web.Response(status=500), id="500"),
+        pytest.param(lambda: web.Response(status=302, headers={"location": "/hook"}), id="302"),
+        pytest.param(lambda: web.Response(status=429, headers={"retry-after": "3600"}), id="429"),
+    ],
+)
+async def test_a_failed_delivery_is_made_again_with_the_same_id(
+    hooks: Hooks,
+    receiver: WebhookReceiver,
+    fake: FakeUpstream,
+    answer: Callable[[], web.StreamResponse],
+) -> None:
+    receiver.answer = answer
+    endpoint, secret = await hooks.create(receiver)
+    await hooks.api.create_background(fake.script(reply("Hello.")))
+
+    await hooks.until_state("failing")
+    [delivery] = await hooks.deliveries(endpoint)
+    code = answer().status
+    assert (delivery["state"], delivery["attempts"], delivery["last_status"]) == (
+        "waiting",
+        1,
+        code,
+    )
+    if code == 429:
+        rows = await hooks.sql(
+            "SELECT max(next_attempt_at) - now() > interval '55 min' AS kept "
+            "FROM webhook_deliveries"
+        )
+        assert rows[0]["kept"], "Retry-After"
+    receiver.answer = web.Response
+    await hooks.retry_now()
+    await until(lambda: len(receiver.hooks) == 2)
+    first, second = receiver.hooks
+    assert (first.id, first.body) == (second.id, second.body)
+    assert unwrap(second, secret).type == "response.completed"
+
+    await hooks.until_state("enabled")
+
+
+async def test_gone_disables_an_endpoint_and_enabling_delivers_what_waits(
+    hooks: Hooks, receiver: WebhookReceiver, fake: FakeUpstream
+) -> None:
+    receiver.answer = lambda: web.Response(status=410)
+    endpoint, _ = await hooks.create(receiver)
+    await hooks.api.create_background(fake.script(reply("Hello.")))
+
+    await hooks.until_state("disabled")
+    assert "410" in (await hooks.endpoint())["reason"]
+    ignored = await hooks.api.create_background(fake.script(reply("Nobody is told.")))
+    await hooks.api.wait_for_end(ignored)
+    receiver.answer = web.Response
+    assert (await hooks.run("enable", endpoint[:12])).exit_code == 0
+    await hooks.retry_now()
+    await until(lambda: len(receiver.hooks) == 2)
+    assert receiver.hooks[0].id == receiver.hooks[1].id
+    [delivery] = await hooks.deliveries(endpoint)
+    assert delivery["object"] != ignored
+
+
+async def test_a_hanging_endpoint_delays_no_other(
+    hooks: Hooks, receiver: WebhookReceiver, fake: FakeUpstream
+) -> None:
+    async with webhook_receiver() as hanging:
+        hanging.released.clear()
+        await hooks.create(hanging)
+        await hooks.create(receiver)
+        model = fake.script(reply("Hello."))
+        created = [await hooks.api.create_background(model) for _ in range(10)]
+        await until(lambda: len(receiver.hooks) == 10)
+        assert {json.loads(hook.body)["data"]["id"] for hook in receiver.hooks} == set(created)
+        assert 1 <= len(hanging.hooks) <= 4
+
+
+async def test_a_rotation_signs_with_both_secrets_and_a_resend_has_the_same_id(
+    hooks: Hooks, receiver: WebhookReceiver
+) -> None:
+    endpoint, old = await hooks.create(receiver)
+    new = (await hooks.json("rotate", endpoint))["secret"]
+    tested = (await hooks.run("test", endpoint)).stdout.strip()
+    await until(lambda: receiver.hooks)
+    assert unwrap(receiver.hooks[0], old).id == unwrap(receiver.hooks[0], new).id == tested
+    assert (await hooks.run("rotate", endpoint, "--overlap", "0s")).exit_code == 0
+    assert (await hooks.run("resend", tested)).exit_code == 0
+    await hooks.retry_now()
+    await until(lambda: len(receiver.hooks) == 2)
+    assert receiver.hooks[1].id == tested
+    with pytest.raises(openai.InvalidWebhookSignatureError):
+        unwrap(receiver.hooks[1], old)
+    rows = await hooks.sql("SELECT secrets FROM webhook_endpoints")
+    assert all(old.encode() not in row["secrets"] for row in rows), "sealed"
+
+
+async def test_what_cannot_be_done_is_refused_in_one_line(
+    hooks: Hooks, receiver: WebhookReceiver
+) -> None:
+    here = ("--project", hooks.project)
+    for arguments, words in [
+        (("create", "http://10.0.0.1/hook", *here), "may not be reached"),
+        (("create", "ftp://example.com/hook", *here), "may not be reached"),
+        (("create", receiver.url, *here, "--event", "response.begun"), "response.incomplete"),
+        (("create", receiver.url, "--project", "no such"), "there is no project no such"),
+        (("disable", "whe_0"), "there is no endpoint whe_0"),
+        (("resend", "evt_1"), "no id of an event"),
+    ]:
+        result = await hooks.run(*arguments)
+        assert (result.exit_code, words in result.output) == (1, True), result.output
+
+
+async def test_a_delivery_outlives_the_worker_that_made_it(
+    private_stack: PrivateStack, receiver: WebhookReceiver, fake: FakeUpstream
+) -> None:
+    """The endpoint has the event and has not answered when the worker is killed."""
+    async with private_stack(settings=SEALED) as running:
+        hooks = await asyncio.to_thread(Hooks, running, "killed")
+        receiver.released.clear()
+        await hooks.create(receiver)
+        created = await hooks.api.create_background(fake.script(reply("Hello.")))
+        await until(lambda: receiver.hooks)
+        running.kill(running.workers[0])
+        receiver.released.set()
+        await running.start_worker()
+        await hooks.retry_now()  # not after the lease of 30 s
+        await until(lambda: len(receiver.hooks) == 2)
+        assert receiver.hooks[0].id == receiver.hooks[1].id
+        assert json.loads(receiver.hooks[1].body)["data"] == {"id": created}

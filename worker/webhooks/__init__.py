@@ -1,0 +1,1 @@
+"""The delivery of webhooks: one task of each worker (docs/webhooks.md)."""

@@ -1,0 +1,86 @@
+"""Sends one delivery to its endpoint, through the guard of outgoing connections."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import aiohttp
+
+from models.db.queries.webhooks import Delivery
+from models.egress import EgressPolicy, EgressRefused
+from models.secrets import Sealed, Sealer, Unreadable
+from models.webhooks.events import event_body, event_id
+from models.webhooks.signature import signed_headers
+from worker.outbound.guarded_session import NO_TIMEOUT, guarded_session
+
+_GONE = 410
+_MAX_ERROR = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of one try."""
+
+    status: int | None = None
+    """of the answer; None: there was none"""
+    error: str | None = None
+    """why there was none; nothing in it is a secret"""
+    retry_after: float | None = None
+    """seconds that the endpoint asks to wait"""
+
+    @property
+    def is_delivered(self) -> bool:
+        """The endpoint has accepted it."""
+        return self.status is not None and 200 <= self.status < 300
+
+    @property
+    def is_gone(self) -> bool:
+        """The endpoint wants nothing any more."""
+        return self.status == _GONE
+
+
+async def send(
+    delivery: Delivery, sealer: Sealer, egress: EgressPolicy, time_limit: float
+) -> Outcome:
+    """One try. `time_limit`: seconds until the head of the answer; its body is not read. Raises
+    nothing that an endpoint can cause."""
+    body = event_body(delivery.event_id, delivery.type, delivery.created_at, delivery.object_id)
+    refusals: list[EgressRefused] = []
+    try:
+        sealed = Sealed(delivery.secret_key_id, delivery.secrets)
+        secrets = sealer.open(delivery.endpoint_id, sealed)["secrets"]
+        signing = secrets if delivery.has_old_secret else secrets[:1]
+        headers = signed_headers(signing, event_id(delivery.event_id), int(time.time()), body)
+        headers["content-type"] = "application/json"
+        target = egress.check_url(delivery.url)
+        async with (
+            asyncio.timeout(time_limit),
+            guarded_session(egress, target, refusals, headers=headers) as session,
+            session.post(
+                target.url, data=body, allow_redirects=False, timeout=NO_TIMEOUT
+            ) as answer,
+        ):
+            return Outcome(answer.status, retry_after=_retry_after(answer))
+    except Unreadable:
+        return Outcome(error="its signing secret cannot be opened: the key of it is missing")
+    except EgressRefused as refusal:
+        return Outcome(error=f"may not be reached: {refusal}")
+    except TimeoutError:
+        return Outcome(error=f"did not answer within {time_limit:g} s")
+    except (aiohttp.ClientError, OSError, UnicodeError) as error:
+        reason = f"may not be reached: {refusals[0]}" if refusals else _reason(error)
+        return Outcome(error=reason[:_MAX_ERROR])
+
+
+def _retry_after(answer: aiohttp.ClientResponse) -> float | None:
+    """Seconds in the header `Retry-After`; None for a date, which few servers send."""
+    value = answer.headers.get("retry-after", "").strip()
+    return float(value) if value.isdecimal() and len(value) < 10 else None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientSSLError):
+        return "has no valid certificate"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return "could not be reached"
+    return "broke off before it answered"

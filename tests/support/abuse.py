@@ -269,6 +269,8 @@ async def attacked_stack(
     )
     options["settings"] = {
         "BACKBURNER_CONFIG": str(configuration),
+        # The default in a container with this limit.
+        "BACKBURNER_WORKER__MEMORY": str(WORKER_LIMIT * 4 // 5),
         **TOOL_SETTINGS,
         **options.get("settings", {}),
     }

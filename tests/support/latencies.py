@@ -9,7 +9,7 @@ from tests.support.neighbour import Kind
 STALL = 2.0
 """Seconds beyond the promise that no request may take."""
 LONGEST = 5.0
-"""The same, without taking off the waits for a CPU."""
+"""The same with the waits for a CPU, if they are less than half of it."""
 TOLERATED = 2
 """Requests that may be too slow in a measurement of fewer than three hundred."""
 
@@ -60,7 +60,8 @@ class Latencies:
         stalled = [
             one
             for one in self.requests
-            if over[one] > STALL or one.measured > limits[one.kind] + LONGEST
+            if over[one] > STALL
+            or (one.measured > limits[one.kind] + LONGEST and one.waited < one.measured / 2)
         ]
         found = [f"the neighbour's {fault}" for fault in self.faults[:3]]
         if stalled or len(slow) > max(TOLERATED, len(self.requests) // 100):

@@ -31,6 +31,8 @@ class AttackKind:
     name: str
     run: Run
     refused_with: frozenset[str]
+    is_quick: bool
+    """Whether it takes few seconds, so that CI runs it too."""
 
 
 ATTACKS: list[AttackKind] = []
@@ -38,10 +40,10 @@ _LATER = frozenset({"429", "503"})
 """Answers that refuse any attack."""
 
 
-def _attack(name: str, *refused_with: str) -> Callable[[Run], Run]:
+def _attack(name: str, *refused_with: str, quick: bool = False) -> Callable[[Run], Run]:
     def register(run: Run) -> Run:
         answers = frozenset(refused_with) | _LATER if refused_with else frozenset()
-        ATTACKS.append(AttackKind(name, run, answers))
+        ATTACKS.append(AttackKind(name, run, answers, quick))
         return run
 
     return register
@@ -50,13 +52,13 @@ def _attack(name: str, *refused_with: str) -> Callable[[Run], Run]:
 # --- before the key is known ---
 
 
-@_attack("endless header", "431")
+@_attack("endless header", "431", quick=True)
 async def _endless_header(offender: Offender) -> None:
     start = b"GET /v1/models HTTP/1.1\r\nhost: x\r\na: "
     await offender.all(offender.send(start, forever=b"x" * 65536) for _ in range(4))
 
 
-@_attack("100 MiB of headers", "431")
+@_attack("100 MiB of headers", "431", quick=True)
 async def _many_headers(offender: Offender) -> None:
     lines = b"".join(b"h%d: %s\r\n" % (number, b"x" * 1000) for number in range(1000))
     start = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n"
@@ -68,13 +70,13 @@ async def _half_heads(offender: Offender) -> None:
     await offender.all(offender.send(b"GET /v1/mod") for _ in range(200))
 
 
-@_attack("half bodies", "408")
+@_attack("half bodies", "408", quick=True)
 async def _half_bodies(offender: Offender) -> None:
     head = offender.head("POST", "/responses", content_length=60 * MIB)
     await offender.all(offender.send(head, b'{"model": "') for _ in range(50))
 
 
-@_attack("guessed keys", "401")
+@_attack("guessed keys", "401", quick=True)
 async def _guessed_keys(offender: Offender) -> None:
     def guess() -> bytes:
         key = f"bb-{secrets.token_urlsafe(32)}".encode()
@@ -111,12 +113,12 @@ async def _post(offender: Offender, body: bytes, count: int) -> None:
     await offender.all(offender.call("POST", "/responses", body) for _ in range(count))
 
 
-@_attack("60 MiB of [],", "400", "413")
+@_attack("60 MiB of [],", "400", "413", quick=True)
 async def _empty_lists(offender: Offender) -> None:
     await _post(offender, _repeated(b"[", b"[],", b"0]", 60 * MIB), 2)
 
 
-@_attack("60 MiB of {} in an enum", "400", "413")
+@_attack("60 MiB of {} in an enum", "400", "413", quick=True)
 async def _enum(offender: Offender) -> None:
     await _post(offender, _repeated(_SCHEMA, b"{},", b"0]}}}}}}", 60 * MIB), 2)
 
@@ -126,13 +128,13 @@ async def _small_enums(offender: Offender) -> None:
     await _post(offender, _repeated(_SCHEMA, b"{},", b"0]}}}}}}", 3 * MIB), 20)
 
 
-@_attack("metadata of 2 MiB, 40 at once", "400", "413")
+@_attack("metadata of 2 MiB, 40 at once", "400", "413", quick=True)
 async def _metadata(offender: Offender) -> None:
     start = b'{"model": "m", "input": "x", "metadata": {"a": "'
     await _post(offender, _repeated(start, b"abc", b'"}}', 2 * MIB), 40)
 
 
-@_attack("deep nesting", "400", "413")
+@_attack("deep nesting", "400", "413", quick=True)
 async def _deep(offender: Offender) -> None:
     start = b'{"model": "m", "input": "x", "metadata": '
     body = start + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"
@@ -173,6 +175,9 @@ async def _input_items(offender: Offender) -> None:
 # --- WebSockets ---
 
 
+_REFUSED_SOCKET = ("close 1008", "close 1009", "close 1013")
+
+
 async def _on_socket(
     offender: Offender, act: Callable[[ClientConnection], Awaitable[None]]
 ) -> None:
@@ -188,6 +193,7 @@ async def _on_socket(
                 proxy=None,
                 max_size=None,
                 compression=None,
+                ping_interval=None,
                 local_addr=(offender.address, 0),
             ) as connection,
         ):
@@ -206,7 +212,7 @@ async def _on_socket(
         offender.count("closed")
 
 
-@_attack("fragments of a WebSocket message that never ends", "close 1009", "close 1008")
+@_attack("fragments of a WebSocket message that never ends", *_REFUSED_SOCKET)
 async def _fragments(offender: Offender) -> None:
     async def pieces(connection: ClientConnection) -> None:
         async def endless() -> object:
@@ -219,7 +225,7 @@ async def _fragments(offender: Offender) -> None:
     await offender.all(_on_socket(offender, pieces) for _ in range(8))
 
 
-@_attack("WebSocket messages of 70 MiB", "close 1009", "close 1008")
+@_attack("WebSocket messages of 70 MiB", *_REFUSED_SOCKET)
 async def _big_messages(offender: Offender) -> None:
     async def message(connection: ClientConnection) -> None:
         await connection.send("x" * 70 * MIB)
@@ -347,7 +353,7 @@ async def _chain(offender: Offender) -> None:
     await offender.end(*await offender.all(offender.create(model, **previous) for _ in range(4)))
 
 
-@_attack("endless files, 8 at once")
+@_attack("endless files, 8 at once", quick=True)
 async def _files(offender: Offender) -> None:
     model = offender.model(reply("small"))
 
@@ -417,7 +423,7 @@ async def _endless_results(offender: Offender) -> None:
 # --- keys ---
 
 
-@_attack("keys that are made and used at once")
+@_attack("keys that are made and used at once", quick=True)
 async def _key_rotation(offender: Offender) -> None:
     for _ in range(5):
         offender.key = await asyncio.to_thread(

@@ -26,6 +26,7 @@ from models.db.queries import create as create_queries
 from models.db.queries import operations
 from models.metrics import scrape_allowed
 from models.ownership.creates import UnclearCreate, void_values
+from models.projects.quotas import Quota
 from models.version import VERSION
 from tests.support.api import until
 from tests.support.deployment_files import ROOT
@@ -63,6 +64,7 @@ LABELS = {
     },
     "queue": {"interactive", "background", "quarantine"},
     "result": {"hit", "miss"},
+    "quota": {quota.name for quota in Quota},
     "mode": {"background", "foreground"},
     "outcome": {
         "ended",
@@ -112,6 +114,7 @@ LABELS = {
         "queue_wait",
         "too_many_deaths",
         "failed_by_operator",
+        "memory_limit",
         "internal_error",
         "statement_refused",
         "file_unavailable",
@@ -149,6 +152,7 @@ WEB_METRICS = PROCESS_METRICS | {
     "backburner_responses_ended",
     "backburner_cancel_seconds",
     "backburner_cache_lookups",
+    "backburner_quota_refusals",
     "backburner_enqueues_dropped",
 }
 WORKER_METRICS = PROCESS_METRICS | {

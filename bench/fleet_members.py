@@ -23,7 +23,8 @@ from worker.slots import slots_for
 from worker.upstream.chat_chunks import parse_chunk
 from worker.upstream.client import StreamEvent, Upstream, UpstreamCall
 from worker.upstream.gate import ConcurrencyLimiter
-from worker.upstream.request_sender import MaySend
+from worker.upstream.request_body import RequestFiles
+from worker.upstream.request_sender import NO_FILES, MaySend
 from worker.upstream.upstreams import Candidate, Upstreams
 from worker.wakeups import WakeUps
 
@@ -65,6 +66,7 @@ class _PlannedUpstream(Upstream):
         self,
         body: dict[str, Any],
         traceparent: str | None = None,  # noqa: ARG002
+        files: RequestFiles = NO_FILES,  # noqa: ARG002
     ) -> UpstreamCall:
         return cast("UpstreamCall", _PlannedCall(body["model"]))
 

@@ -276,6 +276,15 @@ class RunError(Exception):
     """The run ended before the model had finished."""
 
 
+def history_too_large_message(limit: int) -> str:
+    """The message if a request continues more than a worker may load. `limit`: the setting
+    `limits.history`."""
+    return (
+        f"The history and the input of this response are larger than the limit of {limit} bytes "
+        "together. Continue a shorter one, or compact it."
+    )
+
+
 UPSTREAM_ENDED_EARLY = "The upstream ended its answer before it was complete."
 """Message of the failure when an upstream's answer stops in the middle: in a response and in a
 proxied chat completion."""

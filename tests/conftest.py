@@ -133,12 +133,15 @@ async def tool_stack(
 ) -> AsyncIterator[Stack]:
     """Shared as well: one web process and one worker that may call MCP servers on this machine.
 
-    It has a key to seal credentials. A tool call may take 3 s.
+    It has a key to seal credentials. A tool call may take 3 s; histories and files have little
+    memory.
     """
     settings = {
         "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
         "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32),
         "BACKBURNER_TOOLS__TIME": "3",
+        "BACKBURNER_EGRESS__MEMORY": "16000000",
+        "BACKBURNER_LIMITS__HISTORY": "12000000",
     }
     async with stack(
         tmp_path_factory.mktemp("tools"), database_server, suite_settings, fake, settings=settings

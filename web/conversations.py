@@ -26,9 +26,11 @@ from models.wire.events import Item
 from models.wire.item_types import CALLS, OUTPUTS
 from models.wire.items import duplicate_item
 from models.wire.pairing import OutputWithoutCall, find_open_calls, unanswered_calls
+from models.wire.size import json_size
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.responses.continuation import Continuation, conversation_locked, conversation_row
+from web.responses.item_pages import ItemReader
 from web.responses.references import resolve_references
 from web.responses.validation import (
     RequestValidation,
@@ -45,10 +47,16 @@ class ConversationStore:
     """Reads and changes stored conversations."""
 
     def __init__(
-        self, settings: Settings, pool: Pool, validation: RequestValidation, clock: DatabaseClock
+        self,
+        settings: Settings,
+        pool: Pool,
+        items: ItemReader,
+        validation: RequestValidation,
+        clock: DatabaseClock,
     ) -> None:
         self._settings = settings
         self._pool = pool
+        self._items = items
         self._validation = validation
         self._clock = clock
 
@@ -63,6 +71,7 @@ class ConversationStore:
             "created_at": created_at,
             "metadata": Jsonb(metadata),
             "items": Jsonb(items),
+            "size": json_size(items),
             "unanswered_calls": open_calls,
         }
         await fetch_idempotent(self._pool, conversations.CREATE, values)
@@ -104,31 +113,28 @@ class ConversationStore:
             items, open_calls = await self._prepare_items(key, new_items, continuation)
             values = _revision_condition(row, project) | {
                 "items": Jsonb(items),
+                "size": json_size(items),
                 "unanswered_calls": open_calls,
             }
             if await fetch_idempotent(self._pool, conversations.ADD_ITEMS, values):
-                return list_envelope(items, len(items))
+                return list_envelope(items)
             row = await self._find(project, public_id, items)
             if len(row.existing_item_ids) == len(items):
                 # An earlier try, whose outcome was unknown, has stored them.
-                return list_envelope(items, len(items))
+                return list_envelope(items)
 
     async def page(self, project: UUID, public_id: str, paging: Paging) -> dict[str, Any]:
         """A page of the items, as OpenAI's list object."""
         row = await self._find(project, public_id)
-        values = {"id": row.id, "after": paging.after, "limit": paging.row_limit}
-        rows = await fetch_idempotent(self._pool, conversations.PAGE[paging.order], values)
-        return list_envelope(rows, paging.limit)
+        query = conversations.PAGE[paging.order]
+        return await self._items.page(query, {"id": row.id}, paging)
 
     async def item(self, project: UUID, public_id: str, item_id: str) -> Item:
         """One item. Raises NotFound."""
         row = await self._find(project, public_id)
-        rows = await fetch_idempotent(
-            self._pool, conversations.ITEM, {"id": row.id, "item": item_id}
-        )
-        if not rows:
+        item = await self._items.item(conversations.ITEM, {"id": row.id, "item": item_id})
+        if item is None:
             raise _item_not_found(item_id, public_id)
-        item: Item = rows[0]
         return item
 
     async def remove_item(

@@ -38,6 +38,7 @@ from web.quotas.quotas import Quotas
 from web.responses.answer_cache import RequestCache
 from web.responses.create import AcceptedResponse, CreateResponse
 from web.responses.insert import InsertResponse
+from web.responses.item_pages import ItemReader
 from web.responses.join import AnsweredResponses, JoinResponse
 from web.responses.prepare import PrepareRequest
 from web.responses.store import ResponseStore
@@ -134,6 +135,7 @@ class AppState:
         egress = EgressPolicy(settings.egress)
         validation = RequestValidation(settings, routes, egress, sealer)
         quotas = Quotas.open(settings, pool, lease)
+        items = ItemReader(pool)
         return cls(
             settings=settings,
             host=host,
@@ -150,6 +152,7 @@ class AppState:
             cache=cache,
             response_store=ResponseStore(
                 pool,
+                items,
                 redis,
                 event_reader,
                 cache,
@@ -157,7 +160,7 @@ class AppState:
                 lease.clock,
                 quotas.on_ended,
             ),
-            conversation_store=ConversationStore(settings, pool, validation, lease.clock),
+            conversation_store=ConversationStore(settings, pool, items, validation, lease.clock),
             create_response=CreateResponse(
                 PrepareRequest(
                     settings,

@@ -45,6 +45,7 @@ from worker.log.publisher import Publisher
 from worker.memory_budget import MemoryBudget
 from worker.memory_pressure import MemoryPressure
 from worker.model_metrics import LABELS, observe_end
+from worker.outbound.file_memory import FileMemory
 from worker.purge import Purger
 from worker.quarantine import SuspectGroup
 from worker.run.counting import RequestTokenCounter
@@ -187,6 +188,7 @@ class Engine:
             memory=self._memory,
             policies=policies,
             quotas=QuotaNotices(settings.quotas, policies, publisher, self._lease.clock),
+            file_memory=FileMemory(settings.egress.memory),
             tracer=open_tracer(settings, self._lease.kind),
             exit_process=self._lease.exit_process,
         )

@@ -73,11 +73,17 @@ class LimitSettings(Group):
     """Largest request body."""
     text: Bytes = 4 * 1024 * 1024
     """The same without inline files: instructions, tools, schemas, metadata and text."""
+    history: Bytes = 72 * 1024 * 1024
+    """Largest history of a response: everything that it continues, and its input. Each JSON value
+    counts 32 bytes besides its text. A worker needs about five times as much memory for it."""
     values: int = Field(default=1_000_000, ge=1000)
     """Most JSON values (objects, arrays, and what they hold) in a request body."""
     output: Bytes = 16 * 1024 * 1024
     """Most text that one turn may produce. A worker needs about 20 times as much memory when such a
     turn ends."""
+    response_output: Bytes = 32 * 1024 * 1024
+    """Most output of all turns of a response, with the results of its tools. It is counted before
+    each turn and each tool call, as `limits.history` counts."""
 
 
 class CacheSettings(Group):
@@ -235,12 +241,22 @@ class McpSettings(Group):
     """Longest time to open a session, both transports included."""
     farewell: Duration = timedelta(seconds=1)
     """Longest time to close a session."""
+    servers: int = Field(default=16, ge=1)
+    """Most MCP servers of one request."""
     answer_bytes: Bytes = 8 * 1024 * 1024
     """Largest reply of an MCP server; it is read into memory before it is shortened."""
+    answer_values: int = Field(default=32_000, ge=1000)
+    """Most JSON values in such a reply. They are counted in its bytes, before it is parsed."""
+    blocks: int = Field(default=1000, ge=1)
+    """Most content blocks in the result of one call."""
     tools: int = 1024
     """Most tools that one server may list."""
+    tools_in_all: int = Field(default=2048, ge=1)
+    """Most tools that all servers of one response may list together."""
     list_bytes: Bytes = 2 * 1024 * 1024
     """Largest list of one server's tools, as JSON."""
+    list_bytes_in_all: Bytes = 4 * 1024 * 1024
+    """Largest lists of all servers of one response together, as JSON."""
     redirects: int = 3
     """Redirects that one request follows, only within the server's own origin."""
 
@@ -314,6 +330,9 @@ class EgressSettings(Group):
     """Longest time for all files of one response together."""
     file_bytes: Bytes = 32 * 1024 * 1024
     """Most bytes of all files of one response, before base64."""
+    memory: Bytes = 256 * 1024 * 1024
+    """Most memory of a worker for such files of all responses together. What is not being fetched
+    or sent is dropped when there is no room, and fetched again for a further turn."""
     redirects: int = 5
     """Redirects that one download follows."""
 

@@ -12,7 +12,8 @@ There are these ways to run a statement:
 - `fetch_idempotent`: once more after a lost connection. For reads, and for writes that change
   nothing the second time. `find_by_id` reads one row that way.
 - `fetch_when_available`, and `retry_while_unavailable` around anything else: repeats until Postgres
-  answers. `retry_unless_refused` gives up if Postgres answers, and refuses only this statement.
+  answers. `retry_unless_refused`, and `fetch_unless_refused` with it, gives up if Postgres
+  answers, and refuses only this statement. A cancelled read is not repeated.
 - `fetch_sync` and `execute_sync` (models/db/sync.py): for threads without an event loop (heartbeat,
   command line).
 """
@@ -238,9 +239,11 @@ async def fetch_idempotent(pool: Pool, query: Query[RowT], parameters: Parameter
     """`fetch`, repeated once after a lost connection. For reads, and for writes that change nothing
     the second time (cancel, delete). After a restart of Postgres all idle connections of the pool
     are dead, and the first statement on each would fail although Postgres is back."""
+    cancellation = _Cancellation()
     try:
         return await fetch(pool, query, parameters)
     except DATABASE_UNAVAILABLE:
+        cancellation.raise_if_requested()
         await pool.check()
         return await fetch(pool, query, parameters, pool_timeout=1.0)
 
@@ -257,20 +260,28 @@ async def find_by_id(
 
 
 async def fetch_when_available(
+    pool: Pool, query: Query[RowT], parameters: Parameters
+) -> list[RowT]:
+    """`fetch` for reads that can wait: repeated while Postgres is unavailable (I9)."""
+    return await retry_while_unavailable(
+        lambda: fetch(pool, query, parameters), "database_unavailable_read_waits"
+    )
+
+
+async def fetch_unless_refused(
     pool: Pool,
     query: Query[RowT],
     parameters: Parameters,
-    others_succeed: Callable[[], bool] | None = None,
+    others_succeed: Callable[[], bool],
 ) -> list[RowT]:
-    """`fetch` for reads that can wait: repeated while Postgres is unavailable (I9). With
-    `others_succeed` it raises as `retry_unless_refused` does."""
+    """`fetch_when_available` for a read of one response; raises as `retry_unless_refused` does.
 
-    def read() -> Awaitable[list[RowT]]:
-        return fetch(pool, query, parameters)
-
-    if others_succeed is not None:
-        return await retry_unless_refused(read, others_succeed)
-    return await retry_while_unavailable(read, "database_unavailable_read_waits")
+    A cancellation returns at once: a cancelled statement keeps psycopg busy for up to five seconds.
+    The statement that is on its way then ends by itself, and is not repeated.
+    """
+    return await retry_unless_refused(
+        lambda: asyncio.shield(fetch(pool, query, parameters)), others_succeed
+    )
 
 
 async def retry_while_unavailable(
@@ -278,10 +289,12 @@ async def retry_while_unavailable(
 ) -> ResultT:
     """Awaits `operation()` until it does not raise what DATABASE_UNAVAILABLE names, and returns its
     result. Each failed try is logged as `log_event`. The operation must be safe to repeat."""
+    cancellation = _Cancellation()
     while True:
         try:
             return await operation()
         except DATABASE_UNAVAILABLE as error:
+            cancellation.raise_if_requested()
             if log_event is not None:
                 logger.warning(log_event, error=str(error).strip(), **log_fields)
             await asyncio.sleep(RETRY_DELAY)
@@ -299,10 +312,12 @@ async def retry_unless_refused(
     nothing is counted.
     """
     delays = iter(_REFUSAL_DELAYS)
+    cancellation = _Cancellation()
     while True:
         try:
             return await operation()
         except DATABASE_UNAVAILABLE as error:
+            cancellation.raise_if_requested()
             delay: float | None = RETRY_DELAY
             if (error.sqlstate or "").startswith(_LIMIT_EXCEEDED):
                 delay = None
@@ -314,6 +329,27 @@ async def retry_unless_refused(
             if delay is None:
                 raise StatementRefused(str(error).strip()) from error
             await asyncio.sleep(delay)
+
+
+class _Cancellation:
+    """Whether this task is cancelled from now on.
+
+    A statement that is cancelled while its connection is lost may raise the error of the connection
+    instead. Repeated, it would go on for ever although nobody waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._requests_before = self._requests()
+
+    @staticmethod
+    def _requests() -> int:
+        task = asyncio.current_task()
+        return 0 if task is None else task.cancelling()
+
+    def raise_if_requested(self) -> None:
+        """Raises CancelledError if the task was cancelled."""
+        if self._requests() > self._requests_before:
+            raise asyncio.CancelledError
 
 
 def is_refusal(error: Exception) -> bool:
@@ -345,6 +381,7 @@ __all__ = [
     "fetch",
     "fetch_idempotent",
     "fetch_sync",
+    "fetch_unless_refused",
     "fetch_when_available",
     "find_by_id",
     "is_refusal",

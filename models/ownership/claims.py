@@ -42,6 +42,7 @@ from models.ownership.releases import Release, ReleaseWriter, failures_json
 from models.ownership.steps import EMPTY_TAIL, Ending, Step, Tail
 from models.ownership.takeover import Claim, MayRun, take_over
 from models.ownership.unowned import UnownedClaims
+from models.wire.size import json_size
 
 logger = structlog.get_logger()
 
@@ -153,6 +154,7 @@ class Ownership:
                 "unanswered_calls": ending.unanswered_calls,
                 "service_tier": ending.service_tier,
                 "upstream": ending.upstream,
+                "history_size": ending.history_size,
                 "changed": Jsonb(
                     [{"position": position, "item": item} for position, item in ending.changed]
                 ),
@@ -205,6 +207,7 @@ class Ownership:
             | {
                 "position": position,
                 "item": Jsonb(item),
+                "size": json_size([item, result]),
                 "result": None if result is None else Jsonb(result),
             }
         )

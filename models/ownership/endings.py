@@ -42,6 +42,7 @@ class _Request:
             "failure": ending.failure,
             "unanswered_calls": ending.unanswered_calls,
             "completed_at": ending.completed_at,
+            "history_size": ending.history_size,
             "position": ending.position,
             "items": ending.items,
             "first": ending.tail.first,

@@ -41,6 +41,8 @@ class Ending:
     service_tier: str | None = None
     upstream: str | None = None
     """which upstream answered the last turn"""
+    history_size: int | None = None
+    """of what a continuation begins with (models/wire/size.py); None: not known"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import msgspec
 import orjson
 
 from models.errors import InvalidRequest, RequestTooLarge
+from models.wire.json_values import ValueCounter, count_marks
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 """Postgres refuses U+0000; UTF-8 encoders refuse lone surrogates."""
@@ -19,7 +20,8 @@ _MAX_LEVELS = 254
 _SPARE_LEVELS = 64
 """Levels reserved around a body: events and rows contain it."""
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_PIECE = 64 * 1024
+"""Bytes whose values are counted at a time: between two pieces, other threads may run."""
 _MIN_COUNTED = 64 * 1024
 """Bytes. A smaller body holds few values, whatever is in it."""
 _LISTS = ("input", "messages", "items")
@@ -79,14 +81,19 @@ def _require_few_values(raw: bytes, limits: BodyLimits) -> None:
     Commas and brackets in strings are counted too. So strings are left out if there seem to be too
     many values, unless the body is so large that this would take long.
     """
-    if len(raw) < _MIN_COUNTED or _count_values(raw) <= limits.values:
+    if len(raw) < _MIN_COUNTED or count_marks(raw) <= limits.values:
         return
-    if len(raw) > limits.text or _count_values(_STRING.sub(b"", raw)) > limits.values:
+    if len(raw) > limits.text or _has_more_values(raw, limits.values):
         raise RequestTooLarge(f"{limits.values} JSON values")
 
 
-def _count_values(raw: bytes) -> int:
-    return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+def _has_more_values(raw: bytes, limit: int) -> bool:
+    counter = ValueCounter()
+    for start in range(0, len(raw), _PIECE):
+        counter.feed(raw[start : start + _PIECE])
+        if counter.count > limit:
+            return True
+    return False
 
 
 def inline_size(body: Any) -> int:

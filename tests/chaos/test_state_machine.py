@@ -61,6 +61,7 @@ from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.sql import Record, run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, insert_values, run_purge, settings_for
+from web.responses.item_pages import ItemReader
 from web.responses.store import ResponseStore
 from web.stream.reader import EventReader
 
@@ -159,6 +160,7 @@ class Machine(RuleBasedStateMachine):
     def _new_response_store(self) -> ResponseStore:
         return ResponseStore(
             self.pool,
+            ItemReader(self.pool),
             SilentRedis(),  # type: ignore[arg-type]
             self.event_reader,
             AnswerCache(settings_for(self.database.dsn), "silent"),

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -16,7 +17,8 @@ from models.wire.json_input import BodyLimits, decode_request
 
 _MAX_DRAIN_BYTES = 256 * 1024 * 1024
 _DRAIN_TIMEOUT = 5.0
-_MAX_INLINE_BYTES = 256 * 1024
+_MAX_INLINE_BYTES = 64 * 1024
+_LARGE_BODIES = ThreadPoolExecutor(1, "large-body")
 _BODY_READ = "backburner.body_read"
 """The key of a request's scope that is set when the body was read."""
 
@@ -34,12 +36,15 @@ class JsonBody:
 
 async def run_sized(work: Callable[[], T], size: int) -> T:
     """The result of `work` on a body of `size` bytes; runs in a thread if the body is larger than
-    256 KiB.
+    64 KiB.
 
     In the event loop a large body would delay all streams; the largest take longer than a lease
-    lasts.
+    lasts. One thread works on all large bodies: each further one would take its turn at the
+    interpreter between two turns of the event loop (docs/adr/0038).
     """
-    return await asyncio.to_thread(work) if size > _MAX_INLINE_BYTES else work()
+    if size <= _MAX_INLINE_BYTES:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_LARGE_BODIES, work)
 
 
 async def read_json(request: Request, limits: BodyLimits) -> JsonBody:

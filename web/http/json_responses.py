@@ -21,13 +21,12 @@ def json_response(
     )
 
 
-def list_envelope(items: list[Item], limit: int) -> dict[str, Any]:
-    """OpenAI's list object with the first `limit` items; `has_more` if there are more than that."""
-    page = items[:limit]
+def list_envelope(items: list[Item], *, has_more: bool = False) -> dict[str, Any]:
+    """OpenAI's list object with these items."""
     return {
         "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": len(items) > limit,
+        "data": items,
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+        "has_more": has_more,
     }

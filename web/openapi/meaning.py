@@ -148,6 +148,7 @@ CODES: dict[str, str] = {
     "invalid_function_parameters": "the parameters of a function are not a valid JSON Schema, or "
     "not valid as a strict one",
     "input_too_large": "the referenced items are together too large",
+    "history_too_large": "what the response continues is larger than a worker may load",
     "invalid_encrypted_content": "a compaction was changed, or belongs to another server "
     "or project",
     "context_length_exceeded": "the upstream reports that the request is too long for the model",

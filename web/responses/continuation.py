@@ -8,12 +8,18 @@ from models.db.database import Pool, find_by_id
 from models.db.queries import conversations
 from models.db.queries.conversations import ConversationRow
 from models.db.queries.history import PREVIOUS_RESPONSE, PreviousResponse
-from models.errors import InvalidRequest, NotFound
+from models.errors import (
+    InvalidRequest,
+    NotFound,
+    history_too_large_message,
+)
 from models.ids import parse_conversation_id, parse_response_id
 from models.lifecycle import TRANSITIONS, Status
+from models.wire.compaction import newest_compaction
 from models.wire.events import Item
 from models.wire.items import duplicate_item
 from models.wire.request import CreateRequest
+from models.wire.size import json_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,8 @@ class Continuation:
     """The ids of the calls whose outputs the input must contain."""
     existing_item_ids: frozenset[str] = frozenset()
     """The item ids of the input that the conversation has already."""
+    size: int | None = None
+    """The size of its items (models/wire/size.py); None: not known."""
 
     def require_new(self, items: list[Item]) -> None:
         """Raises InvalidRequest for an item that the conversation has already.
@@ -36,6 +44,22 @@ class Continuation:
         for item in items:
             if item["id"] in self.existing_item_ids:
                 raise duplicate_item(item["id"], "input")
+
+    def size_with(self, items: list[Item]) -> int | None:
+        """The size with these items behind it; None if it is not known."""
+        if self.size is None and (self.previous is not None or self.conversation is not None):
+            return None
+        return (self.size or 0) + json_size(items)
+
+    def require_size(self, limit: int, items: list[Item]) -> None:
+        """Raises InvalidRequest if this is more than a worker may load. The worker judges again,
+        with the input; a compaction in the input would replace what is here."""
+        if (self.size or 0) > limit and newest_compaction(items) < 0:
+            raise InvalidRequest(
+                history_too_large_message(limit),
+                param="previous_response_id" if self.conversation is None else "conversation",
+                code="history_too_large",
+            )
 
 
 async def load_continuation(
@@ -55,6 +79,7 @@ async def load_continuation(
         if row.is_busy:
             raise conversation_locked()
         return Continuation(
+            size=row.size,
             conversation=row.id,
             revision=row.revision,
             open_calls=row.unanswered_calls,
@@ -63,7 +88,9 @@ async def load_continuation(
     if request.previous_response_id is None:
         return Continuation()
     previous = await _previous_row(pool, project, request.previous_response_id, unstored_ids)
-    return Continuation(previous=previous.id, open_calls=previous.unanswered_calls)
+    return Continuation(
+        previous=previous.id, open_calls=previous.unanswered_calls, size=previous.history_size
+    )
 
 
 async def conversation_row(

@@ -48,8 +48,10 @@ class AcceptedResponse:
 
     id: UUID
     request: CreateRequest
+    """without what is stored: input, credentials, and most parameters. A client may wait for hours,
+    and its process must not keep all that for so long."""
     initial_object: dict[str, Any]
-    """the Response object at its creation"""
+    """the Response object at its creation, if that is the answer"""
     waiter: UUID
     """the connection that waits for the answer: when it ends, it cancels a foreground response"""
     is_from_sdk: bool = False
@@ -161,8 +163,13 @@ class CreateResponse:
             body, key.policy.egress, generate=options.generate and not is_count
         )
         hashable_body = self._hashable_body(body.value, request)
-        idempotency_key = parse_idempotency_key(
-            headers, {"counted": hashable_body} if is_count else hashable_body
+        idempotency_key = await run_sized(
+            partial(
+                parse_idempotency_key,
+                headers,
+                {"counted": hashable_body} if is_count else hashable_body,
+            ),
+            body.size,
         )
         traceparent = well_formed_traceparent(headers.get("traceparent"))
         context = _RequestContext(
@@ -226,7 +233,7 @@ class CreateResponse:
             return None
         return AcceptedResponse(
             earlier_id,
-            request,
+            _without_content(request),
             {},
             context.waiter,
             is_from_sdk=context.is_from_sdk,
@@ -265,10 +272,11 @@ class CreateResponse:
         new = self._new_response(context, prepared, on_stored)
         if await self._insert_response.insert(new) is None:
             return None
+        is_answer = request.background and not request.stream
         return AcceptedResponse(
             opening.id,
-            request,
-            opening.response,
+            _without_content(request),
+            opening.response if is_answer else {},
             context.waiter,
             is_from_sdk=context.is_from_sdk,
             cache_hit=None if request.cache is None else prepared.lookup.answer is not None,
@@ -351,3 +359,10 @@ async def _demand_of(request: CreateRequest, context: _RequestContext, limits: L
         bytes=body.size if request.store else 0,
         open_streams=int(request.stream and not context.options.is_socket),
     )
+
+
+def _without_content(request: CreateRequest) -> CreateRequest:
+    parameters = {
+        name: value for name, value in request.parameters.items() if name == "stream_options"
+    }
+    return replace(request, input=[], credentials={}, parameters=parameters)

@@ -17,6 +17,7 @@ from models.wire.includes import filter_items
 from models.wire.pairing import unanswered_calls
 from models.wire.replay import replay, with_new_ids
 from models.wire.response import response_object
+from models.wire.size import encoded_size
 from web.responses.opening import Opening
 
 _ROW_BYTES = 64 * 1024
@@ -33,8 +34,11 @@ class PrecomputedResponse:
     """of `end.COMPLETE_PRECOMPUTED`"""
 
 
-def precompute(opening: Opening, answer: CachedAnswer) -> PrecomputedResponse:
-    """The response of this opening, completed at once with this answer, whose items get new ids."""
+def precompute(
+    opening: Opening, answer: CachedAnswer, history_size: int | None
+) -> PrecomputedResponse:
+    """The response of this opening, completed at once with this answer, whose items get new ids.
+    `history_size`: of what comes before the output (models/wire/size.py); None: not known."""
     facts, first = opening.facts, len(opening.frames)
     completed_at = facts.created_at
     output = with_new_ids(answer.output, new_item_id)
@@ -51,13 +55,17 @@ def precompute(opening: Opening, answer: CachedAnswer) -> PrecomputedResponse:
         *replay(visible_output),
         ResponseCompleted(response),
     ]
+    encoded_output = orjson.dumps(output)
     values: dict[str, object] = {
         "id": opening.id,
         "completed_at": completed_at,
         "usage": answer.usage and Jsonb(answer.usage),
         "service_tier": answer.service_tier,
         "unanswered_calls": unanswered_calls(output),
-        "output": orjson.dumps(output).decode(),
+        "output": encoded_output.decode(),
+        "history_size": None
+        if history_size is None
+        else history_size + encoded_size(encoded_output),
         **_blocks(events, first),
     }
     return PrecomputedResponse(response, values)

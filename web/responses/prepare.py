@@ -50,6 +50,7 @@ class PrepareRequest:
         clock: DatabaseClock,
     ) -> None:
         self._max_bytes = settings.limits.body
+        self._max_history = settings.limits.history
         self._pool = pool
         self._validation = validation
         self._request_cache = request_cache
@@ -88,7 +89,9 @@ class PrepareRequest:
             else WARM_UP
         )
         opening = Opening.of(request, new_id, self._clock.now())
-        precomputed = None if lookup.answer is None else precompute(opening, lookup.answer)
+        precomputed = None
+        if lookup.answer is not None:
+            precomputed = precompute(opening, lookup.answer, continuation.size_with(request.input))
         return PreparedRequest(request, continuation, lookup, opening, precomputed)
 
     async def _check_history(
@@ -99,6 +102,7 @@ class PrepareRequest:
         Raises InvalidRequest if its input does not fit what it continues.
         """
         continuation.require_new(request.input)
+        continuation.require_size(self._max_history, request.input)
         items = await resolve_references(self._pool, project, request.input, self._max_bytes)
         if items is not request.input:
             request = replace(request, input=items)

@@ -15,8 +15,8 @@ from models.db.database import Pool, fetch_idempotent, find_by_id
 from models.db.queries import end, read, retention
 from models.db.queries.audit import Actor, AuditEntry
 from models.db.queries.end import RecordedCancel
-from models.db.queries.read import ResponseRow
-from models.db.statement import Query
+from models.db.queries.read import FoundResponse, ResponseRow
+from models.db.statement import Query, RowT
 from models.ended_line import EndedLine
 from models.errors import InvalidRequest, NotFound
 from models.ids import parse_response_id, response_id
@@ -27,9 +27,9 @@ from models.redis.channels import control
 from models.redis.channels import events as events_channel
 from models.redis.client import REDIS_ERRORS
 from web.counters import CANCEL_SECONDS, RESPONSES_ENDED
-from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.responses.facts import cancel_values
+from web.responses.item_pages import ItemReader
 from web.responses.shown import ShownResponses, shown_object
 from web.stream.reader import EventReader
 
@@ -42,6 +42,7 @@ class ResponseStore:
     def __init__(
         self,
         pool: Pool,
+        items: ItemReader,
         redis: Redis,
         event_reader: EventReader,
         cache: AnswerCache,
@@ -52,6 +53,7 @@ class ResponseStore:
         """`cancel_wait`: seconds that a cancel waits for the worker to end the response.
         `on_ended`: called with the project and the id of a response that ended in the queue."""
         self._pool = pool
+        self._items = items
         self._redis = redis
         self._event_reader = event_reader
         self._shown = ShownResponses(pool)
@@ -60,15 +62,20 @@ class ResponseStore:
         self._clock = clock
         self._on_ended = on_ended
 
-    async def find(self, project: UUID, public_id: str) -> ResponseRow:
-        """The row of the response `resp_…` in this project.
+    async def find(self, project: UUID, public_id: str) -> FoundResponse:
+        """The response `resp_…` in this project, without its parameters.
 
         Raises NotFound, also for a deleted response and for a foreground response that has not
         ended.
         """
-        row = await find_by_id(
-            self._pool, read.VISIBLE_RESPONSE, parse_response_id(public_id), project=project
-        )
+        return await self._find(read.FOUND_RESPONSE, project, public_id)
+
+    async def find_row(self, project: UUID, public_id: str) -> ResponseRow:
+        """As `find`: the whole row."""
+        return await self._find(read.VISIBLE_RESPONSE, project, public_id)
+
+    async def _find(self, query: Query[RowT], project: UUID, public_id: str) -> RowT:
+        row = await find_by_id(self._pool, query, parse_response_id(public_id), project=project)
         if row is None:
             raise _not_found(public_id)
         return row
@@ -168,7 +175,7 @@ class ResponseStore:
             await self._publish(control(recorded[0].worker), values["id"].hex.encode())
         return bool(recorded)
 
-    async def delete(self, project: UUID, row: ResponseRow, actor: Actor) -> None:
+    async def delete(self, project: UUID, row: FoundResponse, actor: Actor) -> None:
         """Hides the response at once, cancels it if it is open, and deletes it, its items, its
         events and its cached answer. The audit log says that `actor` did it.
 
@@ -177,17 +184,20 @@ class ResponseStore:
         scope: dict[str, object] = {"id": row.id, "project": project}
         entry = AuditEntry(actor, "response.delete", response_id(row.id))
         await fetch_idempotent(self._pool, end.REQUEST_DELETE, scope | entry.values())
-        if row.status not in TERMINAL and await self.request_cancel(row, "deleted"):
+        if row.status not in TERMINAL and await self._cancel_deleted(row.id):
             await self._event_reader.wait_until_ended(row.id, self._cancel_wait)
         await fetch_idempotent(self._pool, retention.DELETE_ENDED, scope)
         if row.cache_key is not None:
             await self._cache.delete(row.cache_key)
 
-    async def input_items(self, response: ResponseRow, paging: Paging) -> dict[str, Any]:
+    async def _cancel_deleted(self, deleted_id: UUID) -> bool:
+        rows = await fetch_idempotent(self._pool, read.RESPONSE, {"id": deleted_id})
+        return bool(rows) and await self.request_cancel(rows[0], "deleted")
+
+    async def input_items(self, response: FoundResponse, paging: Paging) -> dict[str, Any]:
         """A page of the response's input, as OpenAI's list object."""
-        values = {"id": response.id, "after": paging.after, "limit": paging.row_limit}
-        rows = await fetch_idempotent(self._pool, read.INPUT_ITEMS[paging.order], values)
-        return list_envelope(rows, paging.limit)
+        query = read.INPUT_ITEMS[paging.order]
+        return await self._items.page(query, {"id": response.id}, paging)
 
     async def _reload(self, row: ResponseRow) -> ResponseRow:
         """The row as it is now. Raises NotFound if it was deleted."""

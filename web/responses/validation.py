@@ -106,7 +106,13 @@ class RequestValidation:
 
     def _require_reachable(self, request: CreateRequest, project: ProjectEgress) -> None:
         """Raises InvalidRequest for an address that the egress rules of the project refuse: of a
-        file, an MCP server, or in what an upstream gets unchecked."""
+        file, an MCP server, or in what an upstream gets unchecked; and for too many MCP servers."""
+        if len(request.credentials) > self._settings.mcp.servers:
+            raise InvalidRequest(
+                f"Invalid 'tools': there are more than {self._settings.mcp.servers} MCP servers.",
+                param="tools",
+                code="array_above_max_length",
+            )
         egress = self._egress.of_project(project)
         require_item_urls(egress, request.input)
         for index, tool in enumerate(request.parameters.get("tools", ())):

@@ -39,12 +39,15 @@ async def compact(request: Request, key: Key) -> Response:
     """Compacts a history: the newest messages of users, and one item for everything else."""
     state = app_state(request)
     state.quotas.require_rate(key)
-    body = await read_json(request, state.body_limits)
     record = request_record(request)
-    create_body = JsonBody(to_create_body(body.value), body.size)
+    body = await read_json(request, state.body_limits)
     accepted = await state.create_response.create(
-        key, create_body, request.headers, request_id=record.id
+        key,
+        JsonBody(to_create_body(body.value), body.size),
+        request.headers,
+        request_id=record.id,
     )
+    del body  # the client may wait for long
     record.note_response(accepted.id)
     row = await wait_for_completion(state, accepted, request, "The history could not be compacted.")
     return json_response(await _compaction_object(state, key.project_id, row))

@@ -62,6 +62,7 @@ async def input_tokens(request: Request, key: Key) -> Response:
         purpose=Purpose.COUNT,
         request_id=record.id,
     )
+    del body, create_body  # the client may wait for long
     record.note_response(accepted.id)
     row = await wait_for_completion(state, accepted, request, _NOT_COUNTED)
     usage = row.usage

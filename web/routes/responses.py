@@ -51,9 +51,14 @@ async def create(request: Request, key: Key) -> Response:
     """Creates a response: background or foreground, as JSON or as a stream."""
     state = app_state(request)
     state.quotas.require_rate(key)
-    body = await read_json(request, state.body_limits)
     record = request_record(request)
-    accepted = await state.create_response.create(key, body, request.headers, request_id=record.id)
+    # The body has no name here: it would be kept as long as the client waits for the answer.
+    accepted = await state.create_response.create(
+        key,
+        await read_json(request, state.body_limits),
+        request.headers,
+        request_id=record.id,
+    )
     record.note_response(accepted.id)
     try:
         response = await _build_response(state, accepted, key.project_id, request)
@@ -108,7 +113,7 @@ async def delete(response_id: str, request: Request, project: Project) -> Respon
 async def cancel(response_id: str, request: Request, project: Project) -> Response:
     """Cancels a background response. A second cancel returns the same object."""
     store = app_state(request).response_store
-    await store.cancel(await store.find(project, response_id))
+    await store.cancel(await store.find_row(project, response_id))
     return json_response(await store.show(project, response_id))
 
 

@@ -21,7 +21,8 @@ import httpx2
 from aiohttp.abc import AbstractResolver
 
 from models.egress import EgressPolicy, EgressRefused
-from models.http_bodies import BodyTooLarge, bounded, is_uncompressed
+from models.http_bodies import is_uncompressed
+from worker.outbound.answer_limits import AnswerLimits, AnswerTooLarge, limited
 from worker.outbound.guarded_session import ThreadedResolver, check_connection
 
 UNREACHABLE_STATUS = 424
@@ -60,6 +61,8 @@ class RequestOutcome:
     nothing that its client does not know."""
     failed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a request failed."""
+    max_bytes: int | None = None
+    """Most bytes of the answer, if the transport's own limit is higher."""
 
     @property
     def is_bad(self) -> bool:
@@ -87,8 +90,8 @@ context of the task that wrote it."""
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """Requests of one client to one server. `max_bytes` limits each response's body, except of GET
-    requests, whose streams have no end.
+    """Requests of one client to one server. `limits`: of each response's body, or of each event in
+    that of a GET request, whose stream has no end.
 
     `connect`: seconds for a connection. `resolver` replaces the system's, in tests.
     """
@@ -98,11 +101,11 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         egress: EgressPolicy,
         *,
         connect: float,
-        max_bytes: int,
+        limits: AnswerLimits,
         resolver: AbstractResolver | None = None,
     ) -> None:
         self._egress = egress
-        self._max_bytes = max_bytes
+        self._limits = limits
         backend = _GuardedBackend(
             egress, ThreadedResolver() if resolver is None else resolver, connect
         )
@@ -127,7 +130,9 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             return _unreachable_response(outcome, _describe_fault(fault))
         outcome.record_status(response.status, request.method)
         assert isinstance(response.stream, AsyncIterable)
-        body = _Body(response.stream, outcome, None if request.method == "GET" else self._max_bytes)
+        size = min(self._limits.size, outcome.max_bytes or self._limits.size)
+        limits = AnswerLimits(size, self._limits.values)
+        body = _Body(response.stream, outcome, limits, is_endless=request.method == "GET")
         guarded_response = httpx2.Response(
             response.status, headers=response.headers, stream=body, extensions=response.extensions
         )
@@ -144,22 +149,28 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Body(httpx2.AsyncByteStream):
-    """A response's body, up to a limit in bytes. None: no limit, for a server's stream of
-    messages (GET), whose events have limits."""
+    """A response's body, up to its limits. `is_endless`: a server's stream of messages, whose
+    events have these limits."""
 
     def __init__(
-        self, stream: AsyncIterable[bytes], outcome: RequestOutcome, max_bytes: int | None
+        self,
+        stream: AsyncIterable[bytes],
+        outcome: RequestOutcome,
+        limits: AnswerLimits,
+        *,
+        is_endless: bool,
     ) -> None:
         self._stream = stream
         self._outcome = outcome
-        self._max_bytes = max_bytes
+        self._limits = limits
+        self._is_endless = is_endless
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            async for chunk in bounded(self._stream, self._max_bytes):
+            async for chunk in limited(self._stream, self._limits, is_endless=self._is_endless):
                 yield chunk
-        except BodyTooLarge:
-            self._outcome.record_fault(f"answered with more than {self._max_bytes} bytes")
+        except AnswerTooLarge as fault:
+            self._outcome.record_fault(f"answered with more than {fault}")
             raise _BodyReadError("too large") from None
         except _NETWORK_ERRORS as fault:
             self._outcome.record_fault("broke off in the middle of its answer")

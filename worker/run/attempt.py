@@ -15,6 +15,7 @@ from models.ids import conversation_id, response_id
 from models.lifecycle import Status
 from models.ownership.steps import Ending, Step, Tail
 from models.ownership.takeover import Claim
+from models.wire.compaction import newest_compaction
 from models.wire.events import (
     TERMINAL_EVENTS,
     Event,
@@ -27,6 +28,7 @@ from models.wire.includes import filter_items
 from models.wire.pairing import unanswered_calls
 from models.wire.purpose import split_stored_parameters
 from models.wire.response import ResponseFacts, response_object
+from models.wire.size import json_size
 from models.wire.snapshot import (
     closing_events,
     find_unfinished,
@@ -69,6 +71,8 @@ class Attempt:
         """The turn that is not stored yet; None between turns."""
         self.failed_calls: deque[FailedCall] = deque(maxlen=_MAX_FAILED_CALLS)
         """Calls of upstreams that failed, for operators."""
+        self.history_size: int | None = None
+        """The size of the items before the output (models/wire/size.py); None: not known yet."""
         self.unrepeatable_calls = 0
         """How many tool calls run now that must not run twice."""
 
@@ -82,6 +86,12 @@ class Attempt:
     def continuation_parameter(self) -> str:
         """The request parameter that names what this response continues."""
         return "previous_response_id" if self.facts.conversation_id is None else "conversation"
+
+    @property
+    def is_continuation(self) -> bool:
+        """Whether something comes before the response's own input."""
+        row = self.claim.row
+        return row.previous_response_id is not None or row.conversation_id is not None
 
     @property
     def is_first(self) -> bool:
@@ -191,7 +201,17 @@ class Attempt:
             unanswered_calls=unanswered_calls(final.items),
             service_tier=final.service_tier,
             upstream=self.output.upstream,
+            history_size=self._history_size_of(final),
         )
+
+    def _history_size_of(self, final: FinalOutput) -> int | None:
+        """The size of what a continuation begins with; None if it is not known."""
+        compacted_at = newest_compaction(final.items)
+        if compacted_at >= 0:
+            return json_size(final.items[compacted_at:])
+        if self.history_size is None:
+            return None
+        return self.history_size + self.output.size + json_size(final.unstored_items)
 
     def ending_without_items(
         self, end_state: EndState, *, completed_at: int, tail_with: Callable[[Event], Tail]
@@ -214,6 +234,7 @@ class Attempt:
             error=end_state.error,
             reason=end_state.reason,
             failure=end_state.failure,
+            history_size=self.history_size,
         )
 
 

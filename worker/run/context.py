@@ -7,6 +7,7 @@ from typing import Any
 from models.tracing.spans import Span
 from models.wire.events import Item
 from models.wire.purpose import Purpose
+from worker.run.attachments import Attachments
 from worker.run.attempt import Attempt
 from worker.run.attempt_writer import AttemptWriter
 from worker.run.compaction import Compactions
@@ -25,6 +26,8 @@ class RunContext:
     purpose: Purpose
     history: list[Item]
     """The items before this response's output, files downloaded and compactions expanded."""
+    attachments: Attachments
+    """The downloaded files."""
     toolbox: Toolbox
     compactions: Compactions
     is_draining: Callable[[], bool]

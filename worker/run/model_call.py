@@ -91,7 +91,11 @@ class ModelCaller:
         """Tokens of the input with this history, for the first of the model's upstreams."""
         candidate = self._candidates()[0]
         body = await self._request_body(candidate, self.input_of(self._context.parameters, history))
-        return await self._resources.token_counter.count(candidate, body)
+        await self._context.attachments.hold()
+        try:
+            return await self._resources.token_counter.count(candidate, body)
+        finally:
+            self._context.attachments.release()
 
     async def call(
         self, model_input: ModelInput, *, visible: bool = True
@@ -188,7 +192,9 @@ class ModelCaller:
             with self._observe(candidate, model_input, turn) as observation:
                 propagates = self._resources.settings.traces.propagate
                 call = candidate.upstream.call(
-                    body, observation.traceparent if propagates else None
+                    body,
+                    observation.traceparent if propagates else None,
+                    self._context.attachments,
                 )
                 outcome = await self._read_turn(call, turn, permit, observation, visible=visible)
             permit.record_success()

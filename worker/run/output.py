@@ -14,6 +14,7 @@ from models.ownership.takeover import Claim
 from models.wire.events import Event, Item
 from models.wire.pairing import unanswered_calls
 from models.wire.replay import replay_item
+from models.wire.size import json_size
 from worker.translation.items.kinds import restore_call
 from worker.translation.items.open_item import OpenItem
 from worker.translation.items.server_calls import OpenServerCall
@@ -56,6 +57,8 @@ class Output:
         if next((row.in_order for row in rows if row.finished is False), False):
             self._hold_back()
         self.next_index: int = claim.row.next_output_index
+        self.size = sum(json_size([row.payload, row.result]) for row in rows)
+        """Of all items and what the model got for calls (models/wire/size.py)."""
         self.turns: int = claim.row.turns
         self.usage: dict[str, Any] | None = claim.row.usage
         self.service_tier: str | None = None
@@ -164,6 +167,7 @@ class Output:
                 entry.call = None if call["finished"] else open_item
             self.entries.append(entry)
         self._hold_back()
+        self.size += json_size(step.items)
         self.unstored_items = []
         self.turns += step.turns
         self.usage = step.usage
@@ -185,6 +189,7 @@ class Output:
         is not sent yet; otherwise its own `events`, and those of the items behind it up to the next
         open call."""
         entry.item, entry.tool_output, entry.call = item, tool_output, None
+        self.size += json_size([item, tool_output])
         return [*events, *self.send_held()] if entry.is_sent else []
 
     def send_held(self) -> list[Event]:

@@ -1,22 +1,27 @@
 """The beginning of a run: its first events, then history, files, credentials and tools."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
-from models.db.database import Pool, fetch_when_available
+from models.db.database import Pool, fetch_unless_refused, fetch_when_available
 from models.db.queries.claim import CHECKPOINTED_OUTPUT, CheckpointedItem
 from models.db.queries.history import HISTORY
 from models.egress import EgressPolicy
-from models.errors import RunError, ToolFailed, UpstreamFailed
+from models.errors import (
+    RunError,
+    ToolFailed,
+    UpstreamFailed,
+    history_too_large_message,
+)
 from models.ids import continue_after
 from models.secrets import Sealed, Unreadable
 from models.tracing.spans import Span
 from models.wire.events import Item
 from models.wire.purpose import Purpose
+from models.wire.size import json_size
 from models.wire.tools import with_added_search
 from models.wire.urls import item_urls
-from worker.run.attachments import with_files
+from worker.run.attachments import Attachments
 from worker.run.attempt import Attempt
 from worker.run.attempt_writer import AttemptWriter
 from worker.run.compaction import Compactions, ends_with_trigger, expand_input
@@ -26,8 +31,6 @@ from worker.run.output import history_item
 from worker.run.resources import Resources
 from worker.tools.provider import ToolContext
 from worker.tools.toolbox import Toolbox
-
-ResultT = TypeVar("ResultT")
 
 
 class NoMemory(RunError):
@@ -46,11 +49,12 @@ async def prepare_run(
     claimed_input = attempt.claim.row.input
     if claimed_input is not None:
         loaded, own_count = claimed_input, len(claimed_input)
+        attempt.history_size = json_size(claimed_input)
     else:
         async with resources.memory.load() as has_memory:
             if not has_memory:
                 raise NoMemory
-            loaded, own_count = await _shielded(_load_history(attempt, resources))
+            loaded, own_count = await _load_history(attempt, resources)
     purpose = attempt.stored_purpose
     if purpose is Purpose.ANSWER and ends_with_trigger(loaded):
         purpose = Purpose.COMPACT
@@ -71,21 +75,26 @@ async def prepare_run(
         history_parameter=attempt.continuation_parameter,
         skipped=skipped,
     )
-    if purpose is Purpose.ANSWER:
-        history = await with_files(
-            history,
-            own_count,
-            egress,
-            history_parameter=attempt.continuation_parameter,
-            skipped=skipped,
-        )
-    toolbox = await _open_toolbox(attempt, resources, history, egress)
+    attachments = Attachments(egress, resources.file_memory)
+    try:
+        if purpose is Purpose.ANSWER:
+            history = await attachments.fetch(
+                history,
+                own_count,
+                history_parameter=attempt.continuation_parameter,
+                skipped=skipped,
+            )
+        toolbox = await _open_toolbox(attempt, resources, history, egress)
+    except BaseException:
+        attachments.close()
+        raise
     return RunContext(
         attempt=attempt,
         writer=writer,
         resources=resources,
         purpose=purpose,
         history=history,
+        attachments=attachments,
         toolbox=toolbox,
         compactions=compactions,
         is_draining=is_draining,
@@ -110,18 +119,12 @@ async def write_first_events(attempt: Attempt, writer: AttemptWriter, pool: Pool
     continue_after(item["id"] for item in [*output.items, *output.unstored_items])
 
 
-async def _shielded(work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Runs `work` to its end even if the run is cancelled.
-
-    A cancelled query keeps psycopg busy for up to five seconds; a cancelled run stops at once.
-    """
-    return await asyncio.shield(asyncio.ensure_future(work))
-
-
 async def _load_history(attempt: Attempt, resources: Resources) -> tuple[list[Item], int]:
     """All items before the output, and how many of the last ones are this response's input."""
-    rows = await fetch_when_available(
-        resources.pool, HISTORY, {"id": attempt.claim.id}, resources.ownership.others_succeed
+    max_size = resources.settings.limits.history
+    values = {"id": attempt.claim.id, "max_size": max_size}
+    rows = await fetch_unless_refused(
+        resources.pool, HISTORY, values, resources.ownership.others_succeed
     )
     if any(row.broken for row in rows):
         raise UpstreamFailed(
@@ -134,6 +137,9 @@ async def _load_history(attempt: Attempt, resources: Resources) -> tuple[list[It
             if attempt.facts.conversation_id is None
             else "conversation_not_found",
         )
+    if rows[0].total_size > max_size:
+        raise _history_too_large(attempt, max_size)
+    attempt.history_size = rows[0].total_size
     items = [
         history_item(row.payload, row.turn, row.result) for row in rows if row.payload is not None
     ]
@@ -146,6 +152,17 @@ async def _egress_of(attempt: Attempt, resources: Resources, history: list[Item]
         return resources.egress
     policy = await resources.policies.policy(attempt.claim.row.project_id)
     return resources.egress.of_project(policy.egress)
+
+
+def _history_too_large(attempt: Attempt, max_size: int) -> UpstreamFailed:
+    return UpstreamFailed(
+        history_too_large_message(max_size),
+        code="invalid_prompt",
+        reason="history_too_large",
+        status=400,
+        param=attempt.continuation_parameter if attempt.is_continuation else "input",
+        envelope_code="history_too_large",
+    )
 
 
 async def _open_toolbox(

@@ -16,6 +16,7 @@ from models.secrets import Sealer
 from models.tracing.spans import Tracer
 from worker.log.journal import Journal
 from worker.memory_budget import MemoryBudget
+from worker.outbound.file_memory import FileMemory
 from worker.run.counting import RequestTokenCounter
 from worker.run.quota_notices import QuotaNotices
 from worker.upstream.upstreams import Upstreams
@@ -39,6 +40,8 @@ class Resources:
     """Of the projects whose responses run here."""
     memory: MemoryBudget
     quotas: QuotaNotices
+    file_memory: FileMemory
+    """Of the files that all runs have fetched."""
     tracer: Tracer | None
     """None if traces are off."""
     exit_process: Callable[[], NoReturn]

@@ -313,6 +313,7 @@ class Run:
         if self._context is None:
             return
         try:
+            self._context.attachments.close()
             await self._context.toolbox.close()
         except Exception:
             # The response has ended or was released: nothing depends on these sessions.

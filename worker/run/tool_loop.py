@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from models.errors import UpstreamFailed
+from models.errors import LimitReached, UpstreamFailed
 from models.wire.events import Event, Item
 from worker.metrics import observe_tool_call
 from worker.run.compaction_run import compact
@@ -32,6 +32,9 @@ _UNKNOWN_OUTCOME = (
     "The server that ran this call was lost before the answer came. "
     "What it was asked to do may or may not have happened; it was not tried again."
 )
+
+
+_NO_ROOM = "The call was not made: the response has as much output as it may have."
 
 
 async def run_tool_loop(context: RunContext) -> Outcome | None:
@@ -69,6 +72,7 @@ class ToolLoop:
                 return None
             if await self._run_pending():
                 continue
+            self._require_room()
             if self._output.turns >= self._settings.limits.turns:
                 return Outcome("incomplete", incomplete_reason="max_messages")
             result = None if await self._needs_compaction() else await self._try_turn()
@@ -83,6 +87,20 @@ class ToolLoop:
             await self._context.writer.checkpoint(turn.items, turn)
             await self._run_calls()
         return None
+
+    @property
+    def _has_too_much_output(self) -> bool:
+        return self._output.size > self._settings.limits.response_output
+
+    def _require_room(self) -> None:
+        """Raises LimitReached if the response has more output than it may have."""
+        if self._has_too_much_output:
+            limit = self._settings.limits.response_output
+            raise LimitReached(
+                f"The output of the response exceeded the limit of {limit} bytes in all turns.",
+                reason="response_output_limit",
+                status=502,
+            )
 
     async def _run_pending(self) -> bool:
         """Runs what comes before the next turn: lists of tools and approved calls.
@@ -176,6 +194,9 @@ class ToolLoop:
     async def _run_call(self, entry: Entry, semaphore: asyncio.Semaphore) -> None:
         async with semaphore:
             if self._context.is_draining():
+                return
+            if self._has_too_much_output:
+                await self._finish_call(entry, ToolCallError(_NO_ROOM))
                 return
             if entry.is_started and not self._toolbox.is_repeatable(entry.item):
                 await self._finish_call(entry, ToolCallError(_UNKNOWN_OUTCOME))

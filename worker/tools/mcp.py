@@ -85,6 +85,11 @@ class McpToolProvider:
                 )
             ]
         tools = {tool["name"]: tool for tool in listing["tools"]}
+        if self._allowed_tools is None and self._label not in self._context.listed:
+            try:
+                self._note_listed(len(tools), 0)
+            except McpServerError as failed:
+                raise _listing_failure(self._label, failed) from failed
         self._allowed_tools = {
             name: tool
             for name, tool in tools.items()
@@ -187,6 +192,9 @@ class McpToolProvider:
             )
         except McpServerError as failed:
             return ToolResult(fields={"error": failed.error}, failed=True)
+        if len(result.content) > self._settings.blocks:
+            too_many = f"It answered with more than {self._settings.blocks} content blocks."
+            return ToolResult(fields={"error": _protocol_error(too_many)}, failed=True)
         return (
             await asyncio.to_thread(result_of, result) if _is_large(result) else result_of(result)
         )
@@ -207,6 +215,7 @@ class McpToolProvider:
                 tools.setdefault(tool["name"], tool)
             if len(tools) > self._settings.tools:
                 raise _list_too_large(f"more than {self._settings.tools} tools")
+            self._note_listed(len(tools), size)
             if page.next_cursor is None:
                 return [
                     tool
@@ -215,6 +224,21 @@ class McpToolProvider:
                 ]
             cursor = page.next_cursor
         raise _list_too_large(f"its tools on more than {_MAX_PAGES} pages")
+
+    def _note_listed(self, count: int, size: int) -> None:
+        """Counts this server's tools, and their bytes, with those of the response's other servers.
+        Raises McpServerError if they are too many together."""
+        listed, settings = self._context.listed, self._settings
+        listed[self._label] = (count, size)
+        if sum(tools for tools, _ in listed.values()) > settings.tools_in_all:
+            raise _list_too_large(
+                f"more than {settings.tools_in_all} tools together with the other servers"
+            )
+        if sum(sizes for _, sizes in listed.values()) > settings.list_bytes_in_all:
+            raise _list_too_large(
+                f"more than {settings.list_bytes_in_all} bytes of tools together with the other "
+                "servers"
+            )
 
     async def _page(self, cursor: str | None) -> types.ListToolsResult:
         return await self._request(lambda session: session.list_tools(cursor), repeatable=True)
@@ -352,6 +376,8 @@ _LARGE_RESULT = 256 * 1024
 
 
 def _list_too_large(what: str) -> McpServerError:
-    return McpServerError(
-        {"type": "mcp_protocol_error", "code": -32603, "message": f"It lists {what}."}
-    )
+    return McpServerError(_protocol_error(f"It lists {what}."))
+
+
+def _protocol_error(message: str) -> Json:
+    return {"type": "mcp_protocol_error", "code": types.INTERNAL_ERROR, "message": message}

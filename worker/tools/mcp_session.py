@@ -24,6 +24,7 @@ from models.config.groups import McpSettings
 from models.egress import EgressPolicy
 from models.version import VERSION
 from models.wire.json_input import clean_text
+from worker.outbound.answer_limits import AnswerLimits
 from worker.outbound.guarded_http import (
     REQUEST_OUTCOME,
     UNANSWERED,
@@ -135,7 +136,9 @@ class McpSession:
     async def list_tools(self, cursor: str | None) -> types.ListToolsResult:
         """One page of the server's tools. Raises McpServerError, also its subclasses."""
         assert self._client is not None
-        return await self._request(self._client.list_tools(cursor=cursor))
+        return await self._request(
+            self._client.list_tools(cursor=cursor), _LIST_FACTOR * self._settings.list_bytes
+        )
 
     async def call(self, name: str, arguments: dict[str, Any]) -> types.CallToolResult:
         """The result of a call, also if the tool reports an error. Raises McpServerError, also its
@@ -213,7 +216,7 @@ class McpSession:
         transport = GuardedTransport(
             self._egress,
             connect=connect,
-            max_bytes=self._settings.answer_bytes,
+            limits=AnswerLimits(self._settings.answer_bytes, self._settings.answer_values),
             resolver=self._resolver,
         )
         return httpx2.AsyncClient(
@@ -253,10 +256,10 @@ class McpSession:
 
     # --- requests ---
 
-    async def _request(self, call: Coroutine[Any, Any, _T]) -> _T:
+    async def _request(self, call: Coroutine[Any, Any, _T], max_bytes: int | None = None) -> _T:
         """The response to a call of the SDK. A cancellation returns at once; the SDK cleans up
-        in its own task."""
-        outcome = RequestOutcome()
+        in its own task. `max_bytes`: of the response, if that is less than any may have."""
+        outcome = RequestOutcome(max_bytes=max_bytes)
         REQUEST_OUTCOME.set(outcome)
         assert self._session_task is not None
         request = asyncio.create_task(call)
@@ -294,6 +297,9 @@ class McpSession:
             outcome.failed.clear()  # a redirect that was followed
 
 
+_LIST_FACTOR = 2
+"""A list of tools may have so many times its limit in bytes as it is sent: with what is not kept of
+each tool."""
 _ERROR_DELAY = 0.5
 """Seconds that the SDK has to raise its own error."""
 _MAX_MESSAGE = 2000

@@ -49,6 +49,9 @@ class ToolContext:
     or shown."""
     include: Collection[str] = ()
     """The request's `include`: additional output that the client wants."""
+    listed: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """server_label -> how many tools that MCP server has listed, and their bytes: all servers of a
+    response share a limit."""
 
 
 class ToolProvider(Protocol):

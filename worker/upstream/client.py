@@ -36,7 +36,8 @@ from worker.upstream.failures import (
     unreachable,
 )
 from worker.upstream.open_response import OpenResponse
-from worker.upstream.request_sender import MaySend, RequestSender
+from worker.upstream.request_body import RequestFiles
+from worker.upstream.request_sender import NO_FILES, MaySend, RequestSender
 from worker.upstream.responses_events import parse_event
 from worker.upstream.sse import SseSplitter
 
@@ -71,12 +72,14 @@ class UpstreamCall:
         *,
         native: bool,
         traceparent: str | None,
+        files: RequestFiles,
     ) -> None:
-        """`secrets`: they are removed from messages. `native`: the upstream speaks the Responses
-        API. `traceparent`: a header to send."""
+        """`secrets`: they are removed from messages. `files`: those in the body. `native`: the
+        upstream speaks the Responses API. `traceparent`: a header to send."""
         self._sender = sender
         self._body = body
         self._traceparent = traceparent
+        self._files = files
         self._native = native
         self._limits = limits
         self._secrets = secrets
@@ -132,7 +135,7 @@ class UpstreamCall:
         """Sends the request. The reads of the response's body, under the idle timeout from the
         request on."""
         with self._translated_errors(turn_end), idle_timeout.extend():
-            response = await self._sender.send(self._body, self._traceparent)
+            response = await self._sender.send(self._body, self._traceparent, self._files)
             try:
                 _require_uncompressed(response)
                 async with aclosing(response.reads):
@@ -264,9 +267,14 @@ class Upstream:
         retries = UPSTREAM_RETRIES.labels(settings.name)
         self._sender = RequestSender(client, self._http, retries, may_send, native=self.is_native)
 
-    def call(self, body: dict[str, Any], traceparent: str | None = None) -> UpstreamCall:
+    def call(
+        self,
+        body: dict[str, Any],
+        traceparent: str | None = None,
+        files: RequestFiles = NO_FILES,
+    ) -> UpstreamCall:
         """A call that has not begun. worker/translation makes `body` for the API that the
-        upstream speaks."""
+        upstream speaks. `files`: those in the body."""
         return UpstreamCall(
             self._sender,
             body,
@@ -274,6 +282,7 @@ class Upstream:
             self._secrets,
             native=self.is_native,
             traceparent=traceparent,
+            files=files,
         )
 
     async def count(self, body: dict[str, Any]) -> int | None:

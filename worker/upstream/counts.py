@@ -11,6 +11,7 @@ import structlog
 from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import request_headers
 from models.http_bodies import BodyTooLarge, read_bounded
+from worker.upstream.request_body import encode_body
 
 logger = structlog.get_logger()
 
@@ -110,7 +111,7 @@ async def _post(
     request = http.build_request(
         "POST",
         url,
-        content=orjson.dumps(body),
+        content=encode_body(body),
         headers=request_headers(settings),
         params=settings.plain_query or None,
         timeout=_TIMEOUT,

@@ -18,7 +18,6 @@ from typing import Any
 
 import aiohttp
 import httpx2
-import orjson
 from openai import AsyncAPIResponse, AsyncOpenAI
 from openai._vendor.httpx_aiohttp.transport import (
     AiohttpResponseStream,
@@ -30,6 +29,7 @@ from prometheus_client import Counter
 from models.side_tasks import cancel_all
 from worker.upstream.failures import sanitise_error
 from worker.upstream.open_response import OpenResponse
+from worker.upstream.request_body import RequestFiles, encode_body, is_large, pieces
 
 _END_WAIT = 0.1
 """Seconds, at least, that an upstream has to end a body of which all has been read."""
@@ -42,6 +42,19 @@ further try."""
 _TRACEPARENT = "traceparent"
 _RETRYABLE = (httpx2.RequestError, ssl.SSLError)
 """What the SDK's transport raises and the SDK turns into an error of its own."""
+
+
+class _NoFiles:
+    """For a body without files."""
+
+    async def hold(self) -> None:
+        """Does nothing."""
+
+    def release(self) -> None:
+        """Does nothing."""
+
+
+NO_FILES: RequestFiles = _NoFiles()
 
 
 class RequestSender:
@@ -69,21 +82,42 @@ class RequestSender:
         self._older_read_responses: list[OpenResponse] = []
         self._closing: asyncio.Task[None] | None = None
 
-    async def send(self, body: dict[str, Any], traceparent: str | None = None) -> OpenResponse:
+    async def send(
+        self,
+        body: dict[str, Any],
+        traceparent: str | None = None,
+        files: RequestFiles = NO_FILES,
+    ) -> OpenResponse:
         """A successful response whose body was not read; the caller closes it.
 
-        `traceparent`: a header that is added. Raises the SDK's errors, and what its transport
-        raises for a response that is no HTTP.
+        `traceparent`: a header that is added. `files`: those in the body; they are released as soon
+        as it was sent. Raises the SDK's errors, what its transport raises for a response that is no
+        HTTP, and what holding the files raises.
         """
         prepared = self._prepared or await self._prepare(body["model"])
+        await files.hold()
         try:
-            response = await prepared.send(body, traceparent)
+            return await self._send(prepared, body, traceparent, files)
+        finally:
+            files.release()
+
+    async def _send(
+        self,
+        prepared: "_PreparedRequest",
+        body: dict[str, Any],
+        traceparent: str | None,
+        files: RequestFiles,
+    ) -> OpenResponse:
+        try:
+            response = await prepared.send(body, traceparent, files.release)
         except _RETRYABLE as error:
+            body = await _plain(body, files)
             return await self._continue(prepared.transport, error, body, traceparent)
         if 200 <= response.status < 300:
             return OpenResponse.of_aiohttp(response)
         first_try = prepared.as_sdk_response(response)
         try:
+            body = await _plain(body, files)
             return await self._continue(prepared.transport, first_try, body, traceparent)
         finally:
             await first_try.aclose()
@@ -213,10 +247,15 @@ class _PreparedRequest:
             proxy_headers=None if proxy is None else dict(proxy.headers),
         )
 
-    async def send(self, body: dict[str, Any], traceparent: str | None) -> aiohttp.ClientResponse:
-        """The response to a request with this body. Raises what the transport raises."""
-        content = _encode(body)
+    async def send(
+        self, body: dict[str, Any], traceparent: str | None, on_sent: Callable[[], None]
+    ) -> aiohttp.ClientResponse:
+        """The response to a request with this body. `on_sent`: called when the body was sent, if
+        that takes long. Raises what the transport raises."""
+        content = encode_body(body)
         headers = {**self.headers, "content-length": str(len(content))}
+        data = pieces(content, on_sent) if is_large(content) else content
+        del content
         if traceparent is not None:
             headers[_TRACEPARENT] = traceparent
         # As the transport sends it. httpx2's objects on the way there and back take as long as
@@ -226,7 +265,7 @@ class _PreparedRequest:
                 "POST",
                 self.url,
                 headers=headers,
-                data=content,
+                data=data,
                 allow_redirects=False,
                 auto_decompress=False,
                 compress=False,
@@ -299,9 +338,10 @@ def _hold_on_new_connections(
     return session
 
 
-def _encode(body: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(body)
-    except orjson.JSONEncodeError:
-        # Integers of more than 64 bits, and deep schemas: rare, and valid JSON.
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+async def _plain(body: dict[str, Any], files: RequestFiles) -> dict[str, Any]:
+    """The body for the SDK, which knows no files."""
+    if files is NO_FILES:
+        return body
+    await files.hold()
+    plain: dict[str, Any] = json.loads(encode_body(body))
+    return plain

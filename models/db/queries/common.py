@@ -17,9 +17,11 @@ Why the statements have their shapes:
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from models.db.statement import Query, column
+from models.db.statement import Query
 from models.lifecycle import TERMINAL, TRANSITIONS
+from models.wire.size import VALUE_SIZE
 
 
 def sql_list(values: Iterable[str]) -> str:
@@ -103,6 +105,12 @@ EXPIRES_AT_END = (
 so that its client can still read it."""
 
 
+def json_size(text: str) -> str:
+    """The size of JSON, as in models/wire/size.py. `text`: an expression for its text."""
+    without = " - ".join(f"octet_length(replace({text}, '{mark}', ''))" for mark in ",[{")
+    return f"octet_length({text}) + CAST({VALUE_SIZE} AS bigint) * (3 * octet_length({text}) - {without})"
+
+
 def insert_items(
     source: str,
     *,
@@ -118,9 +126,11 @@ def insert_items(
     `response` and `conversation` are expressions over `source`.
     """
     return f"""
-        INSERT INTO items (response_id, conversation_id, direction, position, item_id, type, payload)
-        SELECT {response}, {conversation}, '{direction}', {position} + e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value
-        FROM {source} CROSS JOIN jsonb_array_elements(CAST({items} AS jsonb)) WITH ORDINALITY AS e (value, nr) ORDER BY e.nr {on_conflict}"""
+        INSERT INTO items (response_id, conversation_id, direction, position, item_id, type, payload, size)
+        SELECT {response}, {conversation}, '{direction}', {position} + e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value, {json_size("e.text")}
+        FROM {source} CROSS JOIN LATERAL (
+            SELECT a.value, a.nr, a.value::text AS text FROM jsonb_array_elements(CAST({items} AS jsonb)) WITH ORDINALITY AS a (value, nr) OFFSET 0
+        ) e ORDER BY e.nr {on_conflict}"""
 
 
 UNFLUSHED_BATCHES = "JOIN journal j ON j.worker = w.id AND j.batch > w.flushed_batch"
@@ -134,18 +144,33 @@ def journal_of(response: str) -> str:
             CROSS JOIN LATERAL (SELECT array_position(j.response_ids, {response}) AS n) p"""
 
 
-def item_pages(owner: str, key: str) -> dict[str, Query[dict[str, object]]]:
+STORED_SIZE = "coalesce(i.size, octet_length(i.payload::text))"
+"""The size of item `i` (models/wire/size.py), about."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagedItem:
+    """An item of a page. `payload` is None if the page is full without it."""
+
+    payload: dict[str, Any] | None
+
+
+def item_pages(owner: str, key: str) -> dict[str, Query[PagedItem]]:
     """Pages of a list of items, by `order`: the payloads that follow the item `after` (null: from
-    the start), at most `limit`. `owner`: a condition on `{item}`; `key`: the column that orders."""
+    the start), at most `limit`. `owner`: a condition on `{item}`; `key`: the column that orders.
+    From the item on with which all together are larger than `max_size`, the payload is null."""
     return {
-        order: column(
+        order: Query(
             f"""
-            SELECT i.payload FROM items i WHERE {owner.format(item="i")}
-            AND (CAST(:after AS text) IS NULL OR i.{key} {comparison}
-                 (SELECT a.{key} FROM items a WHERE {owner.format(item="a")} AND a.item_id = :after LIMIT 1))
-            ORDER BY i.{key} {order} LIMIT :limit
+            SELECT CASE WHEN page.total <= CAST(:max_size AS bigint) THEN page.payload END AS payload
+            FROM (SELECT i.payload, i.nr, sum({STORED_SIZE}) OVER (ORDER BY i.nr {order}) AS total
+                  FROM (SELECT i.payload, i.size, i.{key} AS nr FROM items i WHERE {owner.format(item="i")}
+                        AND (CAST(:after AS text) IS NULL OR i.{key} {comparison}
+                             (SELECT a.{key} FROM items a WHERE {owner.format(item="a")} AND a.item_id = :after LIMIT 1))
+                        ORDER BY i.{key} {order} LIMIT :limit) i) page
+            ORDER BY page.nr {order}
             """,
-            dict,
+            PagedItem,
         )
         for order, comparison in (("asc", ">"), ("desc", "<"))
     }

@@ -20,7 +20,7 @@ from typing import Any
 from uuid import UUID
 
 from models.db.queries.audit import recorded
-from models.db.queries.common import OPEN, insert_items, item_pages
+from models.db.queries.common import OPEN, STORED_SIZE, PagedItem, insert_items, item_pages
 from models.db.statement import Query, column
 
 _COLUMNS = "c.id, c.metadata, floor(extract(epoch FROM c.created_at))::bigint AS created_at"
@@ -28,8 +28,8 @@ _AT_REVISION = "id = :id AND project_id = :project AND revision = CAST(:revision
 
 CREATE = column(
     f"""
-    WITH created AS (INSERT INTO conversations (id, project_id, created_at, metadata, unanswered_calls)
-                     VALUES (:id, :project, to_timestamp(:created_at), :metadata, :unanswered_calls) ON CONFLICT DO NOTHING RETURNING id),
+    WITH created AS (INSERT INTO conversations (id, project_id, created_at, metadata, unanswered_calls, size)
+                     VALUES (:id, :project, to_timestamp(:created_at), :metadata, :unanswered_calls, CAST(:size AS bigint)) ON CONFLICT DO NOTHING RETURNING id),
     stored AS ({insert_items("created", conversation="created.id")})
     SELECT id FROM created
     """,
@@ -49,6 +49,8 @@ class ConversationRow:
     revision: int
     unanswered_calls: list[str]
     """ids of the calls that must be answered next"""
+    size: int
+    """of its items (models/wire/size.py)"""
     is_busy: bool
     """a response of it is open"""
     existing_item_ids: list[str]
@@ -57,7 +59,7 @@ class ConversationRow:
 
 READ = Query(
     f"""
-    SELECT {_COLUMNS}, c.revision, c.unanswered_calls,
+    SELECT {_COLUMNS}, c.revision, c.unanswered_calls, c.size,
            EXISTS (SELECT 1 FROM responses r WHERE r.conversation_id = c.id AND r.status IN {OPEN}) AS is_busy,
            ARRAY(SELECT i.item_id FROM items i WHERE i.conversation_id = c.id AND i.item_id = ANY(CAST(:item_ids AS text[]))) AS existing_item_ids
     FROM conversations c WHERE c.id = :id AND c.project_id = :project
@@ -84,7 +86,8 @@ UPDATE = Query(
 
 ADD_ITEMS = column(
     f"""
-    WITH joined AS (UPDATE conversations SET revision = revision + 1, unanswered_calls = :unanswered_calls WHERE {_AT_REVISION} RETURNING id),
+    WITH joined AS (UPDATE conversations SET revision = revision + 1, unanswered_calls = :unanswered_calls, size = size + CAST(:size AS bigint)
+                    WHERE {_AT_REVISION} RETURNING id),
     stored AS ({insert_items("joined", conversation="joined.id")})
     SELECT id FROM joined
     """,
@@ -94,7 +97,9 @@ ADD_ITEMS = column(
 
 REMOVE_ITEM = column(
     f"""
-    WITH locked AS (UPDATE conversations SET revision = revision + 1, unanswered_calls = :unanswered_calls WHERE {_AT_REVISION} RETURNING id),
+    WITH locked AS (UPDATE conversations c SET revision = revision + 1, unanswered_calls = :unanswered_calls,
+                           size = greatest(0, c.size - coalesce((SELECT i.size FROM items i WHERE i.conversation_id = c.id AND i.item_id = :item LIMIT 1), 0))
+                    WHERE {_AT_REVISION} RETURNING id),
          detached AS (UPDATE items i SET conversation_id = NULL FROM locked
                       WHERE i.conversation_id = locked.id AND i.item_id = :item AND i.response_id IS NOT NULL RETURNING i.id),
          deleted AS (DELETE FROM items i USING locked
@@ -124,11 +129,15 @@ revision."""
 
 PAGE = item_pages("{item}.conversation_id = :id", "id")
 """Pages of a conversation's items."""
-ITEM = column(
-    "SELECT i.payload FROM items i WHERE i.conversation_id = :id AND i.item_id = :item LIMIT 1",
-    dict,
+ITEM = Query(
+    f"""
+    SELECT CASE WHEN {STORED_SIZE} <= CAST(:max_size AS bigint) THEN i.payload END AS payload
+    FROM items i WHERE i.conversation_id = :id AND i.item_id = :item LIMIT 1
+    """,
+    PagedItem,
 )
-"""Selects an item of the conversation. No row: it has none of that id."""
+"""Selects an item of the conversation, without its payload if that is larger than `max_size`. No
+row: it has none of that id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ _JOINS_CONVERSATION = frozenset((Status.COMPLETED, Status.INCOMPLETE))
 _CHANGED_ITEMS = "jsonb_array_elements(CAST(:changed AS jsonb)) AS e (value)"
 
 _UPDATE_CONVERSATION = """updated_conversation AS (
-             UPDATE conversations c SET revision = c.revision + 1, unanswered_calls = :unanswered_calls FROM updated WHERE c.id = updated.conversation_id)"""
+             UPDATE conversations c SET revision = c.revision + 1, unanswered_calls = :unanswered_calls, size = coalesce(CAST(:history_size AS bigint), c.size) FROM updated WHERE c.id = updated.conversation_id)"""
 """For the response in `updated`, which becomes part of its conversation."""
 
 
@@ -39,7 +39,8 @@ def _end(status: Status) -> str:
         WITH {FENCE},
              updated AS (UPDATE responses r SET status = '{status}', worker = NULL, turns = r.turns + CAST(:turns AS int), usage = :usage, error = :error,
                                 upstream = coalesce(:upstream, r.upstream), service_tier = :service_tier, reason = :reason, failure = :failure,
-                                unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at), expires_at = {EXPIRES_AT_END}
+                                unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at), expires_at = {EXPIRES_AT_END},
+                                history_size = CAST(:history_size AS bigint)
                          FROM me WHERE {OWNED} AND r.status IN {sql_list(sources_of(status))} {condition} RETURNING r.id, {conversation} AS conversation_id),
              {INSERT_TAIL}, {insert_output("updated.conversation_id")},
              changed AS (UPDATE items i SET payload = e.value -> 'item', conversation_id = updated.conversation_id FROM updated CROSS JOIN {_CHANGED_ITEMS}
@@ -81,14 +82,15 @@ END_TOGETHER = column(
              SELECT * FROM ROWS FROM (
                  jsonb_to_recordset(CAST(:endings AS jsonb)) AS (
                      id uuid, attempt int, status text, turns int, usage jsonb, error jsonb, upstream text, service_tier text, reason text, failure jsonb,
-                     unanswered_calls text[], completed_at bigint, position int, items jsonb, first int, last int),
+                     unanswered_calls text[], completed_at bigint, history_size bigint, position int, items jsonb, first int, last int),
                  unnest({array("frames", "bytea")})
-             ) AS t (id, attempt, status, turns, usage, error, upstream, service_tier, reason, failure, unanswered_calls, completed_at, position, items, first, last, frames)),
+             ) AS t (id, attempt, status, turns, usage, error, upstream, service_tier, reason, failure, unanswered_calls, completed_at, history_size, position, items, first, last, frames)),
          owned AS MATERIALIZED (SELECT given.* FROM me CROSS JOIN {locked_responses("given")}
                                 WHERE {_OWNED_BY_ATTEMPT} AND {_NOT_CANCELLED} AND r.conversation_id IS NULL),
          updated AS (UPDATE responses r SET status = owned.status, worker = NULL, turns = r.turns + owned.turns, usage = owned.usage, error = owned.error,
                             upstream = coalesce(owned.upstream, r.upstream), service_tier = owned.service_tier, reason = owned.reason, failure = owned.failure,
-                            unanswered_calls = owned.unanswered_calls, completed_at = to_timestamp(owned.completed_at), expires_at = {EXPIRES_AT_END}
+                            unanswered_calls = owned.unanswered_calls, completed_at = to_timestamp(owned.completed_at), expires_at = {EXPIRES_AT_END},
+                            history_size = owned.history_size
                      FROM owned WHERE r.id = owned.id
                      RETURNING r.id, owned.attempt, owned.first, owned.last, owned.frames, owned.position, owned.items),
          logged AS ({INSERT_INTO_LOG} SELECT id, first, last, attempt, frames FROM updated WHERE first <= last ON CONFLICT DO NOTHING),
@@ -106,7 +108,7 @@ Its ending is then sent alone."""
 COMPLETE_PRECOMPUTED = column(
     f"""
     WITH updated AS (UPDATE responses r SET status = 'completed', started_at = clock_timestamp(), completed_at = to_timestamp(:completed_at), usage = :usage,
-                            service_tier = :service_tier, unanswered_calls = :unanswered_calls, expires_at = {
+                            service_tier = :service_tier, unanswered_calls = :unanswered_calls, history_size = CAST(:history_size AS bigint), expires_at = {
         EXPIRES_AT_END
     }
                      WHERE r.id = :id RETURNING r.id, CASE WHEN r.store THEN r.conversation_id END AS conversation_id),

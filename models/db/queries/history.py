@@ -7,7 +7,7 @@ from uuid import UUID
 
 from models.db.queries.common import sql_list, visible_outside
 from models.db.statement import Query, column
-from models.wire.item_types import OUTPUTS
+from models.wire.item_types import ADDS_TOOLS, OUTPUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,13 @@ class PreviousResponse:
     status: str
     unanswered_calls: list[str]
     """ids of the calls that the continuation must answer"""
+    history_size: int | None
+    """the size of what the continuation begins with (models/wire/size.py); None: not known"""
 
 
 PREVIOUS_RESPONSE = Query(
     f"""
-    SELECT r.id, r.status, r.unanswered_calls FROM responses r
+    SELECT r.id, r.status, r.unanswered_calls, r.history_size FROM responses r
     WHERE r.id = :id AND r.project_id = :project AND (r.store OR CAST(:include_unstored AS boolean))
       AND r.delete_requested_at IS NULL AND {visible_outside("r")}
     """,
@@ -179,22 +181,41 @@ class HistoryRow:
     """of such a call: what the model received, where the item does not contain it"""
     broken: bool
     """a part of the history was deleted"""
+    total_size: int
+    """of all items (models/wire/size.py); if it is larger than `max_size`, no item is returned"""
 
+
+_SIZE_OF_ITEM = "coalesce(i.size, octet_length(i.payload::text) + coalesce(octet_length(coalesce(c.answer, i.answer)::text), 0)) AS size"
+_OUTLASTS_COMPACTION = f"""h.type IN {sql_list({"compaction", "mcp_list_tools", *ADDS_TOOLS})}
+                OR h.type = 'message' AND h.payload ->> 'role' IN ('developer', 'system')"""
+"""What models/wire/compaction.py uses of the items before the newest compaction."""
 
 HISTORY = Query(
     f"""{_CHAIN},
     history AS (
-        SELECT 10001 AS depth, i.id, '' AS direction, 0 AS position, i.payload, coalesce(c.turn, i.turn) AS turn, coalesce(c.answer, i.answer) AS result
+        SELECT 10001 AS depth, i.id, '' AS direction, 0 AS position, i.type, i.payload, coalesce(c.turn, i.turn) AS turn, coalesce(c.answer, i.answer) AS result,
+               {_SIZE_OF_ITEM}
         FROM before JOIN {_ITEMS_BEFORE} {_TOOL_CALL_OF_ITEM}
         UNION ALL
-        SELECT chain.depth, i.id, i.direction, i.position, i.payload, c.turn, c.answer
+        SELECT chain.depth, i.id, i.direction, i.position, i.type, i.payload, c.turn, c.answer, {_SIZE_OF_ITEM}
         FROM chain JOIN items i ON i.response_id = chain.id AND (chain.depth > 0 OR i.direction = 'input') {_TOOL_CALL_OF_ITEM}
     ),
+    needed AS MATERIALIZED (
+        SELECT h.* FROM (
+            SELECT history.*, count(*) FILTER (WHERE history.type = 'compaction') OVER (
+                       ORDER BY depth, direction DESC, position DESC, id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS later_compactions
+            FROM history) h
+        WHERE h.later_compactions = 0 OR h.depth = 0 OR {_OUTLASTS_COMPACTION}
+    ),
+    total AS (SELECT coalesce(sum(needed.size), 0)::bigint AS size FROM needed),
     {_BROKEN}
-    SELECT history.depth, history.payload, history.turn, history.result, broken.broken FROM broken LEFT JOIN history ON true
-    ORDER BY history.depth DESC, history.direction, history.position, history.id
+    SELECT needed.depth, needed.payload, needed.turn, needed.result, broken.broken, total.size AS total_size
+    FROM broken CROSS JOIN total LEFT JOIN needed ON total.size <= CAST(:max_size AS bigint)
+    ORDER BY needed.depth DESC, needed.direction, needed.position, needed.id
     """,
     HistoryRow,
 )
 """Selects the history of a response in order: the items of its conversation before it, or the input
-and output of each response before it, then its own input ('input' sorts before 'output')."""
+and output of each response before it, then its own input ('input' sorts before 'output'). Of the
+items before the newest compaction only those that it does not replace. No items, but their size, if
+they are larger than `max_size`: Postgres judges them without loading them."""

@@ -44,6 +44,18 @@ class ResponseRow:
     completed_at: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class FoundResponse:
+    """What must be known of a response to delete it, or to read its stream or its input. A
+    ResponseRow has its parameters too, which may take a hundred times as much memory as they have
+    bytes."""
+
+    id: UUID
+    status: str
+    background: bool
+    cache_key: bytes | None
+
+
 _RESPONSE_COLUMNS = """
            r.id, r.status, r.model, r.parameters, r.background, r.store, r.previous_response_id, r.conversation_id, r.usage, r.error, r.reason,
            r.service_tier, r.failure, r.attempt, r.cache_key, r.cache_ttl,
@@ -69,7 +81,11 @@ UNDELETED_RESPONSE = column(
 )
 """Selects a response unless it is deleted, or is to be deleted."""
 VISIBLE_RESPONSE = Query(f"{_SELECT_RESPONSE} AND {_is_visible(':project')}", ResponseRow)
-"""Selects a response that the project may see. No row: it belongs to another project, is deleted,
+FOUND_RESPONSE = Query(
+    f"SELECT r.id, r.status, r.background, r.cache_key FROM responses r WHERE r.id = :id AND {_is_visible(':project')}",
+    FoundResponse,
+)
+"""Both select a response that the project may see. No row: it belongs to another project, is deleted,
 is a foreground response that has not ended, or was not to be stored and its time is over (I11)."""
 
 INPUT_ITEMS = item_pages("{item}.response_id = :id AND {item}.direction = 'input'", "position")

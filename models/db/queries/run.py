@@ -121,7 +121,7 @@ FINISH_CALL = column(
     WITH {FENCE},
          updated AS (UPDATE responses r SET checkpoint_number = greatest(r.checkpoint_number, CAST(:last AS int)) FROM me WHERE {OWNED} RETURNING r.id),
          {INSERT_TAIL},
-         replaced_item AS (UPDATE items i SET payload = CAST(:item AS jsonb) FROM updated
+         replaced_item AS (UPDATE items i SET payload = CAST(:item AS jsonb), size = CAST(:size AS bigint) FROM updated
                            WHERE i.response_id = updated.id AND i.direction = 'output' AND i.position = CAST(:position AS int)),
          finished AS (UPDATE tool_calls c SET finished = true, answer = CAST(:result AS jsonb) FROM updated
                       WHERE c.response_id = updated.id AND c.position = CAST(:position AS int))

@@ -41,6 +41,14 @@ items = Table(
     Column("payload", JSONB, nullable=False),
     Column("turn", Integer, comment="copied from tool_calls when its response is deleted"),
     Column("answer", JSONB, comment="copied from tool_calls when its response is deleted"),
+    Column(
+        "size",
+        BigInteger,
+        comment=(
+            "bytes of the payload and of its call's answer, and some for each value in them; "
+            "null: a process of a release that did not record it"
+        ),
+    ),
     CheckConstraint("direction IN ('input', 'output')", name="direction"),
     CheckConstraint("response_id IS NOT NULL OR conversation_id IS NOT NULL", name="owned"),
     UniqueConstraint("response_id", "direction", "position"),

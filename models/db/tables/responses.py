@@ -51,6 +51,16 @@ conversations = Table(
         server_default=text("'{}'"),
         comment="ids of the calls that must be answered next",
     ),
+    Column(
+        "size",
+        BigInteger,
+        nullable=False,
+        server_default=text("0"),
+        comment=(
+            "the sizes of its items; too small as long as processes of a release add items that "
+            "did not record them"
+        ),
+    ),
 )
 
 responses = Table(
@@ -181,6 +191,11 @@ responses = Table(
         nullable=False,
         server_default=text("'{}'"),
         comment="call ids a continuation must answer",
+    ),
+    Column(
+        "history_size",
+        BigInteger,
+        comment="the sizes of all items that a continuation begins with; set at its end",
     ),
     Column("traceparent", Text),
     Column(

@@ -42,6 +42,7 @@ from tests.support.worker_rows import (
     turn,
 )
 from web.responses.idempotency import IdempotencyKey
+from web.responses.item_pages import ItemReader
 from web.responses.join import JoinResponse
 from web.responses.store import ResponseStore
 from web.stream.reader import EventReader
@@ -901,6 +902,7 @@ async def test_a_cancel_of_a_response_that_is_deleted_meanwhile_is_a_404_and_not
 ) -> None:
     store = ResponseStore(
         database.pool,
+        ItemReader(database.pool),
         SilentRedis(),  # type: ignore[arg-type]
         EventReader(database.pool, FakeBus()),  # type: ignore[arg-type]
         AnswerCache(settings_for(database.dsn), "silent"),
@@ -909,7 +911,7 @@ async def test_a_cancel_of_a_response_that_is_deleted_meanwhile_is_a_404_and_not
         lambda project, response: None,
     )
     name = await database.create_response()
-    row = await store.find(database.project, public_response_id(name))
+    row = await store.find_row(database.project, public_response_id(name))
     await run_sql(database.pool, "DELETE FROM responses WHERE id = %(id)s", {"id": name})
     with pytest.raises(NotFound):
         await store.cancel(row)

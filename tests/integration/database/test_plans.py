@@ -202,6 +202,7 @@ _OF_RUNNING = [
     "read.RESPONSE",
     "read.SHOWN_RESPONSES",
     "read.UNDELETED_RESPONSE",
+    "read.FOUND_RESPONSE",
     "read.VISIBLE_RESPONSE",
     "retention.DELETABLE",
     "retention.DELETE_EXPIRED_KEYS",
@@ -381,5 +382,8 @@ _NUMBERS = {
     "page": 2,
     "bytes": 100_000,
     "max_bytes": 100_000,
+    "max_size": 100_000,
+    "size": 100_000,
+    "history_size": 100_000,
     "completed_at": 1_800_000_000,
 }

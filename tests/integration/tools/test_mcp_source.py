@@ -429,6 +429,22 @@ BAD_ANSWERS = [
         "refuses with megabytes", rpc_error(-32000, "x" * 9_000_000), "more than 8388608 bytes"
     ),
     BadAnswer(
+        "answers 200 000 empty blocks",
+        rpc_result({"content": [{"type": "text", "text": ""}] * 200_000}),
+        "more than 32000 JSON values",
+    ),
+    BadAnswer(
+        "answers values in a stream of events",
+        http_answer(200, b': "\n\ndata: {\n' + b"data: [],\n" * 50_000, "text/event-stream"),
+        "more than 32000 JSON values",
+    ),
+    BadAnswer(
+        "answers 1 001 blocks",
+        rpc_result({"resultType": "complete", "content": [{"type": "text", "text": ""}] * 1001}),
+        "more than 1000 content blocks",
+        "mcp_protocol_error",
+    ),
+    BadAnswer(
         "answers compressed", http_answer(200, b"\x1f\x8b", content_encoding="gzip"), "compressed"
     ),
 ]

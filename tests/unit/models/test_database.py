@@ -1,5 +1,8 @@
 """How statements are repeated while Postgres is unavailable, and how their rows are made."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -7,14 +10,23 @@ import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from models.db import database
-from models.db.database import retry_unless_refused, retry_while_unavailable
+from models.db.database import (
+    fetch_unless_refused,
+    retry_unless_refused,
+    retry_while_unavailable,
+)
 from models.db.queries.claim import LOG_ENDS, LogEnd
 from models.db.queries.read import LOG_PAGE
 from models.db.queries.sweep import ORPHANS
 from models.errors import StatementRefused
+from tests.support.api import until
 from tests.support.statements import STATEMENTS
 
 SOME_ID = UUID(int=1)
+
+
+async def _retry_while_others_fail(operation: Callable[[], Awaitable[None]]) -> None:
+    await retry_unless_refused(operation, others_succeed=lambda: False)
 
 
 async def test_a_read_that_can_wait_is_repeated_until_postgres_answers(
@@ -29,6 +41,58 @@ async def test_a_read_that_can_wait_is_repeated_until_postgres_answers(
         return "row"
 
     assert await retry_while_unavailable(read, "waits") == "row"
+
+
+@pytest.mark.parametrize("read", [retry_while_unavailable, _retry_while_others_fail])
+async def test_a_read_that_is_cancelled_is_not_repeated_although_its_connection_is_lost(
+    read: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
+) -> None:
+    """Nobody waits for it any more: its client is gone, or its response was cancelled."""
+    tries = 0
+    begun = asyncio.Event()
+
+    async def lose_connection_when_cancelled() -> None:
+        nonlocal tries
+        tries += 1
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise psycopg.OperationalError("the connection was lost") from None
+
+    task = asyncio.ensure_future(read(lose_connection_when_cancelled))
+    await begun.wait()
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert tries == 1
+
+
+async def test_a_history_that_nobody_needs_any_more_is_not_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The statement on its way ends by itself: its task fails, and no other one is begun."""
+    statements: list[asyncio.Future[list[object]]] = []
+
+    def fetch(*_: object) -> asyncio.Future[list[object]]:
+        statements.append(asyncio.get_running_loop().create_future())
+        return statements[-1]
+
+    monkeypatch.setattr(database, "RETRY_DELAY", 0)
+    monkeypatch.setattr(database, "fetch", fetch)
+    pool: Any = None
+    reading = asyncio.ensure_future(
+        fetch_unless_refused(pool, LOG_PAGE, {}, others_succeed=lambda: False)
+    )
+    await until(lambda: len(statements) == 1)
+    statements[0].set_exception(psycopg.OperationalError("Postgres is away"))
+    await until(lambda: len(statements) == 2)
+    reading.cancel()
+    await asyncio.wait({reading})
+    assert reading.cancelled()
+    statements[1].set_exception(psycopg.OperationalError("Postgres is away"))
+    await asyncio.wait({statements[1]})
+    assert len(statements) == 2
 
 
 async def test_a_refused_statement_is_not_repeated_for_ever() -> None:

@@ -13,7 +13,9 @@ from models.config.groups import EgressSettings
 from models.egress import EgressPolicy, EgressRefused
 from models.errors import UpstreamFailed
 from worker.outbound.download import Downloader, DownloadError
-from worker.run.attachments import with_files
+from worker.outbound.file_memory import FileMemory
+from worker.run.attachments import Attachments
+from worker.upstream.request_body import pieces
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/pdf; x=y\r\ncontent-length: 5\r\n\r\nhello"
 
@@ -304,13 +306,18 @@ def rules(**settings: Any) -> EgressPolicy:
     return EgressPolicy(EgressSettings(allow=(PUBLIC,), **settings))
 
 
+def attachments(memory: int = 10**9, **settings: Any) -> Attachments:
+    return Attachments(rules(**settings), FileMemory(memory), FakeDns([PUBLIC]))
+
+
 async def test_files_in_a_history_are_sent_as_data(site: Site) -> None:
     site.answers["/a.pdf"] = OK
     url = f"http://x.example:{site.port}/a.pdf"
     text = {"type": "input_text", "text": "see"}
     output = {"type": "function_call_output", "call_id": "c", "output": [file(url)]}
     history = [message(text, file(url, filename="mine.pdf")), message(text), output]
-    whole = await with_files(history, 3, rules(), FakeDns([PUBLIC]))
+    files = attachments()
+    whole = await files.inline(await files.fetch(history, 3))
     data = "data:application/pdf;base64,aGVsbG8="
     assert whole == [
         message(text, {"type": "input_file", "filename": "mine.pdf", "file_data": data}),
@@ -322,7 +329,7 @@ async def test_files_in_a_history_are_sent_as_data(site: Site) -> None:
 
 async def test_a_history_without_files_is_not_copied() -> None:
     history = [message({"type": "input_text", "text": "x"})]
-    assert await with_files(history, 1, rules()) is history
+    assert await attachments().fetch(history, 1) is history
 
 
 @pytest.mark.parametrize(
@@ -339,7 +346,7 @@ async def test_a_failed_file_is_named_by_the_clients_own_index(
     url = f"http://x.example:{site.port}/none"
     text = {"type": "input_text", "text": "see"}
     with pytest.raises(UpstreamFailed) as failure:
-        await with_files([message(text), message(text, file(url))], own, rules(), FakeDns([PUBLIC]))
+        await attachments().fetch([message(text), message(text, file(url))], own)
     error = failure.value
     assert (error.status, error.param, error.code, error.envelope_code) == (
         400,
@@ -356,7 +363,52 @@ async def test_a_failed_file_is_named_by_the_clients_own_index(
 async def test_all_files_of_a_response_share_one_limit(site: Site) -> None:
     site.answers["/a"] = OK
     url = f"http://x.example:{site.port}/a"
-    await with_files([message(file(url), file(url))], 1, rules(file_bytes=10), FakeDns([PUBLIC]))
+    await attachments(file_bytes=10).fetch([message(file(url), file(url))], 1)
     with pytest.raises(UpstreamFailed, match=r"larger than the 4 bytes that are left") as failure:
-        await with_files([message(file(url), file(url))], 1, rules(file_bytes=9), FakeDns([PUBLIC]))
+        await attachments(file_bytes=9).fetch([message(file(url), file(url))], 1)
     assert failure.value.param == "input[0].content[1].file_url"
+
+
+async def test_a_file_that_was_dropped_for_others_is_fetched_again_when_it_is_sent(
+    site: Site,
+) -> None:
+    site.answers["/a"] = OK
+    url = f"http://x.example:{site.port}/a"
+    memory = FileMemory(12)
+    first, second = (Attachments(rules(file_bytes=5), memory, FakeDns([PUBLIC])) for _ in range(2))
+    await first.fetch([message(file(url))], 1)
+    await first.hold()
+    assert len(site.requests) == 1, "it was still here"
+    first.release()
+    await second.fetch([message(file(url))], 1)
+    await second.hold()  # 5 bytes, and as base64 with their type 40
+    second.release()
+    assert memory.used <= 12
+    before = len(site.requests)
+    await first.hold()
+    assert len(site.requests) == before + 1
+    first.close()
+    second.close()
+    assert memory.used == 0
+
+
+async def test_responses_wait_for_each_other_before_they_send_files() -> None:
+    memory = FileMemory(10)
+    await memory.reserve(8)
+    waiting = [asyncio.ensure_future(memory.reserve(size)) for size in (6, 1, 50)]
+    await asyncio.sleep(0)
+    assert not any(reservation.done() for reservation in waiting), "not out of turn either"
+    memory.free(8)
+    await asyncio.wait(waiting[:2])
+    assert not waiting[2].done()
+    memory.free(7)
+    await waiting[2]  # more than there is, when nothing else is reserved
+    assert memory.used == 50
+
+
+async def test_a_large_body_is_freed_when_it_was_sent() -> None:
+    sent = asyncio.Event()
+    content = bytes(1_000_000)
+    received = [bytes(piece) async for piece in pieces(content, sent.set)]
+    assert b"".join(received) == content
+    assert sent.is_set()

@@ -1,7 +1,7 @@
 """Tokens of JSON for a model: items, or the body of a request. Texts are counted with a
 tokenizer if there is one, else estimated."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 import msgspec
@@ -89,7 +89,9 @@ def _count_object(value: dict[str, Any], count_text: TokenCounter) -> int:
         return LOW_DETAIL_IMAGE_TOKENS if detail == "low" else IMAGE_TOKENS
     if kind in _FILE_TYPES:
         file = value.get("file", value)
-        return len(str(file.get("file_data") or "")) // FILE_BYTES_PER_TOKEN + OVERHEAD_TOKENS
+        data = file.get("file_data") or ""
+        size = len(data) if isinstance(data, Sized) else len(str(data))
+        return size // FILE_BYTES_PER_TOKEN + OVERHEAD_TOKENS
     if kind == "input_audio":
         return (
             len(str(value["input_audio"].get("data", ""))) * 10 // AUDIO_BYTES_PER_SECOND

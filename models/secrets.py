@@ -1,5 +1,7 @@
 """Encryption at rest with AES-256-GCM.
 
+Content that another server has encrypted is not sealed again; a mark binds it to a project.
+
 Two things are sealed: credentials of MCP servers, bound to their response; and tokens that clients
 keep (`encrypted_content`), which only this deployment can open, bound to a kind and a project.
 
@@ -25,6 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
+_MARK_BYTES = 16
 _TOKEN = re.compile(r"bbs1\.([0-9a-f]{16})\.([A-Za-z0-9_-]+)")
 """A token: the version of its format, the key's id, and nonce, ciphertext and tag in URL-safe
 base64 without padding."""
@@ -60,6 +63,7 @@ class Sealer:
         """`keys` have 32 bytes each; the first one seals. There may be none."""
         self._keys = {_key_id(key): AESGCM(key) for key in keys}
         self._sealing_key_id = next(iter(self._keys), None)
+        self._mark_keys = [hmac.digest(key, b"mark", "sha256") for key in keys]
         self._fingerprint_key = hmac.digest(keys[0], b"fingerprint", "sha256") if keys else None
 
     @property
@@ -95,6 +99,20 @@ class Sealer:
         except ValueError:
             raise Unreadable from None
         return self._decrypt(Sealed(parts[1], sealed), _associated_data(kind, project))
+
+    def mark(self, project: UUID, maker: str, content: str) -> bytes | None:
+        """A mark that binds encrypted content of another server to the project that it was made
+        for; None without a key."""
+        if not self._mark_keys:
+            return None
+        return _mark(self._mark_keys[0], project, maker, content)
+
+    def is_marked(self, project: UUID, maker: str, content: str, mark: bytes) -> bool:
+        """Whether the mark was made by one of the keys for this project."""
+        return any(
+            hmac.compare_digest(_mark(key, project, maker, content), mark)
+            for key in self._mark_keys
+        )
 
     def _encrypt(self, payload: Any, associated_data: bytes) -> Sealed:
         if self._sealing_key_id is None:
@@ -151,6 +169,11 @@ def parse_keys(text: str) -> list[bytes]:
 def _associated_data(kind: str, project: UUID) -> bytes:
     """For a token. It differs from that of a response's secrets, which always has 16 bytes."""
     return b"token %b of %b" % (kind.encode(), project.bytes)
+
+
+def _mark(key: bytes, project: UUID, maker: str, content: str) -> bytes:
+    text = b"\x00".join((project.bytes, maker.encode(), content.encode("utf-8", "surrogatepass")))
+    return hmac.digest(key, text, "sha256")[:_MARK_BYTES]
 
 
 def _key_id(key: bytes) -> str:

@@ -29,6 +29,7 @@ from models.wire.pairing import OutputWithoutCall, find_open_calls, unanswered_c
 from models.wire.size import json_size
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
+from web.responses.account_ids import AccountIds
 from web.responses.continuation import Continuation, conversation_locked, conversation_row
 from web.responses.item_pages import ItemReader
 from web.responses.references import resolve_references
@@ -53,12 +54,14 @@ class ConversationStore:
         items: ItemReader,
         validation: RequestValidation,
         clock: DatabaseClock,
+        account_ids: AccountIds,
     ) -> None:
         self._settings = settings
         self._pool = pool
         self._items = items
         self._validation = validation
         self._clock = clock
+        self._account_ids = account_ids
 
     async def create(self, key: ApiKey, body: Any) -> dict[str, Any]:
         """Creates a conversation with its items. Raises InvalidRequest with nothing stored."""
@@ -188,6 +191,7 @@ class ConversationStore:
         """
         project = key.project_id
         self._validation.require_urls(items, key.policy.egress, _ITEMS)
+        items = await self._account_ids.check_items(items, key, _ITEMS)
         items = await resolve_references(
             self._pool, project, items, self._settings.limits.body, _ITEMS
         )

@@ -35,6 +35,7 @@ from web.conversations import ConversationStore
 from web.http import auth
 from web.model_catalog import ModelCatalog
 from web.quotas.quotas import Quotas
+from web.responses.account_ids import AccountIds
 from web.responses.answer_cache import RequestCache
 from web.responses.create import AcceptedResponse, CreateResponse
 from web.responses.insert import InsertResponse
@@ -65,6 +66,7 @@ class AppState:
     sealer: Sealer
     egress: EgressPolicy
     """The rules of this deployment; projects may have others."""
+    account_ids: AccountIds
     keys: auth.Keys
     bus: Bus
     event_reader: EventReader
@@ -136,6 +138,7 @@ class AppState:
         validation = RequestValidation(settings, routes, egress, sealer)
         quotas = Quotas.open(settings, pool, lease)
         items = ItemReader(pool)
+        account_ids = AccountIds(routes, sealer, pool)
         return cls(
             settings=settings,
             host=host,
@@ -146,6 +149,7 @@ class AppState:
             routes=routes,
             sealer=sealer,
             egress=egress,
+            account_ids=account_ids,
             keys=auth.Keys(pool),
             bus=bus,
             event_reader=event_reader,
@@ -160,7 +164,9 @@ class AppState:
                 lease.clock,
                 quotas.on_ended,
             ),
-            conversation_store=ConversationStore(settings, pool, items, validation, lease.clock),
+            conversation_store=ConversationStore(
+                settings, pool, items, validation, lease.clock, account_ids
+            ),
             create_response=CreateResponse(
                 PrepareRequest(
                     settings,
@@ -168,6 +174,7 @@ class AppState:
                     validation,
                     RequestCache(settings.cache, pool, cache, routes, sealer),
                     lease.clock,
+                    account_ids,
                 ),
                 JoinResponse(pool, lease),
                 InsertResponse(settings, pool, lease, unclear_creates),

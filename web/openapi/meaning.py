@@ -149,8 +149,10 @@ CODES: dict[str, str] = {
     "not valid as a strict one",
     "input_too_large": "the referenced items are together too large",
     "history_too_large": "what the response continues is larger than a worker may load",
-    "invalid_encrypted_content": "a compaction was changed, or belongs to another server "
-    "or project",
+    "invalid_encrypted_content": "a compaction or reasoning was changed, or belongs to another "
+    "server or project",
+    "account_id_not_allowed": "an object of the upstream's account is not known to be the "
+    "project's",
     "context_length_exceeded": "the upstream reports that the request is too long for the model",
     "item_not_found": "the item of a reference is not stored",
     "conversation_not_found": "the conversation does not exist",

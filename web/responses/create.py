@@ -160,7 +160,7 @@ class CreateResponse:
     ) -> AcceptedResponse:
         is_count = options.purpose is Purpose.COUNT
         request = await self._prepare_request.parse(
-            body, key.policy.egress, generate=options.generate and not is_count
+            body, key, generate=options.generate and not is_count
         )
         hashable_body = self._hashable_body(body.value, request)
         idempotency_key = await run_sized(

@@ -7,11 +7,12 @@ from uuid import UUID
 
 from models.config.settings import Settings
 from models.db.database import Pool
+from models.db.queries.api_keys import ApiKey
 from models.ownership.clock import DatabaseClock
-from models.projects.egress import ProjectEgress
 from models.wire.pairing import OutputWithoutCall, require_outputs
 from models.wire.request import CreateRequest
 from web.http.body import JsonBody
+from web.responses.account_ids import AccountIds
 from web.responses.answer_cache import WARM_UP, CacheLookup, RequestCache
 from web.responses.continuation import Continuation, load_continuation
 from web.responses.opening import Opening
@@ -48,6 +49,7 @@ class PrepareRequest:
         validation: RequestValidation,
         request_cache: RequestCache,
         clock: DatabaseClock,
+        account_ids: AccountIds,
     ) -> None:
         self._max_bytes = settings.limits.body
         self._max_history = settings.limits.history
@@ -55,16 +57,15 @@ class PrepareRequest:
         self._validation = validation
         self._request_cache = request_cache
         self._clock = clock
+        self._account_ids = account_ids
 
-    async def parse(
-        self, body: JsonBody, egress: ProjectEgress, *, generate: bool
-    ) -> CreateRequest:
-        """The request in `body`, as far as it can be checked without reading from storage.
+    async def parse(self, body: JsonBody, key: ApiKey, *, generate: bool) -> CreateRequest:
+        """The request in `body`, checked without what it continues.
 
-        `egress`: the rules of its project. `generate`: False if the model will not be called.
-        Raises InvalidRequest.
+        `generate`: False if the model will not be called. Raises InvalidRequest.
         """
-        return await self._validation.parse(body, egress, generate=generate)
+        request = await self._validation.parse(body, key.policy.egress, generate=generate)
+        return await self._account_ids.check(request, key)
 
     async def prepare(
         self,

@@ -33,6 +33,7 @@ async def chat(request: Request, key: Key) -> Response:
     model = _model_of(json_object(body.value))
     if not state.chat_proxy.has_route(model):
         raise model_not_found(model)
+    state.account_ids.check_chat(body.value, key)
     egress = state.egress.of_project(key.policy.egress)
     urls = await run_sized(partial(require_body_urls, egress, body.value), body.size)
     await require_names(egress, urls)

@@ -22,16 +22,12 @@ from worker.run.call_observation import CallObservation
 from worker.run.call_span import error_type, start_call_span
 from worker.run.context import RunContext
 from worker.run.counting import TokenCount
-from worker.run.reasoning import reasoning_sealer, unseal_reasoning
+from worker.run.reasoning import content_tagger, reasoning_sealer, unseal_reasoning
 from worker.translation.chat.request import chat_request
 from worker.translation.chat.structured import format_instructions
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.request_parameters import wants_logprobs
-from worker.translation.responses.request import (
-    NativeOptions,
-    native_request,
-    tag_encrypted_content,
-)
+from worker.translation.responses.request import NativeOptions, native_request
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 from worker.translation.turn import Outcome, Turn, TurnOptions
@@ -300,7 +296,7 @@ class ModelCaller:
             return NativeTranslator(
                 self._resources.new_id,
                 TurnOptions(tool_catalog=model_input.tool_catalog, **self._turn_limits(parameters)),
-                tag_encrypted=partial(tag_encrypted_content, candidate.name),
+                tag_encrypted=content_tagger(self._resources.sealer, self._project, candidate.name),
             )
         instructions = format_instructions(parameters.get("text", {}), upstream.structured_output)
         return ChatTranslator(

@@ -1,13 +1,16 @@
 """Seals the reasoning that an upstream wants back in a later turn, and unseals it.
 
-The client keeps it as `encrypted_content` (worker/translation/items/reasoning.py).
+The client keeps it as `encrypted_content` (worker/translation/items/reasoning.py). What a native
+upstream has encrypted itself is only tagged and bound to the project.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from models.secrets import Sealer, TokenKind, Unreadable
+from models.wire.encrypted_content import TaggedContent
 from models.wire.events import Item
 from models.wire.includes import SEALED_REASONING
 from worker.translation.dialect import Dialect
@@ -61,3 +64,14 @@ def _unseal(item: Item, sealer: Sealer, project: UUID) -> Item:
         return {**item, "sealed": sealer.open_token(_KIND, project, item["encrypted_content"])}
     except Unreadable:
         return item
+
+
+def content_tagger(sealer: Sealer, project: UUID, upstream: str) -> Callable[[str], str]:
+    """Makes the stored form of a native upstream's `encrypted_content`, which goes back only to
+    this upstream, and only from this project."""
+
+    def tag(encrypted: str) -> str:
+        mark = sealer.mark(project, upstream, encrypted)
+        return TaggedContent(upstream, encrypted, mark).encode()
+
+    return tag

@@ -336,3 +336,16 @@ LAST_BATCH = column(
     "SELECT coalesce(max(batch), 0) AS last FROM journal WHERE worker = :worker", int
 )
 """The number of a worker's newest batch, 0 if there is none."""
+
+OWN_CONTAINERS = column(
+    """
+    SELECT DISTINCT coalesce(i.payload ->> 'container_id', i.payload #>> '{environment,container_id}') AS id
+    FROM items i LEFT JOIN responses r ON r.id = i.response_id LEFT JOIN conversations c ON c.id = i.conversation_id
+    WHERE coalesce(i.payload ->> 'container_id', i.payload #>> '{environment,container_id}') = ANY(CAST(:ids AS text[]))
+      AND i.direction = 'output' AND i.type IN ('code_interpreter_call', 'shell_call')
+      AND coalesce(r.project_id, c.project_id) = CAST(:project AS uuid)
+    """,
+    str,
+)
+"""Selects those of these ids of containers that an output of the project has named. The index
+`ix_items_container` has only such items."""

@@ -67,6 +67,14 @@ items = Table(
     # An item reference selects the newest item with its id. Clients choose ids, so very many items
     # may have the same one.
     Index("ix_items_item_id", "item_id", "id"),
+    # A request may name a container of an upstream only if an output of its project did.
+    Index(
+        "ix_items_container",
+        text("coalesce(payload ->> 'container_id', payload #>> '{environment,container_id}')"),
+        postgresql_where=text(
+            "direction = 'output' AND type IN ('code_interpreter_call', 'shell_call')"
+        ),
+    ),
 )
 
 tool_calls = Table(

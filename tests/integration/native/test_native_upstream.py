@@ -46,6 +46,7 @@ base_url = "{fake}"
 api_key = "upstream-secret"
 api = "responses"
 passthrough = ["top_k"]
+account_ids = ["*"]
 max_retries = 0
 
 [upstreams.small]

@@ -1,8 +1,10 @@
 """The request for a native upstream: the whole history, nothing that is for this server alone."""
 
 import copy
+import re
 from typing import Any
 
+from models.wire.encrypted_content import TaggedContent
 from models.wire.items import input_items
 from tests.support.api import JSON
 from tests.support.chat_turns import counter
@@ -10,8 +12,8 @@ from worker.translation.items.mcp import OpenMcpCall
 from worker.translation.items.server_tools import ServerFunction
 from worker.translation.responses.request import (
     NativeOptions,
+    _private_id,
     native_request,
-    tag_encrypted_content,
 )
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 
@@ -98,6 +100,9 @@ def test_parameters_are_sent_unchanged_except_those_for_this_server() -> None:
     assert body["top_k"] == 5
 
 
+MESSAGE, SEARCH = "msg_" + "0" * 32, "ws_" + "1" * 32
+
+
 def test_history_is_sent_without_our_ids_but_with_call_ids() -> None:
     history = [
         {
@@ -131,7 +136,7 @@ def test_history_is_sent_without_our_ids_but_with_call_ids() -> None:
             "arguments": "{",
         },
         {
-            "id": "msg_2",
+            "id": MESSAGE,
             "type": "message",
             "status": "completed",
             "role": "assistant",
@@ -146,7 +151,7 @@ def test_history_is_sent_without_our_ids_but_with_call_ids() -> None:
             "content": [],
         },
         {
-            "id": "ws_1",
+            "id": SEARCH,
             "type": "web_search_call",
             "status": "completed",
             "action": {"type": "search", "query": "q"},
@@ -193,6 +198,15 @@ def test_history_is_sent_without_our_ids_but_with_call_ids() -> None:
     ]
 
 
+def test_an_id_that_is_not_ours_names_no_object_of_the_upstreams_account() -> None:
+    theirs = "ig_67ccd2bed1ec8190b14f964abc0542670bb6a6b452d3795b"
+    image = {"id": theirs, "type": "image_generation_call", "status": "completed", "result": "aa"}
+    [sent] = build_request([image])["input"]
+    assert sent["id"] == _private_id(theirs) != theirs
+    assert re.fullmatch(r"ig_[0-9a-f]{32}", sent["id"])
+    assert build_request([image])["input"] == [sent], "prompts are cached by their bytes"
+
+
 def _thought(**more: Any) -> JSON:
     return {
         "id": "rs_1",
@@ -207,8 +221,8 @@ def _thought(**more: Any) -> JSON:
 def test_reasoning_is_sent_back_to_the_upstream_that_can_read_it() -> None:
     raw = [{"type": "reasoning_text", "text": "hm"}]
     history = [
-        _thought(encrypted_content=tag_encrypted_content("big", "gAAA.b/+=")),
-        _thought(encrypted_content=tag_encrypted_content("other", "theirs")),
+        _thought(encrypted_content=TaggedContent("big", "gAAA.b/+=", b"mark").encode()),
+        _thought(encrypted_content=TaggedContent("other", "theirs").encode()),
         _thought(encrypted_content="bbs1.0123.sealed-here"),
         _thought(encrypted_content="the client had this elsewhere"),
         _thought(encrypted_content="bbu1.%%.broken"),
@@ -219,7 +233,7 @@ def test_reasoning_is_sent_back_to_the_upstream_that_can_read_it() -> None:
         {"type": "reasoning", "summary": [], "encrypted_content": "gAAA.b/+="},
         {"type": "reasoning", "summary": [], "encrypted_content": "the client had this elsewhere"},
         {"type": "reasoning", "summary": [], "encrypted_content": "bbu1.%%.broken"},
-        {"id": "rs_1", "type": "reasoning", "summary": [], "content": raw},
+        {"id": _private_id("rs_1"), "type": "reasoning", "summary": [], "content": raw},
     ]
 
 

@@ -6,13 +6,13 @@ The client's own tools, and those that the upstream runs, are sent unchanged. To
 are offered as functions, and calls of them are shown as calls of these.
 """
 
-import base64
-import binascii
+import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from models.wire.encrypted_content import is_sealed_here, parse_tagged
 from models.wire.events import Item
 from models.wire.item_types import OUTPUTS
 from models.wire.tools import WEB_SEARCH
@@ -49,6 +49,8 @@ _WITHOUT_ID = frozenset(("message", "function_call", "custom_tool_call", *OUTPUT
 
 _UPSTREAM_ID = re.compile(r"(ws|fs|ci|ig|cu|sh|lsh|apc|tsc|cmp|prog|rs|msg)_[A-Za-z0-9]{1,56}")
 """Ids that upstreams accept for items of these types."""
+_OUR_ID = re.compile(r"[a-z]+_[0-9a-f]{32}")
+"""The form of the ids that this server makes (models/ids.py). Upstreams make longer ones."""
 
 _OUTPUTS_WITH_STATUS = frozenset(("apply_patch_call_output",))
 """Types of outputs whose status is part of the result."""
@@ -57,10 +59,6 @@ _CLIENT_TOOLS = frozenset(
     ("function", "custom", "namespace", "tool_search", "local_shell", "apply_patch")
 )
 """Types of tools that the client runs."""
-
-_TAGGED_CONTENT = re.compile(r"bbu1\.([A-Za-z0-9_-]*)\.(.*)", re.DOTALL)
-_SEALED_CONTENT = re.compile(r"bbs\d\.")
-"""Content that this server sealed for itself (models/secrets.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +121,6 @@ def is_upstream_tool(tool: Mapping[str, Any]) -> bool:
     return tool["type"] not in _CLIENT_TOOLS
 
 
-def tag_encrypted_content(upstream: str, encrypted: str) -> str:
-    """The stored form of an upstream's `encrypted_content`: with the name of the upstream, the
-    only one that can read it."""
-    name = base64.urlsafe_b64encode(upstream.encode()).decode().rstrip("=")
-    return f"bbu1.{name}.{encrypted}"
-
-
 def _input_items(
     history: list[Item], tool_catalog: ToolCatalog, upstream: str, *, searches: bool
 ) -> Iterator[Item]:
@@ -176,20 +167,13 @@ def _reasoning_items(item: Item, upstream: str) -> Iterator[Item]:
     """
     summary: Item = {"type": "reasoning", "summary": item["summary"]}
     encrypted = item.get("encrypted_content", "")
-    if tagged := _TAGGED_CONTENT.fullmatch(encrypted):
-        if _decode_upstream_name(tagged[1]) == upstream:
-            yield {**summary, "encrypted_content": tagged[2]}
-    elif encrypted and not _SEALED_CONTENT.match(encrypted):
+    if tagged := parse_tagged(encrypted):
+        if tagged.upstream == upstream:
+            yield {**summary, "encrypted_content": tagged.content}
+    elif encrypted and not is_sealed_here(encrypted):
         yield {**summary, "encrypted_content": encrypted}
     elif item.get("content"):
-        yield {"id": item["id"], **summary, "content": item["content"]}
-
-
-def _decode_upstream_name(encoded: str) -> str | None:
-    try:
-        return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
-    except (binascii.Error, ValueError):
-        return None
+        yield {"id": _private_id(item["id"]), **summary, "content": item["content"]}
 
 
 def _input_item(item: Item) -> Item:
@@ -208,7 +192,19 @@ def _input_item(item: Item) -> Item:
         item["type"] in OUTPUTS and item["type"] not in _OUTPUTS_WITH_STATUS
     ):
         hidden.add("status")
-    return {name: value for name, value in item.items() if name not in hidden}
+    kept = {name: value for name, value in item.items() if name not in hidden}
+    if "id" in kept and (item["type"] != "image_generation_call" or item.get("result")):
+        kept["id"] = _private_id(item["id"])
+    return kept
+
+
+def _private_id(item_id: str) -> str:
+    """An id that names no object of the upstream's account: ours, or one that is made from the
+    client's, which is always the same."""
+    if _OUR_ID.fullmatch(item_id):
+        return item_id
+    prefix = item_id.partition("_")[0]
+    return f"{prefix}_{hashlib.sha256(item_id.encode()).hexdigest()[:32]}"
 
 
 def _tools(

@@ -1,0 +1,91 @@
+"""The ids in requests that name objects of an upstream's account: containers, files, vector stores.
+
+All projects of a deployment use the same account, so such an id may name what another project has
+made. Pure.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from models.wire.events import Item
+from models.wire.tools import NATIVE_ONLY_TOOLS
+
+_TOOLS = frozenset((*NATIVE_ONLY_TOOLS, "shell"))
+"""Types of tools whose settings an upstream gets as the client sent them."""
+_CONTAINER_ITEMS = frozenset(("code_interpreter_call", "shell_call", "shell_call_output"))
+_SELF_DESCRIBING = frozenset(("filters", "parameters"))
+"""Fields of tools that hold values of the client's own data."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccountId:
+    """An id and where it is."""
+
+    param: str
+    id: str
+    is_container: bool = False
+    """It may be one that an earlier output of the project has named."""
+
+
+def item_account_ids(items: list[Item], where: str = "input") -> Iterator[AccountId]:
+    """The ids in checked items with which an upstream looks something up."""
+    for index, item in enumerate(items):
+        kind, place = item["type"], f"{where}[{index}]"
+        if kind in _CONTAINER_ITEMS:
+            if container := _text(item.get("container_id")):
+                yield AccountId(f"{place}.container_id", container, is_container=True)
+            environment = item.get("environment")
+            if type(environment) is dict and (found := _text(environment.get("container_id"))):
+                yield AccountId(f"{place}.environment.container_id", found, is_container=True)
+        elif kind == "image_generation_call" and not item.get("result"):
+            # Without its content the upstream looks the image up by the id.
+            yield AccountId(f"{place}.id", item["id"])
+
+
+def tool_account_ids(tools: list[dict[str, Any]]) -> Iterator[AccountId]:
+    """The ids in the tools that an upstream runs."""
+    for index, tool in enumerate(tools):
+        if tool["type"] in _TOOLS:
+            yield from _nested(tool, f"tools[{index}]")
+
+
+def chat_account_ids(messages: Any) -> Iterator[AccountId]:
+    """The ids of files and of recordings in the messages of a chat completion."""
+    for index, message in enumerate(messages if type(messages) is list else ()):
+        if type(message) is not dict:
+            continue
+        place = f"messages[{index}]"
+        audio, content = message.get("audio"), message.get("content")
+        if type(audio) is dict and (found := _text(audio.get("id"))):
+            yield AccountId(f"{place}.audio.id", found)
+        yield from _nested(content, f"{place}.content") if type(content) is list else ()
+
+
+def _nested(value: Any, where: str) -> Iterator[AccountId]:
+    if type(value) is dict:
+        for name, inner in value.items():
+            if name in _SELF_DESCRIBING:
+                continue
+            place, lower = f"{where}.{name}", name.lower()
+            if type(inner) is str:
+                if lower == "container" or lower.endswith("_id"):
+                    is_container = lower in ("container", "container_id")
+                    yield AccountId(place, inner, is_container=is_container)
+            elif lower.endswith("_ids"):
+                yield from (AccountId(place, each) for each in _texts(inner))
+            else:
+                yield from _nested(inner, place)
+    elif type(value) is list:
+        for index, inner in enumerate(value):
+            yield from _nested(inner, f"{where}[{index}]")
+
+
+def _text(value: Any) -> str:
+    return value if type(value) is str else ""
+
+
+def _texts(value: Any) -> Iterator[str]:
+    for each in value if type(value) is list else [value]:
+        if type(each) is str:
+            yield each

@@ -1,0 +1,132 @@
+"""Ids and encrypted content of an upstream's account pass from a client only if they are its own.
+
+All projects of a deployment use the same account of an upstream (docs/upstreams.md, "Projects that
+share an account"). What names an object there is refused, unless the upstream's setting
+`account_ids` lists the project, or an earlier output of the project has named it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from models.config.routes import Destination, Routes
+from models.config.upstream import UpstreamSettings
+from models.db.database import Pool, fetch_idempotent
+from models.db.queries.api_keys import ApiKey
+from models.db.queries.read import OWN_CONTAINERS
+from models.errors import InvalidRequest
+from models.secrets import Sealer
+from models.wire.account_ids import (
+    AccountId,
+    chat_account_ids,
+    item_account_ids,
+    tool_account_ids,
+)
+from models.wire.checks.faults import shorten
+from models.wire.encrypted_content import is_sealed_here, parse_tagged
+from models.wire.events import Item
+from models.wire.request import CreateRequest
+
+
+class AccountIds:
+    """Checks what requests name of the accounts of native upstreams."""
+
+    def __init__(self, routes: Routes, sealer: Sealer, pool: Pool) -> None:
+        self._routes = routes
+        self._sealer = sealer
+        self._pool = pool
+        self._natives = [each for each in routes.upstreams.values() if each.api == "responses"]
+
+    async def check(self, request: CreateRequest, key: ApiKey) -> CreateRequest:
+        """The request, without encrypted content that is not known to be the project's own.
+
+        Raises InvalidRequest.
+        """
+        if not self._natives:
+            return request
+        items = await self.check_items(request.input, key)
+        destinations = self._routes.find(request.model)
+        if _is_guarded(_natives_of(destinations), key):
+            ids = list(tool_account_ids(request.parameters.get("tools", [])))
+            await self._require_own(ids, key)
+        return request if items is request.input else replace(request, input=items)
+
+    async def check_items(self, items: list[Item], key: ApiKey, where: str = "input") -> list[Item]:
+        """The items, without encrypted content that is not known to be the project's own. They may
+        be sent to any upstream later, so each native one must allow what they name.
+
+        Raises InvalidRequest.
+        """
+        if not _is_guarded(self._natives, key):
+            return items
+        checked = self._check_encrypted(items, key, where)
+        await self._require_own(list(item_account_ids(checked, where)), key)
+        return checked
+
+    def check_chat(self, body: dict[str, Any], key: ApiKey) -> None:
+        """Raises InvalidRequest for ids in a chat completion for a native upstream."""
+        if _is_guarded(_natives_of(self._routes.find(body["model"])), key):
+            for found in chat_account_ids(body.get("messages")):
+                raise _refused(found)
+
+    def _check_encrypted(self, items: list[Item], key: ApiKey, where: str) -> list[Item]:
+        """The items without content of older releases, which is not bound to a project. Raises
+        InvalidRequest for content of another project or server."""
+        checked = items
+        for index, item in enumerate(items):
+            if item["type"] != "reasoning" or not item.get("encrypted_content"):
+                continue
+            encrypted = item["encrypted_content"]
+            if is_sealed_here(encrypted):
+                continue
+            tagged = parse_tagged(encrypted)
+            if tagged is not None and tagged.mark is None:
+                if checked is items:
+                    checked = list(items)
+                checked[index] = {
+                    name: value for name, value in item.items() if name != "encrypted_content"
+                }
+            elif tagged is None or not self._sealer.is_marked(
+                key.project_id, tagged.upstream, tagged.content, tagged.mark or b""
+            ):
+                raise InvalidRequest(
+                    f"The encrypted content of the reasoning '{shorten(item['id'])}' is not one "
+                    "that this server has given to this project. Leave the item out.",
+                    param=f"{where}[{index}].encrypted_content",
+                    code="invalid_encrypted_content",
+                )
+        return checked
+
+    async def _require_own(self, ids: list[AccountId], key: ApiKey) -> None:
+        for found in ids:
+            if not found.is_container:
+                raise _refused(found)
+        if not ids:
+            return
+        values = {"project": key.project_id, "ids": list({found.id for found in ids})}
+        own = set(await fetch_idempotent(self._pool, OWN_CONTAINERS, values))
+        for found in ids:
+            if found.id not in own:
+                raise _refused(found)
+
+
+def _natives_of(destinations: Iterable[Destination]) -> list[UpstreamSettings]:
+    return [each.upstream for each in destinations if each.upstream.api == "responses"]
+
+
+def _is_guarded(natives: Iterable[UpstreamSettings], key: ApiKey) -> bool:
+    """Whether one of these upstreams does not let the project name objects of its account."""
+    return any(
+        "*" not in upstream.account_ids and key.project not in upstream.account_ids
+        for upstream in natives
+    )
+
+
+def _refused(found: AccountId) -> InvalidRequest:
+    return InvalidRequest(
+        f"'{found.param}' names an object of the upstream's account, which this server's projects "
+        "share, and it is not known to be this project's. Leave it out, or let the server's "
+        "operator list the project in the upstream's setting 'account_ids'.",
+        param=found.param,
+        code="account_id_not_allowed",
+    )

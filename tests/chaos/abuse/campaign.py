@@ -27,8 +27,13 @@ SETTINGS = {
     "BACKBURNER_WEB__BODY_PAUSE": "3",
     "BACKBURNER_WEB__SEND_TIMEOUT": "5",
     "BACKBURNER_TOOLS__TIME": "10",
+    "BACKBURNER_QUOTAS__RUNNING": "400",
+    "BACKBURNER_QUOTAS__QUEUED": "300",
+    "BACKBURNER_QUOTAS__OPEN_STREAMS": "200",
+    "BACKBURNER_QUOTAS__OPEN_SOCKETS": "100",
 }
-"""Time limits that end an attack before the campaign does."""
+"""Time limits that end an attack before the campaign does, and quotas, which are unset by default.
+The neighbour has the same quotas, and needs a tenth of them."""
 _FULL_SIZE = 5.0
 """Minutes of a campaign in which every attack has its full size."""
 _KEY_TIME = 5.0
@@ -179,6 +184,8 @@ async def _attack(offender: Offender, attacks: Iterator[AttackKind], result: Abu
             try:
                 async with asyncio.timeout(_LONGEST):
                     await kind.run(offender)
+            except TimeoutError:
+                offender.count("given up")
             except Exception as fault:  # noqa: BLE001  # the next attack must run
                 offender.count(f"broke: {fault!r}"[:100])
             run.ended = time.monotonic()

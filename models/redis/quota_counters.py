@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID
 
 import orjson
@@ -13,11 +14,15 @@ from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
 from models.projects.quotas import WINDOW, Limits, Quota
+from models.projects.usage import Usage
 from models.redis.client import REDIS_ERRORS
-from models.redis.quota_scripts import ADMIT, CORRECT, MEASURED, REPORT_CONNECTIONS, SETTLE
+from models.redis.counted_responses import CountedResponses
+from models.redis.quota_scripts import ADMIT, MEASURED, REPORT_CONNECTIONS, SETTLE
 from models.redis.raw_connection import pack
 
 logger = structlog.get_logger()
+
+ResultT = TypeVar("ResultT")
 
 CORRECT_AFTER = 5.0
 """Seconds after which the numbers of a project that sends requests are corrected."""
@@ -25,14 +30,16 @@ _STALE = 30.0
 """Seconds after which a request waits for the correction."""
 _MEASURE_AFTER = 600.0
 """Seconds after which what a project stores is measured again."""
-_GRACE = 10.0
-"""Seconds for which a response counts that is not in the database: its create is on its way."""
 CONNECTIONS = (Quota.open_streams, Quota.open_sockets)
 """What each web process counts itself."""
 CONNECTION_TIME = 30.0
 """Seconds for which the open connections of a process count that does not report them again."""
 _PATIENCE = 0.25
 """Seconds that Redis has for an answer."""
+_CORRECTION_PATIENCE = 5.0
+"""The same for a correction, which may need many commands."""
+_CHUNK = 500
+"""Responses in one command of a correction."""
 _PAUSE = 2.0
 """Seconds without commands after a failed one."""
 
@@ -80,21 +87,6 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """What a project uses, as the database says."""
-
-    open: list[UUID] = field(default_factory=list)
-    """the responses that have not ended"""
-    waiting: list[UUID] = field(default_factory=list)
-    """those that no worker has claimed"""
-    day: int = 0
-    """tokens of this day"""
-    month: int = 0
-    """tokens of this month"""
-    conversations: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Period:
     """The day and the month in UTC to which tokens belong."""
 
@@ -117,7 +109,6 @@ class QuotaCounters:
         self._process = process.hex
         self._admit = redis.register_script(ADMIT)
         self._settle = redis.register_script(SETTLE)
-        self._correct = redis.register_script(CORRECT)
         self._measured = redis.register_script(MEASURED)
         self._report = redis.register_script(REPORT_CONNECTIONS)
         self._unavailable_until = 0.0
@@ -181,19 +172,60 @@ class QuotaCounters:
             self._settle, _keys(project)[:3], _settlement(limits, response, tokens, period)
         )
 
-    async def correct(self, project: UUID, usage: Usage, period: Period) -> None:
-        """Replaces the numbers of a project."""
-        truth = {
-            "open": [each.hex for each in usage.open],
-            "waiting": [each.hex for each in usage.waiting],
-            "numbers": {
-                f"day:{period.day}": usage.day,
-                f"month:{period.month}": usage.month,
-                "conversations": usage.conversations,
-            },
-            "grace": _milliseconds(_GRACE),
-        }
-        await self._run(self._correct, _keys(project)[:3], (orjson.dumps(truth),))
+    async def snapshot(self, project: UUID) -> CountedResponses:
+        """The responses of the project that are counted now. To be read before the database."""
+        numbers, open_responses, waiting, _ = _keys(project)
+
+        async def read() -> CountedResponses:
+            pipeline = self._redis.pipeline(transaction=True)
+            pipeline.time()
+            pipeline.hgetall(open_responses)
+            pipeline.smembers(waiting)
+            pipeline.hget(numbers, "reserved")
+            clock, entries, names, reserved = await pipeline.execute()
+            now = clock[0] * 1000 + clock[1] // 1000
+            return CountedResponses(now, entries, names, int(reserved or 0))
+
+        return await self._limited(read)
+
+    async def correct(
+        self, project: UUID, counted: CountedResponses, usage: Usage, period: Period
+    ) -> None:
+        """Replaces what was counted by what the database has said since. In short commands: a long
+        one would stop all others of Redis."""
+        numbers, open_responses, waiting, _ = _keys(project)
+        change = counted.corrections(usage)
+
+        async def write() -> None:
+            for ids in _chunks(change.ended):
+                await self._redis.hdel(open_responses, *ids)
+                await self._redis.srem(waiting, *ids)
+            for ids in _chunks(change.claimed):
+                await self._redis.srem(waiting, *ids)
+            for ids in _chunks(change.missing):
+                entry = f"0:0:{counted.now}"
+                pipeline = self._redis.pipeline(transaction=False)
+                for each in ids:
+                    pipeline.hsetnx(open_responses, each, entry)
+                await pipeline.execute()
+            for ids in _chunks(change.unclaimed):
+                await self._redis.sadd(waiting, *ids)
+            pipeline = self._redis.pipeline(transaction=True)
+            pipeline.hincrby(numbers, "reserved", change.reserved)
+            pipeline.hset(
+                numbers,
+                mapping={
+                    f"day:{period.day}": usage.day,
+                    f"month:{period.month}": usage.month,
+                    "conversations": usage.conversations,
+                    "corrected": counted.now,
+                },
+            )
+            for key in (numbers, open_responses, waiting):
+                pipeline.expire(key, 3600)
+            await pipeline.execute()
+
+        await self._limited(write, _CORRECTION_PATIENCE)
 
     async def set_stored(self, project: UUID, stored_bytes: int) -> None:
         """So many bytes of the project were measured now."""
@@ -206,13 +238,22 @@ class QuotaCounters:
         await self._run(self._report, _keys(project)[3:], arguments)
 
     async def _run(
-        self, script: AsyncScript, keys: Sequence[str], arguments: Sequence[str | int | bytes]
+        self,
+        script: AsyncScript,
+        keys: Sequence[str],
+        arguments: Sequence[str | int | bytes],
     ) -> Any:
+        return await self._limited(partial(script, keys, arguments))
+
+    async def _limited(
+        self, work: Callable[[], Awaitable[ResultT]], patience: float = _PATIENCE
+    ) -> ResultT:
+        """The result of commands that may take so many seconds."""
         if not self.are_available:
             raise CountersUnavailable
         try:
-            async with asyncio.timeout(_PATIENCE):
-                return await script(keys, arguments)
+            async with asyncio.timeout(patience):
+                return await work()
         except REDIS_ERRORS as error:
             self._unavailable_until = time.monotonic() + _PAUSE
             logger.warning("quota_counters_unavailable", error=repr(error))
@@ -250,6 +291,10 @@ def _keys(project: UUID) -> list[str]:
 
 
 _KEYS = ("numbers", "open", "waiting", "connections")
+
+
+def _chunks(ids: list[bytes]) -> Iterator[list[bytes]]:
+    return (ids[first : first + _CHUNK] for first in range(0, len(ids), _CHUNK))
 
 
 def _milliseconds(seconds: float) -> int:

@@ -175,39 +175,3 @@ return redis.status_reply('OK')
 """
 """What a project stores was measured. What was added meanwhile is added: it may count twice until it
 is measured again."""
-
-CORRECT = (
-    _BEGIN
-    + """
-local truth = cjson.decode(ARGV[1])
-local is_open = {}
-for _, id in ipairs(truth.open) do is_open[id] = true end
-local reserved = 0
-local known = redis.call('HGETALL', open)
-local young = {}
-for i = 1, #known, 2 do
-  local id = known[i]
-  local estimate, created = known[i + 1]:match('^(%d+):%d+:(%d+)$')
-  if is_open[id] or now - tonumber(created) < truth.grace then
-    reserved = reserved + tonumber(estimate)
-    if not is_open[id] and redis.call('SISMEMBER', waiting, id) == 1 then table.insert(young, id) end
-    is_open[id] = nil
-  else
-    redis.call('HDEL', open, id)
-  end
-end
-for id in pairs(is_open) do
-  redis.call('HSET', open, id, string.format('0:0:%.0f', now))
-end
-redis.call('DEL', waiting)
-for _, ids in ipairs({truth.waiting, young}) do
-  for _, id in ipairs(ids) do redis.call('SADD', waiting, id) end
-end
-for name, value in pairs(truth.numbers) do redis.call('HSET', numbers, name, value) end
-redis.call('HSET', numbers, 'reserved', reserved, 'corrected', now)
-keep()
-return redis.status_reply('OK')
-"""
-)
-"""Replaces what is counted by what the database says. A response that is not open there stays while
-it is younger than `grace`: its create may be on its way."""

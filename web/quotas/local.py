@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from models.projects.quotas import WINDOW, Limits, Quota
-from models.redis.quota_counters import Decision, Demand, Usage
+from models.projects.usage import Usage
+from models.redis.quota_counters import Decision, Demand
 
 USAGE_TIME = 2.0
 """Seconds for which what the database said is used."""

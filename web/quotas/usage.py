@@ -13,7 +13,8 @@ from models.db.statement import Query, RowT
 from models.ownership.clock import DatabaseClock
 from models.ownership.grouping import GroupedRequests
 from models.projects.quotas import Limits
-from models.redis.quota_counters import CountersUnavailable, Period, QuotaCounters, Usage
+from models.projects.usage import Usage
+from models.redis.quota_counters import CountersUnavailable, Period, QuotaCounters
 
 logger = structlog.get_logger()
 
@@ -51,7 +52,9 @@ class ProjectUsage:
     async def correct(self, project: UUID, limits: Limits) -> None:
         """Replaces the counters of the project by what the database says. Raises
         CountersUnavailable, and what DATABASE_UNAVAILABLE names."""
-        await self._counters.correct(project, await self.read(project, limits), self.period)
+        counted = await self._counters.snapshot(project)
+        usage = await self.read(project, limits)
+        await self._counters.correct(project, counted, usage, self.period)
 
     async def correct_if_available(self, project: UUID, limits: Limits) -> None:
         """`correct`, unless Redis or Postgres is away: then the next request does it."""
@@ -65,16 +68,20 @@ class ProjectUsage:
         self.web_processes = max(1, sum(row.live for row in processes if row.kind == "web"))
         open_ids: dict[UUID, list[UUID]] = defaultdict(list)
         waiting_ids: dict[UUID, list[UUID]] = defaultdict(list)
+        young_ids: dict[UUID, list[UUID]] = defaultdict(list)
         for row in await self._fetch(OPEN_RESPONSES, questions, ("running", "queued", *_BUDGETS)):
             open_ids[row.project_id].append(row.id)
             if row.is_waiting:
                 waiting_ids[row.project_id].append(row.id)
+            if row.is_young:
+                young_ids[row.project_id].append(row.id)
         conversations = await self._fetch(CONVERSATIONS, questions, ("conversations",))
         counts = {each.project_id: each.count for each in conversations}
         return [
             Usage(
                 open_ids[project],
                 waiting_ids[project],
+                frozenset(young_ids[project]),
                 conversations=counts.get(project, 0),
             )
             for project, _ in questions

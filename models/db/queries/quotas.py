@@ -15,10 +15,12 @@ class OpenResponse:
     id: UUID
     is_waiting: bool
     """no worker has claimed it"""
+    is_young: bool
+    """it was created within the last seconds"""
 
 
 OPEN_RESPONSES = Query(
-    f"SELECT r.project_id, r.id, r.attempt = 0 AS is_waiting FROM responses r WHERE r.status IN {OPEN} AND r.project_id = ANY(CAST(:projects AS uuid[]))",
+    f"SELECT r.project_id, r.id, r.attempt = 0 AS is_waiting, r.created_at > clock_timestamp() - interval '10 seconds' AS is_young FROM responses r WHERE r.status IN {OPEN} AND r.project_id = ANY(CAST(:projects AS uuid[]))",
     OpenResponse,
 )
 """Selects the open responses of these projects."""

@@ -5,7 +5,7 @@ message may be lost: the sweep of every worker enqueues waiting responses again.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -265,11 +265,14 @@ class CreateResponse:
             known_events = None if channel is None else opening.known_events(channel)
             if request.background and not request.stream:
                 # Its client waits only for the answer: that is written before Redis is.
-                asyncio.get_running_loop().call_soon(self._start, new.row, precomputed)
+                asyncio.get_running_loop().call_soon(self._start, row, precomputed)
             else:
-                self._start(new.row, precomputed)
+                self._start(row, precomputed)
 
-        new = self._new_response(context, prepared, on_stored)
+        # `on_stored` names the row and not `new`, which names it: a circle is freed much later.
+        row, key = self._new_row(context, prepared), context.idempotency_key
+        has_client_key = key is not None and key.key is not None
+        new = NewResponse(row, has_client_key, precomputed, on_stored)
         if await self._insert_response.insert(new) is None:
             return None
         is_answer = request.background and not request.stream
@@ -284,16 +287,11 @@ class CreateResponse:
             known_events=known_events,
         )
 
-    def _new_response(
-        self,
-        context: _RequestContext,
-        prepared: PreparedRequest,
-        on_stored: Callable[[], None],
-    ) -> NewResponse:
+    def _new_row(self, context: _RequestContext, prepared: PreparedRequest) -> NewRow:
         request, opening, key = prepared.request, prepared.opening, context.idempotency_key
         continuation, precomputed = prepared.continuation, prepared.precomputed
         sealed = self._seal(opening.id, request, is_run=precomputed is None)
-        row = NewRow(
+        return NewRow(
             id=opening.id,
             project=context.project,
             background=request.background,
@@ -318,8 +316,6 @@ class CreateResponse:
             body_hash=None if key is None else key.body_hash,
             key_seconds=None if key is None else int(key.ttl.total_seconds()),
         )
-        has_client_key = key is not None and key.key is not None
-        return NewResponse(row, has_client_key, precomputed, on_stored)
 
     def _start(self, row: NewRow, precomputed: PrecomputedResponse | None) -> None:
         """Enqueues a response that was stored, if a worker has to run it."""

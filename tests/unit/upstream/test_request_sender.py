@@ -288,3 +288,38 @@ async def test_a_body_that_the_fast_encoder_refuses_is_sent_all_the_same() -> No
     async with raw_server(OK) as server, upstream_at(server.url) as upstream:
         assert await texts(upstream, body) == ["hi"]
         assert str(1 << 80).encode() in server.requests[0]
+
+
+class _OneFile:
+    """A file of a request, and what is asked of it."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.is_held = False
+        self.holds = 0
+
+    async def hold(self) -> None:
+        self.holds += not self.is_held
+        self.is_held = True
+
+    def release(self) -> None:
+        self.is_held = False
+
+    def data_url(self) -> str:
+        assert self.is_held
+        return "data:text/plain;base64," + "x" * self.size
+
+
+@pytest.mark.parametrize("size", [10, 1_000_000])
+async def test_each_try_sends_the_files_and_keeps_them_no_longer(size: int) -> None:
+    file = _OneFile(size)
+    body = {**BODY, "messages": [{"role": "user", "content": [file]}]}
+    async with raw_server(UNAVAILABLE, OK) as server, upstream_at(server.url) as upstream:
+        async with aclosing(upstream.call(body, None, file).chunks()) as reads:
+            async for _ in reads:
+                assert not file.is_held, "the answer may take an hour"
+        for request in server.requests:
+            sent = orjson.loads(request.partition(b"\r\n\r\n")[2])
+            assert len(sent["messages"][0]["content"][0]) == size + 23
+    assert len(server.requests) == 2
+    assert file.holds == (2 if size > 10 else 1)

@@ -6,7 +6,14 @@ import typer
 
 from cli.configuration import commands as configuration
 from cli.embedded import commands as embedded
-from cli.operations import audit_commands, key_commands, response_commands, webhook_commands
+from cli.operations import (
+    audit_commands,
+    key_commands,
+    project_commands,
+    response_commands,
+    usage_commands,
+    webhook_commands,
+)
 from cli.operations import commands as operations
 from cli.options import Data, exit_on_failure, resolve_database
 from models.version import VERSION
@@ -22,6 +29,8 @@ app.add_typer(response_commands.app, name="responses")
 app.add_typer(key_commands.app, name="keys")
 app.add_typer(audit_commands.app, name="audit")
 app.add_typer(webhook_commands.app, name="webhooks")
+app.add_typer(project_commands.app, name="projects")
+app.add_typer(usage_commands.app)
 app.add_typer(configuration.config_app, name="config")
 app.add_typer(configuration.upstream_app, name="upstream")
 app.add_typer(embedded.app)

@@ -6,6 +6,7 @@ Exception
 │   ├── Unauthenticated        401
 │   │   └── IncorrectApiKey
 │   ├── MissingScope           403
+│   ├── ModelNotAllowed        403
 │   ├── NotFound               404
 │   ├── MethodNotAllowed       405
 │   ├── RequestTimeout         408
@@ -100,6 +101,20 @@ class MissingScope(ApiError):
             "You have insufficient permissions for this operation. "
             f"Missing scopes: {scope}. Use a key that has the necessary scopes.",
             code="missing_scope",
+        )
+
+
+class ModelNotAllowed(ApiError):
+    """The project, or the key, may not use the model."""
+
+    status = 403
+    type = "invalid_request_error"
+
+    def __init__(self, project: str, model: str) -> None:
+        """`project`: its id in the API."""
+        super().__init__(
+            f"Project `{project}` does not have access to model `{model[:100]}`",
+            code="model_not_found",
         )
 
 

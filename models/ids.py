@@ -8,8 +8,11 @@ import time
 from collections.abc import Iterable
 from uuid import UUID
 
+PROJECT, API_KEY, SERVICE_ACCOUNT = "proj", "key", "svc_acct"
+"""The prefixes of ids of the admin API."""
 RESPONSE_ID_PATTERN = "resp_[0-9a-f]{32}"
 CONVERSATION_ID_PATTERN = "conv_[0-9a-f]{32}"
+_HEX = re.compile("[0-9a-f]{32}")
 _RESPONSE = re.compile(RESPONSE_ID_PATTERN)
 _CONVERSATION = re.compile(CONVERSATION_ID_PATTERN)
 _ITEM = re.compile("[a-z]+_([0-9a-f]{12})7([0-9a-f]{3})[0-9a-f]{16}")
@@ -73,6 +76,17 @@ def conversation_id(value: UUID) -> str:
 def parse_conversation_id(text: str) -> UUID | None:
     """The UUID of `conv_<32 hex>`; None for any other text."""
     return UUID(hex=text.removeprefix("conv_")) if _CONVERSATION.fullmatch(text) else None
+
+
+def admin_id(prefix: str, value: UUID) -> str:
+    """The id of a project, key or service account in the API: `<prefix>_<32 hex>`."""
+    return f"{prefix}_{value.hex}"
+
+
+def parse_admin_id(prefix: str, text: str) -> UUID | None:
+    """The UUID of `<prefix>_<32 hex>`; None for any other text."""
+    digits = text.removeprefix(f"{prefix}_")
+    return UUID(hex=digits) if digits != text and _HEX.fullmatch(digits) else None
 
 
 def new_item_id(prefix: str) -> str:

@@ -4,13 +4,17 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import psycopg
 
 from models.db.search_path import set_search_path
-from models.db.sync import execute_sync
+from models.db.sync import execute_sync, fetch_sync
 from models.ids import new_uuid
 from models.projects.scopes import DEFAULT_SCOPES, Scope
+
+if TYPE_CHECKING:
+    from models.db.queries.audit import Actor, AuditEntry
 
 KEY_PREFIX_LENGTH = 8
 """How many of a key's first characters are stored, to recognise it by."""
@@ -44,6 +48,10 @@ class KeyGrant:
 DEFAULT_GRANT = KeyGrant()
 
 
+class ProjectArchived(Exception):
+    """A project that was archived gets no key."""
+
+
 def new_key() -> str:
     """A new key: `bb-` and 43 URL-safe characters (256 random bits)."""
     return f"bb-{secrets.token_urlsafe(32)}"
@@ -62,26 +70,38 @@ def bootstrap(dsn: str, key: str, schema: str | None = None) -> None:
 
 
 def create(
-    dsn: str, project: str, schema: str | None = None, grant: KeyGrant = DEFAULT_GRANT
+    dsn: str,
+    project: str,
+    schema: str | None = None,
+    grant: KeyGrant = DEFAULT_GRANT,
+    actor: "Actor | None" = None,
 ) -> str:
     """Creates a key for the project of that name, and the project if it does not exist. `schema`:
-    the setting `database_schema`. The key is returned here only: it cannot be read from the
-    database later."""
+    the setting `database_schema`. The audit log says that `actor` did it. The key is returned here
+    only: it cannot be read from the database later. Raises ProjectArchived."""
     key = new_key()
-    _store(dsn, project, key, schema, grant)
+    if not _store(dsn, project, key, schema, grant, actor):
+        raise ProjectArchived
     return key
 
 
 def _store(
-    dsn: str, project: str, key: str, schema: str | None, grant: KeyGrant = DEFAULT_GRANT
-) -> None:
+    dsn: str,
+    project: str,
+    key: str,
+    schema: str | None,
+    grant: KeyGrant = DEFAULT_GRANT,
+    actor: "Actor | None" = None,
+) -> bool:
+    """Returns False if the key exists already, or the project was archived."""
     # commands import this module, and the rows of these statements import pydantic
     from models.db.queries.api_keys import INSERT_API_KEY, INSERT_PROJECT
+    from models.db.queries.audit import RECORD
 
     with psycopg.connect(dsn, target_session_attrs="primary") as connection:
         connection.execute(set_search_path(schema))
         execute_sync(connection, INSERT_PROJECT, {"id": new_uuid(), "name": project})
-        execute_sync(
+        stored = fetch_sync(
             connection,
             INSERT_API_KEY,
             {
@@ -92,3 +112,16 @@ def _store(
                 **grant.values,
             },
         )
+        if stored and actor is not None:
+            execute_sync(connection, RECORD, creation_entry(actor, key, project, grant).values())
+        return bool(stored)
+
+
+def creation_entry(actor: "Actor", key: str, project: str, grant: KeyGrant) -> "AuditEntry":
+    """What the audit log says of a new key."""
+    from models.db.queries.audit import AuditEntry
+
+    details: dict[str, object] = {"scopes": sorted(scope.value for scope in grant.scopes)}
+    return AuditEntry(
+        actor, "key.create", key[:KEY_PREFIX_LENGTH], project=project, details=details
+    )

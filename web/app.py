@@ -33,7 +33,9 @@ from web.routes import (
     input_tokens,
     metrics,
     models,
+    organization,
     responses,
+    usage,
     websocket,
 )
 from web.state import AppState, bind_state
@@ -48,6 +50,8 @@ _ROUTE_MODULES = (
     chat,
     websocket,
     models,
+    organization,
+    usage,
 )
 _UNKNOWN_PATHS = f"/v1/{ANY_PATH}"
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]

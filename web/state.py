@@ -19,6 +19,7 @@ from models.db.database import (
     open_pool,
     retry_while_unavailable,
 )
+from models.db.queries.api_keys import ApiKey
 from models.egress import EgressPolicy
 from models.ids import response_id
 from models.ownership.lease import Lease
@@ -33,7 +34,9 @@ from web import counters
 from web.chat_proxy import ChatProxy
 from web.conversations import ConversationStore
 from web.http import auth
+from web.http.open_requests import OpenRequests
 from web.model_catalog import ModelCatalog
+from web.organization import Organization
 from web.quotas.quotas import Quotas
 from web.responses.account_ids import AccountIds
 from web.responses.answer_cache import RequestCache
@@ -68,11 +71,13 @@ class AppState:
     """The rules of this deployment; projects may have others."""
     account_ids: AccountIds
     keys: auth.Keys
+    open_requests: OpenRequests
     bus: Bus
     event_reader: EventReader
     cache: AnswerCache
     response_store: ResponseStore
     conversation_store: ConversationStore
+    organization: Organization
     create_response: CreateResponse
     unclear_creates: UnclearCreates
     answered_responses: AnsweredResponses
@@ -94,6 +99,15 @@ class AppState:
         limits = self.settings.limits
         return BodyLimits(limits.body, limits.text, limits.values)
 
+    def body_limits_of(self, key: ApiKey) -> BodyLimits:
+        """How large the body of a request with this key may be."""
+        own = key.policy.limits
+        if own.body is None and own.text is None:
+            return self.body_limits
+        limits = self.body_limits
+        size = min(limits.size, own.body or limits.size)
+        return BodyLimits(size, min(limits.text, own.text or limits.text), limits.values)
+
     @property
     def stopping(self) -> bool:
         """The process has begun to stop."""
@@ -111,6 +125,8 @@ class AppState:
         await asyncio.to_thread(lease.register)
         state = cls._build(settings, host, lease, pool)
         lease.access_revision.watch(state.keys.forget)
+        lease.access_revision.watch(state.open_requests.check)
+        state.side_tasks.start(state.open_requests.run(), "open-requests")
         state.side_tasks.start(lease.tick(), "tick")
         state.side_tasks.start(state.job_queue.run(), "job-queue")
         state.side_tasks.start(state.unclear_creates.run(), "unclear-creates")
@@ -151,6 +167,7 @@ class AppState:
             egress=egress,
             account_ids=account_ids,
             keys=auth.Keys(pool),
+            open_requests=OpenRequests(pool),
             bus=bus,
             event_reader=event_reader,
             cache=cache,
@@ -167,6 +184,7 @@ class AppState:
             conversation_store=ConversationStore(
                 settings, pool, items, validation, lease.clock, account_ids
             ),
+            organization=Organization(pool),
             create_response=CreateResponse(
                 PrepareRequest(
                     settings,
@@ -266,7 +284,7 @@ class AppState:
 def bind_state(app: FastAPI, state: AppState) -> None:
     """Makes `state` the one that `app_state` returns for requests of this application."""
     app.state.app_state = state
-    auth.bind_keys(app, state.keys, state.quotas.headers)
+    auth.bind_keys(app, state.keys, state.open_requests, state.quotas.headers)
 
 
 def app_state(connection: HTTPConnection) -> AppState:

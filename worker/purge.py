@@ -23,7 +23,7 @@ from models.db.database import (
     execute,
     fetch,
 )
-from models.db.queries import retention
+from models.db.queries import retention, usage
 from models.db.queries.webhooks import DELETE_OLD_DELIVERIES
 from models.db.statement import Query, RowT
 
@@ -77,6 +77,15 @@ class Purger:
         while len(await _step(connection, DELETE_OLD_DELIVERIES, values)) == _MAX_ROWS:
             pass
         await self._delete_expired_audit(connection)
+        await self._roll_up_usage(connection)
+
+    async def _roll_up_usage(self, connection: Connection) -> None:
+        """Sums up the usage of days that have ended, then deletes old entries."""
+        while await _step(connection, usage.ROLL_UP_DAY, {}):
+            pass
+        values: dict[str, object] = {"keep": self._settings.worker.usage_entries, **_ROWS}
+        while len(await _step(connection, usage.DELETE_OLD_ENTRIES, values)) == _MAX_ROWS:
+            pass
 
     async def _delete_expired_audit(self, connection: Connection) -> None:
         """Deletes entries of the audit log by age, if that is wanted."""

@@ -322,33 +322,3 @@ class ShownResponse:
             expires_at=row.expires_at,
             output=output,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ListedKey:
-    """An API key. `prefix`: its first characters; the rest is not stored."""
-
-    id: UUID
-    prefix: str
-    project: str
-    created_at: datetime
-    last_used_at: datetime | None
-    revoked_at: datetime | None
-    created_seconds: float
-    """since then"""
-    unused_seconds: float | None
-    """since it was last used; null: never"""
-
-    @classmethod
-    def from_row(cls, row: listing.ListedKey) -> Self:
-        used = row.last_used_at
-        return cls(
-            id=row.id,
-            prefix=row.prefix,
-            project=row.project,
-            created_at=row.created_at,
-            last_used_at=used,
-            revoked_at=row.revoked_at,
-            created_seconds=round(seconds_between(row.created_at, row.now), 3),
-            unused_seconds=None if used is None else round(seconds_between(used, row.now), 3),
-        )

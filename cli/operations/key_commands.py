@@ -1,14 +1,20 @@
 """The commands for API keys."""
 
-from typing import Annotated
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.operations.connection import EXIT_CODES_HELP, connected, show
-from cli.options import AsJson, Data, exit_on_failure, resolve_database
-from cli.output import print_status
+from cli.options import AsJson, Data, exit_on_failure, parse_duration, resolve_database
+from cli.output import format_time, print_status
+
+if TYPE_CHECKING:
+    from models.projects.scopes import Scope
 
 app = typer.Typer(help="API keys.", no_args_is_help=True)
+
+_OVERLAP = timedelta(days=1)
 
 
 # Commands import when they run, as in cli/main.py.
@@ -17,14 +23,42 @@ def create_key(
     project: Annotated[
         str, typer.Option(help="The key's project; it is made if it does not exist.")
     ] = "default",
+    name: Annotated[str | None, typer.Option(help="What you call the key.")] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What it may do: responses, read, files or admin; several times for several.",
+            show_default="responses",
+        ),
+    ] = None,
+    expires: Annotated[
+        timedelta | None,
+        typer.Option(parser=parse_duration, metavar="DURATION", help="It is valid for so long."),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A model that it may use, or a pattern (`gpt-*`).", show_default="all"),
+    ] = None,
     data: Data = None,
 ) -> None:
     """Print a new API key. Only its hash is stored, so it cannot be shown again."""
+    from cli.operations.audit_entries import operator
     from models import keys
 
+    grant = keys.KeyGrant(
+        scopes=_scopes(scope or ["responses"]),
+        name=name,
+        allowed_models=tuple(model) if model else None,
+        lifetime=expires,
+    )
     with exit_on_failure():
         database = resolve_database(data)
-        typer.echo(keys.create(database.dsn, project, database.database_schema))
+        dsn, schema = database.dsn, database.database_schema
+        try:
+            typer.echo(keys.create(dsn, project, schema, grant, operator()))
+        except keys.ProjectArchived as error:
+            print_status(f"backburner: the project {project} was deleted")
+            raise typer.Exit(1) from error
 
 
 @app.command("list", epilog=EXIT_CODES_HELP)
@@ -33,29 +67,67 @@ def list_keys(
     as_json: AsJson = False,
     data: Data = None,
 ) -> None:
-    """List the API keys: first characters, project, when made and last used, whether revoked."""
-    from cli.operations import queries, report
+    """List the API keys: first characters, project, scopes, when made and last used, state."""
+    from cli.operations import access_report, keys
 
     with connected(data) as connection:
-        show(queries.list_keys(connection, project), report.keys, as_json=as_json)
+        show(keys.list_keys(connection, project), access_report.keys, as_json=as_json)
+
+
+_Keys = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="KEY", help="Its first eight characters, or its id, or the beginning of one."
+    ),
+]
 
 
 @app.command("revoke", epilog=EXIT_CODES_HELP)
-def revoke_key(
-    names: Annotated[
-        list[str],
+def revoke_key(names: _Keys, data: Data = None) -> None:
+    """Make API keys invalid, for ever, within a second.
+
+    Their open streams and WebSockets end. Background responses go on.
+    """
+    from cli.operations import keys
+
+    with connected(data) as connection:
+        for name in names:
+            key = keys.revoke_key(connection, name)
+            typer.echo(f"{key.prefix}… of the project {key.project} is revoked")
+
+
+@app.command("rotate", epilog=EXIT_CODES_HELP)
+def rotate_key(
+    name: Annotated[
+        str,
         typer.Argument(
             metavar="KEY", help="Its first eight characters, or its id, or the beginning of one."
         ),
     ],
+    overlap: Annotated[
+        timedelta,
+        typer.Option(
+            parser=parse_duration, metavar="DURATION", help="The old key stays valid for so long."
+        ),
+    ] = _OVERLAP,
     data: Data = None,
 ) -> None:
-    """Make API keys invalid, for ever. Running responses of their projects go on."""
-    from cli.operations import queries
-    from models.keys import CACHE_SECONDS
+    """Print a new key that may do what an old one may do.
+
+    It is valid at once; the old one stays valid for --overlap.
+    """
+    from cli.operations import keys
 
     with connected(data) as connection:
-        for name in names:
-            key = queries.revoke_key(connection, name)
-            typer.echo(f"{key.prefix}… of the project {key.project} is revoked")
-    print_status(f"Web processes that have just used it accept it for up to {CACHE_SECONDS:g} s.")
+        rotated = keys.rotate_key(connection, name, overlap)
+    typer.echo(rotated.key)
+    print_status(f"{rotated.replaced.prefix}… stays valid until {format_time(rotated.valid_until)}")
+
+
+def _scopes(names: list[str]) -> "frozenset[Scope]":
+    from models.projects.scopes import Scope, parse_scopes
+
+    unknown = sorted(set(names) - {scope.value for scope in Scope})
+    if unknown:
+        raise typer.BadParameter(f"there is no scope {unknown[0]}")
+    return parse_scopes(names)

@@ -18,7 +18,6 @@ from cli.operations.facts import (
     Attempt,
     DrainResult,
     Explanation,
-    ListedKey,
     ListedResponse,
     ProcessState,
     ResponseList,
@@ -28,14 +27,13 @@ from cli.operations.facts import (
 )
 from cli.operations.selection import Filter
 from cli.operations.timeline import timeline
-from cli.output import clean, format_time
+from cli.output import clean
 from models.db.queries import listing, operations
 from models.db.queries.audit import AuditEntry
 from models.db.queries.leases import LIVE_WORKERS
 from models.db.queries.read import OUTPUT_ITEMS
 from models.db.sync import SyncConnection, fetch_sync
 from models.ids import response_id
-from models.keys import KEY_PREFIX_LENGTH, hash_key
 
 MAX_LISTED = 200
 """Most responses that `stuck` shows."""
@@ -106,34 +104,6 @@ def show(database: Database, id_text: str, *, with_output: bool) -> ShownRespons
     items = fetch_sync(database, OUTPUT_ITEMS, {"id": row.id}) if with_output else None
     output = None if items is None else [item for item in items if item is not None]
     return ShownResponse.from_row(details[0], why, output)
-
-
-def list_keys(database: Database, project: str | None) -> list[ListedKey]:
-    """All API keys, or those of one project; those that are not revoked first."""
-    rows = fetch_sync(database, listing.LIST_KEYS, {"project": project})
-    return [ListedKey.from_row(row) for row in rows]
-
-
-def revoke_key(database: Database, name: str) -> ListedKey:
-    """Revokes the key with this id, or beginning of one, or these first characters, or this key.
-
-    Raises RequestRefused if there is none, more than one, or it is revoked already.
-    """
-    values = {"name": name[:KEY_PREFIX_LENGTH], "hash": hash_key(name), "digits": id_prefix(name)}
-    if len(name) > KEY_PREFIX_LENGTH:
-        values["name"] = None  # the whole key, by its hash, or an id
-    found = fetch_sync(database, listing.FIND_KEYS, values)
-    valid = [key for key in found if key.revoked_at is None]
-    shown = clean(name[:KEY_PREFIX_LENGTH])
-    revoked_at = found[0].revoked_at if found and not valid else None
-    if revoked_at is not None:
-        raise RequestRefused(f"the key {shown} was revoked at {format_time(revoked_at)}")
-    if not valid:
-        raise RequestRefused(f"there is no key {shown}; `backburner keys list` lists them")
-    if len(valid) > 1:
-        raise RequestRefused(f"{shown} are the first characters of several keys; use an id")
-    fetch_sync(database, listing.REVOKE_KEY, {"id": valid[0].id})
-    return ListedKey.from_row(valid[0])
 
 
 def drain(database: Database, name: str, wait: float) -> list[DrainResult]:

@@ -9,7 +9,6 @@ from cli.operations.diagnosis import process_text
 from cli.operations.facts import (
     DrainResult,
     Explanation,
-    ListedKey,
     OperatorRequest,
     ProcessState,
     ResponseList,
@@ -269,45 +268,6 @@ def _actor(entry: Mapping[str, Any]) -> str:
     who = entry.get("os_user") or entry.get("key_prefix", "")
     place = entry.get("address", "")
     return clean(" ".join(filter(None, (who, f"from {place}" if place else entry["actor"]))))
-
-
-def keys(facts: Sequence[ListedKey]) -> str:
-    """One line per key."""
-    if not facts:
-        return "there is no key"
-
-    def rows(short: bool) -> list[tuple[str, ...]]:
-        return [
-            (
-                f"{clean(key.prefix)}…",
-                str(key.id)[:_SHORT_PROCESS_ID] if short else str(key.id),
-                clean(key.project),
-                _ago(key.created_seconds) if short else format_date(key.created_at),
-                _last_use(key, short=short),
-                _revocation(key, short=short),
-            )
-            for key in facts
-        ]
-
-    return fitted_table(
-        ("KEY", "ID", "PROJECT", "CREATED", "LAST USED", "STATE"), rows, ["PROJECT"]
-    )
-
-
-def _last_use(key: ListedKey, *, short: bool) -> str:
-    if key.last_used_at is None or key.unused_seconds is None:
-        return "never"
-    return _ago(key.unused_seconds) if short else format_date(key.last_used_at)
-
-
-def _revocation(key: ListedKey, *, short: bool) -> str:
-    if key.revoked_at is None:
-        return paint("valid", GREEN)
-    return paint("revoked" if short else f"revoked {format_date(key.revoked_at)}", GREY)
-
-
-def _ago(seconds: float) -> str:
-    return f"{format_seconds(seconds)} ago"
 
 
 def drain_results(facts: Sequence[DrainResult]) -> str:

@@ -207,6 +207,8 @@ class WorkerSettings(Group):
     in its group."""
     purge_interval: Duration = timedelta(seconds=30)
     """Time between two purges of responses whose retention has ended."""
+    usage_entries: Duration = timedelta(days=7)
+    """How long usage can be read by the minute and the hour; by the day it is kept for ever."""
 
     @property
     def memory_budget(self) -> int | None:

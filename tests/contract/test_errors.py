@@ -11,7 +11,7 @@ from tests.support.stack import Stack
 
 NOT_OFFERED = (
     " This server does not offer OpenAI's API at /v1/audio; "
-    "it has: chat, conversations, models, responses."
+    "it has: chat, conversations, models, organization, responses."
 )
 
 

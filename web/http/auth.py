@@ -17,11 +17,20 @@ from starlette.requests import HTTPConnection
 
 from models.db.database import Pool, execute, fetch_idempotent
 from models.db.queries.api_keys import FIND_API_KEY, TOUCH_API_KEY, ApiKey
-from models.errors import IncorrectApiKey, MissingScope, TooManyUnknownKeys, Unauthenticated
+from models.errors import (
+    IncorrectApiKey,
+    MissingScope,
+    ModelNotAllowed,
+    TooManyUnknownKeys,
+    Unauthenticated,
+)
+from models.ids import PROJECT, admin_id
 from models.keys import CACHE_SECONDS, hash_key
+from models.projects.model_access import may_use
 from models.projects.scopes import Scope
 from web.http.failed_authentications import FailedAuthentications
 from web.http.guesses import KeyGuesses
+from web.http.open_requests import OpenRequests
 from web.http.request_record import request_record
 
 _LAST_USED_INTERVAL = 60.0
@@ -107,8 +116,10 @@ class Keys:
         if len(self._cached) > _MAX_CACHED_KEYS:
             self._cached.clear()
         if lookups is self._lookups:
-            seconds = CACHE_SECONDS if key.seconds_left is None else key.seconds_left
-            self._cached[hashed] = (key, now + min(CACHE_SECONDS, seconds))
+            until = now + CACHE_SECONDS
+            if key.expires_monotonic is not None:
+                until = min(until, key.expires_monotonic)
+            self._cached[hashed] = (key, until)
         await self._record_use(key.id, now)
         return key
 
@@ -118,10 +129,17 @@ class Keys:
             await execute(self._pool, TOUCH_API_KEY, {"id": key_id})
 
 
-def bind_keys(app: FastAPI, keys: Keys, headers_of: Callable[[ApiKey], Mapping[str, str]]) -> None:
-    """Makes `authenticate` look up the keys of this application's requests in `keys`. `headers_of`:
-    the headers of each answer to a request with this key."""
+def bind_keys(
+    app: FastAPI,
+    keys: Keys,
+    open_requests: OpenRequests,
+    headers_of: Callable[[ApiKey], Mapping[str, str]],
+) -> None:
+    """Makes `authenticate` look up the keys of this application's requests in `keys`, and note the
+    requests in `open_requests`. `headers_of`: the headers of each answer to a request with this
+    key."""
     app.state.keys = keys
+    app.state.open_requests = open_requests
     app.state.headers_of_key = headers_of
 
 
@@ -152,12 +170,16 @@ async def authenticate(connection: HTTPConnection) -> ApiKey:
     except (Unauthenticated, TooManyUnknownKeys):
         keys.failures.add(address)
         raise
-    trust_connection = connection.scope.get("state", {}).get("trust_connection")
-    if trust_connection is not None:
-        trust_connection()
     record = request_record(connection)
     record.project, record.key_id, record.key_prefix = key.project, key.id, key.prefix
     record.key_headers = partial(connection.app.state.headers_of_key, key)
+    of_connection = connection.scope.get("state", {})
+    trust_connection = of_connection.get("trust_connection")
+    if trust_connection is not None:
+        trust_connection()
+    close_connection = of_connection.get("close_connection")
+    if close_connection is not None and record.on_end is None:
+        record.on_end = connection.app.state.open_requests.add(key, close_connection)
     return key
 
 
@@ -175,12 +197,29 @@ def require_scope(key: ApiKey, *, reads: bool) -> None:
         raise MissingScope(Scope.READ if reads else Scope.RESPONSES)
 
 
+def require_model(key: ApiKey, model: str) -> None:
+    """Raises ModelNotAllowed unless requests with this key may use the model."""
+    if not may_use(model, key.allowed_models, key.policy.models):
+        raise ModelNotAllowed(admin_id(PROJECT, key.project_id), model)
+
+
 async def _authorized_project(connection: HTTPConnection) -> UUID:
     return (await authorize(connection)).project_id
 
 
 AnyKey = Annotated[ApiKey, Depends(authenticate)]
 """The request's key, whatever its scopes."""
+
+
+async def _authorize_admin(connection: HTTPConnection) -> ApiKey:
+    key = await authenticate(connection)
+    if Scope.ADMIN not in key.scopes:
+        raise MissingScope(Scope.ADMIN)
+    return key
+
+
+Admin = Annotated[ApiKey, Depends(_authorize_admin)]
+"""The request's key, which may change projects and keys."""
 Key = Annotated[ApiKey, Depends(authorize)]
 """The request's key, with the policy of its project."""
 Project = Annotated[UUID, Depends(_authorized_project)]

@@ -24,7 +24,7 @@ from web.http.unknown_paths import path_hint
 
 logger = structlog.get_logger()
 
-_OFFERED = ("responses", "conversations", "chat", "models")
+_OFFERED = ("responses", "conversations", "chat", "models", "organization")
 """The first segments, behind /v1, of the routes."""
 
 

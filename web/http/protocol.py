@@ -141,6 +141,12 @@ class HttpProtocol(HttpToolsProtocol):
             self._is_trusted = True
             self._connections.trust(self._address)
 
+    def close(self) -> None:
+        """Closes the connection although its request is not answered: its key is not valid any
+        more. What the client does not receive soon is dropped."""
+        self.transport.close()
+        self.loop.call_later(_LINGER, self.transport.abort)
+
     def _release(self) -> None:
         if self._is_admitted:
             self.trust()
@@ -186,6 +192,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._parsed_head = 0
         if not self._is_trusted:
             self.scope["state"]["trust_connection"] = self.trust
+        self.scope["state"]["close_connection"] = self.close
 
     def on_url(self, url: bytes) -> None:
         """A part of the URL."""

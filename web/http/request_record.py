@@ -54,6 +54,7 @@ class RequestRecord:
         "key_headers",
         "key_id",
         "key_prefix",
+        "on_end",
         "project",
         "status",
     )
@@ -80,6 +81,8 @@ class RequestRecord:
         """Of the response, as soon as it has begun."""
         self.error: str | None = None
         """The code of the error that the client gets, else its type."""
+        self.on_end: Callable[[], None] | None = None
+        """Called when the request has ended (web/http/open_requests.py)."""
         self._client_id = given[1] if len(given) > 1 else None
         self._response: UUID | None = None
         self._scope = scope
@@ -166,6 +169,8 @@ class RequestRecord:
 
     def write_line(self) -> None:
         """Writes the line. The request has ended."""
+        if self.on_end is not None:
+            self.on_end()
         path: str = self._scope["path"]
         level = "debug" if path in _QUIET_PATHS else "info"
         if not logs.is_written(level):

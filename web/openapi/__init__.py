@@ -23,7 +23,7 @@ def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
     native = any(upstream.api == "responses" for upstream in routing.upstreams.values())
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        if isinstance(route, APIRoute):
+        if isinstance(route, APIRoute) and route.include_in_schema:
             operation = {
                 "operationId": route.name,
                 "description": route.description,

@@ -160,7 +160,7 @@ CODES: dict[str, str] = {
     "previous_response_not_found": "the response to continue does not exist",
     "previous_response_not_ready": "the response to continue has not finished",
     "idempotency_key_reused": "the key was used before with another body",
-    "model_not_found": "the model does not exist",
+    "model_not_found": "the model does not exist, or the project may not use it",
     "invalid_api_key": "no API key, or an unknown one",
     "missing_scope": "the key has no scope that allows the request",
     "unknown_url": "the path does not exist",

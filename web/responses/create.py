@@ -29,6 +29,7 @@ from models.wire.mcp import CREDENTIAL_FIELDS
 from models.wire.purpose import Purpose, stored_parameters
 from models.wire.request import CreateRequest
 from web.counters import RESPONSES_ENDED, count_accepted
+from web.http.auth import require_model
 from web.http.body import JsonBody, run_sized
 from web.quotas.connections import OpenConnection
 from web.quotas.quotas import Quotas
@@ -38,6 +39,7 @@ from web.responses.join import JoinResponse
 from web.responses.precomputed import PrecomputedResponse
 from web.responses.prepare import PreparedRequest, PrepareRequest
 from web.responses.slots import CreateSlots
+from web.responses.zero_retention import ZERO_RETENTION_SECONDS, without_storage
 from web.stream.bus import Bus
 from web.stream.reader import KnownEvents
 
@@ -149,7 +151,8 @@ class CreateResponse:
         may continue all the same. `generate`: False for a warm-up, which ends without output
         (docs/websocket.md). With the purpose COUNT a worker only counts the input tokens.
         `request_id` is stored. `is_socket`: it comes over a WebSocket. Raises InvalidRequest,
-        NotFound or QuotaExceeded with nothing stored, or Unavailable with nothing that will run.
+        NotFound, ModelNotAllowed or QuotaExceeded with nothing stored, or Unavailable with nothing
+        that will run.
         """
         options = _Options(unstored_ids, generate, purpose, request_id, is_socket)
         async with self._slots:
@@ -162,6 +165,9 @@ class CreateResponse:
         request = await self._prepare_request.parse(
             body, key, generate=options.generate and not is_count
         )
+        require_model(key, request.model)
+        if key.policy.zero_retention:
+            request = without_storage(request)
         hashable_body = self._hashable_body(body.value, request)
         idempotency_key = await run_sized(
             partial(
@@ -290,6 +296,7 @@ class CreateResponse:
     def _new_row(self, context: _RequestContext, prepared: PreparedRequest) -> NewRow:
         request, opening, key = prepared.request, prepared.opening, context.idempotency_key
         continuation, precomputed = prepared.continuation, prepared.precomputed
+        policy = context.key.policy
         sealed = self._seal(opening.id, request, is_run=precomputed is None)
         return NewRow(
             id=opening.id,
@@ -315,6 +322,9 @@ class CreateResponse:
             key=None if key is None else key.stored_key(opening.id),
             body_hash=None if key is None else key.body_hash,
             key_seconds=None if key is None else int(key.ttl.total_seconds()),
+            api_key=context.key.id,
+            retention=None if policy.retention is None else int(policy.retention.total_seconds()),
+            kept_for=ZERO_RETENTION_SECONDS if policy.zero_retention else None,
         )
 
     def _start(self, row: NewRow, precomputed: PrecomputedResponse | None) -> None:

@@ -11,7 +11,7 @@ from models.redis.quota_counters import Demand
 from models.wire.checks.faults import missing, wrong_type
 from models.wire.json_input import inline_size
 from web.chat_proxy import ProxiedResponse
-from web.http.auth import Key
+from web.http.auth import Key, require_model
 from web.http.body import JsonBody, json_object, read_json, run_sized
 from web.http.connection import cancel_on_disconnect
 from web.http.errors import model_not_found
@@ -29,10 +29,11 @@ async def chat(request: Request, key: Key) -> Response:
     client, unchanged. When the client disconnects, the connection to the upstream is closed."""
     state = app_state(request)
     state.quotas.require_rate(key)
-    body = await read_json(request, state.body_limits)
+    body = await read_json(request, state.body_limits_of(key))
     model = _model_of(json_object(body.value))
     if not state.chat_proxy.has_route(model):
         raise model_not_found(model)
+    require_model(key, model)
     state.account_ids.check_chat(body.value, key)
     egress = state.egress.of_project(key.policy.egress)
     urls = await run_sized(partial(require_body_urls, egress, body.value), body.size)

@@ -40,7 +40,7 @@ async def compact(request: Request, key: Key) -> Response:
     state = app_state(request)
     state.quotas.require_rate(key)
     record = request_record(request)
-    body = await read_json(request, state.body_limits)
+    body = await read_json(request, state.body_limits_of(key))
     accepted = await state.create_response.create(
         key,
         JsonBody(to_create_body(body.value), body.size),

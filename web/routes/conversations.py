@@ -9,6 +9,7 @@ from web.http.auth import Key, Project
 from web.http.body import read_json
 from web.http.json_responses import json_response
 from web.http.params import paging, parse_include, storable_item_id
+from web.responses.zero_retention import require_conversations
 from web.state import app_state
 
 router = APIRouter(prefix="/v1/conversations")
@@ -17,9 +18,10 @@ router = APIRouter(prefix="/v1/conversations")
 @router.post("")
 async def create_conversation(request: Request, key: Key) -> Response:
     """Creates a conversation, with up to 20 items."""
+    require_conversations(key)
     state = app_state(request)
     state.quotas.require_rate(key)
-    body = await read_json(request, state.body_limits)
+    body = await read_json(request, state.body_limits_of(key))
     demand = Demand(bytes=body.size, conversations=1)
     await state.quotas.admit_if_limited(key, demand)
     return json_response(await state.conversation_store.create(key, body.value))
@@ -36,9 +38,10 @@ async def retrieve_conversation(
 @router.post("/{conversation_id}")
 async def update_conversation(conversation_id: str, request: Request, key: Key) -> Response:
     """Replaces the conversation's metadata."""
+    require_conversations(key)
     state = app_state(request)
     state.quotas.require_rate(key)
-    body = await read_json(request, state.body_limits)
+    body = await read_json(request, state.body_limits_of(key))
     await state.quotas.admit_if_limited(key, Demand())
     return json_response(
         await state.conversation_store.update(key.project_id, conversation_id, body.value)
@@ -56,9 +59,10 @@ async def delete_conversation(conversation_id: str, request: Request, project: P
 async def add_items(conversation_id: str, request: Request, key: Key) -> Response:
     """Appends up to 20 items to the conversation."""
     parse_include(request)
+    require_conversations(key)
     state = app_state(request)
     state.quotas.require_rate(key)
-    body = await read_json(request, state.body_limits)
+    body = await read_json(request, state.body_limits_of(key))
     await state.quotas.admit_if_limited(key, Demand(bytes=body.size))
     return json_response(await state.conversation_store.add(key, conversation_id, body.value))
 

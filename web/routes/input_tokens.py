@@ -48,7 +48,7 @@ async def input_tokens(request: Request, key: Key) -> Response:
     """Counts the input tokens; `x-backburner-token-count` names the source of the number."""
     state = app_state(request)
     state.quotas.require_rate(key)
-    body = await read_json(request, state.body_limits)
+    body = await read_json(request, state.body_limits_of(key))
     create_body = to_create_body(body.value)
     if "model" not in create_body:
         if not state.routes.find(_DEFAULT_MODEL):

@@ -3,7 +3,8 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from web.http.auth import Project
+from models.projects.model_access import may_use
+from web.http.auth import Key, require_model
 from web.http.errors import model_not_found
 from web.http.json_responses import json_response
 from web.state import app_state
@@ -12,16 +13,18 @@ router = APIRouter(prefix="/v1/models")
 
 
 @router.get("")
-async def list_models(request: Request, _project: Project) -> Response:
-    """All models."""
+async def list_models(request: Request, key: Key) -> Response:
+    """All models that the key may use."""
     models = await app_state(request).model_catalog.models()
-    return json_response({"object": "list", "data": models})
+    shown = [one for one in models if may_use(one["id"], key.allowed_models, key.policy.models)]
+    return json_response({"object": "list", "data": shown})
 
 
 @router.get("/{model:path}")
-async def one_model(model: str, request: Request, _project: Project) -> Response:
+async def one_model(model: str, request: Request, key: Key) -> Response:
     """One model; a slash in its name may come as it is or as %2F."""
     for known in await app_state(request).model_catalog.models():
         if known["id"] == model:
+            require_model(key, model)
             return json_response(known)
     raise model_not_found(model)

@@ -55,7 +55,7 @@ async def create(request: Request, key: Key) -> Response:
     # The body has no name here: it would be kept as long as the client waits for the answer.
     accepted = await state.create_response.create(
         key,
-        await read_json(request, state.body_limits),
+        await read_json(request, state.body_limits_of(key)),
         request.headers,
         request_id=record.id,
     )

@@ -35,7 +35,12 @@ async def responses(socket: WebSocket) -> None:
     state.open_sockets += 1
     try:
         await socket.accept()
-        await SocketSession(socket, state, read_api_key(socket)).serve()
+        session = SocketSession(socket, state, read_api_key(socket), state.body_limits_of(key))
+        remove = state.open_requests.add(key, session.end_for_invalid_key)
+        try:
+            await session.serve()
+        finally:
+            remove()
     finally:
         state.open_sockets -= 1
         if admission is not None:

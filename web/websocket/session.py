@@ -21,6 +21,7 @@ from models.db.queries.api_keys import ApiKey
 from models.db.queries.retention import EXTEND_UNSTORED
 from models.errors import (
     ApiError,
+    IncorrectApiKey,
     InvalidRequest,
     RequestTooLarge,
     ServerStopping,
@@ -28,6 +29,7 @@ from models.errors import (
 )
 from models.ids import response_id
 from models.wire.events import iter_frames
+from models.wire.json_input import BodyLimits
 from web.http.auth import require_scope
 from web.http.body import JsonBody, run_sized
 from web.http.errors import as_api_error
@@ -46,6 +48,8 @@ _MAX_UNSTORED_IDS = 1000
 
 _CLOSED = (WebSocketDisconnect, WebSocketDisconnected)
 """The client has disconnected: an operation noticed it, or an earlier one did."""
+_LAST_FRAME_SECONDS = 0.5
+"""So long a client has to receive the frame that says that its key is not valid any more."""
 _GOING_AWAY = 1001
 _POLICY_VIOLATION = 1008
 _SERVICE_RESTART = 1012
@@ -54,11 +58,13 @@ _SERVICE_RESTART = 1012
 class SocketSession:
     """The state of one connection while it is open."""
 
-    def __init__(self, socket: WebSocket, state: AppState, key: str) -> None:
-        """`key`: the API key of the handshake, which is checked again with every create."""
+    def __init__(self, socket: WebSocket, state: AppState, key: str, limits: BodyLimits) -> None:
+        """`key`: the API key of the handshake, which is checked again with every create. `limits`:
+        of each create."""
         self._socket = socket
         self._state = state
         self._key = key
+        self._limits = limits
         self._deadline = time.monotonic() + state.settings.web.socket_time.total_seconds()
         self._lanes = Lanes(state.settings.limits.body)
         self._unstored_ids: OrderedDict[UUID, None] = OrderedDict()
@@ -85,6 +91,17 @@ class SocketSession:
             ):
                 logger.error("socket_task_failed", exc_info=error)
             self._state.spawn(self._set_retention(list(self._unstored_ids), timedelta(0)))
+
+    def end_for_invalid_key(self) -> None:
+        """The key of the handshake is not valid any more: the connection ends, and its responses
+        are cancelled."""
+        self._state.spawn(self._end_for_invalid_key())
+
+    async def _end_for_invalid_key(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_FRAME_SECONDS):
+                await self._report(IncorrectApiKey(), None)
+        self._key_revoked.set()
 
     async def _wait_for_close(self, reading: asyncio.Task[None]) -> int | None:
         """The close code with which the connection ends; None if the client has disconnected."""
@@ -132,7 +149,7 @@ class SocketSession:
                 None,
             )
         raw = text.encode()
-        limits = self._state.body_limits
+        limits = self._limits
         if len(raw) > limits.size:
             raise FrameRefused(RequestTooLarge(f"{limits.size} bytes"), None)
         create = await run_sized(partial(parse_frame, raw, limits), len(raw))

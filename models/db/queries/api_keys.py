@@ -1,11 +1,12 @@
 """Projects and their API keys."""
 
+import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
 
-from models.db.statement import Query, Statement
+from models.db.statement import Query, Statement, column
 from models.projects.policy import DEFAULT_POLICY, ProjectPolicy
 from models.projects.scopes import DEFAULT_SCOPES, Scope, parse_scopes
 
@@ -26,8 +27,8 @@ class ApiKey:
     allowed_models: tuple[str, ...] | None = None
     """names and patterns; None: all that its project may use"""
     expires_at: datetime | None = None
-    seconds_left: float | None = field(default=None, compare=False)
-    """until it expires, when it was looked up"""
+    expires_monotonic: float | None = field(default=None, compare=False)
+    """`expires_at` by the monotonic clock of this process"""
     policy: ProjectPolicy = DEFAULT_POLICY
     """of its project"""
 
@@ -55,7 +56,7 @@ class ApiKey:
             parse_scopes(scopes),
             None if allowed_models is None else tuple(allowed_models),
             expires_at,
-            seconds_left,
+            None if seconds_left is None else time.monotonic() + seconds_left,
             ProjectPolicy.from_json(policy) if policy else DEFAULT_POLICY,
         )
 
@@ -73,15 +74,23 @@ FIND_API_KEY = Query(
 )
 """Selects a key by its hash. No row: there is no such key, or it was revoked or has expired, or its
 project was archived."""
+VALID_KEYS = column(
+    f"SELECT k.id FROM api_keys k JOIN projects p ON p.id = k.project_id WHERE k.id = ANY(CAST(:ids AS uuid[])) AND {IS_VALID}",
+    UUID,
+)
+"""Selects those of the keys `ids` that are valid."""
 TOUCH_API_KEY = Statement("UPDATE api_keys SET last_used_at = clock_timestamp() WHERE id = :id")
 INSERT_PROJECT = Statement(
     "INSERT INTO projects (id, name) VALUES (:id, :name) ON CONFLICT (name) DO NOTHING"
 )
 """Inserts a project unless one has the name."""
-INSERT_API_KEY = Statement("""
+INSERT_API_KEY = column(
+    """
     INSERT INTO api_keys (id, project_id, prefix, hash, scopes, name, allowed_models, expires_at)
     SELECT :id, id, :prefix, :hash, CAST(:scopes AS text[]), :name, CAST(:allowed_models AS text[]), clock_timestamp() + CAST(:lifetime AS interval)
-    FROM projects WHERE name = :project AND archived_at IS NULL ON CONFLICT (hash) DO NOTHING
-""")
-"""Inserts a key of the project with that name. `lifetime`: null for one that does not expire. It
-does nothing for a key that exists, or if the project was archived."""
+    FROM projects WHERE name = :project AND archived_at IS NULL ON CONFLICT (hash) DO NOTHING RETURNING id
+    """,
+    UUID,
+)
+"""Inserts a key of the project with that name. `lifetime`: null for one that does not expire. No
+row: the key exists already, or the project was archived."""

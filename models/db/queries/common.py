@@ -99,10 +99,11 @@ def visible_outside(response: str) -> str:
 
 
 EXPIRES_AT_END = (
-    "CASE WHEN r.store THEN r.expires_at ELSE clock_timestamp() + interval '10 minutes' END"
+    "CASE WHEN r.kept_for IS NOT NULL THEN clock_timestamp() + r.kept_for"
+    " WHEN r.store THEN r.expires_at ELSE clock_timestamp() + interval '10 minutes' END"
 )
 """The value of `expires_at` when response `r` ends: one with `store: false` is kept for ten minutes,
-so that its client can still read it."""
+so that its client can still read it. One of a project with zero retention is kept for `kept_for`."""
 
 
 def json_size(text: str) -> str:

@@ -45,6 +45,9 @@ _COLUMNS = {
     "key": "text",
     "body_hash": "bytea",
     "key_seconds": "int",
+    "api_key": "uuid",
+    "retention": "bigint",
+    "kept_for": "int",
 }
 """The columns of `new`, the responses that one statement stores. Each is a parameter, an array."""
 _ARRAYS = {
@@ -94,6 +97,12 @@ class NewRow(msgspec.Struct, frozen=True, kw_only=True):
     body_hash: bytes | None = None
     key_seconds: int | None = None
     """for how long `key` is kept"""
+    api_key: UUID | None = None
+    """the id of the key of the request that makes it"""
+    retention: int | None = None
+    """for how many seconds it is kept after its creation; None: as the settings say"""
+    kept_for: int | None = None
+    """for how many seconds it is kept after its end; None: until the retention ends"""
 
     @property
     def size(self) -> int:
@@ -106,10 +115,15 @@ def insert_values(
 ) -> dict[str, object]:
     """The values of the statements INSERT… for these responses.
 
-    `web`: the process that stores them. `retention`: how long a stored response is kept.
+    `web`: the process that stores them. `retention`: how long a stored response is kept, unless its
+    project has a retention of its own.
     `queue_wait`: how long it may wait for a worker.
     """
-    values: dict[str, object] = {"web": web, "retention": retention, "queue_wait": queue_wait}
+    values: dict[str, object] = {
+        "web": web,
+        "default_retention": retention,
+        "queue_wait": queue_wait,
+    }
     columns = zip(*map(_to_columns, rows), strict=True)
     for (name, kind), column_values in zip(_COLUMNS.items(), columns, strict=True):
         is_null = column_values.count(None) == len(rows)
@@ -153,10 +167,12 @@ def _insert(*conditions: str, source: str = "new") -> Query[UUID]:
         f"""
     WITH {", ".join((_NEW, *conditions))},
          row AS (INSERT INTO responses (id, project_id, status, background, store, model, parameters, previous_response_id,
-                                        conversation_id, created_at, expires_at, deadline, enqueued_at, web, waiter, traceparent, request_id, cache_key, cache_ttl)
+                                        conversation_id, created_at, expires_at, deadline, enqueued_at, web, waiter, traceparent, request_id, cache_key, cache_ttl,
+                                        api_key_id, kept_for)
                  SELECT id, project, 'queued', background, store, model, CAST(parameters AS json), previous,
-                        conversation, to_timestamp(created_at), clock_timestamp() + CAST(:retention AS interval),
-                        clock_timestamp() + CAST(:queue_wait AS interval), clock_timestamp(), :web, waiter, traceparent, request_id, cache_key, cache_ttl
+                        conversation, to_timestamp(created_at), clock_timestamp() + coalesce(make_interval(secs => retention), CAST(:default_retention AS interval)),
+                        clock_timestamp() + CAST(:queue_wait AS interval), clock_timestamp(), :web, waiter, traceparent, request_id, cache_key, cache_ttl,
+                        api_key, make_interval(secs => kept_for)
                  FROM {source}
                  RETURNING id),
          stored AS ({insert_items(source, response=f"{source}.id", items=f"{source}.items")}),

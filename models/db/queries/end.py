@@ -14,6 +14,7 @@ from models.db.queries.common import (
     sql_list,
 )
 from models.db.queries.run import INSERT_TAIL, OWNED, insert_output
+from models.db.queries.usage import INSERT_USED, USED_COLUMNS
 from models.db.statement import Query, column
 from models.lifecycle import TERMINAL, Status, sources_of
 
@@ -41,7 +42,8 @@ def _end(status: Status) -> str:
                                 upstream = coalesce(:upstream, r.upstream), service_tier = :service_tier, reason = :reason, failure = :failure,
                                 unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at), expires_at = {EXPIRES_AT_END},
                                 history_size = CAST(:history_size AS bigint)
-                         FROM me WHERE {OWNED} AND r.status IN {sql_list(sources_of(status))} {condition} RETURNING r.id, {conversation} AS conversation_id),
+                         FROM me WHERE {OWNED} AND r.status IN {sql_list(sources_of(status))} {condition} RETURNING r.id, {conversation} AS conversation_id, {USED_COLUMNS}),
+             used AS ({INSERT_USED}),
              {INSERT_TAIL}, {insert_output("updated.conversation_id")},
              changed AS (UPDATE items i SET payload = e.value -> 'item', conversation_id = updated.conversation_id FROM updated CROSS JOIN {_CHANGED_ITEMS}
                          WHERE i.response_id = updated.id AND i.direction = 'output' AND i.position = CAST(e.value ->> 'position' AS int)),
@@ -92,7 +94,8 @@ END_TOGETHER = column(
                             unanswered_calls = owned.unanswered_calls, completed_at = to_timestamp(owned.completed_at), expires_at = {EXPIRES_AT_END},
                             history_size = owned.history_size
                      FROM owned WHERE r.id = owned.id
-                     RETURNING r.id, owned.attempt, owned.first, owned.last, owned.frames, owned.position, owned.items),
+                     RETURNING r.id, owned.attempt, owned.first, owned.last, owned.frames, owned.position, owned.items, {USED_COLUMNS}),
+         used AS ({INSERT_USED}),
          logged AS ({INSERT_INTO_LOG} SELECT id, first, last, attempt, frames FROM updated WHERE first <= last ON CONFLICT DO NOTHING),
          stored AS ({_INSERT_OUTPUTS}),
          deleted_secrets AS (DELETE FROM job_secrets s USING updated WHERE s.response_id = updated.id)

@@ -1,4 +1,4 @@
-"""Responses and API keys as an operator lists them, over all projects."""
+"""Responses as an operator lists them, over all projects."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -136,38 +136,3 @@ REQUEST_STATES = Query(
     RequestState,
 )
 """Selects these responses; one without a row was deleted."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListedKey:
-    """An API key, without anything that could be used as one."""
-
-    id: UUID
-    prefix: str
-    """its first eight characters"""
-    project: str
-    created_at: datetime
-    last_used_at: datetime | None
-    revoked_at: datetime | None
-    now: datetime
-
-
-_KEYS = """
-    SELECT k.id, k.prefix, p.name AS project, k.created_at, k.last_used_at, k.revoked_at, clock_timestamp() AS now
-    FROM api_keys k JOIN projects p ON p.id = k.project_id"""
-LIST_KEYS = Query(
-    f"{_KEYS} WHERE CAST(:project AS text) IS NULL OR p.name = :project ORDER BY k.revoked_at IS NOT NULL, k.created_at, k.id",
-    ListedKey,
-)
-"""Selects all keys, of one project if it is given; those that are not revoked first."""
-FIND_KEYS = Query(
-    f"{_KEYS} WHERE k.prefix = :name OR k.hash = :hash OR replace(k.id::text, '-', '') LIKE CAST(:digits AS text) || '%' ORDER BY k.created_at",
-    ListedKey,
-)
-"""Selects the keys that a name may mean: their first characters, the key itself by its hash, or the
-first hex digits of their id."""
-REVOKE_KEY = column(
-    "UPDATE api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE id = :id RETURNING id",
-    UUID,
-)
-"""Makes a key invalid. Web processes may have cached it (models/keys.py)."""

@@ -8,7 +8,7 @@ from models.db.queries.common import ENDED, OPEN
 from models.db.statement import Query, Statement, column
 
 EXTEND_UNSTORED = column(
-    "UPDATE responses SET expires_at = clock_timestamp() + CAST(:lifetime AS interval) WHERE id = ANY(:ids) AND NOT store RETURNING id",
+    "UPDATE responses SET expires_at = clock_timestamp() + CAST(:lifetime AS interval) WHERE id = ANY(:ids) AND NOT store AND kept_for IS NULL RETURNING id",
     UUID,
 )
 """Sets how long the unstored responses `ids` are kept: for as long as the connection that made them

@@ -6,7 +6,7 @@ migrations and these files differ. No statement is built from these objects; the
 """
 
 # Each module adds its tables to the metadata.
-from models.db.tables import audit, output, processes, projects, webhooks
+from models.db.tables import audit, output, processes, projects, usage, webhooks
 from models.db.tables.base import metadata
 from models.db.tables.responses import ONE_OPEN_PER_CONVERSATION
 
@@ -23,5 +23,6 @@ __all__ = [
     "output",
     "processes",
     "projects",
+    "usage",
     "webhooks",
 ]

@@ -10,6 +10,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    Interval,
     LargeBinary,
     SmallInteger,
     Table,
@@ -215,6 +216,12 @@ responses = Table(
         "cache_ttl",
         Integer,
         comment="for how many seconds the answer is cached; null: it came from the cache",
+    ),
+    Column("api_key_id", Uuid, comment="the key of the request that made it"),
+    Column(
+        "kept_for",
+        Interval,
+        comment="how long it is kept after its end; null: until expires_at, or as unstored ones",
     ),
     CheckConstraint(f"status IN ({_statuses})", name="status"),
     Index(

@@ -40,6 +40,7 @@ READ_ALL_OPEN = {
     "operations.STUCK",
     "operations.WORKERS",
     "operations.GAUGES",
+    "organization.CANCEL_OF_PROJECT",
     "quotas.OPEN_RESPONSES",
     "quotas.QUOTA_STATE",
     "retention.DELETE_OLD_WORKERS",

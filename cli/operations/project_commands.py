@@ -1,0 +1,148 @@
+"""The commands for projects."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from cli.operations.connection import EXIT_CODES_HELP, connected, show
+from cli.options import AsJson, Data
+from cli.output import print_status
+
+app = typer.Typer(help="Projects: whose keys, limits and data are apart.", no_args_is_help=True)
+
+Name = Annotated[
+    str, typer.Argument(metavar="PROJECT", help="Its name, its id, or the beginning of one.")
+]
+Weight = Annotated[
+    int | None,
+    typer.Option(min=1, max=1000, help="Its share of the slots while projects compete for them."),
+]
+Retention = Annotated[
+    str | None,
+    typer.Option(help="How long stored responses are kept (30d); `none`: as the settings say."),
+]
+ZeroRetention = Annotated[
+    bool | None,
+    typer.Option(
+        "--zero-retention/--no-zero-retention",
+        help="Keep no response for longer than its client needs it.",
+    ),
+]
+Models = Annotated[
+    str | None,
+    typer.Option(help="The models that it may use, separated by commas (`gpt-*`); `none`: all."),
+]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        help="Further changes of its policy, as a JSON object; null removes a field "
+        "(docs/projects.md)."
+    ),
+]
+
+
+# Commands import when they run, as in cli/main.py.
+@app.command("create", epilog=EXIT_CODES_HELP)
+def create_project(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
+    weight: Weight = None,
+    retention: Retention = None,
+    zero_retention: ZeroRetention = None,
+    models: Models = None,
+    policy: Policy = None,
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """Create a project. `backburner keys create --project NAME` makes its keys."""
+    from cli.operations import access_report, projects
+
+    patch = _policy(retention, zero_retention, models, policy)
+    with connected(data) as connection:
+        changes = projects.ProjectChanges(name, weight, patch)
+        show(projects.create_project(connection, changes), access_report.project, as_json=as_json)
+
+
+@app.command("list", epilog=EXIT_CODES_HELP)
+def list_projects(
+    archived: Annotated[
+        bool, typer.Option("--archived", help="Also those that were deleted.")
+    ] = False,
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """List the projects."""
+    from cli.operations import access_report, projects
+
+    with connected(data) as connection:
+        facts = projects.list_projects(connection, include_archived=archived)
+        show(facts, access_report.projects, as_json=as_json)
+
+
+@app.command("show", epilog=EXIT_CODES_HELP)
+def show_project(name: Name, as_json: AsJson = False, data: Data = None) -> None:
+    """Show a project and its policy."""
+    from cli.operations import access_report, projects
+
+    with connected(data) as connection:
+        show(projects.show_project(connection, name), access_report.project, as_json=as_json)
+
+
+@app.command("set", epilog=EXIT_CODES_HELP)
+def set_project(
+    name: Name,
+    new_name: Annotated[str | None, typer.Option("--name", help="Its new name.")] = None,
+    weight: Weight = None,
+    retention: Retention = None,
+    zero_retention: ZeroRetention = None,
+    models: Models = None,
+    policy: Policy = None,
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """Change a project. All processes act on it within a second."""
+    from cli.operations import access_report, projects
+
+    patch = _policy(retention, zero_retention, models, policy)
+    with connected(data) as connection:
+        changes = projects.ProjectChanges(new_name, weight, patch)
+        project = projects.change_project(connection, name, changes)
+        show(project, access_report.project, as_json=as_json)
+
+
+@app.command("delete", epilog=EXIT_CODES_HELP)
+def delete_project(name: Name, data: Data = None) -> None:
+    """Make all keys of a project invalid, for ever, and cancel its open responses.
+
+    What it has stored is deleted when its retention ends.
+    """
+    from cli.operations import projects
+
+    with connected(data) as connection:
+        project, cancelled = projects.delete_project(connection, name)
+    print_status(f"the project {project.name} is deleted; responses to be cancelled: {cancelled}")
+
+
+def _policy(
+    retention: str | None, zero_retention: bool | None, models: str | None, policy: str | None
+) -> dict[str, Any]:
+    """The changes of the policy that the options name."""
+    changes: dict[str, Any] = {} if policy is None else _json_object(policy)
+    if retention is not None:
+        changes["retention"] = None if retention == "none" else retention
+    if zero_retention is not None:
+        changes["zero_retention"] = zero_retention or None
+    if models is not None:
+        names = [model.strip() for model in models.split(",") if model.strip()]
+        changes["models"] = None if models == "none" else names
+    return changes
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter("--policy must be a JSON object") from error
+    if not isinstance(value, dict):
+        raise typer.BadParameter("--policy must be a JSON object")
+    return value

@@ -1,0 +1,155 @@
+"""What an operator does with projects."""
+
+import time
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Self
+from uuid import UUID
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from cli.errors import RequestRefused
+from cli.operations.audit_entries import audited, operator, record_audit
+from cli.operations.queries import Database, id_prefix
+from cli.output import clean
+from models.db.queries import organization
+from models.db.queries.audit import AuditEntry
+from models.db.queries.organization import ProjectDetails
+from models.db.sync import fetch_sync
+from models.ids import new_uuid
+from models.projects.changes import (
+    DEFAULT_PROJECT,
+    MAX_NAME,
+    BadPolicy,
+    changed_policy,
+    is_name,
+)
+
+_MAX_LISTED = 10_000
+_NOTICED = 1.5
+"""Seconds after which every process has noticed a change, unless heartbeats are set to be rare."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedProject:
+    """A project. `policy`: what differs from the settings."""
+
+    id: UUID
+    name: str
+    created_at: datetime
+    archived_at: datetime | None
+    weight: int
+    policy: dict[str, Any]
+
+    @classmethod
+    def from_row(cls, row: ProjectDetails) -> Self:
+        """The fact of a row."""
+        return cls(row.id, row.name, row.created_at, row.archived_at, row.weight, row.policy)
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectChanges:
+    """What a command changes of a project. None: that stays."""
+
+    name: str | None = None
+    weight: int | None = None
+    policy: dict[str, Any] | None = None
+    """a JSON Merge Patch"""
+
+
+def list_projects(database: Database, *, include_archived: bool) -> list[ListedProject]:
+    """All projects, the oldest first."""
+    values = {"include_archived": include_archived, "after": None, "max_rows": _MAX_LISTED}
+    rows = fetch_sync(database, organization.LIST_PROJECTS, values)
+    return [ListedProject.from_row(row) for row in rows]
+
+
+def show_project(database: Database, name: str) -> ListedProject:
+    """The project of this name, id or beginning of an id. Raises RequestRefused."""
+    return ListedProject.from_row(find_project(database, name))
+
+
+def create_project(database: Database, changes: ProjectChanges) -> ListedProject:
+    """Raises RequestRefused if there is one of this name, or if the policy is wrong."""
+    name = _checked_name(changes.name or "")
+    values = {
+        "id": new_uuid(),
+        "name": name,
+        "weight": changes.weight or 1,
+        "policy": Jsonb(_policy({}, changes)),
+    }
+    with database.transaction():
+        created = fetch_sync(database, organization.CREATE_PROJECT, values)
+        if created:
+            record_audit(database, _entry("create", name, changes))
+    if not created:
+        raise RequestRefused(f"there is a project {clean(name)} already")
+    return ListedProject.from_row(created[0])
+
+
+def change_project(database: Database, name: str, changes: ProjectChanges) -> ListedProject:
+    """Raises RequestRefused."""
+    with database.transaction():
+        project = find_project(database, name)
+        [locked] = fetch_sync(database, organization.LOCK_PROJECT, {"id": project.id})
+        values = {
+            "id": locked.id,
+            "name": locked.name if changes.name is None else _checked_name(changes.name),
+            "weight": locked.weight if changes.weight is None else changes.weight,
+            "policy": Jsonb(_policy(locked.policy, changes)),
+        }
+        record_audit(database, _entry("set", locked.name, changes))
+        try:
+            [row] = fetch_sync(database, organization.UPDATE_PROJECT, values)
+        except psycopg.errors.UniqueViolation as error:
+            raise RequestRefused("another project has the name") from error
+    return ListedProject.from_row(row)
+
+
+def delete_project(database: Database, name: str) -> tuple[ListedProject, int]:
+    """Archives a project: its keys are invalid from now on, and its open responses are cancelled.
+    Returns it, and how many responses that were. Raises RequestRefused."""
+    project = find_project(database, name)
+    if project.name == DEFAULT_PROJECT:
+        raise RequestRefused("the project default cannot be deleted")
+    with audited(database, _entry("delete", project.name)):
+        [row] = fetch_sync(database, organization.ARCHIVE_PROJECT, {"id": project.id})
+    cancelled = fetch_sync(database, organization.CANCEL_OF_PROJECT, {"id": project.id})
+    # A web process may have accepted a request until it has noticed.
+    time.sleep(_NOTICED)
+    cancelled += fetch_sync(database, organization.CANCEL_OF_PROJECT, {"id": project.id})
+    return ListedProject.from_row(row), len(cancelled)
+
+
+def find_project(database: Database, name: str) -> ProjectDetails:
+    """The project of this name, id or beginning of an id. Raises RequestRefused."""
+    digits = id_prefix(name.removeprefix("proj_"))
+    found = fetch_sync(database, organization.FIND_PROJECTS, {"name": name, "digits": digits})
+    if not found:
+        raise RequestRefused(
+            f"there is no project {clean(name[:MAX_NAME])}; `backburner projects list` lists them"
+        )
+    if found[0].name != name and len(found) > 1:
+        raise RequestRefused(f"{clean(name)} is the beginning of several projects' ids")
+    return found[0]
+
+
+def _entry(verb: str, name: str, changes: ProjectChanges | None = None) -> AuditEntry:
+    details: dict[str, object] = {}
+    if changes is not None:
+        details = {key: value for key, value in asdict(changes).items() if value is not None}
+    return AuditEntry(operator(), f"project.{verb}", name, project=name, details=details)
+
+
+def _policy(stored: dict[str, Any], changes: ProjectChanges) -> dict[str, Any]:
+    try:
+        return changed_policy(stored, changes.policy or {})
+    except BadPolicy as bad:
+        raise RequestRefused(f"the policy is wrong: {bad}") from bad
+
+
+def _checked_name(name: str) -> str:
+    if not is_name(name):
+        raise RequestRefused(f"a name has 1 to {MAX_NAME} characters that can be printed")
+    return name

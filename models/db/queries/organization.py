@@ -1,0 +1,207 @@
+"""Projects, service accounts and keys, as operators and admins list and change them."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from models.db.queries.common import OPEN
+from models.db.statement import Query, column
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectDetails:
+    """A project, with its policy as it is stored."""
+
+    id: UUID
+    name: str
+    created_at: datetime
+    archived_at: datetime | None
+    policy: dict[str, Any]
+    weight: int
+
+
+_PROJECT = "p.id, p.name, p.created_at, p.archived_at, p.policy, p.weight"
+
+LIST_PROJECTS = Query(
+    f"""
+    SELECT {_PROJECT} FROM projects p
+    WHERE (CAST(:include_archived AS bool) OR p.archived_at IS NULL) AND (CAST(:after AS uuid) IS NULL OR p.id > :after) ORDER BY p.id LIMIT :max_rows
+    """,
+    ProjectDetails,
+)
+"""Selects projects, the oldest first, behind the one with the id `after`; null: from the start."""
+FIND_PROJECTS = Query(
+    f"""
+    SELECT {_PROJECT} FROM projects p
+    WHERE p.name = :name OR replace(p.id::text, '-', '') LIKE CAST(:digits AS text) || '%' ORDER BY p.name <> :name, p.id LIMIT 10
+    """,
+    ProjectDetails,
+)
+"""Selects the projects that a name may mean: theirs first, then the first hex digits of their
+ids."""
+LOCK_PROJECT = Query(
+    f"SELECT {_PROJECT} FROM projects p WHERE p.id = :id FOR UPDATE", ProjectDetails
+)
+"""Selects a project, and keeps others from changing it until the transaction ends."""
+CREATE_PROJECT = Query(
+    f"""
+    INSERT INTO projects AS p (id, name, policy, weight) VALUES (:id, :name, :policy, :weight)
+    ON CONFLICT (name) DO NOTHING RETURNING {_PROJECT}
+    """,
+    ProjectDetails,
+)
+"""Inserts a project. No row: one has the name."""
+UPDATE_PROJECT = Query(
+    f"UPDATE projects p SET name = :name, policy = :policy, weight = :weight WHERE id = :id RETURNING {_PROJECT}",
+    ProjectDetails,
+)
+ARCHIVE_PROJECT = Query(
+    f"UPDATE projects p SET archived_at = coalesce(archived_at, clock_timestamp()) WHERE id = :id RETURNING {_PROJECT}",
+    ProjectDetails,
+)
+"""Makes all keys of a project invalid, for ever."""
+CANCEL_OF_PROJECT = column(
+    f"""
+    WITH open AS MATERIALIZED (SELECT r.id FROM responses r WHERE r.project_id = :id AND r.status IN {OPEN} AND r.cancel_requested_at IS NULL
+                               ORDER BY r.id FOR NO KEY UPDATE)
+    UPDATE responses r SET cancel_requested_at = clock_timestamp() FROM open WHERE r.id = open.id RETURNING r.id
+    """,
+    UUID,
+)
+"""Records that all open responses of a project are to be cancelled. Their owners, and the sweep,
+act on it within seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDetails:
+    """An API key, without anything that could be used as one."""
+
+    id: UUID
+    prefix: str
+    """its first eight characters"""
+    project_id: UUID
+    project: str
+    name: str | None
+    scopes: list[str]
+    allowed_models: list[str] | None
+    created_at: datetime
+    last_used_at: datetime | None
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    archived_at: datetime | None
+    """of its project"""
+    service_account_id: UUID | None
+    service_account: str | None
+    service_account_created_at: datetime | None
+    now: datetime
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether requests with it are accepted."""
+        is_expired = self.expires_at is not None and self.expires_at <= self.now
+        return self.revoked_at is None and self.archived_at is None and not is_expired
+
+
+_KEYS = """
+    SELECT k.id, k.prefix, k.project_id, p.name AS project, k.name, k.scopes, k.allowed_models, k.created_at, k.last_used_at, k.expires_at, k.revoked_at,
+           p.archived_at, k.service_account_id, s.name AS service_account, s.created_at AS service_account_created_at, clock_timestamp() AS now
+    FROM api_keys k JOIN projects p ON p.id = k.project_id LEFT JOIN service_accounts s ON s.id = k.service_account_id"""
+_IS_PRESENT = "k.revoked_at IS NULL AND p.archived_at IS NULL"
+
+LIST_KEYS = Query(
+    f"{_KEYS} WHERE CAST(:project AS text) IS NULL OR p.name = :project ORDER BY k.revoked_at IS NOT NULL, k.created_at, k.id",
+    KeyDetails,
+)
+"""Selects all keys, of one project if it is given; those that are not revoked first."""
+FIND_KEYS = Query(
+    f"{_KEYS} WHERE k.prefix = :name OR k.hash = :hash OR replace(k.id::text, '-', '') LIKE CAST(:digits AS text) || '%' ORDER BY k.created_at",
+    KeyDetails,
+)
+"""Selects the keys that a name may mean: their first characters, the key itself by its hash, or the
+first hex digits of their id."""
+PROJECT_KEYS = Query(
+    f"""{_KEYS} WHERE k.project_id = :project AND {_IS_PRESENT} AND NOT 'admin' = ANY(k.scopes)
+        AND (CAST(:after AS uuid) IS NULL OR k.id > :after) ORDER BY k.id LIMIT :max_rows""",
+    KeyDetails,
+)
+"""Selects the keys of a project that are not revoked, without those of admins."""
+ADMIN_KEYS = {
+    order: Query(
+        f"""{_KEYS} WHERE {_IS_PRESENT} AND 'admin' = ANY(k.scopes)
+            AND (CAST(:after AS uuid) IS NULL OR k.id {comparison} :after) ORDER BY k.id {order} LIMIT :max_rows""",
+        KeyDetails,
+    )
+    for order, comparison in (("asc", ">"), ("desc", "<"))
+}
+"""Selects the keys of admins that are not revoked."""
+KEY_BY_ID = Query(
+    f"{_KEYS} WHERE k.id = :id AND {_IS_PRESENT} AND (CAST(:project AS uuid) IS NULL OR k.project_id = :project) AND ('admin' = ANY(k.scopes)) = CAST(:is_admin AS bool)",
+    KeyDetails,
+)
+"""Selects a key that is not revoked: an admin's if `is_admin`, else one of `project`."""
+REVOKE_KEY = column(
+    "UPDATE api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE id = :id RETURNING id",
+    UUID,
+)
+"""Makes a key invalid, for ever."""
+CREATE_KEY = column(
+    """
+    INSERT INTO api_keys (id, project_id, prefix, hash, scopes, name, allowed_models, expires_at, created_by, service_account_id)
+    SELECT :id, p.id, :prefix, :hash, CAST(:scopes AS text[]), :name, CAST(:allowed_models AS text[]), clock_timestamp() + CAST(:lifetime AS interval),
+           CAST(:created_by AS uuid), CAST(:service_account AS uuid)
+    FROM projects p WHERE p.id = :project AND p.archived_at IS NULL RETURNING id
+    """,
+    UUID,
+)
+"""Inserts a key of a project. No row: there is no such project, or it was archived."""
+ROTATE_KEY = column(
+    """
+    WITH old AS MATERIALIZED (SELECT * FROM api_keys WHERE id = :id FOR UPDATE),
+         limited AS (UPDATE api_keys k SET expires_at = least(k.expires_at, clock_timestamp() + CAST(:overlap AS interval)) FROM old WHERE k.id = old.id)
+    INSERT INTO api_keys (id, project_id, prefix, hash, scopes, name, allowed_models, expires_at, service_account_id)
+    SELECT :new_id, project_id, :prefix, :hash, scopes, name, allowed_models, clock_timestamp() + (expires_at - created_at), service_account_id
+    FROM old RETURNING id
+    """,
+    UUID,
+)
+"""Inserts a key that may do what the key `id` may do, for as long as that one was made for. The old
+one stays valid for `overlap`, and no longer than it would have been."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccount:
+    """A service account of a project: a program with keys of its own."""
+
+    id: UUID
+    project_id: UUID
+    name: str
+    created_at: datetime
+
+
+_ACCOUNT = "s.id, s.project_id, s.name, s.created_at"
+CREATE_SERVICE_ACCOUNT = Query(
+    f"""
+    INSERT INTO service_accounts AS s (id, project_id, name) SELECT :id, p.id, :name FROM projects p WHERE p.id = :project AND p.archived_at IS NULL
+    RETURNING {_ACCOUNT}
+    """,
+    ServiceAccount,
+)
+"""Inserts a service account. No row: there is no such project, or it was archived."""
+LIST_SERVICE_ACCOUNTS = Query(
+    f"SELECT {_ACCOUNT} FROM service_accounts s WHERE s.project_id = :project AND (CAST(:after AS uuid) IS NULL OR s.id > :after) ORDER BY s.id LIMIT :max_rows",
+    ServiceAccount,
+)
+FIND_SERVICE_ACCOUNT = Query(
+    f"SELECT {_ACCOUNT} FROM service_accounts s WHERE s.project_id = :project AND s.id = :id",
+    ServiceAccount,
+)
+DELETE_SERVICE_ACCOUNT = column(
+    """
+    WITH deleted AS (DELETE FROM service_accounts s WHERE s.project_id = :project AND s.id = :id RETURNING s.id),
+         revoked AS (UPDATE api_keys k SET revoked_at = coalesce(k.revoked_at, clock_timestamp()) FROM deleted WHERE k.service_account_id = deleted.id)
+    SELECT id FROM deleted
+    """,
+    UUID,
+)
+"""Deletes a service account and makes its keys invalid."""

@@ -1,0 +1,132 @@
+"""What responses have used: written with their ends, summed up by day, and read.
+
+An entry is written by the statement that ends a response (docs/adr/0043-usage-is-written-with-the-
+ending.md). The purge sums up each day (UTC) once, when it has ended, in `usage_days`;
+`usage_rollup.rolled_until` is the first day that is not there yet.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from models.db.statement import Query, Statement, column
+from models.wire.counting import COUNTED_BY
+
+_LABELS = "project_id, api_key_id, model, upstream, service_tier"
+_COUNTS = "requests, input_tokens, cached_tokens, output_tokens, reasoning_tokens"
+_SUMS = ", ".join(f"sum({name})::bigint AS {name}" for name in _COUNTS.split(", "))
+
+
+def _tokens(path: str) -> str:
+    return f"coalesce((usage #>> '{{{path}}}')::bigint, 0)"
+
+
+USED_COLUMNS = "r.project_id, r.api_key_id, r.model, r.upstream, r.service_tier, r.usage, r.turns"
+"""What the CTE `updated` of an ending returns for INSERT_USED; `r` is the response after it."""
+INSERT_USED = f"""INSERT INTO usage_entries ({_LABELS}, {_COUNTS})
+                  SELECT {_LABELS}, turns, {_tokens("input_tokens")}, {_tokens("input_tokens_details,cached_tokens")},
+                         {_tokens("output_tokens")}, {_tokens("output_tokens_details,reasoning_tokens")}
+                  FROM updated WHERE turns > 0 AND (usage IS NULL OR usage -> '{COUNTED_BY}' IS NULL)"""
+"""For the WITH clause of an ending: adds what the response has used. Nothing for one that never
+called a model, or only counted tokens."""
+
+INSERT_PROXIED = Statement(f"""
+    INSERT INTO usage_entries ({_LABELS}, {_COUNTS})
+    SELECT {_LABELS}, {_COUNTS} FROM jsonb_to_recordset(CAST(:entries AS jsonb)) AS e (
+        project_id uuid, api_key_id uuid, model text, upstream text, service_tier text, requests bigint, input_tokens bigint, cached_tokens bigint,
+        output_tokens bigint, reasoning_tokens bigint)
+""")
+"""Adds what proxied chat completions have used."""
+
+ROLL_UP_DAY = column(
+    f"""
+    WITH day AS (UPDATE usage_rollup SET rolled_until = rolled_until + 1
+                 WHERE rolled_until < ((statement_timestamp() - interval '1 hour') AT TIME ZONE 'UTC')::date RETURNING rolled_until - 1 AS day),
+         rolled AS (INSERT INTO usage_days (day, {_LABELS}, {_COUNTS})
+                    SELECT day.day, {_LABELS}, {_SUMS}
+                    FROM day JOIN usage_entries e ON e.ended_at >= day.day::timestamp AT TIME ZONE 'UTC' AND e.ended_at < (day.day + 1)::timestamp AT TIME ZONE 'UTC'
+                    GROUP BY day.day, {_LABELS})
+    SELECT 1 FROM day
+    """,
+    int,
+)
+"""Sums up the oldest day that is not summed up yet, if it ended more than an hour ago. No row: there
+is none."""
+DELETE_OLD_ENTRIES = column(
+    """
+    WITH old AS MATERIALIZED (
+        SELECT e.ctid FROM usage_entries e
+        WHERE e.ended_at < least(statement_timestamp() - CAST(:keep AS interval), (SELECT rolled_until::timestamp AT TIME ZONE 'UTC' FROM usage_rollup))
+        LIMIT :rows)
+    DELETE FROM usage_entries e USING old WHERE e.ctid = old.ctid RETURNING 1
+    """,
+    int,
+)
+"""Deletes up to `rows` entries that are older than `keep` and summed up."""
+
+
+USED_TOKENS = column(
+    """
+    WITH since AS MATERIALIZED (
+        SELECT CAST(:since AS timestamptz) AS at, ceil(extract(epoch FROM CAST(:since AS timestamptz)) / 86400) AS first_day, rolled_until,
+               rolled_until::timestamp AT TIME ZONE 'UTC' AS unrolled FROM usage_rollup)
+    SELECT (coalesce((SELECT sum(d.input_tokens + d.output_tokens) FROM usage_days d, since
+                      WHERE d.project_id = :project AND d.day >= DATE 'epoch' + since.first_day::int AND d.day < since.rolled_until), 0)
+          + coalesce((SELECT sum(e.input_tokens + e.output_tokens) FROM usage_entries e, since
+                      WHERE e.project_id = :project AND e.ended_at >= since.at
+                        AND (e.ended_at >= since.unrolled OR e.ended_at < to_timestamp(since.first_day * 86400))), 0))::bigint AS tokens
+    """,
+    int,
+)
+"""Sums up the input and output tokens of a project since a time; always one row. Exact, unless
+`since` is within a day whose entries are deleted: then that day is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What a group has used in one bucket of time. A label is null if it is not grouped by."""
+
+    bucket: int
+    """its begin, in seconds since the epoch"""
+    project_id: UUID | None
+    api_key_id: UUID | None
+    model: str | None
+    upstream: str | None
+    service_tier: str | None
+    requests: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+
+
+def _wanted(alias: str) -> str:
+    return " AND ".join(
+        f"(CAST(:{name}s AS {kind}[]) IS NULL OR {alias}.{name} = ANY(CAST(:{name}s AS {kind}[])))"
+        for name, kind in (("project_id", "uuid"), ("api_key_id", "uuid"), ("model", "text"))
+    )
+
+
+def _grouped(name: str) -> str:
+    return f"CASE WHEN '{name}' = ANY(CAST(:group_by AS text[])) THEN u.{name} END AS {name}"
+
+
+USAGE = Query(
+    f"""
+    WITH used AS (
+        SELECT extract(epoch FROM d.day)::bigint AS at, {", ".join(f"d.{name}" for name in f"{_LABELS}, {_COUNTS}".split(", "))}
+        FROM usage_days d, usage_rollup w
+        WHERE CAST(:width AS bigint) = 86400 AND d.day < w.rolled_until AND d.day >= to_timestamp(:first) AT TIME ZONE 'UTC' AND d.day < to_timestamp(:last) AT TIME ZONE 'UTC'
+          AND {_wanted("d")}
+        UNION ALL
+        SELECT extract(epoch FROM e.ended_at)::bigint AS at, {", ".join(f"e.{name}" for name in f"{_LABELS}, {_COUNTS}".split(", "))}
+        FROM usage_entries e, usage_rollup w
+        WHERE e.ended_at >= to_timestamp(:first) AND e.ended_at < to_timestamp(:last)
+          AND (CAST(:width AS bigint) < 86400 OR e.ended_at >= w.rolled_until::timestamp AT TIME ZONE 'UTC') AND {_wanted("e")})
+    SELECT u.at / CAST(:width AS bigint) * CAST(:width AS bigint) AS bucket, {", ".join(_grouped(name) for name in _LABELS.split(", "))}, {_SUMS}
+    FROM used u GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
+    """,
+    UsageRow,
+)
+"""Sums up what was used from `first` to before `last` (seconds since the epoch), in buckets of
+`width` seconds, by the labels `group_by`. Nulls: all projects, keys, models. Buckets of a day are
+those of UTC."""

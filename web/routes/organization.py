@@ -1,0 +1,208 @@
+"""/v1/organization: projects, their keys and service accounts, admins' keys (docs/projects.md).
+
+Only for keys with the scope `admin`. The paths and objects are OpenAI's, with `policy`, `weight`,
+`scopes` and `allowed_models` besides.
+"""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.background import BackgroundTask
+from starlette.responses import Response
+
+from models.keys import KeyGrant
+from models.projects.changes import MAX_WEIGHT
+from models.projects.scopes import DEFAULT_SCOPES, Scope, parse_scopes
+from web.http.actor import actor_of
+from web.http.admin_bodies import (
+    integer_field,
+    lifetime_field,
+    name_field,
+    object_field,
+    require_known,
+    texts_field,
+)
+from web.http.auth import Admin
+from web.http.body import json_object, read_json
+from web.http.json_responses import json_response
+from web.http.params import boolean, paging
+from web.organization import Organization, ProjectFields
+from web.state import app_state
+
+# They are no part of the OpenAPI document: docs/projects.md describes them.
+router = APIRouter(prefix="/v1/organization", include_in_schema=False)
+
+_PROJECT_FIELDS = ("name", "weight", "policy")
+_KEY_FIELDS = ("name", "expires_in_seconds", "scopes", "allowed_models")
+_PROJECT_SCOPES = tuple(scope.value for scope in Scope if scope is not Scope.ADMIN)
+
+
+@router.get("/projects")
+async def list_projects(request: Request, _key: Admin) -> Response:
+    """The projects, the oldest first; with `include_archived=true` also archived ones."""
+    archived = boolean(request, "include_archived", default=False)
+    page = await _organization(request).list_projects(paging(request), include_archived=archived)
+    return json_response(page)
+
+
+@router.post("/projects")
+async def create_project(request: Request, _key: Admin) -> Response:
+    """Creates a project."""
+    fields = _project_fields(await _body(request), required=True)
+    return json_response(await _organization(request).create_project(fields, actor_of(request)))
+
+
+@router.get("/projects/{project_id}")
+async def retrieve_project(project_id: str, request: Request, _key: Admin) -> Response:
+    """One project."""
+    return json_response(await _organization(request).show_project(project_id))
+
+
+@router.post("/projects/{project_id}")
+async def update_project(project_id: str, request: Request, _key: Admin) -> Response:
+    """Changes a project. `policy` is a JSON Merge Patch."""
+    fields = _project_fields(await _body(request), required=False)
+    changed = await _organization(request).change_project(project_id, fields, actor_of(request))
+    return json_response(changed)
+
+
+@router.post("/projects/{project_id}/archive")
+async def archive_project(project_id: str, request: Request, _key: Admin) -> Response:
+    """Makes all keys of a project invalid, for ever, and cancels its open responses."""
+    organization = _organization(request)
+    response = json_response(await organization.archive_project(project_id, actor_of(request)))
+    response.background = BackgroundTask(organization.cancel_late_creates, project_id)
+    return response
+
+
+@router.get("/projects/{project_id}/api_keys")
+async def list_project_keys(project_id: str, request: Request, _key: Admin) -> Response:
+    """The keys of a project that were not revoked."""
+    return json_response(await _organization(request).list_keys(project_id, paging(request)))
+
+
+@router.get("/projects/{project_id}/api_keys/{key_id}")
+async def retrieve_project_key(
+    project_id: str, key_id: str, request: Request, _key: Admin
+) -> Response:
+    """One key of a project."""
+    return json_response(await _organization(request).show_key(project_id, key_id))
+
+
+@router.delete("/projects/{project_id}/api_keys/{key_id}")
+async def delete_project_key(
+    project_id: str, key_id: str, request: Request, _key: Admin
+) -> Response:
+    """Makes a key invalid, for ever."""
+    deleted = await _organization(request).delete_key(project_id, key_id, actor_of(request))
+    return json_response(deleted)
+
+
+@router.get("/projects/{project_id}/service_accounts")
+async def list_service_accounts(project_id: str, request: Request, _key: Admin) -> Response:
+    """The service accounts of a project."""
+    return json_response(await _organization(request).list_accounts(project_id, paging(request)))
+
+
+@router.post("/projects/{project_id}/service_accounts")
+async def create_service_account(project_id: str, request: Request, key: Admin) -> Response:
+    """Creates a service account with a key, which is shown here only."""
+    body = await _body(request)
+    require_known(body, (*_KEY_FIELDS, "create_service_account_only"))
+    name, grant = name_field(body, required=True) or "", _grant(body)
+    organization, actor = _organization(request), actor_of(request)
+    account = await organization.create_account(project_id, name, actor)
+    if body.get("create_service_account_only") is not True:
+        account["api_key"] = await organization.create_account_key(
+            project_id, account["id"], grant, key.id, actor
+        )
+    return json_response(account)
+
+
+@router.get("/projects/{project_id}/service_accounts/{account_id}")
+async def retrieve_service_account(
+    project_id: str, account_id: str, request: Request, _key: Admin
+) -> Response:
+    """One service account."""
+    return json_response(await _organization(request).show_account(project_id, account_id))
+
+
+@router.post("/projects/{project_id}/service_accounts/{account_id}/api_keys")
+async def create_service_account_key(
+    project_id: str, account_id: str, request: Request, key: Admin
+) -> Response:
+    """Creates another key of a service account, which is shown here only."""
+    body = await _body(request)
+    require_known(body, _KEY_FIELDS)
+    name_field(body, required=False)
+    made = await _organization(request).create_account_key(
+        project_id, account_id, _grant(body), key.id, actor_of(request)
+    )
+    return json_response(made)
+
+
+@router.delete("/projects/{project_id}/service_accounts/{account_id}")
+async def delete_service_account(
+    project_id: str, account_id: str, request: Request, _key: Admin
+) -> Response:
+    """Deletes a service account; its keys are invalid from now on."""
+    deleted = await _organization(request).delete_account(project_id, account_id, actor_of(request))
+    return json_response(deleted)
+
+
+@router.get("/admin_api_keys")
+async def list_admin_keys(request: Request, _key: Admin) -> Response:
+    """The keys of admins, the newest first unless `order=asc`."""
+    return json_response(await _organization(request).list_admin_keys(paging(request)))
+
+
+@router.post("/admin_api_keys")
+async def create_admin_key(request: Request, key: Admin) -> Response:
+    """Creates a key with the scope `admin`, which is shown here only."""
+    body = await _body(request)
+    require_known(body, ("name", "expires_in_seconds"))
+    made = await _organization(request).create_admin_key(
+        name_field(body, required=True) or "", lifetime_field(body), key.id, actor_of(request)
+    )
+    return json_response(made)
+
+
+@router.get("/admin_api_keys/{key_id}")
+async def retrieve_admin_key(key_id: str, request: Request, _key: Admin) -> Response:
+    """One key of an admin."""
+    return json_response(await _organization(request).show_admin_key(key_id))
+
+
+@router.delete("/admin_api_keys/{key_id}")
+async def delete_admin_key(key_id: str, request: Request, _key: Admin) -> Response:
+    """Makes a key of an admin invalid, for ever."""
+    return json_response(await _organization(request).delete_admin_key(key_id, actor_of(request)))
+
+
+def _organization(request: Request) -> Organization:
+    return app_state(request).organization
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    body = await read_json(request, app_state(request).body_limits)
+    return json_object(body.value)
+
+
+def _project_fields(body: dict[str, Any], *, required: bool) -> ProjectFields:
+    require_known(body, _PROJECT_FIELDS)
+    return ProjectFields(
+        name_field(body, required=required),
+        integer_field(body, "weight", minimum=1, maximum=MAX_WEIGHT),
+        object_field(body, "policy"),
+    )
+
+
+def _grant(body: dict[str, Any]) -> KeyGrant:
+    scopes = texts_field(body, "scopes", _PROJECT_SCOPES)
+    models = texts_field(body, "allowed_models")
+    return KeyGrant(
+        parse_scopes(scopes) if scopes else DEFAULT_SCOPES,
+        name_field(body, required=False),
+        None if models is None else tuple(models),
+        lifetime_field(body),
+    )

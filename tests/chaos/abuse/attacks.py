@@ -315,13 +315,18 @@ def _flood(piece: str) -> Step:
     return step
 
 
-@_attack("endless upstream output, 8 at once", "incomplete max_output", "failed server_error")
+@_attack(
+    "endless upstream output, 8 at once",
+    "incomplete max_output_tokens",
+    "failed server_error",
+    "cancelled by the client",
+)
 async def _endless_output(offender: Offender) -> None:
     model = offender.model([_flood("x" * 4000), done()])
     await offender.end(*await offender.all(offender.create(model) for _ in range(8)))
 
 
-@_attack("a conversation of 240 MiB, continued by small creates")
+@_attack("a conversation of 240 MiB, continued by small creates", "400")
 async def _history(offender: Offender) -> None:
     model = offender.model(reply("small"))
     created = await offender.call("POST", "/conversations", {})
@@ -339,7 +344,7 @@ async def _history(offender: Offender) -> None:
     await offender.call("DELETE", path)
 
 
-@_attack("a history of 4 x 60 MiB, continued by four small creates at once")
+@_attack("a history of 4 x 60 MiB, continued by four small creates at once", "400")
 async def _chain(offender: Offender) -> None:
     model = offender.model(reply("small"))
     previous: JSON = {}
@@ -381,7 +386,7 @@ _TOOLS = {
 }
 
 
-@_attack("24 MCP servers of 1 000 tools, 3 at once")
+@_attack("24 MCP servers of 1 000 tools, 3 at once", "400", quick=True)
 async def _tools(offender: Offender) -> None:
     url = offender.servers.mcp.url_with_fault("plain", "tools/list", rpc_result(_TOOLS))
     tools = [_mcp(url, f"s{number}") for number in range(24)]
@@ -399,7 +404,7 @@ async def _call_tool(offender: Offender, fault: Fault, count: int) -> None:
     await offender.end(*await offender.all(offender.create(one, tools=tools) for one in models))
 
 
-@_attack("MCP results of 200 000 empty blocks, 4 at once")
+@_attack("MCP results of 200 000 empty blocks, 4 at once", quick=True)
 async def _blocks(offender: Offender) -> None:
     content = [{"type": "text", "text": ""}] * 200_000
     await _call_tool(offender, rpc_result({"content": content}), 4)

@@ -126,6 +126,10 @@ class QuotaSettings(Group):
     """Bytes of stored responses and conversations, as they are in the database."""
     conversations: int | None = Field(default=None, ge=0)
     """Stored conversations."""
+    tokens_per_day: Tokens | None = Field(default=None, ge=0)
+    """Input and output tokens of one day in UTC."""
+    tokens_per_month: Tokens | None = Field(default=None, ge=0)
+    """Input and output tokens of one calendar month in UTC."""
 
 
 class WebSettings(Group):

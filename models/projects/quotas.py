@@ -67,8 +67,8 @@ class Limits:
     def of(cls, defaults: QuotaSettings, own: QuotaSettings | None) -> Self | None:
         """The project's own quotas, else the defaults. None: nothing limits the project."""
         limits = {
-            name: default if (value := own and getattr(own, name, None)) is None else value
-            for name, default in ((name, getattr(defaults, name, None)) for name in _NAMES)
+            name: default if (value := own and getattr(own, name)) is None else value
+            for name, default in ((name, getattr(defaults, name)) for name in _NAMES)
         }
         return (
             cls(**{name: value or 0 for name, value in limits.items()})

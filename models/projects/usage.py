@@ -14,8 +14,8 @@ class Usage:
     """those that no worker has claimed"""
     young: frozenset[UUID] = frozenset()
     """those whose creates and first notices may be on their way"""
-    day: int = 0
-    """tokens of this day"""
-    month: int = 0
-    """tokens of this month"""
+    tokens: tuple[int, int] = (0, 0)
+    """of this day and of this month"""
+    are_tokens_new: bool = True
+    """They were read now, not within the last minute."""
     conversations: int = 0

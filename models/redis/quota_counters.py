@@ -212,15 +212,9 @@ class QuotaCounters:
                 await self._redis.sadd(waiting, *ids)
             pipeline = self._redis.pipeline(transaction=True)
             pipeline.hincrby(numbers, "reserved", change.reserved)
-            pipeline.hset(
-                numbers,
-                mapping={
-                    f"day:{period.day}": usage.day,
-                    f"month:{period.month}": usage.month,
-                    "conversations": usage.conversations,
-                    "corrected": counted.now,
-                },
-            )
+            values = {"conversations": usage.conversations, "corrected": counted.now}
+            for name, value in (values | _budgets(usage, period)).items():
+                pipeline.hset(numbers, name, value)
             for key in (numbers, open_responses, waiting):
                 pipeline.expire(key, 3600)
             await pipeline.execute()
@@ -283,6 +277,13 @@ def _settlement(
 
 def _encoded(argument: str | int) -> bytes:
     return str(argument).encode()
+
+
+def _budgets(usage: Usage, period: Period) -> dict[str, int]:
+    if not usage.are_tokens_new:
+        return {}
+    names = (f"day:{period.day}", f"month:{period.month}")
+    return dict(zip(names, usage.tokens, strict=True))
 
 
 def _keys(project: UUID) -> list[str]:

@@ -118,12 +118,13 @@ def _refusing_count(
 ) -> Quota | None:
     """The first quota, other than a rate, that refuses the request."""
     usage, admitted = of_project.usage, len(of_project.responses)
+    day, month = usage.tokens
     reserved = sum(of_project.responses.values())
     responses = int(demand.response is not None)
     needs = (
         # A budget is judged without the request itself: what it will use is only estimated.
-        (Quota.tokens_per_day, usage.day + reserved, min(demand.tokens, 1)),
-        (Quota.tokens_per_month, usage.month + reserved, min(demand.tokens, 1)),
+        (Quota.tokens_per_day, day + reserved, min(demand.tokens, 1)),
+        (Quota.tokens_per_month, month + reserved, min(demand.tokens, 1)),
         (Quota.stored_bytes, of_project.stored_bytes, demand.bytes),
         (
             Quota.conversations,

@@ -182,6 +182,7 @@ class Quotas:
         period = self._usage.period
         decision = await self._counters.admit(project, limits, demand, own, period)
         if decision is None:
+            self._usage.forget(project)
             await self._usage.correct_if_available(project, limits)
             decision = await self._counters.admit(
                 project, limits, demand, own, period, is_corrected=True

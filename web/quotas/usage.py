@@ -1,6 +1,8 @@
 """What projects use, read from the database, and the correction of the counters in Redis."""
 
+import time
 from collections import defaultdict
+from datetime import UTC, datetime
 from uuid import UUID
 
 import structlog
@@ -15,9 +17,14 @@ from models.ownership.grouping import GroupedRequests
 from models.projects.quotas import Limits
 from models.projects.usage import Usage
 from models.redis.quota_counters import CountersUnavailable, Period, QuotaCounters
+from models.usage import used_tokens
 
 logger = structlog.get_logger()
 
+_BUDGET_TIME = 60.0
+"""Seconds after which the tokens of the day and month are read again: their sums may be long."""
+_MAX_PROJECTS = 10_000
+"""Above it all are forgotten."""
 _BUDGETS = ("tokens_per_day", "tokens_per_month")
 _Question = tuple[UUID, Limits]
 """A project, and what is limited."""
@@ -31,6 +38,8 @@ class ProjectUsage:
         self._counters = counters
         self._clock = clock
         self._reads: GroupedRequests[_Question, Usage] = GroupedRequests(self._read_group, gap=0)
+        self._budgets: dict[UUID, tuple[float, tuple[int, int]]] = {}
+        """When the tokens of a day and month were read, and what they were."""
         self.web_processes = 1
         """Live web processes, when something was read last."""
 
@@ -56,6 +65,10 @@ class ProjectUsage:
         usage = await self.read(project, limits)
         await self._counters.correct(project, counted, usage, self.period)
 
+    def forget(self, project: UUID) -> None:
+        """The counters of the project are lost: all of them are to be read."""
+        self._budgets.pop(project, None)
+
     async def correct_if_available(self, project: UUID, limits: Limits) -> None:
         """`correct`, unless Redis or Postgres is away: then the next request does it."""
         try:
@@ -77,15 +90,38 @@ class ProjectUsage:
                 young_ids[row.project_id].append(row.id)
         conversations = await self._fetch(CONVERSATIONS, questions, ("conversations",))
         counts = {each.project_id: each.count for each in conversations}
-        return [
-            Usage(
-                open_ids[project],
-                waiting_ids[project],
-                frozenset(young_ids[project]),
-                conversations=counts.get(project, 0),
+        usages = []
+        for project, limits in questions:
+            tokens, are_new = await self._read_budgets(project, limits)
+            usages.append(
+                Usage(
+                    open_ids[project],
+                    waiting_ids[project],
+                    frozenset(young_ids[project]),
+                    tokens=tokens,
+                    are_tokens_new=are_new,
+                    conversations=counts.get(project, 0),
+                )
             )
-            for project, _ in questions
-        ]
+        return usages
+
+    async def _read_budgets(self, project: UUID, limits: Limits) -> tuple[tuple[int, int], bool]:
+        """The tokens of this day and month, and whether they were read now: once a minute."""
+        if not (limits.tokens_per_day or limits.tokens_per_month):
+            return (0, 0), False
+        now = time.monotonic()
+        known = self._budgets.get(project)
+        if known is not None and now - known[0] < _BUDGET_TIME:
+            return known[1], False
+        today = datetime.fromtimestamp(self.now, UTC).replace(
+            hour=0, minute=0, second=0, microsecond=0
+        )
+        day = await used_tokens(self._pool, project, today)
+        month = await used_tokens(self._pool, project, today.replace(day=1))
+        if len(self._budgets) >= _MAX_PROJECTS:
+            self._budgets.clear()
+        self._budgets[project] = now, (day, month)
+        return (day, month), True
 
     async def _fetch(
         self, query: Query[RowT], questions: list[_Question], quotas: tuple[str, ...]

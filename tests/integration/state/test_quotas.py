@@ -141,6 +141,23 @@ async def test_the_official_client_does_not_repeat_a_request_that_no_wait_helps(
     assert conversation.id
 
 
+async def test_a_project_that_has_used_its_tokens_is_refused_until_the_next_day(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
+    project = await limited_project(shared_stack, tokens_per_day=5)
+    client = shared_stack.openai(key=project.key).with_options(max_retries=2)
+    model = fake.script(reply("ok"))
+    await client.responses.create(model=model, input="Hi.")
+    with pytest.raises(openai.RateLimitError) as refused:
+        await client.responses.create(model=model, input="Hi.")
+    assert refused.value.code == refused.value.type == "insufficient_quota"
+    assert refused.value.request.headers["x-stainless-retry-count"] == "0"
+    assert 1 <= int(refused.value.response.headers["retry-after"]) <= 86400
+    assert len(fake.requests_for(model)) == 1
+    await _forget(project)
+    _assert_refused(await _create(project.api(1), model), "insufficient_quota")
+
+
 async def test_tokens_are_reserved_by_an_estimate_and_corrected_at_the_end(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:

@@ -31,6 +31,7 @@ from models.config.upstream_access import (
 )
 from models.errors import UPSTREAM_ENDED_EARLY, UPSTREAM_UNREACHABLE, ApiError, RunFailed
 from models.http_bodies import is_uncompressed
+from models.wire.chat_usage import USAGE_TAIL, ChatUsage, find_usage
 from models.wire.json_input import clean_text
 from web.http.body import run_sized
 from web.http.connection import wait_for_disconnect
@@ -56,6 +57,7 @@ _TRY_NEXT_STATUSES = frozenset({401, 403, 404, 405, 408, 429})
 """Statuses below 500 after which another upstream may accept the same request."""
 _EVENT_END = b"\n\n"
 
+OnUsage = Callable[[str, ChatUsage], None]
 _CONNECTION_ERRORS = (aiohttp.ClientError, OSError, ValueError)
 
 
@@ -73,16 +75,20 @@ class ChatProxy:
         """Whether an upstream serves the model. Without configured routes one serves all."""
         return bool(self._routes.find(model))
 
-    async def forward(self, body: dict[str, Any], *, size: int) -> "ProxiedResponse":
+    async def forward(
+        self, body: dict[str, Any], *, size: int, on_usage: OnUsage
+    ) -> "ProxiedResponse":
         """The response of the first upstream of the model that accepts the request.
 
         Cancelling closes the connection. `body` is the client's, with a model that has a route;
-        `size` is its size in bytes. Raises RunFailed (502, 504) if no upstream responds.
+        `size` is its size in bytes. `on_usage`: called with the upstream's name and what the
+        upstream says that the completion has used, if it does, when all was sent. Raises RunFailed
+        (502, 504) if no upstream responds.
         """
         *others, last = self._routes.find(body["model"])
         for destination in others:
             try:
-                proxied = await self._send(destination, body, size)
+                proxied = await self._send(destination, body, size, on_usage)
             except RunFailed as failure:
                 _log_skipped(destination, failure.message)
                 continue
@@ -90,7 +96,7 @@ class ChatProxy:
                 return proxied
             await proxied.close()
             _log_skipped(destination, f"status {proxied.status_code}")
-        return await self._send(last, body, size)
+        return await self._send(last, body, size, on_usage)
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -98,7 +104,7 @@ class ChatProxy:
             await self._session.close()
 
     async def _send(
-        self, destination: Destination, body: dict[str, Any], size: int
+        self, destination: Destination, body: dict[str, Any], size: int, on_usage: OnUsage
     ) -> "ProxiedResponse":
         encoded = await run_sized(partial(orjson.dumps, {**body, "model": destination.model}), size)
         upstream = destination.upstream
@@ -119,6 +125,7 @@ class ChatProxy:
             limits,
             self._settings.web.send_timeout.total_seconds(),
             self._grace_expired,
+            partial(on_usage, upstream.name),
         )
         try:
             return await proxied.check_head()
@@ -163,6 +170,7 @@ class ProxiedResponse(Response):
         limits: LimitSettings,
         send_timeout: float,
         grace_expired: asyncio.Event,
+        on_usage: Callable[[ChatUsage], None],
     ) -> None:
         """`send_timeout`: seconds after which a client that does not receive is disconnected."""
         super().__init__(status_code=upstream_response.status)
@@ -171,6 +179,7 @@ class ProxiedResponse(Response):
         self._limits = limits
         self._send_timeout = send_timeout
         self._grace_expired = grace_expired
+        self._on_usage = on_usage
         self.connection: OpenConnection | None = None
         """Closed with the response, where a quota limits them."""
         self._error_body: bytes | None = None
@@ -241,23 +250,27 @@ class ProxiedResponse(Response):
         if self._error_body is not None:
             await send({"type": "http.response.body", "body": self._error_body})
             return
-        last_bytes = _EVENT_END
+        tail = _EVENT_END
         try:
             async for chunk in self._read_chunks():
-                last_bytes = (last_bytes + chunk)[-2:]
+                tail = (tail + chunk)[-USAGE_TAIL:]
                 async with asyncio.timeout(self._send_timeout):
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except RunFailed as failure:
             logger.info(
                 "upstream_stream_aborted", upstream=self._upstream.name, reason=failure.message
             )
-            if last_bytes == _EVENT_END and self._content_type.startswith("text/event-stream"):
+            if tail.endswith(_EVENT_END) and self._content_type.startswith("text/event-stream"):
                 event = b"data: %b\n\n" % orjson.dumps(failure.body())
                 await send({"type": "http.response.body", "body": event})
             return
         except TimeoutError:
             logger.info("slow_client_disconnected", path=path)
             return
+        finally:
+            # Also of a stream that its client has left: the upstream counts what it has sent.
+            if (usage := find_usage(tail)) is not None:
+                self._on_usage(usage)
         await send({"type": "http.response.body", "body": b""})
 
     async def _read_chunks(self) -> AsyncIterator[bytes]:

@@ -37,6 +37,7 @@ from web.http import auth
 from web.http.open_requests import OpenRequests
 from web.model_catalog import ModelCatalog
 from web.organization import Organization
+from web.proxied_usage import ProxiedUsage
 from web.quotas.quotas import Quotas
 from web.responses.account_ids import AccountIds
 from web.responses.answer_cache import RequestCache
@@ -83,6 +84,7 @@ class AppState:
     answered_responses: AnsweredResponses
     model_catalog: ModelCatalog
     chat_proxy: ChatProxy
+    proxied_usage: ProxiedUsage
     quotas: Quotas
     grace_expired: asyncio.Event
     """Set when the grace period of a stop is over: foreground requests still waiting get 503."""
@@ -127,6 +129,7 @@ class AppState:
         lease.access_revision.watch(state.keys.forget)
         lease.access_revision.watch(state.open_requests.check)
         state.side_tasks.start(state.open_requests.run(), "open-requests")
+        state.side_tasks.start(state.proxied_usage.run(), "proxied-usage")
         state.side_tasks.start(lease.tick(), "tick")
         state.side_tasks.start(state.job_queue.run(), "job-queue")
         state.side_tasks.start(state.unclear_creates.run(), "unclear-creates")
@@ -204,6 +207,7 @@ class AppState:
             unclear_creates=unclear_creates,
             answered_responses=AnsweredResponses(pool),
             model_catalog=ModelCatalog(routes),
+            proxied_usage=ProxiedUsage(pool),
             chat_proxy=ChatProxy(settings, routes, grace_expired),
             quotas=quotas,
             grace_expired=grace_expired,
@@ -233,6 +237,7 @@ class AppState:
         await self.side_tasks.cancel()
         with suppress(*DATABASE_UNAVAILABLE):
             await self.answered_responses.store()
+            await self.proxied_usage.store()
         with suppress(*DATABASE_UNAVAILABLE):
             await self.keys.failures.store()
         await self.job_queue.close()

@@ -71,6 +71,7 @@ class Purger:
         while await _delete_hidden(connection):
             pass
         await _step(connection, retention.DELETE_OLD_WORKERS, {})
+        await _step(connection, retention.DELETE_RECOVERED_JOURNALS, {})
         while len(await _step(connection, retention.DELETE_EXPIRED_KEYS, _ROWS)) == _MAX_ROWS:
             pass
         values = {"retention": self._settings.webhooks.retention, **_ROWS}

@@ -40,19 +40,22 @@ async def chat(request: Request, key: Key) -> Response:
     await require_names(egress, urls)
     limits = state.quotas.limits_of(key)
     if limits is None:
-        return await _forward(state, request, body)
+        return await _forward(state, request, body, key)
     tokens = await run_sized(partial(_estimate, body, limits), body.size)
     demand = Demand(tokens=tokens, open_streams=1)
     async with state.quotas.admitted(key.project_id, limits, demand) as admission:
-        response = await _forward(state, request, body)
+        response = await _forward(state, request, body, key)
     response.connection = admission.connection
     return response
 
 
-async def _forward(state: AppState, request: Request, body: JsonBody) -> ProxiedResponse:
+async def _forward(state: AppState, request: Request, body: JsonBody, key: Key) -> ProxiedResponse:
+    on_usage = partial(state.proxied_usage.add, key, body.value["model"])
     # The first byte may take long: if the client disconnects before it, the request is cancelled.
     return await cancel_on_disconnect(
-        state.chat_proxy.forward(body.value, size=body.size), request.receive, state.grace_expired
+        state.chat_proxy.forward(body.value, size=body.size, on_usage=on_usage),
+        request.receive,
+        state.grace_expired,
     )
 
 

@@ -170,6 +170,15 @@ DELETE_OLD_WORKERS = column(
 )
 """Deletes the rows and journals of processes that died more than an hour ago and that no response
 names any more. The open responses are read once for all of them, and only if there are some."""
+DELETE_RECOVERED_JOURNALS = column(
+    """
+    WITH recovered AS MATERIALIZED (SELECT w.id FROM workers w WHERE w.dead AND w.kind <> 'web' AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.worker = w.id OFFSET 0))
+    DELETE FROM journal j USING recovered WHERE j.worker = recovered.id RETURNING 1
+    """,
+    int,
+)
+"""Deletes the journals of processes that died and own no response any more: what they published is
+in the event log."""
 DELETE_EXPIRED_KEYS = column(
     """
     WITH expired AS MATERIALIZED (

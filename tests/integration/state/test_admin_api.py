@@ -10,7 +10,7 @@ import pytest
 
 from models import keys
 from models.db.database import open_pool
-from models.ids import parse_admin_id
+from models.ids import new_uuid, parse_admin_id
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
 from models.usage import used_tokens
@@ -280,3 +280,46 @@ async def test_a_project_has_its_own_retention(shared_stack: Stack, fake: FakeUp
     model = fake.script([text("x"), hang()])
     await api.create_background(model)
     await until(lambda: bool(fake.requests_for(model)), 20)
+
+
+async def test_proxied_chat_completions_count(shared_stack: Stack, fake: FakeUpstream) -> None:
+    api = shared_stack.api(key=keys.create(shared_stack.dsn, "chat usage"))
+    model = fake.script([text("x"), finish(), usage(prompt=30, completion=4), done()])
+    body = {"model": model, "messages": [{"role": "user", "content": "Hi."}], "stream": True}
+    answer = await api.call("POST", "/chat/completions", body)
+    assert answer.status == 200
+
+    async def rows() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = await command_facts(
+            shared_stack, "usage", "--project", "chat usage", "--by", "model"
+        )
+        return found
+
+    counted = await until(rows, 10)
+    assert [(row["requests"], row["input_tokens"], row["output_tokens"]) for row in counted] == [
+        (1, 30, 4)
+    ]
+
+
+async def test_a_dead_workers_journal_goes_when_its_responses_have_another_owner(
+    shared_stack: Stack,
+) -> None:
+    worker = new_uuid()
+    await shared_stack.value(
+        "INSERT INTO workers (id, kind, host, pid, expires_at, dead)"
+        " VALUES (%s, 'worker', 'gone', 1, now(), true) RETURNING 1",
+        worker,
+    )
+    await shared_stack.value(
+        "INSERT INTO journal (worker, batch, response_ids, attempts, first_numbers, last_numbers,"
+        " frames) VALUES (%s, 0, '{}', '{}', '{}', '{}', '{}') RETURNING 1",
+        worker,
+    )
+    settings = settings_for(shared_stack.dsn)
+
+    async def is_gone() -> bool:
+        await run_purge(settings)
+        left = await shared_stack.value("SELECT count(*) FROM journal WHERE worker = %s", worker)
+        return bool(left == 0)
+
+    await until(is_gone, 20)

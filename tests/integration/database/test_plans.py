@@ -20,6 +20,7 @@ from models.db.arrays import Bigints, Byteas, Ints, Uuids
 from models.db.database import Jsonb
 from models.db.queries.create import NewRow, insert_values
 from models.ids import new_uuid
+from tests.support.audit import AUDITED
 from tests.support.many_responses import fill
 from tests.support.stack import Databases
 from tests.support.statements import STATEMENTS, parameters_of, server_form
@@ -258,7 +259,7 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
     The statements of operators are not among them. OWNED_RESPONSES and STORED_LOGS read all
     responses of one worker, of which there are many.
     """
-    common = _common_values(database)
+    common = _common_values(database) | AUDITED
     arrays = {"frames": Byteas([b"frame"] * 2)}
     cases = {
         **dict.fromkeys(_OF_RUNNING, common),
@@ -344,7 +345,8 @@ def _common_values(database: ManyResponses) -> dict[str, object]:
         **dict.fromkeys(("attempts", "afters", "numbers"), ones),
         "quarantine": False,
         "unanswered_calls": list[str](),
-        "item_ids": list[str](),
+        # Not empty: without any the planner reads the smallest index.
+        "item_ids": ["msg_1"],
         "project": database.project,
         "id": database.running[0],
         "ids": Uuids(database.running),

@@ -96,9 +96,7 @@ class FleetWorker(Engine):
         upstreams = _PlannedUpstreams(self._settings, self._slots, self._lease.wait_until_fresh)
         self._resources = dataclasses.replace(self._resources, upstreams=upstreams)
         queues = (INTERACTIVE, BACKGROUND)
-        self._wake_ups = WakeUps(
-            self._settings, "fleet-queues", queues, self.free_for, self._deliver
-        )
+        self._wake_ups = WakeUps(self._settings, "fleet-queues", queues, self, self._deliver)
         self.start_side_task(self._wake_ups.run(), "wake-ups")
 
     async def stop(self) -> None:

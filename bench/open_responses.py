@@ -36,6 +36,7 @@ _SWEEP = {
     "lease": timedelta(seconds=10),
     "max_rows": 250,
     "quarantine": False,
+    "in_line": True,
     "background": True,
     "interactive": True,
 }

@@ -58,6 +58,11 @@ def _new_number() -> int:
     return milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | random_bits
 
 
+def unix_seconds(value: UUID) -> float:
+    """When a UUIDv7 was made, in seconds since the epoch, on the clock of its process."""
+    return (value.int >> 80) / 1000
+
+
 def response_id(value: UUID) -> str:
     """A response's id in the API: `resp_<32 hex>`."""
     return f"resp_{value.hex}"

@@ -6,7 +6,7 @@ recovery race in the database, and exactly one of them succeeds. A claim is not 
 also claims an `in_progress` row whose owner is dead (models/db/queries/claim.py)."""
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 
 class Status(StrEnum):
@@ -35,8 +35,35 @@ BACKLOG = (
     "(status = 'queued' AND background AND cancel_requested_at IS NULL"
     " AND fail_requested_at IS NULL AND requeue_requested_at IS NULL)"
 )
-"""As SQL, of a response without an owner: it only waits for a worker. There may be very many, so
-they have an index of their own (models/db/tables)."""
+"""As SQL, of a response without an owner: it only waits for a worker. There may be very many."""
+
+
+class Lane(IntEnum):
+    """Which waiting responses go first, by the service tier of the request (ADR 0041)."""
+
+    PRIORITY = 0
+    DEFAULT = 1
+    FLEX = 2
+    BATCH = 3
+
+
+_LANES = {"priority": Lane.PRIORITY, "flex": Lane.FLEX}
+
+
+def lane_of(service_tier: str | None) -> Lane:
+    """The lane of a request with this `service_tier`."""
+    return _LANES.get(service_tier or "", Lane.DEFAULT)
+
+
+IN_LINE = (
+    "(worker IS NULL AND status IN ('queued', 'in_progress') AND deaths = 0"
+    " AND cancel_requested_at IS NULL AND fail_requested_at IS NULL)"
+)
+"""As SQL, of a response: it waits for a slot, or until it may have one. No owner of it has crashed,
+and it is not only to be ended. They have an index of their own (models/db/tables)."""
+PLACE_IN_LINE = "coalesce(resume_at, started_at, enqueued_at)"
+"""As SQL, of a response in line: it is before those of its project and lane with a later time. Not
+before this time, if it is deferred. One that was released goes before those that never ran."""
 
 ATTEMPTS_PER_TIMELINE = 100_000
 """Numbers of attempts on one timeline of Postgres (ADR 0024); a response has far fewer attempts."""

@@ -57,7 +57,8 @@ class RabbitMqSender:
         return self._connection is not None
 
     async def send(self, queue: str, messages: Sequence[Sequence[UUID]], *, first: bool) -> None:
-        """Sends messages with these ids. `first`: they are delivered before those that wait."""
+        """Sends messages with these ids. `first`: they are delivered before those that wait. One
+        without ids replaces all that wait: their responses are found in line (ADR 0041)."""
         await self._run(lambda: self._publish(queue, messages, priority=int(first)))
 
     async def lengths(self) -> dict[str, int]:
@@ -98,6 +99,8 @@ class RabbitMqSender:
     def _publish(self, queue: str, messages: Sequence[Sequence[UUID]], priority: int) -> None:
         self._connect()
         producer = Producer(self._channel, auto_declare=False)
+        if not all(messages) and self._channel is not None:
+            self._channel.queue_purge(queue)
         for response_ids in messages:
             producer.publish(
                 ([response_id.hex for response_id in response_ids], {}, {}),

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch_idempotent
 from models.db.queries import operations
 from models.db.queries.leases import LIVE_WORKERS
-from models.lifecycle import TRANSITIONS
+from models.lifecycle import TRANSITIONS, Lane
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from web.counters import POOL, REGISTRY
 from web.state import AppState
@@ -21,6 +21,8 @@ _REFRESH_INTERVAL = 5.0
 _SIZE_INTERVAL = 60.0
 """The same for the size of the database."""
 _QUERY_TIMEOUT = 3.0
+_MAX_PROJECTS = 100
+"""Projects that are shown: those with most responses in line."""
 _KINDS = ("web", "worker", "quarantine")
 _QUEUES = (INTERACTIVE, BACKGROUND, QUARANTINE)
 
@@ -48,7 +50,10 @@ class Backlog(Collector):
     def __init__(self) -> None:
         self._rows: list[operations.BacklogRow] | None = None
         self._live: dict[str, int] = {}
+        self._waiting_projects: list[operations.WaitingProject] = []
         self._database_bytes = 0
+        self.shows_projects = False
+        """Whether projects are labels (`metrics.projects`)."""
         self._refreshed_at = float("-inf")
         self._measured_at = float("-inf")
         self._lock = asyncio.Lock()
@@ -74,6 +79,11 @@ class Backlog(Collector):
         if time.monotonic() - self._measured_at >= _SIZE_INTERVAL:
             [self._database_bytes] = await fetch_idempotent(pool, operations.DATABASE_BYTES, {})
             self._measured_at = time.monotonic()
+        if self.shows_projects:
+            limit = {"max_rows": _MAX_PROJECTS}
+            self._waiting_projects = await fetch_idempotent(
+                pool, operations.WAITING_PROJECTS, limit
+            )
         self._rows = await fetch_idempotent(pool, operations.GAUGES, {})
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
@@ -115,7 +125,31 @@ class Backlog(Collector):
             "Open responses that wait until an upstream may be called again.",
             sum(row.responses for row in rows if row.deferred),
         )
-        return [by_status, depth, oldest, put_off, *self._operator_families()]
+        line = self._line_families(rows)
+        return [by_status, depth, oldest, put_off, *line, *self._operator_families()]
+
+    def _line_families(self, rows: list[operations.BacklogRow]) -> list[GaugeMetricFamily]:
+        depth = GaugeMetricFamily(
+            "backburner_lane_depth", "Responses that wait for a worker, by lane.", labels=["lane"]
+        )
+        oldest = GaugeMetricFamily(
+            "backburner_lane_oldest_seconds",
+            "Age in seconds of the oldest response that waits for a worker, by lane.",
+            labels=["lane"],
+        )
+        for lane in Lane:
+            waiting = [row for row in rows if row.waiting and row.lane == lane]
+            name = lane.name.lower()
+            depth.add_metric([name], sum(row.responses for row in waiting))
+            oldest.add_metric([name], max((max(0.0, row.oldest) for row in waiting), default=0.0))
+        projects = GaugeMetricFamily(
+            "backburner_project_waiting",
+            "Responses that wait for a slot, by project. Only with BACKBURNER_METRICS__PROJECTS.",
+            labels=["project"],
+        )
+        for project in self._waiting_projects:
+            projects.add_metric([project.project], project.responses)
+        return [depth, oldest, projects]
 
     def _operator_families(self) -> list[GaugeMetricFamily]:
         live = GaugeMetricFamily(
@@ -138,6 +172,7 @@ REGISTRY.register(BACKLOG)
 def bind(state: AppState) -> None:
     """Makes the gauges read this state."""
     POOL.pool = state.pool
+    BACKLOG.shows_projects = state.settings.metrics.projects
     READERS.set_function(lambda: state.bus.readers)
     SOCKETS.set_function(lambda: state.open_sockets)
     BUS_HEALTHY.set_function(lambda: float(state.bus.healthy))

@@ -1,7 +1,7 @@
 """Compares the runs of this process with what the database says it owns."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from uuid import UUID
 
 from models.db.queries.leases import OwnedResponse
@@ -31,11 +31,18 @@ class RunComparison:
         self._claiming = claiming
         self._on_capacity_changed = on_capacity_changed
 
-    def start(self, ownership: Ownership, side_tasks: SideTasks) -> None:
-        """Called in the event loop, before the first heartbeat."""
+    def start(
+        self,
+        ownership: Ownership,
+        side_tasks: SideTasks,
+        wait_until_known: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Called in the event loop, before the first heartbeat. `wait_until_known`: waits for
+        claims of which it is not known yet what they claim (worker/line.py)."""
         self._loop = asyncio.get_running_loop()
         self._ownership = ownership
         self._side_tasks = side_tasks
+        self._wait_until_known = wait_until_known
 
     def on_heartbeat(self, sent: float, responses: list[OwnedResponse]) -> None:
         """Called on the heartbeat's thread with what the database counts as ours."""
@@ -84,6 +91,9 @@ class RunComparison:
         return incomplete
 
     async def _release_unknown(self, response_id: UUID, attempt: int) -> None:
+        await self._wait_until_known()
+        if response_id in self._runs or response_id in self._claiming:
+            return
         await self._ownership.release_unknown(response_id, attempt)
         metrics.ATTEMPTS.labels(ReleaseReason.RETURNED.value).inc()
 

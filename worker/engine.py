@@ -9,6 +9,7 @@ import gc
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -29,7 +30,7 @@ from models.ownership.takeover import Claim
 from models.ownership.timeline import attempts_on_timeline
 from models.project_policies import ProjectPolicies
 from models.redis.answer_cache import AnswerCache
-from models.redis.channels import BACKGROUND
+from models.redis.channels import BACKGROUND, QUARANTINE
 from models.redis.client import redis_client
 from models.redis.queue import JobQueue
 from models.secrets import Sealer
@@ -40,6 +41,7 @@ from worker import metrics
 from worker.comparison import RunComparison
 from worker.control import ControlListener
 from worker.hand_over import HandOver
+from worker.line import Line
 from worker.log.journal import Journal
 from worker.log.publisher import Publisher
 from worker.memory_budget import MemoryBudget
@@ -125,6 +127,11 @@ class Engine:
         self._is_stopping = False
 
     @property
+    def slots(self) -> int:
+        """How many responses run here at a time."""
+        return self._slots
+
+    @property
     def free(self) -> int:
         """Free slots; none while the process stops, is not sure of its lease, or has no memory for
         another response."""
@@ -171,7 +178,8 @@ class Engine:
         publisher = Publisher(redis)
         journal = Journal(settings, self._lease, pool, publisher)
         self._ownership = Ownership(pool, self._lease, settings)
-        self._comparison.start(self._ownership, self._side_tasks)
+        self._line = Line(self, self._claiming, self._ownership, connections.job_queue)
+        self._comparison.start(self._ownership, self._side_tasks, self._line.wait_until_known)
         self._suspects = SuspectGroup(settings, self._ownership, self._runs)
         policies = ProjectPolicies(pool, self._lease.access_revision)
         self._resources = Resources(
@@ -253,21 +261,51 @@ class Engine:
         """Free slots for the responses of this queue."""
         return self.free_for_background if queue == BACKGROUND else self.free
 
-    def run_from_message(self, response_ids: Sequence[UUID], queue: str) -> None:
-        """Starts the claims and runs of the responses of a Celery message.
+    def is_crowded(self, queue: str) -> bool:
+        """Whether responses of this queue may be waiting in line (worker/line.py)."""
+        return self._line.is_crowded(queue)
 
-        Those without a free slot go back to their queue, for a worker that has one.
+    def run_from_message(self, response_ids: Sequence[UUID], queue: str) -> None:
+        """Starts the claims and runs of the responses of a Celery message, or of others whose turn
+        it is, if there are more than free slots.
+
+        Suspects without a free slot go back to their queue, for a worker that has one.
         """
         ids = [
             response_id for response_id in dict.fromkeys(response_ids) if not self._has(response_id)
         ]
         free = self.free_for(queue)
+        if queue != QUARANTINE and (
+            not response_ids or len(ids) > free or self._line.is_crowded(queue)
+        ):
+            self._line.choose_soon(queue, ids)
+            return
         if len(ids) > free:
             self._connections.job_queue.give_back(ids[free:], queue)
         self._memory.count_claims(len(ids[:free]))
         for response_id in ids[:free]:
             self._claiming.add(response_id)
             self._start_claim(self._claim_and_run(response_id, self._take(response_id)))
+        self._line.note_full()
+
+    def choose_old(self, max_rows: int, waiting: timedelta) -> None:
+        """Claims and runs up to so many of the responses in line that have waited for so long: for
+        the sweeper, because their wake-ups may be lost."""
+        self._line.choose_old(max_rows, waiting)
+
+    def interrupted(self, orphans: Sequence[UUID]) -> None:
+        """These responses of crashed workers are to have some of the next slots."""
+        self._line.interrupted(orphans)
+
+    def run_chosen(self, claims: Sequence[Claim]) -> None:
+        """Runs responses that were claimed in line. They are in `_claiming` already."""
+        self._memory.count_claims(len(claims))
+        self._run_claims(claims)
+
+    def _run_claims(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            self._start_claim(self._claim_and_run(claim.id, self._ownership.with_log(claim)))
+        self._on_capacity_changed()
 
     def spawn(self, orphans: Sequence[UUID], *, to_end: bool = False) -> None:
         """Claims and runs responses without a live owner in tasks, as many as slots are free: for
@@ -281,6 +319,7 @@ class Engine:
             return
         self._claiming.update(ids)
         self._memory.count_claims(len(ids))
+        self._line.note_full()
         self._on_capacity_changed()
         if self._settings.quarantine:
             for response_id in ids:
@@ -316,9 +355,7 @@ class Engine:
                 self._start_claim(self._claim_and_run(response_id, taking_one))
             return
         self._claiming.difference_update(set(ids) - {claim.id for claim in claims})
-        self._on_capacity_changed()
-        for claim in claims:
-            self._start_claim(self._claim_and_run(claim.id, self._ownership.with_log(claim)))
+        self._run_claims(claims)
 
     async def _take_orphan(self, response_id: UUID) -> Claim | None:
         async with self._orphan_claims:
@@ -344,6 +381,7 @@ class Engine:
     async def _run(self, claim: Claim) -> None:
         metrics.count_claim(claim)
         run = self._runs[claim.id] = Run(claim, self._resources)
+        self._line.shares.begin(claim.row.project_id)
         if self._is_stopping:
             run.stop(StopReason.HAND_OVER)
         try:
@@ -351,6 +389,7 @@ class Engine:
                 await run.run()
         finally:
             del self._runs[claim.id]
+            self._line.shares.end(claim.row.project_id)
             _count_attempt(run)
 
     def cancel(self, response_id: UUID) -> None:

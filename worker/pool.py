@@ -57,9 +57,7 @@ class AsyncioPool(BasePool):
     async def _start_reading(
         self, queues: Sequence[str], deliver: Callable[[str, bytes], None]
     ) -> None:
-        self._wake_ups = WakeUps(
-            self.app.settings, "worker-queues", queues, self.engine.free_for, deliver
-        )
+        self._wake_ups = WakeUps(self.app.settings, "worker-queues", queues, self.engine, deliver)
         self._reading = self.engine.start_side_task(self._wake_ups.run(), "wake-ups")
 
     def run(self, response_ids: Sequence[UUID], queue: str) -> None:

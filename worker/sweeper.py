@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
@@ -27,6 +28,9 @@ logger = structlog.get_logger()
 _TAKE_FRACTION = 4
 """A regular sweep claims orphans for at most one of this many free slots; other workers get the
 rest."""
+_INTERRUPTED = 16
+"""Responses of crashed workers that a full worker keeps in mind: they share with the line the slots
+that become free until the next sweep."""
 _SHARE_PAUSE = 0.1
 """Seconds between two shares of the orphans of a dead process."""
 
@@ -41,6 +45,10 @@ class Slots(Protocol):
     def free_for_endings(self) -> int: ...
 
     def spawn(self, orphans: Sequence[UUID], *, to_end: bool = False) -> None: ...
+
+    def choose_old(self, max_rows: int, waiting: timedelta) -> None: ...
+
+    def interrupted(self, orphans: Sequence[UUID]) -> None: ...
 
 
 class Sweeper:
@@ -83,7 +91,14 @@ class Sweeper:
             await self._claim_all_orphans(watch)
             return
         free = self._slots.free_for_background
-        self._slots.spawn(await self._orphans(-(-free // _TAKE_FRACTION)))
+        share = -(-free // _TAKE_FRACTION)
+        self._slots.spawn(await self._orphans(share))
+        if not self._settings.quarantine:
+            self._slots.choose_old(
+                min(share, self._slots.free_for_background), self._settings.lease.ring_interval
+            )
+            interrupted = [] if free else await self._orphans(_INTERRUPTED, in_line=False)
+            self._slots.interrupted(interrupted)
         await enqueue_waiting(self._pool, self._job_queue, self._settings)
 
     async def _end_orphans(self) -> None:
@@ -107,13 +122,14 @@ class Sweeper:
             tried.update(share)
             await asyncio.sleep(_SHARE_PAUSE)
 
-    async def _orphans(self, max_rows: int) -> list[UUID]:
+    async def _orphans(self, max_rows: int, *, in_line: bool = True) -> list[UUID]:
         if not max_rows or not self._lease.is_fresh:
             return []
         values = {
             "waiting": self._settings.lease.ring_interval,
             "max_rows": max_rows,
             "quarantine": self._settings.quarantine,
+            "in_line": in_line,
             "lease": self._settings.lease.duration,
         }
         return await fetch(self._pool, sweep.ORPHANS, values)

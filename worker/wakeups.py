@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import structlog
 from redis.asyncio import Redis
@@ -22,6 +23,23 @@ _RECONNECT_DELAY = 0.5
 """Seconds."""
 
 
+_MAX_MORE = 63
+"""Messages that are read at once while responses wait in line: the newest ones, whose responses no
+other worker may know of yet."""
+
+
+class Slots(Protocol):
+    """The slots of this worker (the engine)."""
+
+    def free_for(self, queue: str) -> int:
+        """How many responses of this queue can be started."""
+        ...
+
+    def is_crowded(self, queue: str) -> bool:
+        """Whether responses of this queue may be waiting in line."""
+        ...
+
+
 class WakeUps:
     """Takes messages from the queues of this worker, each only while the worker has a free slot for
     it. Each queue has a connection of its own: one that is full does not hold up the other."""
@@ -31,13 +49,13 @@ class WakeUps:
         settings: Settings,
         name: str,
         queues: Sequence[str],
-        free_slots: Callable[[str], int],
+        slots: Slots,
         deliver: Callable[[str, bytes], None],
     ) -> None:
-        """`name`: of the connections in Redis. `free_slots` returns how many responses of a queue
-        this worker can start; `deliver` gets a queue and a message of it, and does not raise."""
+        """`name`: of the connections in Redis. `deliver` gets a queue and a message of it, and does
+        not raise."""
         self._redis = redis_client(settings, name, timeout=None)
-        self._readers = [_QueueReader(self._redis, queue, free_slots, deliver) for queue in queues]
+        self._readers = [_QueueReader(self._redis, queue, slots, deliver) for queue in queues]
 
     async def run(self) -> None:
         """Reads until `stop`."""
@@ -65,12 +83,12 @@ class _QueueReader:
         self,
         redis: Redis,
         queue: str,
-        free_slots: Callable[[str], int],
+        slots: Slots,
         deliver: Callable[[str, bytes], None],
     ) -> None:
         self._redis = redis
         self._queue = queue
-        self._free_slots = free_slots
+        self._slots = slots
         self._deliver = deliver
         self._client_id: int | None = None
         self._stopped = asyncio.Event()
@@ -103,18 +121,20 @@ class _QueueReader:
 
     async def _read(self) -> None:
         """Reads until `stop`. Raises what REDIS_ERRORS names, TimeoutError if a reply is late."""
-        pop = pack(b"BRPOP", self._queue.encode(), b"%d" % _POP_SECONDS)
+        queue = self._queue.encode()
+        pop = pack(b"BRPOP", queue, b"%d" % _POP_SECONDS)
+        pop_more = pack(b"LPOP", queue, b"%d" % _MAX_MORE)
         connection = await self._connect()
         loop, reply_timeout = asyncio.get_running_loop(), IdleTimeout()
         try:
             with reply_timeout.extend():
                 while await self._has_slot():
                     reply_timeout.set_deadline(loop.time() + _LATE)
-                    connection.write([pop])
-                    [reply] = await connection.read()
+                    commands = [pop, pop_more] if self._slots.is_crowded(self._queue) else [pop]
+                    connection.write(commands)
+                    for message in await _read_messages(connection, len(commands)):
+                        self._deliver(self._queue, message)
                     reply_timeout.pause()
-                    if reply is not None:
-                        self._deliver(self._queue, reply[1])
         finally:
             self._client_id = None
             await connection.abort()
@@ -133,8 +153,18 @@ class _QueueReader:
     async def _has_slot(self) -> bool:
         """Waits until this worker has a free slot. False after `stop`."""
         while not self._stopped.is_set():
-            if self._free_slots(self._queue) > 0:
+            if self._slots.free_for(self._queue) > 0:
                 return True
             self._wake.clear()
             await self._wake.wait()
         return False
+
+
+async def _read_messages(connection: RawConnection, commands: int) -> list[bytes]:
+    """The messages that BRPOP, and then LPOP, have taken. Raises what REDIS_ERRORS names."""
+    replies: list[Any] = []
+    while len(replies) < commands:
+        replies += await connection.read()
+    first, *more = replies
+    messages = [] if first is None else [first[1]]
+    return messages + [message for reply in more if reply is not None for message in reply]

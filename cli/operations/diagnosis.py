@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from models.db.queries.line import MAX_COUNTED, PlaceInLine
 from models.db.queries.operations import ResponseState
-from models.lifecycle import TERMINAL
+from models.lifecycle import TERMINAL, Lane
 from models.redis.channels import QUARANTINE, queue_for
 
 SILENT_AFTER = 30.0
@@ -23,12 +24,15 @@ class Diagnosis:
     why: str
 
 
-def diagnose(row: ResponseState, live: Mapping[str, int]) -> Diagnosis:
-    """What a response is doing or waiting for."""
+def diagnose(
+    row: ResponseState, live: Mapping[str, int], place: PlaceInLine | None = None
+) -> Diagnosis:
+    """What a response is doing or waiting for. `place`: where it waits for a slot, if that was
+    read."""
     if row.status in TERMINAL:
         return Diagnosis("ended", f"ended as {row.status}{_reason_suffix(row)}")
     if row.owner is None or row.owner.dead:
-        return _unowned(row, live)
+        return _unowned(row, live, place)
     owner = process_text(row.owner.kind, row.owner.pid, row.owner.host)
     if row.owner.expires_at < row.now:
         silence = seconds_between(row.owner.expires_at, row.now)
@@ -64,7 +68,7 @@ def diagnose(row: ResponseState, live: Mapping[str, int]) -> Diagnosis:
     )
 
 
-def _unowned(row: ResponseState, live: Mapping[str, int]) -> Diagnosis:
+def _unowned(row: ResponseState, live: Mapping[str, int], place: PlaceInLine | None) -> Diagnosis:
     """Why a response without a live owner waits."""
     queue = queue_for(background=row.background, crashes=row.crashes)
     quarantined = queue == QUARANTINE
@@ -91,12 +95,26 @@ def _unowned(row: ResponseState, live: Mapping[str, int]) -> Diagnosis:
             f"{failures_text(row.failures)}; a worker claims it again in {pause:.0f} s, "
             f"and its deadline is in {left:.0f} s",
         )
+    if place is not None:
+        since = seconds_between(row.created_at, row.now)
+        return Diagnosis(
+            "waiting",
+            f"it waits for a slot of one of {workers} live workers in `{queue}`, lane "
+            f"`{Lane(place.lane).name.lower()}`, created {since:.0f} s ago; "
+            f"{_count_text(place.before)} of its project before it there",
+        )
     times, last = row.enqueue_count + 1, seconds_between(row.enqueued_at, row.now)
     return Diagnosis(
         "orphaned" if dead else "waiting",
         f"{before}it waits in `{queue}`, enqueued {times} times, last {last:.0f} s ago; "
         f"{workers} live workers, none had a free slot",
     )
+
+
+def _count_text(responses: int) -> str:
+    if responses >= MAX_COUNTED:
+        return f"{MAX_COUNTED} responses or more"
+    return f"{responses or 'no'} response{'' if responses == 1 else 's'}"
 
 
 def _end_cause(row: ResponseState) -> str | None:

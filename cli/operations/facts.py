@@ -10,6 +10,7 @@ from cli.operations.diagnosis import diagnose, seconds_between
 from cli.operations.timeline import TimelineEvent
 from models.db.queries import listing, operations
 from models.db.queries.leases import STOPPED
+from models.db.queries.line import PlaceInLine
 from models.ids import conversation_id, response_id
 from models.redis.channels import queue_for
 
@@ -43,9 +44,14 @@ class ResponseState:
     error: dict[str, Any] | None
 
     @classmethod
-    def from_row(cls, row: operations.ResponseState, live: Mapping[str, int]) -> Self:
-        """`live` counts the live processes by kind."""
-        diagnosis = diagnose(row, live)
+    def from_row(
+        cls,
+        row: operations.ResponseState,
+        live: Mapping[str, int],
+        place: PlaceInLine | None = None,
+    ) -> Self:
+        """`live` counts the live processes by kind. `place`: as in `diagnose`."""
+        diagnosis = diagnose(row, live, place)
         return cls(
             id=response_id(row.id),
             status=row.status,

@@ -31,6 +31,7 @@ from cli.output import clean
 from models.db.queries import listing, operations
 from models.db.queries.audit import AuditEntry
 from models.db.queries.leases import LIVE_WORKERS
+from models.db.queries.line import PLACE_OF, PlaceInLine
 from models.db.queries.read import OUTPUT_ITEMS
 from models.db.sync import SyncConnection, fetch_sync
 from models.ids import response_id
@@ -55,7 +56,7 @@ def explain(database: Database, id_text: str) -> Explanation:
     stored = fetch_sync(database, operations.LOG_SUMMARY, response)
     blocks = {block.attempt: block for block in stored}
     return Explanation(
-        response=ResponseState.from_row(row, live_counts(database)),
+        response=ResponseState.from_row(row, live_counts(database), _place(database, row.id)),
         journalled=fetch_sync(database, operations.LAST_JOURNALLED, response)[0].last,
         attempts=[Attempt.from_rows(row, blocks.get(row.attempt)) for row in attempts],
         timeline=timeline(row, attempts, stored),
@@ -100,10 +101,16 @@ def show(database: Database, id_text: str, *, with_output: bool) -> ShownRespons
     details = fetch_sync(database, listing.RESPONSE_DETAILS, {"id": row.id})
     if not details:
         raise no_response(id_text)
-    why = diagnose(row, live_counts(database)).why
+    why = diagnose(row, live_counts(database), _place(database, row.id)).why
     items = fetch_sync(database, OUTPUT_ITEMS, {"id": row.id}) if with_output else None
     output = None if items is None else [item for item in items if item is not None]
     return ShownResponse.from_row(details[0], why, output)
+
+
+def _place(database: Database, response: UUID) -> PlaceInLine | None:
+    """Where a response waits for a slot; None if it does not."""
+    places = fetch_sync(database, PLACE_OF, {"id": response})
+    return places[0] if places else None
 
 
 def drain(database: Database, name: str, wait: float) -> list[DrainResult]:

@@ -42,8 +42,9 @@ class LeaseSettings(Group):
     """Time between two sweeps of a worker, and between two comparisons of what it runs with what
     the database says it owns."""
     ring_interval: Duration = timedelta(seconds=5)
-    """A response without an owner is enqueued again after this time, then after twice this time,
-    and so on, if its queue is short."""
+    """A response whose worker has crashed is enqueued again after this time, then after twice this
+    time, and so on, if its queue is short. One that waits for a slot is looked for after this time:
+    its message may be lost."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -52,6 +53,16 @@ class LeaseSettings(Group):
         if not self.beat < self.caution < self.duration:
             raise ValueError("lease.caution must lie between lease.beat and lease.duration")
         return self
+
+
+class LineSettings(Group):
+    """How long responses of lower service tiers wait behind others (ADR 0041)."""
+
+    flex_wait: Duration = timedelta(minutes=10)
+    """A response with `service_tier: flex` waits for a slot behind all others. After this time it
+    counts as `default`."""
+    batch_wait: Duration = timedelta(hours=1)
+    """The same for the responses of batches, which wait behind `flex`."""
 
 
 class LimitSettings(Group):
@@ -397,7 +408,8 @@ class MetricsSettings(Group):
     Only names that an upstream has answered are shown; any other is `other`."""
     projects: bool = False
     """Also counts responses and tokens by project id. Each project adds 8 series to each worker;
-    after 1,000 projects the others are `other`."""
+    after 1,000 projects the others are `other`. A web process shows how many responses of a project
+    wait, of the 100 projects with most of them."""
 
     @field_validator("token")
     @classmethod

@@ -31,6 +31,7 @@ from models.config.groups import (
     EgressSettings,
     LeaseSettings,
     LimitSettings,
+    LineSettings,
     McpSettings,
     MetricsSettings,
     QuotaSettings,
@@ -77,6 +78,7 @@ class Settings(FileBackedSettings):
     """Which upstreams serve which models: a model name or pattern, and its upstreams in order."""
     lease: LeaseSettings = LeaseSettings()
     limits: LimitSettings = LimitSettings()
+    line: LineSettings = LineSettings()
     web: WebSettings = WebSettings()
     cache: CacheSettings = CacheSettings()
     quotas: QuotaSettings = QuotaSettings()

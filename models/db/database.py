@@ -27,7 +27,7 @@ from uuid import UUID
 
 import psycopg
 import structlog
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, AsyncRawCursor
 from psycopg.rows import TupleRow
 from psycopg.types.json import Json, Jsonb
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
@@ -219,6 +219,11 @@ async def fetch(
     if isinstance(on, AsyncConnectionPool):
         async with on.connection(timeout=pool_timeout) as connection:
             return await fetch(connection, query, parameters)
+    if query.numbered is not None:
+        values = [parameters[name] for name in query.numbered.parameters]
+        raw_cursor = AsyncRawCursor(on)
+        await raw_cursor.execute(query.numbered.sql, values, binary=True)
+        return query.rows(await raw_cursor.fetchall())
     # In binary, bytea columns are not sent as hex digits.
     cursor = await on.execute(query.sql, parameters, binary=True)
     return query.rows(await cursor.fetchall())

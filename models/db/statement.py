@@ -19,7 +19,7 @@ _PARAMETER = re.compile(r"(?<![:\w\\]):(\w+)(?![:\w])")
 
 def _compile(sql: str) -> LiteralString:
     """The statement in psycopg's form, without indentation: psycopg reads a statement of more than
-    4096 characters again each time it runs."""
+    4096 characters again each time it runs (`NumberedQuery`)."""
     compiled = _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))
     return "\n".join(line.strip() for line in compiled.splitlines())
 
@@ -33,16 +33,36 @@ class Statement:
         self.sql = _compile(sql)
 
 
-class Query(Generic[RowT]):
-    """A statement that returns rows, and how a row is made. `sql` is in psycopg's form."""
+_MAX_CACHED = 4096
+"""Characters of a statement whose parameters psycopg finds only once."""
+_COMPILED_PARAMETER = re.compile(r"%\((\w+)\)s")
 
-    __slots__ = ("from_row", "sql")
+
+class NumberedQuery:
+    """A statement as Postgres prepares it, with `$1` for the first of `parameters`."""
+
+    __slots__ = ("parameters", "sql")
+
+    def __init__(self, sql: LiteralString) -> None:
+        """`sql`: in psycopg's form."""
+        self.parameters = list(dict.fromkeys(_COMPILED_PARAMETER.findall(sql)))
+        numbers = {name: number for number, name in enumerate(self.parameters, 1)}
+        numbered = _COMPILED_PARAMETER.sub(lambda match: f"${numbers[match[1]]}", sql)
+        self.sql = numbered.replace("%%", "%").encode()
+
+
+class Query(Generic[RowT]):
+    """A statement that returns rows, and how a row is made. `sql` is in psycopg's form; `numbered`
+    is set for a statement that is so long that psycopg would read it again each time."""
+
+    __slots__ = ("from_row", "numbered", "sql")
 
     def __init__(self, sql: str, from_row: Callable[..., RowT]) -> None:
         """`from_row`: called with a row's columns in the order of the SELECT or RETURNING list.
         Its parameters carry the names of the columns
         (tests/integration/database/test_statements.py)."""
         self.sql = _compile(sql)
+        self.numbered = NumberedQuery(self.sql) if len(self.sql) > _MAX_CACHED else None
         self.from_row = from_row
 
     def rows(self, records: Iterable[tuple[Any, ...]]) -> list[RowT]:

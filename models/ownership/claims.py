@@ -1,9 +1,9 @@
 """Who runs a response: take, checkpoint, end, release.
 
-`Ownership.take` and `take_orphans` are the only ways to become a response's owner. A response
-without an owner is claimed by one statement (models/ownership/unowned.py). One whose owner is dead
-is claimed in a transaction (models/ownership/takeover.py). Both claim many responses at a time, and
-small endings are stored together too (models/ownership/endings.py).
+`Ownership.take`, `take_next` and `take_orphans` are the only ways to become a response's owner. A
+response without an owner is claimed by one statement (models/ownership/unowned.py, line.py). One
+whose owner is dead is claimed in a transaction (models/ownership/takeover.py). All claim many
+responses at a time, and small endings are stored together too (models/ownership/endings.py).
 
 Every write here may be repeated. When a reply was lost (Postgres unavailable), the outcome is
 unknown. The identical statement then detects that it was done before (`OWNERSHIP_STATE`) instead of
@@ -11,7 +11,7 @@ writing twice.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
@@ -37,6 +37,7 @@ from models.ids import response_id as public_id
 from models.lifecycle import TERMINAL, Crashes, Status
 from models.ownership.endings import EndingWriter
 from models.ownership.lease import Lease
+from models.ownership.line import Choice, ChosenClaim, LineClaims
 from models.ownership.logs import ClaimedLogs
 from models.ownership.releases import Release, ReleaseWriter, failures_json
 from models.ownership.steps import EMPTY_TAIL, Ending, Step, Tail
@@ -77,6 +78,7 @@ class Ownership:
         self._lease = lease
         self._releases = ReleaseWriter(pool, lease)
         self._unowned = UnownedClaims(pool, self._claim_values)
+        self._line = LineClaims(pool, self._claim_values, settings.line, settings.lease.duration)
         self._logs = ClaimedLogs(pool)
         self._endings = EndingWriter(pool, lease)
         self._quarantine = settings.quarantine
@@ -94,6 +96,16 @@ class Ownership:
             claims = await self._take_over([response_id], may_run)
             claim = claims[0] if claims else None
         return claim and await self.with_log(claim)
+
+    async def take_next(self, choice: Choice) -> list[ChosenClaim]:
+        """Claims what is next in line. A claim may have `has_unread_log`. Raises what
+        DATABASE_UNAVAILABLE names: the claims may then have been made."""
+        return await self._line.take(choice)
+
+    async def confirm(self, ids: Collection[UUID]) -> None:
+        """Records that wake-ups of these responses were read, so that any worker may claim them in
+        their turn. Raises what DATABASE_UNAVAILABLE names."""
+        await self._line.confirm(ids)
 
     async def take_orphans(self, ids: Sequence[UUID]) -> list[Claim]:
         """Claims those of the responses `ids` that `take` would claim, in one transaction; for

@@ -44,7 +44,7 @@ class UnownedClaims:
         """The statement for one response. Waits until no other transaction has locked it."""
         values = {**self._claim_values(), "id": response_id}
         rows = await fetch(self._pool, CLAIM_UNOWNED, values)
-        return _claim_of(rows[0]) if rows else None
+        return claim_of(rows[0]) if rows else None
 
     async def _take_together(self, ids: list[UUID]) -> list[Claim | None]:
         """One statement. None also for a response that is locked, and for all if Postgres refuses
@@ -57,12 +57,13 @@ class UnownedClaims:
                 raise
             logger.warning("claims_refused", responses=len(ids), error=str(error).strip())
             return [None] * len(ids)
-        claims = {row.id: _claim_of(row) for row in rows}
+        claims = {row.id: claim_of(row) for row in rows}
         # Of two requests for the same response only one has claimed it.
         return [claims.pop(response_id, None) for response_id in ids]
 
 
-def _claim_of(row: ClaimedRow) -> Claim:
+def claim_of(row: ClaimedRow) -> Claim:
+    """The claim of a response that no owner had lost: its event log is complete."""
     if row.attempt == 1:
         return Claim(row, log_end=1 if row.background else 0, is_first=True)
     return Claim(row, log_end=-1, has_unread_log=True)

@@ -1,6 +1,6 @@
 """The policy of a project: the column `projects.policy` (docs/projects.md, ADR 0042)."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainSerializer
 
@@ -11,6 +11,9 @@ from models.projects.quotas import ProjectQuotas
 
 PolicyDuration = Annotated[Duration, PlainSerializer(format_duration, when_used="json")]
 """A duration, stored as an operator writes it: `30d`."""
+
+
+HighestTier = Literal["default", "flex"]
 
 
 class ProjectLimits(Group):
@@ -31,6 +34,9 @@ class ProjectPolicy(Group):
     """Nothing is stored for longer than it is needed: `store` counts as false."""
     models: tuple[str, ...] | None = None
     """The models that it may use: names, or patterns with `*`."""
+    highest_tier: HighestTier | None = None
+    """The highest `service_tier` that its requests get: `default` or `flex`. A request for a higher
+    one gets this one."""
     limits: ProjectLimits = ProjectLimits()
     quotas: ProjectQuotas = ProjectQuotas()
     egress: ProjectEgress = ProjectEgress()

@@ -58,6 +58,12 @@ class _End(NamedTuple):
     """LPUSH: behind all others, RPUSH: before them. Workers take from the right."""
 
 
+_Batch = Mapping[_End, Sequence[Sequence[UUID]]]
+"""The ids of each message, in order."""
+_NOBODY: Sequence[UUID] = ()
+"""The ids of a message that only says that responses wait in line."""
+
+
 class JobQueue:
     """Enqueues responses without blocking the caller. `run` sends them, `close` what is left."""
 
@@ -73,6 +79,7 @@ class JobQueue:
         self._waiting: dict[_End, list[UUID]] = {}
         """In the order in which they are sent. An id stays here until Redis has confirmed it,
         or it was written to RabbitMQ."""
+        self._announced: set[_End] = set()
         self._wake = asyncio.Event()
 
     def enqueue(self, response_id: UUID, queue: str) -> None:
@@ -83,6 +90,12 @@ class JobQueue:
         """Puts ids that this worker took and cannot run before all others of their queue. Returns
         at once; never fails."""
         self._add(response_ids, _End(queue, b"RPUSH"))
+
+    def announce(self, queue: str) -> None:
+        """Wakes one worker of that queue, which looks what is next in line. Returns at once; never
+        fails."""
+        self._announced.add(_End(queue, b"RPUSH"))
+        self._wake.set()
 
     def _add(self, response_ids: Sequence[UUID], end: _End) -> None:
         if sum(map(len, self._waiting.values())) >= _BACKLOG:
@@ -110,7 +123,7 @@ class JobQueue:
         """Sends what waits, for at most two seconds, and disconnects. `run` must have ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT):
-                if any(self._waiting.values()):
+                if any(self._waiting.values()) or self._announced:
                     await self._send_waiting()
         await self._disconnect()
         if self._rabbitmq is not None:
@@ -144,15 +157,20 @@ class JobQueue:
         What a cancellation interrupts stays, and is sent again: a second message does no harm.
         """
         self._wake.clear()
-        batch = {end: tuple(ids) for end, ids in self._waiting.items() if ids}
+        counts = {end: len(ids) for end, ids in self._waiting.items() if ids}
+        announced = {end: [_NOBODY] for end in self._announced}
+        batch = announced | {
+            end: [*_messages(self._waiting[end]), *announced.get(end, ())] for end in counts
+        }
         is_sent = await self._send_or_log(batch)
-        for end, ids in batch.items():
-            del self._waiting[end][: len(ids)]
+        self._announced -= announced.keys()
+        for end, count in counts.items():
+            del self._waiting[end][:count]
             if not is_sent:
-                self._dropped.inc(len(ids))
+                self._dropped.inc(count)
         return is_sent
 
-    async def _send_or_log(self, batch: Mapping[_End, Sequence[UUID]]) -> bool:
+    async def _send_or_log(self, batch: _Batch) -> bool:
         is_open = self._connection is not None
         if self._rabbitmq is not None:
             is_open = self._rabbitmq.is_connected
@@ -173,13 +191,13 @@ class JobQueue:
             return False
         return True
 
-    async def _send(self, batch: Mapping[_End, Sequence[UUID]]) -> None:
+    async def _send(self, batch: _Batch) -> None:
         """Raises what _BROKER_ERRORS names."""
         async with asyncio.timeout(REDIS_TIMEOUT):
             if self._rabbitmq is not None:
-                for end, ids in batch.items():
+                for end, messages in batch.items():
                     is_first = end.command == b"RPUSH"
-                    await self._rabbitmq.send(end.queue, _messages(ids), first=is_first)
+                    await self._rabbitmq.send(end.queue, messages, first=is_first)
                 return
             if self._connection is None:
                 self._connection = await RawConnection.open(self._redis)
@@ -194,13 +212,13 @@ class JobQueue:
             await connection.abort()
 
 
-def _push(end: _End, response_ids: Sequence[UUID]) -> bytes:
-    """The command that stores the messages of these ids at this end of the queue."""
-    messages = [wake_up(ids, end.queue) for ids in _messages(response_ids)]
+def _push(end: _End, messages: Sequence[Sequence[UUID]]) -> bytes:
+    """The command that stores the messages with these ids at this end of the queue."""
+    packed = [wake_up(ids, end.queue) for ids in messages]
     if end.command == b"RPUSH":
         # The last one becomes the rightmost, which is taken first.
-        messages.reverse()
-    return pack(end.command, end.queue.encode(), *messages)
+        packed.reverse()
+    return pack(end.command, end.queue.encode(), *packed)
 
 
 def _messages(response_ids: Sequence[UUID]) -> list[Sequence[UUID]]:
@@ -211,9 +229,9 @@ def _messages(response_ids: Sequence[UUID]) -> list[Sequence[UUID]]:
 def wake_up(response_ids: Sequence[UUID], queue: str) -> bytes:
     """A Celery message of the task RUN_RESPONSE, as kombu reads it from the list `queue`.
 
-    Its arguments are the ids. A worker of the previous release reads only the first one; a sweep
-    finds the others. The ids of the message itself are its own, because a worker can have two
-    messages of one response.
+    Its arguments are the ids; none: responses wait in line. A worker of the previous release reads
+    only the first one; a sweep finds the others. The ids of the message itself are its own, because
+    a worker can have two messages of one response.
     """
     message_id = uuid4().hex
     body = orjson.dumps(([response_id.hex for response_id in response_ids], {}, {}))

@@ -8,6 +8,7 @@ import orjson
 
 from models.config.groups import LeaseSettings
 from models.config.settings import Settings
+from models.db.arrays import Booleans, Ints, Uuids
 from models.db.database import Pool, connect, execute, fetch
 from models.db.queries import claim as claim_queries
 from models.db.queries import create as create_queries
@@ -192,6 +193,27 @@ class SeededDatabase:
 def insert_values(*rows: NewRow, web: UUID | None = None) -> dict[str, object]:
     """The values of an INSERT."""
     return create_queries.insert_values(rows, web, timedelta(days=30), timedelta(days=3650))
+
+
+def line_values(worker: DatabaseWorker, max_rows: int = 1, **changes: object) -> dict[str, object]:
+    """The values of CLAIM_NEXT, for background responses and a worker without any."""
+    return {
+        "me": worker.id,
+        "wall_clock": timedelta(hours=1),
+        "first_attempt": 1,
+        "max_rows": max_rows,
+        "kinds": Booleans([True]),
+        "slots": 10.0,
+        "projects": Uuids([]),
+        "running": Ints([]),
+        "ahead": list[float](),
+        "ids": Uuids([]),
+        "waiting": timedelta(0),
+        "lease": timedelta(seconds=600),
+        "flex_wait": timedelta(minutes=10),
+        "batch_wait": timedelta(hours=1),
+        "cursor": UUID(int=0),
+    } | changes
 
 
 def ending(status: Status, first: int, last: int) -> Ending:

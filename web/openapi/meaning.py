@@ -114,8 +114,10 @@ PARAMETERS: dict[str, str] = {
     "metadata": "Up to 16 pairs, keys up to 64 characters, values up to 512. "
     "Shown in the Response.",
     "service_tier": "Passed to native upstreams, to the chat API of OpenAI and of OpenRouter, and "
-    "to upstreams whose `passthrough` lists it. It has no effect on others. The Response shows the "
-    "tier that the upstream reports, and without one the requested tier.",
+    "to upstreams whose `passthrough` lists it. It has no effect on others. While responses wait "
+    "for a slot of a worker, `priority` goes first and `flex` last. The Response shows the tier "
+    "that the upstream reports, and without one the requested tier, or a lower one if the project "
+    "may not have that.",
     "user": "Deprecated by OpenAI. Shown in the Response.",
     "safety_identifier": "Shown in the Response.",
     "prompt_cache_key": "Shown in the Response.",

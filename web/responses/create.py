@@ -17,7 +17,7 @@ from models.db.queries.api_keys import ApiKey
 from models.db.queries.create import NewRow
 from models.ended_line import EndedLine
 from models.ids import new_uuid
-from models.lifecycle import Status
+from models.lifecycle import Status, lane_of
 from models.projects.quotas import Limits, estimate_tokens
 from models.redis.channels import queue_for
 from models.redis.queue import JobQueue
@@ -38,6 +38,7 @@ from web.responses.insert import InsertResponse, NewResponse
 from web.responses.join import JoinResponse
 from web.responses.precomputed import PrecomputedResponse
 from web.responses.prepare import PreparedRequest, PrepareRequest
+from web.responses.service_tier import limit_tier
 from web.responses.slots import CreateSlots
 from web.responses.zero_retention import ZERO_RETENTION_SECONDS, without_storage
 from web.stream.bus import Bus
@@ -168,6 +169,7 @@ class CreateResponse:
         require_model(key, request.model)
         if key.policy.zero_retention:
             request = without_storage(request)
+        request = limit_tier(request, key.policy.highest_tier)
         hashable_body = self._hashable_body(body.value, request)
         idempotency_key = await run_sized(
             partial(
@@ -314,6 +316,7 @@ class CreateResponse:
             request_id=context.options.request_id,
             cache_key=prepared.lookup.key,
             cache_ttl=prepared.lookup.ttl,
+            lane=lane_of(request.parameters.get("service_tier")),
             items=orjson.dumps(request.input),
             last=len(opening.frames) - 1,
             frames=b"".join(opening.frames),

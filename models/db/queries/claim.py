@@ -78,13 +78,20 @@ _LAST_FAILURE = """CASE WHEN claimed.attempt > 1 THEN (SELECT a.failures #>> '{-
                     WHERE a.response_id = claimed.id AND a.attempt < claimed.attempt ORDER BY a.attempt DESC LIMIT 1) END"""
 
 
-def _claim(
-    condition: str, *, first: str = "", source: str = "me", input_items: str = _INPUT
-) -> Query[ClaimedRow]:
-    """`first`: a CTE before the UPDATE, which is then a part of its `source`."""
-    return Query(
-        f"""
-        WITH {_FENCE_WITH_PROCESS}, {first}
+def claim_sql(
+    condition: str,
+    *,
+    first: str = "",
+    source: str = "me",
+    input_items: str = _INPUT,
+    recursive: str = "",
+    last_column: str = "",
+) -> str:
+    """The statement that claims the responses `r` for which the condition holds. `first`: CTEs
+    before the UPDATE, which are then a part of its `source`; `recursive`: the word, if one of them
+    is. `last_column`: one more than ClaimedRow has."""
+    return f"""
+        WITH {recursive} {_FENCE_WITH_PROCESS}, {first}
              claimed AS (UPDATE responses r SET worker = me.id, attempt = greatest(r.attempt + 1, CAST(:first_attempt AS int)), status = 'in_progress',
                                 deaths = {CRASHES_OF_ORPHAN}, requeue_requested_at = NULL, resume_at = NULL, reason = NULL,
                                 deadline = CASE WHEN r.started_at IS NULL THEN clock_timestamp() + CAST(:wall_clock AS interval) ELSE r.deadline END,
@@ -97,16 +104,23 @@ def _claim(
                extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at ELSE created_at END)::float AS seconds_queued,
                checkpoint_number, next_output_index, turns, usage, traceparent, request_id, cache_key, cache_ttl,
                secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input, {_LAST_FAILURE} AS last_failure
-        FROM claimed LEFT JOIN job_secrets secrets ON secrets.response_id = claimed.id
-        """,
-        ClaimedRow,
+               {last_column}
+        FROM claimed LEFT JOIN job_secrets secrets ON secrets.response_id = claimed.id"""
+
+
+def _claim(
+    condition: str, *, first: str = "", source: str = "me", input_items: str = _INPUT
+) -> Query[ClaimedRow]:
+    return Query(
+        claim_sql(condition, first=first, source=source, input_items=input_items), ClaimedRow
     )
 
 
 _MAY_RUN = "r.cancel_requested_at IS NULL AND r.fail_requested_at IS NULL AND r.deadline > clock_timestamp()"
 
-_IS_READY = f"r.status IN {OPEN} AND r.worker IS NULL AND r.deaths = 0 AND {NOT_DEFERRED} AND NOT {ABANDONED} AND {_MAY_RUN}"
-CLAIM_UNOWNED = _claim(f"r.id = :id AND {_IS_READY}")
+IS_READY = f"r.status IN {OPEN} AND r.worker IS NULL AND r.deaths = 0 AND {NOT_DEFERRED} AND NOT {ABANDONED} AND {_MAY_RUN}"
+"""A response that may be claimed by a single statement."""
+CLAIM_UNOWNED = _claim(f"r.id = :id AND {IS_READY}")
 """Claims a response that no worker has run before, or that its last owner has released: the common
 cases. All of its events are in the event log, so there is nothing to recover. No row: it names a
 dead owner, its workers have crashed, it may not run now, or it is deleted.
@@ -117,7 +131,7 @@ claim would then have the same attempt number, and readers could not tell its ev
 they have received (I4)."""
 CLAIM_UNOWNED_TOGETHER = _claim(
     "r.id = ready.id",
-    first=f"""ready AS MATERIALIZED (SELECT r.id FROM me CROSS JOIN {locked_responses(f"unnest({array('ids', 'uuid')}) AS t (id)")} WHERE {_IS_READY}),""",
+    first=f"""ready AS MATERIALIZED (SELECT r.id FROM me CROSS JOIN {locked_responses(f"unnest({array('ids', 'uuid')}) AS t (id)")} WHERE {IS_READY}),""",
     source="me, ready",
 )
 """CLAIM_UNOWNED for several responses. No row also for one that another transaction has locked: the

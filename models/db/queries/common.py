@@ -52,11 +52,12 @@ ABANDONED = "(NOT r.background AND EXISTS (SELECT 1 FROM workers w WHERE w.id = 
 """A foreground response whose waiting web process is dead. No client will read it."""
 NOT_DEFERRED = "(r.resume_at IS NULL OR r.resume_at <= clock_timestamp())"
 """Not deferred, or deferred until a time that has passed."""
-WEB_HAS_RENEWED = """(r.attempt > 0 OR r.enqueue_count > 0 OR NOT EXISTS (
+WEB_HAS_RENEWED = """(r.attempt > 0 OR r.enqueue_count > 0 OR r.confirmed OR NOT EXISTS (
             SELECT 1 FROM workers c WHERE c.id = r.web AND NOT c.dead
             AND CASE WHEN c.settled_at IS NULL THEN c.expires_at - CAST(:lease AS interval) < r.enqueued_at + interval '3 seconds'
                      ELSE c.settled_at <= r.enqueued_at + interval '1 second' END))"""
-"""A new response that a sweep may claim or enqueue: its create has a known outcome.
+"""A new response that may be claimed or enqueued without its wake-up: its create has a known
+outcome. A wake-up is sent only for a create that is stored; `confirmed`: a worker has read it.
 
 The web process that stored it says so in its lease: creates that are dated before `settled_at` were
 answered with 200, or were voided after their 503 (models/ownership/creates.py). So a create that was

@@ -12,6 +12,7 @@ import msgspec
 from models.db.arrays import Bigints, Booleans, Byteas, Ints, Texts, Uuids
 from models.db.queries.common import ABANDONED, INSERT_INTO_LOG, OPEN, array, insert_items
 from models.db.statement import Query, Statement, column
+from models.lifecycle import Lane
 
 _KEY_IS_STALE = f"""(k.expires_at < clock_timestamp() OR EXISTS (
                 SELECT 1 FROM responses r WHERE r.id = k.response_id AND (r.delete_requested_at IS NOT NULL OR r.reason = 'create_refused'
@@ -37,6 +38,7 @@ _COLUMNS = {
     "request_id": "text",
     "cache_key": "bytea",
     "cache_ttl": "int",
+    "lane": "int",
     "items": "text",
     "last": "int",
     "frames": "bytea",
@@ -83,6 +85,7 @@ class NewRow(msgspec.Struct, frozen=True, kw_only=True):
     """of the request that makes it (web/http/request_record.py)"""
     cache_key: bytes | None = None
     cache_ttl: int | None = None
+    lane: int = Lane.DEFAULT
     items: bytes
     """the input as a JSON array"""
     last: int
@@ -168,11 +171,11 @@ def _insert(*conditions: str, source: str = "new") -> Query[UUID]:
     WITH {", ".join((_NEW, *conditions))},
          row AS (INSERT INTO responses (id, project_id, status, background, store, model, parameters, previous_response_id,
                                         conversation_id, created_at, expires_at, deadline, enqueued_at, web, waiter, traceparent, request_id, cache_key, cache_ttl,
-                                        api_key_id, kept_for)
+                                        api_key_id, kept_for, lane)
                  SELECT id, project, 'queued', background, store, model, CAST(parameters AS json), previous,
                         conversation, to_timestamp(created_at), clock_timestamp() + coalesce(make_interval(secs => retention), CAST(:default_retention AS interval)),
                         clock_timestamp() + CAST(:queue_wait AS interval), clock_timestamp(), :web, waiter, traceparent, request_id, cache_key, cache_ttl,
-                        api_key, make_interval(secs => kept_for)
+                        api_key, make_interval(secs => kept_for), lane
                  FROM {source}
                  RETURNING id),
          stored AS ({insert_items(source, response=f"{source}.id", items=f"{source}.items")}),

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from models.db.queries.common import NOT_DEFERRED, OPEN, journal_of
 from models.db.statement import Query, column
-from models.lifecycle import QUARANTINE_THRESHOLD
+from models.lifecycle import IN_LINE, QUARANTINE_THRESHOLD
 
 _CRASHES = "r.deaths + (w.dead IS TRUE)::int"
 """Owners of `r` that crashed since its last checkpoint, with its present owner `w` if that is
@@ -287,9 +287,10 @@ STILL_RUNNING = column("SELECT id FROM workers WHERE id = ANY(:ids) AND NOT dead
 
 @dataclass(frozen=True, slots=True)
 class BacklogRow:
-    """Open responses with the same queue, status, `waiting` and `deferred`."""
+    """Open responses with the same queue, lane, status, `waiting` and `deferred`."""
 
     queue: str
+    lane: int
     status: str
     waiting: bool
     """no live worker owns them, and one may claim them now"""
@@ -303,14 +304,34 @@ class BacklogRow:
 GAUGES = Query(
     f"""
     SELECT CASE WHEN {_CRASHES} >= {QUARANTINE_THRESHOLD} THEN 'quarantine' WHEN r.background THEN 'background' ELSE 'interactive' END AS queue,
-           r.status, (r.status = 'queued' OR r.worker IS NULL OR w.dead IS TRUE) AND {NOT_DEFERRED} AS waiting, NOT {NOT_DEFERRED} AS deferred,
+           r.lane, r.status, (r.status = 'queued' OR r.worker IS NULL OR w.dead IS TRUE) AND {NOT_DEFERRED} AS waiting, NOT {NOT_DEFERRED} AS deferred,
            count(*) AS responses,
            extract(epoch FROM clock_timestamp() - min(r.created_at))::float AS oldest
-    FROM responses r LEFT JOIN workers w ON w.id = r.worker WHERE r.status IN {OPEN} GROUP BY 1, 2, 3, 4
+    FROM responses r LEFT JOIN workers w ON w.id = r.worker WHERE r.status IN {OPEN} GROUP BY 1, 2, 3, 4, 5
     """,
     BacklogRow,
 )
 """Counts the open responses, with the partial index of open rows: ended ones cost nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingProject:
+    """How many responses of a project wait for a slot."""
+
+    project: str
+    """its id"""
+    responses: int
+
+
+WAITING_PROJECTS = Query(
+    f"""
+    SELECT r.project_id::text AS project, count(*) AS responses FROM responses r WHERE {IN_LINE} GROUP BY r.project_id
+    ORDER BY 2 DESC LIMIT :max_rows
+    """,
+    WaitingProject,
+)
+"""Counts the responses that wait for a slot, of the projects with most of them. It reads all of the
+line."""
 
 DATABASE_BYTES = column("SELECT pg_database_size(current_database()) AS bytes", int)
 """The size of the database's files, indexes included. Postgres asks the file system for the size of

@@ -33,23 +33,14 @@ _OVERDUE = (
 """The part of the backlog whose deadline has passed, and its order."""
 
 
-def _waiting(longer_than: str, condition: str) -> tuple[str, str]:
-    """The part of the backlog that has waited for longer than this, if this condition holds, and
-    its order."""
-    return (
-        f"responses r WHERE r.enqueued_at < now() - CAST({longer_than} AS interval) AND {condition}",
-        "r.enqueued_at",
-    )
-
-
 def _orphans(
     condition: str, max_rows: str, *backlog: tuple[str, str], order: str = "r.enqueued_at"
 ) -> str:
     """Selects `r.id` of the orphans `r` for which this condition holds: the first `max_rows` by
     `order`.
 
-    Of the backlog, which no rule but its age concerns, these parts are read: it may be large, and
-    each worker sweeps every two seconds. The other responses without an owner have an index, and so
+    Of the backlog these parts are read: it may be large, and each worker sweeps every two seconds.
+    What waits for a slot is claimed in its turn (models/db/queries/line.py). The other responses without an owner have an index, and so
     have those of dead owners: the responses that live processes run cost nothing. Each `OFFSET 0`
     keeps Postgres from reading an index of all open responses: while they are few that is cheap, and
     it may keep the plan."""
@@ -71,15 +62,17 @@ def _orphans(
 
 
 _MESSAGE_IS_OLD = "r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.enqueue_count, 6)) < clock_timestamp()"
+_NOT_IN_LINE = "(r.worker IS NOT NULL OR r.deaths > 0)"
+"""Workers find those in line without a message (models/db/queries/line.py)."""
 _MAY_BE_ENQUEUED = f"""(r.requeue_requested_at IS NOT NULL
           OR {NOT_DEFERRED} AND CASE WHEN {CRASHES_OF_ORPHAN} >= {QUARANTINE_THRESHOLD} THEN CAST(:quarantine AS boolean)
                                      WHEN r.background THEN CAST(:background AS boolean) ELSE CAST(:interactive AS boolean) END
-          AND {_MESSAGE_IS_OLD}
+          AND {_MESSAGE_IS_OLD} AND {_NOT_IN_LINE}
           AND NOT EXISTS (SELECT 1 FROM workers o WHERE o.id = r.worker AND o.expires_at + CAST(:interval AS interval) > clock_timestamp()))"""
 
 REENQUEUE = Query(
     f"""
-    WITH candidate AS MATERIALIZED ({_orphans(_MAY_BE_ENQUEUED, "200", _waiting(":interval", f"CAST(:background AS boolean) AND {_MESSAGE_IS_OLD}"))}),
+    WITH candidate AS MATERIALIZED ({_orphans(_MAY_BE_ENQUEUED, "200")}),
          unowned AS MATERIALIZED (
              SELECT r.id, r.background, {CRASHES_OF_ORPHAN} AS crashes FROM candidate JOIN responses r ON r.id = candidate.id
              WHERE r.status IN {OPEN} AND {ORPHAN} AND {_MAY_BE_ENQUEUED} FOR UPDATE OF r SKIP LOCKED)
@@ -90,7 +83,7 @@ REENQUEUE = Query(
     ReenqueuedResponse,
 )
 """Marks up to 200 open responses without a live owner as enqueued again: those an operator
-requeued, and those whose last Celery message is too old. The limit on its age doubles with each
+requeued, and those that are not in line and whose last Celery message is too old. The limit on its age doubles with each
 message. `interactive`, `background`, `quarantine`: whether that queue is short. Behind many other
 messages a row's message is not lost, it waits. The responses of a dead worker are not enqueued
 before the sweeps had time to claim them: not until its lease has been over for `interval`."""
@@ -107,19 +100,20 @@ _MAY_BE_CLAIMED = f"""(r.status = 'in_progress' AND {NOT_DEFERRED} OR r.cancel_r
            OR {NOT_DEFERRED} AND r.enqueued_at < clock_timestamp() - CAST(:waiting AS interval)
            OR r.fail_requested_at IS NOT NULL OR r.requeue_requested_at IS NOT NULL)
       AND (CAST(:quarantine AS boolean) = ({CRASHES_OF_ORPHAN} >= {QUARANTINE_THRESHOLD}) OR r.cancel_requested_at IS NOT NULL
-           OR r.fail_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR {CRASHES_OF_ORPHAN} > {CRASHES_ALONE})"""
+           OR r.fail_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR {CRASHES_OF_ORPHAN} > {CRASHES_ALONE})
+      AND (CAST(:in_line AS boolean) OR {_NOT_IN_LINE})"""
 
 ORPHANS = column(
     _orphans(
         _MAY_BE_CLAIMED,
         ":max_rows",
         _OVERDUE,
-        _waiting(":waiting", "NOT CAST(:quarantine AS boolean)"),
         order=f"CASE WHEN CAST(:quarantine AS boolean) THEN {CRASHES_OF_ORPHAN} END DESC, r.enqueued_at",
     ),
     UUID,
 )
 """Selects what a sweep may claim without a Celery message: responses of crashed workers, those that
-are only to be ended, and those that have been in the queue for longer than `waiting`. `quarantine`:
+are only to be ended, and foreground ones that have been in the queue for longer than `waiting`.
+`in_line`: also those that wait in line, after a release. `quarantine`:
 the sweeping worker is a quarantine worker, and gets those with the most crashes first, so that a
 group which is halved stays together. One that is only to be ended goes to any worker."""

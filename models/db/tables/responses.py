@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from models.db.tables.base import TIMESTAMP, metadata
-from models.lifecycle import BACKLOG, TRANSITIONS, Status
+from models.lifecycle import BACKLOG, IN_LINE, PLACE_IN_LINE, TRANSITIONS, Lane, Status
 
 ONE_OPEN_PER_CONVERSATION = "uq_responses_conversation_running"
 """The unique index that allows one open response in a conversation."""
@@ -161,6 +161,20 @@ responses = Table(
     Column(
         "resume_at", TIMESTAMP, comment="deferred: not claimed before this time, except to end it"
     ),
+    Column(
+        "lane",
+        SmallInteger,
+        nullable=False,
+        server_default=text(str(Lane.DEFAULT.value)),
+        comment="0 priority, 1 default, 2 flex, 3 batch: which responses go first (ADR 0041)",
+    ),
+    Column(
+        "confirmed",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="a worker has received its id, so its create was answered (ADR 0041)",
+    ),
     Column("cancel_requested_at", TIMESTAMP),
     Column(
         "delete_requested_at", TIMESTAMP, comment="hidden from the API; deleted once it has ended"
@@ -230,9 +244,12 @@ responses = Table(
         postgresql_where=text(_is_open),
     ),
     Index(
-        "ix_responses_backlog",
-        "enqueued_at",
-        postgresql_where=text(f"worker IS NULL AND {BACKLOG}"),
+        "ix_responses_line",
+        "background",
+        "lane",
+        "project_id",
+        text(f"({PLACE_IN_LINE})"),
+        postgresql_where=text(IN_LINE),
     ),
     Index(
         "ix_responses_no_backlog",

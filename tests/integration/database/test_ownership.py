@@ -12,9 +12,8 @@ from models.db.database import execute, fetch, open_pool
 from models.db.queries import claim as claim_queries
 from models.db.queries import create as create_queries
 from models.db.queries import end as end_queries
-from models.db.queries import leases
+from models.db.queries import leases, line
 from models.db.queries import read as read_queries
-from models.db.queries import sweep as sweep_queries
 from models.db.queries.claim import ResponseBlock
 from models.db.queries.common import LogBlock
 from models.db.queries.run import JournalOutcome
@@ -38,6 +37,7 @@ from tests.support.worker_rows import (
     ending,
     frames,
     insert_values,
+    line_values,
     settings_for,
     turn,
 )
@@ -747,23 +747,18 @@ async def test_a_join_and_a_voiding_exclude_each_other(database: SeededDatabase)
     assert outcomes == {"queued", "cancelled"}
 
 
-SWEEP_VALUES = {
-    "waiting": timedelta(0),
-    "max_rows": 100,
-    "quarantine": False,
-    "lease": timedelta(seconds=600),
-    "interval": timedelta(0),
-    "interactive": True,
-    "background": True,
-}
-
-
 async def _may_claim(database: SeededDatabase, *names: UUID) -> set[UUID]:
-    """Those of the responses that a sweep may claim."""
-    return set(await fetch(database.pool, sweep_queries.ORPHANS, SWEEP_VALUES)) & set(names)
+    """Those of the responses that a worker may claim in their turn without their wake-ups."""
+    worker = await database.create_worker()
+    async with (
+        database.pool.connection() as connection,
+        connection.transaction(force_rollback=True),
+    ):
+        rows = await fetch(connection, line.CLAIM_NEXT, line_values(worker, max_rows=200))
+    return {row.id for row in rows} & set(names)
 
 
-async def test_a_sweep_leaves_a_new_response_until_the_outcome_of_its_create_is_known(
+async def test_a_response_without_its_wake_up_waits_until_the_outcome_of_its_create_is_known(
     database: SeededDatabase,
 ) -> None:
     """Its web process may still void a create that it answered with 503 (I9).
@@ -776,21 +771,7 @@ async def test_a_sweep_leaves_a_new_response_until_the_outcome_of_its_create_is_
         await database.create_response(web=dead.id),
     )
     await database.declare_dead(dead)
-    await run_sql(
-        database.pool,
-        "UPDATE responses SET enqueued_at = clock_timestamp() + interval '1 minute'"
-        " WHERE id = ANY(%(ids)s)",
-        {"ids": [unconfirmed, left]},
-    )
-    values = SWEEP_VALUES | {"waiting": timedelta(minutes=-2), "interval": timedelta(minutes=-2)}
-
-    async def taken() -> set[UUID]:
-        return set(await fetch(database.pool, sweep_queries.ORPHANS, values)) & {unconfirmed, left}
-
-    assert await taken() == {left}
-    enqueued_ids = {row.id for row in await fetch(database.pool, sweep_queries.REENQUEUE, values)}
-    assert left in enqueued_ids
-    assert unconfirmed not in enqueued_ids
+    assert await _may_claim(database, unconfirmed, left) == {left}
     settled = {
         "me": web.id,
         "lease": timedelta(seconds=600),
@@ -798,10 +779,10 @@ async def test_a_sweep_leaves_a_new_response_until_the_outcome_of_its_create_is_
     }
     await fetch(database.pool, leases.RENEW_WEB, settled)
     await fetch(database.pool, leases.RENEW_WEB, settled | {"settled_at": None})
-    assert await taken() == {unconfirmed, left}
+    assert await _may_claim(database, unconfirmed, left) == {unconfirmed, left}
 
 
-async def test_a_sweep_leaves_a_new_response_of_the_previous_release_until_its_lease_is_renewed(
+async def test_a_worker_leaves_a_new_response_of_the_previous_release_until_its_lease_is_renewed(
     database: SeededDatabase,
 ) -> None:
     """That release voids such creates before it renews a lease, and knows no `settled_at`."""

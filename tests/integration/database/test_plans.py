@@ -16,7 +16,7 @@ import pytest
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
-from models.db.arrays import Bigints, Byteas, Ints, Uuids
+from models.db.arrays import Bigints, Booleans, Byteas, Ints, Uuids
 from models.db.database import Jsonb
 from models.db.queries.create import NewRow, insert_values
 from models.ids import new_uuid
@@ -37,18 +37,20 @@ statements run."""
 READ_IN_ORDER = {"ix_responses_no_backlog", "ix_responses_deleted"}
 """Indexes of what waits for a worker or for the purge, which are read from their beginning."""
 READ_ALL_OPEN = {
+    "line.PLACE_OF",
     "listing.LIST_OPEN_RESPONSES",
     "operations.STUCK",
     "operations.WORKERS",
     "operations.GAUGES",
     "organization.CANCEL_OF_PROJECT",
+    "operations.WAITING_PROJECTS",
     "quotas.OPEN_RESPONSES",
     "quotas.QUOTA_STATE",
     "retention.DELETE_OLD_WORKERS",
 }
 """They read all open responses: for operators, only after processes have died, or every few seconds
 for projects with quotas."""
-MAX_PAGES = 150
+MAX_PAGES = 200
 """Pages that a statement for one or two responses touches at most."""
 
 
@@ -187,6 +189,9 @@ _OF_RUNNING = [
     "end.REQUEST_CANCEL",
     "end.REQUEST_DELETE",
     "leases.LIVE_WORKERS",
+    "line.CLAIM_NEXT",
+    "line.CONFIRM",
+    "line.PLACE_OF",
     "leases.RENEW",
     "leases.RENEW_WEB",
     "leases.WATCHED_PROCESSES",
@@ -341,7 +346,8 @@ def _common_values(database: ManyResponses) -> dict[str, object]:
         **dict.fromkeys(("web", "waiter"), database.web),
         **dict.fromkeys(("lifetime", "wall_clock"), timedelta(hours=1)),
         **dict.fromkeys(("lease", "waiting", "interval"), timedelta(seconds=5)),
-        **dict.fromkeys(("background", "interactive", "include_unstored"), True),
+        **dict.fromkeys(("background", "interactive", "include_unstored", "in_line"), True),
+        **dict.fromkeys(("flex_wait", "batch_wait"), timedelta(minutes=10)),
         **dict.fromkeys(("attempts", "afters", "numbers"), ones),
         "quarantine": False,
         "unanswered_calls": list[str](),
@@ -361,6 +367,11 @@ def _common_values(database: ManyResponses) -> dict[str, object]:
         "outcomes": ["handed_over"] * 2,
         "pauses": [None, None],
         "projects": [database.project] * 2,
+        "kinds": Booleans([True, False]),
+        "cursor": database.project,
+        "running": ones,
+        "ahead": [0.0, 1.0],
+        "slots": 10.0,
         "settled_at": datetime.now(UTC),
         # the position of the purge: before everything
         "expires_at": datetime.min.replace(tzinfo=UTC),

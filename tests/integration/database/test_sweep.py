@@ -1,6 +1,6 @@
 """What a sweep costs, and what a watch sees, with many responses and processes."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ from models.db.queries import leases, sweep
 from models.db.statement import Query
 from models.ids import new_uuid
 from tests.support.api import until
-from tests.support.sql import run_sql
+from tests.support.sql import rows_read, run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import DatabaseWorker, SeededDatabase, settings_for
 
@@ -22,6 +22,7 @@ SWEEP_VALUES = {
     "interval": timedelta(seconds=5),
     "max_rows": 250,
     "quarantine": False,
+    "in_line": True,
     "background": True,
     "interactive": True,
     "lease": timedelta(seconds=10),
@@ -63,18 +64,9 @@ async def _insert_backlog(database: SeededDatabase, number: int, **seconds: int)
     )
 
 
-def _rows_read(plan: dict[str, Any]) -> Iterator[float]:
-    """How many rows of `responses` each node of an analyzed plan read."""
-    if plan.get("Relation Name") == "responses" or "ix_responses" in plan.get("Index Name", ""):
-        rows = plan.get("Actual Rows", 0) + plan.get("Rows Removed by Filter", 0)
-        yield rows * plan.get("Actual Loops", 1)
-    for child in plan.get("Plans", []):
-        yield from _rows_read(child)
-
-
 @pytest.mark.parametrize(
     ("query", "selected"),
-    [(sweep.ORPHANS, 10 + 20 + 30), (sweep.ORPHANS_TO_END, 20), (sweep.REENQUEUE, 30)],
+    [(sweep.ORPHANS, 10 + 20), (sweep.ORPHANS_TO_END, 20), (sweep.REENQUEUE, 0)],
     ids=["orphans", "to-end", "reenqueue"],
 )
 async def test_a_sweep_reads_neither_responses_of_live_workers_nor_the_backlog(
@@ -99,7 +91,7 @@ async def test_a_sweep_reads_neither_responses_of_live_workers_nor_the_backlog(
             row = await cursor.fetchone()
         assert len(await fetch(connection, query, SWEEP_VALUES)) == selected
     assert row is not None
-    assert sum(_rows_read(row[0][0]["Plan"])) < 600
+    assert sum(rows_read(row[0][0]["Plan"])) < 600
 
 
 async def test_a_free_lock_means_nothing_before_a_process_was_tied(

@@ -51,6 +51,7 @@ async def _orphans(worker: DatabaseWorker, *, quarantine: bool) -> set[UUID]:
         "waiting": timedelta(days=1),
         "max_rows": 1000,
         "quarantine": quarantine,
+        "in_line": True,
         "lease": timedelta(seconds=10),
     }
     return set(await fetch(worker.pool, sweep_queries.ORPHANS, values))

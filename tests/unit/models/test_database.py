@@ -18,6 +18,7 @@ from models.db.database import (
 from models.db.queries.claim import LOG_ENDS, LogEnd
 from models.db.queries.read import LOG_PAGE
 from models.db.queries.sweep import ORPHANS
+from models.db.statement import Query
 from models.errors import StatementRefused
 from tests.support.api import until
 from tests.support.statements import STATEMENTS
@@ -143,6 +144,14 @@ def test_a_response_without_events_has_no_block_to_show() -> None:
 
 
 def test_no_statement_is_so_long_that_psycopg_reads_it_again_each_time() -> None:
-    lengths = {name: len(statement.sql) for name, statement in STATEMENTS.items()}
-    too_long = {name for name, length in lengths.items() if length > MAX_CACHED_STATEMENT_LENGTH}
-    assert not too_long
+    """A longer one is sent as Postgres reads it, with numbered parameters."""
+    too_long = {
+        name: statement
+        for name, statement in STATEMENTS.items()
+        if len(statement.sql) > MAX_CACHED_STATEMENT_LENGTH
+    }
+    assert set(too_long) == {"line.CLAIM_NEXT"}
+    for statement in too_long.values():
+        assert isinstance(statement, Query)
+        assert statement.numbered is not None
+        assert b"%(" not in statement.numbered.sql

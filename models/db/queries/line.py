@@ -1,0 +1,150 @@
+"""The line: which of the responses that wait for a slot a worker claims next (ADR 0041).
+
+A response is in line if it has no owner, none of its owners has crashed, and it is to be run. The
+line is read by an index on (background, lane, project, place in line), never from its beginning to
+its end: first the next project that has something in line, then the one after it; then the first
+responses of the best of them. So its length costs nothing.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from models.db.queries.claim import IS_READY, ClaimedRow, claim_sql
+from models.db.queries.common import ABANDONED, WEB_HAS_RENEWED, array, locked_responses
+from models.db.statement import Query, column
+from models.lifecycle import IN_LINE, PLACE_IN_LINE, Lane
+
+_MORE_PROJECTS = 3
+_MORE = 7
+"""So many projects more, and responses of each, are compared than are wanted: other workers may be
+claiming the first ones."""
+_STEPS = 64
+"""Projects that are looked at on each side of `cursor`, in each lane."""
+_MOST = "(SELECT CAST(:max_rows AS int))"
+"""A number that the planner does not know, like those of all parameters here. If it knew them, a
+plan that is made for one execution would look cheaper than the one that is kept, and Postgres would
+plan the statement each time (models/db/queries/common.py, `array`)."""
+_FIRST = "'00000000-0000-0000-0000-000000000000'::uuid"
+_LAST = "'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenRow(ClaimedRow):
+    """A response that was claimed in its turn."""
+
+    weight: int
+    """of its project"""
+
+
+def _lane(at: str) -> str:
+    """The order of the lanes, in two columns: `flex` and `batch` wait behind all others. One that
+    has been in line since `at`, which is too long ago, goes as `default`."""
+    is_old = f"{at} < now() - CASE lane WHEN {Lane.FLEX} THEN CAST(:flex_wait AS interval) ELSE CAST(:batch_wait AS interval) END"
+    return f"CASE WHEN lane <= {Lane.DEFAULT} OR {is_old} THEN 0 ELSE lane END"
+
+
+_UPPER_LANE = f"least(lane, {Lane.DEFAULT})"
+
+
+def _rank(running: str, ahead: str) -> str:
+    """The order of what waits. `running`: of the project's responses; one that has its share waits
+    behind those that have not."""
+    has_share = f"floor({running} * total.weights / (weight * CAST(:slots AS float)))"
+    return f"{_lane('at')}, {has_share}, {_UPPER_LANE}, {ahead}, at"
+
+
+_WALK = f"""
+    walk AS (
+        SELECT b.background, l.lane, s.after AS project_id, s.upto, 0 AS step, CAST(NULL AS timestamptz) AS at
+        FROM unnest({array("kinds", "bool")}) AS b (background), generate_series({Lane.PRIORITY.value}, {Lane.BATCH.value}) AS l (lane),
+             (VALUES (CAST(:cursor AS uuid), {_LAST}), ({_FIRST}, CAST(:cursor AS uuid))) AS s (after, upto)
+        UNION ALL
+        SELECT w.background, w.lane, n.project_id, w.upto, w.step + 1, n.at FROM walk w CROSS JOIN LATERAL (
+            SELECT r.project_id, {PLACE_IN_LINE} AS at FROM responses r
+            WHERE {IN_LINE} AND r.background = w.background AND r.lane = w.lane AND r.project_id > w.project_id AND r.project_id <= w.upto
+            ORDER BY r.project_id, {PLACE_IN_LINE} LIMIT 1) n
+        WHERE w.step < {_STEPS})"""
+_SHARES = f"""
+    known AS MATERIALIZED (
+        SELECT k.*, greatest(p.weight, 1) AS weight FROM unnest({array("projects", "uuid")}, {array("running", "int")}, {array("ahead", "float")}) AS k (project_id, running, ahead)
+        JOIN projects p ON p.id = k.project_id),
+    head AS MATERIALIZED (
+        SELECT w.background, w.lane, w.project_id, w.at, greatest(p.weight, 1) AS weight, coalesce(k.running, 0) AS running, coalesce(k.ahead, 0) AS ahead
+        FROM walk w JOIN projects p ON p.id = w.project_id LEFT JOIN known k ON k.project_id = w.project_id WHERE w.step > 0 AND w.at <= now()),
+    total AS MATERIALIZED (
+        SELECT sum(weight) AS weights FROM (SELECT project_id, weight FROM head UNION SELECT project_id, weight FROM known) p)"""
+_CANDIDATES = f"""
+    best AS MATERIALIZED (
+        SELECT head.* FROM head, total
+        ORDER BY {_rank("running", "ahead")} LIMIT {_MOST} + {_MORE_PROJECTS}),
+    candidate AS MATERIALIZED (
+        SELECT c.id, c.at, b.lane, b.weight, b.running, b.ahead,
+               row_number() OVER (PARTITION BY b.project_id ORDER BY {_lane("c.at")}, {_UPPER_LANE}, c.at) - 1 AS nr
+        FROM best b CROSS JOIN LATERAL (
+            SELECT r.id, {PLACE_IN_LINE} AS at FROM responses r
+            WHERE {IN_LINE} AND r.background = b.background AND r.lane = b.lane AND r.project_id = b.project_id AND {PLACE_IN_LINE} <= now()
+              AND r.enqueued_at <= now() - (SELECT CAST(:waiting AS interval)) AND NOT {ABANDONED}
+              AND (array_position({array("ids", "uuid")}, r.id) IS NOT NULL OR {WEB_HAS_RENEWED})
+            ORDER BY {PLACE_IN_LINE} LIMIT {_MOST} + {_MORE}) c)"""
+_READY = f"""
+    ready AS MATERIALIZED (
+        SELECT r.id, c.weight FROM me CROSS JOIN (
+            SELECT candidate.id, candidate.weight FROM candidate, total
+            ORDER BY {_rank("(running + nr)", "ahead + nr / CAST(weight AS float)")} LIMIT {_MOST} + {_MORE}) c
+        CROSS JOIN LATERAL (SELECT r.* FROM responses r WHERE r.id = c.id OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED) r
+        WHERE {IS_READY} LIMIT {_MOST}),"""
+
+CLAIM_NEXT = Query(
+    claim_sql(
+        "r.id = ready.id",
+        first=f"{_WALK},{_SHARES},{_CANDIDATES},{_READY}",
+        source="me, ready",
+        recursive="RECURSIVE",
+        last_column=", (SELECT weight FROM ready WHERE ready.id = claimed.id) AS weight",
+    ),
+    ChosenRow,
+)
+"""Claims up to `max_rows` of the responses in line, those whose turn it is (ADR 0041).
+
+`kinds`: of background or foreground responses, or both. `projects`, `running`, `ahead`: of the
+projects that this worker knows, how many of their responses run here, and how much more than others
+they were served lately (worker/shares.py). `slots`: of this worker. `ids`: responses whose wake-ups
+were read just now. `waiting`: only those that were enqueued at least so long ago. `cursor`: a project
+where the look begins if there are very many. Fewer rows than `max_rows`: the other responses in line
+are those that other transactions have locked just now."""
+
+CONFIRM = column(
+    f"""
+    UPDATE responses SET confirmed = true
+    FROM (SELECT r.id FROM {locked_responses(f"unnest({array('ids', 'uuid')}) AS t (id)")} WHERE r.worker IS NULL AND r.attempt = 0 AND NOT r.confirmed) new
+    WHERE responses.id = new.id RETURNING responses.id
+    """,
+    UUID,
+)
+"""Records of new responses that their wake-ups were read: any worker may claim them in their turn.
+Those that another transaction has locked are being claimed."""
+
+MAX_COUNTED = 1000
+"""Responses that PLACE_OF counts at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceInLine:
+    """Where a response waits for a slot."""
+
+    lane: int
+    before: int
+    """responses of its project that go before it in its lane, at most MAX_COUNTED"""
+
+
+PLACE_OF = Query(
+    f"""
+    WITH one AS MATERIALIZED (SELECT background, lane, project_id, {PLACE_IN_LINE} AS at FROM (SELECT * FROM responses WHERE id = :id OFFSET 0) r WHERE {IN_LINE})
+    SELECT one.lane, (SELECT count(*) FROM (
+        SELECT 1 FROM responses r WHERE {IN_LINE} AND r.background = one.background AND r.lane = one.lane AND r.project_id = one.project_id
+        AND {PLACE_IN_LINE} < one.at ORDER BY {PLACE_IN_LINE} LIMIT {MAX_COUNTED}) before) AS before
+    FROM one
+    """,
+    PlaceInLine,
+)
+"""Selects where a response waits. No row: it does not wait in line."""

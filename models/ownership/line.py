@@ -1,0 +1,105 @@
+"""Claims in line: which of the waiting responses a worker runs next (ADR 0041)."""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from models.config.groups import LineSettings
+from models.db.arrays import Booleans, Ints, Uuids
+from models.db.database import Pool, execute, fetch
+from models.db.queries.line import CLAIM_NEXT, CONFIRM
+from models.ids import unix_seconds
+from models.ownership.takeover import Claim
+from models.ownership.unowned import claim_of
+
+_CONFIRMED_BY_THEN = 30.0
+"""Seconds after which a create has a known outcome without its wake-up, on the clocks of two
+machines: its web process has renewed its lease, or is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectShare:
+    """What a worker knows of a project."""
+
+    running: int
+    """responses of it that run there"""
+    ahead: float
+    """how much more than others it was served lately, in responses divided by its weight"""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a worker wants of the line."""
+
+    max_rows: int
+    kinds: Sequence[bool]
+    """of background responses, of foreground ones, or both"""
+    slots: int
+    """of the worker, free or not"""
+    shares: Mapping[UUID, ProjectShare]
+    ids: Collection[UUID] = ()
+    """responses whose wake-ups were read just now"""
+    waiting: timedelta = timedelta(0)
+    """for how long they must have waited"""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenClaim:
+    """A claim, and the weight of its project."""
+
+    claim: Claim
+    weight: int
+
+
+class LineClaims:
+    """Claims of one worker in line."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        claim_values: Callable[[], Mapping[str, object]],
+        line: LineSettings,
+        lease: timedelta,
+    ) -> None:
+        """`claim_values`: `me`, `wall_clock` and `first_attempt` of the statement. `lease`: how
+        long a lease is valid."""
+        self._pool = pool
+        self._claim_values = claim_values
+        self._waits = {"flex_wait": line.flex_wait, "batch_wait": line.batch_wait, "lease": lease}
+        self._cursor = UUID(int=0)
+
+    async def take(self, choice: Choice) -> list[ChosenClaim]:
+        """Claims what is next in line. Raises what DATABASE_UNAVAILABLE names: the claims may then
+        have been made."""
+        shares = choice.shares
+        values = {
+            **self._claim_values(),
+            **self._waits,
+            "max_rows": choice.max_rows,
+            "kinds": Booleans(choice.kinds),
+            "slots": float(choice.slots),
+            "ids": Uuids(_new_ids(choice.ids)),
+            "waiting": choice.waiting,
+            "cursor": self._cursor,
+            "projects": Uuids(list(shares)),
+            "running": Ints([share.running for share in shares.values()]),
+            "ahead": [share.ahead for share in shares.values()],
+        }
+        rows = await fetch(self._pool, CLAIM_NEXT, values)
+        if rows:
+            self._cursor = rows[-1].project_id
+        return [ChosenClaim(claim_of(row), row.weight) for row in rows]
+
+    async def confirm(self, ids: Collection[UUID]) -> None:
+        """Records that wake-ups of these responses were read. Raises what DATABASE_UNAVAILABLE
+        names; then other workers see the new ones among them some seconds later."""
+        if new_ids := _new_ids(ids):
+            await execute(self._pool, CONFIRM, {"ids": Uuids(new_ids)})
+
+
+def _new_ids(ids: Collection[UUID]) -> list[UUID]:
+    """Those of the responses that were made in the last seconds."""
+    oldest = time.time() - _CONFIRMED_BY_THEN
+    return [response_id for response_id in ids if unix_seconds(response_id) > oldest]

@@ -1,0 +1,182 @@
+"""Whose response gets the next slot, counted by the order of the calls that the upstream gets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from models import keys
+from tests.support.api import Api, until
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    Script,
+    UpstreamRequest,
+    done,
+    finish,
+    text,
+    usage,
+    wait_for,
+)
+from tests.support.stack import Databases, Stack, SuiteSettings, stack
+
+_numbers = count()
+STREAMS = 2
+SLOTS = 3
+"""Of a worker with so few streams, none of them reserved."""
+
+
+class Turns:
+    """The calls of an upstream: each one waits until it is ended."""
+
+    def __init__(self, fake: FakeUpstream) -> None:
+        self._fake = fake
+        self._open: list[asyncio.Event] = []
+        self._are_held = True
+        self.order: list[str] = []
+        """the model of each call"""
+
+    def model(self, name: str) -> str:
+        """A new model whose calls wait."""
+        model = self._fake.script(name=f"turns-{next(_numbers)}-{name}")
+        self._fake.decide(model, self._decide)
+        return model
+
+    def _decide(self, request: UpstreamRequest) -> Script:
+        gate = asyncio.Event()
+        self._open.append(gate)
+        self.order.append(request.model)
+        held = [wait_for(gate)] if self._are_held else []
+        return [text("held"), *held, finish(), usage(), done()]
+
+    async def begun(self, number: int) -> None:
+        """Waits until so many calls have begun."""
+        await until(lambda: len(self.order) >= number)
+        assert len(self.order) == number
+
+    async def next(self) -> str:
+        """Ends the oldest call. Returns the model of the one that begins then."""
+        number = len(self.order)
+        self._open.pop(0).set()
+        await self.begun(number + 1)
+        return self.order[-1]
+
+    def end_all(self) -> None:
+        """Ends all calls, also those to come."""
+        self._are_held = False
+        for gate in self._open:
+            gate.set()
+
+
+@pytest.fixture(scope="module")
+async def running(
+    tmp_path_factory: pytest.TempPathFactory,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
+    fake: FakeUpstream,
+) -> AsyncIterator[Stack]:
+    """One worker with three slots, whose sweeps find lost wake-ups soon."""
+    settings = {"BACKBURNER_LEASE__SWEEP": "0.3", "BACKBURNER_LEASE__RING_INTERVAL": "1"}
+    folder = tmp_path_factory.mktemp("turns")
+    async with stack(
+        folder, database_server, suite_settings, fake, streams=STREAMS, settings=settings
+    ) as one:
+        yield one
+
+
+@pytest.fixture
+async def turns(running: Stack, fake: FakeUpstream) -> AsyncIterator[Turns]:
+    turns = Turns(fake)
+    yield turns
+    turns.end_all()
+    still_open = "SELECT count(*) = 0 FROM responses WHERE status IN ('queued', 'in_progress')"
+    await until(lambda: running.value(still_open), 30)
+
+
+@pytest.fixture
+def other(running: Stack) -> Api:
+    """A client with a key of another project."""
+    return running.api(key=keys.create(running.dsn, f"other {next(_numbers)}"))
+
+
+async def _create(api: Api, model: str, number: int, **fields: Any) -> list[str]:
+    """Ids of new background responses."""
+    return await asyncio.gather(*(api.create_background(model, **fields) for _ in range(number)))
+
+
+async def test_one_project_with_hundreds_of_responses_delays_another_by_one_slot(
+    running: Stack, turns: Turns, other: Api
+) -> None:
+    many, few = turns.model("many"), turns.model("few")
+    await _create(running.api(), many, 200)
+    await turns.begun(SLOTS)
+    await _create(other, few, 1)
+    assert await turns.next() == few
+    # It has not more than others either: the next slots belong to those who wait.
+    assert [await turns.next() for _ in range(SLOTS)] == [many] * SLOTS
+    await _create(other, few, 20)
+    order = [await turns.next() for _ in range(12)]
+    assert order.count(few) in (6, 7), order
+
+
+async def test_a_project_whose_clients_wait_for_hundreds_of_answers_delays_another_by_one_slot(
+    running: Stack, turns: Turns, other: Api
+) -> None:
+    many, few = turns.model("many"), turns.model("few")
+    waiting = [asyncio.create_task(running.api().create(many)) for _ in range(60)]
+    await turns.begun(SLOTS)
+    queued = "SELECT count(*) = 60 FROM responses WHERE model = %s"
+    await until(lambda: running.value(queued, many))
+    waiting.append(asyncio.create_task(other.create(few)))
+    await until(lambda: running.value("SELECT count(*) = 1 FROM responses WHERE model = %s", few))
+    assert await turns.next() == few
+    turns.end_all()
+    await asyncio.gather(*waiting)
+
+
+async def test_a_lower_service_tier_waits_behind_a_higher_one_but_not_for_ever(
+    running: Stack, turns: Turns
+) -> None:
+    api = running.api()
+    await _create(api, turns.model("first"), SLOTS)
+    await turns.begun(SLOTS)
+    models = {}
+    for tier in ("flex", "default", "priority", "aged"):
+        models[tier] = turns.model(tier)
+        sent = "flex" if tier == "aged" else tier
+        [created] = await _create(api, models[tier], 1, service_tier=sent)
+        assert (await api.get(created))["service_tier"] == sent
+    await running.value(
+        "UPDATE responses SET enqueued_at = now() - interval '11 minutes' WHERE model = %s"
+        " RETURNING 1",
+        models["aged"],
+    )
+    order = [await turns.next() for _ in models]
+    assert order == [models[tier] for tier in ("priority", "aged", "default", "flex")]
+
+
+async def test_priority_takes_no_slots_from_a_project_that_has_fewer(
+    running: Stack, turns: Turns, other: Api
+) -> None:
+    many, few = turns.model("many"), turns.model("few")
+    await _create(running.api(), many, 30, service_tier="priority")
+    await turns.begun(SLOTS)
+    await _create(other, few, 1)
+    assert await turns.next() == few
+
+
+async def test_turns_stay_fair_without_redis(running: Stack, turns: Turns, other: Api) -> None:
+    many, few = turns.model("many"), turns.model("few")
+    await _create(running.api(), many, 50)
+    await turns.begun(SLOTS)
+    await _create(other, few, 2)
+    redis = running.redis()
+    await redis.flushall()
+    await redis.aclose()
+    # A sweep takes no response whose wake-up may still be on its way.
+    await running.value(
+        "UPDATE responses SET enqueued_at = enqueued_at - interval '1 minute'"
+        " WHERE status = 'queued' RETURNING 1"
+    )
+    assert few in [await turns.next(), await turns.next()]

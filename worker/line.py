@@ -1,0 +1,198 @@
+"""What a worker runs while more responses wait than it has slots (ADR 0041).
+
+As long as this worker has a slot for each response whose wake-up it reads, it claims the ids of the
+wake-ups. Once all slots of a queue were taken, others may be waiting in line. Then a wake-up only
+says that somebody waits: Postgres chooses whose turn it is. That ends as soon as the line has
+fewer responses than there are free slots.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol
+from uuid import UUID
+
+import structlog
+
+from models.db.database import DATABASE_UNAVAILABLE, RETRY_DELAY
+from models.ids import new_uuid
+from models.ownership.claims import Ownership
+from models.ownership.line import Choice, ChosenClaim
+from models.ownership.takeover import Claim
+from models.redis.channels import BACKGROUND, INTERACTIVE
+from models.redis.queue import JobQueue
+from worker.shares import Shares
+
+logger = structlog.get_logger()
+
+_MAX_CHOSEN = 50
+"""Responses that are chosen with one statement."""
+_MAX_NAMED = 512
+"""Ids of wake-ups that are kept for the next choice. Other workers learn of a dropped one two
+seconds later."""
+
+
+class Slots(Protocol):
+    """The slots of the worker, and what runs in them (the engine)."""
+
+    @property
+    def slots(self) -> int: ...
+
+    def free_for(self, queue: str) -> int: ...
+
+    def spawn(self, orphans: Sequence[UUID]) -> None: ...
+
+    def run_chosen(self, claims: Sequence[Claim]) -> None: ...
+
+
+@dataclass(slots=True)
+class _QueueState:
+    is_crowded: bool = False
+    """Others may be waiting in line: all slots were taken at some time since a choice found fewer
+    responses than it wanted."""
+    named: list[UUID] = field(default_factory=list)
+    """ids of wake-ups, for the next choice"""
+    is_due: bool = False
+    """The next choice begins in this turn of the event loop."""
+
+
+class Line:
+    """Chooses, for one worker, what of the line is next."""
+
+    def __init__(
+        self, slots: Slots, claiming: set[UUID], ownership: Ownership, job_queue: JobQueue
+    ) -> None:
+        """`claiming`: what is about to run in the slots. A slot for which a choice is on its way
+        has a made-up id there."""
+        self.shares = Shares()
+        self._slots = slots
+        self._claiming = claiming
+        self._ownership = ownership
+        self._job_queue = job_queue
+        self._queues = {BACKGROUND: _QueueState(), INTERACTIVE: _QueueState()}
+        self._choices: set[asyncio.Task[None]] = set()
+        self._interrupted: list[UUID] = []
+        """Orphans that are not in line, because their owner has crashed."""
+        self._is_turn_of_line = False
+
+    def is_crowded(self, queue: str) -> bool:
+        """Whether responses of this queue may be waiting in line."""
+        return queue in self._queues and self._queues[queue].is_crowded
+
+    def note_full(self) -> None:
+        """Slots were taken just now."""
+        for queue, state in self._queues.items():
+            state.is_crowded = state.is_crowded or not self._slots.free_for(queue)
+
+    def choose_soon(self, queue: str, ids: Collection[UUID]) -> None:
+        """Chooses for all free slots of this queue, once the other messages that came with this one
+        are read. `ids`: of its wake-up."""
+        state = self._queues[queue]
+        state.named = [*state.named, *ids][-_MAX_NAMED:]
+        if not state.is_due:
+            state.is_due = True
+            asyncio.get_running_loop().call_soon(self._choose_for, queue)
+
+    def choose_old(self, max_rows: int, waiting: timedelta) -> None:
+        """Chooses from both queues what has waited for so long: its wake-up was lost."""
+        if max_rows > 0:
+            self._start(_Wanted((BACKGROUND, INTERACTIVE), max_rows, waiting=waiting))
+
+    def interrupted(self, orphans: Sequence[UUID]) -> None:
+        """These responses, whose owners have crashed, share the next slots with the line."""
+        self._interrupted = list(orphans)
+
+    async def wait_until_known(self) -> None:
+        """Waits for the outcome of each choice that is on its way."""
+        if self._choices:
+            await asyncio.wait(set(self._choices))
+
+    def _choose_for(self, queue: str) -> None:
+        state = self._queues[queue]
+        ids, state.named, state.is_due = state.named, [], False
+        if queue == BACKGROUND:
+            self._spawn_interrupted()
+        free = min(self._slots.free_for(queue), _MAX_CHOSEN)
+        self._start(_Wanted((queue,), free, ids))
+
+    def _spawn_interrupted(self) -> None:
+        """Gives interrupted responses half of the free slots; a single one in turn."""
+        self._is_turn_of_line = bool(self._interrupted) and not self._is_turn_of_line
+        if self._is_turn_of_line:
+            number = -(-self._slots.free_for(BACKGROUND) // 2)
+            self._slots.spawn(self._interrupted[:number])
+            del self._interrupted[:number]
+
+    def _start(self, wanted: "_Wanted") -> None:
+        task = asyncio.create_task(self._choose(wanted))
+        self._choices.add(task)
+        task.add_done_callback(self._choices.discard)
+
+    async def _choose(self, wanted: "_Wanted") -> None:
+        try:
+            chosen = await self._claim(wanted)
+        except DATABASE_UNAVAILABLE as error:
+            # If Postgres has stored the claims, the next heartbeat finds and releases them.
+            logger.warning("choice_outcome_unknown", error=str(error).strip())
+            await asyncio.sleep(RETRY_DELAY)
+            self._announce(wanted)
+            return
+        except Exception:
+            # The sweep tries it again.
+            logger.exception("choice_failed")
+            return
+        self.shares.serve(chosen)
+        self._slots.run_chosen([each.claim for each in chosen])
+        if len(chosen) == wanted.max_rows:
+            self._announce(wanted)
+        elif wanted.is_whole_line:
+            for queue in wanted.queues:
+                self._queues[queue].is_crowded = not self._slots.free_for(queue)
+        others = set(wanted.ids) - {each.claim.id for each in chosen}
+        with contextlib.suppress(*DATABASE_UNAVAILABLE):
+            await self._ownership.confirm(others)
+
+    async def _claim(self, wanted: "_Wanted") -> list[ChosenClaim]:
+        """Claims what is next. The claims are in `_claiming` then."""
+        if not wanted.max_rows:
+            return []
+        reserved = {new_uuid() for _ in range(wanted.max_rows)}
+        self._claiming |= reserved
+        self.note_full()
+        try:
+            chosen = await self._ownership.take_next(
+                Choice(
+                    max_rows=wanted.max_rows,
+                    kinds=[queue == BACKGROUND for queue in wanted.queues],
+                    slots=self._slots.slots,
+                    shares=self.shares.known(),
+                    ids=wanted.ids,
+                    waiting=wanted.waiting,
+                )
+            )
+            self._claiming.update(each.claim.id for each in chosen)
+        finally:
+            self._claiming -= reserved
+        return chosen
+
+    def _announce(self, wanted: "_Wanted") -> None:
+        """More may be waiting: another worker may have a slot for it."""
+        for queue in wanted.queues:
+            self._job_queue.announce(queue)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a choice is made for."""
+
+    queues: Sequence[str]
+    max_rows: int
+    ids: Sequence[UUID] = ()
+    waiting: timedelta = timedelta(0)
+
+    @property
+    def is_whole_line(self) -> bool:
+        """Whether all responses in line were compared."""
+        return not self.waiting

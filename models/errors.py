@@ -15,6 +15,7 @@ Exception
 │   ├── UnsupportedMediaType   415
 │   ├── TooManyUnknownKeys     429, with Retry-After
 │   ├── QuotaExceeded          429, with Retry-After: a quota of the project
+│   ├── ShareUsedUp            429, with Retry-After: the project's part of a process
 │   ├── HeadTooLarge           431
 │   ├── RunFailed              the status of the upstream's failure (foreground, not streamed)
 │   ├── InternalError          500
@@ -146,6 +147,17 @@ class QuotaExceeded(ApiError):
         self.headers = {"retry-after": str(max(1, math.ceil(wait)))}
         if not may_retry:
             self.headers["x-should-retry"] = "false"
+
+
+class ShareUsedUp(ApiError):
+    """The project uses all that it may use of one process."""
+
+    status = 429
+    type = "requests"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message} Please retry.", code="rate_limit_exceeded")
+        self.headers = {"retry-after": "1"}
 
 
 class NotFound(ApiError):

@@ -90,7 +90,7 @@ class Application(FastAPI):
         try:
             await self._serve(scope, record.receive, record.send)
         finally:
-            record.write_line()
+            record.end()
             if scope["type"] == "http":
                 route = record.route or OTHER_ROUTES
                 observe_request(scope["method"], route, record.status or 0, record.seconds)

@@ -32,6 +32,11 @@ READERS = Gauge(
     registry=REGISTRY,
 )
 SOCKETS = Gauge("backburner_sockets", "Open WebSockets of this process.", registry=REGISTRY)
+BODY_BYTES = Gauge(
+    "backburner_body_bytes",
+    "Bytes of the larger request bodies that this process reads and checks now.",
+    registry=REGISTRY,
+)
 BUS_HEALTHY = Gauge(
     "backburner_bus_healthy",
     "1 while Redis delivers live events to this process; 0: readers are served from Postgres.",
@@ -174,6 +179,7 @@ def bind(state: AppState) -> None:
     POOL.pool = state.pool
     BACKLOG.shows_projects = state.settings.metrics.projects
     READERS.set_function(lambda: state.bus.readers)
-    SOCKETS.set_function(lambda: state.open_sockets)
+    SOCKETS.set_function(lambda: state.sockets.used)
+    BODY_BYTES.set_function(lambda: state.bodies.used)
     BUS_HEALTHY.set_function(lambda: float(state.bus.healthy))
     LEASE_AGE.set_function(lambda: state.lease.age)

@@ -25,7 +25,8 @@ from models.ids import response_id
 from models.ownership.lease import Lease
 from models.ownership.waiting import enqueue_waiting
 from models.redis.answer_cache import AnswerCache
-from models.redis.client import redis_client
+from models.redis.client import REDIS_ERRORS, redis_client
+from models.redis.eviction import memory_problem
 from models.redis.queue import JobQueue
 from models.secrets import Sealer
 from models.side_tasks import SideTasks, cancel_all
@@ -34,7 +35,10 @@ from web import counters
 from web.chat_proxy import ChatProxy
 from web.conversations import ConversationStore
 from web.http import auth
+from web.http.body import bind_bodies
 from web.http.open_requests import OpenRequests
+from web.http.request_record import request_record
+from web.http.shares import Share
 from web.model_catalog import ModelCatalog
 from web.organization import Organization
 from web.proxied_usage import ProxiedUsage
@@ -91,9 +95,26 @@ class AppState:
     side_tasks: SideTasks
     stop_event: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process begins to stop."""
-    open_sockets: int = 0
-    """Number of open WebSockets."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @cached_property
+    def bodies(self) -> Share:
+        """Bytes of the request bodies that are read and checked."""
+        web = self.settings.web
+        wait = web.bodies_wait.total_seconds()
+        return Share("large requests", web.bodies, web.bodies_per_project, wait)
+
+    @cached_property
+    def sockets(self) -> Share:
+        """Open WebSockets."""
+        web = self.settings.web
+        return Share("open WebSockets", web.sockets, web.sockets_per_project)
+
+    @cached_property
+    def streams(self) -> Share:
+        """Streams, and requests that wait for the end of a response."""
+        web = self.settings.web
+        return Share("open streams and waiting requests", web.streams, web.streams_per_project)
 
     @cached_property
     def body_limits(self) -> BodyLimits:
@@ -109,6 +130,12 @@ class AppState:
         limits = self.body_limits
         size = min(limits.size, own.body or limits.size)
         return BodyLimits(size, min(limits.text, own.text or limits.text), limits.values)
+
+    def count_stream(self, connection: HTTPConnection) -> None:
+        """Counts this request among the streams and waiting requests until it ends. Raises
+        ShareUsedUp or Unavailable."""
+        record = request_record(connection)
+        record.at_end(self.streams.take(record.project or "").release)
 
     @property
     def stopping(self) -> bool:
@@ -140,6 +167,7 @@ class AppState:
         state.side_tasks.start(state.bus.poll_journals(), "poll-journals")
         state.side_tasks.start(state.bus.poll_idle_readers(), "poll-idle-readers")
         state.spawn(state.enqueue_at_start())
+        state.spawn(state.check_redis())
         return state
 
     @classmethod
@@ -277,6 +305,12 @@ class AppState:
 
         await retry_while_unavailable(cancel, "cancel_retry", response=response_id(accepted.id))
 
+    async def check_redis(self) -> None:
+        """Logs what is wrong with the limit of Redis's memory."""
+        with suppress(*REDIS_ERRORS):
+            if (problem := await memory_problem(self.redis)) is not None:
+                logger.warning("redis_memory", problem=problem)
+
     async def enqueue_at_start(self) -> None:
         """Enqueues open responses whose Celery message was lost, as when its sender crashed."""
         try:
@@ -290,6 +324,7 @@ def bind_state(app: FastAPI, state: AppState) -> None:
     """Makes `state` the one that `app_state` returns for requests of this application."""
     app.state.app_state = state
     auth.bind_keys(app, state.keys, state.open_requests, state.quotas.headers)
+    bind_bodies(app, state.bodies)
 
 
 def app_state(connection: HTTPConnection) -> AppState:

@@ -36,7 +36,9 @@ def create_app(settings: Settings) -> WorkerApp:
     broker, options = broker_of(settings)
     names = (QUARANTINE,) if settings.quarantine else (INTERACTIVE, BACKGROUND)
     # A message is only a wake-up: a lost or repeated one is harmless, so none is kept back.
-    queues = [Queue(name, routing_key=name, no_ack=True) for name in names]
+    # Nor are they declared: a list needs no declaration, and a Redis that is full would refuse it,
+    # which ends Celery.
+    queues = [Queue(name, routing_key=name, no_ack=True, no_declare=True) for name in names]
     options = BROKER_OPTIONS | options
     if settings.broker_url is not None:
         broker = settings.broker_url.get_secret_value()

@@ -2,6 +2,7 @@
 over, and fails one that does not fit although nothing else runs."""
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping
@@ -81,6 +82,9 @@ class MemoryPressure:
                 self._reconnect_at = now + _RECONNECT_INTERVAL
                 await self._pool.drain()
             self._trim_at = now + (_TRIM_INTERVAL_FULL if self._is_full else _TRIM_INTERVAL)
+            # What a run leaves behind refers to itself if it was stopped. All generations are
+            # collected only where no stream waits for that.
+            gc.collect(0 if self._runs else 2)
             await asyncio.to_thread(release_free_memory)
             budget.measure()
 

@@ -20,8 +20,10 @@ requirepass {password}
 appendonly yes
 appendfsync everysec
 save ""
-maxmemory-policy noeviction
+maxmemory 256mb
+maxmemory-policy volatile-ttl
 """
+"""When it is full, cached answers make room: of our keys only those have an expiry."""
 
 
 class Valkey(ServerProcess):

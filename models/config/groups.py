@@ -106,6 +106,10 @@ class CacheSettings(Group):
     """The longest time that a request may ask for."""
     value_bytes: Bytes = 1024 * 1024
     """Largest answer that is stored, after sealing and base64."""
+    project_bytes: Bytes = 32 * 1024 * 1024
+    """Most bytes of one project's cached answers; those that would expire first make room."""
+    project_answers: int = Field(default=10_000, ge=1)
+    """Most cached answers of one project."""
     patience: Duration = timedelta(milliseconds=250)
     """Longest wait for Redis; a longer wait counts as a miss, and for two seconds the cache is not
     used."""
@@ -178,6 +182,19 @@ class WebSettings(Group):
     """A request of whose body less than 1 KiB arrives in this time gets a 408."""
     sockets: int = 1000
     """Most open WebSockets of one process."""
+    sockets_per_project: int = Field(default=800, ge=0)
+    """Most open WebSockets of one project in one process; 0: no own limit."""
+    streams: int = Field(default=4000, ge=1)
+    """Most streams and waiting requests of one process; further ones get a 503."""
+    streams_per_project: int = Field(default=3200, ge=0)
+    """The same of one project; further ones get a 429. 0: no own limit."""
+    bodies: Bytes = 128 * 1024 * 1024
+    """Most bytes of request bodies and WebSocket messages that one process reads and checks at a
+    time. Those up to 64 KiB do not count. A process needs about six times as much memory."""
+    bodies_per_project: Bytes = 96 * 1024 * 1024
+    """The same of one project; 0: no own limit."""
+    bodies_wait: Duration = timedelta(seconds=5)
+    """How long a larger body waits for others before it is refused."""
     cors_origins: TextList = ()
     """Origins whose pages may call the API from a browser, such as `https://app.example`. Unset:
     none."""

@@ -38,6 +38,11 @@ def cache_redis_key(key: bytes) -> str:
     return f"cache:{key.hex()}"
 
 
+def cache_share_keys(project: UUID) -> tuple[str, str]:
+    """The Redis keys with the list of a project's cached answers, and their sizes."""
+    return f"cache-answers:{project.hex}", f"cache-sizes:{project.hex}"
+
+
 def queue_for(*, background: bool, crashes: int) -> str:
     """The Celery queue of a response.
 

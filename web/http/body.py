@@ -7,17 +7,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from fastapi import Request
+from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
 
 from models.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
 from models.http_bodies import is_uncompressed
 from models.wire.checks.faults import not_an_object
 from models.wire.json_input import BodyLimits, decode_request
+from web.http.request_record import request_record
+from web.http.shares import Held, Share
 
 _MAX_DRAIN_BYTES = 256 * 1024 * 1024
 _DRAIN_TIMEOUT = 5.0
 _MAX_INLINE_BYTES = 64 * 1024
+UNCOUNTED_BYTES = 64 * 1024
+"""Smaller bodies are always read: a process has as much for each connection anyway."""
 _LARGE_BODIES = ThreadPoolExecutor(1, "large-body")
 _BODY_READ = "backburner.body_read"
 """The key of a request's scope that is set when the body was read."""
@@ -25,13 +29,22 @@ _BODY_READ = "backburner.body_read"
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JsonBody:
-    """A decoded JSON body."""
+    """A decoded JSON body. It is released when it was stored: a client may wait for hours, and its
+    process must not keep the body for so long."""
 
     value: Any
     size: int
     """bytes of the encoded body"""
+    held: Held | None = None
+    """What the body has of the process's memory for bodies."""
+
+    def release(self) -> None:
+        """The value is not needed any more."""
+        self.value = None
+        if self.held is not None:
+            self.held.release()
 
 
 async def run_sized(work: Callable[[], T], size: int) -> T:
@@ -47,16 +60,29 @@ async def run_sized(work: Callable[[], T], size: int) -> T:
     return await asyncio.get_running_loop().run_in_executor(_LARGE_BODIES, work)
 
 
+def bind_bodies(app: FastAPI, bodies: Share) -> None:
+    """Makes `read_json` count the bytes of this application's requests in `bodies`."""
+    app.state.bodies = bodies
+
+
 async def read_json(request: Request, limits: BodyLimits) -> JsonBody:
     """The JSON body.
 
-    Raises UnsupportedMediaType, RequestTooLarge (before the whole body is read) or InvalidRequest.
+    Raises UnsupportedMediaType, RequestTooLarge (before the whole body is read) or InvalidRequest;
+    before a large body is read ShareUsedUp or Unavailable, if the process reads many others.
     """
     _require_json(request.headers)
-    if _announced_size(request.headers) > limits.size:
+    announced = _announced_size(request.headers)
+    if announced > limits.size:
         raise RequestTooLarge(f"{limits.size} bytes")
-    raw = await _read(request, limits.size)
-    return JsonBody(await run_sized(partial(decode_request, raw, limits), len(raw)), len(raw))
+    record = request_record(request)
+    held = Held(request.app.state.bodies, record.project or "")
+    record.at_end(held.release)
+    if announced > UNCOUNTED_BYTES:
+        await held.grow(int(announced))
+    raw = await _read(request, limits.size, held)
+    value = await run_sized(partial(decode_request, raw, limits), len(raw))
+    return JsonBody(value, len(raw), held)
 
 
 def json_object(value: Any) -> dict[str, Any]:
@@ -103,7 +129,7 @@ def _announced_size(headers: Headers) -> float:
     return int(content_length) if len(content_length) <= 18 else float("inf")
 
 
-async def _read(request: Request, limit: int) -> bytes:
+async def _read(request: Request, limit: int, held: Held) -> bytes:
     pieces: list[bytes] = []
     size = 0
     has_more = True
@@ -116,6 +142,8 @@ async def _read(request: Request, limit: int) -> bytes:
         size += len(piece)
         if size > limit:
             raise RequestTooLarge(f"{limit} bytes")
+        if size > UNCOUNTED_BYTES and size > held.amount:
+            await held.grow(min(2 * size, limit))
         pieces.append(piece)
         has_more = message.get("more_body", False)
     request.scope[_BODY_READ] = True

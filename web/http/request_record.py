@@ -37,6 +37,7 @@ class RequestRecord:
     and note what passes."""
 
     __slots__ = (
+        "_at_end",
         "_bytes",
         "_client_id",
         "_client_left",
@@ -92,6 +93,7 @@ class RequestRecord:
         self._started_at = time.monotonic()
         self._close_code: int | None = None
         self._bytes = 0
+        self._at_end: list[Callable[[], None]] = []
         self._is_complete = False
         self._client_left = False
         structlog.contextvars.bind_contextvars(request=self.id)
@@ -167,10 +169,19 @@ class RequestRecord:
         self._response = response
         bind_response(response)
 
-    def write_line(self) -> None:
-        """Writes the line. The request has ended."""
+    def at_end(self, release: Callable[[], None]) -> None:
+        """Calls `release` when the request has ended, however it ends."""
+        self._at_end.append(release)
+
+    def end(self) -> None:
+        """The request has ended: releases what it holds, and writes its line."""
         if self.on_end is not None:
             self.on_end()
+        for release in self._at_end:
+            release()
+        self._write_line()
+
+    def _write_line(self) -> None:
         path: str = self._scope["path"]
         level = "debug" if path in _QUIET_PATHS else "info"
         if not logs.is_written(level):

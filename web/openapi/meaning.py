@@ -198,8 +198,8 @@ STATUSES: dict[int, str] = {
     422: "The upstream could not process the request (foreground, before any output). This server "
     "itself never returns 422.",
     424: "The tools of an MCP server could not be listed (foreground, before any output).",
-    429: "A quota of the project is used up: nothing was stored. Or the upstream limits the rate "
-    "of requests (foreground, before any output).",
+    429: "A quota of the project, or its share of a process, is used up: nothing was stored. Or "
+    "the upstream limits the rate of requests (foreground, before any output).",
     500: "An internal error of this server.",
     502: "The upstream is unreachable, refused this server's credential, closed the connection, or "
     "sent an invalid response.",

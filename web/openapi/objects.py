@@ -104,6 +104,12 @@ _READINESS: Schema = object_schema(
             "type": "string",
             "description": "Only reported: without Redis the server works, but slower.",
         },
+        "redis_memory": nullable(
+            {
+                "type": "string",
+                "description": "`ok`, or what is wrong with its limit. Null: unknown.",
+            }
+        ),
     }
 )
 

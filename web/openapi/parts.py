@@ -73,7 +73,7 @@ def operation(
 
     `public`: without an API key.
     """
-    always = (500,) if public else (403, 500, 503)
+    always = (500,) if public else (403, 429, 500, 503)
     errors = {
         str(status): {"$ref": f"#/components/responses/Error{status}"}
         for status in sorted({*error_statuses, *always})

@@ -146,7 +146,7 @@ class CreateResponse:
         is_socket: bool = False,
     ) -> AcceptedResponse:
         """Checks the request, stores the response and enqueues it; a repeated request gets the
-        first one's response.
+        first one's response. Releases the body.
 
         `key`: that of the request. `unstored_ids`: responses with `store: false` that this client
         may continue all the same. `generate`: False for a warm-up, which ends without output
@@ -156,8 +156,11 @@ class CreateResponse:
         that will run.
         """
         options = _Options(unstored_ids, generate, purpose, request_id, is_socket)
-        async with self._slots:
-            return await self._create(key, body, headers, options)
+        try:
+            async with self._slots:
+                return await self._create(key, body, headers, options)
+        finally:
+            body.release()
 
     async def _create(
         self, key: ApiKey, body: JsonBody, headers: Mapping[str, str], options: _Options

@@ -188,7 +188,7 @@ class ResponseStore:
             await self._event_reader.wait_until_ended(row.id, self._cancel_wait)
         await fetch_idempotent(self._pool, retention.DELETE_ENDED, scope)
         if row.cache_key is not None:
-            await self._cache.delete(row.cache_key)
+            await self._cache.delete(project, row.cache_key)
 
     async def _cancel_deleted(self, deleted_id: UUID) -> bool:
         rows = await fetch_idempotent(self._pool, read.RESPONSE, {"id": deleted_id})

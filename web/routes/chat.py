@@ -30,6 +30,7 @@ async def chat(request: Request, key: Key) -> Response:
     state = app_state(request)
     state.quotas.require_rate(key)
     body = await read_json(request, state.body_limits_of(key))
+    state.count_stream(request)
     model = _model_of(json_object(body.value))
     if not state.chat_proxy.has_route(model):
         raise model_not_found(model)
@@ -52,11 +53,14 @@ async def chat(request: Request, key: Key) -> Response:
 async def _forward(state: AppState, request: Request, body: JsonBody, key: Key) -> ProxiedResponse:
     on_usage = partial(state.proxied_usage.add, key, body.value["model"])
     # The first byte may take long: if the client disconnects before it, the request is cancelled.
-    return await cancel_on_disconnect(
-        state.chat_proxy.forward(body.value, size=body.size, on_usage=on_usage),
-        request.receive,
-        state.grace_expired,
-    )
+    try:
+        return await cancel_on_disconnect(
+            state.chat_proxy.forward(body.value, size=body.size, on_usage=on_usage),
+            request.receive,
+            state.grace_expired,
+        )
+    finally:
+        body.release()
 
 
 def _estimate(body: JsonBody, limits: Limits) -> int:

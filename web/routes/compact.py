@@ -11,7 +11,7 @@ from models.ids import response_id
 from models.wire.checks.faults import missing
 from models.wire.compaction import CompactedHistory
 from web.http.auth import Key
-from web.http.body import JsonBody, read_json
+from web.http.body import read_json
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
 from web.responses.unstored import unstored_create
@@ -41,13 +41,9 @@ async def compact(request: Request, key: Key) -> Response:
     state.quotas.require_rate(key)
     record = request_record(request)
     body = await read_json(request, state.body_limits_of(key))
-    accepted = await state.create_response.create(
-        key,
-        JsonBody(to_create_body(body.value), body.size),
-        request.headers,
-        request_id=record.id,
-    )
-    del body  # the client may wait for long
+    state.count_stream(request)
+    body.value = to_create_body(body.value)
+    accepted = await state.create_response.create(key, body, request.headers, request_id=record.id)
     record.note_response(accepted.id)
     row = await wait_for_completion(state, accepted, request, "The history could not be compacted.")
     return json_response(await _compaction_object(state, key.project_id, row))

@@ -11,6 +11,7 @@ from models.db.queries.leases import LIVE_WORKERS
 from models.db.queries.operations import OLDEST_COMPATIBLE_REVISION, SCHEMA_REVISION
 from models.db.schema import FIRST_WITH_COMPATIBILITY, SchemaState, schema_state
 from models.redis.client import REDIS_ERRORS
+from models.redis.eviction import memory_problem
 from web.http.json_responses import json_response
 from web.state import AppState, app_state
 
@@ -47,7 +48,7 @@ async def readyz(request: Request) -> Response:
         report["database"] = "ok"
     except (*DATABASE_UNAVAILABLE, TimeoutError) as error:
         report["database"] = f"unreachable: {type(error).__name__}"
-    report["redis"] = await _redis_status(state)
+    report["redis"], report["redis_memory"] = await _redis_status(state)
     report["ready"] = (
         report["database"] == "ok"
         and report["schema_state"] == SchemaState.OK
@@ -57,12 +58,13 @@ async def readyz(request: Request) -> Response:
     return json_response(report, status=200 if report["ready"] else 503)
 
 
-async def _redis_status(state: AppState) -> str:
+async def _redis_status(state: AppState) -> tuple[str, str | None]:
+    """Whether Redis can be used, and whether its memory is limited as it should be."""
     try:
-        await state.redis.ping()
+        problem = await memory_problem(state.redis)
     except REDIS_ERRORS as error:
-        return f"unreachable: {type(error).__name__}"
-    return "ok" if state.bus.healthy else "connecting"
+        return f"unreachable: {type(error).__name__}", None
+    return "ok" if state.bus.healthy else "connecting", problem or "ok"
 
 
 async def _schema(state: AppState) -> tuple[str, SchemaState]:

@@ -12,7 +12,7 @@ from models.wire.checks.faults import missing
 from models.wire.counting import COUNTED_BY
 from models.wire.purpose import Purpose
 from web.http.auth import Key
-from web.http.body import JsonBody, read_json
+from web.http.body import read_json
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
 from web.responses.unstored import unstored_create
@@ -49,20 +49,20 @@ async def input_tokens(request: Request, key: Key) -> Response:
     state = app_state(request)
     state.quotas.require_rate(key)
     body = await read_json(request, state.body_limits_of(key))
-    create_body = to_create_body(body.value)
-    if "model" not in create_body:
+    state.count_stream(request)
+    body.value = to_create_body(body.value)
+    if "model" not in body.value:
         if not state.routes.find(_DEFAULT_MODEL):
             raise missing("model")
-        create_body["model"] = _DEFAULT_MODEL
+        body.value["model"] = _DEFAULT_MODEL
     record = request_record(request)
     accepted = await state.create_response.create(
         key,
-        JsonBody(create_body, body.size),
+        body,
         request.headers,
         purpose=Purpose.COUNT,
         request_id=record.id,
     )
-    del body, create_body  # the client may wait for long
     record.note_response(accepted.id)
     row = await wait_for_completion(state, accepted, request, _NOT_COUNTED)
     usage = row.usage

@@ -51,14 +51,11 @@ async def create(request: Request, key: Key) -> Response:
     """Creates a response: background or foreground, as JSON or as a stream."""
     state = app_state(request)
     state.quotas.require_rate(key)
+    body = await read_json(request, state.body_limits_of(key))
+    if _keeps_connection(body.value):
+        state.count_stream(request)
     record = request_record(request)
-    # The body has no name here: it would be kept as long as the client waits for the answer.
-    accepted = await state.create_response.create(
-        key,
-        await read_json(request, state.body_limits_of(key)),
-        request.headers,
-        request_id=record.id,
-    )
+    accepted = await state.create_response.create(key, body, request.headers, request_id=record.id)
     record.note_response(accepted.id)
     try:
         response = await _build_response(state, accepted, key.project_id, request)
@@ -91,6 +88,7 @@ async def retrieve(response_id: str, request: Request, key: Key) -> Response:
             param="stream",
             code="invalid_request_error",
         )
+    state.count_stream(request)
     admission = await state.quotas.admit_if_limited(key, ONE_STREAM)
     frames = state.event_reader.follow(row.id, -1 if after is None else after, background=True)
     return sse_response(
@@ -147,6 +145,12 @@ async def _build_response(
         return await _json(state, accepted, request, shown)
     row = await wait_for_response(state, accepted, request)
     return await _json(state, accepted, request, await state.response_store.show_ended(row))
+
+
+def _keeps_connection(body: Any) -> bool:
+    """Whether the answer to a create takes as long as its response."""
+    is_background = type(body) is dict and body.get("background") is True
+    return not is_background or body.get("stream") is True
 
 
 def _cache_header(accepted: AcceptedResponse) -> dict[str, str]:

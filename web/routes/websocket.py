@@ -7,11 +7,13 @@ from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
 from models.db.database import DATABASE_UNAVAILABLE
-from models.errors import ApiError, ServerStopping, Unavailable
+from models.errors import ApiError, ServerStopping
 from web.http.auth import authenticate, read_api_key, require_scope
 from web.http.errors import as_api_error, error_response, unknown_url
+from web.http.request_record import request_record
 from web.quotas.quotas import ONE_SOCKET
 from web.state import app_state
+from web.websocket.messages import Messages
 from web.websocket.session import SocketSession
 
 router = APIRouter(prefix="/v1/responses")
@@ -26,25 +28,20 @@ async def responses(socket: WebSocket) -> None:
         require_scope(key, reads=False)
         if state.stopping:
             raise ServerStopping
-        if state.open_sockets >= state.settings.web.sockets:
-            raise Unavailable("This server has reached its limit of open WebSockets. Please retry.")
+        record = request_record(socket)
+        record.at_end(state.sockets.take(record.project or "").release)
         admission = await state.quotas.admit_if_limited(key, ONE_SOCKET)
+        if admission is not None:
+            record.at_end(admission.undo)
     except (ApiError, *DATABASE_UNAVAILABLE) as error:
         await _deny(socket, error)
         return
-    state.open_sockets += 1
-    try:
-        await socket.accept()
-        session = SocketSession(socket, state, read_api_key(socket), state.body_limits_of(key))
-        remove = state.open_requests.add(key, session.end_for_invalid_key)
-        try:
-            await session.serve()
-        finally:
-            remove()
-    finally:
-        state.open_sockets -= 1
-        if admission is not None:
-            admission.undo()
+    messages: Messages = socket.scope["state"]["messages"]
+    messages.begin(state.bodies, record.project or "")
+    await socket.accept()
+    session = SocketSession(socket, state, read_api_key(socket), state.body_limits_of(key))
+    record.at_end(state.open_requests.add(key, session.end_for_invalid_key))
+    await session.serve()
 
 
 async def unmatched_path(socket: WebSocket) -> None:

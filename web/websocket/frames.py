@@ -10,6 +10,8 @@ from models.errors import ApiError, InvalidRequest
 from models.wire.checks.basic import Boolean
 from models.wire.checks.faults import missing, not_an_object, unsupported_value, wrong_type
 from models.wire.json_input import BodyLimits, decode_request
+from web.http.body import JsonBody
+from web.http.shares import Held
 
 CREATE = "response.create"
 _STEER = "response.steer"
@@ -17,7 +19,7 @@ _BOOLEAN = Boolean()
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CreateFrame:
     """A `response.create`: the body of the equivalent POST, and fields that only a socket has."""
 
@@ -28,6 +30,13 @@ class CreateFrame:
     """The lane; None: the lane without a name."""
     generate: bool
     """False: a warm-up."""
+    held: Held | None = None
+    """What the frame has of the process's memory for bodies."""
+
+    def take_body(self) -> JsonBody:
+        """The body. The frame does not keep it: its response may run for hours."""
+        body, self.body = self.body, {}
+        return JsonBody(body, self.size, self.held)
 
 
 class FrameRefused(Exception):

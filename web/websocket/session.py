@@ -31,9 +31,10 @@ from models.ids import response_id
 from models.wire.events import iter_frames
 from models.wire.json_input import BodyLimits
 from web.http.auth import require_scope
-from web.http.body import JsonBody, run_sized
+from web.http.body import run_sized
 from web.http.errors import as_api_error
 from web.http.request_record import bind_response, request_record
+from web.http.shares import Held
 from web.responses.create import AcceptedResponse
 from web.state import AppState
 from web.stream.obfuscation import obfuscate_if_requested
@@ -134,12 +135,15 @@ class SocketSession:
         """
         with suppress(*_CLOSED):
             while (message := await self._socket.receive())["type"] != "websocket.disconnect":
+                held: Held | None = message.get("held")
                 try:
-                    await self._start_create(message.get("text"))
+                    await self._start_create(message.get("text"), held)
                 except FrameRefused as refused:
+                    if held is not None:
+                        held.release()
                     await self._send_error(refused.error, refused.stream_id)
 
-    async def _start_create(self, text: str | None) -> None:
+    async def _start_create(self, text: str | None, held: Held | None) -> None:
         """Starts the create of a frame. Raises FrameRefused."""
         if text is None:
             raise FrameRefused(
@@ -153,6 +157,7 @@ class SocketSession:
         if len(raw) > limits.size:
             raise FrameRefused(RequestTooLarge(f"{limits.size} bytes"), None)
         create = await run_sized(partial(parse_frame, raw, limits), len(raw))
+        create.held = held
         if self._refusal is not None:
             raise FrameRefused(self._refusal, create.stream_id)
         try:
@@ -196,7 +201,7 @@ class SocketSession:
         traceparent = self._socket.headers.get("traceparent")
         return await self._state.create_response.create(
             key,
-            JsonBody(create.body, create.size),
+            create.take_body(),
             {"traceparent": traceparent} if traceparent else {},
             unstored_ids=self._unstored_ids,
             generate=create.generate,

@@ -274,7 +274,7 @@ class Run:
         """
         values = {"id": self.claim.id}
         if not await fetch_when_available(self._resources.pool, UNDELETED_RESPONSE, values):
-            await self._resources.cache.delete(key)
+            await self._resources.cache.delete(self.claim.row.project_id, key)
 
     async def _release(self) -> None:
         """Gives the response up, with its log stored. The next attempt closes the open items."""

@@ -172,6 +172,13 @@ def test_postgres_compresses_with_lz4_and_redis_writes_a_log() -> None:
     )
 
 
+def test_redis_is_never_full_of_cached_answers() -> None:
+    lines = set(with_defaults(SERVICES["redis"]["command"][-1]).splitlines())
+    assert {"maxmemory 256mb", "maxmemory-policy volatile-ttl"} <= lines
+    limit = with_defaults(SERVICES["redis"]["deploy"]["resources"]["limits"]["memory"])
+    assert limit == "512m"
+
+
 # --- variables ---
 
 

@@ -1,0 +1,268 @@
+"""What clients of a web process may send and keep open at a time, in all and of each project."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psutil
+import pytest
+
+from models import keys
+from tests.support.api import Api, StreamRefused, until
+from tests.support.fake_upstream import FakeUpstream
+from tests.support.stack import Databases, Stack, SuiteSettings, stack
+from tests.support.websocket_client import socket
+
+MIB = 1024 * 1024
+_MASK = b"\0\0\0\0"
+
+
+@pytest.fixture(scope="module")
+async def web_alone(
+    tmp_path_factory: pytest.TempPathFactory,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
+    fake: FakeUpstream,
+) -> AsyncIterator[Stack]:
+    """One web process that reads 8 MiB at a time, 6 of them of one project; and no worker."""
+    settings = {
+        "BACKBURNER_WEB__BODIES": "8MiB",
+        "BACKBURNER_WEB__BODIES_PER_PROJECT": "6MiB",
+        "BACKBURNER_WEB__BODIES_WAIT": "0.2",
+        "BACKBURNER_WEB__SOCKETS": "12",
+        "BACKBURNER_WEB__SOCKETS_PER_PROJECT": "9",
+        "BACKBURNER_WEB__STREAMS": "4",
+        "BACKBURNER_WEB__STREAMS_PER_PROJECT": "3",
+    }
+    async with stack(
+        tmp_path_factory.mktemp("requests"),
+        database_server,
+        suite_settings,
+        fake,
+        workers=0,
+        settings=settings,
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def neighbour(web_alone: Stack) -> Api:
+    """A client of another project."""
+    return web_alone.api(key=keys.create(web_alone.dsn, "neighbour"))
+
+
+def _memory(running: Stack) -> int:
+    resident: int = psutil.Process(running.webs[0].pid).memory_info().rss
+    return resident
+
+
+@contextlib.asynccontextmanager
+async def _half_a_body(running: Stack, key: str, size: int) -> AsyncIterator[asyncio.StreamReader]:
+    """A create whose body of so many bytes never ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.webs[0].port)
+    writer.write(
+        "POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        f"authorization: Bearer {key}\r\ncontent-length: {size}\r\n\r\n".encode()
+    )
+    sending = asyncio.create_task(_send(writer, b'{"input": "' + b"x" * (size - 20)))
+    try:
+        yield reader
+    finally:
+        sending.cancel()
+        await asyncio.wait([sending])
+        await _abort(writer)
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    # The server may close the connection at any time.
+    with contextlib.suppress(ConnectionError):
+        for start in range(0, len(data), MIB):
+            writer.write(data[start : start + MIB])
+            await writer.drain()
+
+
+async def _abort(writer: asyncio.StreamWriter) -> None:
+    """Closes the connection without what is unsent."""
+    writer.transport.abort()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def _body_bytes(running: Stack) -> float:
+    async with running.session.get(f"http://127.0.0.1:{running.webs[0].port}/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return next(
+        float(line.split()[1]) for line in lines if line.startswith("backburner_body_bytes ")
+    )
+
+
+async def _error(reader: asyncio.StreamReader) -> tuple[int, str]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b"retry-after: " in head.lower()
+    return int(head.split()[1]), json.loads(await reader.readuntil(b"}}"))["error"]["code"]
+
+
+def _large_create(size: int) -> dict[str, Any]:
+    return {"model": "m", "input": "x" * size, "background": True}
+
+
+async def test_bodies_that_arrive_are_bounded_together_and_small_ones_pass(
+    web_alone: Stack, neighbour: Api
+) -> None:
+    api, before = web_alone.api(), _memory(web_alone)
+    async with contextlib.AsyncExitStack() as bodies:
+        for _ in range(2):
+            await bodies.enter_async_context(_half_a_body(web_alone, api.key, 3 * MIB))
+        await until(lambda: _holds(web_alone, 6 * MIB))
+        others = [
+            await bodies.enter_async_context(_half_a_body(web_alone, api.key, 60 * MIB))
+            for _ in range(4)
+        ]
+        assert {await _error(other) for other in others} == {(429, "rate_limit_exceeded")}
+        assert (await api.call("POST", "/responses", _large_create(10))).status == 200
+        assert (await neighbour.call("POST", "/responses", _large_create(MIB))).status == 200
+        refused = await neighbour.call("POST", "/responses", _large_create(3 * MIB))
+        assert (refused.status, refused.error["code"]) == (503, "server_error")
+        assert refused.headers["retry-after"]
+        assert _memory(web_alone) - before < 60 * MIB
+    await until(lambda: _holds(web_alone, 0))
+    # Alone, a body may be as large as the limit for bodies allows.
+    await bodies.aclose()
+    assert (await api.call("POST", "/responses", _large_create(3 * MIB))).status == 200
+    assert await _holds(web_alone, 0)
+
+
+async def _holds(running: Stack, expected: int) -> bool:
+    return await _body_bytes(running) == expected
+
+
+async def test_a_body_of_unknown_size_is_counted_as_it_arrives(
+    web_alone: Stack, neighbour: Api
+) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b'{"model": "m", "background": true, "input": "'
+        for _ in range(30):
+            yield b"x" * 100_000
+        yield b'"}'
+
+    async def create() -> int:
+        async with web_alone.session.post(
+            f"{neighbour.base_url}/responses",
+            data=pieces(),
+            headers={
+                "authorization": f"Bearer {neighbour.key}",
+                "content-type": "application/json",
+            },
+        ) as answer:
+            return answer.status
+
+    assert await create() == 200
+    async with _half_a_body(web_alone, web_alone.key, 6 * MIB):
+        await until(lambda: _holds(web_alone, 6 * MIB))
+        assert await create() == 503
+    await until(lambda: _holds(web_alone, 0))
+
+
+# --- WebSockets ---
+
+
+@contextlib.asynccontextmanager
+async def _handshake(
+    running: Stack, key: str
+) -> AsyncIterator[tuple[int, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """The status of a handshake, and the connection, whose bytes the test writes itself."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.webs[0].port)
+    try:
+        writer.write(
+            "GET /v1/responses HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\n"
+            "upgrade: websocket\r\nsec-websocket-version: 13\r\n"
+            "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+            f"authorization: Bearer {key}\r\n\r\n".encode()
+        )
+        head = await reader.readuntil(b"\r\n\r\n")
+        yield int(head[9:12]), reader, writer
+    finally:
+        await _abort(writer)
+
+
+def _begin(size: int) -> bytes:
+    """The head of the first fragment of a text message."""
+    return b"\x01\xff" + size.to_bytes(8, "big") + _MASK
+
+
+async def test_incomplete_messages_are_bounded_together(web_alone: Stack) -> None:
+    before = _memory(web_alone)
+    message = _begin(20 * MIB) + b"x" * (20 * MIB - 1)
+    async with contextlib.AsyncExitStack() as sockets:
+
+        async def send() -> asyncio.StreamReader:
+            connection = _handshake(web_alone, web_alone.key)
+            _, reader, writer = await sockets.enter_async_context(connection)
+            await _send(writer, message)
+            return reader
+
+        await send()
+        await until(lambda: _holds(web_alone, 20 * MIB - 1))
+        for _ in range(6):
+            reader = await send()
+            frame = await reader.readuntil(b"}}}")
+            error = json.loads(frame[frame.index(b"{") :])
+            assert (error["status"], error["error"]["code"]) == (429, "rate_limit_exceeded")
+            assert (await reader.readexactly(4))[2:] == (1013).to_bytes(2, "big")
+        assert _memory(web_alone) - before < 80 * MIB
+    await until(lambda: _holds(web_alone, 0))
+
+
+async def test_a_message_of_many_fragments_is_read(web_alone: Stack) -> None:
+    async with _handshake(web_alone, web_alone.key) as (_, reader, writer):
+        await _send(writer, b"\x01\x81" + _MASK + b"{" + (b"\x00\x81" + _MASK + b" ") * 10_000)
+        writer.write(b"\x80\x81" + _MASK + b"}")
+        assert b"missing_required_parameter" in await reader.readuntil(b"}}")
+
+
+async def test_a_message_is_released_when_it_was_used(web_alone: Stack) -> None:
+    async with socket(web_alone.api()) as connection:
+        for _ in range(4):
+            await connection.create("m", input="x" * 2 * MIB, generate=False)
+            assert (await connection.read_to_end())[-1]["type"] == "response.completed"
+    await until(lambda: _holds(web_alone, 0))
+
+
+# --- numbers ---
+
+
+async def test_a_project_has_a_part_of_the_sockets(web_alone: Stack, neighbour: Api) -> None:
+    async with contextlib.AsyncExitStack() as sockets:
+
+        async def statuses(key: str, count: int) -> list[int]:
+            connections = [_handshake(web_alone, key) for _ in range(count)]
+            return [(await sockets.enter_async_context(each))[0] for each in connections]
+
+        assert await statuses(web_alone.key, 11) == [101] * 9 + [429] * 2
+        assert await statuses(neighbour.key, 4) == [101] * 3 + [503]
+
+
+async def test_a_project_has_a_part_of_the_streams(web_alone: Stack, neighbour: Api) -> None:
+    api = web_alone.api()
+    response_id = await api.create_background("m")
+    other_id = await neighbour.create_background("m")
+    async with contextlib.AsyncExitStack() as streams:
+        for _ in range(3):
+            await streams.enter_async_context(api.follow(response_id))
+        refused = await api.call("POST", "/responses", {"model": "m", "input": "x"})
+        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+        assert (await api.call("GET", f"/responses/{response_id}")).status == 200
+        await streams.enter_async_context(neighbour.follow(other_id))
+        refused = await neighbour.call("POST", "/responses", {"model": "m", "input": "x"})
+        assert (refused.status, refused.error["code"]) == (503, "server_error")
+        assert refused.headers["retry-after"]
+
+    async def is_free() -> bool:
+        with contextlib.suppress(StreamRefused):
+            async with api.follow(response_id):
+                return True
+        return False
+
+    await until(is_free)

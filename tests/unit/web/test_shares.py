@@ -1,0 +1,73 @@
+"""Parts of what a web process has, and the messages of a WebSocket while they arrive."""
+
+import asyncio
+import tracemalloc
+
+import pytest
+from websockets.frames import Frame, Opcode
+from websockets.server import ServerProtocol
+
+from models.errors import ShareUsedUp, Unavailable
+from web.http.shares import Held, Share
+from web.websocket.messages import Messages
+
+
+def test_a_project_gets_its_part_and_the_first_one_always() -> None:
+    share = Share("things", total=10, of_project=6)
+    first = share.take("a", 20)
+    with pytest.raises(ShareUsedUp):
+        share.take("a")
+    with pytest.raises(Unavailable):
+        share.take("b")
+    first.release()
+    first.release()
+    assert share.used == 0
+    kept = share.take("a", 6)
+    with pytest.raises(ShareUsedUp):
+        share.take("a")
+    assert share.take("b", 4).amount == 4
+    kept.set(2)
+    with pytest.raises(Unavailable):
+        share.take("c", 5)
+    assert share.used == 6
+
+
+async def test_a_request_waits_for_others_to_end() -> None:
+    share = Share("things", total=10, of_project=10, wait=30)
+    first, second = share.take("a", 8), Held(share, "b")
+    waiting = asyncio.create_task(second.grow(8))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    first.release()
+    await waiting
+    assert second.amount == 8
+
+
+async def test_few_requests_of_a_project_wait() -> None:
+    share = Share("things", total=10, of_project=10, wait=30)
+    share.take("other", 10)
+    waiting = [asyncio.create_task(Held(share, "a").grow(1)) for _ in range(20)]
+    done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    while len(done) < 4:
+        more, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        done |= more
+    assert all(isinstance(task.exception(), Unavailable) for task in done)
+    assert len(pending) == 16
+    for task in pending:
+        task.cancel()
+
+
+@pytest.mark.parametrize("piece", [b"", b"x"])
+def test_fragments_take_only_their_bytes(piece: bytes) -> None:
+    messages = Messages(ServerProtocol())
+    messages.begin(Share("bytes", 10**9, 0), "a")
+    messages.add(Frame(Opcode.TEXT, b"", fin=False))
+    tracemalloc.start()
+    try:
+        for _ in range(50_000):
+            messages.add(Frame(Opcode.CONT, piece, fin=False))
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 200_000
+    assert messages.add(Frame(Opcode.CONT, b"", fin=True)) == (bytearray(piece * 50_000), True)

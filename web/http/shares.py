@@ -1,0 +1,117 @@
+"""What one web process has a limited amount of, and what each project may use of it (ADR 0039).
+
+The counts are those of this process. Quotas of a project over all processes are another matter.
+"""
+
+import asyncio
+from collections import Counter
+from typing import Self
+
+from models.errors import ApiError, ShareUsedUp, Unavailable
+
+_MAX_WAITING = 16
+"""Requests of one project that wait. Each may have sent as much as the network buffers."""
+
+
+class Share:
+    """An amount: connections, or bytes. A project that uses nothing gets what it needs, however
+    small its share is, and so does the only one that uses anything."""
+
+    def __init__(self, what: str, total: int, of_project: int, wait: float = 0) -> None:
+        """`what`: in the plural, for messages. `of_project` 0: as much as there is. `wait`: seconds
+        that `Held.grow` waits."""
+        self._what = what
+        self._total = total
+        self._of_project = of_project or total
+        self._wait = wait
+        self._used = 0
+        self._used_by: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+        self._freed = asyncio.Event()
+
+    @property
+    def used(self) -> int:
+        """By all projects together."""
+        return self._used
+
+    def take(self, project: str, amount: int = 1) -> "Held":
+        """Takes a part. Raises ShareUsedUp (429) or Unavailable (503)."""
+        held = Held(self, project)
+        held.set(amount)
+        return held
+
+    def refusal(self, project: str, amount: int, own: int = 0) -> ApiError | None:
+        """The error if one that has `own` cannot have `amount`."""
+        others = self._used_by.get(project, 0) - own
+        if others and others + amount > self._of_project:
+            return ShareUsedUp(f"Your project has too many {self._what} at this server.")
+        others = self._used - own
+        if others and others + amount > self._total:
+            return Unavailable(f"The server has too many {self._what}. Please retry.")
+        return None
+
+    async def wait_for(self, project: str, amount: int, own: int) -> None:
+        """Waits until one that has `own` can have `amount`. Raises as `take` does, after some
+        seconds, or at once if many wait."""
+        if self.refusal(project, amount, own) is None:
+            return
+        is_patient = self._waiting[project] < _MAX_WAITING
+        self._waiting[project] += 1
+        try:
+            async with asyncio.timeout(self._wait if is_patient else 0):
+                while self.refusal(project, amount, own) is not None:
+                    self._freed.clear()
+                    await self._freed.wait()
+        except TimeoutError:
+            if (error := self.refusal(project, amount, own)) is not None:
+                raise error from None
+        finally:
+            self._waiting[project] -= 1
+            if not self._waiting[project]:
+                del self._waiting[project]
+
+    def add(self, project: str, amount: int) -> None:
+        """Counts what was taken, or given back if `amount` is negative."""
+        self._used += amount
+        self._used_by[project] += amount
+        if not self._used_by[project]:
+            del self._used_by[project]
+        if amount < 0:
+            self._freed.set()
+
+
+class Held:
+    """What one request or connection has of a share."""
+
+    __slots__ = ("_project", "_share", "amount")
+
+    def __init__(self, share: Share, project: str) -> None:
+        self._share = share
+        self._project = project
+        self.amount = 0
+
+    def set(self, amount: int) -> None:
+        """Has so much from now on. Raises as `Share.take` does; then nothing has changed."""
+        if amount > self.amount:
+            error = self._share.refusal(self._project, amount, self.amount)
+            if error is not None:
+                raise error
+        if amount != self.amount:
+            self._share.add(self._project, amount - self.amount)
+            self.amount = amount
+
+    async def grow(self, amount: int) -> None:
+        """Has at least so much from now on, after a wait for it. Raises as `Share.take` does."""
+        if amount > self.amount:
+            await self._share.wait_for(self._project, amount, self.amount)
+            self.set(amount)
+
+    def split(self) -> Self:
+        """Gives all that it has to a new object."""
+        other = type(self)(self._share, self._project)
+        other.amount, self.amount = self.amount, 0
+        return other
+
+    def release(self) -> None:
+        """Has nothing any more. May be called again."""
+        self.set(0)

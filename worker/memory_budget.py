@@ -35,6 +35,8 @@ class MemoryBudget:
         self.limit = limit
         self.resident = self.idle = resident_bytes() or 0
         """`resident`: when it was measured last. `idle`: before the first response."""
+        self.has_refused = False
+        """No claim was allowed at some time. Who was told so must be told when one is."""
         self._claims = 0
         """Responses claimed since the last measurement, which does not show them."""
         self._loads = 0
@@ -80,9 +82,9 @@ class MemoryBudget:
         """How many responses may be claimed now, at most `most`."""
         if not self.is_limited:
             return most
-        if self._waiting:
-            return 0
-        return max(0, min(most, self._room() // _CLAIM_BYTES - self._claims))
+        fitting = 0 if self._waiting else min(most, self._room() // _CLAIM_BYTES - self._claims)
+        self.has_refused |= fitting <= 0 < most
+        return max(0, fitting)
 
     def _room(self) -> int:
         """Bytes that responses may begin to use."""

@@ -98,6 +98,8 @@ class MemoryPressure:
             self._is_full = False
             metrics.MEMORY_FULL.set(0)
             logger.info("memory_pressure_ended", **self._facts())
+        if budget.has_refused and budget.is_open:
+            budget.has_refused = False
             self._on_capacity_changed()
 
     def _facts(self) -> dict[str, int]:

@@ -197,8 +197,15 @@ async def test_claims_begin_again_when_memory_is_free(
 ) -> None:
     def use(look: int) -> None:
         process.resident = IDLE + 80 * MB if look < 4 else IDLE
+        assert budget.claims_that_fit(1) == (0 if 0 < look <= 4 else 1)
 
     assert len(await _watch(budget, on_look=use)) == 1
+
+
+async def test_who_was_refused_for_a_moment_is_woken(budget: MemoryBudget) -> None:
+    budget.count_claims(1000)
+    assert budget.claims_that_fit(1) == 0
+    assert len(await _watch(budget)) == 1
 
 
 def test_the_budget_follows_from_the_limit_of_the_container(tmp_path: Path) -> None:

@@ -162,6 +162,8 @@ def require_no_search(tools: Iterable[dict[str, Any]]) -> None:
 
 
 def _require_one_match(chosen: dict[str, Any], count: int) -> None:
+    if count > 1 and "name" not in chosen:
+        raise _invalid_choice(f"Tool choice '{chosen['type']}' matches several tools.")
     if count > 1:
         raise _invalid_choice(
             f"Tool choice '{chosen['name']}' is in several namespaces: "

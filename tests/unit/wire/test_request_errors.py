@@ -641,6 +641,16 @@ TOOLS = [
         "Tool choice 'look' not found in 'tools' parameter.",
     ),
     Case(
+        "choice of a tool without a name that is there twice",
+        {
+            "tools": [{"type": "local_shell"}, {"type": "local_shell"}],
+            "tool_choice": {"type": "local_shell"},
+        },
+        "tool_choice",
+        "invalid_value",
+        "Tool choice 'local_shell' matches several tools.",
+    ),
+    Case(
         "choice of a hosted tool",
         {"tools": [FUNCTION], "tool_choice": {"type": "file_search"}},
         "tool_choice",

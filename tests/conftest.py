@@ -111,7 +111,7 @@ async def shared_stack(
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """The deployment of ordinary tests: two web processes, one worker. Tests must not break it."""
-    small_bodies = {"BACKBURNER_LIMITS__BODY": "4000000"}
+    settings = {"BACKBURNER_LIMITS__BODY": "4000000", "BACKBURNER_WEB_SEARCH__OMIT": "true"}
     async with stack(
         tmp_path_factory.mktemp("shared"),
         database_server,
@@ -119,7 +119,7 @@ async def shared_stack(
         fake,
         webs=2,
         streams=300,
-        settings=small_bodies,
+        settings=settings,
     ) as one:
         yield one
 

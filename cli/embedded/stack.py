@@ -31,9 +31,14 @@ from models.config.settings import Settings
 
 READY_TIMEOUT = 60.0
 """Longest time in seconds from the launch of web and workers until they serve."""
-DEFAULTS = {"BACKBURNER_WEB__GRACE": "3", "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8"}
+DEFAULTS = {
+    "BACKBURNER_WEB__GRACE": "3",
+    "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
+    "BACKBURNER_WEB_SEARCH__OMIT": "true",
+}
 """Defaults that differ from those of other deployments. Web and workers stop together, so a longer
-grace does not help. A client of a server on the loopback can reach the loopback anyway."""
+grace does not help. A client of a server on the loopback can reach the loopback anyway. Codex,
+which always sends a `web_search`, works without a search provider."""
 
 
 @dataclass(frozen=True)

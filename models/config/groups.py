@@ -309,6 +309,10 @@ class WebSearchSettings(Group):
     """Longest duration of one search."""
     answer_bytes: Bytes = 4 * 1024 * 1024
     """Largest reply; it is read into memory before it is shortened."""
+    omit: bool = False
+    """Without a provider: a `web_search` with `external_web_access`, as Codex sends it with every
+    request, is left out of the request, and a header of the response says so. `up` switches this
+    on."""
 
     @model_validator(mode="after")
     def _check_provider(self) -> Self:

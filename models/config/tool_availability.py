@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from models.config.settings import Settings
 
+WEB_SEARCH_VARIABLE = "BACKBURNER_WEB_SEARCH__PROVIDER"
+
 
 @dataclass(frozen=True, slots=True)
 class MissingTool:
@@ -16,5 +18,5 @@ class MissingTool:
 def missing_tools(settings: Settings) -> list[MissingTool]:
     """The tools that cannot run with these settings."""
     if settings.web_search.provider is None:
-        return [MissingTool("web_search", "BACKBURNER_WEB_SEARCH__PROVIDER")]
+        return [MissingTool("web_search", WEB_SEARCH_VARIABLE)]
     return []

@@ -1,7 +1,7 @@
 """The create request: everything about it that can be checked without reading from storage."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from models.errors import InvalidRequest
@@ -15,9 +15,10 @@ from models.wire.checks.parameters import (
     CacheOptions,
 )
 from models.wire.events import Item
+from models.wire.item_types import ADDS_TOOLS
 from models.wire.items import NewId, input_items
 from models.wire.mcp import split_credentials
-from models.wire.tools import added_tools, require_no_search, require_valid_choice
+from models.wire.tools import WEB_SEARCH, added_tools, require_no_search, require_valid_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class CreateRequest:
     """The answer may come from the cache and may be cached (docs/cache.md)."""
     credentials: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     """What is only stored sealed of `mcp` tools: server_label -> fields (models/wire/mcp.py)."""
+    omitted_tools: tuple[str, ...] = ()
+    """Types of tools that were left out, because nothing can run them."""
 
 
 def parse_create(
@@ -50,6 +53,7 @@ def parse_create(
     passthrough: Collection[str] = (),
     ephemeral_background: bool = False,
     has_web_search: bool = False,
+    omits_web_search: bool = False,
     generate: bool = True,
     native: bool = False,
 ) -> CreateRequest:
@@ -57,9 +61,10 @@ def parse_create(
 
     `new_id` makes ids for items without one. `passthrough` names further parameters that are
     accepted unchecked. `ephemeral_background` allows `background` with `store: false`.
-    `has_web_search`: this server can search the web. `generate` is false for a warm-up, which does
-    not call the model and may have no input. `native`: the model's upstream supports the Responses
-    API and runs tools itself. Raises InvalidRequest, in OpenAI's wording (docs/wire.md).
+    `has_web_search`: this server can search the web; `omits_web_search`: else a search with
+    `external_web_access` is accepted, and `without_searches` leaves it out. `generate` is false for
+    a warm-up, which does not call the model and may have no input. `native`: the model's upstream
+    supports the Responses API and runs tools itself. Raises InvalidRequest, in OpenAI's wording (docs/wire.md).
     """
     checks = NATIVE_PARAMETERS if native else PARAMETERS
     given = _known_parameters(body, checks, passthrough)
@@ -92,9 +97,26 @@ def parse_create(
         request,
         ephemeral_background=ephemeral_background,
         has_web_search=has_web_search or native,
+        omits_web_search=omits_web_search,
         generate=generate,
     )
     return request
+
+
+def without_searches(request: CreateRequest) -> CreateRequest:
+    """The request for a server where nothing can search the web: without such tools among its own.
+
+    Those in its items stay there, and no model is offered them.
+    """
+    tools = request.parameters.get("tools", [])
+    omitted = {tool["type"] for tool in (*tools, *added_tools(request.input))} & WEB_SEARCH
+    if not omitted:
+        return request
+    parameters = request.parameters
+    if tools:
+        kept = [tool for tool in tools if tool["type"] not in WEB_SEARCH]
+        parameters = {**parameters, "tools": kept}
+    return replace(request, parameters=parameters, omitted_tools=tuple(sorted(omitted)))
 
 
 def require_include(values: list[str]) -> None:
@@ -122,7 +144,12 @@ def _known_parameters(
 
 
 def _check_combinations(
-    request: CreateRequest, *, ephemeral_background: bool, has_web_search: bool, generate: bool
+    request: CreateRequest,
+    *,
+    ephemeral_background: bool,
+    has_web_search: bool,
+    omits_web_search: bool,
+    generate: bool,
 ) -> None:
     """Checks what parameters require of each other. Raises InvalidRequest."""
     parameters = request.parameters
@@ -150,4 +177,14 @@ def _check_combinations(
             has_web_search=has_web_search,
         )
     if not has_web_search:
-        require_no_search(parameters.get("tools", ()))
+        _check_searches(request, may_omit_marked=omits_web_search)
+
+
+def _check_searches(request: CreateRequest, *, may_omit_marked: bool) -> None:
+    """Raises InvalidRequest for a web search among the tools, also those that items add."""
+    tools = request.parameters.get("tools", ())
+    require_no_search(tools, "tools", may_omit_marked=may_omit_marked)
+    for index, item in enumerate(request.input):
+        if item["type"] in ADDS_TOOLS:
+            where = f"input[{index}].tools"
+            require_no_search(item["tools"], where, may_omit_marked=may_omit_marked)

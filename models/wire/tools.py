@@ -13,8 +13,11 @@ from models.wire.item_types import ADDS_TOOLS
 WEB_SEARCH = frozenset(
     ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
 )
-"""Accepted because common clients always send one. Without a search provider, this tool is left out
-of the request to the upstream."""
+"""The types of the web search tool."""
+
+_OMIT_HINT = (
+    ", or BACKBURNER_WEB_SEARCH__OMIT=true, which leaves it out for clients that always send it"
+)
 
 CALL_ITEM_TYPES = {
     "function": "function_call",
@@ -143,22 +146,26 @@ def require_valid_choice(
         raise _no_web_search() if counts else _invalid_choice(message)
 
 
-def require_no_search(tools: Iterable[dict[str, Any]]) -> None:
-    """Raises InvalidRequest for a web search that neither this server nor the model's upstream can
-    run.
+def require_no_search(
+    tools: Iterable[dict[str, Any]], where: str, *, may_omit_marked: bool
+) -> None:
+    """Raises InvalidRequest for a web search, which neither this server nor the model's upstream
+    can run. `where` is the name of the list in the request.
 
-    Codex offers one with every request, whatever its user wants; it alone sends
-    `external_web_access`. There the tool is left out (docs/tools.md).
+    Codex offers one with every request, whatever its user wants; it alone marks it with
+    `external_web_access`. With `may_omit_marked` such a search is left out (docs/tools.md).
     """
     for index, tool in enumerate(tools):
-        if tool["type"] in WEB_SEARCH and "external_web_access" not in tool:
-            raise InvalidRequest(
-                f"Nothing can run tools of the type '{tool['type']}' here: this server has no "
-                "search provider. Leave the tool out, or let the server's operator set "
-                "BACKBURNER_WEB_SEARCH__PROVIDER.",
-                param=f"tools[{index}]",
-                code="unsupported_parameter",
-            )
+        is_marked = "external_web_access" in tool
+        if tool["type"] not in WEB_SEARCH or (is_marked and may_omit_marked):
+            continue
+        raise InvalidRequest(
+            f"Nothing can run tools of the type '{tool['type']}' here: this server has no search "
+            "provider. Leave the tool out, or let the server's operator set "
+            f"BACKBURNER_WEB_SEARCH__PROVIDER{_OMIT_HINT if is_marked else ''}.",
+            param=f"{where}[{index}]",
+            code="unsupported_parameter",
+        )
 
 
 def _require_one_match(chosen: dict[str, Any], count: int) -> None:

@@ -218,6 +218,8 @@ HEADER_MEANINGS = {
     "an estimate from the length.",
     "retry-after": "Seconds to wait.",
     "x-cache": "Sent if the request has `cache`: whether the answer is a cached one.",
+    "x-omitted-tools": "Sent if tools were left out because nothing can run them: their types. "
+    "The operator can set BACKBURNER_WEB_SEARCH__PROVIDER.",
     "www-authenticate": "Sent if this server itself requires a key.",
     **{
         f"x-ratelimit-{part}-{name}": f"Sent if {name} of the project are limited: {meaning}."

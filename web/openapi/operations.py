@@ -90,6 +90,7 @@ def _create() -> Json:
                     "ended": examples.response(ended=True),
                 },
                 "x-cache",
+                "x-omitted-tools",
                 stream=True,
             )
         },

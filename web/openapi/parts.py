@@ -27,6 +27,7 @@ _HEADER_SCHEMAS: dict[str, Schema] = {
     COUNT_HEADER: {"enum": ["upstream", "tokenizer", "estimate"]},
     "retry-after": {"type": "string", "pattern": "^[1-9][0-9]*$"},
     "x-cache": {"type": "string", "enum": ["hit", "miss"]},
+    "x-omitted-tools": {"type": "string"},
     "www-authenticate": {"const": "Bearer"},
     **{name: _RATE_SCHEMAS["reset" in name] for name in RATE_HEADERS},
 }

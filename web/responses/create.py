@@ -13,10 +13,12 @@ from uuid import UUID
 
 import orjson
 
+from models import logs
+from models.config.tool_availability import WEB_SEARCH_VARIABLE
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.create import NewRow
 from models.ended_line import EndedLine
-from models.ids import new_uuid
+from models.ids import new_uuid, response_id
 from models.lifecycle import Status, lane_of
 from models.projects.quotas import Limits, estimate_tokens
 from models.redis.channels import queue_for
@@ -211,6 +213,14 @@ class CreateResponse:
             accepted = await self._insert_new(request, context) or await self._join_earlier(
                 request, context
             )
+        if request.omitted_tools:
+            fields = {
+                "request": options.request_id,
+                "response": response_id(accepted.id),
+                "tools": request.omitted_tools,
+                "setting": WEB_SEARCH_VARIABLE,
+            }
+            logs.write_line("tools_omitted", fields)
         return accepted
 
     def _hashable_body(self, body: Any, request: CreateRequest) -> Any:

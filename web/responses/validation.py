@@ -23,7 +23,7 @@ from models.wire.compaction import newest_compaction
 from models.wire.events import Item
 from models.wire.mcp import approval_requests, approval_responses, unmet_approvals
 from models.wire.pairing import OutputWithoutCall
-from models.wire.request import CreateRequest, parse_create
+from models.wire.request import CreateRequest, parse_create, without_searches
 from web.http.body import JsonBody, run_sized
 from web.http.outbound_urls import require_fetchable, require_item_urls, require_parameter_urls
 from web.responses.continuation import Continuation
@@ -50,6 +50,8 @@ class RequestValidation:
         """
         model = _model_name(body.value)
         upstreams = self._routes.find(model)
+        native = bool(upstreams) and upstreams[0].upstream.api == "responses"
+        has_web_search = self._settings.web_search.provider is not None
         request = await run_sized(
             partial(
                 parse_create,
@@ -57,9 +59,10 @@ class RequestValidation:
                 new_id=new_item_id,
                 passthrough=accepted_parameters(upstreams),
                 ephemeral_background=self._settings.web.ephemeral_background,
-                has_web_search=self._settings.web_search.provider is not None,
+                has_web_search=has_web_search,
+                omits_web_search=self._settings.web_search.omit,
                 generate=generate,
-                native=bool(upstreams) and upstreams[0].upstream.api == "responses",
+                native=native,
             ),
             body.size,
         )
@@ -72,7 +75,7 @@ class RequestValidation:
         await run_sized(partial(self._require_reachable, request, egress), body.size)
         self._require_sealable(request)
         self._require_compactable(request)
-        return request
+        return request if has_web_search or native else without_searches(request)
 
     def require_urls(self, items: list[Item], project: ProjectEgress, where: str = "input") -> None:
         """Raises InvalidRequest for a URL that the egress rules of the project refuse.

@@ -61,10 +61,9 @@ async def create(request: Request, key: Key) -> Response:
         response = await _build_response(state, accepted, key.project_id, request)
     except ApiError as error:
         state.record_answer(accepted)
-        error.headers |= _cache_header(accepted)
+        error.headers |= _own_headers(accepted)
         raise
-    if accepted.cache_hit is not None:
-        response.headers.update(_cache_header(accepted))
+    response.headers.update(_own_headers(accepted))
     return response
 
 
@@ -153,11 +152,15 @@ def _keeps_connection(body: Any) -> bool:
     return not is_background or body.get("stream") is True
 
 
-def _cache_header(accepted: AcceptedResponse) -> dict[str, str]:
-    """The header of every reply to a request with `cache` (docs/cache.md)."""
-    if accepted.cache_hit is None:
-        return {}
-    return {"x-cache": "hit" if accepted.cache_hit else "miss"}
+def _own_headers(accepted: AcceptedResponse) -> dict[str, str]:
+    """The header of every reply to a request with `cache` (docs/cache.md), and that of one whose
+    tools were left out (docs/tools.md)."""
+    headers = {}
+    if accepted.cache_hit is not None:
+        headers["x-cache"] = "hit" if accepted.cache_hit else "miss"
+    if accepted.request.omitted_tools:
+        headers["x-omitted-tools"] = ", ".join(accepted.request.omitted_tools)
+    return headers
 
 
 async def _json(

@@ -261,6 +261,20 @@ async def test_secrets_are_readable_by_the_owner_only_and_on_no_command_line(sha
     assert not [line for line in commands if any(secret in line for secret in secrets)]
 
 
+async def test_codex_which_always_sends_a_web_search_works_without_a_provider(
+    shared_up: Up,
+) -> None:
+    headers = {"authorization": f"Bearer {shared_up.key}"}
+    search = {"type": "web_search", "external_web_access": False}
+    body = {"model": "demo", "input": "x", "tools": [search]}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.post(f"{shared_up.base_url}/responses", json=body) as answer,
+    ):
+        assert (answer.status, answer.headers["x-omitted-tools"]) == (200, "web_search")
+        assert (await answer.json())["tools"] == []
+
+
 async def test_data_folder_has_its_layout(shared_up: Up) -> None:
     assert {path.name for path in shared_up.data.iterdir()} >= {
         ".lock",

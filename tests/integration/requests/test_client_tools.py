@@ -24,6 +24,8 @@ from tests.support.fake_upstream import (
     text,
     usage,
 )
+from tests.support.process_logs import line_of
+from tests.support.stack import Stack
 from tests.support.strict_types import check_event, check_response
 
 LOOK: JSON = {
@@ -695,6 +697,35 @@ async def test_a_later_tool_replaces_an_earlier_one_of_the_same_name(
 
 
 # Codex.
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_client_sees_that_a_search_of_codex_was_left_out(
+    shared_stack: Stack, api: Api, fake: FakeUpstream, stream: bool
+) -> None:
+    function = {"type": "function", "name": "look"}
+    search = {"type": "web_search", "external_web_access": True}
+    model = fake.script(reply("ok"))
+    body = {"model": model, "input": "x", "tools": [search, function], "stream": stream}
+    answer = await api.call("POST", "/responses", body)
+    assert (answer.status, answer.headers["x-omitted-tools"]) == (200, "web_search")
+    created = answer.raw.partition(b"\ndata: ")[2].partition(b"\n")[0]
+    response = json.loads(created)["response"] if stream else answer.body
+    assert [tool["type"] for tool in response["tools"]] == ["function"]
+    [request] = fake.requests_for(model)
+    assert [tool["function"]["name"] for tool in request.body["tools"]] == ["look"]
+    request_id = answer.headers["x-request-id"]
+    line = await line_of(shared_stack.webs[0], "tools_omitted", request=request_id)
+    assert line["tools"] == ["web_search"]
+    assert line["setting"] == "BACKBURNER_WEB_SEARCH__PROVIDER"
+
+
+async def test_a_search_that_no_client_sends_unasked_is_refused(api: Api) -> None:
+    answer = await api.call(
+        "POST", "/responses", {"model": "m", "input": "x", "tools": [{"type": "web_search"}]}
+    )
+    assert (answer.status, answer.error["param"]) == (400, "tools[0]")
+    assert "BACKBURNER_WEB_SEARCH__PROVIDER" in answer.error["message"]
 
 
 async def test_a_request_of_codex_runs(api: Api, fake: FakeUpstream) -> None:

@@ -15,7 +15,9 @@ DATA_URL = "data:image/png;base64,AA=="
 def parse(**change: Any) -> CreateRequest:
     numbers = itertools.count(1)
     return parse_create(
-        {"model": "m", "input": "hi", **change}, new_id=lambda prefix: f"{prefix}_{next(numbers)}"
+        {"model": "m", "input": "hi", **change},
+        new_id=lambda prefix: f"{prefix}_{next(numbers)}",
+        omits_web_search=True,
     )
 
 

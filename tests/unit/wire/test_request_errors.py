@@ -666,6 +666,23 @@ TOOLS = [
         "Leave the tool out, or let the server's operator set BACKBURNER_WEB_SEARCH__PROVIDER.",
     ),
     Case(
+        "a search that Codex always sends",
+        {"tools": [SEARCH | {"external_web_access": False}]},
+        "tools[0]",
+        "unsupported_parameter",
+        "Nothing can run tools of the type 'web_search' here: this server has no search provider. "
+        "Leave the tool out, or let the server's operator set BACKBURNER_WEB_SEARCH__PROVIDER, or "
+        "BACKBURNER_WEB_SEARCH__OMIT=true, which leaves it out for clients that always send it.",
+    ),
+    Case(
+        "a search that an item adds",
+        {"input": [{"type": "additional_tools", "role": "developer", "tools": [FUNCTION, SEARCH]}]},
+        "input[0].tools[1]",
+        "unsupported_parameter",
+        "Nothing can run tools of the type 'web_search' here: this server has no search provider. "
+        "Leave the tool out, or let the server's operator set BACKBURNER_WEB_SEARCH__PROVIDER.",
+    ),
+    Case(
         "search demanded",
         {"tools": [SEARCH], "tool_choice": SEARCH},
         "tool_choice",

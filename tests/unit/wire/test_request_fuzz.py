@@ -250,7 +250,9 @@ def parse(body: Any) -> CreateRequest | None:
     """The request, or None if it was refused. An accepted one must be translated and shown."""
     numbers = itertools.count()
     try:
-        request = parse_create(body, new_id=lambda prefix: f"{prefix}_new{next(numbers)}")
+        request = parse_create(
+            body, new_id=lambda prefix: f"{prefix}_new{next(numbers)}", omits_web_search=True
+        )
         require_outputs(request.input)
     except InvalidRequest as refusal:
         orjson.dumps(refusal.body())

@@ -7,6 +7,7 @@ Exception
 │   │   └── IncorrectApiKey
 │   ├── MissingScope           403
 │   ├── ModelNotAllowed        403
+│   ├── HostNotAllowed         403
 │   ├── NotFound               404
 │   ├── MethodNotAllowed       405
 │   ├── RequestTimeout         408
@@ -116,6 +117,20 @@ class ModelNotAllowed(ApiError):
         super().__init__(
             f"Project `{project}` does not have access to model `{model[:100]}`",
             code="model_not_found",
+        )
+
+
+class HostNotAllowed(ApiError):
+    """The request names a host that is not this server's, for a page that needs no key."""
+
+    status = 403
+    type = "invalid_request_error"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This page is not served under the host name of this request. Use localhost or an "
+            "address, or let the operator add the name to BACKBURNER_ALLOWED_HOSTS.",
+            code="host_not_allowed",
         )
 
 

@@ -8,7 +8,7 @@ an operator asks for it (`BACKBURNER_METRICS__PROJECTS`).
 
 import hmac
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -27,7 +27,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from models.config.groups import MetricsSettings
-from models.hosts import is_loopback
+from models.errors import HostNotAllowed
+from models.hosts import is_loopback, is_own_host
 from models.version import VERSION
 
 logger = structlog.get_logger()
@@ -129,9 +130,12 @@ def scrape_allowed(settings: MetricsSettings, host: str, authorization: str | No
     )
 
 
-def serve(settings: MetricsSettings, registry: CollectorRegistry) -> int | None:
+def serve(
+    settings: MetricsSettings, registry: CollectorRegistry, allowed_hosts: Collection[str] = ()
+) -> int | None:
     """Serves `GET /metrics` from a thread, on the first free port from `settings.port` on.
 
+    `allowed_hosts`: the setting of this name; it counts where there is no token.
     Returns the port; None if metrics are not served.
     """
     if settings.port is None:
@@ -143,7 +147,9 @@ def serve(settings: MetricsSettings, registry: CollectorRegistry) -> int | None:
         return None
     for port in range(settings.port, settings.port + _PORTS):
         try:
-            server = ThreadingHTTPServer((settings.host, port), _scrape_class(settings, registry))
+            server = ThreadingHTTPServer(
+                (settings.host, port), _scrape_class(settings, registry, allowed_hosts)
+            )
         except OSError:
             continue
         Thread(target=server.serve_forever, name="metrics", daemon=True).start()
@@ -158,7 +164,7 @@ def serve(settings: MetricsSettings, registry: CollectorRegistry) -> int | None:
 
 
 def _scrape_class(
-    settings: MetricsSettings, registry: CollectorRegistry
+    settings: MetricsSettings, registry: CollectorRegistry, allowed_hosts: Collection[str]
 ) -> Callable[..., BaseHTTPRequestHandler]:
     class Scrape(BaseHTTPRequestHandler):
         timeout = 10
@@ -170,6 +176,10 @@ def _scrape_class(
                 self.send_error(HTTPStatus.NOT_FOUND)
             elif not scrape_allowed(settings, settings.host, self.headers.get("authorization")):
                 self.send_error(HTTPStatus.UNAUTHORIZED)
+            elif settings.token is None and not is_own_host(
+                self.headers.get("host"), allowed_hosts
+            ):
+                self.send_error(HTTPStatus.FORBIDDEN, explain=HostNotAllowed().message)
             else:
                 body = generate_latest(registry)
                 self.send_response(HTTPStatus.OK)

@@ -142,6 +142,7 @@ async def tool_stack(
         "BACKBURNER_TOOLS__TIME": "3",
         "BACKBURNER_EGRESS__MEMORY": "16000000",
         "BACKBURNER_LIMITS__HISTORY": "12000000",
+        "BACKBURNER_WEB_SEARCH__OMIT": "true",
     }
     async with stack(
         tmp_path_factory.mktemp("tools"), database_server, suite_settings, fake, settings=settings

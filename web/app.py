@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from models.config.settings import Settings
-from models.errors import ApiError, MethodNotAllowed
+from models.errors import ApiError, HostNotAllowed, MethodNotAllowed
 from models.hosts import is_loopback
 from models.tracing.spans import NO_SPAN, Tracer
 from models.tracing.tracer import open_tracer
@@ -22,6 +22,7 @@ from web.http import direct, errors
 from web.http.auth import AnyKey
 from web.http.cross_origin import CrossOrigin
 from web.http.headers import DirectRequest
+from web.http.own_host import require_own_host
 from web.http.protocol import Connections
 from web.http.request_record import ANY_PATH, RequestRecord, request_record, write_refusal
 from web.http.request_span import end_request_span, start_request_span
@@ -71,6 +72,8 @@ class Application(FastAPI):
             openapi_url="/openapi.json" if is_local else None,
             redirect_slashes=False,
         )
+        self._pages = frozenset(("/docs", "/openapi.json")) if is_local else frozenset()
+        """Paths of pages that need no key."""
         self.settings = settings
         self.listen_host = host
         self.tracer: Tracer | None = None
@@ -102,6 +105,13 @@ class Application(FastAPI):
         route = None
         if scope["type"] == "http":
             route = responses.direct_route(scope["method"], scope["path"])
+        if route is None and scope["path"] in self._pages:
+            request = Request(scope, receive, send)
+            try:
+                require_own_host(request, self.settings.allowed_hosts)
+            except HostNotAllowed as error:
+                await (await errors.response_to(request, error))(scope, receive, send)
+                return
         if route is None:
             await super().__call__(scope, receive, send)
             return

@@ -255,7 +255,7 @@ class Engine:
         metrics.MEMORY_BUDGET.set(self._settings.worker.memory_budget or 0)
         metrics.RUNNING.set_function(lambda: len(self._runs))
         metrics.LEASE_AGE.set_function(lambda: self._lease.age)
-        serve(self._settings.metrics, metrics.REGISTRY)
+        serve(self._settings.metrics, metrics.REGISTRY, self._settings.allowed_hosts)
 
     def free_for(self, queue: str) -> int:
         """Free slots for the responses of this queue."""

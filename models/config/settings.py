@@ -44,7 +44,7 @@ from models.config.groups import (
 )
 from models.config.routes import Route, routing_errors
 from models.config.upstream import UpstreamSettings
-from models.config.values import Duration, SchemaName, SentinelAddress
+from models.config.values import Duration, SchemaName, SentinelAddress, TextList
 from models.secrets import parse_keys
 
 
@@ -96,6 +96,9 @@ class Settings(FileBackedSettings):
     """Keys that seal secrets at rest: 32 bytes each, in URL-safe base64, separated by commas. The
     first one seals, all of them unseal. Without one, requests with credentials for MCP servers are
     refused."""
+    allowed_hosts: TextList = ()
+    """Host names under which web serves /docs and /openapi.json, and web and workers serve metrics
+    without a token. Addresses and `localhost` always work (docs/security.md)."""
     retention: Duration = timedelta(days=30)
     """How long a stored response is kept after its creation. A change applies to responses that are
     created from then on."""

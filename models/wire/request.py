@@ -64,7 +64,8 @@ def parse_create(
     `has_web_search`: this server can search the web; `omits_web_search`: else a search with
     `external_web_access` is accepted, and `without_searches` leaves it out. `generate` is false for
     a warm-up, which does not call the model and may have no input. `native`: the model's upstream
-    supports the Responses API and runs tools itself. Raises InvalidRequest, in OpenAI's wording (docs/wire.md).
+    supports the Responses API and runs tools itself. Raises InvalidRequest, in OpenAI's wording
+    (docs/wire.md).
     """
     checks = NATIVE_PARAMETERS if native else PARAMETERS
     given = _known_parameters(body, checks, passthrough)

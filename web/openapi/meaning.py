@@ -165,6 +165,7 @@ CODES: dict[str, str] = {
     "model_not_found": "the model does not exist, or the project may not use it",
     "invalid_api_key": "no API key, or an unknown one",
     "missing_scope": "the key has no scope that allows the request",
+    "host_not_allowed": "the request names a host that is not this server's",
     "unknown_url": "the path does not exist",
     "request_timeout": "the request did not arrive in time",
     "request_too_large": "the body is larger than a limit of this server",
@@ -190,7 +191,7 @@ CODES: dict[str, str] = {
 STATUSES: dict[int, str] = {
     400: "The request is not valid; nothing was stored. Or the upstream refused it (foreground).",
     401: "No API key, or an unknown one.",
-    403: "The key is valid, but may not do this.",
+    403: "The key may not do this, or the page is not served under this host name.",
     404: "The project has no such object.",
     408: "The upstream timed out the request (foreground, before any output).",
     413: "The body is too large.",

@@ -246,7 +246,7 @@ def _process_operations() -> dict[str, Json]:
             public=True,
         ),
         "metrics": operation(
-            "Metrics for Prometheus", {"200": prometheus}, *(401, 404), public=True
+            "Metrics for Prometheus", {"200": prometheus}, *(401, 403, 404), public=True
         ),
     }
 

@@ -9,6 +9,7 @@ from models.metrics import CONTENT_TYPE, scrape_allowed
 from web.counters import REGISTRY
 from web.gauges import BACKLOG
 from web.http.errors import unknown_url
+from web.http.own_host import require_own_host
 from web.state import app_state
 
 router = APIRouter()
@@ -28,5 +29,7 @@ async def metrics(request: Request) -> Response:
         raise unknown_url(request)
     if not is_allowed:
         raise Unauthenticated("Send the metrics token: 'Authorization: Bearer TOKEN'.")
+    if state.settings.metrics.token is None:
+        require_own_host(request, state.settings.allowed_hosts)
     await BACKLOG.refresh(state.pool)
     return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE)

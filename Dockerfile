@@ -1,5 +1,7 @@
 # One image for all services; docker-compose.yml has the command of each.
-FROM python:3.11-slim-bookworm
+# docs/security.md, "Supply chain", says how to name the base by its digest.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+FROM ${PYTHON_IMAGE}
 
 LABEL org.opencontainers.image.title="Backburner" \
       org.opencontainers.image.description="A self-hosted server for the OpenAI Responses API, built for background work that survives its machines." \

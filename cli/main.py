@@ -11,11 +11,13 @@ from cli.operations import (
     key_commands,
     project_commands,
     response_commands,
+    secret_commands,
     usage_commands,
     webhook_commands,
 )
 from cli.operations import commands as operations
 from cli.options import Data, exit_on_failure, resolve_database
+from cli.supply_chain import commands as supply_chain
 from models.version import VERSION
 
 app = typer.Typer(
@@ -27,6 +29,7 @@ app = typer.Typer(
 )
 app.add_typer(response_commands.app, name="responses")
 app.add_typer(key_commands.app, name="keys")
+app.add_typer(secret_commands.app, name="secrets")
 app.add_typer(audit_commands.app, name="audit")
 app.add_typer(webhook_commands.app, name="webhooks")
 app.add_typer(project_commands.app, name="projects")
@@ -35,6 +38,7 @@ app.add_typer(configuration.config_app, name="config")
 app.add_typer(configuration.upstream_app, name="upstream")
 app.add_typer(embedded.app)
 app.add_typer(operations.app)
+app.add_typer(supply_chain.app)
 
 
 def _print_version(is_wanted: bool) -> None:

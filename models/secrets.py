@@ -5,9 +5,9 @@ Content that another server has encrypted is not sealed again; a mark binds it t
 Two things are sealed: credentials of MCP servers, bound to their response; and tokens that clients
 keep (`encrypted_content`), which only this deployment can open, bound to a kind and a project.
 
-Keys come from `BACKBURNER_SECRET_KEYS`. The first key seals; all keys open. To replace a key, put a
-new one before it, and remove the old one after everything that it sealed has ended. Tokens need
-their key for as long as they must be accepted. Sealed data names its key by a digest.
+Keys come from `BACKBURNER_SECRET_KEYS`. The first key seals; all keys open. `backburner secrets
+rotate` seals again what the database has; tokens that clients keep need their key for as long as
+they must be accepted (docs/security.md). Sealed data names its key by a digest.
 """
 
 import base64
@@ -61,7 +61,7 @@ class Sealer:
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         """`keys` have 32 bytes each; the first one seals. There may be none."""
-        self._keys = {_key_id(key): AESGCM(key) for key in keys}
+        self._keys = {key_id_of(key): AESGCM(key) for key in keys}
         self._sealing_key_id = next(iter(self._keys), None)
         self._mark_keys = [hmac.digest(key, b"mark", "sha256") for key in keys]
         self._fingerprint_key = hmac.digest(keys[0], b"fingerprint", "sha256") if keys else None
@@ -176,5 +176,6 @@ def _mark(key: bytes, project: UUID, maker: str, content: str) -> bytes:
     return hmac.digest(key, text, "sha256")[:_MARK_BYTES]
 
 
-def _key_id(key: bytes) -> str:
+def key_id_of(key: bytes) -> str:
+    """The digest by which sealed data names its key. It reveals nothing about the key."""
     return hashlib.sha256(b"backburner key id " + key).hexdigest()[:16]

@@ -9,6 +9,7 @@ import typer
 from cli.errors import CommandFailed
 from cli.options import EXIT_BAD_CONFIGURATION, AsJson, Data, exit_on_failure
 from cli.output import as_json as to_json
+from cli.output import print_status
 
 if TYPE_CHECKING:
     from models.config.groups import LimitSettings
@@ -39,8 +40,10 @@ def check_configuration(as_json: AsJson = False) -> None:
 
     Name each mistake with its file and line, or its variable. Without mistakes, show upstreams,
     routes, and each setting that differs from its default, with its source. Keys are not shown.
+    Where the database answers, also warn if its role is a superuser.
     """
     from cli.configuration import report
+    from cli.configuration.database_role import role_warnings
     from cli.configuration.effective import effective_configuration
     from cli.settings import configured_settings
     from models.config.config_file import BadSettings, find_config_file, read_config_file
@@ -55,11 +58,14 @@ def check_configuration(as_json: AsJson = False) -> None:
         )
         raise typer.Exit(EXIT_BAD_CONFIGURATION) from bad
     facts = effective_configuration(settings, read_config_file(find_config_file()))
+    warnings = role_warnings(settings)
     typer.echo(
-        to_json({"ok": True, "mistakes": [], "effective": facts})
+        to_json({"ok": True, "mistakes": [], "warnings": warnings, "effective": facts})
         if as_json
         else report.configuration(facts)
     )
+    for warning in warnings:
+        print_status(f"Warning: {warning}")
 
 
 @config_app.command("settings", short_help="Print a page about every setting.")

@@ -13,6 +13,7 @@ from models.config.groups import WebSettings, WorkerSettings
 from tests.support.deployment_files import (
     COMPOSE,
     DEPLOY,
+    ROOT,
     VARIABLE,
     services,
     volumes_and_networks,
@@ -74,8 +75,10 @@ def test_every_service_volume_and_network_that_is_used_is_defined(name: str) -> 
         else:
             assert how["condition"] == "service_completed_successfully"
             assert SERVICES[other]["restart"].startswith("on-failure")
-    named = {volume.partition(":")[0] for volume in service.get("volumes", []) if volume != TOML}
-    assert named <= set(volumes)
+    sources = {volume.partition(":")[0] for volume in service.get("volumes", []) if volume != TOML}
+    files = {source for source in sources if source.startswith("./")}
+    assert all((ROOT / file).is_file() for file in files)
+    assert sources - files <= set(volumes)
     assert service["networks"]
     assert set(service["networks"]) <= set(networks)
 

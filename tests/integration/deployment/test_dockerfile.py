@@ -59,7 +59,8 @@ def test_all_packages_of_the_product_are_in_the_image() -> None:
 
 
 def test_the_base_image_is_pinned_to_a_minor_version() -> None:
-    assert re.fullmatch(r"python:3\.\d+-slim-\w+", _only("FROM"))
+    assert re.fullmatch(r"PYTHON_IMAGE=python:3\.\d+-slim-\w+", _only("ARG"))
+    assert _only("FROM") == "${PYTHON_IMAGE}"
 
 
 def test_the_image_runs_as_a_fixed_user_that_is_not_root() -> None:

@@ -1,0 +1,7 @@
+-- Runs once, when the container of docker-compose.yml makes a new volume: the role and the database of
+-- the server. The role owns its database and is no superuser. The superuser loses its password, so it
+-- can be used inside the container only.
+\getenv password POSTGRES_PASSWORD
+CREATE ROLE backburner LOGIN PASSWORD :'password';
+CREATE DATABASE backburner OWNER backburner;
+ALTER ROLE postgres PASSWORD NULL;

@@ -189,7 +189,17 @@ class CreateResponse:
             key, body, new_uuid(), new_uuid(), traceparent, idempotency_key, options
         )
         accepted = await self._join_earlier(request, context)
-        return accepted or await self._insert_within_quotas(request, context)
+        if accepted is None:
+            accepted = await self._insert_within_quotas(request, context)
+        if request.omitted_tools:
+            fields = {
+                "request": options.request_id,
+                "response": response_id(accepted.id),
+                "tools": request.omitted_tools,
+                "setting": WEB_SEARCH_VARIABLE,
+            }
+            logs.write_line("tools_omitted", fields)
+        return accepted
 
     async def _insert_within_quotas(
         self, request: CreateRequest, context: _RequestContext
@@ -213,14 +223,6 @@ class CreateResponse:
             accepted = await self._insert_new(request, context) or await self._join_earlier(
                 request, context
             )
-        if request.omitted_tools:
-            fields = {
-                "request": options.request_id,
-                "response": response_id(accepted.id),
-                "tools": request.omitted_tools,
-                "setting": WEB_SEARCH_VARIABLE,
-            }
-            logs.write_line("tools_omitted", fields)
         return accepted
 
     def _hashable_body(self, body: Any, request: CreateRequest) -> Any:

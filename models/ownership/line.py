@@ -6,13 +6,20 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
+import psycopg
+import structlog
+
 from models.config.groups import LineSettings
 from models.db.arrays import Booleans, Ints, Uuids
-from models.db.database import Pool, execute, fetch
-from models.db.queries.line import CLAIM_NEXT, CONFIRM
+from models.db.database import Pool, execute, fetch, is_refusal
+from models.db.queries.claim import CLAIM_UNOWNED
+from models.db.queries.line import CLAIM_NEXT, CONFIRM, NEXT_IN_LINE
+from models.ids import response_id as public_id
 from models.ids import unix_seconds
 from models.ownership.takeover import Claim
 from models.ownership.unowned import claim_of
+
+logger = structlog.get_logger()
 
 _CONFIRMED_BY_THEN = 30.0
 """Seconds after which a create has a known outcome without its wake-up, on the clocks of two
@@ -87,10 +94,35 @@ class LineClaims:
             "running": Ints([share.running for share in shares.values()]),
             "ahead": [share.ahead for share in shares.values()],
         }
-        rows = await fetch(self._pool, CLAIM_NEXT, values)
+        try:
+            rows = await fetch(self._pool, CLAIM_NEXT, values)
+        except psycopg.Error as error:
+            if not is_refusal(error):
+                raise
+            logger.warning("choice_refused", error=str(error).strip())
+            return await self._take_each(values, choice.max_rows)
         if rows:
             self._cursor = rows[-1].project_id
         return [ChosenClaim(claim_of(row), row.weight) for row in rows]
+
+    async def _take_each(self, values: Mapping[str, object], max_rows: int) -> list[ChosenClaim]:
+        """Claims what is next in line with a statement for each response: one of them may be the
+        cause why Postgres has refused the statement for all. That one is left out."""
+        chosen: list[ChosenClaim] = []
+        for candidate in await fetch(self._pool, NEXT_IN_LINE, values):
+            if len(chosen) == max_rows:
+                break
+            try:
+                rows = await fetch(self._pool, CLAIM_UNOWNED, {**values, "id": candidate.id})
+            except psycopg.Error as error:
+                if not is_refusal(error):
+                    raise
+                logger.warning(
+                    "claim_refused", response=public_id(candidate.id), error=str(error).strip()
+                )
+            else:
+                chosen += [ChosenClaim(claim_of(row), candidate.weight) for row in rows]
+        return chosen
 
     async def confirm(self, ids: Collection[UUID]) -> None:
         """Records that wake-ups of these responses were read. Raises what DATABASE_UNAVAILABLE

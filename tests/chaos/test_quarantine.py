@@ -25,6 +25,8 @@ from tests.support.fake_upstream import (
 from tests.support.stack import SHORT_LEASES, Stack
 
 INNOCENTS = 24
+_CRASHED = "UPDATE responses SET status = 'in_progress', deaths = %s"
+"""As if its workers had crashed."""
 
 
 @dataclass
@@ -133,7 +135,7 @@ async def test_suspects_run_in_groups_and_one_that_survived_makes_room(
         slow: list[Step] = [text("half "), wait_for(released), *reply("whole")]
         models = [fake.script(slow) for _ in range(INNOCENTS)]
         ids = await asyncio.gather(*map(running.api().create_background, models))
-        await execute(running, "UPDATE responses SET deaths = %s", QUARANTINE_THRESHOLD)
+        await execute(running, _CRASHED, QUARANTINE_THRESHOLD)
         await running.start_worker(quarantine=True)
 
         await until(lambda: all(map(fake.requests_for, models)), 20)
@@ -158,7 +160,7 @@ async def test_a_suspect_with_many_crashes_runs_alone_and_its_own_crash_fails_it
         poison = killer.poison(0.5)
         api = running.api()
         ids = [await api.create_background(model) for model in (poison, innocent, other)]
-        await execute(running, "UPDATE responses SET deaths = %s", CRASHES_ALONE)
+        await execute(running, _CRASHED, CRASHES_ALONE)
         await execute(
             running, "UPDATE responses SET deaths = %s WHERE model = %s", CRASHES_ALONE - 1, other
         )

@@ -86,11 +86,11 @@ _CANDIDATES = f"""
               AND r.enqueued_at <= now() - (SELECT CAST(:waiting AS interval)) AND NOT {ABANDONED}
               AND (array_position({array("ids", "uuid")}, r.id) IS NOT NULL OR {WEB_HAS_RENEWED})
             ORDER BY {PLACE_IN_LINE} LIMIT {_MOST} + {_MORE}) c)"""
+_CHOSEN = f"""SELECT candidate.id, candidate.weight FROM candidate, total
+            ORDER BY {_rank("(running + nr)", "ahead + nr / CAST(weight AS float)")} LIMIT {_MOST} + {_MORE}"""
 _READY = f"""
     ready AS MATERIALIZED (
-        SELECT r.id, c.weight FROM me CROSS JOIN (
-            SELECT candidate.id, candidate.weight FROM candidate, total
-            ORDER BY {_rank("(running + nr)", "ahead + nr / CAST(weight AS float)")} LIMIT {_MOST} + {_MORE}) c
+        SELECT r.id, c.weight FROM me CROSS JOIN ({_CHOSEN}) c
         CROSS JOIN LATERAL (SELECT r.* FROM responses r WHERE r.id = c.id OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED) r
         WHERE {IS_READY} LIMIT {_MOST}),"""
 
@@ -112,6 +112,20 @@ they were served lately (worker/shares.py). `slots`: of this worker. `ids`: resp
 were read just now. `waiting`: only those that were enqueued at least so long ago. `cursor`: a project
 where the look begins if there are very many. Fewer rows than `max_rows`: the other responses in line
 are those that other transactions have locked just now."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextInLine:
+    """A response that CLAIM_NEXT would claim."""
+
+    id: UUID
+    weight: int
+    """of its project"""
+
+
+NEXT_IN_LINE = Query(f"WITH RECURSIVE {_WALK},{_SHARES},{_CANDIDATES} {_CHOSEN}", NextInLine)
+"""Selects, in order, what CLAIM_NEXT would claim, and seven responses more; for its parameters
+without those of the claim. If Postgres refuses CLAIM_NEXT, one of these may be the cause."""
 
 CONFIRM = column(
     f"""

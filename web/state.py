@@ -39,6 +39,7 @@ from web.http.body import bind_bodies
 from web.http.open_requests import OpenRequests
 from web.http.request_record import request_record
 from web.http.shares import Share
+from web.memory import FreedMemory
 from web.model_catalog import ModelCatalog
 from web.organization import Organization
 from web.proxied_usage import ProxiedUsage
@@ -163,6 +164,7 @@ class AppState:
         state.side_tasks.start(state.answered_responses.run(), "answered-responses")
         state.side_tasks.start(state.keys.failures.run(), "failed-authentications")
         state.side_tasks.start(state.quotas.connections.run(), "open-connections")
+        state.side_tasks.start(FreedMemory(pool).run(), "freed-memory")
         state.side_tasks.start(state.bus.run(), "bus")
         state.side_tasks.start(state.bus.poll_journals(), "poll-journals")
         state.side_tasks.start(state.bus.poll_idle_readers(), "poll-idle-readers")

@@ -52,6 +52,8 @@ class FuzzedServer:
     url: str
     key: str
     models: list[str]
+    away: list[str]
+    """models for which a background response would wait"""
     responses: dict[str, list[str]]
     """operation -> responses for its requests, `""` for any other; all of them end. With the last
     one a request succeeds."""
@@ -128,6 +130,7 @@ async def server_of(stack: Stack) -> FuzzedServer:
         api.base_url.removesuffix("/v1"),
         stack.key,
         [talking, short, refusing, broken, limited, down, "nobody"],
+        [limited, down],
         responses,
         conversations,
         items,
@@ -247,8 +250,10 @@ CREATE_MODES: list[JSON] = [
 def use_any_create(data: st.DataObject, case: Any, server: FuzzedServer) -> None:
     """A create in any mode, with models, responses and conversations that exist."""
     mode = data.draw(st.sampled_from(CREATE_MODES))
-    model = data.draw(st.sampled_from(server.models))
-    case.body = with_integers(case.body) | mode | {"model": model}
+    body = with_integers(case.body) | mode
+    away = server.away if body.get("background") else []
+    model = data.draw(st.sampled_from([name for name in server.models if name not in away]))
+    case.body = body | {"model": model}
     if data.draw(st.booleans()):
         case.headers.pop("Idempotency-Key", None)  # generated keys are short, so they repeat
     if isinstance(case.body.get("previous_response_id"), str):

@@ -61,7 +61,11 @@ async def readyz(request: Request) -> Response:
 async def _redis_status(state: AppState) -> tuple[str, str | None]:
     """Whether Redis can be used, and whether its memory is limited as it should be."""
     try:
-        problem = await memory_problem(state.redis)
+        try:
+            problem = await memory_problem(state.redis)
+        except REDIS_ERRORS:
+            # The network may have lost this connection since the last look. The next one is new.
+            problem = await memory_problem(state.redis)
     except REDIS_ERRORS as error:
         return f"unreachable: {type(error).__name__}", None
     return "ok" if state.bus.healthy else "connecting", problem or "ok"

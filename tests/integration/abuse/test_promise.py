@@ -18,6 +18,7 @@ async def test_an_attack_that_is_refused_harms_nobody(attacked: AttackedStack) -
     assert min(attack.peaks.values()) > 30_000_000
 
 
+@pytest.mark.long  # while all CPUs are busy, a stall counts as a wait for one of them
 async def test_a_web_process_that_stands_still_is_noticed(attacked: AttackedStack) -> None:
     async def stall() -> None:
         async with attacked.attack("a stall of a second"):

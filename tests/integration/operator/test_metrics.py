@@ -24,6 +24,7 @@ from models.config.groups import MetricsSettings
 from models.db.database import fetch, open_pool
 from models.db.queries import create as create_queries
 from models.db.queries import operations
+from models.lifecycle import Lane
 from models.metrics import scrape_allowed
 from models.ownership.creates import UnclearCreate, void_values
 from models.projects.quotas import Quota
@@ -64,6 +65,7 @@ LABELS = {
     },
     "queue": {"interactive", "background", "quarantine"},
     "result": {"hit", "miss"},
+    "lane": {lane.name.lower() for lane in Lane},
     "quota": {quota.name for quota in Quota},
     "mode": {"background", "foreground"},
     "outcome": {

@@ -402,7 +402,6 @@ async def test_a_revoked_key_is_refused_and_keys_are_listed_without_their_secret
     assert key not in (await backburner(own_stack, "keys", "list")).out
     revoked = await backburner(own_stack, "keys", "revoke", listed_key["id"][:18])
     assert (revoked.code, revoked.out) == (DONE, f"{key[:8]}… of the project other is revoked\n")
-    assert "for up to 5 s" in revoked.err
     assert (await own_stack.api(key=key).call("GET", "/models")).status == 401
     again = await backburner(own_stack, "keys", "revoke", key[:8])
     assert (again.code, "was revoked at" in again.err) == (REFUSED, True)

@@ -33,7 +33,7 @@ async def own_stack(
         "BACKBURNER_LIMITS__TURNS": "6",
         "BACKBURNER_TOOLS__TIME": "2",
         "BACKBURNER_TOOLS__ANSWER": "2000",
-        "BACKBURNER_LIMITS__RESPONSE_OUTPUT": "300000",
+        "BACKBURNER_LIMITS__RESPONSE_OUTPUT": "2000000",
     }
     async with stack(
         tmp_path_factory.mktemp("loop"), database_server, suite_settings, fake, settings=settings
@@ -425,13 +425,13 @@ async def test_all_turns_of_a_response_share_a_limit_of_output(
     key = "no-room"
     asked = call(0, "call_1", "count_unsafe", f'{{"key": "{key}"}}')
     model = fake.script(
-        [text("x" * 400_000), asked, finish("tool_calls"), usage(), done()], reply("never")
+        [text("x" * 2_100_000), asked, finish("tool_calls"), usage(), done()], reply("never")
     )
     ended = await api.wait_for_end(
         await api.create_background(model, tools=[counting_server(tool_servers)])
     )
     assert (ended["status"], ended["error"]["code"]) == ("failed", "server_error")
-    assert "exceeded the limit of 300000 bytes in all turns" in ended["error"]["message"]
+    assert "exceeded the limit of 2000000 bytes in all turns" in ended["error"]["message"]
     assert item_statuses(ended)[-1] == "mcp_call failed"
     assert not tool_servers.tool_calls.calls_with(key)
     assert len(fake.requests_for(model)) == 1

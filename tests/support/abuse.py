@@ -153,7 +153,14 @@ class AttackedStack:
         attack.latencies = self.latencies(run.measurements(), attack.began, attack.ended)
         attack.peaks = self.peaks(attack.began, time.monotonic())
         attack.violations = attack.latencies.violations(self.idle)
-        attack.violations += await self.replace_dead()
+        ended = await self.replace_dead()
+        attack.violations += ended
+
+        async def are_declared_dead() -> bool:
+            return await self.count_reaped() >= reaped + len(ended)
+
+        # Otherwise the next attack would count a death of this one.
+        await until(are_declared_dead, 60)
         if (count := await self.count_reaped() - reaped) > 0:
             attack.violations.append(f"{count} processes were declared dead")
         assert not attack.violations, "\n".join([f"{name}:", *attack.violations])

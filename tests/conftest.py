@@ -69,6 +69,7 @@ def pytest_collection_finish() -> None:
     seconds, in which no double of an upstream or a tool server answers."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from tests.support.mcp_servers import McpServers
 from tests.support.stack import Databases, SuiteSettings
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_attacks_of_three_projects_harm_no_other(
     tmp_path: Path,

@@ -84,7 +84,7 @@ async def test_long_histories_wait_until_there_is_memory_for_them(
 async def test_a_response_that_does_not_fit_alone_fails(small: Stack, fake: FakeUpstream) -> None:
     api, worker = small.api(), small.workers[0]
     model = fake.script([text("held"), hang()])
-    body = {"model": model, "input": [_image(40 * MB)], "background": True}
+    body = {"model": model, "input": [_image(54 * MB)], "background": True}
 
     async def created() -> str:
         answer = await api.call("POST", "/responses", body)

@@ -526,6 +526,7 @@ async def test_a_failing_child_is_one_sentence_with_its_last_output_and_leaves_n
         pass
 
 
+@pytest.mark.long
 async def test_the_file_of_the_working_directory_is_used_and_the_flag_overrides_it(
     data: Path, fake: FakeUpstream
 ) -> None:

@@ -239,7 +239,7 @@ async def test_zero_retention_leaves_nothing_behind(
         await run_purge(settings)
         return not await _tables_with(shared_stack, canary)
 
-    await until(is_gone, 60, every=1)
+    await until(is_gone, 60, every=4)
     async with shared_stack.redis() as redis:
         for name in await redis.keys("*"):
             kind = await redis.type(name)

@@ -34,11 +34,13 @@ async def completions(request: Request, _key: Admin) -> Response:
     if start is None:
         raise missing("start_time")
     state = app_state(request)
-    end = integer(request, "end_time", minimum=0, maximum=_LATEST)
-    end = state.lease.clock.now() + 1 if end is None else end
+    given_end = integer(request, "end_time", minimum=0, maximum=_LATEST)
     limit = integer(request, "limit", minimum=1, maximum=max_limit) or default_limit
     first = _page_start(request, width) or start // width * width
-    last = min(first + limit * width, end)
+    page_end = first + limit * width
+    # Without an end nothing that is counted is left out, although our clock may lag behind that of
+    # Postgres.
+    last = page_end if given_end is None else min(page_end, given_end)
     groups = _texts(request, "group_by")
     if unknown := sorted(set(groups) - set(_GROUPS)):
         raise InvalidRequest(
@@ -60,7 +62,11 @@ async def completions(request: Request, _key: Admin) -> Response:
     by_bucket: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         by_bucket.setdefault(row.bucket, []).append(_result(row, groups))
-    has_more = last < end
+    end = given_end
+    if end is None:
+        end = max(state.lease.clock.now() + 1, *(bucket + width for bucket in by_bucket), 0)
+    last = min(last, end)
+    has_more = page_end < end
     return json_response(
         {
             "object": "page",

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from models.tracing.otel import OtelTracer
 from models.tracing.spans import NO_SPAN
 from models.tracing.traceparent import parse_traceparent, traceparent_of
+from tests.support.api import until
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -43,7 +44,7 @@ def test_each_attempt_of_a_response_without_a_trace_gets_the_same_one() -> None:
     assert traceparent_of(response) == traceparent_of(response)
 
 
-def test_a_collector_that_is_away_costs_one_log_line_and_no_time(
+async def test_a_collector_that_is_away_costs_one_log_line_and_no_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
@@ -56,6 +57,7 @@ def test_a_collector_that_is_away_costs_one_log_line_and_no_time(
             span = tracer.start("attempt", None, {"number": number})
             span.start("turn").end()
             span.end()
+        await until(lambda: lines, 30)
         began_at = time.monotonic()
         tracer.close()
     assert time.monotonic() - began_at < 3

@@ -3,12 +3,13 @@ conversation or in a chat completion."""
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
 from models import keys
 from models.db.database import open_pool
-from tests.support.api import JSON, Api
+from tests.support.api import JSON, Api, HttpResponse
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.sql import run_sql
 from tests.support.stack import Stack
@@ -116,17 +117,19 @@ async def test_a_project_may_be_kept_from_the_public_internet_also_for_what_it_h
     assert first["status"] == "completed"
     await _set_policy(shared_stack, {"egress": {"public": False, "allow": ["*.example.org"]}})
 
-    async def refused() -> bool:
-        body = {"model": model, "input": [user(image("https://example.com/b.png"))]}
-        answer = await api.call("POST", "/responses", body)
-        return answer.status == 400
+    async def refused(**body: Any) -> HttpResponse:
+        """The answer once the process that judges this knows the new rules."""
+        while True:
+            fake.script(reply("A cat."), name=model)
+            answer = await api.call("POST", "/responses", {"model": model, **body})
+            if answer.status == 400 and answer.error["param"] is not None:
+                return answer
 
     async with asyncio.timeout(20):
-        while not await refused():
-            fake.script(reply("A cat."), name=model)
-    body = {"model": model, "input": "And now?", "previous_response_id": first["id"]}
-    continued = await api.call("POST", "/responses", body)
-    assert (continued.status, continued.error["param"]) == (400, "previous_response_id")
+        direct = await refused(input=[user(image("https://example.com/b.png"))])
+        continued = await refused(input="And now?", previous_response_id=first["id"])
+    assert direct.error["param"].startswith("input[0]")
+    assert continued.error["param"] == "previous_response_id"
     assert "may not fetch 'https://example.com/a.png'" in continued.error["message"]
     mcp = {"type": "mcp", "server_label": "x", "server_url": "https://example.com/mcp"}
     with_tool = await api.call("POST", "/responses", {"model": model, "input": "x", "tools": [mcp]})

@@ -30,6 +30,8 @@ LIBRARIES = (
     *("aiohttp", "alembic.config", "celery.app.base", "celery.bin.celery", "celery.bin.worker"),
     *("celery.fixups", "celery.concurrency.base", "celery.worker.components", "celery.apps.worker"),
     *("celery.worker.consumer", "celery.loaders.app", "celery.utils.dispatch", "celery.signals"),
+    *("celery.backends.base", "kombu.matcher", "billiard.pool", "billiard.dummy", "truststore"),
+    *("httpcore2", "httpcore2._backends.anyio", "anyio.streams.tls", "h11", "brotli"),
     *("cryptography.hazmat.primitives.ciphers.aead", "fastapi", "fastapi.openapi.docs", "httpx2"),
     *("httptools", "kombu.transport.redis", "kombu.transport.virtual", "mcp", "mcp.client.sse"),
     *("mcp.client.streamable_http", "msgspec", "openai", "openai.resources.chat.completions"),

@@ -416,7 +416,7 @@ async def test_a_detached_up_returns_when_it_is_ready_and_down_stops_it(data: Pa
     assert "no `up` runs" in (await run_command("down", *where)).err
 
 
-async def assert_ends_cleanly(up: Up, number: signal.Signals) -> None:
+async def assert_ends_cleanly(up: Up, number: signal.Signals) -> CommandResult:
     """Sends the signal; `up` ends with 0, leaves no process and prints nothing more."""
     began = time.monotonic()
     result = await up.end(number)
@@ -425,13 +425,7 @@ async def assert_ends_cleanly(up: Up, number: signal.Signals) -> None:
     assert "curl" in result.err
     assert "Traceback" not in result.err
     assert up.alive() == []
-
-
-async def test_the_bootstrap_key_is_the_first_key_and_ctrl_c_leaves_no_process(data: Path) -> None:
-    async with running_up(data, BACKBURNER_BOOTSTRAP_KEY="sixteen-or-more-characters") as up:
-        assert up.key == "sixteen-or-more-characters"
-        assert (await up.get("/models"))[0] == 200
-        await assert_ends_cleanly(up, signal.SIGINT)
+    return result
 
 
 async def test_signal_before_it_is_ready_ends_it_with_0(data: Path) -> None:
@@ -577,7 +571,10 @@ async def test_configured_servers_are_used_and_none_is_started(data: Path) -> No
             "--redis-url",
             valkey.url,
             DATABASE_URL=database_url,
+            BACKBURNER_BOOTSTRAP_KEY="sixteen-or-more-characters",
         ) as up:
+            assert up.key == "sixteen-or-more-characters"
+            assert (await up.get(f"/responses/resp_{'0' * 32}"))[0] == 404
             children = [child_name(child) for child in psutil.Process(up.process.pid).children()]
             assert sorted(children) == ["web", "worker", "worker", "worker --quarantine"]
             assert not (data / "postgres").exists()
@@ -586,8 +583,7 @@ async def test_configured_servers_are_used_and_none_is_started(data: Path) -> No
             assert (shown.code, shown.err) == (0, "")
             assert len(json.loads(shown.out)) == 4
             assert (data / ".lock").stat().st_mode & 0o777 == 0o600
-            result = await up.end()
-            assert result.code == 0
+            result = await assert_ends_cleanly(up, signal.SIGINT)
             assert "Warning: the upstream http://127.0.0.1:9/v1 refuses the con" in result.err
         stopped = await run_command("workers", "--data", str(data))
         assert "the database did not answer" in stopped.err

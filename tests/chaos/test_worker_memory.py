@@ -81,6 +81,7 @@ async def test_long_histories_wait_until_there_is_memory_for_them(
     await until(lambda: "memory_pressure_ended" in worker.log.read_text())
 
 
+@pytest.mark.long  # PostgreSQL takes long for so large a request while others work
 async def test_a_response_that_does_not_fit_alone_fails(small: Stack, fake: FakeUpstream) -> None:
     api, worker = small.api(), small.workers[0]
     model = fake.script([text("held"), hang()])

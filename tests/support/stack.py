@@ -1,13 +1,14 @@
 """Deployments: servers, a migrated database, web and worker processes."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -269,6 +270,8 @@ class Stack:
     redis_proxy_for: Callable[[str], Proxy] | None = None
     """Makes the proxy between Redis and the process of this name."""
     _clients: list[openai.AsyncOpenAI] = field(default_factory=list)
+    _connection: psycopg.AsyncConnection[Any] | None = None
+    _querying: asyncio.Lock = field(default_factory=asyncio.Lock)
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def environment(self, proxies: ProcessProxies | None = None, label: str = "") -> dict[str, str]:
@@ -352,13 +355,9 @@ class Stack:
         return process
 
     async def wait_until_claiming(self, process: Service) -> None:
-        """Waits until this worker has a live row in `workers`.
-
-        One connection serves all looks: opening one costs the server more than the query.
-        """
+        """Waits until this worker has a live row in `workers`."""
         question = b"SELECT 1 FROM workers WHERE pid = %s AND kind <> 'web' AND NOT dead"
-        async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as connection:
-            await connection.execute(set_search_path(None))
+        async with await self._connect() as connection:
 
             async def is_claiming() -> bool:
                 assert process.running(), f"{process.name} ended:\n{process.tail()}"
@@ -374,12 +373,24 @@ class Stack:
             return report
 
     async def value(self, query: str, *values: object) -> Any:
-        """Runs a query on the database; returns the first column of the first row, or None."""
-        async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as connection:
-            await connection.execute(set_search_path(None))
-            cursor = await connection.execute(query.encode(), values)
-            row = await cursor.fetchone()
-            return None if row is None else row[0]
+        """Runs a query on the database; returns the first column of the first row, or None.
+
+        One connection serves all queries: opening one costs the server more than most of them.
+        """
+        async with self._querying:
+            if self._connection is None or self._connection.closed:
+                self._connection = await self._connect()
+            with contextlib.suppress(psycopg.OperationalError):
+                return await _first_value(self._connection, query, values)
+            # Either the query failed, or the connection was lost: PostgreSQL may have restarted.
+            await self._connection.close()
+            self._connection = await self._connect()
+            return await _first_value(self._connection, query, values)
+
+    async def _connect(self) -> psycopg.AsyncConnection[Any]:
+        connection = await psycopg.AsyncConnection.connect(self.dsn, autocommit=True)
+        await connection.execute(set_search_path(None))
+        return connection
 
     def redis(self) -> redis.asyncio.Redis:
         """A client of the stack's Redis; the caller closes it."""
@@ -426,6 +437,8 @@ class Stack:
         """Stops everything cleanly; fails if a process had ended or a log has a traceback."""
         for client in self._clients:
             await client.close()
+        if self._connection is not None:
+            await self._connection.close()
         running = [*self.webs, *self.workers]
         died = [process.name for process in running if not process.running()]
         results = await asyncio.gather(
@@ -449,6 +462,13 @@ _redis_numbers = itertools.cycle(range(1, 16))
 
 RUNNING_STACKS: list[Stack] = []
 """The stacks of the session and of the running test. A failing test shows their logs."""
+
+
+async def _first_value(
+    connection: psycopg.AsyncConnection[Any], query: str, values: Sequence[object]
+) -> Any:
+    row = await (await connection.execute(query.encode(), values)).fetchone()
+    return None if row is None else row[0]
 
 
 class StackOptions(TypedDict, total=False):

@@ -546,7 +546,7 @@ async def test_explain_shows_a_life_with_deaths_and_drains(
             each["pid"]: (each["state"], each["ended"])
             for each in await command_facts(own_stack, "workers")
         }
-        assert states[second.pid] == ("dead", "stopped")
+        assert states[second.pid] == ("stopped", "stopped")
         assert states[first.pid][0] == "dead"
         assert states[first.pid][1].startswith("reaped by")
         assert_one_stream(await own_stack.api().replay(response_id))

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterable
 from uuid import UUID
 
+FILE, UPLOAD, UPLOAD_PART = "file-", "upload_", "part_"
+"""The prefixes of ids of files."""
 PROJECT, API_KEY, SERVICE_ACCOUNT = "proj", "key", "svc_acct"
 """The prefixes of ids of the admin API."""
 RESPONSE_ID_PATTERN = "resp_[0-9a-f]{32}"
@@ -91,6 +93,18 @@ def admin_id(prefix: str, value: UUID) -> str:
 def parse_admin_id(prefix: str, text: str) -> UUID | None:
     """The UUID of `<prefix>_<32 hex>`; None for any other text."""
     digits = text.removeprefix(f"{prefix}_")
+    return UUID(hex=digits) if digits != text and _HEX.fullmatch(digits) else None
+
+
+def file_id(value: UUID, prefix: str = FILE) -> str:
+    """The id of a file in the API: `file-<32 hex>`; with another prefix that of an upload or of one
+    of its parts."""
+    return f"{prefix}{value.hex}"
+
+
+def parse_file_id(text: str, prefix: str = FILE) -> UUID | None:
+    """The UUID of `<prefix><32 hex>`; None for any other text."""
+    digits = text.removeprefix(prefix)
     return UUID(hex=digits) if digits != text and _HEX.fullmatch(digits) else None
 
 

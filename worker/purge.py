@@ -8,6 +8,7 @@ for long. A step that is interrupted leaves nothing that the next round does not
 import asyncio
 import time
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -26,6 +27,8 @@ from models.db.database import (
 from models.db.queries import retention, usage
 from models.db.queries.webhooks import DELETE_OLD_DELIVERIES
 from models.db.statement import Query, RowT
+from models.files.opening import open_storage
+from worker.purge_files import purge_files
 
 logger = structlog.get_logger()
 
@@ -46,6 +49,7 @@ class Purger:
         """`name`: the `application_name` of its session."""
         self._settings = settings
         self._name = name
+        self._storage = open_storage(settings)
         self._position: dict[str, object] = dict(_START)
         """Behind which expired response the next step looks. Expired responses that others
         continue may be many; each round looks at some of them."""
@@ -77,6 +81,10 @@ class Purger:
         values = {"retention": self._settings.webhooks.retention, **_ROWS}
         while len(await _step(connection, DELETE_OLD_DELIVERIES, values)) == _MAX_ROWS:
             pass
+        if self._storage is not None:
+            await purge_files(
+                partial(_step, connection), self._storage, self._settings.files.upload_time
+            )
         await self._delete_expired_audit(connection)
         await self._roll_up_usage(connection)
 

@@ -237,6 +237,9 @@ class Stack:
             "REDIS_URL": settings.redis_url.get_secret_value(),
             "BACKBURNER_SECRET_KEYS": secret_value(self._settings.secret_keys)
             or self._credentials.sealing_key,
+            "BACKBURNER_FILES__FOLDER": str(
+                (settings.files.folder or self._folder.path / "files").absolute()
+            ),
             # the children have another working directory
             PATH_VARIABLE: str(file.absolute()) if (file := find_config_file()) is not None else "",
         }

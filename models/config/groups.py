@@ -6,6 +6,7 @@ The text below each setting is its meaning in `docs/settings.md`.
 import re
 from datetime import timedelta
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -141,6 +142,10 @@ class QuotaSettings(Group):
     """Bytes of stored responses and conversations, as they are in the database."""
     conversations: int | None = Field(default=None, ge=0)
     """Stored conversations."""
+    files: int | None = Field(default=None, ge=0)
+    """Stored files."""
+    file_bytes: Bytes | None = Field(default=None, ge=0)
+    """Bytes of stored files."""
     tokens_per_day: Tokens | None = Field(default=None, ge=0)
     """Input and output tokens of one day in UTC."""
     tokens_per_month: Tokens | None = Field(default=None, ge=0)
@@ -195,6 +200,10 @@ class WebSettings(Group):
     """The same of one project; 0: no own limit."""
     bodies_wait: Duration = timedelta(seconds=5)
     """How long a larger body waits for others before it is refused."""
+    uploads: int = Field(default=64, ge=1)
+    """Most files that one process receives at a time. Each needs half a megabyte of memory."""
+    uploads_per_project: int = Field(default=48, ge=0)
+    """The same of one project; 0: no own limit."""
     cors_origins: TextList = ()
     """Origins whose pages may call the API from a browser, such as `https://app.example`. Unset:
     none."""
@@ -348,6 +357,23 @@ class WebhookSettings(Group):
     """Longest time until an endpoint answers."""
     retention: Duration = timedelta(days=30)
     """How long deliveries are listed and can be sent again."""
+
+
+class FileSettings(Group):
+    """Files (ADR 0048)."""
+
+    folder: Path | None = None
+    """The folder that holds the content of files, the same for all web processes and workers. `up`
+    uses `files` in its data folder. Unset: this server stores no files."""
+    bytes: Bytes = Field(default=512 * 1024 * 1024, ge=1)
+    """Largest file."""
+    batch_bytes: Bytes = Field(default=200 * 1024 * 1024, ge=1)
+    """Largest file of purpose `batch`."""
+    upload_time: Duration = timedelta(hours=1)
+    """Longest time for one upload. What is not complete then is deleted."""
+    batch_retention: Duration | None = timedelta(days=30)
+    """How long files of purpose `batch` and `batch_output` are kept, unless the client has asked
+    for less. Others are kept until they expire or are deleted."""
 
 
 class EgressSettings(Group):

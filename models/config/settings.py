@@ -29,6 +29,7 @@ from models.config.groups import (
     CacheSettings,
     CompactionSettings,
     EgressSettings,
+    FileSettings,
     LeaseSettings,
     LimitSettings,
     LineSettings,
@@ -89,6 +90,7 @@ class Settings(FileBackedSettings):
     compaction: CompactionSettings = CompactionSettings()
     egress: EgressSettings = EgressSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    files: FileSettings = FileSettings()
     audit: AuditSettings = AuditSettings()
     metrics: MetricsSettings = MetricsSettings()
     traces: TraceSettings = TraceSettings()

@@ -56,3 +56,10 @@ SELECT owner.id, 0, '{}', '{}', '{}', '{}', '{}' FROM owner;
 INSERT INTO journal (worker, batch, response_ids, attempts, first_numbers, last_numbers, frames)
 SELECT owner.id, n, ARRAY[gen_random_uuid()], '{1}', '{10}', '{10}', ARRAY['frame'::bytea]
 FROM owner CROSS JOIN generate_series(1, 20) n;
+
+-- One of four has a file. The purge has hidden the first ones; half of them expire.
+INSERT INTO files (id, project_id, filename, purpose, bytes, completed_at, expires_at, delete_requested_at)
+SELECT many.id, project.id, 'file-' || n, 'user_data', 100, now(),
+       CASE WHEN n % 8 = 0 THEN now() + interval '30 days' * (n - :rows / 100) / :rows END, CASE WHEN n < 20 THEN now() END
+FROM many CROSS JOIN projects project WHERE n % 4 = 0;
+INSERT INTO file_parts (id, file_id, number, bytes) SELECT gen_random_uuid(), id, CASE WHEN n % 400 <> 0 THEN 0 END, 100 FROM many WHERE n % 4 = 0;

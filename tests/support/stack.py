@@ -287,6 +287,7 @@ class Stack:
             if self.signed
             else "upstream-secret",
             "BACKBURNER_CONFIG": "",
+            "BACKBURNER_FILES__FOLDER": str(self.folder / "files"),
             "PYTHONUNBUFFERED": "1",
             **self.settings,
         }

@@ -28,15 +28,24 @@ from tests.support.statements import STATEMENTS, parameters_of, server_form
 FEW = 20_000
 MANY = pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])
 
-LARGE = {"responses", "items", "event_log", "attempts", "tool_calls", "idempotency_keys"}
+LARGE = {"responses", "items", "event_log", "attempts", "tool_calls", "idempotency_keys"} | {
+    "files",
+    "file_parts",
+}
 """The tables that grow with the responses, and have at least MIN_PAGES pages here."""
 MIN_PAGES = 10
 JIT_COST = 100_000
 """`jit_above_cost`: Postgres compiles a statement of a higher cost, which takes longer than these
 statements run."""
-READ_IN_ORDER = {"ix_responses_no_backlog", "ix_responses_deleted"}
+READ_IN_ORDER = {
+    "ix_responses_no_backlog",
+    "ix_responses_deleted",
+    "ix_files_deleted",
+    "ix_file_parts_unused",
+}
 """Indexes of what waits for a worker or for the purge, which are read from their beginning."""
 READ_ALL_OPEN = {
+    "files.STORED_FILES",
     "line.PLACE_OF",
     "listing.LIST_OPEN_RESPONSES",
     "operations.STUCK",
@@ -50,7 +59,8 @@ READ_ALL_OPEN = {
     "sealed.LAST_ITEM",
 }
 """They read all open responses: for operators, only after processes have died, or every few seconds
-for projects with quotas. The last one reads one end of an index, which looks the same in a plan."""
+for projects with quotas. An upload to a project with quotas reads all its files. The last one reads
+one end of an index, which looks the same in a plan."""
 MAX_PAGES = 200
 """Pages that a statement for one or two responses touches at most."""
 
@@ -74,6 +84,8 @@ class ManyResponses:
     """responses that continue another one"""
     hidden: list[UUID]
     """responses that the purge deletes next"""
+    file: UUID
+    part: UUID
 
     async def explain(self, options: str, sql: str, values: Mapping[str, object] | None) -> Any:
         """The plan of a statement, as JSON. What the statement changes is rolled back."""
@@ -111,6 +123,8 @@ async def database(
             queued=await ids("id FROM responses WHERE status = 'queued'"),
             ended=await ids("id FROM responses WHERE previous_response_id IS NOT NULL"),
             hidden=await ids("id FROM responses WHERE delete_requested_at IS NOT NULL"),
+            file=(await ids("id FROM files WHERE delete_requested_at IS NULL"))[0],
+            part=(await ids("id FROM file_parts"))[0],
         )
 
 
@@ -244,6 +258,23 @@ _OF_ENDED = [
     "history.PREVIOUS_RESPONSE",
     "retention.DELETE_ENDED",
 ]
+_OF_FILES = [
+    "files.ABANDON_FILE",
+    "files.ABANDON_PARTS",
+    "files.COMPLETE_FILE",
+    "files.DELETABLE_PARTS",
+    "files.DELETE_FILE",
+    "files.DELETE_FILES",
+    "files.DELETE_PARTS",
+    "files.FILE_PARTS",
+    "files.FIND_FILE",
+    "files.FINISH_PART",
+    "files.FORGET_PART",
+    "files.HIDE_EXPIRED_FILES",
+    "files.INSERT_PART",
+    "files.LIST_FILES[asc]",
+    "files.LIST_FILES[desc]",
+]
 _OF_HIDDEN = [
     "retention.DELETE_HIDDEN",
     "retention.DELETE_LOG",
@@ -272,6 +303,7 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
         **{name: common | {"ids": Uuids(database.orphans)} for name in _OF_ORPHANS},
         **{name: common | {"id": database.ended[0]} for name in _OF_ENDED},
         **{name: common | {"ids": Uuids(database.hidden)} for name in _OF_HIDDEN},
+        **{name: common | _of_file(database) for name in _OF_FILES},
         **{name: _new_response(database, name) for name in _OF_NEW},
         **{name: common | {"id": database.conversation} for name in _OF_CONVERSATION},
         "claim.CLAIM_UNOWNED_TOGETHER": common | {"ids": Uuids(database.queued)},
@@ -334,6 +366,17 @@ def _endings(database: ManyResponses) -> list[dict[str, object]]:
         "last": 11,
     }
     return [ending | {"id": str(response)} for response in database.running]
+
+
+def _of_file(database: ManyResponses) -> dict[str, object]:
+    return {
+        "id": database.file,
+        "part": database.part,
+        "after": database.file,
+        "purpose": None,
+        "media_type": None,
+        "upload_time": timedelta(hours=1),
+    }
 
 
 def _common_values(database: ManyResponses) -> dict[str, object]:

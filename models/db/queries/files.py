@@ -1,0 +1,205 @@
+"""The statements of files (ADR 0048).
+
+The content of a file is the list of its parts, each of which is one stored object. The row of a
+part is committed before its object is written, so that no object exists without a row: what a
+killed process has begun to write is found here, and the purge deletes it. A part that has no number
+belongs to no content yet. Files are seen once they are complete, until they expire or are deleted.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from models.db.queries.audit import recorded
+from models.db.statement import Query, column
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """A complete file."""
+
+    id: UUID
+    filename: str
+    purpose: str
+    bytes: int
+    media_type: str | None
+    """what its bytes were found to be (models/files/kinds.py); None: it was not examined"""
+    created_at: int
+    """whole seconds since the epoch, as `expires_at`"""
+    expires_at: int | None
+    """None: it is kept until it is deleted"""
+
+
+@dataclass(frozen=True, slots=True)
+class PartRow:
+    """A part of a file's content."""
+
+    id: UUID
+    """names the stored object (models/files/storage.py)"""
+    bytes: int
+
+
+_COLUMNS = """f.id, f.filename, f.purpose, f.bytes, f.media_type, floor(extract(epoch FROM f.created_at))::bigint AS created_at,
+           ceil(extract(epoch FROM f.expires_at))::bigint AS expires_at"""
+IS_OPEN = "f.completed_at IS NULL AND f.delete_requested_at IS NULL AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"
+"""File `f` is being written."""
+_IS_VISIBLE = "f.completed_at IS NOT NULL AND f.delete_requested_at IS NULL AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"
+
+LOCK_PROJECT = column("SELECT id FROM projects WHERE id = :project FOR NO KEY UPDATE", UUID)
+"""For a project with quotas: its files are counted and inserted by one transaction at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFiles:
+    """What a project stores, with what is being uploaded."""
+
+    count: int
+    bytes: int
+
+
+STORED_FILES = Query(
+    """
+    SELECT count(*) AS count, coalesce(sum(f.bytes), 0)::bigint AS bytes FROM files f
+    WHERE f.project_id = :project AND f.delete_requested_at IS NULL AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp()) AND f.id <> :id
+    """,
+    StoredFiles,
+)
+"""Counts the files of a project, without the file `id`."""
+
+INSERT_FILE = column(
+    """
+    INSERT INTO files (id, project_id, filename, purpose, bytes, media_type, lifetime, expires_at)
+    VALUES (:id, :project, :filename, :purpose, :bytes, :media_type, CAST(:lifetime AS interval), clock_timestamp() + CAST(:upload_time AS interval)) RETURNING id
+    """,
+    UUID,
+)
+"""Inserts a file that is not complete. `bytes`: as many as are reserved for it. `upload_time`: after
+this it is deleted, if it is not complete then. `lifetime`: of the complete file, from now on; null:
+until it is deleted."""
+
+INSERT_PART = column(
+    f"""
+    INSERT INTO file_parts (id, file_id) SELECT :part, f.id FROM files f WHERE f.id = :id AND {IS_OPEN} RETURNING file_parts.id
+    """,
+    UUID,
+)
+"""Before the object of a part is written. No row: the file is gone, so nothing may be written."""
+
+FINISH_PART = column(
+    "UPDATE file_parts SET bytes = :bytes, number = :number WHERE id = :part AND bytes IS NULL AND NOT abandoned RETURNING id",
+    UUID,
+)
+"""After the object of a part is durable. `number` null: the part has no place in the content yet.
+No row: the purge has given the part up, so its writer deletes the object. Raises UniqueViolation if
+the content has a part of this number."""
+
+FORGET_PART = column("DELETE FROM file_parts WHERE id = :part AND bytes IS NULL RETURNING id", UUID)
+"""After a writer has failed, and has deleted the object."""
+
+COMPLETE_FILE = Query(
+    f"""
+    UPDATE files f SET bytes = :bytes, media_type = :media_type, purpose = coalesce(CAST(:purpose AS text), f.purpose),
+                       completed_at = clock_timestamp(), expires_at = f.created_at + coalesce(CAST(:lifetime AS interval), f.lifetime)
+    WHERE f.id = :id AND {IS_OPEN} RETURNING {_COLUMNS}
+    """,
+    FileRow,
+)
+"""Makes the file visible: its content is the parts that have a number, and does not change any more.
+`purpose` and `lifetime` null: as they were inserted. No row: the file is gone, or was complete."""
+
+FIND_FILE = Query(
+    f"SELECT {_COLUMNS} FROM files f WHERE f.id = :id AND f.project_id = :project AND {_IS_VISIBLE}",
+    FileRow,
+)
+"""No row: the project has no such file."""
+
+FILE_PARTS = Query(
+    "SELECT p.id, p.bytes FROM file_parts p WHERE p.file_id = :id AND p.number IS NOT NULL AND p.bytes IS NOT NULL ORDER BY p.number",
+    PartRow,
+)
+"""The content of a file: its parts, in order."""
+
+LIST_FILES = {
+    order: Query(
+        f"""
+        SELECT {_COLUMNS} FROM files f
+        WHERE f.project_id = :project AND {_IS_VISIBLE} AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose)
+          AND (CAST(:after AS uuid) IS NULL OR f.id {comparison} :after)
+        ORDER BY f.id {order} LIMIT :limit
+        """,
+        FileRow,
+    )
+    for order, comparison in (("asc", ">"), ("desc", "<"))
+}
+"""The files behind `after`, by `order` of their creation; null: from the start."""
+
+DELETE_FILE = column(
+    f"""
+    WITH hidden AS (UPDATE files f SET delete_requested_at = clock_timestamp() WHERE f.id = :id AND f.project_id = :project AND {_IS_VISIBLE} RETURNING f.id),
+         audited AS ({recorded("hidden")})
+    SELECT id FROM hidden
+    """,
+    UUID,
+)
+"""Hides a file, so that the purge deletes it, and adds the entry to the audit log. No row: the
+project has no such file."""
+
+ABANDON_FILE = column(
+    "UPDATE files f SET delete_requested_at = clock_timestamp() WHERE f.id = :id AND f.completed_at IS NULL AND f.delete_requested_at IS NULL RETURNING f.id",
+    UUID,
+)
+"""Hides a file that was not completed, so that the purge deletes what was written of it."""
+
+# --- the purge (worker/purge.py) ---
+
+HIDE_EXPIRED_FILES = column(
+    """
+    WITH expired AS MATERIALIZED (
+        SELECT f.id FROM files f WHERE f.expires_at < statement_timestamp() AND f.delete_requested_at IS NULL ORDER BY f.expires_at LIMIT :rows)
+    UPDATE files f SET delete_requested_at = clock_timestamp() FROM expired WHERE f.id = expired.id AND f.delete_requested_at IS NULL RETURNING f.id
+    """,
+    UUID,
+)
+"""Hides up to `rows` files that have expired, and those that were not completed in time."""
+
+ABANDON_PARTS = column(
+    """
+    WITH unused AS MATERIALIZED (
+        SELECT p.id FROM file_parts p JOIN files f ON f.id = p.file_id
+        WHERE p.number IS NULL AND NOT p.abandoned AND p.created_at < statement_timestamp() - 2 * CAST(:upload_time AS interval)
+          AND (p.bytes IS NULL OR f.completed_at IS NOT NULL OR f.delete_requested_at IS NOT NULL)
+        ORDER BY p.created_at LIMIT :rows)
+    UPDATE file_parts p SET abandoned = true FROM unused
+    WHERE p.id = unused.id AND p.number IS NULL AND NOT p.abandoned RETURNING p.id
+    """,
+    UUID,
+)
+"""Gives up to `rows` parts up that are no content: their writers have died, or an upload was
+completed without them. No writer needs longer than `upload_time`."""
+
+DELETABLE_PARTS = column(
+    """
+    (SELECT p.id FROM files f JOIN file_parts p ON p.file_id = f.id
+     WHERE f.delete_requested_at IS NOT NULL AND (p.bytes IS NOT NULL OR p.abandoned) ORDER BY f.delete_requested_at LIMIT :rows)
+    UNION
+    (SELECT p.id FROM file_parts p WHERE p.number IS NULL AND p.abandoned ORDER BY p.created_at LIMIT :rows)
+    """,
+    UUID,
+)
+"""Parts whose objects are to be deleted, up to `rows` of each kind: those of hidden files, without
+what is still being written, and those that were given up."""
+
+DELETE_PARTS = column(
+    "DELETE FROM file_parts WHERE id = ANY(CAST(:ids AS uuid[])) RETURNING id", UUID
+)
+"""After their objects were deleted."""
+
+DELETE_FILES = column(
+    """
+    DELETE FROM files WHERE id IN (
+        SELECT f.id FROM files f WHERE f.delete_requested_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM file_parts p WHERE p.file_id = f.id OFFSET 0)
+        ORDER BY f.delete_requested_at LIMIT :rows)
+    RETURNING id
+    """,
+    UUID,
+)
+"""Deletes up to `rows` hidden files of which nothing is stored any more."""

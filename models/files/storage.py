@@ -1,0 +1,44 @@
+"""Where the content of files is stored.
+
+A stored object is one part of a file. It is written once, as a whole, and never changed. PostgreSQL
+knows which objects exist (models/db/queries/files.py): a storage is never asked for a list.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Protocol
+from uuid import UUID
+
+CHUNK = 256 * 1024
+"""Bytes that are read or written at a time."""
+
+
+class StorageError(Exception):
+    """The storage does not answer, is full, or has lost an object. The message is for operators."""
+
+
+class FileStorage(Protocol):
+    """A folder, or a bucket of S3. Each method raises StorageError."""
+
+    async def write(self, key: str, chunks: AsyncIterator[bytes]) -> int:
+        """Stores an object and returns its size in bytes. It is durable when this returns. If this
+        raises, nothing is stored. What `chunks` raises is raised here."""
+        ...
+
+    def read(self, key: str, start: int, length: int) -> AsyncGenerator[bytes, None]:
+        """`length` bytes of an object from the byte `start` on, in chunks. Raises StorageError if
+        there are fewer."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Deletes an object; does nothing if there is none."""
+        ...
+
+    async def close(self) -> None:
+        """Closes what is open."""
+        ...
+
+
+def part_key(part: UUID) -> str:
+    """The key of a part's object. The first two characters, which are random, divide the objects
+    into 256 folders of about the same size."""
+    return f"{part.hex[-2:]}/{part.hex}"

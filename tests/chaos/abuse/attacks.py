@@ -344,7 +344,11 @@ async def _history(offender: Offender) -> None:
     await offender.call("DELETE", path)
 
 
-@_attack("a history of 4 x 60 MiB, continued by four small creates at once", "400")
+@_attack(
+    "a history of 4 x 60 MiB, continued by four small creates at once",
+    "400",
+    "failed invalid_prompt",
+)
 async def _chain(offender: Offender) -> None:
     model = offender.model(reply("small"))
     previous: JSON = {}

@@ -1,7 +1,7 @@
 """What an operator does to responses: cancel, requeue, fail.
 
-A cancel is the one of the API (web/responses/store.py): the same statements, and the same
-notifications. The others record a request, and the owner or a sweep acts on it.
+Each records a request, and the owner or a sweep acts on it, which also writes the log line of the
+end. The owner is notified of a cancel at once, as by the API.
 """
 
 import asyncio
@@ -17,14 +17,12 @@ from cli.operations.diagnosis import diagnose
 from cli.operations.facts import OperatorRequest
 from cli.operations.queries import Database, live_counts
 from cli.output import print_status
-from models.db.queries import end, listing, operations, read
-from models.db.queries.leases import NOW
+from models.db.queries import listing, operations
 from models.db.queries.operations import ResponseState
 from models.db.sync import fetch_sync
 from models.ids import response_id
 from models.lifecycle import TERMINAL, Status
-from models.redis.channels import control, events
-from web.responses.facts import cancel_values
+from models.redis.channels import control
 
 CANCEL, REQUEUE, FAIL = "cancel", "requeue", "fail"
 _POLL_INTERVAL = 0.1
@@ -92,32 +90,16 @@ def _record(database: Database, action: str, identifier: UUID, recorded: _Record
 
 
 def _record_cancel(database: Database, identifier: UUID, recorded: _Recorded) -> None:
-    """Ends a queued response, or records the cancel of a running one. A claim or an ending may
-    come between the statements, so they are tried until one has an effect."""
-    while True:
-        rows = fetch_sync(database, read.RESPONSE, {"id": identifier})
-        if not rows:
-            raise RequestRefused(_why_refused(None))
-        if rows[0].status == Status.CANCELLED:
-            return
-        if rows[0].status in TERMINAL:
-            raise RequestRefused(_why_refused(_state(database, identifier)))
-        now = int(fetch_sync(database, NOW, {})[0].timestamp())
-        values = cancel_values(rows[0], "cancelled", now)
-        with database.transaction():
-            is_ended = bool(fetch_sync(database, end.CANCEL_QUEUED, values))
-            requested = [] if is_ended else fetch_sync(database, end.REQUEST_CANCEL, values)
-            if is_ended or requested:
-                outcome = "done" if is_ended else "requested"
-                record_response_action(database, CANCEL, identifier, outcome)
-        if is_ended:
-            recorded.messages.append((events(identifier), b""))
-            return
+    with database.transaction():
+        requested = fetch_sync(database, operations.REQUEST_CANCEL, {"id": identifier})
         if requested:
-            owner = requested[0].worker
-            if owner is not None:
-                recorded.messages.append((control(owner), identifier.hex.encode()))
-            return
+            record_response_action(database, CANCEL, identifier, "requested")
+    if not requested:
+        state = _state(database, identifier)
+        if state is None or state.status != Status.CANCELLED:
+            raise RequestRefused(_why_refused(state))
+    elif (owner := requested[0].worker) is not None:
+        recorded.messages.append((control(owner), identifier.hex.encode()))
 
 
 def _why_refused(row: ResponseState | None) -> str:

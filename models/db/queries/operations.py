@@ -241,6 +241,24 @@ REQUEST_REQUEUE = column(
 without an owner the next sweep enqueues it. No row: it has ended, or a cancel or fail is
 recorded."""
 
+
+@dataclass(frozen=True, slots=True)
+class RequestedCancel:
+    """A response that is to be cancelled. `worker`: its owner, or None."""
+
+    worker: UUID | None
+
+
+REQUEST_CANCEL = Query(
+    f"""
+    UPDATE responses SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
+    WHERE id = :id AND status IN {OPEN} RETURNING worker
+    """,
+    RequestedCancel,
+)
+"""Records that the response is to be cancelled. Without an owner the next sweep ends it. No row: it
+has ended."""
+
 REQUEST_FAIL = column(
     f"""
     UPDATE responses SET fail_requested_at = coalesce(fail_requested_at, clock_timestamp())

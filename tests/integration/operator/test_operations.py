@@ -486,6 +486,11 @@ async def test_explain_shows_a_life_with_deaths_and_drains(
             response_id: "no_worker",
             doomed_id: "no_worker",
         }
+        cancelled_id = await own_stack.api().create_background(doomed_model)
+        waits = await backburner(
+            own_stack, "responses", "cancel", cancelled_id, "--wait", "0", "--json"
+        )
+        assert (waits.code, waits.facts[0]["acted"]) == (PENDING, False)
         pending = await backburner(own_stack, "fail", doomed_id, "--wait", "0", "--json")
         assert (pending.code, pending.facts["acted"], pending.facts["status"]) == (
             PENDING,
@@ -497,6 +502,9 @@ async def test_explain_shows_a_life_with_deaths_and_drains(
         assert (await own_stack.api().wait_for_end(doomed_id))["error"][
             "message"
         ] == "The response was ended by the server's operator."
+        assert (await own_stack.api().wait_for_end(cancelled_id))["status"] == "cancelled"
+        ends = [line for line in first.log.read_text().splitlines() if cancelled_id in line]
+        assert ["response_ended" in line for line in ends] == [True]
         assert not fake.requests_for(doomed_model)
         await until(lambda: len(fake.requests_for(model)) == 1)
         await until(

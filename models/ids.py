@@ -11,7 +11,8 @@ from uuid import UUID
 FILE, UPLOAD, UPLOAD_PART = "file-", "upload_", "part_"
 """The prefixes of ids of files."""
 PROJECT, API_KEY, SERVICE_ACCOUNT = "proj", "key", "svc_acct"
-"""The prefixes of ids of the admin API."""
+WEBHOOK_ENDPOINT, EVENT = "whe", "evt"
+"""The prefixes of ids of the admin API, and of webhooks."""
 RESPONSE_ID_PATTERN = "resp_[0-9a-f]{32}"
 CONVERSATION_ID_PATTERN = "conv_[0-9a-f]{32}"
 _HEX = re.compile("[0-9a-f]{32}")
@@ -86,7 +87,7 @@ def parse_conversation_id(text: str) -> UUID | None:
 
 
 def admin_id(prefix: str, value: UUID) -> str:
-    """The id of a project, key or service account in the API: `<prefix>_<32 hex>`."""
+    """The id of a project, key, endpoint and so on in the API: `<prefix>_<32 hex>`."""
     return f"{prefix}_{value.hex}"
 
 

@@ -35,6 +35,7 @@ from web.routes import (
     metrics,
     models,
     organization,
+    organization_webhooks,
     responses,
     usage,
     websocket,
@@ -52,6 +53,7 @@ _ROUTE_MODULES = (
     websocket,
     models,
     organization,
+    organization_webhooks,
     usage,
 )
 _UNKNOWN_PATHS = f"/v1/{ANY_PATH}"

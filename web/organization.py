@@ -26,6 +26,7 @@ from models.db.database import (
 from models.db.queries import organization as statements
 from models.db.queries.audit import RECORD, Actor, AuditEntry
 from models.db.queries.organization import KeyDetails, ProjectDetails, ServiceAccount
+from models.db.queries.webhooks import DELETE_ENDPOINTS_OF_PROJECT
 from models.db.statement import Query
 from models.errors import InvalidRequest, NotFound
 from models.ids import API_KEY, PROJECT, SERVICE_ACCOUNT, admin_id, new_uuid, parse_admin_id
@@ -67,7 +68,7 @@ class Organization:
 
     async def show_project(self, public_id: str) -> Json:
         """Raises NotFound."""
-        return _project(await self._find_project(public_id))
+        return _project(await self.find_project(public_id))
 
     async def create_project(self, fields: ProjectFields, actor: Actor) -> Json:
         """Raises InvalidRequest if there is one of this name, or if the policy is wrong."""
@@ -87,7 +88,7 @@ class Organization:
 
     async def change_project(self, public_id: str, fields: ProjectFields, actor: Actor) -> Json:
         """Raises NotFound, or InvalidRequest as `create_project` does."""
-        project = await self._find_project(public_id)
+        project = await self.find_project(public_id)
         try:
             async with self._pool.connection() as connection, connection.transaction():
                 values = {"id": project.id}
@@ -105,14 +106,15 @@ class Organization:
         return _project(rows[0])
 
     async def archive_project(self, public_id: str, actor: Actor) -> Json:
-        """Makes its keys invalid and cancels its open responses. Raises NotFound, or InvalidRequest
-        for the default project."""
-        project = await self._find_project(public_id)
+        """Makes its keys invalid, deletes its webhooks, and cancels its open responses. Raises
+        NotFound, or InvalidRequest for the default project."""
+        project = await self.find_project(public_id)
         if project.name == DEFAULT_PROJECT:
             raise InvalidRequest("The default project cannot be archived.")
         values = {"id": project.id}
         async with self._pool.connection() as connection, connection.transaction():
             [row] = await fetch(connection, statements.ARCHIVE_PROJECT, values)
+            await execute(connection, DELETE_ENDPOINTS_OF_PROJECT, values)
             await fetch(connection, statements.CANCEL_OF_PROJECT, values)
             await _record(connection, actor, "project.delete", project.name, {})
         return _project(row)
@@ -125,7 +127,8 @@ class Organization:
             values = {"id": parse_admin_id(PROJECT, public_id)}
             await fetch(self._pool, statements.CANCEL_OF_PROJECT, values)
 
-    async def _find_project(self, public_id: str) -> ProjectDetails:
+    async def find_project(self, public_id: str) -> ProjectDetails:
+        """Also an archived one. Raises NotFound."""
         project_id = parse_admin_id(PROJECT, public_id)
         values = {"name": None, "digits": None if project_id is None else project_id.hex}
         rows = [] if project_id is None else await self._fetch(statements.FIND_PROJECTS, values)
@@ -137,18 +140,18 @@ class Organization:
 
     async def list_keys(self, project: str, paging: Paging) -> Json:
         """A page, the oldest first. Raises NotFound."""
-        values = {"project": (await self._find_project(project)).id}
+        values = {"project": (await self.find_project(project)).id}
         rows = await self._page(statements.PROJECT_KEYS, paging, API_KEY, values)
         return _list([_project_key(row) for row in rows], paging)
 
     async def show_key(self, project: str, public_id: str) -> Json:
         """Raises NotFound."""
-        found = await self._find_key(public_id, (await self._find_project(project)).id)
+        found = await self._find_key(public_id, (await self.find_project(project)).id)
         return _project_key(found)
 
     async def delete_key(self, project: str, public_id: str, actor: Actor) -> Json:
         """Makes it invalid. Raises NotFound."""
-        found = await self._find_key(public_id, (await self._find_project(project)).id)
+        found = await self._find_key(public_id, (await self.find_project(project)).id)
         await self._revoke(found, actor)
         return _deleted(public_id, "organization.project.api_key.deleted")
 
@@ -200,17 +203,17 @@ class Organization:
 
     async def list_accounts(self, project: str, paging: Paging) -> Json:
         """A page, the oldest first. Raises NotFound."""
-        values = {"project": (await self._find_project(project)).id}
+        values = {"project": (await self.find_project(project)).id}
         rows = await self._page(statements.LIST_SERVICE_ACCOUNTS, paging, SERVICE_ACCOUNT, values)
         return _list([_account(row) for row in rows], paging)
 
     async def show_account(self, project: str, public_id: str) -> Json:
         """Raises NotFound."""
-        return _account(await self._find_account(await self._find_project(project), public_id))
+        return _account(await self._find_account(await self.find_project(project), public_id))
 
     async def create_account(self, project: str, name: str, actor: Actor) -> Json:
         """Raises NotFound."""
-        found = await self._find_project(project)
+        found = await self.find_project(project)
         values = {"id": new_uuid(), "project": found.id, "name": name}
         rows = await self._fetch(statements.CREATE_SERVICE_ACCOUNT, values)
         if not rows:
@@ -223,7 +226,7 @@ class Organization:
         self, project: str, account: str, grant: KeyGrant, maker: UUID, actor: Actor
     ) -> Json:
         """A key of a service account, with its value, which is shown here only. Raises NotFound."""
-        found = await self._find_project(project)
+        found = await self.find_project(project)
         owner = await self._find_account(found, account)
         key_id, key = await self._create_key(found, grant, owner.id, maker, actor)
         row = await self._find_key(admin_id(API_KEY, key_id), found.id)
@@ -238,7 +241,7 @@ class Organization:
 
     async def delete_account(self, project: str, public_id: str, actor: Actor) -> Json:
         """Deletes it and makes its keys invalid. Raises NotFound."""
-        found = await self._find_project(project)
+        found = await self.find_project(project)
         account = await self._find_account(found, public_id)
         values = {"project": found.id, "id": account.id}
         async with self._pool.connection() as connection, connection.transaction():

@@ -56,6 +56,7 @@ from web.responses.unclear_creates import UnclearCreates
 from web.responses.validation import RequestValidation
 from web.stream.bus import Bus
 from web.stream.reader import EventReader
+from web.webhooks.endpoints import WebhookEndpoints
 
 logger = structlog.get_logger()
 
@@ -84,6 +85,7 @@ class AppState:
     response_store: ResponseStore
     conversation_store: ConversationStore
     organization: Organization
+    webhook_endpoints: WebhookEndpoints
     create_response: CreateResponse
     unclear_creates: UnclearCreates
     answered_responses: AnsweredResponses
@@ -218,6 +220,7 @@ class AppState:
                 settings, pool, items, validation, lease.clock, account_ids
             ),
             organization=Organization(pool),
+            webhook_endpoints=WebhookEndpoints(pool, sealer, egress, settings.webhooks),
             create_response=CreateResponse(
                 PrepareRequest(
                     settings,

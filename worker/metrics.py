@@ -143,6 +143,16 @@ WEBHOOKS = Counter(
     ["outcome"],
     registry=REGISTRY,
 )
+WEBHOOKS_GIVEN_UP = Counter(
+    "backburner_webhooks_given_up",
+    "Events that an endpoint has not accepted within three days.",
+    registry=REGISTRY,
+)
+WEBHOOKS_DISABLED = Counter(
+    "backburner_webhook_endpoints_disabled",
+    "Endpoints that this worker has disabled: they answered 410, or failed for days.",
+    registry=REGISTRY,
+)
 UPSTREAM_FAILOVERS = Counter(
     "backburner_upstream_failovers",
     "Calls for which the next upstream of the route was tried because this one failed.",
@@ -196,6 +206,8 @@ _TOOLS = ("mcp_call", "mcp_list_tools", "web_search_call")
 for _tool in (*_TOOLS, "other"):
     for _outcome in ("answered", "failed"):
         TOOL_SECONDS.labels(_tool, _outcome)
+for _outcome in ("delivered", "failed"):
+    WEBHOOKS.labels(_outcome)
 for _queue in (INTERACTIVE, BACKGROUND):
     QUEUE_WAIT.labels(_queue)
 for _outcome in ("ended", "lost", "died", *ReleaseReason):

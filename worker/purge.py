@@ -24,10 +24,10 @@ from models.db.database import (
     execute,
     fetch,
 )
-from models.db.queries import retention, usage
-from models.db.queries.webhooks import DELETE_OLD_DELIVERIES
+from models.db.queries import retention, usage, webhooks
 from models.db.statement import Query, RowT
 from models.files.opening import open_storage
+from models.webhooks.schedule import EXPIRY
 from worker.purge_files import purge_files
 
 logger = structlog.get_logger()
@@ -78,15 +78,24 @@ class Purger:
         await _step(connection, retention.DELETE_RECOVERED_JOURNALS, {})
         while len(await _step(connection, retention.DELETE_EXPIRED_KEYS, _ROWS)) == _MAX_ROWS:
             pass
-        values = {"retention": self._settings.webhooks.retention, **_ROWS}
-        while len(await _step(connection, DELETE_OLD_DELIVERIES, values)) == _MAX_ROWS:
-            pass
+        await self._delete_webhooks(connection)
         if self._storage is not None:
             await purge_files(
                 partial(_step, connection), self._storage, self._settings.files.upload_time
             )
         await self._delete_expired_audit(connection)
         await self._roll_up_usage(connection)
+
+    async def _delete_webhooks(self, connection: Connection) -> None:
+        """Deletes old deliveries of webhooks, and deleted endpoints with theirs."""
+        keep = self._settings.webhooks.retention
+        values: dict[str, object] = {"retention": keep, "waiting": max(keep, EXPIRY), **_ROWS}
+        while len(await _step(connection, webhooks.DELETE_OLD_DELIVERIES, values)) == _MAX_ROWS:
+            pass
+        of_deleted = webhooks.DELETE_DELIVERIES_OF_DELETED
+        while len(await _step(connection, of_deleted, _ROWS)) == _MAX_ROWS:
+            pass
+        await _step(connection, webhooks.DELETE_DELETED_ENDPOINTS, {})
 
     async def _roll_up_usage(self, connection: Connection) -> None:
         """Sums up the usage of days that have ended, then deletes old entries."""

@@ -16,7 +16,8 @@ from cli.output import clean
 from models.db.queries import organization
 from models.db.queries.audit import AuditEntry
 from models.db.queries.organization import ProjectDetails
-from models.db.sync import fetch_sync
+from models.db.queries.webhooks import DELETE_ENDPOINTS_OF_PROJECT
+from models.db.sync import execute_sync, fetch_sync
 from models.ids import new_uuid
 from models.projects.changes import (
     DEFAULT_PROJECT,
@@ -108,13 +109,15 @@ def change_project(database: Database, name: str, changes: ProjectChanges) -> Li
 
 
 def delete_project(database: Database, name: str) -> tuple[ListedProject, int]:
-    """Archives a project: its keys are invalid from now on, and its open responses are cancelled.
-    Returns it, and how many responses that were. Raises RequestRefused."""
+    """Archives a project: its keys are invalid from now on, its webhooks are deleted, and its open
+    responses are cancelled. Returns it, and how many responses that were. Raises
+    RequestRefused."""
     project = find_project(database, name)
     if project.name == DEFAULT_PROJECT:
         raise RequestRefused("the project default cannot be deleted")
     with audited(database, _entry("delete", project.name)):
         [row] = fetch_sync(database, organization.ARCHIVE_PROJECT, {"id": project.id})
+        execute_sync(database, DELETE_ENDPOINTS_OF_PROJECT, {"id": project.id})
     cancelled = fetch_sync(database, organization.CANCEL_OF_PROJECT, {"id": project.id})
     # A web process may have accepted a request until it has noticed.
     time.sleep(_NOTICED)

@@ -21,15 +21,19 @@ Endpoint = Annotated[
 ]
 
 
+Events = Annotated[
+    list[str] | None,
+    typer.Option("--event", help="An event; may be repeated.", show_default="all"),
+]
+
+
 # Commands import when they run, as in cli/main.py.
 @app.command("create", epilog=EXIT_CODES_HELP)
 def create_endpoint(
     url: Annotated[str, typer.Argument(help="Where events are sent: http:// or https://.")],
     project: Annotated[str, typer.Option(help="Whose responses it is told of.")] = "default",
-    types: Annotated[
-        list[str] | None,
-        typer.Option("--event", help="An event; may be repeated.", show_default="all"),
-    ] = None,
+    types: Events = None,
+    name: Annotated[str, typer.Option(help="A name for people.")] = "",
     as_json: AsJson = False,
     data: Data = None,
 ) -> None:
@@ -39,8 +43,15 @@ def create_endpoint(
     from models.egress import EgressPolicy
 
     with connected(data) as connection:
-        egress = EgressPolicy(child_settings(NO_DATABASE, NO_REDIS).egress)
-        made = webhooks.create(connection, _sealer(data), egress, url, project, types or ())
+        settings = child_settings(NO_DATABASE, NO_REDIS)
+        wanted = webhooks.NewEndpoint(url, project, name, types or ())
+        made = webhooks.create(
+            connection,
+            _sealer(data),
+            EgressPolicy(settings.egress),
+            wanted,
+            settings.webhooks.endpoints,
+        )
         show(made, lambda new: f"{new.id}\n{new.secret}", as_json=as_json)
 
 
@@ -77,12 +88,18 @@ def list_deliveries(
 
 
 @app.command("test", epilog=EXIT_CODES_HELP)
-def send_test(endpoint: Endpoint, data: Data = None) -> None:
+def send_test(
+    endpoint: Endpoint,
+    event: Annotated[
+        str | None, typer.Option(help="Which event.", show_default="one that it gets")
+    ] = None,
+    data: Data = None,
+) -> None:
     """Deliver an event about a response that does not exist, and print the event's id."""
     from cli.operations import webhooks
 
     with connected(data) as connection:
-        print_result(webhooks.send_test(connection, endpoint))
+        print_result(webhooks.send_test(connection, endpoint, event))
     print_status("A worker delivers it within seconds; `webhooks deliveries` shows the result.")
 
 
@@ -118,6 +135,15 @@ def disable(endpoint: Endpoint, data: Data = None) -> None:
 def enable(endpoint: Endpoint, data: Data = None) -> None:
     """Let an endpoint get events again, what waits for it first."""
     _set_enabled(endpoint, data, enabled=True)
+
+
+@app.command("set", epilog=EXIT_CODES_HELP)
+def set_events(endpoint: Endpoint, types: Events = None, data: Data = None) -> None:
+    """Change which events an endpoint gets; without --event all."""
+    from cli.operations import webhooks
+
+    with connected(data) as connection:
+        print_result(f"{webhooks.set_types(connection, endpoint, types or ())} is changed")
 
 
 @app.command("delete", epilog=EXIT_CODES_HELP)

@@ -21,7 +21,7 @@ def endpoints(facts: Sequence[ShownEndpoint]) -> str:
                 clean(endpoint.url),
                 " ".join(endpoint.types) or "all",
                 str(endpoint.waiting),
-                endpoint.state if endpoint.reason is None else f"disabled: {endpoint.reason}",
+                _state(endpoint),
             )
             for endpoint in facts
         ]
@@ -29,6 +29,14 @@ def endpoints(facts: Sequence[ShownEndpoint]) -> str:
     return fitted_table(
         ("ENDPOINT", "PROJECT", "URL", "EVENTS", "WAITING", "STATE"), rows, ["URL", "EVENTS"]
     )
+
+
+def _state(endpoint: ShownEndpoint) -> str:
+    if endpoint.reason is not None:
+        return f"disabled: {endpoint.reason}"
+    if endpoint.failing_since is not None:
+        return f"failing since {endpoint.failing_since}, {endpoint.failures} tries"
+    return endpoint.state
 
 
 def deliveries(facts: Sequence[ShownDelivery]) -> str:

@@ -8,20 +8,19 @@ from uuid import UUID
 
 from cli.errors import RequestRefused
 from cli.operations.audit_entries import audited, operator, record_audit
+from cli.operations.projects import find_project
 from cli.output import format_time
 from models.db.arrays import Texts
 from models.db.queries import webhooks as statements
 from models.db.queries.audit import AuditEntry
 from models.db.sync import SyncConnection, execute_sync, fetch_sync
 from models.egress import EgressPolicy, EgressRefused
-from models.ids import new_uuid
+from models.ids import EVENT, WEBHOOK_ENDPOINT, admin_id, new_uuid
+from models.projects.policy import ProjectPolicy
 from models.secrets import NoKey, Sealed, Sealer, Unreadable, parse_keys
-from models.webhooks.events import EventType, event_id
+from models.signing_secrets import open_secrets, seal_secrets
+from models.webhooks.events import TEST_OBJECT, EventType, event_id
 from models.webhooks.signature import new_secret
-
-_PREFIX = "whe_"
-TEST_OBJECT = "resp_" + 32 * "0"
-"""The response that a test event names: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +29,7 @@ class ShownEndpoint:
 
     id: str
     project: str
+    name: str
     url: str
     types: list[str]
     """of events; empty: all"""
@@ -45,14 +45,14 @@ class ShownEndpoint:
     @classmethod
     def from_row(cls, row: statements.Endpoint) -> "ShownEndpoint":
         """The endpoint of a row."""
-        state = "failing" if row.failures else "enabled"
         return cls(
             id=endpoint_id(row.id),
             project=row.project,
+            name=row.name,
             url=row.url,
             types=row.types,
             created_at=format_time(row.created_at),
-            state="disabled" if row.disabled_at else state,
+            state=row.state,
             reason=row.disabled_reason,
             failures=row.failures,
             failing_since=_time(row.failing_since),
@@ -80,14 +80,13 @@ class ShownDelivery:
     @classmethod
     def from_row(cls, row: statements.ListedDelivery) -> "ShownDelivery":
         """The delivery of a row."""
-        open_state = "failed" if row.next_attempt_at is None else "waiting"
         return cls(
             event=event_id(row.event_id),
             endpoint=endpoint_id(row.endpoint_id),
             type=row.type,
             object=row.object_id,
             created_at=format_time(row.created_at),
-            state="delivered" if row.delivered_at else open_state,
+            state=row.state,
             attempts=row.attempts,
             next_attempt_at=_time(row.next_attempt_at),
             delivered_at=_time(row.delivered_at),
@@ -106,7 +105,7 @@ class NewSecret:
 
 def endpoint_id(value: UUID) -> str:
     """An endpoint's id as operators see it."""
-    return f"{_PREFIX}{value.hex}"
+    return admin_id(WEBHOOK_ENDPOINT, value)
 
 
 def sealer_of(secret_keys: str | None) -> Sealer:
@@ -114,41 +113,60 @@ def sealer_of(secret_keys: str | None) -> Sealer:
     return Sealer(parse_keys(secret_keys or ""))
 
 
+@dataclass(frozen=True, slots=True)
+class NewEndpoint:
+    """What an operator wants."""
+
+    url: str
+    project: str
+    name: str
+    types: Sequence[str]
+    """of events; empty: all"""
+
+
 def create(
     database: SyncConnection,
     sealer: Sealer,
-    egress: EgressPolicy,
-    url: str,
-    project: str,
-    types: Sequence[str],
+    server_egress: EgressPolicy,
+    wanted: NewEndpoint,
+    most: int,
 ) -> NewSecret:
-    """Makes an endpoint. Raises RequestRefused."""
-    unknown = [name for name in types if name not in list(EventType)]
-    if unknown:
-        known = ", ".join(EventType)
-        raise RequestRefused(f"there is no event {unknown[0]}; there are {known}")
+    """Makes an endpoint, if its project has fewer than `most`. Raises RequestRefused."""
+    _require_types(wanted.types)
+    project = find_project(database, wanted.project)
+    egress = server_egress.of_project(ProjectPolicy.from_json(project.policy).egress)
     try:
-        target = egress.check_url(url)
+        target = egress.check_url(wanted.url)
     except EgressRefused as refusal:
         raise RequestRefused(
-            f"{url} may not be reached: {refusal}; BACKBURNER_EGRESS__ALLOW names exceptions"
+            f"{wanted.url} may not be reached: {refusal}; BACKBURNER_EGRESS__ALLOW names exceptions"
         ) from refusal
     made, secret = new_uuid(), new_secret()
     sealed = _sealed(sealer, made, [secret])
     values = {
         "id": made,
-        "project": project,
+        "project": project.id,
+        "name": wanted.name,
         "url": target.url,
-        "types": Texts(list(types)),
+        "types": Texts(list(wanted.types)),
         "secret_key_id": sealed.key_id,
         "secrets": sealed.sealed,
+        "most": most,
     }
-    with audited(database, _entry("webhook.create", made).of_project(project)):
+    with audited(database, _entry("webhook.create", made).of_project(project.name)):
         if not fetch_sync(database, statements.INSERT_ENDPOINT, values):
             raise RequestRefused(
-                f"there is no project {project}; `backburner projects create` makes one"
+                f"the project {project.name} is deleted, or has {most} endpoints already;"
+                " `backburner webhooks delete` makes room"
             )
     return NewSecret(endpoint_id(made), secret)
+
+
+def _require_types(types: Sequence[str]) -> None:
+    unknown = [name for name in types if name not in list(EventType)]
+    if unknown:
+        known = ", ".join(EventType)
+        raise RequestRefused(f"there is no event {unknown[0]}; there are {known}")
 
 
 def list_endpoints(database: SyncConnection, project: str | None = None) -> list[ShownEndpoint]:
@@ -160,33 +178,64 @@ def list_endpoints(database: SyncConnection, project: str | None = None) -> list
 def rotate(database: SyncConnection, sealer: Sealer, name: str, overlap: timedelta) -> NewSecret:
     """Gives an endpoint a new secret. For `overlap` deliveries are signed with the old one too.
     Raises RequestRefused."""
-    endpoint = _find(database, name)
+    found, secret = _find(database, name), new_secret()
+    key = {"id": found.id, "project": found.project_id}
+    with audited(database, _entry("webhook.rotate", found.id).of_project(found.project)):
+        for endpoint in fetch_sync(database, statements.LOCK_ENDPOINT, key):
+            kept = _old_secret(sealer, endpoint) if overlap else []
+            sealed = _sealed(sealer, endpoint.id, [secret, *kept])
+            values = {
+                "id": endpoint.id,
+                "secret_key_id": sealed.key_id,
+                "secrets": sealed.sealed,
+                "overlap": overlap,
+            }
+            execute_sync(database, statements.ROTATE_SECRET, values)
+    return NewSecret(endpoint_id(found.id), secret)
+
+
+def _old_secret(sealer: Sealer, endpoint: statements.Endpoint) -> list[str]:
     try:
         stored = Sealed(endpoint.secret_key_id, endpoint.secrets)
-        old = sealer.open(endpoint.id, stored)["secrets"][0]
+        return open_secrets(sealer, endpoint.id, stored)[:1]
     except Unreadable as error:
         raise RequestRefused(
-            "its secret cannot be opened: BACKBURNER_SECRET_KEYS lacks the key of it"
+            "its secret cannot be opened: BACKBURNER_SECRET_KEYS lacks the key of it;"
+            " `--overlap 0s` replaces it"
         ) from error
-    secret = new_secret()
-    sealed = _sealed(sealer, endpoint.id, [secret, old])
-    values = {
-        "id": endpoint.id,
-        "secret_key_id": sealed.key_id,
-        "secrets": sealed.sealed,
-        "overlap": overlap,
-    }
-    with audited(database, _entry("webhook.rotate", endpoint.id).of_project(endpoint.project)):
-        execute_sync(database, statements.ROTATE_SECRET, values)
-    return NewSecret(endpoint_id(endpoint.id), secret)
 
 
 def set_enabled(database: SyncConnection, name: str, *, enabled: bool) -> str:
     """Enables or disables an endpoint; returns its id. Raises RequestRefused."""
     endpoint = _find(database, name)
     action = "webhook.enable" if enabled else "webhook.disable"
+    return _change(database, endpoint, action, enabled=enabled)
+
+
+def set_types(database: SyncConnection, name: str, types: Sequence[str]) -> str:
+    """Changes which events an endpoint gets; none are all. Returns its id. Raises
+    RequestRefused."""
+    _require_types(types)
+    return _change(database, _find(database, name), "webhook.set", types=types)
+
+
+def _change(
+    database: SyncConnection,
+    endpoint: statements.Endpoint,
+    action: str,
+    *,
+    enabled: bool | None = None,
+    types: Sequence[str] | None = None,
+) -> str:
+    values = {
+        "id": endpoint.id,
+        "name": None,
+        "url": None,
+        "types": None if types is None else Texts(list(types)),
+        "enabled": enabled,
+    }
     with audited(database, _entry(action, endpoint.id).of_project(endpoint.project)):
-        execute_sync(database, statements.SET_ENABLED, {"id": endpoint.id, "enabled": enabled})
+        execute_sync(database, statements.UPDATE_ENDPOINT, values)
     return endpoint_id(endpoint.id)
 
 
@@ -198,21 +247,22 @@ def delete(database: SyncConnection, name: str) -> str:
     return endpoint_id(endpoint.id)
 
 
-def send_test(database: SyncConnection, name: str) -> str:
+def send_test(database: SyncConnection, name: str, event_type: str | None) -> str:
     """Has a worker deliver an event about a response that does not exist; returns the event's id.
-    Raises RequestRefused."""
+    `event_type`: None: one that the endpoint gets. Raises RequestRefused."""
+    _require_types([] if event_type is None else [event_type])
     endpoint = _find(database, name)
-    if endpoint.disabled_at is not None:
-        raise RequestRefused("it is disabled; `backburner webhooks enable` enables it")
     event = new_uuid()
     values = {
         "id": new_uuid(),
         "endpoint": endpoint.id,
         "event_id": event,
-        "type": next(iter(endpoint.types), EventType.RESPONSE_COMPLETED.value),
+        "type": event_type or next(iter(endpoint.types), EventType.RESPONSE_COMPLETED.value),
         "object_id": TEST_OBJECT,
     }
-    execute_sync(database, statements.INSERT_DELIVERY, values)
+    with audited(database, _entry("webhook.test", endpoint.id).of_project(endpoint.project)):
+        if not fetch_sync(database, statements.INSERT_TEST_EVENT, values):
+            raise RequestRefused("it is disabled; `backburner webhooks enable` enables it")
     return event_id(event)
 
 
@@ -233,9 +283,9 @@ def list_deliveries(
 def resend(database: SyncConnection, event: str) -> int:
     """Delivers an event again to all endpoints that it was for, with the same id; returns how many
     they are. Raises RequestRefused."""
-    digits = event.removeprefix("evt_")
+    digits = event.removeprefix(f"{EVENT}_")
     try:
-        values = {"event_id": UUID(hex=digits)}
+        values = {"event_id": UUID(hex=digits), "endpoint": None}
     except ValueError:
         raise RequestRefused(f"{event} is no id of an event: evt_ and 32 digits") from None
     with database.transaction():
@@ -248,7 +298,7 @@ def resend(database: SyncConnection, event: str) -> int:
 
 def _find(database: SyncConnection, name: str) -> statements.Endpoint:
     """The endpoint with this id, or the beginning of one. Raises RequestRefused."""
-    digits = name.removeprefix(_PREFIX).lower()
+    digits = name.removeprefix(f"{WEBHOOK_ENDPOINT}_").lower()
     rows = fetch_sync(database, statements.LIST_ENDPOINTS, {"project": None})
     found = [row for row in rows if digits and row.id.hex.startswith(digits)]
     if not found:
@@ -260,7 +310,7 @@ def _find(database: SyncConnection, name: str) -> statements.Endpoint:
 
 def _sealed(sealer: Sealer, endpoint: UUID, secrets: list[str]) -> Sealed:
     try:
-        return sealer.seal(endpoint, {"secrets": secrets})
+        return seal_secrets(sealer, endpoint, secrets)
     except NoKey as error:
         raise RequestRefused(
             "a signing secret is stored sealed, and there is no key: set BACKBURNER_SECRET_KEYS"

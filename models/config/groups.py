@@ -357,6 +357,8 @@ class WebhookSettings(Group):
     """Longest time until an endpoint answers."""
     retention: Duration = timedelta(days=30)
     """How long deliveries are listed and can be sent again."""
+    endpoints: int = Field(default=20, ge=1)
+    """Most endpoints of a project."""
 
 
 class FileSettings(Group):

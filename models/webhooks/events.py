@@ -17,6 +17,10 @@ class EventType(StrEnum):
     RESPONSE_CANCELLED = "response.cancelled"
 
 
+TEST_OBJECT = "resp_" + 32 * "0"
+"""The response that a test event names: there is none."""
+
+
 def event_id(value: UUID) -> str:
     """An event's id as endpoints see it: `evt_<32 hex>`. The same in every try and for every
     endpoint."""

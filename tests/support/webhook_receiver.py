@@ -1,7 +1,7 @@
 """A receiver of webhooks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -30,6 +30,8 @@ class WebhookReceiver:
     hooks: list[ReceivedHook] = field(default_factory=list)
     answer: Callable[[], web.StreamResponse] = web.Response
     """Makes the answers."""
+    stop: Callable[[], Awaitable[None]] = field(repr=False, default=lambda: asyncio.sleep(0))
+    """Closes its port."""
     released: asyncio.Event = field(default_factory=asyncio.Event)
     """Answers wait for it. Set at first."""
 
@@ -53,6 +55,7 @@ async def webhook_receiver() -> AsyncIterator[WebhookReceiver]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     host, port = runner.addresses[0][:2]
+    receiver.stop = site.stop
     receiver.url = f"http://{host}:{port}/hook"
     try:
         yield receiver

@@ -8,13 +8,14 @@ never not at all.
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 from uuid import UUID
 
 import structlog
 
 from models.config.groups import WebhookSettings
-from models.db.arrays import Uuids
+from models.db.arrays import Ints, Uuids
 from models.db.database import (
     DATABASE_UNAVAILABLE,
     Pool,
@@ -27,10 +28,13 @@ from models.db.queries.webhooks import (
     NOT_DELIVERED,
     TAKE_DELIVERIES,
     Delivery,
+    Failure,
 )
 from models.egress import EgressPolicy
+from models.ids import WEBHOOK_ENDPOINT, admin_id
 from models.project_policies import ProjectPolicies
 from models.secrets import Sealer
+from models.webhooks.events import event_id
 from models.webhooks.schedule import (
     DISABLE_AFTER,
     EXPIRY,
@@ -44,9 +48,9 @@ logger = structlog.get_logger()
 
 _POLL = 1.0
 """Seconds between two looks for due deliveries."""
-_AT_ONCE = 64
+_AT_ONCE = 128
 """Tries that run at a time in this process."""
-_AT_ONCE_OF_ENDPOINT = 4
+_AT_ONCE_OF_ENDPOINT = 8
 """Of them for one endpoint."""
 _STORING = timedelta(seconds=15)
 """Longer than the time limit of a try by this, a delivery is leased: time to store the result."""
@@ -71,17 +75,22 @@ class Deliverer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: Counter[UUID] = Counter()
         """Tries that run now, by endpoint."""
+        self._has_room = asyncio.Event()
+        """A try has ended: its endpoint may have more."""
 
     async def run(self) -> None:
         """Delivers until it is cancelled; then tries that run are cancelled too, and another worker
         makes them again."""
         try:
             while True:
+                self._has_room.clear()
                 try:
                     await self._start_due()
                 except DATABASE_UNAVAILABLE as error:
                     logger.warning("webhooks_interrupted", error=str(error).strip())
-                await asyncio.sleep(_POLL)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_POLL):
+                        await self._has_room.wait()
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -95,6 +104,7 @@ class Deliverer:
                 {
                     "at_once": _AT_ONCE_OF_ENDPOINT,
                     "busy": Uuids(list(self._running)),
+                    "tries": Ints(list(self._running.values())),
                     "free": free,
                     "lease": self._settings.timeout + _STORING,
                 },
@@ -121,10 +131,11 @@ class Deliverer:
             )
         except Exception:
             # It is due again when its lease ends.
-            logger.exception("webhook_not_tried", delivery=str(delivery.id))
+            logger.exception("webhook_not_tried", webhook_id=event_id(delivery.event_id))
         finally:
             self._running[delivery.endpoint_id] -= 1
             self._running += Counter()  # drops what is 0
+            self._has_room.set()
 
     async def _store(self, delivery: Delivery, outcome: Outcome) -> None:
         values: dict[str, object] = {
@@ -146,18 +157,25 @@ class Deliverer:
             "disable_after": DISABLE_AFTER,
             "longest_pause": LONGEST_ENDPOINT_PAUSE,
         }
-        states = await fetch(self._pool, NOT_DELIVERED, values)
-        self._log(delivery, outcome, is_disabled=bool(states and states[0].is_disabled))
+        [failure] = await fetch(self._pool, NOT_DELIVERED, values)
+        _log(delivery, outcome, failure)
 
-    def _log(self, delivery: Delivery, outcome: Outcome, *, is_disabled: bool) -> None:
-        facts = {
-            "endpoint": f"whe_{delivery.endpoint_id.hex}",
-            "delivery": str(delivery.id),
-            "attempt": delivery.attempts,
-            "status": outcome.status,
-            "error": outcome.error,
-        }
-        if is_disabled:
-            logger.error("webhook_endpoint_disabled", **facts)
-        else:
-            logger.warning("webhook_failed", **facts)
+
+def _log(delivery: Delivery, outcome: Outcome, failure: Failure) -> None:
+    """Logs and counts a try that has failed."""
+    facts = {
+        "endpoint": admin_id(WEBHOOK_ENDPOINT, delivery.endpoint_id),
+        "webhook_id": event_id(delivery.event_id),
+        "attempt": delivery.attempts,
+        "status": outcome.status,
+        "error": outcome.error,
+    }
+    if failure.is_disabled:
+        metrics.WEBHOOKS_DISABLED.inc()
+        logger.error("webhook_endpoint_disabled", **facts)
+    elif failure.is_given_up:
+        logger.error("webhook_given_up", **facts)
+    else:
+        logger.warning("webhook_failed", **facts)
+    if failure.is_given_up:
+        metrics.WEBHOOKS_GIVEN_UP.inc()

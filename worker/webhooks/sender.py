@@ -3,13 +3,16 @@
 import asyncio
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import aiohttp
 
 from models.db.queries.webhooks import Delivery
 from models.egress import EgressPolicy, EgressRefused
 from models.secrets import Sealed, Sealer, Unreadable
+from models.signing_secrets import open_secrets
 from models.webhooks.events import event_body, event_id
+from models.webhooks.schedule import parse_retry_after
 from models.webhooks.signature import signed_headers
 from worker.outbound.guarded_session import NO_TIMEOUT, guarded_session
 
@@ -48,7 +51,7 @@ async def send(
     refusals: list[EgressRefused] = []
     try:
         sealed = Sealed(delivery.secret_key_id, delivery.secrets)
-        secrets = sealer.open(delivery.endpoint_id, sealed)["secrets"]
+        secrets = open_secrets(sealer, delivery.endpoint_id, sealed)
         signing = secrets if delivery.has_old_secret else secrets[:1]
         headers = signed_headers(signing, event_id(delivery.event_id), int(time.time()), body)
         headers["content-type"] = "application/json"
@@ -60,7 +63,10 @@ async def send(
                 target.url, data=body, allow_redirects=False, timeout=NO_TIMEOUT
             ) as answer,
         ):
-            return Outcome(answer.status, retry_after=_retry_after(answer))
+            retry_after = answer.headers.get("retry-after", "")
+            return Outcome(
+                answer.status, retry_after=parse_retry_after(retry_after, datetime.now(UTC))
+            )
     except Unreadable:
         return Outcome(error="its signing secret cannot be opened: the key of it is missing")
     except EgressRefused as refusal:
@@ -70,12 +76,6 @@ async def send(
     except (aiohttp.ClientError, OSError, UnicodeError) as error:
         reason = f"may not be reached: {refusals[0]}" if refusals else _reason(error)
         return Outcome(error=reason[:_MAX_ERROR])
-
-
-def _retry_after(answer: aiohttp.ClientResponse) -> float | None:
-    """Seconds in the header `Retry-After`; None for a date, which few servers send."""
-    value = answer.headers.get("retry-after", "").strip()
-    return float(value) if value.isdecimal() and len(value) < 10 else None
 
 
 def _reason(error: Exception) -> str:

@@ -39,7 +39,7 @@ RESEAL_CREDENTIALS = column(
 ENDPOINTS = Query(
     """
     SELECT id, secret_key_id AS key_id, secrets AS sealed FROM webhook_endpoints
-    WHERE secret_key_id <> :key_id AND (CAST(:after AS uuid) IS NULL OR id > CAST(:after AS uuid))
+    WHERE secret_key_id <> :key_id AND deleted_at IS NULL AND (CAST(:after AS uuid) IS NULL OR id > CAST(:after AS uuid))
     ORDER BY id LIMIT :max_rows
     """,
     SealedRow,

@@ -1,5 +1,10 @@
 """Endpoints of webhooks and the deliveries to them. A trigger of `responses` makes deliveries
-(migration 0015)."""
+(migration 0015).
+
+A statement that changes an endpoint and its deliveries locks the endpoint first, so no two of them
+wait for each other. A deleted endpoint is disabled too, which all statements of tries look at; it is
+hidden from clients, and the purge deletes its rows.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,13 +36,14 @@ class Delivery:
 TAKE_DELIVERIES = Query(
     """
     WITH ready AS (
-             SELECT id, CASE WHEN failures > 0 THEN 1 ELSE CAST(:at_once AS int) END AS room FROM webhook_endpoints
-             WHERE disabled_at IS NULL AND (paused_until IS NULL OR paused_until <= clock_timestamp()) AND id <> ALL (CAST(:busy AS uuid[]))),
+             SELECT e.id, CASE WHEN e.failures > 0 THEN 1 ELSE CAST(:at_once AS int) END - coalesce(busy.tries, 0) AS room
+             FROM webhook_endpoints e LEFT JOIN unnest(CAST(:busy AS uuid[]), CAST(:tries AS int[])) AS busy (id, tries) ON busy.id = e.id
+             WHERE e.disabled_at IS NULL AND (e.paused_until IS NULL OR e.paused_until <= clock_timestamp())),
          due AS (
-             SELECT waiting.id FROM ready CROSS JOIN LATERAL (
-                 SELECT d.id FROM webhook_deliveries d WHERE d.endpoint_id = ready.id AND d.next_attempt_at <= clock_timestamp()
+             SELECT waiting.id FROM (SELECT * FROM ready WHERE room > 0) ready CROSS JOIN LATERAL (
+                 SELECT d.id, d.next_attempt_at FROM webhook_deliveries d WHERE d.endpoint_id = ready.id AND d.next_attempt_at <= clock_timestamp()
                  ORDER BY d.next_attempt_at LIMIT ready.room FOR UPDATE SKIP LOCKED) waiting
-             LIMIT :free)
+             ORDER BY waiting.next_attempt_at LIMIT :free)
     UPDATE webhook_deliveries d SET attempts = d.attempts + 1, next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
     FROM due, webhook_endpoints e WHERE d.id = due.id AND e.id = d.endpoint_id
     RETURNING d.id, d.attempts, d.event_id, d.type, d.object_id, d.created_at, e.id AS endpoint_id, e.project_id, e.url, e.secret_key_id, e.secrets,
@@ -45,9 +51,10 @@ TAKE_DELIVERIES = Query(
     """,
     Delivery,
 )
-"""Takes due deliveries for as long as the lease: if this worker dies, another one tries them then.
-At most `at_once` of an endpoint, one of an endpoint whose last try failed, none of those in `busy`:
-so a slow endpoint holds few of the tries that run at a time."""
+"""Takes due deliveries for as long as the lease, those that have waited longest first: if this
+worker dies, another one tries them then. At most `at_once` of an endpoint, one of an endpoint whose
+last try failed, each without the `tries` that this worker makes of it now: so a slow endpoint holds
+few of the tries that run at a time."""
 
 DELIVERED = Statement("""
     WITH delivered AS (UPDATE webhook_deliveries SET delivered_at = clock_timestamp(), next_attempt_at = NULL, last_status = :status, last_error = NULL
@@ -58,44 +65,54 @@ DELIVERED = Statement("""
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointState:
-    """An endpoint after a failure."""
+class Failure:
+    """What a failed try has led to."""
 
     is_disabled: bool
-    failures: int
+    """it has disabled the endpoint"""
+    is_given_up: bool
+    """the delivery is not tried again"""
 
 
 NOT_DELIVERED = Query(
     """
-    WITH failed AS (UPDATE webhook_deliveries
-                    SET next_attempt_at = CASE WHEN created_at + CAST(:expiry AS interval) > clock_timestamp() THEN clock_timestamp() + CAST(:pause AS interval) END,
-                        last_status = :status, last_error = :error
-                    WHERE id = :id AND attempts = :attempts AND delivered_at IS NULL)
-    UPDATE webhook_endpoints
-    SET failures = failures + 1, failing_since = coalesce(failing_since, clock_timestamp()),
-        paused_until = clock_timestamp() + least(power(2, least(failures, 10)), CAST(:longest_pause AS int)) * interval '1 s',
-        disabled_at = CASE WHEN :is_gone OR failing_since < clock_timestamp() - CAST(:disable_after AS interval) THEN clock_timestamp() END,
-        disabled_reason = CASE WHEN :is_gone THEN 'it answered 410 Gone' ELSE 'all tries have failed for days' END
-    WHERE id = :endpoint AND disabled_at IS NULL
-    RETURNING disabled_at IS NOT NULL AS is_disabled, failures
+    WITH endpoint AS (
+             UPDATE webhook_endpoints
+             SET failures = failures + 1, failing_since = coalesce(failing_since, clock_timestamp()),
+                 paused_until = clock_timestamp() + least(power(2, least(failures, 10)), CAST(:longest_pause AS int)) * interval '1 s',
+                 disabled_at = CASE WHEN :is_gone OR failing_since < clock_timestamp() - CAST(:disable_after AS interval) THEN clock_timestamp() END,
+                 disabled_reason = CASE WHEN :is_gone THEN 'it answered 410 Gone' ELSE 'all tries have failed for days' END
+             WHERE id = :endpoint AND disabled_at IS NULL
+             RETURNING disabled_at IS NOT NULL AS is_disabled),
+         failed AS (
+             UPDATE webhook_deliveries d
+             SET next_attempt_at = CASE WHEN coalesce(d.resent_at, d.created_at) + CAST(:expiry AS interval) > clock_timestamp()
+                                        THEN clock_timestamp() + CAST(:pause AS interval) END,
+                 last_status = :status, last_error = :error
+             FROM (SELECT count(*) FROM endpoint) locked
+             WHERE d.id = :id AND d.attempts = :attempts AND d.delivered_at IS NULL
+             RETURNING d.next_attempt_at IS NULL AS is_given_up)
+    SELECT coalesce((SELECT is_disabled FROM endpoint), false) AS is_disabled, coalesce((SELECT is_given_up FROM failed), false) AS is_given_up
     """,
-    EndpointState,
+    Failure,
 )
 """A try has failed. The delivery waits for `pause`, or is given up after `expiry`. The endpoint gets
 nothing for a second, doubled with each failure in a row, and is disabled if it is gone or has
-failed for `disable_after`. No row: it was disabled before. A later try of another worker keeps its own
-result."""
+failed for `disable_after`. A later try of another worker keeps its own result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An endpoint as operators see it."""
+    """An endpoint as operators and admins see it."""
 
     id: UUID
+    project_id: UUID
     project: str
+    name: str
     url: str
     types: list[str]
     created_at: datetime
+    updated_at: datetime
     disabled_at: datetime | None
     disabled_reason: str | None
     failures: int
@@ -105,43 +122,84 @@ class Endpoint:
     secret_key_id: str
     secrets: bytes
 
+    @property
+    def state(self) -> str:
+        """`enabled`, `failing` (its last try failed) or `disabled`."""
+        if self.disabled_at is not None:
+            return "disabled"
+        return "failing" if self.failures else "enabled"
 
-_ENDPOINT = """e.id, p.name AS project, e.url, e.types, e.created_at, e.disabled_at, CASE WHEN e.disabled_at IS NOT NULL THEN e.disabled_reason END AS disabled_reason,
-           e.failures, e.failing_since,
-           (SELECT count(*) FROM webhook_deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at IS NOT NULL)::int AS waiting, e.secret_key_id, e.secrets"""
+
+_ENDPOINTS = """
+    SELECT e.id, e.project_id, p.name AS project, e.name, e.url, e.types, e.created_at, coalesce(e.updated_at, e.created_at) AS updated_at,
+           e.disabled_at, CASE WHEN e.disabled_at IS NOT NULL THEN e.disabled_reason END AS disabled_reason, e.failures, e.failing_since,
+           (SELECT count(*) FROM webhook_deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at IS NOT NULL)::int AS waiting, e.secret_key_id, e.secrets
+    FROM webhook_endpoints e JOIN projects p ON p.id = e.project_id WHERE e.deleted_at IS NULL"""
 LIST_ENDPOINTS = Query(
-    f"""
-    SELECT {_ENDPOINT} FROM webhook_endpoints e JOIN projects p ON p.id = e.project_id
-    WHERE CAST(:project AS text) IS NULL OR p.name = :project ORDER BY e.created_at
-    """,
+    f"{_ENDPOINTS} AND (CAST(:project AS text) IS NULL OR p.name = :project) ORDER BY e.created_at",
     Endpoint,
 )
+ENDPOINTS_PAGE = Query(
+    f"{_ENDPOINTS} AND e.project_id = :project AND (CAST(:after AS uuid) IS NULL OR e.id < :after) ORDER BY e.id DESC LIMIT :max_rows",
+    Endpoint,
+)
+"""Selects endpoints of a project, the newest first, behind the one with the id `after`; null: from
+the start."""
+_ENDPOINT = f"{_ENDPOINTS} AND e.id = :id AND e.project_id = :project"
+FIND_ENDPOINT = Query(_ENDPOINT, Endpoint)
+LOCK_ENDPOINT = Query(f"{_ENDPOINT} FOR NO KEY UPDATE OF e", Endpoint)
+"""The same, and keeps others from changing it until the transaction ends. Deliveries to it are made
+meanwhile."""
 INSERT_ENDPOINT = column(
     """
-    INSERT INTO webhook_endpoints (id, project_id, url, types, secret_key_id, secrets)
-    SELECT :id, id, :url, :types, :secret_key_id, :secrets FROM projects WHERE name = :project AND archived_at IS NULL RETURNING id
+    INSERT INTO webhook_endpoints (id, project_id, name, url, types, secret_key_id, secrets, updated_at)
+    SELECT :id, p.id, :name, :url, :types, :secret_key_id, :secrets, clock_timestamp() FROM projects p
+    WHERE p.id = :project AND p.archived_at IS NULL
+      AND (SELECT count(*) FROM webhook_endpoints e WHERE e.project_id = p.id AND e.deleted_at IS NULL) < CAST(:most AS int)
+    RETURNING id
     """,
     UUID,
 )
-"""No row: there is no such project."""
+"""No row: there is no such project, it is archived, or it has `most` endpoints."""
 ROTATE_SECRET = Statement("""
-    UPDATE webhook_endpoints SET secret_key_id = :secret_key_id, secrets = :secrets, old_secret_until = clock_timestamp() + CAST(:overlap AS interval) WHERE id = :id
+    UPDATE webhook_endpoints SET secret_key_id = :secret_key_id, secrets = :secrets, old_secret_until = clock_timestamp() + CAST(:overlap AS interval),
+           updated_at = clock_timestamp()
+    WHERE id = :id AND deleted_at IS NULL
 """)
-SET_ENABLED = Statement("""
-    UPDATE webhook_endpoints SET disabled_at = CASE WHEN NOT :enabled THEN coalesce(disabled_at, clock_timestamp()) END, disabled_reason = 'an operator has disabled it',
-           failures = 0, failing_since = NULL, paused_until = NULL WHERE id = :id
+UPDATE_ENDPOINT = Statement("""
+    UPDATE webhook_endpoints
+    SET name = coalesce(CAST(:name AS text), name), url = coalesce(CAST(:url AS text), url), types = coalesce(CAST(:types AS text[]), types),
+        disabled_at = CASE WHEN CAST(:enabled AS bool) IS NULL THEN disabled_at WHEN NOT :enabled THEN coalesce(disabled_at, clock_timestamp()) END,
+        disabled_reason = CASE WHEN NOT CAST(:enabled AS bool) AND disabled_at IS NULL THEN 'it was disabled by hand' ELSE disabled_reason END,
+        failures = CASE WHEN :enabled OR CAST(:url AS text) IS NOT NULL THEN 0 ELSE failures END,
+        failing_since = CASE WHEN :enabled OR CAST(:url AS text) IS NOT NULL THEN NULL ELSE failing_since END,
+        paused_until = CASE WHEN :enabled OR CAST(:url AS text) IS NOT NULL THEN NULL ELSE paused_until END,
+        updated_at = clock_timestamp()
+    WHERE id = :id AND deleted_at IS NULL
 """)
-DELETE_ENDPOINT = Statement("DELETE FROM webhook_endpoints WHERE id = :id")
-"""Its deliveries are deleted with it."""
-INSERT_DELIVERY = Statement("""
-    INSERT INTO webhook_deliveries (id, endpoint_id, event_id, type, object_id) VALUES (:id, :endpoint, :event_id, :type, :object_id)
-""")
-"""A test event."""
+"""Changes what is not null. An endpoint that is enabled, or that moves, has not failed yet."""
+_DELETED = """
+    UPDATE webhook_endpoints
+    SET deleted_at = clock_timestamp(), disabled_at = coalesce(disabled_at, clock_timestamp()), disabled_reason = 'it was deleted',
+        url = '', secret_key_id = '', secrets = '', old_secret_until = NULL"""
+DELETE_ENDPOINT = Statement(f"{_DELETED} WHERE id = :id AND deleted_at IS NULL")
+"""Forgets where it is and its secrets. The purge deletes it with its deliveries: there may be many,
+and the end of a response that makes one more must not wait for that."""
+DELETE_ENDPOINTS_OF_PROJECT = Statement(f"{_DELETED} WHERE project_id = :id AND deleted_at IS NULL")
+"""The same for the endpoints of a project that is archived."""
+INSERT_TEST_EVENT = column(
+    """
+    WITH endpoint AS (UPDATE webhook_endpoints SET paused_until = NULL WHERE id = :endpoint AND disabled_at IS NULL RETURNING id)
+    INSERT INTO webhook_deliveries (id, endpoint_id, event_id, type, object_id) SELECT :id, id, :event_id, :type, :object_id FROM endpoint RETURNING event_id
+    """,
+    UUID,
+)
+"""Inserts an event for one endpoint, and ends its pause. No row: it is disabled."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedDelivery:
-    """A delivery as operators see it."""
+    """A delivery as operators and admins see it."""
 
     id: UUID
     endpoint_id: UUID
@@ -149,6 +207,8 @@ class ListedDelivery:
     type: str
     object_id: str
     created_at: datetime
+    state: str
+    """`waiting`, `delivered` or `failed`"""
     attempts: int
     next_attempt_at: datetime | None
     delivered_at: datetime | None
@@ -156,31 +216,104 @@ class ListedDelivery:
     last_error: str | None
 
 
+_DELIVERIES = """
+    SELECT d.* FROM (
+        SELECT d.id, d.endpoint_id, d.event_id, d.type, d.object_id, d.created_at,
+               CASE WHEN d.next_attempt_at IS NOT NULL THEN 'waiting' WHEN d.delivered_at IS NULL THEN 'failed' ELSE 'delivered' END AS state,
+               d.attempts, d.next_attempt_at, d.delivered_at, d.last_status, d.last_error
+        FROM webhook_deliveries d) d"""
 LIST_DELIVERIES = Query(
-    """
-    SELECT id, endpoint_id, event_id, type, object_id, created_at, attempts, next_attempt_at, delivered_at, last_status, last_error FROM webhook_deliveries
-    WHERE (CAST(:endpoint AS uuid) IS NULL OR endpoint_id = :endpoint) AND (NOT :failed OR delivered_at IS NULL)
-    ORDER BY created_at DESC LIMIT :limit
+    f"""
+    {_DELIVERIES} JOIN webhook_endpoints e ON e.id = d.endpoint_id AND e.deleted_at IS NULL
+    WHERE (CAST(:endpoint AS uuid) IS NULL OR d.endpoint_id = :endpoint) AND (NOT :failed OR d.state <> 'delivered')
+    ORDER BY d.created_at DESC LIMIT :limit
     """,
+    ListedDelivery,
+)
+"""Selects the newest deliveries, of one endpoint or of all."""
+DELIVERIES_PAGE = Query(
+    f"""
+    {_DELIVERIES} WHERE d.endpoint_id = :endpoint AND (CAST(:state AS text) IS NULL OR d.state = :state)
+      AND (CAST(:after AS uuid) IS NULL
+           OR (d.created_at, d.id) < (SELECT a.created_at, a.id FROM webhook_deliveries a WHERE a.event_id = :after AND a.endpoint_id = :endpoint LIMIT 1))
+    ORDER BY d.created_at DESC, d.id DESC LIMIT :max_rows
+    """,
+    ListedDelivery,
+)
+"""Selects deliveries of one endpoint, the newest first, behind that of the event `after`; null: from
+the start."""
+DELIVERY_OF_EVENT = Query(
+    f"{_DELIVERIES} WHERE d.event_id = :event_id AND d.endpoint_id = :endpoint LIMIT 1",
     ListedDelivery,
 )
 RESEND = column(
     """
-    UPDATE webhook_deliveries SET next_attempt_at = clock_timestamp(), delivered_at = NULL, created_at = clock_timestamp() WHERE event_id = :event_id RETURNING id
+    WITH endpoint AS (UPDATE webhook_endpoints e SET paused_until = NULL
+                      WHERE e.deleted_at IS NULL AND e.id IN (SELECT d.endpoint_id FROM webhook_deliveries d WHERE d.event_id = :event_id)
+                        AND (CAST(:endpoint AS uuid) IS NULL OR e.id = :endpoint) RETURNING e.id)
+    UPDATE webhook_deliveries d SET next_attempt_at = clock_timestamp(), delivered_at = NULL, resent_at = clock_timestamp()
+    FROM endpoint WHERE d.event_id = :event_id AND d.endpoint_id = endpoint.id RETURNING d.id
     """,
     UUID,
 )
-"""Tries all deliveries of an event again, with the same id. No row: there is no such event."""
+"""Tries the deliveries of an event again, to one endpoint or to all that it was for, with the same
+id, and ends their pauses. No row: there is no such event."""
 DELETE_OLD_DELIVERIES = column(
     """
     DELETE FROM webhook_deliveries WHERE id IN (
-        SELECT id FROM webhook_deliveries WHERE created_at < clock_timestamp() - CAST(:retention AS interval) LIMIT :rows) RETURNING id
+        SELECT id FROM webhook_deliveries
+        WHERE created_at < statement_timestamp() - CAST(:retention AS interval) AND coalesce(resent_at, created_at) < statement_timestamp() - CAST(:retention AS interval)
+          AND (next_attempt_at IS NULL OR coalesce(resent_at, created_at) < statement_timestamp() - CAST(:waiting AS interval))
+        ORDER BY created_at LIMIT :rows) RETURNING id
     """,
     UUID,
 )
-OLDEST_DELIVERY = column(
-    "SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float FROM webhook_deliveries d "
-    "WHERE next_attempt_at IS NOT NULL AND EXISTS (SELECT FROM webhook_endpoints e WHERE e.id = d.endpoint_id AND e.disabled_at IS NULL)",
-    float,
+"""Deletes up to `rows` old deliveries: after `retention`, and what is still to be tried after
+`waiting`."""
+DELETE_DELIVERIES_OF_DELETED = column(
+    """
+    DELETE FROM webhook_deliveries WHERE id IN (
+        SELECT d.id FROM webhook_endpoints e JOIN webhook_deliveries d ON d.endpoint_id = e.id WHERE e.deleted_at IS NOT NULL LIMIT :rows) RETURNING id
+    """,
+    UUID,
 )
-"""Seconds for which the oldest delivery has waited."""
+"""Deletes up to `rows` deliveries of deleted endpoints."""
+DELETE_DELETED_ENDPOINTS = column(
+    """
+    DELETE FROM webhook_endpoints e WHERE e.deleted_at < statement_timestamp() - interval '1 h'
+      AND NOT EXISTS (SELECT FROM webhook_deliveries d WHERE d.endpoint_id = e.id) RETURNING id
+    """,
+    UUID,
+)
+"""Deletes endpoints that were deleted an hour ago: no transaction that ends a response can see them
+as enabled any more, so none refers to a row that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookState:
+    """All endpoints together."""
+
+    enabled: int
+    """endpoints whose last try did not fail"""
+    failing: int
+    disabled: int
+    waiting: int
+    """deliveries that are to be tried, without those of disabled endpoints"""
+    oldest: float
+    """seconds since the oldest of them was made, or sent again by hand"""
+
+
+WEBHOOK_STATE = Query(
+    """
+    SELECT count(*) FILTER (WHERE e.disabled_at IS NULL AND e.failures = 0) AS enabled, count(*) FILTER (WHERE e.disabled_at IS NULL AND e.failures > 0) AS failing,
+           count(*) FILTER (WHERE e.disabled_at IS NOT NULL) AS disabled, coalesce(sum(w.waiting), 0)::bigint AS waiting,
+           coalesce(extract(epoch FROM clock_timestamp() - min(w.oldest)), 0)::float AS oldest
+    FROM webhook_endpoints e LEFT JOIN LATERAL (
+        SELECT count(*) AS waiting, min(coalesce(d.resent_at, d.created_at)) AS oldest FROM webhook_deliveries d
+        WHERE d.endpoint_id = e.id AND d.next_attempt_at IS NOT NULL) w ON e.disabled_at IS NULL
+    WHERE e.deleted_at IS NULL
+    """,
+    WebhookState,
+)
+"""Counts endpoints and what waits, with the partial index of what waits: ended deliveries cost
+nothing."""

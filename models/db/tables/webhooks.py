@@ -27,9 +27,12 @@ webhook_endpoints = Table(
         nullable=False,
         index=True,
     ),
+    Column("name", Text, nullable=False, server_default=""),
     Column("url", Text, nullable=False),
     Column("types", ARRAY(Text), nullable=False, comment="of events; empty: all"),
     Column("created_at", TIMESTAMP, nullable=False, server_default=func.now()),
+    Column("updated_at", TIMESTAMP),
+    Column("deleted_at", TIMESTAMP, comment="hidden since then; the purge deletes it"),
     Column("secret_key_id", Text, nullable=False, comment="the key that sealed the secrets"),
     Column("secrets", LargeBinary, nullable=False, comment="sealed: the newest one first"),
     Column("old_secret_until", TIMESTAMP, comment="end of a rotation: the second one signs too"),
@@ -60,6 +63,7 @@ webhook_deliveries = Table(
     Column("type", Text, nullable=False),
     Column("object_id", Text, nullable=False, comment="the public id of the response"),
     Column("created_at", TIMESTAMP, nullable=False, server_default=func.clock_timestamp()),
+    Column("resent_at", TIMESTAMP, comment="tries begin again from then on"),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column(
         "next_attempt_at",
@@ -77,4 +81,6 @@ webhook_deliveries = Table(
         postgresql_where=text("next_attempt_at IS NOT NULL"),
     ),
     Index("ix_webhook_deliveries_created_at", "created_at"),
+    Index("ix_webhook_deliveries_endpoint_id", "endpoint_id", "created_at"),
+    Index("ix_webhook_deliveries_event_id", "event_id"),
 )

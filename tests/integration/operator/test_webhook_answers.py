@@ -1,0 +1,159 @@
+"""What endpoints of webhooks do wrong: none of it holds up a worker or fills its memory, and
+nothing of an answer is kept."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pytest
+
+from models.config.groups import EgressSettings
+from models.db.queries.webhooks import Delivery
+from models.egress import EgressPolicy
+from models.ids import new_uuid
+from models.secrets import Sealer
+from models.signing_secrets import seal_secrets
+from models.webhooks.signature import new_secret
+from worker.webhooks.sender import Outcome, send
+
+TIME_LIMIT = 0.25
+MAX_BYTES = 8 * 1024 * 1024
+"""What a receiver can send before it is not read any more: buffers of the two sockets."""
+MARK = b"text-of-the-receiver"
+OK = b"HTTP/1.1 200 OK\r\n"
+SEALER = Sealer([b"k" * 32])
+LOCAL = EgressPolicy(EgressSettings(allow=("127.0.0.0/8",)))
+
+Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+@dataclass
+class RawReceiver:
+    """What has reached a receiver that writes any bytes."""
+
+    url: str = ""
+    requests: int = 0
+    sent: int = 0
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@asynccontextmanager
+async def raw_receiver(answer: Answer) -> AsyncIterator[RawReceiver]:
+    receiver = RawReceiver()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        receiver.requests += 1
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            write = writer.write
+
+            def counted(data: bytes) -> None:
+                receiver.sent += len(data)
+                write(data)
+
+            writer.write = counted  # type: ignore[assignment, method-assign]
+            await answer(writer)
+        writer.close()
+        receiver.done.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    receiver.url = f"http://{host}:{port}/hook"
+    async with server:
+        yield receiver
+
+
+def answers(*parts: bytes) -> Answer:
+    """Writes these bytes, then closes."""
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+
+    return answer
+
+
+def endless(first: bytes, part: bytes, pause: float = 0.0) -> Answer:
+    """Writes `part` again and again, until nobody reads it."""
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(first)
+        while True:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(pause)
+
+    return answer
+
+
+async def hang(_writer: asyncio.StreamWriter) -> None:
+    """Never answers."""
+    await asyncio.Event().wait()
+
+
+BOMB = gzip.compress(b"\0" * 50_000_000)
+SLOW = f"did not answer within {TIME_LIMIT} s"
+BROKEN = "broke off before it answered"
+FAULTS: list[tuple[str, Answer, Outcome]] = [
+    ("hangs", hang, Outcome(error=SLOW)),
+    ("dribbles its head", endless(OK, b"x", 0.02), Outcome(error=SLOW)),
+    ("begins and hangs", endless(OK, b"", 0.1), Outcome(error=SLOW)),
+    ("promises an answer for ever", endless(b"", b"HTTP/1.1 103 Early\r\n\r\n"), Outcome()),
+    ("closes", answers(), Outcome(error=BROKEN)),
+    ("closes in its head", answers(OK), Outcome(error=BROKEN)),
+    ("speaks no HTTP", answers(b"SSH-2.0-", MARK, b"\r\n\r\n"), Outcome(error=BROKEN)),
+    ("has an endless head", endless(OK, b"x-a: " + MARK * 50 + b"\r\n"), Outcome(error=BROKEN)),
+    ("has an endless line", endless(OK, MARK * 1000), Outcome(error=BROKEN)),
+    ("has an endless body", endless(OK + b"\r\n", MARK * 1000), Outcome(200)),
+    (
+        "has a bomb as body",
+        answers(OK + b"content-encoding: gzip\r\n\r\n", BOMB * 20),
+        Outcome(200),
+    ),
+    (
+        "redirects",
+        answers(b"HTTP/1.1 307 X\r\nlocation: /else\r\ncontent-length: 0\r\n\r\n"),
+        Outcome(307),
+    ),
+    (
+        "names a date",
+        answers(b"HTTP/1.1 429 X\r\nretry-after: Fri, 01 Jan 2100 00:00:00 GMT\r\n\r\n", MARK),
+        Outcome(429, retry_after=1.0),
+    ),
+    ("is gone", answers(b"HTTP/1.1 410 " + MARK + b"\r\n\r\n", MARK), Outcome(410)),
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"), [case[1:] for case in FAULTS], ids=[c[0] for c in FAULTS]
+)
+async def test_a_receiver_that(answer: Answer, outcome: Outcome) -> None:
+    async with raw_receiver(answer) as receiver:
+        sealed = seal_secrets(SEALER, endpoint := new_uuid(), [new_secret()])
+        delivery = Delivery(
+            id=new_uuid(),
+            attempts=1,
+            event_id=new_uuid(),
+            type="response.completed",
+            object_id="resp_1",
+            created_at=datetime.now(UTC),
+            endpoint_id=endpoint,
+            project_id=new_uuid(),
+            url=receiver.url,
+            secret_key_id=sealed.key_id,
+            secrets=sealed.sealed,
+            has_old_secret=False,
+        )
+        got = await send(delivery, SEALER, LOCAL, TIME_LIMIT)
+        assert got.status == outcome.status
+        if outcome.error is not None:
+            assert got.error == outcome.error
+        assert got.is_delivered == (outcome.status == 200)
+        assert (got.retry_after is None) == (outcome.retry_after is None)
+        assert MARK.decode() not in repr(got)
+        assert receiver.requests == 1
+        assert receiver.sent < MAX_BYTES

@@ -1,0 +1,1 @@
+"""Webhook endpoints in the API: bodies and objects (docs/webhooks.md)."""

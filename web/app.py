@@ -27,7 +27,6 @@ from web.http.protocol import Connections
 from web.http.request_record import ANY_PATH, RequestRecord, request_record, write_refusal
 from web.http.request_span import end_request_span, start_request_span
 from web.routes import (
-    chat,
     compact,
     conversations,
     health,
@@ -36,6 +35,7 @@ from web.routes import (
     models,
     organization,
     organization_webhooks,
+    proxied,
     responses,
     usage,
     websocket,
@@ -49,7 +49,7 @@ _ROUTE_MODULES = (
     compact,
     input_tokens,
     conversations,
-    chat,
+    proxied,
     websocket,
     models,
     organization,

@@ -32,7 +32,6 @@ from models.secrets import Sealer
 from models.side_tasks import SideTasks, cancel_all
 from models.wire.json_input import BodyLimits
 from web import counters
-from web.chat_proxy import ChatProxy
 from web.conversations import ConversationStore
 from web.http import auth
 from web.http.body import bind_bodies
@@ -42,7 +41,8 @@ from web.http.shares import Share
 from web.memory import FreedMemory
 from web.model_catalog import ModelCatalog
 from web.organization import Organization
-from web.proxied_usage import ProxiedUsage
+from web.proxy.proxy import UpstreamProxy
+from web.proxy.usage import ProxiedUsage
 from web.quotas.quotas import Quotas
 from web.responses.account_ids import AccountIds
 from web.responses.answer_cache import RequestCache
@@ -90,7 +90,7 @@ class AppState:
     unclear_creates: UnclearCreates
     answered_responses: AnsweredResponses
     model_catalog: ModelCatalog
-    chat_proxy: ChatProxy
+    proxy: UpstreamProxy
     proxied_usage: ProxiedUsage
     quotas: Quotas
     grace_expired: asyncio.Event
@@ -106,6 +106,13 @@ class AppState:
         web = self.settings.web
         wait = web.bodies_wait.total_seconds()
         return Share("large requests", web.bodies, web.bodies_per_project, wait)
+
+    @cached_property
+    def spools(self) -> Share:
+        """Bytes of uploads in temporary files."""
+        web = self.settings.web
+        wait = web.bodies_wait.total_seconds()
+        return Share("uploads", web.spools, web.spools_per_project, wait)
 
     @cached_property
     def sockets(self) -> Share:
@@ -241,7 +248,7 @@ class AppState:
             answered_responses=AnsweredResponses(pool),
             model_catalog=ModelCatalog(routes),
             proxied_usage=ProxiedUsage(pool),
-            chat_proxy=ChatProxy(settings, routes, grace_expired),
+            proxy=UpstreamProxy(settings, routes, grace_expired),
             quotas=quotas,
             grace_expired=grace_expired,
             side_tasks=SideTasks(lease.exit_process),
@@ -276,7 +283,7 @@ class AppState:
         await self.job_queue.close()
         await asyncio.to_thread(self.lease.deregister)
         await self.model_catalog.close()
-        await self.chat_proxy.close()
+        await self.proxy.close()
         await self.quotas.close()
         await self.cache.close()
         await self.redis.aclose()

@@ -135,7 +135,7 @@ class QuotaSettings(Group):
     queued: int | None = Field(default=None, ge=0)
     """Responses that wait for their first claim by a worker."""
     open_streams: int | None = Field(default=None, ge=0)
-    """Streams that are being sent, and chat completions that are forwarded."""
+    """Streams that are being sent, and requests that are forwarded."""
     open_sockets: int | None = Field(default=None, ge=0)
     """Open WebSockets."""
     stored_bytes: Bytes | None = Field(default=None, ge=0)
@@ -203,6 +203,11 @@ class WebSettings(Group):
     uploads: int = Field(default=64, ge=1)
     """Most files that one process receives at a time. Each needs half a megabyte of memory."""
     uploads_per_project: int = Field(default=48, ge=0)
+    """The same of one project; 0: no own limit."""
+    spools: Bytes = 256 * 1024 * 1024
+    """Most bytes of uploads that one process keeps in temporary files, because their `model` comes
+    behind their file. The folder is that of `TMPDIR`, else `/tmp`."""
+    spools_per_project: Bytes = 192 * 1024 * 1024
     """The same of one project; 0: no own limit."""
     cors_origins: TextList = ()
     """Origins whose pages may call the API from a browser, such as `https://app.example`. Unset:

@@ -62,12 +62,20 @@ def chat_account_ids(messages: Any) -> Iterator[AccountId]:
         yield from _nested(content, f"{place}.content") if type(content) is list else ()
 
 
+def body_account_ids(body: dict[str, Any]) -> Iterator[AccountId]:
+    """The ids in any other body that an upstream gets unchecked."""
+    yield from _nested(body, "")
+    voice = body.get("voice")
+    if type(voice) is dict and (found := _text(voice.get("id"))):
+        yield AccountId("voice.id", found)
+
+
 def _nested(value: Any, where: str) -> Iterator[AccountId]:
     if type(value) is dict:
         for name, inner in value.items():
             if name in _SELF_DESCRIBING:
                 continue
-            place, lower = f"{where}.{name}", name.lower()
+            place, lower = f"{where}.{name}" if where else name, name.lower()
             if type(inner) is str:
                 if lower == "container" or lower.endswith("_id"):
                     is_container = lower in ("container", "container_id")

@@ -24,7 +24,7 @@ _PIECE = 64 * 1024
 """Bytes whose values are counted at a time: between two pieces, other threads may run."""
 _MIN_COUNTED = 64 * 1024
 """Bytes. A smaller body holds few values, whatever is in it."""
-_LISTS = ("input", "messages", "items")
+_LISTS = ("input", "messages", "items", "images", "mask")
 """The members of a body whose inline files do not count as text."""
 _INLINE = frozenset({"data", "encrypted_content", "file_data", "image_url", "result", "url"})
 """The members of an item that hold a file, as base64 or a data URL, or sealed content."""

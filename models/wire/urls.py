@@ -15,7 +15,7 @@ from models.wire.item_types import OUTPUTS
 _IS_URL = re.compile(r"\s*(?!data:)[a-z][a-z0-9+.-]{0,30}:", re.IGNORECASE)
 """The beginning of a URL that is not its own content. Base64 has no colon."""
 _URL_NAMES = ("url", "uri")
-_DATA_NAMES = frozenset(("data", "file_data", "file_id", "image", "audio", "video"))
+_DATA_NAMES = frozenset(("data", "file", "file_data", "file_id", "image", "mask", "audio", "video"))
 """Fields that hold data or an id, in whose place some upstreams accept a URL."""
 _CONTENT_NAMES = frozenset(
     (
@@ -75,20 +75,34 @@ def _part_urls(part: dict[str, Any], item: int, prefix: str) -> Iterator[UrlPlac
 def nested_urls(
     value: Any, where: str, skipped: Collection[str] = _CONTENT_NAMES
 ) -> Iterator[tuple[str, str]]:
-    """The URLs in unchecked JSON, each with its place: every string in a field that is called `url`
-    or `uri` or ends with that, and every URL in a field for data."""
+    """The URLs in unchecked JSON, each with its place: every string in a field or a list that is
+    called `url` or `uri` or ends with that, and every URL in one for data."""
     if type(value) is dict:
         for name, inner in value.items():
             place = f"{where}.{name}" if where else name
-            if type(inner) is not str:
-                if name not in skipped:
-                    yield from nested_urls(inner, place, skipped)
-            elif name.lower().endswith(_URL_NAMES):
-                if inner[:5].lower() != "data:":
+            if type(inner) is str:
+                if _is_fetched(name, inner):
                     yield place, inner
-            elif name in _DATA_NAMES and _IS_URL.match(inner):
-                yield place, inner
+            elif name not in skipped:
+                if type(inner) is list:
+                    yield from _listed_urls(name, inner, place)
+                yield from nested_urls(inner, place, skipped)
     elif type(value) is list:
         for index, inner in enumerate(value):
             if type(inner) is dict or type(inner) is list:
                 yield from nested_urls(inner, f"{where}[{index}]", skipped)
+
+
+def _listed_urls(name: str, values: list[Any], where: str) -> Iterator[tuple[str, str]]:
+    """The URLs among the strings of a list, whose name may be a plural: `images`, `image_urls`."""
+    singular = name.removesuffix("s")
+    for index, value in enumerate(values):
+        if type(value) is str and _is_fetched(singular, value):
+            yield f"{where}[{index}]", value
+
+
+def _is_fetched(name: str, value: str) -> bool:
+    """Whether the string in a field of this name is a URL that is fetched."""
+    if name.lower().endswith(_URL_NAMES):
+        return value[:5].lower() != "data:"
+    return name in _DATA_NAMES and _IS_URL.match(value) is not None

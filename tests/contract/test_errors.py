@@ -10,8 +10,8 @@ from tests.support.fake_upstream import FakeUpstream, Step, finish, hang, reply,
 from tests.support.stack import Stack
 
 NOT_OFFERED = (
-    " This server does not offer OpenAI's API at /v1/audio; "
-    "it has: chat, conversations, models, organization, responses."
+    " This server does not offer this part of OpenAI's API: "
+    "use /v1/responses with 'previous_response_id', or /v1/conversations."
 )
 
 
@@ -28,10 +28,9 @@ async def test_an_unknown_route_is_an_unknown_url(api: Api) -> None:
         ("/responses", " The API is at /v1/responses: the base URL ends with /v1."),
         ("/chat/completions", " The API is at /v1/chat/completions: the base URL ends with /v1."),
         ("/v1/v1/responses", " The path has /v1 twice: the base URL ends with one."),
-        (
-            "/v1/audio/speech",
-            NOT_OFFERED,
-        ),
+        ("/v1/assistants", NOT_OFFERED),
+        ("/v1/threads/thread_1/runs", NOT_OFFERED),
+        ("/threads", " The API is at /v1/threads: the base URL ends with /v1."),
         ("/v1/nothing", ""),
         ("/nothing", ""),
     ],

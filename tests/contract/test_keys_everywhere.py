@@ -10,11 +10,11 @@ import pytest
 from tests.support.api import UNKNOWN_RESPONSE_ID, Api
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.stack import Stack
+from web.proxy.endpoints import ENDPOINTS
 
 CONVERSATION = UNKNOWN_RESPONSE_ID.replace("resp_", "conv_")
 ROUTES = [
     ("POST", "/v1/responses"),
-    ("POST", "/v1/chat/completions"),
     ("GET", f"/v1/responses/{UNKNOWN_RESPONSE_ID}"),
     ("GET", f"/v1/responses/{UNKNOWN_RESPONSE_ID}?stream=true"),
     ("DELETE", f"/v1/responses/{UNKNOWN_RESPONSE_ID}"),
@@ -24,6 +24,7 @@ ROUTES = [
     *((method, f"/v1/conversations/{CONVERSATION}") for method in ("GET", "POST", "DELETE")),
     *((method, f"/v1/conversations/{CONVERSATION}/items") for method in ("GET", "POST")),
     *((method, f"/v1/conversations/{CONVERSATION}/items/msg_1") for method in ("GET", "DELETE")),
+    *(("POST", f"/v1{endpoint.path}") for endpoint in ENDPOINTS),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/a/b"),
 ]
@@ -38,6 +39,8 @@ ELSEWHERE = [
             "/v1/responses/a/b/c",
             "/v1/chat",
             "/v1/chat/completions/x",
+            "/v1/audio",
+            "/v1/assistants",
         )
     ),
     *((method, "/v1/chat/completions") for method in ("GET", "PUT", "DELETE", "OPTIONS", "TRACE")),

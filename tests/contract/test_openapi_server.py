@@ -32,8 +32,10 @@ from tests.support.openapi_document import check_stream, document, operations, r
 from tests.support.openapi_requests import Case, generated, generated_examples, with_integers
 from tests.support.stack import Stack
 from tests.support.strict_types import check_response
+from web.proxy.endpoints import ENDPOINTS
 
-EXAMPLES = {"create": 12}
+PROXIED = tuple(endpoint.name for endpoint in ENDPOINTS if endpoint.name != "chat")
+EXAMPLES = {"create": 12, **dict.fromkeys(PROXIED, 2)}
 """Operation -> generated requests of each mode, if not 4. A create varies most."""
 
 CHECKS = [
@@ -60,6 +62,8 @@ class FuzzedServer:
     conversations: list[str]
     items: list[str]
     """of each conversation"""
+    json_model: str
+    """answers with an object at every endpoint that is forwarded"""
     seen: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     """(operation, status, content type) -> how often"""
 
@@ -80,8 +84,9 @@ class FuzzedServer:
         exchange = f"{case.as_curl_command()}\n{response.status_code} {response.content[:1000]!r}"
         assert response.status_code not in (422, 500), exchange
         case.validate_response(response, checks=CHECKS)
-        if (
-            kind == "text/event-stream" and operation != "chat"
+        if kind == "text/event-stream" and operation not in (
+            "chat",
+            *PROXIED,
         ):  # chat streams the upstream's chunks
             check_stream(response.content.decode())
         elif response.status_code == 200 and operation in ("create", "retrieve", "cancel"):
@@ -134,6 +139,7 @@ async def server_of(stack: Stack) -> FuzzedServer:
         responses,
         conversations,
         items,
+        fake.script([status(200, {"data": []})]),
     )
 
 
@@ -178,6 +184,7 @@ def valid_bodies(server: FuzzedServer) -> dict[str, JSON]:
         "create_conversation": {"items": [message]},
         "add_items": {"items": [message]},
         "chat": {"model": server.models[0], "messages": [message]},
+        **{name: {"model": server.json_model} for name in PROXIED},
         "update_conversation": {"metadata": {"a": "b"}},
     }
 
@@ -239,6 +246,10 @@ def use_any_model(data: st.DataObject, case: Any, server: FuzzedServer) -> None:
     case.body = with_integers(case.body) | {"model": model}
 
 
+def use_json_model(_data: st.DataObject, case: Any, server: FuzzedServer) -> None:
+    case.body = with_integers(case.body) | {"model": server.json_model}
+
+
 CREATE_MODES: list[JSON] = [
     {},
     {"stream": True},
@@ -267,6 +278,7 @@ BODY_CHANGES: dict[str, Callable[[st.DataObject, Any, FuzzedServer], None]] = {
     "compact": use_working_model,
     "input_tokens": use_working_model,
     "chat": use_any_model,
+    **dict.fromkeys(PROXIED, use_json_model),
     "create": use_any_create,
 }
 """operation -> how a generated body is changed, so that many requests succeed"""

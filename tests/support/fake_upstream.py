@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, cast
 
+from python_multipart.multipart import parse_options_header
+
 from tests.support.api import JSON
 
 ALWAYS_LISTED_MODEL = "resident"
@@ -30,6 +32,15 @@ ALWAYS_LISTED_MODEL = "resident"
 Step = Callable[["Exchange"], Awaitable[None]]
 Script = Sequence[Step]
 
+_PATHS = frozenset(
+    f"/v1/{path}"
+    for path in (
+        *("responses", "chat/completions", "completions", "embeddings", "rerank", "moderations"),
+        *("audio/speech", "audio/transcriptions", "audio/translations"),
+        *("images/generations", "images/edits", "images/variations"),
+    )
+)
+"""Paths at which scripts answer."""
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -68,6 +79,8 @@ class UpstreamRequest:
     """The items that a native answer has sent completely (tests/support/native_script.py)."""
     events: int = 0
     """How many events were sent."""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """The files of a form, by the names of their parts; its fields are in `body`."""
 
     @property
     def model(self) -> str:
@@ -166,6 +179,11 @@ class Exchange:
             "choices": choices,
             **more,
         }
+
+    async def begin_body(self, status: int, headers: Mapping[str, str]) -> None:
+        """Sends the head of a body of any type, which `write` and `end` then send in chunks."""
+        self.is_streaming, self.is_unstreamed = True, False
+        await self._connection.send(_head(status, {"transfer-encoding": "chunked", **headers}))
 
     async def answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         """Sends a complete answer that is no stream."""
@@ -348,6 +366,15 @@ def raw(data: bytes) -> Step:
     return step
 
 
+def begin_body(content_type: str) -> Step:
+    """Sends the head of a body of this type in chunks. `raw` sends its pieces."""
+
+    async def step(exchange: Exchange) -> None:
+        await exchange.begin_body(200, {"content-type": content_type})
+
+    return step
+
+
 def wait_for(event: asyncio.Event) -> Step:
     """Sends the head of the stream, then waits for the event."""
 
@@ -468,7 +495,16 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
+        self._upstream.bytes_received += len(data)
         self._next_request()
+
+    def pause_reading(self) -> None:
+        """Receives nothing more, so that the client cannot send more than sockets hold."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Receives again."""
+        self._transport.resume_reading()
 
     def _next_request(self) -> None:
         if self._task is not None or (head_end := self._received.find(b"\r\n\r\n")) < 0:
@@ -478,15 +514,23 @@ class _Connection(asyncio.Protocol):
             name.lower(): value.strip()
             for name, _, value in (line.partition(":") for line in lines)
         }
-        body_end = head_end + 4 + int(headers.get("content-length", "0"))
-        if len(self._received) < body_end:
-            return
-        body = bytes(self._received[head_end + 4 : body_end])
-        del self._received[:body_end]
+        if "transfer-encoding" in headers:
+            self._upstream.on_upload(self)
+            if not self._received.endswith(b"\r\n0\r\n\r\n"):
+                return
+            body = _unchunked(self._received[head_end + 4 :])
+            self._received.clear()
+        else:
+            body_end = head_end + 4 + int(headers.get("content-length", "0"))
+            if len(self._received) < body_end:
+                return
+            body = bytes(self._received[head_end + 4 : body_end])
+            del self._received[:body_end]
+        fields, files = _decoded(headers.get("content-type", ""), body)
         method, target, _ = first.split(" ")
         path, _, query = target.partition("?")
         self._request = UpstreamRequest(
-            method, path, headers, json.loads(body) if body else {}, time.monotonic(), query=query
+            method, path, headers, fields, time.monotonic(), query=query, files=files
         )
         self._upstream.requests.append(self._request)
         self._task = asyncio.create_task(self._answer(self._request))
@@ -530,6 +574,40 @@ class _Connection(asyncio.Protocol):
             self._request.finished = time.monotonic()
 
 
+def ignore(_: _Connection) -> None:
+    """Does nothing."""
+
+
+def _unchunked(data: bytes | bytearray) -> bytes:
+    """A complete body without its chunks."""
+    pieces, at = [], 0
+    while size := int(data[at : (line_end := data.index(b"\r\n", at))], 16):
+        pieces.append(data[line_end + 2 : line_end + 2 + size])
+        at = line_end + size + 4
+    return b"".join(pieces)
+
+
+def _decoded(content_type: str, body: bytes) -> tuple[JSON, dict[str, bytes]]:
+    """The fields of a body, JSON or a form, and the files of a form."""
+    kind, options = parse_options_header(content_type)
+    if kind != b"multipart/form-data":
+        return (json.loads(body) if body else {}), {}
+    parts = body.split(b"--" + options[b"boundary"])
+    assert (parts[0], parts[-1]) == (b"", b"--\r\n"), "not the form that this server writes"
+    fields: JSON = {}
+    files: dict[str, bytes] = {}
+    for part in parts[1:-1]:
+        head, _, value = part.removeprefix(b"\r\n").removesuffix(b"\r\n").partition(b"\r\n\r\n")
+        disposition = head.split(b"\r\n")[0].decode().partition(": ")[2]
+        _, names = parse_options_header(disposition)
+        name = names[b"name"].decode()
+        if b"filename" in names:
+            files[name] = value
+        else:
+            fields[name] = value.decode()
+    return fields, files
+
+
 @dataclass(slots=True)
 class FakeUpstream:
     """The server. `async with FakeUpstream(recordings) as fake: … fake.base_url`."""
@@ -549,6 +627,10 @@ class FakeUpstream:
     _request_counts: dict[str, int] = field(default_factory=dict)
     _names: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _server: asyncio.Server | None = None
+    bytes_received: int = 0
+    """of all requests"""
+    on_upload: Callable[[_Connection], None] = ignore
+    """Called with the connection of a request in chunks whenever some of it has arrived."""
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -592,10 +674,7 @@ class FakeUpstream:
             return [_listing(sorted({ALWAYS_LISTED_MODEL, *self._scripts, *self._deciders}))]
         if request.path in self.count_answers:
             return self.count_answers[request.path]
-        if request.method != "POST" or request.path not in (
-            "/v1/chat/completions",
-            "/v1/responses",
-        ):
+        if request.method != "POST" or request.path not in _PATHS:
             return [status(404)]
         if request.model.startswith("recording:"):
             return self._recorded(request.model)

@@ -1,7 +1,7 @@
 """The body of a request, read within the size limit."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +10,12 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
 
-from models.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
+from models.errors import (
+    ClientDisconnected,
+    InvalidRequest,
+    RequestTooLarge,
+    UnsupportedMediaType,
+)
 from models.http_bodies import is_uncompressed
 from models.wire.checks.faults import not_an_object
 from models.wire.json_input import BodyLimits, decode_request
@@ -65,16 +70,14 @@ def bind_bodies(app: FastAPI, bodies: Share) -> None:
     app.state.bodies = bodies
 
 
-async def read_json(request: Request, limits: BodyLimits) -> JsonBody:
-    """The JSON body.
+async def read_json(request: Request, limits: BodyLimits, also: str = "") -> JsonBody:
+    """The JSON body. `also`: another content type that the route accepts, for the message.
 
     Raises UnsupportedMediaType, RequestTooLarge (before the whole body is read) or InvalidRequest;
     before a large body is read ShareUsedUp or Unavailable, if the process reads many others.
     """
-    _require_json(request.headers)
-    announced = _announced_size(request.headers)
-    if announced > limits.size:
-        raise RequestTooLarge(f"{limits.size} bytes")
+    _require_json(request.headers, also)
+    announced = _require_size(request.headers, limits.size)
     record = request_record(request)
     held = Held(request.app.state.bodies, record.project or "")
     record.at_end(held.release)
@@ -92,6 +95,30 @@ def json_object(value: Any) -> dict[str, Any]:
     return value
 
 
+async def body_pieces(request: Request, limit: int) -> AsyncIterator[bytes]:
+    """The body as it arrives, at most `limit` bytes; nothing of it is kept.
+
+    Raises UnsupportedMediaType, RequestTooLarge or ClientDisconnected.
+    """
+    _require_uncompressed(request.headers)
+    _require_size(request.headers, limit)
+    size = 0
+    has_more = True
+    while has_more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        piece: bytes = message.get("body", b"")
+        size += len(piece)
+        if size > limit:
+            raise RequestTooLarge(f"{limit} bytes")
+        has_more = message.get("more_body", False)
+        if not has_more:
+            request.scope[_BODY_READ] = True
+        if piece:
+            yield piece
+
+
 async def drain(request: Request) -> None:
     """Reads and drops the rest of the body, at most 256 MiB or 5 s of it, before an error is sent.
 
@@ -107,17 +134,29 @@ async def drain(request: Request) -> None:
         return
 
 
-def _require_json(headers: Headers) -> None:
+def _require_json(headers: Headers, also: str) -> None:
     content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise UnsupportedMediaType(
             f"Unsupported content type: '{content_type[:100]}'. "
-            "Send 'Content-Type: application/json'."
+            f"Send 'Content-Type: application/json'{also and f' or {also}'}."
         )
+    _require_uncompressed(headers)
+
+
+def _require_uncompressed(headers: Headers) -> None:
     if not is_uncompressed(headers):
         raise UnsupportedMediaType(
             "Compressed request bodies are not supported. Send the body without Content-Encoding."
         )
+
+
+def _require_size(headers: Headers, limit: int) -> float:
+    """The announced size. Raises RequestTooLarge."""
+    announced = _announced_size(headers)
+    if announced > limit:
+        raise RequestTooLarge(f"{limit} bytes")
+    return announced
 
 
 def _announced_size(headers: Headers) -> float:

@@ -24,7 +24,10 @@ from web.http.unknown_paths import path_hint
 
 logger = structlog.get_logger()
 
-_OFFERED = ("responses", "conversations", "chat", "models", "organization")
+_OFFERED = (
+    *("responses", "conversations", "chat", "completions", "embeddings", "rerank", "moderations"),
+    *("audio", "images", "models", "organization"),
+)
 """The first segments, behind /v1, of the routes."""
 
 

@@ -1,5 +1,5 @@
 """Refuses URLs in requests by the egress rules: the one home of this check for creates over HTTP
-and WebSockets, conversations and chat completions (docs/tools.md, "What may be reached").
+and WebSockets, conversations and proxied requests (docs/tools.md, "What may be reached").
 
 The messages do not repeat a URL: it may contain a key.
 """

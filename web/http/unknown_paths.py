@@ -3,30 +3,39 @@
 from collections.abc import Collection
 
 _PREFIX = "/v1"
-_NOT_OFFERED = frozenset(
-    (
-        "assistants",
-        "audio",
-        "batches",
-        "chatkit",
-        "completions",
-        "containers",
-        "embeddings",
-        "evals",
-        "files",
-        "fine_tuning",
-        "images",
-        "moderations",
-        "organization",
-        "realtime",
-        "skills",
-        "threads",
-        "uploads",
-        "vector_stores",
-        "videos",
-    )
+_ASK_PROVIDER = "use it at the provider of your models"
+_STATE = "use /v1/responses with 'previous_response_id', or /v1/conversations"
+_SPEECH = (
+    "use /v1/audio/transcriptions and /v1/audio/speech, or the WebSocket of /v1/responses for text"
 )
-"""The first segments, behind /v1, of OpenAI's other APIs."""
+_HOOKS = "use /v1/organization/projects/{id}/webhook_endpoints, or 'backburner webhooks'"
+_INSTEAD = {
+    "agents": "use /v1/responses with tools and 'background'",
+    "assistants": _STATE,
+    "audio/voice_consents": _ASK_PROVIDER,
+    "audio/voices": _ASK_PROVIDER,
+    "chat/completions": "chat completions are not stored; use /v1/responses, which stores them",
+    "chatkit": _STATE,
+    "containers": "the tool 'code_interpreter' of an upstream makes its own containers",
+    "content_provenance_checks": _ASK_PROVIDER,
+    "decisions": _ASK_PROVIDER,
+    "evals": "run the prompts with /v1/responses and 'background', and grade the answers yourself",
+    "fine_tuning": "tune the model where it runs, and let the operator add a route for it",
+    "live": _SPEECH,
+    "organization": "it has projects, admin_api_keys and usage/completions there",
+    "projects": "use /v1/organization/projects",
+    "realtime": _SPEECH,
+    "safety": _ASK_PROVIDER,
+    "skills": "put instructions into the request, or use MCP servers as tools",
+    "threads": _STATE,
+    "vaults": "send the credentials of MCP servers with the request; they are sealed",
+    "videos": _ASK_PROVIDER,
+    "webhook_endpoints": _HOOKS,
+    "webhook_event_types": _HOOKS,
+}
+"""OpenAI's other APIs, by the beginning of their path behind /v1, and what to use instead."""
+_LATER = frozenset(("batches", "files", "uploads", "vector_stores"))
+"""Those that another release may have."""
 
 
 def path_hint(path: str, offered: Collection[str]) -> str:
@@ -34,14 +43,22 @@ def path_hint(path: str, offered: Collection[str]) -> str:
 
     `offered`: the first segments, behind /v1, of this server's own routes.
     """
-    segments = path.removeprefix(_PREFIX).split("/")
-    first = segments[1] if len(segments) > 1 else ""
+    segments = path.removeprefix(_PREFIX).split("/")[1:]
+    first = segments[0] if segments else ""
     if not path.startswith(f"{_PREFIX}/"):
-        is_known = first in offered or first in _NOT_OFFERED
+        is_known = first in offered or first in _LATER or _not_offered(segments) is not None
         return f" The API is at {_PREFIX}{path}: the base URL ends with {_PREFIX}." * is_known
     if first == _PREFIX[1:]:
         return f" The path has {_PREFIX} twice: the base URL ends with one."
-    if first in _NOT_OFFERED and first not in offered:
-        names = ", ".join(sorted(offered))
-        return f" This server does not offer OpenAI's API at {_PREFIX}/{first}; it has: {names}."
+    if (api := _not_offered(segments)) is not None:
+        return f" This server does not offer this part of OpenAI's API: {_INSTEAD[api]}."
+    if first in _LATER and first not in offered:
+        return f" This release of the server does not have {_PREFIX}/{first}."
     return ""
+
+
+def _not_offered(segments: list[str]) -> str | None:
+    """The API of OpenAI to which the path belongs, if this server does not have it."""
+    return next(
+        (api for length in (2, 1) if (api := "/".join(segments[:length])) in _INSTEAD), None
+    )

@@ -120,15 +120,33 @@ REQUESTS: dict[str, Json] = {
 }
 """Name -> body of a create."""
 
-CHATS: dict[str, Json] = {
-    "a question": {"model": "demo", "messages": [{"role": "user", "content": "Say hello."}]},
-    "as a stream": {
-        "model": "demo",
-        "messages": [{"role": "user", "content": "Say hello."}],
-        "stream": True,
+PROXIED: dict[str, dict[str, Json]] = {
+    "chat": {
+        "a question": {"model": "demo", "messages": [{"role": "user", "content": "Say hello."}]},
+        "as a stream": {
+            "model": "demo",
+            "messages": [{"role": "user", "content": "Say hello."}],
+            "stream": True,
+        },
     },
+    "create_completion": {"a text": {"model": "demo", "prompt": "Once upon a time"}},
+    "create_embeddings": {"two texts": {"model": "demo", "input": ["sun", "moon"]}},
+    "rerank": {"two documents": {"model": "demo", "query": "sun", "documents": ["star", "sea"]}},
+    "create_moderation": {"a text": {"input": "Say hello."}},
+    "create_speech": {"a text": {"model": "demo", "input": "Hello.", "voice": "alloy"}},
+    "create_transcription": {},
+    "create_translation": {},
+    "generate_images": {"a prompt": {"model": "demo", "prompt": "A lighthouse"}},
+    "edit_images": {
+        "an image by URL": {
+            "model": "demo",
+            "prompt": "At night",
+            "images": [{"image_url": "https://example.com/lighthouse.png"}],
+        }
+    },
+    "vary_image": {},
 }
-"""Chat completions."""
+"""Endpoint that is forwarded -> its JSON bodies."""
 
 ITEMS: Json = {"items": [{"role": "user", "content": "Say hello."}]}
 """Items for a conversation."""

@@ -44,11 +44,15 @@ CREATE_BODY = (
     "null means absent, for every parameter. Unknown parameters are refused (unless they are "
     "null). Unknown keys inside items and tools are ignored."
 )
-CHAT_BODY = (
-    "A body of Chat Completions. This server reads only `model`, to select the upstream. The "
-    "upstream checks everything else."
+PROXIED_BODY = (
+    "A body of this endpoint in OpenAI's API. This server reads only `model`, to select the "
+    "upstream. The upstream checks everything else."
 )
-CHAT_RESPONSE = (
+PROXIED_FORM = (
+    "The same as a form. Fields and files are sent on while they arrive; what comes before "
+    "`model` waits for it."
+)
+PROXIED_RESPONSE = (
     "The response of the upstream, byte for byte. The upstream's errors have its own status and "
     "body, in any form."
 )
@@ -153,6 +157,8 @@ CODES: dict[str, str] = {
     "history_too_large": "what the response continues is larger than a worker may load",
     "invalid_encrypted_content": "a compaction or reasoning was changed, or belongs to another "
     "server or project",
+    "invalid_form": "the body is not a form that can be read",
+    "endpoint_not_offered": "the model's upstream does not have this endpoint",
     "account_id_not_allowed": "an object of the upstream's account is not known to be the "
     "project's",
     "context_length_exceeded": "the upstream reports that the request is too long for the model",
@@ -171,7 +177,8 @@ CODES: dict[str, str] = {
     "request_too_large": "the body is larger than a limit of this server",
     "url_too_long": "the URL is longer than the limit of this server",
     "headers_too_large": "the headers are larger than the limit of this server",
-    "unsupported_media_type": "the body is not JSON, or is compressed",
+    "unsupported_media_type": "the body is not JSON, nor a form where the route takes one, or is "
+    "compressed",
     "rate_limit_exceeded": "the project or the upstream limits the rate of requests, too much of "
     "the project is open, or the address has sent too many unknown keys",
     "insufficient_quota": "the project has used its budget, or stores as much as it may; or the "
@@ -192,10 +199,10 @@ STATUSES: dict[int, str] = {
     400: "The request is not valid; nothing was stored. Or the upstream refused it (foreground).",
     401: "No API key, or an unknown one.",
     403: "The key may not do this, or the page is not served under this host name.",
-    404: "The project has no such object.",
+    404: "The project has no such object, or the model's upstream no such endpoint.",
     408: "The upstream timed out the request (foreground, before any output).",
     413: "The body is too large.",
-    415: "The body is not JSON, or is compressed.",
+    415: "The body is not JSON, nor a form where the route takes one, or is compressed.",
     422: "The upstream could not process the request (foreground, before any output). This server "
     "itself never returns 422.",
     424: "The tools of an MCP server could not be listed (foreground, before any output).",

@@ -1,12 +1,13 @@
 """The operations of all routes: parameters, bodies and responses, with every status."""
 
-from models.wire.api_schema import input_scope
+from models.wire.api_schema import input_scope, reference
 from models.wire.checks.parameters import INCLUDE_VALUE
 from web.http.params import ORDERS, PAGE_SIZE, PAGE_SIZES
 from web.openapi import examples
-from web.openapi.meaning import CHAT_RESPONSE, IDEMPOTENCY_KEY, STATUSES
+from web.openapi.meaning import IDEMPOTENCY_KEY, PROXIED_RESPONSE, STATUSES
 from web.openapi.parts import (
     EVENT_STREAM,
+    FORM,
     JSON,
     Json,
     header_parameter,
@@ -17,6 +18,7 @@ from web.openapi.parts import (
     request_body,
     response,
 )
+from web.proxy.endpoints import ENDPOINTS, Endpoint
 from web.responses.idempotency import MAX_KEY_LENGTH
 from web.routes.input_tokens import COUNT_HEADER
 from web.routes.responses import EVENT_NUMBERS
@@ -32,6 +34,7 @@ def operations() -> dict[str, Json]:
         **_one_shot_operations(),
         **_conversation_operations(),
         **_conversation_item_operations(),
+        **{endpoint.name: _proxied(endpoint) for endpoint in ENDPOINTS},
         **_model_operations(),
         **_process_operations(),
     }
@@ -207,12 +210,6 @@ def _conversation_item_operations() -> dict[str, Json]:
 
 def _model_operations() -> dict[str, Json]:
     return {
-        "chat": operation(
-            "Create a chat completion",
-            {**_CHAT_RESPONSES, "200": _CHAT_RESPONSE},
-            *(401, 415),
-            body=request_body("ChatCompletion", examples.CHATS),
-        ),
         "list_models": operation(
             "List the models",
             {"200": response("The configured routes, and the upstreams' models.", "ModelList")},
@@ -251,6 +248,28 @@ def _process_operations() -> dict[str, Json]:
     }
 
 
+def _proxied(endpoint: Endpoint) -> Json:
+    name = "ProxiedRequest" if endpoint.default_model is None else "ProxiedRequestWithDefault"
+    body = request_body(name, examples.PROXIED[endpoint.name])
+    if endpoint.takes_form:
+        body["content"][FORM] = {"schema": reference("ProxiedForm")}
+    answer = {
+        "description": PROXIED_RESPONSE,
+        "headers": headers(),
+        "content": _PROXIED_CONTENT | {each: {} for each in _media_ranges(endpoint)},
+    }
+    return operation(
+        endpoint.summary,
+        {**_PROXIED_ERRORS, "200": answer},
+        *(401, 415),
+        body=body,
+    )
+
+
+def _media_ranges(endpoint: Endpoint) -> list[str]:
+    return [f"{each}*" if each.endswith("/") else each for each in endpoint.answer_types]
+
+
 def _proxied_error(status: int) -> Json:
     """An error of this server, or of the upstream with whatever body it has."""
     content = {"schema": {"type": "object", "description": "`Error`, or the upstream's own body."}}
@@ -261,20 +280,17 @@ def _proxied_error(status: int) -> Json:
     }
 
 
-_CHAT_RESPONSE: Json = {
-    "description": CHAT_RESPONSE,
-    "headers": headers(),
-    "content": {
-        JSON: {"schema": {"type": "object"}},
-        EVENT_STREAM: {
-            "itemSchema": {
-                "type": "object",
-                "description": "A chunk as the upstream sends it; `[DONE]` comes last.",
-            }
-        },
+_PROXIED_CONTENT: Json = {
+    JSON: {"schema": {"type": "object"}},
+    EVENT_STREAM: {
+        "itemSchema": {
+            "type": "object",
+            "description": "A chunk as the upstream sends it; `[DONE]` comes last.",
+        }
     },
+    "text/plain": {},
 }
-_CHAT_RESPONSES = {
+_PROXIED_ERRORS = {
     str(status): _proxied_error(status)
     for status in (*_UPSTREAM_STATUSES, 409, 500, 503)
     if status not in (401, 424)

@@ -13,6 +13,7 @@ from web.routes.input_tokens import COUNT_HEADER
 Json = dict[str, Any]
 
 JSON = "application/json"
+FORM = "multipart/form-data"
 EVENT_STREAM = "text/event-stream"
 
 _RATE_SCHEMAS: dict[bool, Schema] = {

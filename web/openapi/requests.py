@@ -56,14 +56,21 @@ def components(
         "CreateResponse": _create_body(sent, parameters, passthrough),
         **_conversation_bodies(sent),
         **_compact_and_count_bodies(sent, parameters),
-        "ChatCompletion": {
-            "type": "object",
-            "description": meaning.CHAT_BODY,
-            "properties": {"model": {"type": "string", "description": meaning.PARAMETERS["model"]}},
-            "required": ["model"],
-        },
+        **_proxied_bodies(),
         **item_schemas(sent),
         **item_schemas(stored),
+    }
+
+
+def _proxied_bodies() -> dict[str, Schema]:
+    """The bodies of the endpoints that are forwarded, as far as this server reads them."""
+    model = {"type": "string", "description": meaning.PARAMETERS["model"]}
+    named: Schema = {"type": "object", "properties": {"model": model}, "required": ["model"]}
+    unnamed: Schema = {"type": "object", "properties": {"model": nullable(model)}}
+    return {
+        "ProxiedRequest": named | {"description": meaning.PROXIED_BODY},
+        "ProxiedForm": named | {"description": meaning.PROXIED_FORM},
+        "ProxiedRequestWithDefault": unnamed | {"description": meaning.PROXIED_BODY},
     }
 
 

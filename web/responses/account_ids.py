@@ -7,7 +7,6 @@ share an account"). What names an object there is refused, unless the upstream's
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from models.config.routes import Destination, Routes
 from models.config.upstream import UpstreamSettings
@@ -18,7 +17,6 @@ from models.errors import InvalidRequest
 from models.secrets import Sealer
 from models.wire.account_ids import (
     AccountId,
-    chat_account_ids,
     item_account_ids,
     tool_account_ids,
 )
@@ -63,10 +61,11 @@ class AccountIds:
         await self._require_own(list(item_account_ids(checked, where)), key)
         return checked
 
-    def check_chat(self, body: dict[str, Any], key: ApiKey) -> None:
-        """Raises InvalidRequest for ids in a chat completion for a native upstream."""
-        if _is_guarded(_natives_of(self._routes.find(body["model"])), key):
-            for found in chat_account_ids(body.get("messages")):
+    def check_proxied(self, model: str, ids: Iterable[AccountId], key: ApiKey) -> None:
+        """`ids`: those in a request that is forwarded to an upstream of this model. Raises
+        InvalidRequest for any of them if that is a native one."""
+        if _is_guarded(_natives_of(self._routes.find(model)), key):
+            for found in ids:
                 raise _refused(found)
 
     def _check_encrypted(self, items: list[Item], key: ApiKey, where: str) -> list[Item]:

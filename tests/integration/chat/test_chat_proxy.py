@@ -528,3 +528,48 @@ async def test_nothing_is_stored(proxy: ProxyStack) -> None:
     before = await proxy.stack.value("SELECT count(*) FROM responses")
     await proxy.complete(proxy.model([chunk({"choices": []}), *reply("x")]))
     assert await proxy.stack.value("SELECT count(*) FROM responses") == before
+
+
+# --- forms ---
+
+
+async def send_form(proxy: ProxyStack, model: str, *, size: int = 10) -> HttpResponse:
+    """Sends a file to be transcribed, in front of its model."""
+    form = (
+        b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n%b\r\n'
+        b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n--b--\r\n'
+    ) % (b"x" * size, model.encode())
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    return await proxy.api.call("POST", "/audio/transcriptions", form, headers=headers)
+
+
+async def test_a_form_gets_the_models_name_and_the_credential_of_the_upstream(
+    proxy: ProxyStack,
+) -> None:
+    proxy.first.script([status(200, {"text": "said"})], name="real/name")
+    assert (await send_form(proxy, "alias")).status == 200
+    request = proxy.first.requests_for("real/name")[-1]
+    assert request.body == {"model": "real/name"}
+    assert request.headers["authorization"] == "Bearer key-of-the-first"
+    assert request.headers["x-title"] == "Backburner"
+    assert request.query == "api-version=7"
+
+
+async def test_a_form_without_a_route_calls_no_upstream(proxy: ProxyStack) -> None:
+    answer = await send_form(proxy, "no-such-model")
+    assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+    answer = await proxy.api.call("POST", "/moderations", {"input": "x"})
+    assert (answer.status, answer.error["param"]) == (400, "model"), "the default has no route"
+
+
+@pytest.mark.parametrize("size", [10, 900_000], ids=["small", "spooled"])
+async def test_a_form_that_waited_for_its_model_is_sent_to_the_next_upstream(
+    proxy: ProxyStack, size: int
+) -> None:
+    said = [status(200, {"text": "said"})]
+    for route, first in (("both", [status(404, {"detail": "Not Found"})]), ("both", [reset()])):
+        model = proxy.model(first, said, route=route)
+        assert (await send_form(proxy, model, size=size)).status == 200
+        assert proxy.second.requests_for(model)[0].files == {"file": b"x" * size}
+    model = proxy.model(said, route="down-then-first")
+    assert (await send_form(proxy, model, size=size)).status == 200

@@ -1,4 +1,4 @@
-"""What proxied chat completions have used, written to the database together."""
+"""What forwarded requests have used, written to the database together."""
 
 import asyncio
 from dataclasses import asdict
@@ -8,7 +8,7 @@ import structlog
 from models.db.database import DATABASE_UNAVAILABLE, Jsonb, Pool, execute
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.usage import INSERT_PROXIED
-from models.wire.chat_usage import ChatUsage
+from models.wire.proxied_usage import TokenUsage
 
 logger = structlog.get_logger()
 
@@ -25,8 +25,8 @@ class ProxiedUsage:
         self._pool = pool
         self._waiting: list[dict[str, object]] = []
 
-    def add(self, key: ApiKey, model: str, upstream: str, usage: ChatUsage) -> None:
-        """A chat completion of this key has ended."""
+    def add(self, key: ApiKey, model: str, upstream: str, usage: TokenUsage) -> None:
+        """A forwarded request of this key has ended."""
         if len(self._waiting) >= _MAX_WAITING:
             return
         self._waiting.append(

@@ -1,0 +1,70 @@
+"""The usage in the bytes of an upstream's answer that passes unchanged."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+USAGE_PIECE = 8 * 1024
+"""Bytes of the end of an answer, and of the beginning of a JSON answer, in which its usage is
+looked for."""
+_FIELD = '"usage"'
+_MAX_COUNT = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """What a call has used, as its upstream says."""
+
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+
+
+def find_usage(piece: bytes) -> TokenUsage | None:
+    """The last usage in a piece of a body, JSON or a stream; None if there is none."""
+    text = piece.decode(errors="replace")
+    at = text.rfind(_FIELD)
+    while at >= 0:
+        usage = _object_behind(text, at + len(_FIELD))
+        if usage is not None:
+            return _usage(usage)
+        at = text.rfind(_FIELD, 0, at)
+    return None
+
+
+def _object_behind(text: str, at: int) -> dict[str, Any] | None:
+    rest = text[at:].lstrip()
+    if not rest.startswith(":"):
+        return None
+    try:
+        value, _ = json.JSONDecoder().raw_decode(rest[1:].lstrip())
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _usage(usage: dict[str, Any]) -> TokenUsage:
+    """Chat completions and embeddings count `prompt_tokens`, images and transcriptions
+    `input_tokens`; some rerankers count only `total_tokens`."""
+    input_tokens = _count(usage, "prompt_tokens", "input_tokens")
+    output_tokens = _count(usage, "completion_tokens", "output_tokens")
+    if not (input_tokens or output_tokens):
+        input_tokens = _count(usage, "total_tokens")
+    inputs = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    outputs = usage.get("completion_tokens_details") or usage.get("output_tokens_details")
+    return TokenUsage(
+        input_tokens,
+        _count(inputs, "cached_tokens"),
+        output_tokens,
+        _count(outputs, "reasoning_tokens"),
+    )
+
+
+def _count(counts: object, *names: str) -> int:
+    """The first of these counts that is there."""
+    if isinstance(counts, dict):
+        for name in names:
+            if type(value := counts.get(name)) is int:
+                return min(max(value, 0), _MAX_COUNT)
+    return 0

@@ -1,0 +1,58 @@
+"""No path of OpenAI's API is a bare 404: each has a route, or a sentence on what to use."""
+
+import re
+from pathlib import Path
+
+import openai
+import pytest
+from starlette.routing import Match
+
+from web.app import _routes
+from web.http.errors import _OFFERED
+from web.http.unknown_paths import path_hint
+
+RESOURCES = Path(openai.__file__).parent / "resources"
+_PATH = re.compile(r'"(/[a-z_]+(?:/[a-z_{}]+)*)(?:\?[a-z=]+)?"')
+ROUTES = list(_routes())
+
+
+def paths() -> list[str]:
+    """Every path that the installed official client calls."""
+    found = {
+        path.removeprefix("/v1")
+        for file in RESOURCES.rglob("*.py")
+        for path in _PATH.findall(file.read_text())
+    }
+    return sorted(found)
+
+
+def has_route(path: str) -> bool:
+    """Whether a route matches, with any method."""
+    scope = {"type": "http", "method": "GET", "path": f"/v1{path}", "headers": []}
+    return any(route.matches(scope)[0] is not Match.NONE for route in ROUTES)
+
+
+def test_the_list_of_paths_is_that_of_the_official_client() -> None:
+    assert {"/assistants", "/chat/completions/{completion_id}", "/embeddings"} < set(paths())
+    assert len(paths()) > 150
+
+
+def test_a_path_of_openai_has_a_route_or_says_what_to_use() -> None:
+    hints = {path: path_hint(f"/v1{path}", _OFFERED) for path in paths() if not has_route(path)}
+    begins = (" This server does not offer this part of OpenAI's API: ", " This release ")
+    assert [path for path, hint in hints.items() if not hint.startswith(begins)] == []
+    assert len(hints) > 100
+
+
+def test_the_offered_names_are_those_of_the_routes() -> None:
+    named = {
+        path.split("/")[2]
+        for route in ROUTES
+        if (path := getattr(route, "path", "")).startswith("/v1/")
+    }
+    assert named == set(_OFFERED)
+
+
+@pytest.mark.parametrize("path", ["files", "uploads", "batches", "vector_stores"])
+def test_what_a_later_release_may_have_is_not_said_to_be_never_offered(path: str) -> None:
+    assert "does not offer" not in path_hint(f"/v1/{path}", _OFFERED)

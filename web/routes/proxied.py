@@ -1,0 +1,134 @@
+"""The endpoints that are forwarded to the upstream of the request's model; nothing is queued or
+stored (docs/proxied-endpoints.md)."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from models.db.queries.api_keys import ApiKey
+from models.projects.quotas import estimate_tokens
+from models.redis.quota_counters import Demand
+from models.wire.checks.faults import missing, wrong_type
+from web.http.auth import Key, require_model
+from web.http.body import body_pieces, json_object, read_json
+from web.http.connection import cancel_on_disconnect
+from web.http.errors import model_not_found
+from web.http.request_record import request_record
+from web.http.shares import Held
+from web.proxy.checks import RequestChecks
+from web.proxy.endpoints import ENDPOINTS, Endpoint
+from web.proxy.form_parser import FormParser, form_boundary
+from web.proxy.requests import FormRequest, JsonRequest, ProxiedRequest
+from web.proxy.response import ProxiedCall, ProxiedResponse
+from web.proxy.spool import Spool
+from web.state import AppState, app_state
+
+router = APIRouter(prefix="/v1")
+
+
+def _route(endpoint: Endpoint) -> Callable[..., Awaitable[Response]]:
+    async def forward(request: Request, key: Key) -> Response:
+        state = app_state(request)
+        state.quotas.require_rate(key)
+        if endpoint.takes_form:
+            boundary = form_boundary(request.headers.get("content-type", ""))
+            if boundary is not None:
+                return await _forward_form(state, endpoint, request, key, boundary)
+        return await _forward_json(state, endpoint, request, key)
+
+    return forward
+
+
+for _endpoint in ENDPOINTS:
+    router.add_api_route(
+        _endpoint.path,
+        _route(_endpoint),
+        methods=["POST"],
+        name=_endpoint.name,
+        description=_endpoint.description,
+    )
+
+
+async def _forward_json(
+    state: AppState, endpoint: Endpoint, request: Request, key: ApiKey
+) -> Response:
+    also = "multipart/form-data" if endpoint.takes_form else ""
+    body = await read_json(request, state.body_limits_of(key), also)
+    state.count_stream(request)
+    value = json_object(body.value)
+    model = _require_model(state, endpoint, key, value.get("model"))
+    checks = _checks(state, endpoint, key, model)
+    await checks.check_body(value, body.size)
+    return await _admit(state, checks, JsonRequest(body, request.receive))
+
+
+async def _forward_form(
+    state: AppState, endpoint: Endpoint, request: Request, key: ApiKey, boundary: bytes
+) -> Response:
+    # It counts from its beginning: an upload may take long.
+    state.count_stream(request)
+    form = _open_form(state, request, key, boundary)
+    model = _require_model(state, endpoint, key, await form.read_model())
+    checks = _checks(state, endpoint, key, model)
+    await form.begin(checks.check_field)
+    return await _admit(state, checks, form)
+
+
+def _open_form(state: AppState, request: Request, key: ApiKey, boundary: bytes) -> FormRequest:
+    limits = state.body_limits_of(key)
+    record = request_record(request)
+    project = record.project or ""
+    fields, spool = Held(state.bodies, project), Spool(Held(state.spools, project))
+    record.at_end(fields.release)
+    record.at_end(spool.close)
+    parser = FormParser(boundary, limits.text)
+    return FormRequest(body_pieces(request, limits.size), request.receive, parser, spool, fields)
+
+
+def _checks(state: AppState, endpoint: Endpoint, key: ApiKey, model: str) -> RequestChecks:
+    egress = state.egress.of_project(key.policy.egress)
+    return RequestChecks(endpoint, model, key, state.account_ids, egress)
+
+
+def _require_model(state: AppState, endpoint: Endpoint, key: ApiKey, named: Any) -> str:
+    """The model that the key may use and an upstream serves; the upstream checks everything else.
+    `named`: None if the request names none. Raises InvalidRequest, NotFound, ModelNotAllowed."""
+    model = endpoint.default_model if named is None else named
+    if model is None:
+        raise missing("model")
+    if not isinstance(model, str):
+        raise wrong_type("model", "a string", model)
+    if not state.proxy.has_route(model):
+        raise missing("model") if named is None else model_not_found(model)
+    require_model(key, model)
+    return model
+
+
+async def _admit(state: AppState, checks: RequestChecks, request: ProxiedRequest) -> Response:
+    """Forwards a request that the quotas of its project admit."""
+    endpoint, key = checks.endpoint, checks.key
+    on_usage = partial(state.proxied_usage.add, key, checks.model)
+    call = ProxiedCall(endpoint, checks.model, request, on_usage)
+    limits = state.quotas.limits_of(key)
+    if limits is None:
+        return await _forward(state, call)
+    size = await request.measure(endpoint.output_limits)
+    max_output = size.max_output if endpoint.has_output else 0
+    demand = Demand(tokens=estimate_tokens(size.characters, max_output, limits), open_streams=1)
+    async with state.quotas.admitted(key.project_id, limits, demand) as admission:
+        response = await _forward(state, call)
+    response.connection = admission.connection
+    return response
+
+
+async def _forward(state: AppState, call: ProxiedCall) -> ProxiedResponse:
+    # The first byte may take long: if the client disconnects before it, the request is cancelled.
+    try:
+        return await cancel_on_disconnect(
+            state.proxy.forward(call), call.request.receive, state.grace_expired
+        )
+    finally:
+        call.request.release()

@@ -640,6 +640,8 @@ FIRING = {
             ('backburner_attempts_total{outcome="lost"}', "0x10 1x10"),
             ('node_filesystem_avail_bytes{mountpoint="/var/lib/postgresql"}', "5x20"),
             ('node_filesystem_size_bytes{mountpoint="/var/lib/postgresql"}', "100x20"),
+            ("backburner_webhooks_oldest_seconds", "3500+60x20"),
+            ("backburner_webhook_endpoints_disabled_total", "0x10 1x10"),
             ("backburner_database_up", "1x20"),
             ("backburner_slots", "100x20"),
             ("backburner_running", "10x20"),
@@ -658,6 +660,8 @@ FIRING = {
                     "ProcessDied",
                     "LeaseLost",
                     "DiskFull",
+                    "WebhooksLate",
+                    "WebhookEndpointDisabled",
                 )
             ],
         }

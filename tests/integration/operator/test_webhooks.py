@@ -130,12 +130,16 @@ async def test_gone_disables_an_endpoint_and_enabling_delivers_what_waits(
     assert delivery["object"] != ignored
 
 
-async def test_a_hanging_endpoint_delays_no_other(
+async def test_a_hanging_and_a_dead_endpoint_delay_no_other(
     hooks: Hooks, receiver: WebhookReceiver, fake: FakeUpstream
 ) -> None:
-    async with webhook_receiver() as hanging:
+    """The first one has answered nothing, and the second one has failed, when the third one has
+    everything."""
+    async with webhook_receiver() as hanging, webhook_receiver() as dead:
         hanging.released.clear()
+        await dead.stop()
         await hooks.create(hanging)
+        await hooks.create(dead)
         await hooks.create(receiver)
         model = fake.script(reply("Hello."))
         created = [await hooks.api.create_background(model) for _ in range(10)]

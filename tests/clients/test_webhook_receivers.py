@@ -62,7 +62,8 @@ async def test_the_receiver_of_the_documentation_prints_each_completed_response(
             await hooks.api.create_background(fake.script(reply("Hello to the receiver.")))
             while b"Hello to the receiver." not in (line := await program.stdout.readline()):
                 assert line, "it has ended"
-        await hooks.until_delivered(made["id"], 1)
+        assert (await hooks.run("test", made["id"])).exit_code == 0
+        await hooks.until_delivered(made["id"], 2)
     finally:
         program.kill()
         await program.wait()

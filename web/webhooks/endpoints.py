@@ -32,6 +32,7 @@ from web.http.params import Paging
 Json = dict[str, Any]
 
 DELIVERY_STATES = ("waiting", "delivered", "failed")
+_NOT_TRIED = "it was not tried yet: no worker runs, or another try has failed meanwhile"
 _LOOK = 0.2
 """Seconds between two looks whether a test event was tried."""
 _BEGIN = 3.0
@@ -186,7 +187,7 @@ class WebhookEndpoints:
             "event_id": admin_id(EVENT, event),
             "status_code": None if tried is None else tried.last_status,
             "success": tried is not None and tried.last_status is not None,
-            "error": "no worker has delivered it yet" if tried is None else tried.last_error,
+            "error": _NOT_TRIED if tried is None else tried.last_error,
         }
 
     async def _first_try(self, endpoint: Endpoint, event: UUID) -> ListedDelivery | None:

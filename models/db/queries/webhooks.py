@@ -178,6 +178,8 @@ UPDATE_ENDPOINT = Statement("""
     WHERE id = :id AND deleted_at IS NULL
 """)
 """Changes what is not null. An endpoint that is enabled, or that moves, has not failed yet."""
+_FIRST = "clock_timestamp() - interval '3 d'"
+"""When a delivery is due that somebody waits for: before all others of its endpoint."""
 _DELETED = """
     UPDATE webhook_endpoints
     SET deleted_at = clock_timestamp(), disabled_at = coalesce(disabled_at, clock_timestamp()), disabled_reason = 'it was deleted',
@@ -188,13 +190,15 @@ and the end of a response that makes one more must not wait for that."""
 DELETE_ENDPOINTS_OF_PROJECT = Statement(f"{_DELETED} WHERE project_id = :id AND deleted_at IS NULL")
 """The same for the endpoints of a project that is archived."""
 INSERT_TEST_EVENT = column(
-    """
+    f"""
     WITH endpoint AS (UPDATE webhook_endpoints SET paused_until = NULL WHERE id = :endpoint AND disabled_at IS NULL RETURNING id)
-    INSERT INTO webhook_deliveries (id, endpoint_id, event_id, type, object_id) SELECT :id, id, :event_id, :type, :object_id FROM endpoint RETURNING event_id
+    INSERT INTO webhook_deliveries (id, endpoint_id, event_id, type, object_id, next_attempt_at)
+    SELECT :id, id, :event_id, :type, :object_id, {_FIRST} FROM endpoint RETURNING event_id
     """,
     UUID,
 )
-"""Inserts an event for one endpoint, and ends its pause. No row: it is disabled."""
+"""Inserts an event for one endpoint, which gets it next, and ends its pause. No row: it is
+disabled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,17 +251,17 @@ DELIVERY_OF_EVENT = Query(
     ListedDelivery,
 )
 RESEND = column(
-    """
+    f"""
     WITH endpoint AS (UPDATE webhook_endpoints e SET paused_until = NULL
                       WHERE e.deleted_at IS NULL AND e.id IN (SELECT d.endpoint_id FROM webhook_deliveries d WHERE d.event_id = :event_id)
                         AND (CAST(:endpoint AS uuid) IS NULL OR e.id = :endpoint) RETURNING e.id)
-    UPDATE webhook_deliveries d SET next_attempt_at = clock_timestamp(), delivered_at = NULL, resent_at = clock_timestamp()
+    UPDATE webhook_deliveries d SET next_attempt_at = {_FIRST}, delivered_at = NULL, resent_at = clock_timestamp()
     FROM endpoint WHERE d.event_id = :event_id AND d.endpoint_id = endpoint.id RETURNING d.id
     """,
     UUID,
 )
-"""Tries the deliveries of an event again, to one endpoint or to all that it was for, with the same
-id, and ends their pauses. No row: there is no such event."""
+"""Tries the deliveries of an event again, next, to one endpoint or to all that it was for, with the
+same id, and ends their pauses. No row: there is no such event."""
 DELETE_OLD_DELIVERIES = column(
     """
     DELETE FROM webhook_deliveries WHERE id IN (

@@ -199,6 +199,15 @@ async def test_a_test_of_an_endpoint_that_fails_shows_why(
     listed = (await admin.hooks.run("list", "--project", admin.hooks.project)).stdout
     assert "failing since" in " ".join(listed.split())
     await receiver.stop()
+    # What waits is due, and would be tried first; its failure would be followed by a long pause.
+    await admin.hooks.sql(
+        "UPDATE webhook_deliveries SET next_attempt_at = now() - interval '1 h' "
+        "WHERE next_attempt_at IS NOT NULL"
+    )
+    await admin.hooks.sql(
+        "UPDATE webhook_endpoints SET failures = 20, paused_until = now() + interval '1 h' "
+        f"WHERE id = '{UUID(made['id'][4:])}'"
+    )
     tested = await admin.post(f"/{made['id']}/test")
     assert (tested["status_code"], tested["success"]) == (None, False)
     assert tested["error"] == "could not be reached"

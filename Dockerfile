@@ -10,7 +10,8 @@ LABEL org.opencontainers.image.title="Backburner" \
 # A fixed number, so that volumes and rules of the platform can name it. No home and no shell, because
 # no person logs in.
 RUN groupadd --gid 10001 backburner && \
-    useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin backburner
+    useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin backburner && \
+    install -d -o 10001 -g 10001 -m 700 /files
 
 WORKDIR /app
 

@@ -29,6 +29,7 @@ from web.http.request_span import end_request_span, start_request_span
 from web.routes import (
     compact,
     conversations,
+    files,
     health,
     input_tokens,
     metrics,
@@ -49,6 +50,7 @@ _ROUTE_MODULES = (
     compact,
     input_tokens,
     conversations,
+    files,
     proxied,
     websocket,
     models,

@@ -21,6 +21,7 @@ from models.db.database import (
 )
 from models.db.queries.api_keys import ApiKey
 from models.egress import EgressPolicy
+from models.files.opening import open_storage
 from models.ids import response_id
 from models.ownership.lease import Lease
 from models.ownership.waiting import enqueue_waiting
@@ -33,6 +34,7 @@ from models.side_tasks import SideTasks, cancel_all
 from models.wire.json_input import BodyLimits
 from web import counters
 from web.conversations import ConversationStore
+from web.files.store import FileStore
 from web.http import auth
 from web.http.body import bind_bodies
 from web.http.open_requests import OpenRequests
@@ -84,6 +86,7 @@ class AppState:
     cache: AnswerCache
     response_store: ResponseStore
     conversation_store: ConversationStore
+    file_store: FileStore
     organization: Organization
     webhook_endpoints: WebhookEndpoints
     create_response: CreateResponse
@@ -125,6 +128,12 @@ class AppState:
         """Streams, and requests that wait for the end of a response."""
         web = self.settings.web
         return Share("open streams and waiting requests", web.streams, web.streams_per_project)
+
+    @cached_property
+    def uploads(self) -> Share:
+        """Files that are being received."""
+        web = self.settings.web
+        return Share("uploads", web.uploads, web.uploads_per_project)
 
     @cached_property
     def body_limits(self) -> BodyLimits:
@@ -226,6 +235,7 @@ class AppState:
             conversation_store=ConversationStore(
                 settings, pool, items, validation, lease.clock, account_ids
             ),
+            file_store=FileStore(settings, pool, open_storage(settings)),
             organization=Organization(pool),
             webhook_endpoints=WebhookEndpoints(pool, sealer, egress, settings.webhooks),
             create_response=CreateResponse(
@@ -284,6 +294,7 @@ class AppState:
         await asyncio.to_thread(self.lease.deregister)
         await self.model_catalog.close()
         await self.proxy.close()
+        await self.file_store.close()
         await self.quotas.close()
         await self.cache.close()
         await self.redis.aclose()

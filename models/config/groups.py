@@ -367,7 +367,7 @@ class WebhookSettings(Group):
 
 
 class FileSettings(Group):
-    """Files (ADR 0048)."""
+    """Files (docs/files.md)."""
 
     folder: Path | None = None
     """The folder that holds the content of files, the same for all web processes and workers. `up`

@@ -218,6 +218,15 @@ async def _authorize_admin(connection: HTTPConnection) -> ApiKey:
     return key
 
 
+async def _authorize_files(connection: HTTPConnection) -> ApiKey:
+    key = await authenticate(connection)
+    if Scope.FILES not in key.scopes:
+        require_scope(key, reads=connection.scope.get("method") in _READING_METHODS)
+    return key
+
+
+FilesKey = Annotated[ApiKey, Depends(_authorize_files)]
+"""The request's key, which may use the files of its project."""
 Admin = Annotated[ApiKey, Depends(_authorize_admin)]
 """The request's key, which may change projects and keys."""
 Key = Annotated[ApiKey, Depends(authorize)]

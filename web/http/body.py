@@ -153,13 +153,13 @@ def _require_uncompressed(headers: Headers) -> None:
 
 def _require_size(headers: Headers, limit: int) -> float:
     """The announced size. Raises RequestTooLarge."""
-    announced = _announced_size(headers)
+    announced = announced_size(headers)
     if announced > limit:
         raise RequestTooLarge(f"{limit} bytes")
     return announced
 
 
-def _announced_size(headers: Headers) -> float:
+def announced_size(headers: Headers) -> float:
     """The `Content-Length`; 0 without a usable one."""
     content_length = headers.get("content-length", "")
     if not (content_length.isascii() and content_length.isdigit()):

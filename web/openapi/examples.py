@@ -1,7 +1,9 @@
 """Examples, made by the same code as real responses."""
 
 from typing import Any
+from uuid import UUID
 
+from models.db.queries.files import FileRow
 from models.errors import (
     UPSTREAM_ENDED_EARLY,
     ApiError,
@@ -31,6 +33,7 @@ from models.wire.events import (
     frame,
 )
 from models.wire.response import ResponseFacts, response_object
+from web.files.objects import file_object
 from web.stream.reader import DONE
 
 Json = dict[str, Any]
@@ -188,6 +191,14 @@ def response(*, ended: bool) -> Json:
 def conversation() -> Json:
     """A conversation."""
     return conversation_object(CONVERSATION_ID, 1_790_000_000, {"topic": "tides"})
+
+
+def stored_file() -> Json:
+    """A file."""
+    identity, created_at = UUID("019abc12de347000d1b2c3d4e5f60722"), 1_790_000_000
+    return file_object(
+        FileRow(identity, "tides.txt", "user_data", 1200, "text/plain", created_at, None)
+    )
 
 
 def input_items() -> Json:

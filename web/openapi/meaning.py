@@ -162,6 +162,10 @@ CODES: dict[str, str] = {
     "account_id_not_allowed": "an object of the upstream's account is not known to be the "
     "project's",
     "context_length_exceeded": "the upstream reports that the request is too long for the model",
+    "invalid_multipart": "the body is not a form, or is not complete",
+    "invalid_file": "a file is empty, or not what its name or purpose claims",
+    "invalid_range": "the range begins behind the end of the file",
+    "files_not_stored": "this server stores no files",
     "item_not_found": "the item of a reference is not stored",
     "conversation_not_found": "the conversation does not exist",
     "conversation_locked": "a response of the conversation is running",
@@ -200,9 +204,11 @@ STATUSES: dict[int, str] = {
     401: "No API key, or an unknown one.",
     403: "The key may not do this, or the page is not served under this host name.",
     404: "The project has no such object, or the model's upstream no such endpoint.",
-    408: "The upstream timed out the request (foreground, before any output).",
+    408: "The upstream timed out the request (foreground, before any output), or a file did not "
+    "arrive in time.",
     413: "The body is too large.",
     415: "The body is not JSON, nor a form where the route takes one, or is compressed.",
+    416: "The range begins behind the end of the file.",
     422: "The upstream could not process the request (foreground, before any output). This server "
     "itself never returns 422.",
     424: "The tools of an MCP server could not be listed (foreground, before any output).",

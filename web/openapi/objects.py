@@ -3,6 +3,7 @@
 from models.errors import ApiError
 from models.wire.api_schema import Schema, SchemaScope, const, nullable, object_schema, reference
 from models.wire.checks.parameters import METADATA
+from web.files.objects import Purpose
 from web.openapi.meaning import CODES
 from web.openapi.output_items import output_item_components
 from web.openapi.response_schema import (
@@ -34,6 +35,9 @@ def components(stored: SchemaScope, *, native: bool) -> dict[str, Schema]:
         "ConversationItemList": _page_of(reference("ConversationItem")),
         "DeletedConversation": _deleted(CONVERSATION_ID, "conversation.deleted"),
         "DeletedResponse": _deleted(RESPONSE_ID, "response"),
+        "File": _FILE,
+        "FileList": _page_of(reference("File")),
+        "DeletedFile": _deleted(_FILE_ID, "file"),
         "Model": object_schema(
             {"id": STRING, "object": const("model"), "created": SECONDS, "owned_by": STRING}
         ),
@@ -82,6 +86,21 @@ def _conversation(stored: SchemaScope) -> Schema:
         }
     )
 
+
+_FILE_ID: Schema = {"type": "string", "pattern": "^file-[0-9a-f]{32}$"}
+_FILE: Schema = object_schema(
+    {
+        "id": _FILE_ID,
+        "object": const("file"),
+        "bytes": COUNT,
+        "created_at": SECONDS,
+        "expires_at": nullable(SECONDS),
+        "filename": STRING,
+        "purpose": {"type": "string", "enum": list(Purpose)},
+        "status": const("processed"),
+        "status_details": {"type": "null"},
+    }
+)
 
 _READINESS: Schema = object_schema(
     {

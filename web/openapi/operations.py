@@ -20,6 +20,7 @@ from web.openapi.parts import (
 )
 from web.proxy.endpoints import ENDPOINTS, Endpoint
 from web.responses.idempotency import MAX_KEY_LENGTH
+from web.routes.files import LIST_SIZES, MAX_PAGE
 from web.routes.input_tokens import COUNT_HEADER
 from web.routes.responses import EVENT_NUMBERS
 
@@ -34,6 +35,7 @@ def operations() -> dict[str, Json]:
         **_one_shot_operations(),
         **_conversation_operations(),
         **_conversation_item_operations(),
+        **_file_operations(),
         **{endpoint.name: _proxied(endpoint) for endpoint in ENDPOINTS},
         **_model_operations(),
         **_process_operations(),
@@ -208,6 +210,51 @@ def _conversation_item_operations() -> dict[str, Json]:
     }
 
 
+def _file_operations() -> dict[str, Json]:
+    file = {"200": response("The file.", "File", {"a text": examples.stored_file()})}
+    content = {
+        "description": "The bytes of the file.",
+        "headers": headers(),
+        "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}},
+    }
+    purpose = query_parameter("purpose", {"type": "string"}, "Only files of this purpose.")
+    sizes = {"type": "integer", **LIST_SIZES, "default": LIST_SIZES["maximum"]}
+    limit = query_parameter("limit", sizes, f"Files on a page; it has at most {MAX_PAGE}.")
+    return {
+        "create_file": operation(
+            "Upload a file",
+            file,
+            *(400, 401, 408, 413, 415, 429),
+            body={
+                "required": True,
+                "content": {"multipart/form-data": {"schema": reference("CreateFile")}},
+            },
+        ),
+        "list_files": operation(
+            "List the files",
+            {"200": response("A page of files.", "FileList")},
+            *(400, 401),
+            parameters=[purpose, limit, *_PAGING[1:]],
+        ),
+        "retrieve_file": operation("Get a file", file, *(401, 404), parameters=[_FILE_ID]),
+        "delete_file": operation(
+            "Delete a file",
+            {"200": response("Deleted, with its content.", "DeletedFile")},
+            *(401, 404),
+            parameters=[_FILE_ID],
+        ),
+        "file_content": operation(
+            "Get the content of a file",
+            {
+                "200": content,
+                "206": content | {"description": "The range of its bytes that `Range` names."},
+            },
+            *(401, 404, 416),
+            parameters=[_FILE_ID, _RANGE],
+        ),
+    }
+
+
 def _model_operations() -> dict[str, Json]:
     return {
         "list_models": operation(
@@ -303,6 +350,9 @@ _CONVERSATION_ID = path_parameter(
     "conversation_id", "`conv_` and 32 hexadecimal digits. Any other value is not found."
 )
 _ITEM_ID = path_parameter("item_id", "The id of one of its items.")
+
+_FILE_ID = path_parameter("file_id", "`file-` and 32 hexadecimal digits.")
+_RANGE = header_parameter("Range", {"type": "string"}, "One range of bytes: `bytes=0-999`.")
 
 _CREATE_HEADERS = [
     header_parameter(

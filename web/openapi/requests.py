@@ -27,6 +27,7 @@ from models.wire.response import (
     ResponseFacts,
     response_object,
 )
+from web.files.objects import LONGEST_LIFETIME, SHORTEST_LIFETIME, UPLOADED
 from web.openapi import meaning
 from web.routes import compact, input_tokens
 
@@ -57,9 +58,27 @@ def components(
         **_conversation_bodies(sent),
         **_compact_and_count_bodies(sent, parameters),
         **_proxied_bodies(),
+        "CreateFile": _CREATE_FILE,
         **item_schemas(sent),
         **item_schemas(stored),
     }
+
+
+_CREATE_FILE: Schema = {
+    "type": "object",
+    "properties": {
+        "file": {"type": "string", "format": "binary"},
+        "purpose": {"type": "string", "enum": list(UPLOADED)},
+        "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+        "expires_after[seconds]": {
+            "type": "integer",
+            "minimum": SHORTEST_LIFETIME,
+            "maximum": LONGEST_LIFETIME,
+        },
+    },
+    "required": ["file", "purpose"],
+    "additionalProperties": False,
+}
 
 
 def _proxied_bodies() -> dict[str, Schema]:

@@ -240,8 +240,10 @@ def test_web_and_workers_get_their_settings(name: str) -> None:
         "BACKBURNER_METRICS__HOST",
         "BACKBURNER_METRICS__PORT",
         "BACKBURNER_CONFIG",
+        "BACKBURNER_FILES__FOLDER",
     }
-    assert service["volumes"] == [TOML]
+    folder = service["environment"]["BACKBURNER_FILES__FOLDER"]
+    assert service["volumes"] == [TOML, f"files:{folder}"]
     assert service["environment"]["BACKBURNER_CONFIG"] == TOML.split(":")[2]
     assert "BACKBURNER_METRICS__TOKEN=" in DEPLOY.read_text(), "without it there are no metrics"
     assert service["env_file"] == [{"path": "backburner.env", "required": False}]

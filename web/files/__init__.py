@@ -1,0 +1,1 @@
+"""Files of projects: forms, uploads, and what clients see of them (docs/files.md)."""

@@ -39,7 +39,7 @@ class PartRow:
 
 
 _COLUMNS = """f.id, f.filename, f.purpose, f.bytes, f.media_type, floor(extract(epoch FROM f.created_at))::bigint AS created_at,
-           ceil(extract(epoch FROM f.expires_at))::bigint AS expires_at"""
+           floor(extract(epoch FROM f.expires_at))::bigint AS expires_at"""
 IS_OPEN = "f.completed_at IS NULL AND f.delete_requested_at IS NULL AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"
 """File `f` is being written."""
 _IS_VISIBLE = "f.completed_at IS NOT NULL AND f.delete_requested_at IS NULL AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"

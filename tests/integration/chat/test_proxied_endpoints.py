@@ -415,6 +415,39 @@ async def test_an_upload_that_goes_wrong_in_the_middle_ends_at_the_upstream(
     assert fake.requests_for(model) == [], "the upstream never got a complete request"
 
 
+async def test_an_answer_may_begin_before_the_upload_has_ended(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
+    model = fake.script([hang()])
+    heard = asyncio.Event()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+    upstream: list[Any] = []
+
+    def answer_early(connection: Any) -> None:
+        if not upstream:
+            upstream.append(connection)
+            upstream.append(asyncio.ensure_future(connection.send(head + b"data: 1\n\n")))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield field("model", model) + file("file", b"x" * 100_000)[:-2]
+        await heard.wait()
+        yield b"the rest\r\n" + END
+
+    fake.on_upload = answer_early
+    try:
+        headers = {**FORM_TYPE, "authorization": f"Bearer {shared_stack.key}"}
+        url = f"{shared_stack.api().base_url}/audio/transcriptions"
+        async with shared_stack.session.post(url, data=pieces(), headers=headers) as answer:
+            assert await answer.content.readany() == b"data: 1\n\n"
+            heard.set()
+            await until(lambda: fake.requests_for(model))
+            upstream[0].drop()
+            assert await answer.content.read() == b""
+    finally:
+        fake.on_upload = ignore
+    assert fake.requests_for(model)[0].files["file"].endswith(b"xthe rest")
+
+
 async def test_an_upstream_that_refuses_early_is_heard_before_the_upload_ends(
     tool_stack: Stack, fake: FakeUpstream
 ) -> None:

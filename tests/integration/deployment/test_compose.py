@@ -241,6 +241,8 @@ def test_web_and_workers_get_their_settings(name: str) -> None:
         "BACKBURNER_METRICS__PORT",
         "BACKBURNER_CONFIG",
         "BACKBURNER_FILES__FOLDER",
+        "BACKBURNER_WEB__SPOOLS",
+        "BACKBURNER_WEB__SPOOLS_PER_PROJECT",
     }
     folder = service["environment"]["BACKBURNER_FILES__FOLDER"]
     assert service["volumes"] == [TOML, f"files:{folder}"]

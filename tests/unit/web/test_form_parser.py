@@ -111,6 +111,7 @@ UNREADABLE: list[tuple[str, bytes]] = [
         )
         + END,
     ),
+    ("many options", named('name="a"' + "; b=c" * 20) + END),
     ("many parts", named('name="a"') * 300 + END),
     ("many headers", part(*(f"X-{n}: y" for n in range(20))) + END),
     ("a long header", part("X: " + "y" * 10_000) + END),

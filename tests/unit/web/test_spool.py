@@ -1,0 +1,51 @@
+"""The bytes of a form that wait for its model."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from models.errors import ShareUsedUp, Unavailable
+from web.http.shares import Held, Share
+from web.proxy.spool import IN_MEMORY, Spool
+
+MIB = 1024 * 1024
+
+
+async def content(spool: Spool) -> bytes:
+    """All that it holds."""
+    return b"".join([piece async for piece in spool.pieces()])
+
+
+@pytest.mark.parametrize("size", [0, 1, IN_MEMORY, IN_MEMORY + 1, 3 * MIB])
+async def test_what_was_added_is_read_in_order_and_again(size: int) -> None:
+    share = Share("uploads", 10 * MIB, 0)
+    spool = Spool(Held(share, "a"))
+    given = bytes(range(256)) * (size // 256 + 1)
+    for at in range(0, size, 10_000):
+        await spool.add(given[at : min(at + 10_000, size)])
+    assert spool.size == size
+    for _ in range(2):
+        assert await content(spool) == given[:size]
+    assert share.used == (size if size > IN_MEMORY else 0)
+    spool.close()
+    assert share.used == 0
+
+
+async def test_a_project_gets_its_share_of_the_room() -> None:
+    share = Share("uploads", 10 * MIB, 2 * MIB)
+    first, second = Spool(Held(share, "a")), Spool(Held(share, "a"))
+    await first.add(b"x" * MIB)
+    with pytest.raises(ShareUsedUp):
+        await second.add(b"x" * (MIB + 1))
+    first.close()
+    await second.add(b"x" * 2)
+
+
+async def test_a_disk_without_room_is_a_retry_and_a_line_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    spool = Spool(Held(Share("uploads", MIB, 0), "a"))
+    with pytest.raises(Unavailable, match="Send 'model' first"):
+        await spool.add(b"x" * (IN_MEMORY + 1))

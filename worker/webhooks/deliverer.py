@@ -173,9 +173,8 @@ def _log(delivery: Delivery, outcome: Outcome, failure: Failure) -> None:
     if failure.is_disabled:
         metrics.WEBHOOKS_DISABLED.inc()
         logger.error("webhook_endpoint_disabled", **facts)
-    elif failure.is_given_up:
-        logger.error("webhook_given_up", **facts)
-    else:
-        logger.warning("webhook_failed", **facts)
     if failure.is_given_up:
         metrics.WEBHOOKS_GIVEN_UP.inc()
+        logger.error("webhook_given_up", **facts)
+    if not (failure.is_disabled or failure.is_given_up):
+        logger.warning("webhook_failed", **facts)

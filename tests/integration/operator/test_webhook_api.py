@@ -213,6 +213,37 @@ async def test_a_test_of_an_endpoint_that_fails_shows_why(
     assert tested["error"] == "could not be reached"
 
 
+async def test_an_endpoint_that_fails_for_days_is_disabled_and_old_events_are_given_up(
+    admin: AdminApi, receiver: WebhookReceiver, tool_stack: Stack
+) -> None:
+    made = await admin.post("", {"url": receiver.url})
+    receiver.answer = lambda: web.Response(status=500)
+    await admin.post(f"/{made['id']}/test")
+    endpoint = UUID(made["id"].removeprefix("whe_"))
+    await admin.hooks.sql(
+        "UPDATE webhook_endpoints SET failing_since = now() - interval '6 d' "
+        f"WHERE id = '{endpoint}'"
+    )
+    await admin.hooks.sql(
+        "UPDATE webhook_deliveries SET created_at = now() - interval '4 d' "
+        f"WHERE endpoint_id = '{endpoint}'"
+    )
+    await admin.hooks.retry_now()
+    await admin.hooks.until_state("disabled")
+    shown = await admin.get(f"/{made['id']}")
+    assert shown["disabled_reason"] == "all tries have failed for days"
+    assert (await admin.hooks.endpoint())["reason"] == shown["disabled_reason"]
+    [given_up] = (await admin.get(f"/{made['id']}/deliveries?status=failed"))["data"]
+    lines = [json.loads(line) for line in tool_stack.workers[0].log.read_text().splitlines()]
+    logged = {line["event"] for line in lines if line.get("endpoint") == made["id"]}
+    assert logged == {"webhook_failed", "webhook_endpoint_disabled", "webhook_given_up"}
+
+    receiver.answer = web.Response
+    assert (await admin.post(f"/{made['id']}", {"enabled": True}))["status"] == "enabled"
+    await admin.post(f"/{made['id']}/deliveries/{given_up['id']}/resend")
+    await admin.hooks.until_delivered(made["id"], 1)
+
+
 async def test_deliveries_are_deleted_after_their_retention_and_with_their_endpoint(
     admin: AdminApi, receiver: WebhookReceiver, tool_stack: Stack, fake: FakeUpstream
 ) -> None:

@@ -38,6 +38,7 @@ from web.routes import (
     organization_webhooks,
     proxied,
     responses,
+    uploads,
     usage,
     websocket,
 )
@@ -51,6 +52,7 @@ _ROUTE_MODULES = (
     input_tokens,
     conversations,
     files,
+    uploads,
     proxied,
     websocket,
     models,

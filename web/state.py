@@ -35,6 +35,7 @@ from models.wire.json_input import BodyLimits
 from web import counters
 from web.conversations import ConversationStore
 from web.files.store import FileStore
+from web.files.uploads import Uploads
 from web.http import auth
 from web.http.body import bind_bodies
 from web.http.open_requests import OpenRequests
@@ -87,6 +88,7 @@ class AppState:
     response_store: ResponseStore
     conversation_store: ConversationStore
     file_store: FileStore
+    file_uploads: Uploads
     organization: Organization
     webhook_endpoints: WebhookEndpoints
     create_response: CreateResponse
@@ -206,6 +208,7 @@ class AppState:
         quotas = Quotas.open(settings, pool, lease)
         items = ItemReader(pool)
         account_ids = AccountIds(routes, sealer, pool)
+        file_store = FileStore(settings, pool, open_storage(settings))
         return cls(
             settings=settings,
             host=host,
@@ -235,7 +238,8 @@ class AppState:
             conversation_store=ConversationStore(
                 settings, pool, items, validation, lease.clock, account_ids
             ),
-            file_store=FileStore(settings, pool, open_storage(settings)),
+            file_store=file_store,
+            file_uploads=Uploads(settings.files, pool, file_store),
             organization=Organization(pool),
             webhook_endpoints=WebhookEndpoints(pool, sealer, egress, settings.webhooks),
             create_response=CreateResponse(

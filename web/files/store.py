@@ -146,9 +146,10 @@ class FileStore:
         purpose = Purpose.USER_DATA if given is None else parse_purpose(given)
         draft.filename = clean_name(part.filename or "")
         draft.reserved = announced
-        await self._insert(key, draft, purpose)
-        assert draft.id is not None
-        chunks = _examined(part, draft.examination, self._limit(purpose))
+        new_id = new_uuid()
+        await self.insert(key, new_id, filename=draft.filename, purpose=purpose, reserved=announced)
+        draft.id = new_id
+        chunks = examined(part, draft.examination, self.limit(purpose))
         upload_time = self._limits.upload_time
         try:
             await write_part(
@@ -159,22 +160,31 @@ class FileStore:
         except StorageError as error:
             raise storage_unavailable(error) from error
 
-    async def _insert(self, key: ApiKey, draft: _Draft, purpose: Purpose) -> None:
-        new_id = new_uuid()
+    async def insert(
+        self,
+        key: ApiKey,
+        new_id: UUID,
+        *,
+        filename: str,
+        purpose: str,
+        reserved: int,
+        lifetime: timedelta | None = None,
+    ) -> None:
+        """Begins a file. `reserved`: the bytes that count against the quota until it is complete.
+        Raises QuotaExceeded."""
         values: dict[str, object] = {
             "id": new_id,
             "project": key.project_id,
-            "filename": draft.filename,
+            "filename": filename,
             "purpose": purpose,
-            "bytes": draft.reserved,
+            "bytes": reserved,
             "media_type": None,
-            "lifetime": None,
+            "lifetime": lifetime,
             "upload_time": self._limits.upload_time,
         }
         async with self._pool.connection() as connection, connection.transaction():
-            await self._require_quota(connection, key, new_id, draft.reserved)
+            await self._require_quota(connection, key, new_id, reserved)
             await fetch(connection, files.INSERT_FILE, values)
-        draft.id = new_id
 
     async def _complete(self, key: ApiKey, draft: _Draft) -> FileRow:
         if draft.id is None:
@@ -187,8 +197,8 @@ class FileStore:
         expiry = {name: draft.fields.get(f"expires_after[{name}]") for name in _EXPIRY}
         lifetime = self.lifetime(key, purpose, parse_expires_after(expiry))
         size = draft.examination.size
-        if size > self._limit(purpose):
-            raise RequestTooLarge(f"{self._limit(purpose)} bytes")
+        if size > self.limit(purpose):
+            raise RequestTooLarge(f"{self.limit(purpose)} bytes")
         values = {
             "id": draft.id,
             "bytes": size,
@@ -204,7 +214,8 @@ class FileStore:
             raise RequestTimeout("The file did not arrive in time.")
         return rows[0]
 
-    def _limit(self, purpose: str) -> int:
+    def limit(self, purpose: str) -> int:
+        """Most bytes of a file of this purpose."""
         limits = self._limits
         return min(limits.bytes, limits.batch_bytes) if purpose == Purpose.BATCH else limits.bytes
 
@@ -297,7 +308,7 @@ class FileStore:
 _EXPIRY = ("anchor", "seconds")
 
 
-async def _examined(part: FormPart, examination: Examination, limit: int) -> AsyncIterator[bytes]:
+async def examined(part: FormPart, examination: Examination, limit: int) -> AsyncIterator[bytes]:
     """The bytes of a file in chunks for the storage."""
     gathered = bytearray()
     async for chunk in part.chunks():

@@ -165,6 +165,7 @@ CODES: dict[str, str] = {
     "invalid_multipart": "the body is not a form, or is not complete",
     "invalid_file": "a file is empty, or not what its name or purpose claims",
     "invalid_range": "the range begins behind the end of the file",
+    "upload_not_pending": "the upload was completed or cancelled, or has expired",
     "files_not_stored": "this server stores no files",
     "item_not_found": "the item of a reference is not stored",
     "conversation_not_found": "the conversation does not exist",

@@ -37,6 +37,15 @@ def components(stored: SchemaScope, *, native: bool) -> dict[str, Schema]:
         "DeletedResponse": _deleted(RESPONSE_ID, "response"),
         "File": _FILE,
         "FileList": _page_of(reference("File")),
+        "Upload": _UPLOAD,
+        "UploadPart": object_schema(
+            {
+                "id": STRING,
+                "object": const("upload.part"),
+                "created_at": SECONDS,
+                "upload_id": STRING,
+            }
+        ),
         "DeletedFile": _deleted(_FILE_ID, "file"),
         "Model": object_schema(
             {"id": STRING, "object": const("model"), "created": SECONDS, "owned_by": STRING}
@@ -99,6 +108,20 @@ _FILE: Schema = object_schema(
         "purpose": {"type": "string", "enum": list(Purpose)},
         "status": const("processed"),
         "status_details": {"type": "null"},
+    }
+)
+
+_UPLOAD: Schema = object_schema(
+    {
+        "id": STRING,
+        "object": const("upload"),
+        "bytes": COUNT,
+        "created_at": SECONDS,
+        "expires_at": SECONDS,
+        "filename": STRING,
+        "purpose": {"type": "string", "enum": list(Purpose)},
+        "status": {"type": "string", "enum": ["pending", "completed", "cancelled", "expired"]},
+        "file": nullable(reference("File")),
     }
 )
 

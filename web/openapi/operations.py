@@ -36,6 +36,7 @@ def operations() -> dict[str, Json]:
         **_conversation_operations(),
         **_conversation_item_operations(),
         **_file_operations(),
+        **_upload_operations(),
         **{endpoint.name: _proxied(endpoint) for endpoint in ENDPOINTS},
         **_model_operations(),
         **_process_operations(),
@@ -351,6 +352,42 @@ _CONVERSATION_ID = path_parameter(
 )
 _ITEM_ID = path_parameter("item_id", "The id of one of its items.")
 
+
+def _upload_operations() -> dict[str, Json]:
+    upload = {"200": response("The upload.", "Upload")}
+    parts = {"part_ids": ["part_019abc12de347000d1b2c3d4e5f60723"]}
+    begin = {"bytes": 1200, "filename": "a.txt", "mime_type": "text/plain", "purpose": "user_data"}
+    return {
+        "create_upload": operation(
+            "Begin an upload in parts",
+            upload,
+            *(400, 401, 413, 415),
+            body=request_body("CreateUpload", {"a text": begin}),
+        ),
+        "add_upload_part": operation(
+            "Upload a part",
+            {"200": response("The part.", "UploadPart")},
+            *(400, 401, 404, 408, 413, 415),
+            parameters=[_UPLOAD_ID],
+            body={
+                "required": True,
+                "content": {"multipart/form-data": {"schema": reference("AddUploadPart")}},
+            },
+        ),
+        "complete_upload": operation(
+            "Make a file of an upload",
+            upload,
+            *(400, 401, 404, 413, 415),
+            parameters=[_UPLOAD_ID],
+            body=request_body("CompleteUpload", {"one part": parts}),
+        ),
+        "cancel_upload": operation(
+            "Cancel an upload", upload, *(400, 401, 404), parameters=[_UPLOAD_ID]
+        ),
+    }
+
+
+_UPLOAD_ID = path_parameter("upload_id", "`upload_` and 32 hexadecimal digits.")
 _FILE_ID = path_parameter("file_id", "`file-` and 32 hexadecimal digits.")
 _RANGE = header_parameter("Range", {"type": "string"}, "One range of bytes: `bytes=0-999`.")
 

@@ -28,6 +28,7 @@ from models.wire.response import (
     response_object,
 )
 from web.files.objects import LONGEST_LIFETIME, SHORTEST_LIFETIME, UPLOADED
+from web.files.uploads import MAX_PARTS
 from web.openapi import meaning
 from web.routes import compact, input_tokens
 
@@ -59,11 +60,47 @@ def components(
         **_compact_and_count_bodies(sent, parameters),
         **_proxied_bodies(),
         "CreateFile": _CREATE_FILE,
+        "CreateUpload": _CREATE_UPLOAD,
+        "AddUploadPart": object_schema({"data": {"type": "string", "format": "binary"}}),
+        "CompleteUpload": object_schema(
+            {
+                "part_ids": {
+                    "type": "array",
+                    "minItems": 1,
+                    "maxItems": MAX_PARTS,
+                    "uniqueItems": True,
+                    "items": {"type": "string", "pattern": "^part_[0-9a-f]{32}$"},
+                }
+            },
+            {"md5": nullable({"type": "string"})},
+        ),
         **item_schemas(sent),
         **item_schemas(stored),
     }
 
 
+_CREATE_UPLOAD: Schema = object_schema(
+    {
+        "bytes": {"type": "integer", "minimum": 1},
+        "filename": {"type": "string"},
+        "mime_type": {"type": "string"},
+        "purpose": {"type": "string", "enum": list(UPLOADED)},
+    },
+    {
+        "expires_after": nullable(
+            object_schema(
+                {
+                    "anchor": const("created_at"),
+                    "seconds": {
+                        "type": "integer",
+                        "minimum": SHORTEST_LIFETIME,
+                        "maximum": LONGEST_LIFETIME,
+                    },
+                }
+            )
+        )
+    },
+)
 _CREATE_FILE: Schema = {
     "type": "object",
     "properties": {

@@ -118,6 +118,54 @@ FILE_PARTS = Query(
 )
 """The content of a file: its parts, in order."""
 
+
+@dataclass(frozen=True, slots=True)
+class UploadRow:
+    """A file that a client uploads in parts, or has uploaded."""
+
+    id: UUID
+    filename: str
+    purpose: str
+    bytes: int
+    """as the client has announced them"""
+    created_at: int
+    """whole seconds since the epoch, as `ends_at`"""
+    ends_at: int
+    """the end of the upload, while it is open"""
+    status: str
+    """`pending`, `completed`, `cancelled` or `expired`"""
+
+
+FIND_UPLOAD = Query(
+    """
+    SELECT f.id, f.filename, f.purpose, f.bytes, floor(extract(epoch FROM f.created_at))::bigint AS created_at,
+           floor(extract(epoch FROM f.created_at + CAST(:upload_time AS interval)))::bigint AS ends_at,
+           CASE WHEN f.completed_at IS NOT NULL THEN 'completed' WHEN f.expires_at <= statement_timestamp() THEN 'expired'
+                WHEN f.delete_requested_at IS NOT NULL THEN 'cancelled' ELSE 'pending' END AS status
+    FROM files f WHERE f.id = :id AND f.project_id = :project
+    """,
+    UploadRow,
+)
+"""No row: the project has no such upload, or the purge has deleted it."""
+
+UPLOADED_PARTS = Query(
+    """
+    SELECT p.id, p.bytes FROM unnest(CAST(:ids AS uuid[])) WITH ORDINALITY AS given (id, nr)
+    JOIN file_parts p ON p.id = given.id AND p.file_id = :id AND p.number IS NULL AND p.bytes IS NOT NULL AND NOT p.abandoned ORDER BY given.nr
+    """,
+    PartRow,
+)
+"""Those of the parts `ids` that are stored and have no place yet, in the order of `ids`."""
+
+ORDER_PARTS = column(
+    """
+    UPDATE file_parts p SET number = given.nr - 1 FROM unnest(CAST(:ids AS uuid[])) WITH ORDINALITY AS given (id, nr)
+    WHERE p.id = given.id AND p.file_id = :id AND p.number IS NULL AND p.bytes IS NOT NULL AND NOT p.abandoned RETURNING p.id
+    """,
+    UUID,
+)
+"""Makes the parts `ids` the content of the file, in this order. Fewer rows: some are gone."""
+
 LIST_FILES = {
     order: Query(
         f"""

@@ -272,6 +272,7 @@ _OF_FILES = [
     "files.FORGET_PART",
     "files.HIDE_EXPIRED_FILES",
     "files.INSERT_PART",
+    "files.FIND_UPLOAD",
     "files.LIST_FILES[asc]",
     "files.LIST_FILES[desc]",
 ]

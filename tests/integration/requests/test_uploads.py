@@ -1,0 +1,89 @@
+"""Uploads in parts: they become one file, or nothing."""
+
+import hashlib
+from typing import Any
+
+import openai
+import pytest
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+async def _begin(client: openai.AsyncOpenAI, size: int, name: str = "a.txt") -> str:
+    upload = await client.uploads.create(
+        bytes=size, filename=name, mime_type="text/plain", purpose="user_data"
+    )
+    assert (upload.status, upload.bytes, upload.filename) == ("pending", size, name)
+    assert upload.expires_at == upload.created_at + 3600
+    return upload.id
+
+
+async def test_parts_become_a_file_in_the_order_of_their_ids(client: openai.AsyncOpenAI) -> None:
+    upload = await _begin(client, 10)
+    last = await client.uploads.parts.create(upload, data=b"56789")
+    first = await client.uploads.parts.create(upload, data=b"01234")
+    unused = await client.uploads.parts.create(upload, data=b"unused")
+    assert {each.upload_id for each in (first, last, unused)} == {upload}
+    with pytest.raises(openai.BadRequestError, match="MD5"):
+        await client.uploads.complete(upload, part_ids=[last.id, first.id], md5=_md5(b"0123456789"))
+    done = await client.uploads.complete(
+        upload, part_ids=[first.id, last.id], md5=_md5(b"0123456789")
+    )
+    assert done.status == "completed"
+    assert done.file is not None
+    assert (done.file.bytes, done.file.filename, done.file.expires_at) == (10, "a.txt", None)
+    assert (await client.files.content(done.file.id)).content == b"0123456789"
+    for again in (
+        client.uploads.complete(upload, part_ids=[first.id]),
+        client.uploads.cancel(upload),
+        client.uploads.parts.create(upload, data=b"more"),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await again
+        assert caught.value.code == "upload_not_pending"
+
+
+async def test_an_upload_that_does_not_fit_stays_open_until_it_is_cancelled(
+    client: openai.AsyncOpenAI,
+) -> None:
+    upload = await _begin(client, 4, "a.png")
+    part = await client.uploads.parts.create(upload, data=b"text")
+    more = await client.uploads.parts.create(upload, data=b"more")
+    for ids, code in (
+        ([part.id, more.id], "invalid_value"),
+        ([], "invalid_value"),
+        ([part.id, part.id], "invalid_value"),
+        (["part_" + "0" * 32], "invalid_value"),
+        ([part.id], "invalid_file"),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.uploads.complete(upload, part_ids=ids)
+        assert caught.value.code == code, ids
+    assert (await client.uploads.cancel(upload)).status == "cancelled"
+    assert upload not in str([each async for each in client.files.list()])
+
+
+async def test_a_bad_upload_is_refused(client: openai.AsyncOpenAI) -> None:
+    good: dict[str, Any] = {
+        "bytes": 1,
+        "filename": "a",
+        "mime_type": "text/plain",
+        "purpose": "user_data",
+    }
+    for change, code in (
+        ({"bytes": 0}, "integer_below_min_value"),
+        ({"bytes": "1"}, "invalid_type"),
+        ({"filename": None}, "missing_required_parameter"),
+        ({"purpose": "batch_output"}, "invalid_value"),
+        ({"expires_after": {"anchor": "created_at", "seconds": 1}}, "integer_below_min_value"),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.uploads.create(**(good | change))
+        assert caught.value.code == code
+    with pytest.raises(openai.APIStatusError, match="536870912") as too_large:
+        await client.uploads.create(**(good | {"bytes": 2**40}))
+    assert too_large.value.status_code == 413
+    with pytest.raises(openai.NotFoundError):
+        await client.uploads.cancel("upload_" + "0" * 32)

@@ -1,0 +1,243 @@
+"""Uploads: files that clients send in parts, and put together without another copy. An upload is a
+file that is not complete; both have the same number in their ids."""
+
+import hashlib
+from contextlib import aclosing
+from typing import Any, TypeVar
+from uuid import UUID
+
+from starlette.requests import Request
+
+from models.config.groups import FileSettings
+from models.db.arrays import Uuids
+from models.db.database import Pool, fetch, fetch_idempotent, find_by_id
+from models.db.queries import files
+from models.db.queries.api_keys import ApiKey
+from models.db.queries.files import FileRow, PartRow, UploadRow
+from models.errors import InvalidRequest, NotFound, RequestTimeout, RequestTooLarge
+from models.files.content import FileGone, read_content, write_part
+from models.files.kinds import Examination
+from models.files.storage import FileStorage, StorageError
+from models.ids import UPLOAD, UPLOAD_PART, file_id, new_uuid, parse_file_id, unix_seconds
+from models.wire.checks.faults import shorten
+from web.files.form import FORM_BYTES, MultipartForm
+from web.files.objects import (
+    check_kind,
+    clean_name,
+    file_object,
+    parse_expires_after,
+    parse_purpose,
+)
+from web.files.store import FileStore, examined, storage_unavailable
+from web.http.body import json_object
+
+T = TypeVar("T")
+
+PART_BYTES = 64 * 1024 * 1024
+"""Largest part, as at OpenAI."""
+MAX_PARTS = 1000
+
+
+class Uploads:
+    """The uploads of all projects."""
+
+    def __init__(self, settings: FileSettings, pool: Pool, store: FileStore) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._store = store
+
+    async def create(self, key: ApiKey, body: Any) -> dict[str, Any]:
+        """Begins an upload; returns the Upload object. Raises ApiError."""
+        self._store.require_storage(key)
+        fields = json_object(body)
+        purpose = parse_purpose(fields.get("purpose"))
+        filename = _required(fields, "filename", str)
+        _required(fields, "mime_type", str)
+        size = _required(fields, "bytes", int)
+        limit = self._store.limit(purpose)
+        if size < 1:
+            raise InvalidRequest(
+                "Invalid 'bytes': expected a value >= 1.",
+                param="bytes",
+                code="integer_below_min_value",
+            )
+        if size > limit:
+            raise RequestTooLarge(f"{limit} bytes")
+        expiry = fields.get("expires_after") or {}
+        wanted = parse_expires_after(json_object(expiry))
+        new_id = new_uuid()
+        await self._store.insert(
+            key,
+            new_id,
+            filename=clean_name(filename),
+            purpose=purpose,
+            reserved=size,
+            lifetime=self._store.lifetime(key, purpose, wanted),
+        )
+        return upload_object(await self._find(key, file_id(new_id, UPLOAD)), None)
+
+    async def add_part(self, key: ApiKey, public_id: str, request: Request) -> dict[str, Any]:
+        """Stores a part while it arrives; returns the UploadPart object. Raises ApiError."""
+        storage = self._store.require_storage(key)
+        upload = await self._find_pending(key, public_id)
+        form = MultipartForm(request, PART_BYTES + FORM_BYTES)
+        part_id: UUID | None = None
+        async for part in form.parts():
+            if part.name != "data" or part.filename is None or part_id is not None:
+                raise InvalidRequest(
+                    "The form of a part has one file, 'data', and nothing else.",
+                    param="data",
+                    code="invalid_value",
+                )
+            chunks = examined(part, Examination(), PART_BYTES)
+            try:
+                written = await write_part(
+                    self._pool,
+                    storage,
+                    upload.id,
+                    chunks,
+                    number=None,
+                    upload_time=self._settings.upload_time,
+                )
+            except (TimeoutError, FileGone):
+                raise RequestTimeout("The part did not arrive in time.") from None
+            except StorageError as error:
+                raise storage_unavailable(error) from error
+            part_id = written.id
+        if part_id is None:
+            raise InvalidRequest(
+                "Missing required parameter: 'data'.",
+                param="data",
+                code="missing_required_parameter",
+            )
+        return {
+            "id": file_id(part_id, UPLOAD_PART),
+            "object": "upload.part",
+            "created_at": int(unix_seconds(part_id)),
+            "upload_id": public_id,
+        }
+
+    async def complete(self, key: ApiKey, public_id: str, body: Any) -> dict[str, Any]:
+        """Makes a file of the parts, in the order of `part_ids`; returns the Upload object with it.
+        Raises ApiError, and the upload stays as it is."""
+        storage = self._store.require_storage(key)
+        fields = json_object(body)
+        ids, md5 = _part_ids(fields), fields.get("md5")
+        upload = await self._find_pending(key, public_id)
+        values: dict[str, object] = {"id": upload.id, "ids": Uuids(ids)}
+        parts = await fetch_idempotent(self._pool, files.UPLOADED_PARTS, values)
+        if len(parts) < len(ids):
+            raise _invalid_parts("it names a part that this upload does not have")
+        size = sum(part.bytes for part in parts)
+        if size != upload.bytes:
+            raise InvalidRequest(
+                f"The parts have {size} bytes together, but the upload was created for "
+                f"{upload.bytes}.",
+                param="part_ids",
+                code="invalid_value",
+            )
+        examination, found = await _examine(storage, parts)
+        if md5 is not None and md5 != found:
+            raise InvalidRequest(
+                "The MD5 of the parts is not the one in 'md5'.", param="md5", code="invalid_value"
+            )
+        row = await self._complete(upload, values, len(ids), examination)
+        return upload_object(await self._find(key, public_id), row)
+
+    async def _complete(
+        self, upload: UploadRow, values: dict[str, object], count: int, examination: Examination
+    ) -> FileRow:
+        completion: dict[str, object] = {
+            "id": upload.id,
+            "bytes": upload.bytes,
+            "media_type": check_kind(upload.filename, upload.purpose, examination),
+            "purpose": None,
+            "lifetime": None,
+        }
+        async with self._pool.connection() as connection, connection.transaction():
+            ordered = await fetch(connection, files.ORDER_PARTS, values)
+            rows = await fetch(connection, files.COMPLETE_FILE, completion)
+            if not rows or len(ordered) < count:
+                raise InvalidRequest(
+                    "The upload was completed, cancelled or has expired meanwhile.",
+                    code="upload_not_pending",
+                )
+        return rows[0]
+
+    async def cancel(self, key: ApiKey, public_id: str) -> dict[str, Any]:
+        """Ends an upload without a file; returns the Upload object. Raises ApiError."""
+        upload = await self._find_pending(key, public_id)
+        await fetch_idempotent(self._pool, files.ABANDON_FILE, {"id": upload.id})
+        return upload_object(await self._find(key, public_id), None)
+
+    async def _find(self, key: ApiKey, public_id: str) -> UploadRow:
+        row = await find_by_id(
+            self._pool,
+            files.FIND_UPLOAD,
+            parse_file_id(public_id, UPLOAD),
+            project=key.project_id,
+            upload_time=self._settings.upload_time,
+        )
+        if row is None:
+            raise NotFound(f"No such Upload object: {shorten(public_id)}", param="id")
+        return row
+
+    async def _find_pending(self, key: ApiKey, public_id: str) -> UploadRow:
+        row = await self._find(key, public_id)
+        if row.status != "pending":
+            raise InvalidRequest(f"The upload is {row.status}.", code="upload_not_pending")
+        return row
+
+
+async def _examine(storage: FileStorage, parts: list[PartRow]) -> tuple[Examination, str]:
+    """What the bytes are, and their MD5 in hexadecimal digits."""
+    examination, md5 = Examination(), hashlib.md5(usedforsecurity=False)
+    try:
+        async with aclosing(read_content(storage, parts)) as chunks:
+            async for chunk in chunks:
+                examination.feed(chunk)
+                md5.update(chunk)
+    except StorageError as error:
+        raise storage_unavailable(error) from error
+    return examination, md5.hexdigest()
+
+
+def _required(fields: dict[str, Any], name: str, kind: type[T]) -> T:
+    value = fields.get(name)
+    if value is None:
+        raise InvalidRequest(
+            f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter"
+        )
+    if type(value) is not kind:
+        raise InvalidRequest(f"Invalid type for '{name}'.", param=name, code="invalid_type")
+    return value
+
+
+def _part_ids(fields: dict[str, Any]) -> list[UUID]:
+    given: list[Any] = _required(fields, "part_ids", list)
+    ids = [parse_file_id(each, UPLOAD_PART) if type(each) is str else None for each in given]
+    known = [each for each in ids if each is not None]
+    if not known or len(set(known)) < len(ids):
+        raise _invalid_parts("it is empty, or names a part twice, or has something that is no part")
+    if len(known) > MAX_PARTS:
+        raise _invalid_parts(f"it has more than {MAX_PARTS} parts")
+    return known
+
+
+def _invalid_parts(why: str) -> InvalidRequest:
+    return InvalidRequest(f"Invalid 'part_ids': {why}.", param="part_ids", code="invalid_value")
+
+
+def upload_object(row: UploadRow, file: FileRow | None) -> dict[str, Any]:
+    """The Upload object. `file`: once it is completed."""
+    return {
+        "id": file_id(row.id, UPLOAD),
+        "object": "upload",
+        "bytes": row.bytes,
+        "created_at": row.created_at,
+        "expires_at": row.ends_at,
+        "filename": row.filename,
+        "purpose": row.purpose,
+        "status": row.status,
+        "file": None if file is None else file_object(file),
+    }

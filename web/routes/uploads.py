@@ -1,0 +1,48 @@
+"""/v1/uploads."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from models.redis.quota_counters import Demand
+from web.http.auth import FilesKey
+from web.http.body import read_json
+from web.http.json_responses import json_response
+from web.http.request_record import request_record
+from web.state import app_state
+
+router = APIRouter(prefix="/v1/uploads")
+
+
+@router.post("")
+async def create_upload(request: Request, key: FilesKey) -> Response:
+    """Begins an upload in parts."""
+    state = app_state(request)
+    state.quotas.require_rate(key)
+    body = await read_json(request, state.body_limits_of(key))
+    await state.quotas.admit_if_limited(key, Demand())
+    return json_response(await state.file_uploads.create(key, body.value))
+
+
+@router.post("/{upload_id}/parts")
+async def add_upload_part(upload_id: str, request: Request, key: FilesKey) -> Response:
+    """Stores a part, while it arrives."""
+    state = app_state(request)
+    state.quotas.require_rate(key)
+    await state.quotas.admit_if_limited(key, Demand())
+    record = request_record(request)
+    record.at_end(state.uploads.take(record.project or "").release)
+    return json_response(await state.file_uploads.add_part(key, upload_id, request))
+
+
+@router.post("/{upload_id}/complete")
+async def complete_upload(upload_id: str, request: Request, key: FilesKey) -> Response:
+    """Makes a file of the parts."""
+    state = app_state(request)
+    body = await read_json(request, state.body_limits_of(key))
+    return json_response(await state.file_uploads.complete(key, upload_id, body.value))
+
+
+@router.post("/{upload_id}/cancel")
+async def cancel_upload(upload_id: str, request: Request, key: FilesKey) -> Response:
+    """Ends an upload without a file."""
+    return json_response(await app_state(request).file_uploads.cancel(key, upload_id))

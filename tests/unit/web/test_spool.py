@@ -40,6 +40,7 @@ async def test_a_project_gets_its_share_of_the_room() -> None:
         await second.add(b"x" * (MIB + 1))
     first.close()
     await second.add(b"x" * 2)
+    second.close()
 
 
 async def test_a_disk_without_room_is_a_retry_and_a_line_of_the_log(

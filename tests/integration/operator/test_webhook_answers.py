@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -43,20 +44,26 @@ class RawReceiver:
 @asynccontextmanager
 async def raw_receiver(answer: Answer) -> AsyncIterator[RawReceiver]:
     receiver = RawReceiver()
+    running: list[asyncio.Task[Any]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         receiver.requests += 1
-        with suppress(OSError, asyncio.IncompleteReadError):
-            await reader.readuntil(b"\r\n\r\n")
-            write = writer.write
+        if (task := asyncio.current_task()) is not None:
+            running.append(task)
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                await reader.readuntil(b"\r\n\r\n")
+                write = writer.write
 
-            def counted(data: bytes) -> None:
-                receiver.sent += len(data)
-                write(data)
+                def counted(data: bytes) -> None:
+                    receiver.sent += len(data)
+                    write(data)
 
-            writer.write = counted  # type: ignore[assignment, method-assign]
-            await answer(writer)
-        writer.close()
+                writer.write = counted  # type: ignore[assignment, method-assign]
+                await answer(writer)
+            writer.close()
+        except asyncio.CancelledError:
+            writer.transport.abort()
         receiver.done.set()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -64,6 +71,9 @@ async def raw_receiver(answer: Answer) -> AsyncIterator[RawReceiver]:
     receiver.url = f"http://{host}:{port}/hook"
     async with server:
         yield receiver
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 def answers(*parts: bytes) -> Answer:

@@ -117,23 +117,22 @@ async def test_a_project_may_be_kept_from_the_public_internet_also_for_what_it_h
     assert first["status"] == "completed"
     await _set_policy(shared_stack, {"egress": {"public": False, "allow": ["*.example.org"]}})
 
-    async def refused(**body: Any) -> HttpResponse:
-        """The answer once the process that judges this knows the new rules."""
+    async def refused(param: str, **body: Any) -> HttpResponse:
+        """The answer once the process that refuses this knows the new rules."""
         while True:
             fake.script(reply("A cat."), name=model)
             answer = await api.call("POST", "/responses", {"model": model, **body})
-            if answer.status == 400 and answer.error["param"] is not None:
+            if answer.status == 400 and answer.error["param"] == param:
                 return answer
 
-    async with asyncio.timeout(20):
-        direct = await refused(input=[user(image("https://example.com/b.png"))])
-        continued = await refused(input="And now?", previous_response_id=first["id"])
-    assert direct.error["param"].startswith("input[0]")
-    assert continued.error["param"] == "previous_response_id"
-    assert "may not fetch 'https://example.com/a.png'" in continued.error["message"]
     mcp = {"type": "mcp", "server_label": "x", "server_url": "https://example.com/mcp"}
-    with_tool = await api.call("POST", "/responses", {"model": model, "input": "x", "tools": [mcp]})
-    assert (with_tool.status, with_tool.error["param"]) == (400, "tools[0].server_url")
+    async with asyncio.timeout(20):
+        # The web process, then the worker.
+        await refused("tools[0].server_url", input="x", tools=[mcp])
+        continued = await refused(
+            "previous_response_id", input="And now?", previous_response_id=first["id"]
+        )
+    assert "may not fetch 'https://example.com/a.png'" in continued.error["message"]
     other = fake.script(reply("Fine."))
     listed = await api.create(other, input=[user(image("https://img.example.org/a.png"))])
     assert listed["status"] == "completed"

@@ -8,6 +8,7 @@ from cli.configuration import commands as configuration
 from cli.embedded import commands as embedded
 from cli.operations import (
     audit_commands,
+    batch_commands,
     key_commands,
     project_commands,
     response_commands,
@@ -32,6 +33,7 @@ app.add_typer(key_commands.app, name="keys")
 app.add_typer(secret_commands.app, name="secrets")
 app.add_typer(audit_commands.app, name="audit")
 app.add_typer(webhook_commands.app, name="webhooks")
+app.add_typer(batch_commands.app, name="batches")
 app.add_typer(project_commands.app, name="projects")
 app.add_typer(usage_commands.app)
 app.add_typer(configuration.config_app, name="config")

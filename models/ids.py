@@ -109,6 +109,17 @@ def parse_file_id(text: str, prefix: str = FILE) -> UUID | None:
     return UUID(hex=digits) if digits != text and _HEX.fullmatch(digits) else None
 
 
+def batch_id(value: UUID) -> str:
+    """A batch's id in the API: `batch_<32 hex>`."""
+    return f"batch_{value.hex}"
+
+
+def parse_batch_id(text: str) -> UUID | None:
+    """The UUID of `batch_<32 hex>`; None for any other text."""
+    digits = text.removeprefix("batch_")
+    return UUID(hex=digits) if digits != text and _HEX.fullmatch(digits) else None
+
+
 def new_item_id(prefix: str) -> str:
     """A new item or call id: `<prefix>_<32 hex>`, for example `msg_…`, `fc_…`, `call_…`.
 

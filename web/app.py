@@ -27,6 +27,7 @@ from web.http.protocol import Connections
 from web.http.request_record import ANY_PATH, RequestRecord, request_record, write_refusal
 from web.http.request_span import end_request_span, start_request_span
 from web.routes import (
+    batches,
     compact,
     conversations,
     files,
@@ -53,6 +54,7 @@ _ROUTE_MODULES = (
     conversations,
     files,
     uploads,
+    batches,
     proxied,
     websocket,
     models,

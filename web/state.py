@@ -33,6 +33,8 @@ from models.secrets import Sealer
 from models.side_tasks import SideTasks, cancel_all
 from models.wire.json_input import BodyLimits
 from web import counters
+from web.batches.expander import Expander
+from web.batches.store import BatchStore
 from web.conversations import ConversationStore
 from web.files.store import FileStore
 from web.files.uploads import Uploads
@@ -89,6 +91,9 @@ class AppState:
     conversation_store: ConversationStore
     file_store: FileStore
     file_uploads: Uploads
+    batch_store: BatchStore
+    expander: Expander | None
+    """None: this server stores no files, so it has no batches"""
     organization: Organization
     webhook_endpoints: WebhookEndpoints
     create_response: CreateResponse
@@ -186,6 +191,8 @@ class AppState:
         state.side_tasks.start(state.quotas.connections.run(), "open-connections")
         state.side_tasks.start(FreedMemory(pool).run(), "freed-memory")
         state.side_tasks.start(state.bus.run(), "bus")
+        if state.expander is not None:
+            state.side_tasks.start(state.expander.run(), "batches")
         state.side_tasks.start(state.bus.poll_journals(), "poll-journals")
         state.side_tasks.start(state.bus.poll_idle_readers(), "poll-idle-readers")
         state.spawn(state.enqueue_at_start())
@@ -208,7 +215,24 @@ class AppState:
         quotas = Quotas.open(settings, pool, lease)
         items = ItemReader(pool)
         account_ids = AccountIds(routes, sealer, pool)
-        file_store = FileStore(settings, pool, open_storage(settings))
+        storage = open_storage(settings)
+        file_store = FileStore(settings, pool, storage)
+        create_response = CreateResponse(
+            PrepareRequest(
+                settings,
+                pool,
+                validation,
+                RequestCache(settings.cache, pool, cache, routes, sealer),
+                lease.clock,
+                account_ids,
+            ),
+            JoinResponse(pool, lease),
+            InsertResponse(settings, pool, lease, unclear_creates),
+            sealer,
+            job_queue,
+            bus,
+            quotas,
+        )
         return cls(
             settings=settings,
             host=host,
@@ -240,24 +264,13 @@ class AppState:
             ),
             file_store=file_store,
             file_uploads=Uploads(settings.files, pool, file_store),
+            batch_store=BatchStore(settings.batches, pool),
+            expander=None
+            if storage is None
+            else Expander(settings, pool, storage, create_response, quotas, job_queue),
             organization=Organization(pool),
             webhook_endpoints=WebhookEndpoints(pool, sealer, egress, settings.webhooks),
-            create_response=CreateResponse(
-                PrepareRequest(
-                    settings,
-                    pool,
-                    validation,
-                    RequestCache(settings.cache, pool, cache, routes, sealer),
-                    lease.clock,
-                    account_ids,
-                ),
-                JoinResponse(pool, lease),
-                InsertResponse(settings, pool, lease, unclear_creates),
-                sealer,
-                job_queue,
-                bus,
-                quotas,
-            ),
+            create_response=create_response,
             unclear_creates=unclear_creates,
             answered_responses=AnsweredResponses(pool),
             model_catalog=ModelCatalog(routes),

@@ -21,6 +21,7 @@ from models.config.settings import Settings
 from models.db.database import DATABASE_UNAVAILABLE, Pool, open_pool
 from models.egress import EgressPolicy
 from models.errors import LeaseLost
+from models.files.opening import open_storage
 from models.ids import response_id as public_id
 from models.lifecycle import Status
 from models.metrics import serve
@@ -38,6 +39,7 @@ from models.side_tasks import SideTasks
 from models.tracing.tracer import open_tracer
 from models.turns import Turns
 from worker import metrics
+from worker.batches.work import BatchWork
 from worker.comparison import RunComparison
 from worker.control import ControlListener
 from worker.hand_over import HandOver
@@ -213,6 +215,9 @@ class Engine:
         self._side_tasks.start(Purger(settings, str(self._lease.id)).run(), "purge")
         if not settings.quarantine:
             self._side_tasks.start(self._webhooks().run(), "webhooks")
+            if (storage := open_storage(settings)) is not None:
+                work = BatchWork(settings, pool, redis, storage)
+                self._side_tasks.start(work.run(), "batches")
         _tune_garbage_collector()
         self._memory.measure_idle()
         pressure = MemoryPressure(self._memory, pool, self._runs, self._on_capacity_changed)

@@ -153,6 +153,12 @@ WEBHOOKS_DISABLED = Counter(
     "Endpoints that this worker has disabled: they answered 410, or failed for days.",
     registry=REGISTRY,
 )
+BATCHES = Counter(
+    "backburner_batches_ended",
+    "Batches that have ended, by status.",
+    ["status"],
+    registry=REGISTRY,
+)
 UPSTREAM_FAILOVERS = Counter(
     "backburner_upstream_failovers",
     "Calls for which the next upstream of the route was tried because this one failed.",

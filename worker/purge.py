@@ -25,6 +25,7 @@ from models.db.database import (
     fetch,
 )
 from models.db.queries import retention, usage, webhooks
+from models.db.queries.batches import DELETE_OLD_BATCHES
 from models.db.statement import Query, RowT
 from models.files.opening import open_storage
 from models.webhooks.schedule import EXPIRY
@@ -83,6 +84,9 @@ class Purger:
             await purge_files(
                 partial(_step, connection), self._storage, self._settings.files.upload_time
             )
+        values = {"retention": self._settings.batches.retention, **_ROWS}
+        while len(await _step(connection, DELETE_OLD_BATCHES, values)) == _MAX_ROWS:
+            pass
         await self._delete_expired_audit(connection)
         await self._roll_up_usage(connection)
 

@@ -383,6 +383,22 @@ class FileSettings(Group):
     for less. Others are kept until they expire or are deleted."""
 
 
+class BatchSettings(Group):
+    """Batches (docs/batches.md)."""
+
+    requests: int = Field(default=50_000, ge=1)
+    """Most requests of a batch."""
+    line: Bytes = Field(default=8 * 1024 * 1024, ge=1000)
+    """Longest line of an input file."""
+    open: int = Field(default=1000, ge=1)
+    """Most requests of one batch that wait or run, or whose results are not written yet. The others
+    stay in the input file, so that no queue holds all of a large batch."""
+    longest_window: Duration = timedelta(days=7)
+    """Longest `completion_window`."""
+    retention: Duration = timedelta(days=30)
+    """How long a batch is listed after its end. Its files have their own retention."""
+
+
 class EgressSettings(Group):
     """What this server fetches for clients (files by URL, MCP servers), and what it lets upstreams
     fetch for them."""

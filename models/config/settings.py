@@ -26,6 +26,7 @@ from models.config.addresses import normalise_database_url, require_redis_scheme
 from models.config.config_source import FileBackedSettings
 from models.config.groups import (
     AuditSettings,
+    BatchSettings,
     CacheSettings,
     CompactionSettings,
     EgressSettings,
@@ -91,6 +92,7 @@ class Settings(FileBackedSettings):
     egress: EgressSettings = EgressSettings()
     webhooks: WebhookSettings = WebhookSettings()
     files: FileSettings = FileSettings()
+    batches: BatchSettings = BatchSettings()
     audit: AuditSettings = AuditSettings()
     metrics: MetricsSettings = MetricsSettings()
     traces: TraceSettings = TraceSettings()

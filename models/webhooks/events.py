@@ -9,12 +9,17 @@ import orjson
 
 class EventType(StrEnum):
     """What has happened. The names of the statuses of a response follow `response.`: a trigger
-    makes them of the column `responses.status` (migration 0015)."""
+    makes them of the column `responses.status` (migration 0015). Those of a batch follow `batch.`:
+    the statement that ends it makes them (models/db/queries/batches.py)."""
 
     RESPONSE_COMPLETED = "response.completed"
     RESPONSE_FAILED = "response.failed"
     RESPONSE_INCOMPLETE = "response.incomplete"
     RESPONSE_CANCELLED = "response.cancelled"
+    BATCH_COMPLETED = "batch.completed"
+    BATCH_FAILED = "batch.failed"
+    BATCH_EXPIRED = "batch.expired"
+    BATCH_CANCELLED = "batch.cancelled"
 
 
 TEST_OBJECT = "resp_" + 32 * "0"

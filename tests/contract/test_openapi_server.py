@@ -16,6 +16,7 @@ from schemathesis.specs.openapi import checks
 
 from models.ids import new_uuid
 from tests.support.api import JSON, Api
+from tests.support.batches import line, start
 from tests.support.fake_upstream import (
     ALWAYS_LISTED_MODEL,
     call,
@@ -67,6 +68,10 @@ class FuzzedServer:
     json_model: str
     """answers with an object at every endpoint that is forwarded"""
     files: list[str]
+    batches: list[str]
+    """they go on"""
+    input_file: str
+    """of a batch"""
     seen: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     """(operation, status, content type) -> how often"""
 
@@ -134,6 +139,8 @@ async def server_of(stack: Stack) -> FuzzedServer:
     conversations = [
         (await api.call("POST", "/conversations", first_items)).body["id"] for _ in range(20)
     ]
+    client = stack.openai()
+    batches = [await start(client, [line("a", silent)]) for _ in range(2)]
     return FuzzedServer(
         api.base_url.removesuffix("/v1"),
         stack.key,
@@ -144,9 +151,11 @@ async def server_of(stack: Stack) -> FuzzedServer:
         items,
         fake.script([status(200, {"data": []})]),
         [
-            (await stack.openai().files.create(file=("a.txt", b"a"), purpose="user_data")).id
+            (await client.files.create(file=("a.txt", b"a"), purpose="user_data")).id
             for _ in range(12)
         ],
+        [batch.id for batch in batches],
+        batches[0].input_file_id,
     )
 
 
@@ -180,6 +189,7 @@ def existing_ids(server: FuzzedServer, operation: str) -> dict[str, list[str]]:
         "conversation_id": server.conversations,
         "item_id": server.items,
         "file_id": server.files,
+        "batch_id": server.batches,
     }
 
 
@@ -194,6 +204,11 @@ def valid_bodies(server: FuzzedServer) -> dict[str, JSON]:
         "chat": {"model": server.models[0], "messages": [message]},
         **{name: {"model": server.json_model} for name in PROXIED},
         "update_conversation": {"metadata": {"a": "b"}},
+        "create_batch": {
+            "input_file_id": server.input_file,
+            "endpoint": "/v1/responses",
+            "completion_window": "24h",
+        },
     }
 
 

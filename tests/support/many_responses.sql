@@ -63,3 +63,12 @@ SELECT many.id, project.id, 'file-' || n, 'user_data', 100, now(),
        CASE WHEN n % 8 = 0 THEN now() + interval '30 days' * (n - :rows / 100) / :rows END, CASE WHEN n < 20 THEN now() END
 FROM many CROSS JOIN projects project WHERE n % 4 = 0;
 INSERT INTO file_parts (id, file_id, number, bytes) SELECT gen_random_uuid(), id, CASE WHEN n % 400 <> 0 THEN 0 END, 100 FROM many WHERE n % 4 = 0;
+
+-- One of fifty is a batch; one of two hundred of these goes on. All responses are lines of batches.
+INSERT INTO batches (id, project_id, api_key_id, endpoint, input_file_id, completion_window, status, expires_at, ended_at)
+SELECT gen_random_uuid(), project.id, key.id, '/v1/responses', gen_random_uuid(), '24h', CASE WHEN n % 200 = 0 THEN 'in_progress' ELSE 'completed' END,
+       now() + interval '1 day', CASE WHEN n % 200 <> 0 THEN now() - interval '30 days' * (:rows / 50 - n) / :rows END
+FROM generate_series(1, :rows / 50) n CROSS JOIN projects project CROSS JOIN api_keys key;
+CREATE TEMPORARY TABLE batch AS SELECT row_number() OVER () - 1 AS nr, id FROM batches;
+INSERT INTO batch_lines (batch_id, line, custom_id, expanded, response_id)
+SELECT batch.id, n, 'line-' || n, n % 2 = 0, CASE WHEN n % 2 = 0 THEN many.id END FROM many JOIN batch ON batch.nr = n / 100;

@@ -26,7 +26,7 @@ logger = structlog.get_logger()
 
 _OFFERED = (
     *("responses", "conversations", "chat", "completions", "embeddings", "rerank", "moderations"),
-    *("audio", "images", "files", "uploads", "models", "organization"),
+    *("audio", "images", "files", "uploads", "batches", "models", "organization"),
 )
 """The first segments, behind /v1, of the routes."""
 

@@ -34,7 +34,7 @@ _INSTEAD = {
     "webhook_event_types": _HOOKS,
 }
 """OpenAI's other APIs, by the beginning of their path behind /v1, and what to use instead."""
-_LATER = frozenset(("batches", "vector_stores"))
+_LATER = frozenset(("vector_stores",))
 """Those that another release may have."""
 
 

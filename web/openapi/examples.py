@@ -3,6 +3,8 @@
 from typing import Any
 from uuid import UUID
 
+from models.batches.objects import batch_object
+from models.db.queries.batches import BatchRow
 from models.db.queries.files import FileRow
 from models.errors import (
     UPSTREAM_ENDED_EARLY,
@@ -199,6 +201,40 @@ def stored_file() -> Json:
     return file_object(
         FileRow(identity, "tides.txt", "user_data", 1200, "text/plain", created_at, None)
     )
+
+
+def batch() -> Json:
+    """A batch that has ended."""
+    identity, file = (
+        UUID("019abc12de347000d1b2c3d4e5f60733"),
+        UUID("019abc12de347000d1b2c3d4e5f60722"),
+    )
+    row = BatchRow(
+        id=identity,
+        endpoint="/v1/responses",
+        input_file_id=file,
+        completion_window="24h",
+        metadata={"topic": "tides"},
+        status="completed",
+        model="demo",
+        errors=None,
+        created_at=1_790_000_000,
+        expires_at=1_790_086_400,
+        in_progress_at=1_790_000_001,
+        finalizing_at=1_790_000_060,
+        cancelling_at=None,
+        ended_at=1_790_000_060,
+        total=2,
+        completed=2,
+        failed=0,
+        input_tokens=20,
+        cached_tokens=0,
+        output_tokens=10,
+        reasoning_tokens=0,
+        output_file_id=UUID("019abc12de347000d1b2c3d4e5f60744"),
+        error_file_id=None,
+    )
+    return batch_object(row)
 
 
 def input_items() -> Json:

@@ -1,5 +1,6 @@
 """What the server returns: Responses, lists, conversations, models, errors."""
 
+from models.batches.lines import ENDPOINTS
 from models.errors import ApiError
 from models.wire.api_schema import Schema, SchemaScope, const, nullable, object_schema, reference
 from models.wire.checks.parameters import METADATA
@@ -47,6 +48,8 @@ def components(stored: SchemaScope, *, native: bool) -> dict[str, Schema]:
             }
         ),
         "DeletedFile": _deleted(_FILE_ID, "file"),
+        "Batch": _batch(stored),
+        "BatchList": _page_of(reference("Batch")),
         "Model": object_schema(
             {"id": STRING, "object": const("model"), "created": SECONDS, "owned_by": STRING}
         ),
@@ -124,6 +127,50 @@ _UPLOAD: Schema = object_schema(
         "file": nullable(reference("File")),
     }
 )
+
+_BATCH_TIMES = (
+    *("in_progress_at", "finalizing_at", "cancelling_at"),
+    *("completed_at", "failed_at", "expired_at", "cancelled_at"),
+)
+_BATCH_STATUSES = (
+    *("validating", "failed", "in_progress", "finalizing"),
+    *("completed", "expired", "cancelling", "cancelled"),
+)
+
+
+def _batch(stored: SchemaScope) -> Schema:
+    text = nullable(STRING)
+    error = object_schema(
+        {"code": STRING, "line": nullable(COUNT), "message": STRING, "param": text}
+    )
+    usage = {
+        "input_tokens": COUNT,
+        "input_tokens_details": object_schema({"cached_tokens": COUNT}),
+        "output_tokens": COUNT,
+        "output_tokens_details": object_schema({"reasoning_tokens": COUNT}),
+        "total_tokens": COUNT,
+    }
+    return object_schema(
+        {
+            "id": {"type": "string", "pattern": "^batch_[0-9a-f]{32}$"},
+            "object": const("batch"),
+            "endpoint": {"type": "string", "enum": list(ENDPOINTS)},
+            "model": text,
+            "errors": nullable(_list_of(error)),
+            "input_file_id": _FILE_ID,
+            "completion_window": STRING,
+            "status": {"type": "string", "enum": list(_BATCH_STATUSES)},
+            "output_file_id": nullable(_FILE_ID),
+            "error_file_id": nullable(_FILE_ID),
+            "created_at": SECONDS,
+            "expires_at": SECONDS,
+            **dict.fromkeys(_BATCH_TIMES, nullable(SECONDS)),
+            "request_counts": object_schema({"total": COUNT, "completed": COUNT, "failed": COUNT}),
+            "usage": object_schema(usage),
+            "metadata": nullable(METADATA.schema(stored)),
+        }
+    )
+
 
 _READINESS: Schema = object_schema(
     {

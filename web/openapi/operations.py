@@ -38,6 +38,7 @@ def operations() -> dict[str, Json]:
         **_file_operations(),
         **_upload_operations(),
         **{endpoint.name: _proxied(endpoint) for endpoint in ENDPOINTS},
+        **_batch_operations(),
         **_model_operations(),
         **_process_operations(),
     }
@@ -256,6 +257,29 @@ def _file_operations() -> dict[str, Json]:
     }
 
 
+def _batch_operations() -> dict[str, Json]:
+    batch = {"200": response("The batch.", "Batch", {"a batch": examples.batch()})}
+    body = {"input_file_id": examples.stored_file()["id"], "endpoint": "/v1/responses"}
+    return {
+        "create_batch": operation(
+            "Create a batch",
+            batch,
+            *(400, 401, 404, 413, 415, 429),
+            body=request_body("CreateBatch", {"a day": body | {"completion_window": "24h"}}),
+        ),
+        "list_batches": operation(
+            "List the batches",
+            {"200": response("A page of batches, the newest first.", "BatchList")},
+            *(400, 401, 404),
+            parameters=[_PAGING[0], _PAGING[2]],
+        ),
+        "retrieve_batch": operation("Get a batch", batch, *(401, 404), parameters=[_BATCH_ID]),
+        "cancel_batch": operation(
+            "Cancel a batch", batch, *(400, 401, 404), parameters=[_BATCH_ID]
+        ),
+    }
+
+
 def _model_operations() -> dict[str, Json]:
     return {
         "list_models": operation(
@@ -388,6 +412,7 @@ def _upload_operations() -> dict[str, Json]:
 
 
 _UPLOAD_ID = path_parameter("upload_id", "`upload_` and 32 hexadecimal digits.")
+_BATCH_ID = path_parameter("batch_id", "`batch_` and 32 hexadecimal digits.")
 _FILE_ID = path_parameter("file_id", "`file-` and 32 hexadecimal digits.")
 _RANGE = header_parameter("Range", {"type": "string"}, "One range of bytes: `bytes=0-999`.")
 

@@ -3,6 +3,7 @@
 
 from collections.abc import Collection, Mapping
 
+from models.batches.lines import ENDPOINTS
 from models.wire.api_schema import (
     NULL,
     Schema,
@@ -74,6 +75,7 @@ def components(
             },
             {"md5": nullable({"type": "string"})},
         ),
+        "CreateBatch": _create_batch(sent),
         **item_schemas(sent),
         **item_schemas(stored),
     }
@@ -101,6 +103,26 @@ _CREATE_UPLOAD: Schema = object_schema(
         )
     },
 )
+
+
+def _create_batch(scope: SchemaScope) -> Schema:
+    lifetime = {"type": "integer", "minimum": 3600, "maximum": 2_592_000}
+    return {
+        "type": "object",
+        "properties": {
+            "input_file_id": {"type": "string"},
+            "endpoint": {"type": "string", "enum": list(ENDPOINTS)},
+            "completion_window": {"type": "string", "pattern": "^[1-9][0-9]{0,5}[smhd]$"},
+            "metadata": nullable(METADATA.schema(scope)),
+            "output_expires_after": nullable(
+                object_schema({"anchor": const("created_at"), "seconds": lifetime})
+            ),
+        },
+        "required": ["input_file_id", "endpoint", "completion_window"],
+        "additionalProperties": NULL,
+    }
+
+
 _CREATE_FILE: Schema = {
     "type": "object",
     "properties": {

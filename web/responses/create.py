@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import orjson
 
 from models import logs
@@ -19,7 +20,7 @@ from models.db.queries.api_keys import ApiKey
 from models.db.queries.create import NewRow
 from models.ended_line import EndedLine
 from models.ids import new_uuid, response_id
-from models.lifecycle import Status, lane_of
+from models.lifecycle import Lane, Status, lane_of
 from models.projects.quotas import Limits, estimate_tokens
 from models.redis.channels import queue_for
 from models.redis.queue import JobQueue
@@ -35,6 +36,7 @@ from web.http.auth import require_model
 from web.http.body import JsonBody, run_sized
 from web.quotas.connections import OpenConnection
 from web.quotas.quotas import Quotas
+from web.responses.batch_requests import UNSTORED_SECONDS, batch_request
 from web.responses.idempotency import IdempotencyKey, parse_idempotency_key
 from web.responses.insert import InsertResponse, NewResponse
 from web.responses.join import JoinResponse
@@ -163,6 +165,24 @@ class CreateResponse:
                 return await self._create(key, body, headers, options)
         finally:
             body.release()
+
+    async def prepare_line(self, key: ApiKey, body: JsonBody, request_id: str) -> NewRow:
+        """The response to the request in a line of a batch, which the caller stores: `create`
+        without a client that waits, and without quotas.
+
+        Raises InvalidRequest, NotFound or ModelNotAllowed. `request_id` is stored.
+        """
+        request = await self._prepare_request.parse(body, key, generate=True)
+        require_model(key, request.model)
+        request = batch_request(request)
+        options = _Options((), True, Purpose.ANSWER, request_id, False)
+        context = _RequestContext(key, body, new_uuid(), new_uuid(), None, None, options)
+        prepared = await self._prepare_request.prepare(
+            key.project_id, request, (), new_id=context.new_id, generate=True
+        )
+        row = self._new_row(context, prepared)
+        kept_for = None if row.store else UNSTORED_SECONDS
+        return msgspec.structs.replace(row, waiter=None, lane=Lane.BATCH, kept_for=kept_for)
 
     async def _create(
         self, key: ApiKey, body: JsonBody, headers: Mapping[str, str], options: _Options

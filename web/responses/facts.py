@@ -6,10 +6,10 @@ It imports little: the command line cancels responses as this process does.
 from uuid import UUID
 
 from models.db.queries.read import ResponseRow
-from models.ids import conversation_id, response_id
 from models.lifecycle import Status
+from models.shown_responses import facts_from_row
 from models.wire.events import ResponseCreated, ResponseFailed, ResponseQueued, frame
-from models.wire.response import ResponseFacts, response_object
+from models.wire.response import response_object
 
 
 def opening_event_types(
@@ -17,28 +17,6 @@ def opening_event_types(
 ) -> tuple[type[ResponseCreated] | type[ResponseQueued], ...]:
     """The types of a response's first events, which are stored together with it."""
     return (ResponseCreated, ResponseQueued) if background else (ResponseCreated,)
-
-
-def facts_from_row(row: ResponseRow) -> ResponseFacts:
-    """The facts of a row. Clients see a foreground response in the queue as `in_progress`."""
-    previous, conversation = row.previous_response_id, row.conversation_id
-    hidden = row.status == Status.QUEUED and not row.background
-    return ResponseFacts(
-        id=response_id(row.id),
-        created_at=row.created_at,
-        status=Status.IN_PROGRESS.value if hidden else row.status,
-        model=row.model,
-        parameters=row.parameters,
-        background=row.background,
-        store=row.store,
-        previous_response_id=response_id(previous) if previous is not None else None,
-        conversation_id=conversation_id(conversation) if conversation is not None else None,
-        usage=row.usage,
-        error=row.error,
-        incomplete_reason=row.reason,
-        completed_at=row.completed_at,
-        service_tier=row.service_tier,
-    )
 
 
 def cancel_values(

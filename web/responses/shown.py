@@ -7,7 +7,6 @@ what a GET shows is younger than the GET
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 import orjson
@@ -17,10 +16,8 @@ from models.db.database import Pool, fetch_idempotent
 from models.db.queries.read import PAGE_LIMITS, SHOWN_RESPONSES, ResponseRow, ShownResponseRow
 from models.lifecycle import Status
 from models.ownership.grouping import GroupedRequests
+from models.shown_responses import shown_object
 from models.wire.events import Item
-from models.wire.includes import filter_items
-from models.wire.response import response_object
-from web.responses.facts import facts_from_row
 from web.responses.running import KnownPart, RunningOutput, RunningOutputs
 
 _MAX_READ = 32
@@ -125,11 +122,3 @@ def _values(keys: Sequence[tuple[UUID, UUID]], known: Sequence[KnownPart]) -> di
         "batches": Bigints([part.batch for part in known]),
         **PAGE_LIMITS,
     }
-
-
-def shown_object(
-    row: ResponseRow, items: list[Item], include: Collection[str] = ()
-) -> dict[str, Any]:
-    """The Response object with this output. `include`: as for `ShownResponses.body`."""
-    visible = filter_items(items, {*include, *row.parameters.get("include", ())})
-    return response_object(facts_from_row(row), visible)

@@ -26,11 +26,12 @@ from models.redis.answer_cache import AnswerCache
 from models.redis.channels import control
 from models.redis.channels import events as events_channel
 from models.redis.client import REDIS_ERRORS
+from models.shown_responses import shown_object
 from web.counters import CANCEL_SECONDS, RESPONSES_ENDED
 from web.http.params import Paging
 from web.responses.facts import cancel_values
 from web.responses.item_pages import ItemReader
-from web.responses.shown import ShownResponses, shown_object
+from web.responses.shown import ShownResponses
 from web.stream.reader import EventReader
 
 logger = structlog.get_logger()

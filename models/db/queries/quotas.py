@@ -5,6 +5,7 @@ from uuid import UUID
 
 from models.db.queries.common import OPEN
 from models.db.statement import Query, column
+from models.lifecycle import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +21,11 @@ class OpenResponse:
 
 
 OPEN_RESPONSES = Query(
-    f"SELECT r.project_id, r.id, r.attempt = 0 AS is_waiting, r.created_at > clock_timestamp() - interval '10 seconds' AS is_young FROM responses r WHERE r.status IN {OPEN} AND r.project_id = ANY(CAST(:projects AS uuid[]))",
+    f"SELECT r.project_id, r.id, r.attempt = 0 AS is_waiting, r.created_at > clock_timestamp() - interval '10 seconds' AS is_young FROM responses r WHERE r.status IN {OPEN} AND r.lane <> {Lane.BATCH.value} AND r.project_id = ANY(CAST(:projects AS uuid[]))",
     OpenResponse,
 )
-"""Selects the open responses of these projects."""
+"""Selects the open responses of these projects, without those of batches: they wait behind all
+others, and few of a batch are open at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ QUOTA_STATE = Query(
     f"""
     SELECT count(*) AS running, count(*) FILTER (WHERE r.attempt = 0) AS queued,
            (SELECT count(*) FROM conversations c WHERE c.project_id = :project) AS conversations
-    FROM responses r WHERE r.status IN {OPEN} AND r.project_id = :project
+    FROM responses r WHERE r.status IN {OPEN} AND r.lane <> {Lane.BATCH.value} AND r.project_id = :project
     """,
     QuotaState,
 )

@@ -56,11 +56,11 @@ class FoundResponse:
     cache_key: bytes | None
 
 
-_RESPONSE_COLUMNS = """
+RESPONSE_COLUMNS = """
            r.id, r.status, r.model, r.parameters, r.background, r.store, r.previous_response_id, r.conversation_id, r.usage, r.error, r.reason,
            r.service_tier, r.failure, r.attempt, r.cache_key, r.cache_ttl,
            extract(epoch FROM r.created_at)::bigint AS created_at, floor(extract(epoch FROM r.completed_at))::bigint AS completed_at"""
-_SELECT_RESPONSE = f"SELECT {_RESPONSE_COLUMNS} FROM responses r WHERE r.id = :id"
+_SELECT_RESPONSE = f"SELECT {RESPONSE_COLUMNS} FROM responses r WHERE r.id = :id"
 
 
 def _response_names(table: str) -> str:
@@ -257,7 +257,7 @@ SHOWN_RESPONSES = Query(
     response AS MATERIALIZED (
         SELECT known.*, CASE WHEN known.is_continued THEN known.known_number ELSE known.checkpoint_number END AS number,
                CASE WHEN known.is_continued THEN known.known_batch ELSE 0 END AS batch
-        FROM (SELECT a.place::int AS place, {_RESPONSE_COLUMNS}, r.worker, r.checkpoint_number, a.number AS known_number, a.batch AS known_batch,
+        FROM (SELECT a.place::int AS place, {RESPONSE_COLUMNS}, r.worker, r.checkpoint_number, a.number AS known_number, a.batch AS known_batch,
                      r.status = 'in_progress' AND r.attempt = a.attempt AND r.worker IS NOT DISTINCT FROM a.worker
                      AND r.checkpoint_number = a.checkpoint AS is_continued
               FROM requested a JOIN responses r ON r.id = a.id WHERE {_is_visible("a.project")}) known

@@ -6,7 +6,7 @@ migrations and these files differ. No statement is built from these objects; the
 """
 
 # Each module adds its tables to the metadata.
-from models.db.tables import audit, files, output, processes, projects, usage, webhooks
+from models.db.tables import audit, batches, files, output, processes, projects, usage, webhooks
 from models.db.tables.base import metadata
 from models.db.tables.responses import ONE_OPEN_PER_CONVERSATION
 
@@ -19,6 +19,7 @@ __all__ = [
     "ONE_OPEN_PER_CONVERSATION",
     "RETIRED_COLUMNS",
     "audit",
+    "batches",
     "files",
     "metadata",
     "output",

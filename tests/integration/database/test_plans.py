@@ -16,8 +16,8 @@ import pytest
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
-from models.db.arrays import Bigints, Booleans, Byteas, Ints, Uuids
-from models.db.database import Jsonb
+from models.db.arrays import Bigints, Booleans, Byteas, Ints, Texts, Uuids
+from models.db.database import Json, Jsonb
 from models.db.queries.create import NewRow, insert_values
 from models.ids import new_uuid
 from tests.support.audit import AUDITED
@@ -31,6 +31,7 @@ MANY = pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(900)
 LARGE = {"responses", "items", "event_log", "attempts", "tool_calls", "idempotency_keys"} | {
     "files",
     "file_parts",
+    "batch_lines",
 }
 """The tables that grow with the responses, and have at least MIN_PAGES pages here."""
 MIN_PAGES = 10
@@ -42,6 +43,7 @@ READ_IN_ORDER = {
     "ix_responses_deleted",
     "ix_files_deleted",
     "ix_file_parts_unused",
+    "ix_batches_collector_until",
 }
 """Indexes of what waits for a worker or for the purge, which are read from their beginning."""
 READ_ALL_OPEN = {
@@ -86,6 +88,7 @@ class ManyResponses:
     """responses that the purge deletes next"""
     file: UUID
     part: UUID
+    batch: UUID
 
     async def explain(self, options: str, sql: str, values: Mapping[str, object] | None) -> Any:
         """The plan of a statement, as JSON. What the statement changes is rolled back."""
@@ -125,6 +128,7 @@ async def database(
             hidden=await ids("id FROM responses WHERE delete_requested_at IS NOT NULL"),
             file=(await ids("id FROM files WHERE delete_requested_at IS NULL"))[0],
             part=(await ids("id FROM file_parts"))[0],
+            batch=(await ids("id FROM batches WHERE ended_at IS NULL"))[0],
         )
 
 
@@ -276,6 +280,32 @@ _OF_FILES = [
     "files.LIST_FILES[asc]",
     "files.LIST_FILES[desc]",
 ]
+_OF_BATCHES = [
+    "batches.ADD_LINES",
+    "batches.CANCEL_BATCH",
+    "batches.CANCEL_LINES",
+    "batches.COLLECT",
+    "batches.DELETE_LINES",
+    "batches.DELETE_OLD_BATCHES",
+    "batches.ENDED_RESPONSES",
+    "batches.END_BATCH",
+    "batches.END_VALIDATION",
+    "batches.FAIL_BATCH",
+    "batches.FIND_BATCH",
+    "batches.INSERT_LINES",
+    "batches.LIST_BATCHES",
+    "batches.MOVE_EXPANSION",
+    "batches.MOVE_VALIDATION",
+    "batches.NUMBER_PART",
+    "batches.READY_LINES",
+    "batches.RELEASE_BATCH",
+    "batches.RELEASE_EXPANSION",
+    "batches.SET_EXPANDED",
+    "batches.SET_OUTPUT_FILE[output]",
+    "batches.TAKE_BATCH",
+    "batches.TAKE_TO_EXPAND",
+    "batches.UNEXPANDED_LINES",
+]
 _OF_HIDDEN = [
     "retention.DELETE_HIDDEN",
     "retention.DELETE_LOG",
@@ -305,6 +335,7 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
         **{name: common | {"id": database.ended[0]} for name in _OF_ENDED},
         **{name: common | {"ids": Uuids(database.hidden)} for name in _OF_HIDDEN},
         **{name: common | _of_file(database) for name in _OF_FILES},
+        **{name: common | _of_batch(database) for name in _OF_BATCHES},
         **{name: _new_response(database, name) for name in _OF_NEW},
         **{name: common | {"id": database.conversation} for name in _OF_CONVERSATION},
         "claim.CLAIM_UNOWNED_TOGETHER": common | {"ids": Uuids(database.queued)},
@@ -315,6 +346,8 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
     }
     for name in ("run.FLUSH", "run.JOURNAL", "run.RELEASE"):
         cases[name] = cases[name] | arrays
+    for name in ("batches.ADD_LINES", "batches.END_VALIDATION", "batches.FAIL_BATCH"):
+        cases[name] = cases[name] | {"errors": Json([{"line": 1}])}
     cases["run.RELEASE"] |= {"failures": [None, None]}
     for name in ("read.INPUT_ITEMS[asc]", "conversations.PAGE[asc]"):
         cases[name] = cases[name] | {"after": None}
@@ -378,6 +411,33 @@ def _of_file(database: ManyResponses) -> dict[str, object]:
         "media_type": None,
         "upload_time": timedelta(hours=1),
     }
+
+
+def _of_batch(database: ManyResponses) -> dict[str, object]:
+    return {
+        **dict.fromkeys(_BATCH_NUMBERS, 1),
+        **dict.fromkeys(("pause", "retention", "lifetime"), timedelta(hours=1)),
+        "id": database.batch,
+        "after": database.batch,
+        "lines": Ints([1, 2]),
+        "custom_ids": Texts(["a", "b"]),
+        "response_ids": Uuids([None, None]),
+        "errors": Texts([None, None]),
+        "ids": Uuids(database.running),
+        "file": new_uuid(),
+        "filename": "output.jsonl",
+        "open_until": datetime.now(UTC),
+        "part": database.part,
+        "model": "m",
+        "rows": 2,
+    }
+
+
+_BATCH_NUMBERS = (
+    *("added", "completed", "failed", "input_tokens", "cached_tokens", "output_tokens"),
+    *("reasoning_tokens", "output_parts", "error_parts", "new_output_parts", "new_error_parts"),
+    *("from_byte", "to_byte", "to_line", "requests", "number"),
+)
 
 
 def _common_values(database: ManyResponses) -> dict[str, object]:

@@ -1,0 +1,87 @@
+"""The commands for batches."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.operations.connection import EXIT_CODES_HELP, EXIT_INTERRUPTED, connected, show
+from cli.options import AsJson, Data
+from cli.output import print_status
+
+if TYPE_CHECKING:
+    from cli.operations.batches import ShownBatch
+    from models.db.sync import SyncConnection
+
+app = typer.Typer(help="Batches.", no_args_is_help=True)
+
+Batch = Annotated[str, typer.Argument(metavar="BATCH_ID", help="The id of a batch.")]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Print a line whenever it has changed, to its end.")
+]
+_INTERVAL = 1.0
+"""Seconds between two looks with --follow."""
+
+
+# Commands import when they run, as in cli/main.py.
+@app.command("list", epilog=EXIT_CODES_HELP)
+def list_batches(
+    project: Annotated[str | None, typer.Option(help="Only those of this project.")] = None,
+    only_open: Annotated[bool, typer.Option("--open", help="Only those that go on.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """List batches, the newest first."""
+    from cli.operations import batches
+
+    with connected(data) as connection:
+        found = batches.list_batches(connection, project, limit, only_open=only_open)
+        show(found, batches.as_table, as_json=as_json)
+
+
+@app.command("show", epilog=EXIT_CODES_HELP)
+def show_batch(
+    batch: Batch, follow: Follow = False, as_json: AsJson = False, data: Data = None
+) -> None:
+    """Show a batch: how far it is, its files, and what is wrong with its input."""
+    from cli.operations import batches
+
+    with connected(data) as connection:
+        found = batches.find(connection, batch)
+        if follow:
+            found = _follow(connection, found)
+        show(found, batches.as_text, as_json=as_json)
+
+
+@app.command("cancel", epilog=EXIT_CODES_HELP)
+def cancel_batch(
+    batch: Batch, follow: Follow = False, as_json: AsJson = False, data: Data = None
+) -> None:
+    """Cancel a batch, and its responses that have not ended."""
+    from cli.operations import batches
+
+    with connected(data) as connection:
+        found = batches.cancel(connection, batch)
+        if follow:
+            found = _follow(connection, found)
+        show(found, batches.as_text, as_json=as_json)
+
+
+def _follow(connection: "SyncConnection", batch: "ShownBatch") -> "ShownBatch":
+    """Prints a line on standard error whenever the batch has changed; returns it at its end."""
+    from cli.operations import batches
+
+    last = ""
+    try:
+        while True:
+            line = batches.progress(batch)
+            if line != last:
+                print_status(line)
+                last = line
+            if batch.has_ended:
+                return batch
+            time.sleep(_INTERVAL)
+            batch = batches.find(connection, batch.id)
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None

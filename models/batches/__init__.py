@@ -1,0 +1,1 @@
+"""Batches: what web processes and workers share of them (ADR 0049)."""

@@ -1,0 +1,45 @@
+"""/v1/batches."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from models.redis.quota_counters import Demand
+from web.http.auth import FilesKey
+from web.http.body import read_json
+from web.http.json_responses import json_response
+from web.http.params import PAGE_SIZE, PAGE_SIZES, Paging, integer, storable_item_id
+from web.state import app_state
+
+router = APIRouter(prefix="/v1/batches")
+
+
+@router.post("")
+async def create_batch(request: Request, key: FilesKey) -> Response:
+    """Creates a batch of the requests in a file."""
+    state = app_state(request)
+    state.file_store.require_storage(key)
+    state.quotas.require_rate(key)
+    body = await read_json(request, state.body_limits_of(key))
+    await state.quotas.admit_if_limited(key, Demand())
+    return json_response(await state.batch_store.create(key, body.value))
+
+
+@router.get("")
+async def list_batches(request: Request, key: FilesKey) -> Response:
+    """The batches of the project, newest first."""
+    limit = integer(request, "limit", **PAGE_SIZES)
+    after = storable_item_id(request.query_params.get("after"))
+    paging = Paging(PAGE_SIZE if limit is None else limit, "desc", after)
+    return json_response(await app_state(request).batch_store.page(key.project_id, paging))
+
+
+@router.get("/{batch_id}")
+async def retrieve_batch(batch_id: str, request: Request, key: FilesKey) -> Response:
+    """The batch."""
+    return json_response(await app_state(request).batch_store.show(key.project_id, batch_id))
+
+
+@router.post("/{batch_id}/cancel")
+async def cancel_batch(batch_id: str, request: Request, key: FilesKey) -> Response:
+    """Begins to cancel the batch, and its responses."""
+    return json_response(await app_state(request).batch_store.cancel(key.project_id, batch_id))

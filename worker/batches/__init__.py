@@ -1,0 +1,1 @@
+"""Batches: their validation, their collection and their end (ADR 0049)."""

@@ -1,0 +1,146 @@
+"""The validation of a batch: each line of its input is checked before the first one runs.
+
+In groups: a group's lines are stored, and the cursor is moved, in one transaction. A `custom_id`
+that is there twice is found by a unique index, so that no process holds all of them.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from models.batches.lines import (
+    CheckedLines,
+    InputLine,
+    InvalidLine,
+    check_lines,
+    duplicate,
+    group_lines,
+    read_lines,
+)
+from models.config.settings import Settings
+from models.db.arrays import Ints, Texts
+from models.db.database import Json, Pool, fetch
+from models.db.queries.batches import (
+    ADD_LINES,
+    END_VALIDATION,
+    INSERT_LINES,
+    MOVE_VALIDATION,
+    TakenBatch,
+)
+from models.db.queries.files import FILE_PARTS, FIND_FILE
+from models.files.content import read_content
+from models.files.storage import FileStorage
+from models.wire.json_input import BodyLimits
+
+MAX_ERRORS = 100
+"""After so many errors nothing more is checked."""
+
+
+class InputGone(Exception):
+    """The input file of a batch is not there any more."""
+
+
+class Validation:
+    """Checks the input of batches."""
+
+    def __init__(
+        self, settings: Settings, pool: Pool, storage: FileStorage, lease: timedelta
+    ) -> None:
+        """`lease`: for how long a batch is this worker's after each group."""
+        self._settings = settings.batches
+        limits = settings.limits
+        self._limits = BodyLimits(settings.batches.line, limits.text, limits.values)
+        self._pool = pool
+        self._storage = storage
+        self._lease = lease
+
+    async def run(self, batch: TakenBatch) -> None:
+        """Checks the input from where it was checked last, to its end or until there are too many
+        errors. Raises InputGone, StorageError, and what DATABASE_UNAVAILABLE names."""
+        found = {"id": batch.input_file_id, "project": batch.project_id}
+        if not await fetch(self._pool, FIND_FILE, found):
+            raise InputGone
+        parts = await fetch(self._pool, FILE_PARTS, {"id": batch.input_file_id})
+        position = batch.validated_bytes
+        chunks = read_content(self._storage, parts, position)
+        lines = read_lines(chunks, batch.validated_lines, position, self._settings.line)
+        async for group in group_lines(lines):
+            checked = await asyncio.to_thread(check_lines, group, batch.endpoint, self._limits)
+            counts = await self._store(batch, position, group, checked)
+            if counts is None:
+                return
+            position = group[-1].end
+            if counts.is_over:
+                break
+        await self._end(batch, position)
+
+    async def _store(
+        self,
+        batch: TakenBatch,
+        position: int,
+        group: Sequence[InputLine],
+        checked: CheckedLines,
+    ) -> "_Counts | None":
+        """Stores a group that begins at the byte `position`. None: another worker has done it, or
+        the batch is ending."""
+        moved = {
+            "id": batch.id,
+            "from_byte": position,
+            "to_line": group[-1].number,
+            "to_byte": group[-1].end,
+            "model": checked.model,
+            "lease": self._lease,
+        }
+        async with self._pool.connection() as connection, connection.transaction():
+            if not await fetch(connection, MOVE_VALIDATION, moved):
+                return None
+            new = {
+                "id": batch.id,
+                "lines": Ints(checked.numbers),
+                "custom_ids": Texts(checked.custom_ids),
+            }
+            stored = set(await fetch(connection, INSERT_LINES, new))
+            errors = checked.errors + [
+                duplicate(custom_id).at(number)
+                for number, custom_id in zip(checked.numbers, checked.custom_ids, strict=True)
+                if number not in stored
+            ]
+            errors.sort(key=_line)
+            if len(errors) > MAX_ERRORS:
+                del errors[MAX_ERRORS:]
+            values = {"id": batch.id, "added": len(stored), "errors": Json(errors)}
+            total = (await fetch(connection, ADD_LINES, values))[0]
+            if total > self._settings.requests:
+                too_many = InvalidLine(
+                    "too_many_tasks",
+                    f"The batch has more than {self._settings.requests} requests.",
+                ).at(None)
+                values = {"id": batch.id, "added": 0, "errors": Json([too_many])}
+                await fetch(connection, ADD_LINES, values)
+        return _Counts(total > self._settings.requests or len(errors) >= MAX_ERRORS)
+
+    async def _end(self, batch: TakenBatch, position: int) -> None:
+        values = {"id": batch.id, "from_byte": position, "errors": None}
+        if not await self._has_requests(batch):
+            empty = InvalidLine("empty_file", "The input file has no requests.").at(None)
+            values["errors"] = Json([empty])
+        await fetch(self._pool, END_VALIDATION, values)
+
+    async def _has_requests(self, batch: TakenBatch) -> bool:
+        values = {"id": batch.id, "added": 0, "errors": Json([])}
+        return (await fetch(self._pool, ADD_LINES, values))[0] > 0
+
+
+class _Counts:
+    """What the batch has after a group."""
+
+    __slots__ = ("is_over",)
+
+    def __init__(self, is_over: bool) -> None:
+        self.is_over = is_over
+
+
+def _line(error: dict[str, Any]) -> int:
+    number: int = error["line"]
+    return number

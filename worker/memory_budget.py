@@ -36,7 +36,7 @@ class MemoryBudget:
         self.resident = self.idle = resident_bytes() or 0
         """`resident`: when it was measured last. `idle`: before the first response."""
         self.has_refused = False
-        """No claim was allowed at some time. Who was told so must be told when one is."""
+        """A claim was refused; those who wait are notified when claims are allowed again."""
         self._claims = 0
         """Responses claimed since the last measurement, which does not show them."""
         self._loads = 0

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from models.secrets import Sealer
 
-app = typer.Typer(help="Webhooks: who is told when a response has ended.", no_args_is_help=True)
+app = typer.Typer(
+    help="Webhooks: endpoints that get an event when a response has ended.", no_args_is_help=True
+)
 
 Endpoint = Annotated[
     str, typer.Argument(metavar="ENDPOINT", help="The id of an endpoint, or its beginning.")
@@ -31,7 +33,9 @@ Events = Annotated[
 @app.command("create", epilog=EXIT_CODES_HELP)
 def create_endpoint(
     url: Annotated[str, typer.Argument(help="Where events are sent: http:// or https://.")],
-    project: Annotated[str, typer.Option(help="Whose responses it is told of.")] = "default",
+    project: Annotated[
+        str, typer.Option(help="Project whose responses it gets events of.")
+    ] = "default",
     types: Events = None,
     name: Annotated[str, typer.Option(help="A name for people.")] = "",
     as_json: AsJson = False,

@@ -191,8 +191,8 @@ class QuotaCounters:
     async def correct(
         self, project: UUID, counted: CountedResponses, usage: Usage, period: Period
     ) -> None:
-        """Replaces what was counted by what the database has said since. In short commands: a long
-        one would stop all others of Redis."""
+        """Replaces what was counted by what the database has counted since. In short commands: a
+        long one would stop all others of Redis."""
         numbers, open_responses, waiting, _ = _keys(project)
         change = counted.corrections(usage)
 

@@ -32,7 +32,7 @@ ADMIT = (
     + """
 local connections = KEYS[4]
 local q = cjson.decode(ARGV[1])
-local limits, asked = q.limits, q.demand
+local limits, demand = q.limits, q.demand
 if q.counted then
   local age = now - number('corrected')
   if age > q.stale and not q.forced then return {'uncorrected'} end
@@ -62,14 +62,14 @@ local function opened(kind)
       sum = sum + tonumber(count)
     end
   end
-  return sum + asked.own[kind]
+  return sum + demand.own[kind]
 end
 local function exceeds(name, used, more)
   local limit = limits[name]
   return limit > 0 and more > 0 and used + more > limit
 end
 local reserved = number('reserved')
-if asked.tokens > 0 then
+if demand.tokens > 0 then
   for _, name in ipairs({'day', 'month'}) do
     local limit = limits['tokens_per_' .. name]
     if limit > 0 and number(name .. ':' .. q[name]) + reserved >= limit then
@@ -77,36 +77,36 @@ if asked.tokens > 0 then
     end
   end
 end
-if exceeds('stored_bytes', stored, asked.bytes) then return answer('stored_bytes', 0) end
-if exceeds('conversations', number('conversations'), asked.conversations) then return answer('conversations', 0) end
-local responses = asked.response and 1 or 0
+if exceeds('stored_bytes', stored, demand.bytes) then return answer('stored_bytes', 0) end
+if exceeds('conversations', number('conversations'), demand.conversations) then return answer('conversations', 0) end
+local responses = demand.response and 1 or 0
 if exceeds('running', redis.call('HLEN', open), responses) then return answer('running', 0) end
 if exceeds('queued', redis.call('SCARD', waiting), responses) then return answer('queued', 0) end
 for _, kind in ipairs({'open_streams', 'open_sockets'}) do
-  if asked[kind] > 0 and limits[kind] > 0 and opened(kind) + asked[kind] > limits[kind] then return answer(kind, 0) end
+  if demand[kind] > 0 and limits[kind] > 0 and opened(kind) + demand[kind] > limits[kind] then return answer(kind, 0) end
 end
-local request_cost = limits.requests_per_minute > 0 and asked.requests * q.window / limits.requests_per_minute or 0
+local request_cost = limits.requests_per_minute > 0 and demand.requests * q.window / limits.requests_per_minute or 0
 if request_cost > 0 and requests + request_cost - now > q.window then
   return answer('requests_per_minute', requests + request_cost - now - q.window)
 end
-local token_cost = limits.tokens_per_minute > 0 and asked.tokens * q.window / limits.tokens_per_minute or 0
+local token_cost = limits.tokens_per_minute > 0 and demand.tokens * q.window / limits.tokens_per_minute or 0
 if token_cost > 0 and tokens + token_cost - now > q.window then
   return answer('tokens_per_minute', tokens + token_cost - now - q.window)
 end
 requests = requests + request_cost
 tokens = tokens + token_cost
 redis.call('HSET', numbers, 'requests', requests, 'tokens', tokens)
-if asked.response then
-  redis.call('HSET', open, asked.response, string.format('%.0f:%.0f:%.0f', asked.tokens, tokens, now))
-  redis.call('SADD', waiting, asked.response)
-  redis.call('HINCRBY', numbers, 'reserved', asked.tokens)
+if demand.response then
+  redis.call('HSET', open, demand.response, string.format('%.0f:%.0f:%.0f', demand.tokens, tokens, now))
+  redis.call('SADD', waiting, demand.response)
+  redis.call('HINCRBY', numbers, 'reserved', demand.tokens)
 end
-if asked.bytes > 0 then redis.call('HINCRBY', numbers, 'stored', asked.bytes) end
-if asked.conversations > 0 then redis.call('HINCRBY', numbers, 'conversations', asked.conversations) end
+if demand.bytes > 0 then redis.call('HINCRBY', numbers, 'stored', demand.bytes) end
+if demand.conversations > 0 then redis.call('HINCRBY', numbers, 'conversations', demand.conversations) end
 for _, kind in ipairs({'open_streams', 'open_sockets'}) do
-  if asked[kind] > 0 then
+  if demand[kind] > 0 then
     local field = kind .. ':' .. q.web
-    redis.call('HSET', connections, field, string.format('%.0f:%.0f', asked.own[kind] + asked[kind], now + q.connection_time))
+    redis.call('HSET', connections, field, string.format('%.0f:%.0f', demand.own[kind] + demand[kind], now + q.connection_time))
   end
 end
 keep()

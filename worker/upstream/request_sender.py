@@ -135,15 +135,19 @@ class RequestSender:
     async def _close_read_responses(self) -> None:
         while self._read_responses or self._older_read_responses:
             await asyncio.sleep(_END_WAIT)
-            older = self._older_read_responses
-            self._older_read_responses, self._read_responses = self._read_responses, []
-            for response in older:
-                await response.close()
+            await self._close_older_read_responses()
+
+    async def _close_older_read_responses(self) -> None:
+        while self._older_read_responses:
+            await self._older_read_responses.pop().close()
+        self._older_read_responses, self._read_responses = self._read_responses, []
 
     async def close(self) -> None:
         """Closes all connections."""
         if self._closing is not None:
             await cancel_all([self._closing])
+        for _ in range(2):
+            await self._close_older_read_responses()
         await self._http.aclose()
 
     async def _prepare(self, model: str) -> "_PreparedRequest":

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 import structlog
-from structlog.testing import capture_logs
+from structlog.testing import LogCapture
 
 from models.tracing.otel import OtelTracer
 from models.tracing.spans import NO_SPAN
@@ -52,19 +52,21 @@ async def test_a_collector_that_is_away_costs_one_log_line_and_no_time(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
-    # An earlier test may have configured the logger, which then keeps its processors.
-    monkeypatch.setattr("models.tracing.otel.logger", structlog.get_logger())
-    with capture_logs() as lines:
-        tracer = OtelTracer("worker")
-        for number in range(100):
-            span = tracer.start("attempt", None, {"number": number})
-            span.start("turn").end()
-            span.end()
-        await until(lambda: lines, 30)
-        began_at = time.monotonic()
-        tracer.close()
+    # Whatever log levels an earlier test has configured.
+    log = LogCapture()
+    every_level = structlog.make_filtering_bound_logger(0)
+    logger = structlog.wrap_logger(None, processors=[log], wrapper_class=every_level)
+    monkeypatch.setattr("models.tracing.otel.logger", logger)
+    tracer = OtelTracer("worker")
+    for number in range(100):
+        span = tracer.start("attempt", None, {"number": number})
+        span.start("turn").end()
+        span.end()
+    await until(lambda: log.entries, 30)
+    began_at = time.monotonic()
+    tracer.close()
     assert time.monotonic() - began_at < 3
-    assert [line["event"] for line in lines] == ["traces_not_sent"]
+    assert [entry["event"] for entry in log.entries] == ["traces_not_sent"]
 
 
 def test_a_trace_that_the_client_does_not_record_is_not_recorded_here() -> None:

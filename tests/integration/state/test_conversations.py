@@ -440,8 +440,10 @@ async def test_of_a_concurrent_create_and_delete_exactly_one_succeeds(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     api, other = shared_stack.api(), shared_stack.api(1)
-    model = fake.script(reply("x"))
     for _ in range(10):
+        # Otherwise the response may have ended before the delete arrives.
+        gate = asyncio.Event()
+        model = fake.script([wait_for(gate), *reply("x")])
         conversation_id = await new_conversation(api, user("before"))
         body = {"model": model, "input": "y", "conversation": conversation_id, "background": True}
         created, deleted = await asyncio.gather(
@@ -456,6 +458,7 @@ async def test_of_a_concurrent_create_and_delete_exactly_one_succeeds(
             )
         else:
             assert deleted.error["code"] == "conversation_locked"
+            gate.set()
             assert (await api.wait_for_end(created.body["id"]))["status"] == "completed"
 
 

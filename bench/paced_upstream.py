@@ -5,14 +5,16 @@ The plan is the name of the model: `5x0.05+1` sends 5 deltas, 0.05 s apart, the 
 sends 5 deltas at once.
 
 Each delta contains the monotonic time at which it was sent, so that a client on the same host can
-compute how long it took. `GET /open` returns how many answers are being sent. `GET /closed` returns
-when a client leaves a stream: the time at which the next one does.
+compute how long it took. A request that is not for a stream gets a short answer at once, in the
+form of embeddings or of a chat completion. `GET /open` returns how many answers are being sent.
+`GET /closed` returns when a client leaves a stream: the time at which the next one does.
 """
 
 import asyncio
 import re
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -41,6 +43,22 @@ _LAST = (
     b"data: [DONE]\n\n"
 )
 _DELTAS_AFTER_CALL = 5
+_USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+_MESSAGE = {"role": "assistant", "content": "Hello.", "refusal": None}
+_COMPLETION = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 0,
+    "model": "m",
+    "choices": [{"index": 0, "message": _MESSAGE, "finish_reason": "stop"}],
+    "usage": _USAGE,
+}
+_EMBEDDINGS = {
+    "object": "list",
+    "model": "m",
+    "data": [{"object": "embedding", "index": 0, "embedding": [0.25] * 256}],
+    "usage": _USAGE,
+}
 
 
 def model(deltas: int, interval: float = 0.0, delay: float = 0.0) -> str:
@@ -104,7 +122,7 @@ class _Server(asyncio.Protocol):
         else:
             self._complete(orjson.loads(body))
 
-    def reply(self, content: dict[str, float]) -> None:
+    def reply(self, content: Mapping[str, object]) -> None:
         """Replies with JSON."""
         data = orjson.dumps(content)
         self._transport.write(
@@ -113,6 +131,9 @@ class _Server(asyncio.Protocol):
         )
 
     def _complete(self, request: dict[str, Any]) -> None:
+        if not request.get("stream"):
+            self.reply(_EMBEDDINGS if self._url.endswith(b"/embeddings") else _COMPLETION)
+            return
         if request["model"] == CALL:
             self._transport.write(_HEAD + _chunk(_call_or_text(request)) + b"0\r\n\r\n")
             return

@@ -169,29 +169,14 @@ class AttackedStack:
     async def neighbour(self) -> AsyncIterator["NeighbourRun"]:
         """The neighbour works meanwhile. At the end all its requests have been answered."""
         self._measured += 1
-        run = NeighbourRun(self.stack.folder / f"neighbour-{self._measured}.jsonl")
         arguments = NeighbourArguments(
             [f"http://127.0.0.1:{web.port}/v1" for web in self.stack.webs],
             str(self.neighbour_keys),
             self._neighbour_port,
-            str(run.path),
+            str(self.stack.folder / f"neighbour-{self._measured}.jsonl"),
         )
-        process = Service(
-            f"neighbour-{self._measured}",
-            run.path.with_suffix(".log"),
-            "tests.support.neighbour",
-            json.dumps(asdict(arguments)),
-            environment=self.stack.environment(),
-        )
-        process.launch()
-        self.memory.watch(WatchedProcess("neighbour", process.pid, None))
-        try:
-            await until(lambda: run.measurements() or not process.running(), 30)
-            assert process.running(), process.tail()
+        async with neighbour_process(self.stack, self.memory, arguments) as run:
             yield run
-            await process.stop_cleanly(60)
-        finally:
-            process.kill()
 
     def latencies(
         self, measurements: Iterable[Measurement], began: float, ended: float
@@ -255,6 +240,31 @@ class NeighbourRun:
     def measurements(self) -> list[Measurement]:
         """Those of the requests that were answered so far."""
         return read_measurements(self.path) if self.path.exists() else []
+
+
+@asynccontextmanager
+async def neighbour_process(
+    running: Stack, memory: MemoryLimit, arguments: NeighbourArguments
+) -> AsyncIterator[NeighbourRun]:
+    """The neighbour of a deployment works meanwhile. At the end all its requests have been
+    answered."""
+    run = NeighbourRun(Path(arguments.measurements))
+    process = Service(
+        run.path.stem,
+        run.path.with_suffix(".log"),
+        "tests.support.neighbour",
+        json.dumps(asdict(arguments)),
+        environment=running.environment(),
+    )
+    process.launch()
+    memory.watch(WatchedProcess("neighbour", process.pid, None))
+    try:
+        await until(lambda: run.measurements() or not process.running(), 30)
+        assert process.running(), process.tail()
+        yield run
+        await process.stop_cleanly(60)
+    finally:
+        process.kill()
 
 
 @asynccontextmanager

@@ -22,8 +22,9 @@ import aiohttp
 from tests.support.api import Api
 from tests.support.fake_upstream import FakeUpstream, Script, UpstreamRequest, reply
 
-Kind = Literal["create", "start", "get", "stream"]
-"""`create` and `get` end with the answer, `stream` with the terminal event, and `start` is the time
+Kind = Literal["create", "start", "get", "stream", "first_token"]
+"""`create` and `get` end with the answer, `stream` with the terminal event, `first_token` with the
+first delta of a stream, and `start` is the time
 from the beginning of a create to the request that its background response sends to the upstream."""
 _REQUESTS: tuple[Kind, ...] = ("create", "get", "stream")
 INTERVAL = 1 / 30
@@ -44,6 +45,8 @@ class NeighbourArguments:
     upstream_port: int
     measurements: str
     """The file to which each request's measurement is appended."""
+    notes_first_token: bool = False
+    """Whether the first delta of each stream is a measurement of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,9 @@ class _Neighbour:
                 assert shown["status"] != "failed", shown
             case "stream":
                 async with api.post_stream(MODEL) as stream:
+                    if self._arguments.notes_first_token:
+                        await stream.until("response.output_text.delta")
+                        self._write("first_token", moment)
                     await stream.to_end()
                     assert stream.final["output_text"] == "Hello, neighbour.", stream.final
             case _:

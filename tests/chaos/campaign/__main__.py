@@ -13,6 +13,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from tests.chaos.abuse.__main__ import main as abuse
+from tests.chaos.batch.__main__ import main as batch
 from tests.chaos.campaign.campaign import LIMITS, SHORTENED, Campaign
 from tests.chaos.campaign.figures import RoundFigures, StateFile
 from tests.chaos.campaign.plan import DEFAULT, SHORT, Plan, monkey, plan
@@ -23,9 +24,10 @@ from tests.chaos.campaign.table import CampaignTotals
 
 def main() -> int:
     """Runs the campaign; returns 0 without violations, 1 with some, 2 for bad arguments."""
-    if "--abuse" in sys.argv:
-        sys.argv.remove("--abuse")
-        return abuse()
+    for option, other in (("--abuse", abuse), ("--batch", batch)):
+        if option in sys.argv:
+            sys.argv.remove(option)
+            return other()
     arguments = _arguments()
     options = "defaults" if arguments.defaults else ""
     try:
@@ -100,6 +102,12 @@ def _arguments() -> argparse.Namespace:
         action="store_true",
         help="instead of faults: projects that attack while another one works; it has other"
         " options, which --abuse --help lists",
+    )
+    parser.add_argument(
+        "--batch",
+        action="store_true",
+        help="instead of rounds: one large batch whose processes are killed, and an interactive"
+        " client beside it; it has other options, which --batch --help lists",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw values there")
     parser.add_argument(

@@ -34,6 +34,7 @@ from models.side_tasks import SideTasks, cancel_all
 from models.wire.json_input import BodyLimits
 from web import counters
 from web.batches.expander import Expander
+from web.batches.forwarded import PrepareForwarded
 from web.batches.store import BatchStore
 from web.conversations import ConversationStore
 from web.files.store import FileStore
@@ -267,7 +268,15 @@ class AppState:
             batch_store=BatchStore(settings.batches, pool),
             expander=None
             if storage is None
-            else Expander(settings, pool, storage, create_response, quotas, job_queue),
+            else Expander(
+                settings,
+                pool,
+                storage,
+                create_response,
+                PrepareForwarded(routes, account_ids, egress, lease.clock),
+                quotas,
+                job_queue,
+            ),
             organization=Organization(pool),
             webhook_endpoints=WebhookEndpoints(pool, sealer, egress, settings.webhooks),
             create_response=create_response,

@@ -23,7 +23,7 @@ from models.egress import EgressPolicy
 from models.errors import LeaseLost
 from models.files.opening import open_storage
 from models.ids import response_id as public_id
-from models.lifecycle import Status
+from models.lifecycle import Lane, Status
 from models.metrics import serve
 from models.ownership.claims import Ownership
 from models.ownership.lease import Lease
@@ -68,6 +68,9 @@ logger = structlog.get_logger()
 _STARTED_IN_A_TURN = 8
 """Runs that begin in one turn of the event loop. Up to its request to the upstream, each takes half
 a millisecond; fifty that were claimed together would delay all streams that run."""
+_BATCH_STARTED_IN_A_TURN = 1
+"""The same for responses of batches, of which there are always more: a stream whose client waits
+needs twenty turns until its first token."""
 _ENDING_SLOTS = 16
 """Responses above the slots that may be claimed only to be ended. Each takes milliseconds, and none
 may wait for a run to end."""
@@ -115,6 +118,7 @@ class Engine:
         self._runs: dict[UUID, Run] = {}
         self._claiming: set[UUID] = set()
         self._starts = Turns(_STARTED_IN_A_TURN)
+        self._batch_starts = Turns(_BATCH_STARTED_IN_A_TURN)
         self._comparison = RunComparison(self._runs, self._claiming, on_capacity_changed)
         self._lease = Lease(
             settings,
@@ -372,7 +376,8 @@ class Engine:
             try:
                 claim = await self._claim(taking, [response_id])
                 if claim is not None:
-                    await self._starts.wait()
+                    is_batch = claim.row.lane == Lane.BATCH
+                    await (self._batch_starts if is_batch else self._starts).wait()
             finally:
                 self._claiming.discard(response_id)
             if claim is not None:

@@ -8,7 +8,8 @@ from models.errors import InvalidRequest, RequestTooLarge
 from models.wire.checks.faults import shorten
 from models.wire.json_input import BodyLimits, decode_request
 
-ENDPOINTS: Final = ("/v1/responses",)
+RESPONSES: Final = "/v1/responses"
+ENDPOINTS: Final = (RESPONSES, "/v1/chat/completions", "/v1/embeddings")
 """The endpoints that the requests of a batch may be for."""
 MAX_CUSTOM_ID = 512
 """Characters."""

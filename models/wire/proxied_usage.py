@@ -33,6 +33,12 @@ def find_usage(piece: bytes) -> TokenUsage | None:
     return None
 
 
+def usage_in(answer: Any) -> TokenUsage | None:
+    """The usage in a JSON answer that was parsed; None if there is none."""
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    return _usage(usage) if isinstance(usage, dict) else None
+
+
 def _object_behind(text: str, at: int) -> dict[str, Any] | None:
     rest = text[at:].lstrip()
     if not rest.startswith(":"):

@@ -1,5 +1,6 @@
 """The purpose of a response: what a worker does for it."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -13,6 +14,9 @@ class Purpose(StrEnum):
     """One compaction of the history: the last input item is a `compaction_trigger`."""
     COUNT = "count"
     """The input tokens are counted. The model is not called and clients never see the response."""
+    FORWARD = "forward"
+    """A request for another endpoint is sent as it is, and the answer is the output. Clients never
+    see the response (ADR 0057)."""
 
 
 _COUNT_MARK = "count_input_tokens"
@@ -22,6 +26,20 @@ It is stored there, and not in a column of its own, because web and worker proce
 run side by side during an upgrade: a worker that does not know a new column would call the model.
 No request parameter has this name; only this module reads or writes the key.
 """
+_FORWARD_MARK = "forward_to"
+"""The same for the purpose FORWARD; its value is the path of the endpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredParameters:
+    """What the column `responses.parameters` says."""
+
+    parameters: dict[str, Any]
+    """of the request"""
+    purpose: Purpose
+    """COMPACT is not stored: it follows from the input, and is ANSWER here."""
+    path: str = ""
+    """where a request with the purpose FORWARD is sent, behind the base URL of the upstream"""
 
 
 def stored_parameters(parameters: dict[str, Any], purpose: Purpose) -> dict[str, Any]:
@@ -29,11 +47,16 @@ def stored_parameters(parameters: dict[str, Any], purpose: Purpose) -> dict[str,
     return {**parameters, _COUNT_MARK: True} if purpose is Purpose.COUNT else parameters
 
 
-def split_stored_parameters(stored: dict[str, Any]) -> tuple[dict[str, Any], Purpose]:
-    """The request parameters in `responses.parameters`, and the purpose: COUNT or ANSWER.
+def forward_parameters(path: str) -> dict[str, Any]:
+    """The value of the column for a response with the purpose FORWARD."""
+    return {_FORWARD_MARK: path}
 
-    COMPACT is not stored: it follows from the input.
-    """
+
+def split_stored_parameters(stored: dict[str, Any]) -> StoredParameters:
+    """What the value of the column says."""
+    if _FORWARD_MARK in stored:
+        return StoredParameters({}, Purpose.FORWARD, stored[_FORWARD_MARK])
     if _COUNT_MARK not in stored:
-        return stored, Purpose.ANSWER
-    return {name: value for name, value in stored.items() if name != _COUNT_MARK}, Purpose.COUNT
+        return StoredParameters(stored, Purpose.ANSWER)
+    parameters = {name: value for name, value in stored.items() if name != _COUNT_MARK}
+    return StoredParameters(parameters, Purpose.COUNT)

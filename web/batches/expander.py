@@ -18,7 +18,7 @@ import psycopg
 import structlog
 
 from models.batches.lines import (
-    ENDPOINTS,
+    RESPONSES,
     InputLine,
     InvalidLine,
     LineRequest,
@@ -56,6 +56,7 @@ from models.redis.channels import BACKGROUND
 from models.redis.queue import JobQueue
 from models.redis.quota_counters import Demand
 from models.wire.json_input import BodyLimits
+from web.batches.forwarded import PrepareForwarded
 from web.counters import count_accepted
 from web.http.body import JsonBody, run_sized
 from web.quotas.quotas import Quotas
@@ -99,6 +100,7 @@ class Expander:
         pool: Pool,
         storage: FileStorage,
         create_response: CreateResponse,
+        prepare_forwarded: PrepareForwarded,
         quotas: Quotas,
         job_queue: JobQueue,
     ) -> None:
@@ -109,6 +111,7 @@ class Expander:
         self._pool = pool
         self._storage = storage
         self._create_response = create_response
+        self._prepare_forwarded = prepare_forwarded
         self._quotas = quotas
         self._job_queue = job_queue
 
@@ -210,8 +213,12 @@ class Expander:
         if key is None:
             raise IncorrectApiKey
         size = len(line.text or b"")
-        request = await run_sized(lambda: self._parse(line), size)
+        request = await run_sized(lambda: self._parse(line, batch.endpoint), size)
         body = JsonBody(request.body, size)
+        if batch.endpoint != RESPONSES:
+            return await self._prepare_forwarded.prepare_line(
+                key, batch.endpoint, body, batch_id(batch.id)
+            )
         row = await self._create_response.prepare_line(key, body, batch_id(batch.id))
         if not row.store:
             return row
@@ -219,10 +226,10 @@ class Expander:
         retention = row.retention or int(self._settings.retention.total_seconds())
         return msgspec.structs.replace(row, kept_for=retention)
 
-    def _parse(self, line: InputLine) -> LineRequest:
+    def _parse(self, line: InputLine, endpoint: str) -> LineRequest:
         """It was checked before, perhaps with other limits."""
         try:
-            return parse_line(line.text, ENDPOINTS[0], self._limits)
+            return parse_line(line.text, endpoint, self._limits)
         except InvalidLine as fault:
             raise InvalidRequest(fault.message, param=fault.param, code=fault.code) from fault
 

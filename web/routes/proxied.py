@@ -3,7 +3,6 @@ stored (docs/proxied-endpoints.md)."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -11,14 +10,12 @@ from starlette.responses import Response
 from models.db.queries.api_keys import ApiKey
 from models.projects.quotas import estimate_tokens
 from models.redis.quota_counters import Demand
-from models.wire.checks.faults import missing, wrong_type
-from web.http.auth import Key, require_model
+from web.http.auth import Key
 from web.http.body import body_pieces, json_object, read_json
 from web.http.connection import cancel_on_disconnect
-from web.http.errors import model_not_found
 from web.http.request_record import request_record
 from web.http.shares import Held
-from web.proxy.checks import RequestChecks
+from web.proxy.checks import RequestChecks, require_served_model
 from web.proxy.endpoints import ENDPOINTS, Endpoint
 from web.proxy.form_parser import FormParser, form_boundary
 from web.proxy.requests import FormRequest, JsonRequest, ProxiedRequest
@@ -59,7 +56,7 @@ async def _forward_json(
     body = await read_json(request, state.body_limits_of(key), also)
     state.count_stream(request)
     value = json_object(body.value)
-    model = _require_model(state, endpoint, key, value.get("model"))
+    model = require_served_model(endpoint, state.proxy.has_route, key, value.get("model"))
     checks = _checks(state, endpoint, key, model)
     await checks.check_body(value, body.size)
     return await _admit(state, checks, JsonRequest(body, request.receive))
@@ -71,7 +68,7 @@ async def _forward_form(
     # It counts from its beginning: an upload may take long.
     state.count_stream(request)
     form = _open_form(state, request, key, boundary)
-    model = _require_model(state, endpoint, key, await form.read_model())
+    model = require_served_model(endpoint, state.proxy.has_route, key, await form.read_model())
     checks = _checks(state, endpoint, key, model)
     await form.begin(checks.check_field)
     return await _admit(state, checks, form)
@@ -91,20 +88,6 @@ def _open_form(state: AppState, request: Request, key: ApiKey, boundary: bytes) 
 def _checks(state: AppState, endpoint: Endpoint, key: ApiKey, model: str) -> RequestChecks:
     egress = state.egress.of_project(key.policy.egress)
     return RequestChecks(endpoint, model, key, state.account_ids, egress)
-
-
-def _require_model(state: AppState, endpoint: Endpoint, key: ApiKey, named: Any) -> str:
-    """The model that the key may use and an upstream serves; the upstream checks everything else.
-    `named`: None if the request names none. Raises InvalidRequest, NotFound, ModelNotAllowed."""
-    model = endpoint.default_model if named is None else named
-    if model is None:
-        raise missing("model")
-    if not isinstance(model, str):
-        raise wrong_type("model", "a string", model)
-    if not state.proxy.has_route(model):
-        raise missing("model") if named is None else model_not_found(model)
-    require_model(key, model)
-    return model
 
 
 async def _admit(state: AppState, checks: RequestChecks, request: ProxiedRequest) -> Response:

@@ -10,6 +10,7 @@ from models.db.queries.batches import EndedResponse, ReadyLine
 from models.ids import new_uuid
 from models.lifecycle import Status
 from models.shown_responses import shown_object
+from models.wire.forwarding import answered_body
 
 _ENDINGS: Final = {
     "expired": (
@@ -83,7 +84,8 @@ def _add(
         return
     results.add_usage(response.usage or {})
     if response.status in (Status.COMPLETED, Status.INCOMPLETE):
-        body = shown_object(response, response.items or [])
+        items = response.items or []
+        body = answered_body(items) or shown_object(response, items)
         results.output.append(answered_line(response.id, line.custom_id, 200, body))
     elif response.status == Status.CANCELLED:
         reason = _CANCELLED if ending is None else _ENDINGS[ending]

@@ -26,7 +26,7 @@ from models.wire.events import (
 )
 from models.wire.includes import filter_items
 from models.wire.pairing import unanswered_calls
-from models.wire.purpose import split_stored_parameters
+from models.wire.purpose import Purpose, split_stored_parameters
 from models.wire.response import ResponseFacts, response_object
 from models.wire.size import json_size
 from models.wire.snapshot import (
@@ -64,8 +64,8 @@ class Attempt:
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
-        parameters, self.stored_purpose = split_stored_parameters(claim.row.parameters)
-        self.facts = _facts(claim, parameters)
+        self.stored = split_stored_parameters(claim.row.parameters)
+        self.facts = _facts(claim, self.stored.parameters)
         self.output = Output(claim, [])
         self.current_turn: Turn[Any] | None = None
         """The turn that is not stored yet; None between turns."""
@@ -183,7 +183,9 @@ class Attempt:
             completed_at=completed_at,
             service_tier=final.service_tier,
         )
-        visible = filter_items(final.items, self.include)
+        # Nobody follows a forwarded request: its answer is stored once, as an item.
+        is_forwarded = self.stored.purpose is Purpose.FORWARD
+        visible = [] if is_forwarded else filter_items(final.items, self.include)
         terminal_event = TERMINAL_EVENTS[end_state.status](response_object(facts, visible))
         has_model_items = any(item["type"] not in _NON_MODEL_ITEMS for item in final.items)
         return Ending(

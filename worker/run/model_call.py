@@ -11,17 +11,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import structlog
-
-from models.errors import FailedCall, LimitReached, UpstreamBusy, UpstreamFailed
+from models.errors import UpstreamFailed
 from models.tracing.spans import NO_SPAN
 from models.wire.events import Event, Item
 from models.wire.tools import NATIVE_ONLY_TOOLS
-from worker.metrics import UPSTREAM_FAILOVERS, UPSTREAM_TURNS
+from worker.metrics import UPSTREAM_TURNS
 from worker.run.call_observation import CallObservation
 from worker.run.call_span import error_type, start_call_span
 from worker.run.context import RunContext
 from worker.run.counting import TokenCount
+from worker.run.failover import first_answer, note_failure
 from worker.run.reasoning import content_tagger, reasoning_sealer, unseal_reasoning
 from worker.translation.chat.request import chat_request
 from worker.translation.chat.structured import format_instructions
@@ -33,16 +32,12 @@ from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 from worker.translation.turn import Outcome, Turn, TurnOptions
 from worker.upstream.client import StreamEvent, UpstreamCall
 from worker.upstream.failures import (
-    NO_SUCH_MODEL,
-    may_succeed_elsewhere,
     no_such_model,
     no_such_tool,
 )
 from worker.upstream.gate import Permit
 from worker.upstream.overflow import OVERFLOW
-from worker.upstream.upstreams import Candidate, failure_of_all
-
-logger = structlog.get_logger()
+from worker.upstream.upstreams import Candidate
 
 _LONG_HISTORY = 1000
 """Items from which the translation of a history takes milliseconds."""
@@ -119,43 +114,14 @@ class ModelCaller:
     async def _call_candidates(
         self, model_input: ModelInput, *, visible: bool
     ) -> tuple[Outcome, Turn[Any]]:
+        async def call(candidate: Candidate) -> tuple[Outcome, Turn[Any]]:
+            outcome, turn = await self._call_upstream(candidate, model_input, visible=visible)
+            if outcome.failure is not None:
+                note_failure(self._attempt, candidate, outcome.failure)
+            return outcome, turn
+
         candidates = self._candidates()
-        failed: list[tuple[Candidate, UpstreamFailed | LimitReached]] = []
-        for candidate in candidates:
-            try:
-                outcome, turn = await self._call_upstream(candidate, model_input, visible=visible)
-            except (UpstreamFailed, LimitReached) as failure:
-                self._record_failure(candidate, failure)
-                if failure.reason == NO_SUCH_MODEL:
-                    # With the name that the client knows, not the upstream's.
-                    raise no_such_model(self._facts.model) from failure
-                if self._has_emitted or not may_succeed_elsewhere(failure):
-                    raise
-                failed.append((candidate, failure))
-            else:
-                if outcome.failure is not None:
-                    self._note_failure(candidate, outcome.failure)
-                return outcome, turn
-            if candidate is not candidates[-1]:
-                UPSTREAM_FAILOVERS.labels(candidate.name).inc()
-                logger.info(
-                    "upstream_skipped",
-                    response=self._facts.id,
-                    upstream=candidate.name,
-                    reason=failed[-1][1].reason,
-                )
-        raise failure_of_all(failed, can_wait=self._facts.background)
-
-    def _record_failure(self, candidate: Candidate, failure: UpstreamFailed | LimitReached) -> None:
-        outcome = "busy" if isinstance(failure, UpstreamBusy) else "failed"
-        UPSTREAM_TURNS.labels(candidate.name, outcome).inc()
-        self._note_failure(candidate, failure)
-
-    def _note_failure(self, candidate: Candidate, failure: UpstreamFailed | LimitReached) -> None:
-        """Keeps the failure for `explain`."""
-        self._attempt.failed_calls.append(
-            FailedCall(candidate.name, failure.reason, failure.message)
-        )
+        return await first_answer(self._attempt, candidates, call, lambda: self._has_emitted)
 
     def _candidates(self) -> list[Candidate]:
         """The upstreams that can run the request, in order. Raises UpstreamFailed if none can."""

@@ -55,7 +55,7 @@ async def prepare_run(
             if not has_memory:
                 raise NoMemory
             loaded, own_count = await _load_history(attempt, resources)
-    purpose = attempt.stored_purpose
+    purpose = attempt.stored.purpose
     if purpose is Purpose.ANSWER and ends_with_trigger(loaded):
         purpose = Purpose.COMPACT
     row = attempt.claim.row

@@ -41,6 +41,7 @@ from worker.run.end_state import (
     internal_error,
 )
 from worker.run.footprint import Footprint
+from worker.run.forwarding_run import run_forwarding
 from worker.run.preparation import NoMemory, prepare_run, write_first_events
 from worker.run.resources import Resources
 from worker.run.tool_loop import run_tool_loop
@@ -52,6 +53,7 @@ _WORK: dict[Purpose, Callable[[RunContext], Awaitable[Outcome | None]]] = {
     Purpose.ANSWER: run_tool_loop,
     Purpose.COMPACT: run_compaction,
     Purpose.COUNT: run_count,
+    Purpose.FORWARD: run_forwarding,
 }
 
 _MAX_RETRY_DELAY = 30.0

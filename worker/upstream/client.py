@@ -8,12 +8,9 @@ iteration is not used, because it costs five times as much as raw bytes and msgs
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from datetime import timedelta
 from typing import Any
 
-import aiohttp
 import httpx2
-import openai
 from openai import AsyncOpenAI, DefaultAioHttpClient
 
 from models.config.groups import LimitSettings
@@ -30,12 +27,14 @@ from worker.upstream.counts import count_upstream
 from worker.upstream.dialect import dialect_of
 from worker.upstream.error_rules import redacted
 from worker.upstream.failures import (
-    broken_off,
-    failure_of_status,
-    unintelligible,
-    unreachable,
+    CONNECTION_ERRORS,
+    compressed,
+    failure_of_connection,
+    shown_seconds,
+    turn_limit_reached,
 )
 from worker.upstream.open_response import OpenResponse
+from worker.upstream.plain_call import PlainCaller
 from worker.upstream.request_body import RequestFiles
 from worker.upstream.request_sender import NO_FILES, MaySend, RequestSender
 from worker.upstream.responses_events import parse_event
@@ -49,15 +48,6 @@ _EVENT_LIMIT = 16 * 1024 * 1024
 
 _FINAL_GAP = 10.0
 """Seconds that an upstream has for usage and `[DONE]` after the model's end."""
-
-_CONNECTION_ERRORS = (
-    TimeoutError,
-    openai.APIError,
-    httpx2.HTTPError,
-    aiohttp.ClientError,
-    UnicodeError,
-    OSError,
-)
 
 
 class UpstreamCall:
@@ -152,7 +142,7 @@ class UpstreamCall:
         turn is complete."""
         try:
             yield
-        except _CONNECTION_ERRORS as error:
+        except CONNECTION_ERRORS as error:
             if not self._finished:
                 turn_over = asyncio.get_running_loop().time() >= turn_end
                 raise self._error_of(error, turn_over=turn_over) from error
@@ -173,32 +163,23 @@ class UpstreamCall:
 
     def _error_of(self, error: Exception, *, turn_over: bool) -> UpstreamFailed | LimitReached:
         """Our error for one of the connection."""
-        match error:
-            case TimeoutError():
-                return self._timeout_error(turn_over=turn_over)
-            case openai.APIStatusError():
-                return redacted(failure_of_status(error, self._body["model"]), self._secrets)
-            case openai.APIConnectionError():
-                return unreachable(error)
-            case aiohttp.ClientResponseError() | UnicodeError():
-                return unintelligible()
-            case _:
-                return broken_off()
+        if isinstance(error, TimeoutError):
+            return self._timeout_error(turn_over=turn_over)
+        failure = failure_of_connection(error, self._body["model"])
+        return redacted(failure, self._secrets)
 
     def _timeout_error(self, *, turn_over: bool) -> LimitReached:
         limits = self._limits
         if turn_over:
-            return LimitReached(
-                f"The model's turn took longer than the limit of {_seconds(limits.turn)}.",
-                reason="turn_limit",
-            )
+            return turn_limit_reached(limits)
         reason, limit = (
             ("token_gap", limits.token_gap)
             if self._has_output
             else ("first_token", limits.first_token)
         )
         return LimitReached(
-            f"The upstream was silent for longer than the limit of {_seconds(limit)} ({reason}).",
+            "The upstream was silent for longer than the limit of "
+            f"{shown_seconds(limit)} ({reason}).",
             reason=reason,
         )
 
@@ -225,10 +206,7 @@ class UpstreamCall:
 
 def _require_uncompressed(response: OpenResponse) -> None:
     if not is_uncompressed(response.headers):
-        raise UpstreamFailed(
-            "The upstream sent a compressed stream although none was asked for.",
-            reason="upstream_garbage",
-        )
+        raise compressed()
 
 
 class Upstream:
@@ -266,6 +244,7 @@ class Upstream:
         )
         retries = UPSTREAM_RETRIES.labels(settings.name)
         self._sender = RequestSender(client, self._http, retries, may_send, native=self.is_native)
+        self.plain = PlainCaller(client, self._http, limits, self._secrets, retries, may_send)
 
     def call(
         self,
@@ -298,7 +277,3 @@ class Upstream:
     async def close(self) -> None:
         """Closes all connections."""
         await self._sender.close()
-
-
-def _seconds(limit: timedelta) -> str:
-    return f"{limit.total_seconds():g} s"

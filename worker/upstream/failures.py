@@ -3,12 +3,14 @@ foreground client (docs/errors.md)."""
 
 import re
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import aiohttp
 import httpx2
 import openai
 
+from models.config.groups import LimitSettings
 from models.config.upstream_access import CREDENTIAL_STATUSES, credential_message, excerpt
 from models.errors import (
     INSUFFICIENT_QUOTA,
@@ -45,6 +47,16 @@ _MAX_SDK_PAUSE = 8
 """Seconds: the SDK's own longest pause between two tries."""
 _MAX_ERROR_BODY = 64 * 1024
 """Bytes of an error's body that are read."""
+CONNECTION_ERRORS = (
+    TimeoutError,
+    openai.APIError,
+    httpx2.HTTPError,
+    aiohttp.ClientError,
+    UnicodeError,
+    OSError,
+)
+"""What a call of an upstream raises when it fails."""
+_PATHS = ("/responses", "/embeddings")
 
 
 class _TruncatedBody(httpx2.AsyncByteStream):
@@ -81,6 +93,19 @@ async def sanitise_error(response: httpx2.Response) -> None:
     response.stream = _TruncatedBody(response.stream)
     for name in ("content-encoding", "content-type", "content-length"):
         response.headers.pop(name, None)
+
+
+def failure_of_connection(error: Exception, model: str) -> UpstreamFailed:
+    """The failure for one of CONNECTION_ERRORS, in a call of `model`."""
+    match error:
+        case openai.APIStatusError():
+            return failure_of_status(error, model)
+        case openai.APIConnectionError():
+            return unreachable(error)
+        case aiohttp.ClientResponseError() | UnicodeError():
+            return unintelligible()
+        case _:
+            return broken_off()
 
 
 def failure_of_status(error: openai.APIStatusError, model: str) -> UpstreamFailed:
@@ -181,6 +206,27 @@ def unintelligible() -> UpstreamFailed:
     )
 
 
+def compressed() -> UpstreamFailed:
+    """The failure when the body has a content encoding."""
+    return UpstreamFailed(
+        "The upstream sent a compressed stream although none was asked for.",
+        reason="upstream_garbage",
+    )
+
+
+def turn_limit_reached(limits: LimitSettings) -> LimitReached:
+    """The failure when a call takes longer than a turn may."""
+    return LimitReached(
+        f"The model's turn took longer than the limit of {shown_seconds(limits.turn)}.",
+        reason="turn_limit",
+    )
+
+
+def shown_seconds(limit: timedelta) -> str:
+    """A time limit as messages show it."""
+    return f"{limit.total_seconds():g} s"
+
+
 def _code(error: openai.APIStatusError, status: int) -> str | None:
     """The known code of an error response; None without one.
 
@@ -214,9 +260,8 @@ def _message(error: openai.APIStatusError, status: int) -> str:
     if status in CREDENTIAL_STATUSES:
         return credential_message(upstream_message)
     if status in _NOT_FOUND_STATUSES:
-        path = (
-            "/responses" if error.request.url.path.endswith("/responses") else "/chat/completions"
-        )
+        asked = error.request.url.path
+        path = next((each for each in _PATHS if asked.endswith(each)), "/chat/completions")
         not_found = (
             f"The upstream has nothing at {path} (HTTP {status}): "
             "its 'base_url' or its 'api' may be wrong."

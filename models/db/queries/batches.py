@@ -346,6 +346,7 @@ class ExpandedBatch:
     id: UUID
     project_id: UUID
     api_key_id: UUID
+    endpoint: str
     input_file_id: UUID
     expanded_lines: int
     expanded_bytes: int
@@ -362,7 +363,7 @@ TAKE_TO_EXPAND = Query(
           AND b.expanded < b.total AND b.expander_until <= clock_timestamp()
         ORDER BY b.expander_until LIMIT 1 FOR UPDATE SKIP LOCKED)
     UPDATE batches b SET expander_until = clock_timestamp() + CAST(:lease AS interval) FROM due WHERE b.id = due.id
-    RETURNING b.id, b.project_id, b.api_key_id, b.input_file_id, b.expanded_lines, b.expanded_bytes,
+    RETURNING b.id, b.project_id, b.api_key_id, b.endpoint, b.input_file_id, b.expanded_lines, b.expanded_bytes,
               extract(epoch FROM b.expires_at - clock_timestamp())::float AS seconds_left,
               (SELECT count(*) FROM batch_lines l WHERE l.batch_id = b.id AND l.expanded)::int AS open
     """,

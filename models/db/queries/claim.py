@@ -63,6 +63,7 @@ class ClaimedRow:
     None: history.HISTORY reads it"""
     last_failure: str | None
     """if the attempt before was deferred: the message of the upstream's failure"""
+    lane: int
 
 
 _MAX_INPUT_BYTES = 16 * 1024
@@ -103,7 +104,7 @@ def claim_sql(
                extract(epoch FROM created_at)::bigint AS created_at, extract(epoch FROM deadline - clock_timestamp())::float AS seconds_left,
                extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at ELSE created_at END)::float AS seconds_queued,
                checkpoint_number, next_output_index, turns, usage, traceparent, request_id, cache_key, cache_ttl,
-               secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input, {_LAST_FAILURE} AS last_failure
+               secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input, {_LAST_FAILURE} AS last_failure, lane
                {last_column}
         FROM claimed LEFT JOIN job_secrets secrets ON secrets.response_id = claimed.id"""
 

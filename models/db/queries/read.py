@@ -15,6 +15,7 @@ from models.db.queries.common import (
     visible_outside,
 )
 from models.db.statement import Query, column
+from models.lifecycle import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def _response_names(table: str) -> str:
 
 def _is_visible(project: str) -> str:
     """Whether a GET of `project` shows response `r` (I11)."""
-    return f"""r.project_id = {project} AND r.delete_requested_at IS NULL AND {visible_outside("r")} AND (r.background OR r.store)
+    return f"""r.project_id = {project} AND r.delete_requested_at IS NULL AND {visible_outside("r")} AND (r.background AND r.lane <> {Lane.BATCH.value} OR r.store)
            AND (r.store OR r.status IN {OPEN} OR r.expires_at > clock_timestamp())"""
 
 
@@ -86,7 +87,8 @@ FOUND_RESPONSE = Query(
     FoundResponse,
 )
 """Both select a response that the project may see. No row: it belongs to another project, is deleted,
-is a foreground response that has not ended, or was not to be stored and its time is over (I11)."""
+is a foreground response that has not ended, or was not to be stored and its time is over (I11). One
+of a batch that was not to be stored is only seen in the output file."""
 
 INPUT_ITEMS = item_pages("{item}.response_id = :id AND {item}.direction = 'input'", "position")
 """Pages of a response's own input."""

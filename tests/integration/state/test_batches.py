@@ -10,7 +10,7 @@ from models.db.database import connect
 from models.ids import parse_batch_id
 from tests.support.api import Api, until
 from tests.support.batches import line, results, start, until_status, upload
-from tests.support.fake_upstream import FakeUpstream, hang, reply
+from tests.support.fake_upstream import FakeUpstream, error_body, hang, reply, status
 from tests.support.sql import run_sql
 from tests.support.stack import Stack
 from tests.support.worker_rows import settings_for
@@ -60,6 +60,79 @@ async def test_each_request_of_a_batch_has_one_result(
     assert batch.usage is not None
     assert batch.usage.output_tokens > 0
     assert len(fake.requests_for(model)) == 131
+
+
+FORWARDED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "/v1/chat/completions": (
+        {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0.25},
+        {"choices": [{"index": 0, "message": {"role": "assistant", "content": "yes"}}]},
+    ),
+    "/v1/embeddings": (
+        {"input": ["sun", "moon"]},
+        {"data": [{"object": "embedding", "index": 0, "embedding": [0.1, -1e-7, 12345.678901]}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("endpoint", FORWARDED)
+async def test_requests_for_other_endpoints_reach_the_upstream_and_come_back_unchanged(
+    client: openai.AsyncOpenAI, fake: FakeUpstream, api: Api, shared_stack: Stack, endpoint: str
+) -> None:
+    sent, part = FORWARDED[endpoint]
+    counts = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    answer = {"id": "from-upstream", "text": "a\nb 😀", "usage": counts, **part}
+    refusal = error_body("No such thing.", "invalid_request_error")
+    good, refusing = fake.script([status(200, answer)]), fake.script([status(400, refusal)])
+    bodies: dict[str, dict[str, Any]] = {
+        "good": {"model": good, **sent},
+        "refused": {"model": refusing, **sent},
+        "streamed": {"model": good, **sent, "stream": True},
+        "no model": sent,
+        "unknown": {"model": "no/such/model", **sent},
+    }
+    lines = [line(name, url=endpoint, body=body) for name, body in bodies.items()]
+    batch = await until_status(client, await start(client, lines, endpoint=endpoint), "completed")
+
+    output = await results(client, batch.output_file_id)
+    assert list(output) == ["good"]
+    assert output["good"]["response"]["status_code"] == 200
+    assert output["good"]["response"]["body"] == answer
+    [request] = fake.requests_for(good)
+    assert (request.path, request.body) == (endpoint, {"model": good, **sent})
+    errors = await results(client, batch.error_file_id)
+    shown = {
+        name: (one["response"]["status_code"], one["response"]["body"]["error"]["param"])
+        for name, one in errors.items()
+    }
+    assert shown.pop("unknown") in ((404, "model"), (400, "model"))
+    assert shown == {
+        "refused": (400, None),
+        "streamed": (400, "stream"),
+        "no model": (400, "model"),
+    }
+    assert "No such thing." in errors["refused"]["response"]["body"]["error"]["message"]
+    assert batch.usage is not None
+    assert (batch.usage.input_tokens, batch.usage.output_tokens) == (5, 2)
+    # It is no response of the Responses API, so it cannot be read as one.
+    made = output["good"]["id"].removeprefix("batch_req_")
+    assert await shared_stack.value("SELECT count(*) FROM responses WHERE id = %s", made)
+    assert (await api.call("GET", f"/responses/resp_{made}")).status == 404
+
+
+async def test_a_cancelled_batch_closes_the_calls_of_other_endpoints(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
+    slow = fake.script([hang()])
+    body = {"model": slow, "input": "sun"}
+    lines = [line(f"slow-{number}", url="/v1/embeddings", body=body) for number in range(3)]
+    batch = await start(client, lines, endpoint="/v1/embeddings")
+    await until(lambda: len(fake.requests_for(slow)) == 3, within=30)
+    await client.batches.cancel(batch.id)
+    cancelled = await until_status(client, batch, "cancelled")
+    await until(lambda: all(call.closed_by_client for call in fake.requests_for(slow)))
+    errors = await results(client, cancelled.error_file_id)
+    assert {one["error"]["code"] for one in errors.values()} == {"batch_cancelled"}
+    assert len(errors) == 3
 
 
 async def test_a_bad_input_file_fails_the_batch_with_its_line_numbers(
@@ -147,7 +220,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str | None]] = {
     "no file": ({"input_file_id": None}, 400, "input_file_id"),
     "unknown file": ({"input_file_id": "file-" + 32 * "0"}, 404, "input_file_id"),
     "no id of a file": ({"input_file_id": "../x"}, 404, "input_file_id"),
-    "another endpoint": ({"endpoint": "/v1/embeddings"}, 400, "endpoint"),
+    "another endpoint": ({"endpoint": "/v1/moderations"}, 400, "endpoint"),
     "no window": ({"completion_window": None}, 400, "completion_window"),
     "a bad window": ({"completion_window": "soon"}, 400, "completion_window"),
     "a long window": ({"completion_window": "30d"}, 400, "completion_window"),
@@ -171,9 +244,9 @@ async def test_a_request_for_a_batch_that_cannot_run_is_refused_with_its_reason(
 ) -> None:
     file = await upload(client, [line("a")])
     good = {"input_file_id": file, "endpoint": "/v1/responses", "completion_window": "24h"}
-    for name, (changes, status, param) in REFUSED.items():
+    for name, (changes, code, param) in REFUSED.items():
         answer = await api.call("POST", "/batches", good | changes)
-        assert (answer.status, answer.error["param"]) == (status, param), name
+        assert (answer.status, answer.error["param"]) == (code, param), name
     other = await client.files.create(file=("a.txt", b"a"), purpose="user_data")
     answer = await api.call("POST", "/batches", good | {"input_file_id": other.id})
     assert (answer.status, answer.error["param"]) == (400, "input_file_id")

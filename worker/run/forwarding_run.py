@@ -1,0 +1,61 @@
+"""Forwards a request to an upstream of its model, as the whole purpose of a response (ADR 0057)."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from models.wire.forwarding import answer_item, requested_body
+from models.wire.proxied_usage import TokenUsage, usage_in
+from worker.metrics import UPSTREAM_TURNS
+from worker.run.context import RunContext
+from worker.run.failover import first_answer
+from worker.translation.turn import Outcome
+from worker.translation.usage import Usage
+from worker.upstream.failures import no_such_model
+from worker.upstream.upstreams import Candidate
+
+
+async def run_forwarding(context: RunContext) -> Outcome | None:
+    """Makes the answer of the first upstream that answers the output. None: the process stops,
+    release it. Raises RunError.
+
+    Nothing is stored before the ending: if this process dies, the next attempt sends the request
+    again.
+    """
+    if context.is_draining():
+        return None
+    attempt = context.attempt
+    candidates = context.resources.upstreams.candidates(attempt.facts.model)
+    if not candidates:
+        raise no_such_model(attempt.facts.model)
+    request = await asyncio.to_thread(requested_body, context.history[-1])
+    answer = await first_answer(attempt, candidates, partial(_call, context, request))
+    item = await asyncio.to_thread(answer_item, context.resources.new_id, answer)
+    context.output.unstored_items = [item]
+    usage = usage_in(answer)
+    context.output.usage = None if usage is None else _to_json(usage)
+    return Outcome("completed")
+
+
+async def _call(context: RunContext, request: dict[str, Any], candidate: Candidate) -> Any:
+    """The answer of this upstream."""
+    resources = context.resources
+    async with candidate.limiter.acquire(candidate.model, interactive=False) as permit:
+        # As late as possible: a process that was suspended may have lost the response.
+        await resources.ownership.wait_until_fresh()
+        body = {**request, "model": candidate.model}
+        answer = await candidate.upstream.plain.call(context.attempt.stored.path, body)
+        permit.record_success()
+    UPSTREAM_TURNS.labels(candidate.name, "answered").inc()
+    context.output.upstream = candidate.name
+    return answer
+
+
+def _to_json(usage: TokenUsage) -> dict[str, Any]:
+    return Usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        total_tokens=usage.input_tokens + usage.output_tokens,
+        cached_tokens=usage.cached_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+    ).to_json()

@@ -21,6 +21,7 @@ _STATED = {
     "billiard": "BSD-3-Clause",
     "click-plugins": "BSD-3-Clause",
     "colorama": "BSD-3-Clause",
+    "defusedxml": "PSF-2.0",
     "markdown-it-py": "MIT",
     "mdurl": "MIT",
     "prompt-toolkit": "BSD-3-Clause",

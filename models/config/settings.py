@@ -24,6 +24,7 @@ from pydantic_settings import SettingsConfigDict
 
 from models.config.addresses import normalise_database_url, require_redis_scheme
 from models.config.config_source import FileBackedSettings
+from models.config.extraction import ExtractionSettings
 from models.config.groups import (
     AuditSettings,
     BatchSettings,
@@ -93,6 +94,7 @@ class Settings(FileBackedSettings):
     webhooks: WebhookSettings = WebhookSettings()
     files: FileSettings = FileSettings()
     batches: BatchSettings = BatchSettings()
+    extraction: ExtractionSettings = ExtractionSettings()
     audit: AuditSettings = AuditSettings()
     metrics: MetricsSettings = MetricsSettings()
     traces: TraceSettings = TraceSettings()

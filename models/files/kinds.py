@@ -63,9 +63,11 @@ class Examination:
         # A PDF may begin with other bytes (ISO 32000-1, annex H).
         if b"%PDF-" in head:
             return PDF
-        if self.size and self._is_text and self._decodes(b"", final=True):
-            return TEXT
-        return None
+        return TEXT if self.is_text() else None
+
+    def is_text(self) -> bool:
+        """Whether the whole file is text, whatever it begins with."""
+        return self.size > 0 and self._is_text and self._decodes(b"", final=True)
 
     def _decodes(self, chunk: bytes, *, final: bool = False) -> bool:
         try:

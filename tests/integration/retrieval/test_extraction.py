@@ -1,0 +1,129 @@
+"""A file is read by a process of its own: within its limits, without this one's secrets, and never
+longer than anybody waits for it."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support import files_to_read as files
+from worker.retrieval.extract.extraction import ExtractionFailed, ExtractionLimits, extract
+
+MIB = 1024 * 1024
+TIGHT = ExtractionLimits(memory=128 * MIB, cpu_time=1, time=30, text=MIB, unpacked=16 * MIB)
+
+
+class FileOf:
+    """Writes the content of the test's file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, content: bytes) -> Path:
+        self._path.write_bytes(content)
+        return self._path
+
+
+@pytest.fixture
+def file_of(tmp_path: Path) -> FileOf:
+    return FileOf(tmp_path / "file")
+
+
+async def text_of(path: Path, name: str, limits: ExtractionLimits = TIGHT) -> str:
+    async with extract(path, name, limits) as pieces:
+        return "".join([piece async for piece in pieces])
+
+
+async def failure_of(path: Path, name: str, limits: ExtractionLimits = TIGHT) -> ExtractionFailed:
+    with pytest.raises(ExtractionFailed) as failure:
+        await text_of(path, name, limits)
+    assert str(path) not in failure.value.message
+    assert not children()
+    return failure.value
+
+
+def children() -> list[psutil.Process]:
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if "worker.retrieval.extract.child" in " ".join(child.cmdline())
+    ]
+
+
+async def test_a_long_text_comes_in_small_pieces(file_of: FileOf) -> None:
+    text = "".join(f"line {n}: héllo\n" for n in range(20_000))
+    path = file_of(text.encode())
+    async with extract(path, "log.txt", TIGHT) as pieces:
+        parts = [piece async for piece in pieces]
+    assert "".join(parts) == text
+    assert max(len(part.encode()) for part in parts) <= 64 * 1024
+    assert not children()
+
+
+async def test_a_file_whose_limit_is_memory(file_of: FileOf) -> None:
+    path = file_of(files.xlsx(files.cell("a" * 60 * MIB)))
+    limits = ExtractionLimits(memory=96 * MIB, cpu_time=20)
+    failure = await failure_of(path, "bomb.xlsx", limits)
+    assert (failure.code, failure.message) == (
+        "invalid_file",
+        "The file could not be parsed because that needs too much memory.",
+    )
+
+
+async def test_a_file_whose_limit_is_cpu_time(file_of: FileOf) -> None:
+    path = file_of(files.unfinished_comment(8 * MIB))
+    failure = await failure_of(path, "page.html", ExtractionLimits(cpu_time=1))
+    assert failure.message == "The file could not be parsed because that takes too long."
+    assert failure.code == "invalid_file"
+
+
+async def test_a_file_whose_limit_is_the_time_that_is_waited(file_of: FileOf) -> None:
+    path = file_of(files.unfinished_comment(8 * MIB))
+    failure = await failure_of(path, "page.html", ExtractionLimits(time=0.3))
+    assert failure.message == "The file could not be parsed because that takes too long."
+
+
+async def test_the_process_ends_when_the_reader_is_cancelled(file_of: FileOf) -> None:
+    path = file_of(b"text\n" * MIB)
+    began = asyncio.Event()
+
+    async def read() -> None:
+        async with extract(path, "a.txt", ExtractionLimits()) as pieces:
+            async for _ in pieces:
+                began.set()
+                await asyncio.sleep(60)
+
+    reader = asyncio.create_task(read())
+    await began.wait()
+    assert len(children()) == 1
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    assert not children()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal is Linux's")
+async def test_the_process_ends_with_its_worker(file_of: FileOf) -> None:
+    path = file_of(b"text\n" * MIB)
+    program = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from worker.retrieval.extract.extraction import ExtractionLimits, extract\n"
+        "async def main():\n"
+        "    async with extract(Path(sys.argv[1]), 'a.txt', ExtractionLimits()) as pieces:\n"
+        "        print(len(await anext(pieces)), flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, str(path)), stdout=asyncio.subprocess.PIPE
+    )
+    assert worker.stdout is not None
+    assert await worker.stdout.readline() == b"16000\n"
+    [child] = psutil.Process(worker.pid).children()
+    worker.kill()
+    await worker.wait()
+    await asyncio.to_thread(psutil.wait_procs, [child], 20)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

@@ -1,0 +1,139 @@
+"""The text of each kind of file that a vector store takes, and what is refused."""
+
+import codecs
+from datetime import date
+from io import BytesIO
+
+import pytest
+from openpyxl import Workbook
+
+from tests.support.files_to_read import docx, pages_with_text, paragraph, pptx, relations
+from worker.retrieval.extract.failures import ExtractionFailed
+from worker.retrieval.extract.limits import ExtractionLimits
+from worker.retrieval.extract.reading import read_text
+from worker.retrieval.extract.text_pieces import text_pieces
+
+_GERMAN = "Straßen, Züge und Flüsse über größeren Höhen für Müller und Söhne.\n" * 8
+
+
+def text_of(content: bytes, ending: str = "", limits: ExtractionLimits | None = None) -> str:
+    limits = limits or ExtractionLimits()
+    texts = read_text(BytesIO(content), ending, limits)
+    return b"".join(text_pieces(texts, limits.text)).decode()
+
+
+def refusal(content: bytes, ending: str = "", limits: ExtractionLimits | None = None) -> str:
+    with pytest.raises(ExtractionFailed) as failure:
+        text_of(content, ending, limits)
+    return f"{failure.value.code}: {failure.value.message}"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "naïve\r\ntext\r".encode(),
+        codecs.BOM_UTF8 + "naïve\ntext\n".encode(),
+        "naïve\ntext\n".encode("utf-16"),
+        codecs.BOM_UTF16_BE + "naïve\ntext\n".encode("utf-16-be"),
+        "naïve\ntext\n".encode("utf-16-le"),
+        "naïve\ntext\n".encode("utf-32"),
+    ],
+)
+def test_text_in_any_unicode_encoding(content: bytes) -> None:
+    assert text_of(content, ".c") == "naïve\ntext\n"
+
+
+def test_text_in_an_older_encoding() -> None:
+    assert text_of(_GERMAN.encode("latin-1"), ".tex") == _GERMAN
+
+
+def test_a_page_shows_what_a_browser_shows() -> None:
+    page = (
+        "<!DOCTYPE html><html><head><title>Report</title><style>p {}</style></head><body><h1>One"
+        "</h1><p>Two &amp;\n  <b>three</b><script>if (a<b) hide()</script></p><ul><li>x<li>y</ul>"
+        "<table><tr><td>1</td><td>2</td></tr></table><pre>a\n  b</pre><!-- no --></body></html>"
+    )
+    assert text_of(page.encode()) == "Report\nOne\nTwo & three\nx\ny\n1\t2\na\n  b\n"
+
+
+def test_a_page_in_the_encoding_that_it_declares() -> None:
+    page = f'<html><head><meta charset="windows-1252"></head><p>{_GERMAN}</p></html>'
+    assert "größeren Höhen" in text_of(page.encode("cp1252"), ".html")
+
+
+def test_json_is_indexed_with_its_characters() -> None:
+    text = r'{"a": "caf\u00e9 \ud83d\ude00 \\u00e9 \n \ud83d \u0007"}'
+    assert text_of(text.encode(), ".json") == r'{"a": "café 😀 \\u00e9 \n \ud83d \u0007"}'
+
+
+def test_escapes_of_json_are_whole_wherever_a_block_ends() -> None:
+    text = r"\ud83d\ude00" * 6_000
+    for shift in range(12):
+        assert text_of(b"x" * shift + text.encode(), ".json") == "x" * shift + "😀" * 6_000
+
+
+def test_a_document() -> None:
+    table = (
+        f"<w:tbl><w:tr><w:tc>{paragraph('a')}</w:tc><w:tc>{paragraph('b')}</w:tc></w:tr></w:tbl>"
+    )
+    moved = f"<w:moveFrom>{paragraph('moved')}</w:moveFrom>"
+    tabs = (
+        "<w:p><w:pPr><w:tabs><w:tab/></w:tabs></w:pPr>"
+        "<w:r><w:t>x</w:t><w:tab/><w:t>y</w:t></w:r></w:p>"
+    )
+    notes = {
+        "word/_rels/document.xml.rels": relations({"n": ("footnotes", "footnotes.xml")}),
+        "word/footnotes.xml": f'<w:footnotes xmlns:w="w">{paragraph("a note")}</w:footnotes>',
+    }
+    content = docx(paragraph("One &amp; two") + table + moved + tabs, notes)
+    assert text_of(content, ".docx") == "One & two\na \tb \t\nx\ty\na note\n"
+
+
+def test_slides_come_in_their_order_with_their_notes() -> None:
+    assert text_of(pptx(["First", "Second"], "Say hello")) == "First\nSay hello\n\nSecond\n\n"
+
+
+def test_a_workbook() -> None:
+    book = Workbook()
+    first = book.active
+    assert first is not None
+    first.title = "Prices"
+    first.append(["name", "price", "since", "sold"])
+    first["A5"], first["B5"], first["C5"], first["D5"] = "nut", 2.0, date(2024, 5, 6), True
+    content = BytesIO()
+    book.create_sheet("More").append([1.5, "=1+1"])
+    book.save(content)
+    assert text_of(content.getvalue(), ".xlsx") == (
+        "Prices\nname\tprice\tsince\tsold\nnut\t2\t2024-05-06\tTRUE\n\nMore\n1.5\n\n"
+    )
+
+
+def test_the_pages_of_a_pdf() -> None:
+    assert text_of(pages_with_text(["Page one", "Page two"])) == "Page one\n\nPage two\n\n"
+
+
+def test_source_code_that_names_a_signature_is_text() -> None:
+    assert text_of(b'MAGIC = b"%PDF-"\n', ".py") == 'MAGIC = b"%PDF-"\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "ending", "message"),
+    [
+        (b"", ".txt", "invalid_file: The file could not be parsed because it is empty."),
+        (b" \n\t\n", ".txt", "invalid_file: The file has no text that could be extracted."),
+        (b"\x7fELF\x02\x01\x01" + bytes(range(256)) * 99, ".txt", "unsupported_file: "),
+        (b"text with\0a zero", ".txt", "unsupported_file: "),
+        (bytes(range(128, 256)) * 40, ".txt", "unsupported_file: "),
+        (b"\x89PNG\r\n\x1a\n" + bytes(99), ".png", "unsupported_file: "),
+        (b"{\\rtf1 text}", ".rtf", "unsupported_file: "),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99), ".docx", "unsupported_file: "),
+    ],
+)
+def test_what_is_refused(content: bytes, ending: str, message: str) -> None:
+    assert refusal(content, ending).startswith(message)
+
+
+def test_more_text_than_the_limit() -> None:
+    limits = ExtractionLimits(text=100)
+    assert text_of(b"x" * 100, limits=limits) == "x" * 100
+    assert "more than 100 bytes of text" in refusal(b"x" * 101, limits=limits)

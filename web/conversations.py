@@ -31,6 +31,7 @@ from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.responses.account_ids import AccountIds
 from web.responses.continuation import Continuation, conversation_locked, conversation_row
+from web.responses.input_files import InputFiles
 from web.responses.item_pages import ItemReader
 from web.responses.references import resolve_references
 from web.responses.validation import (
@@ -55,6 +56,7 @@ class ConversationStore:
         validation: RequestValidation,
         clock: DatabaseClock,
         account_ids: AccountIds,
+        input_files: InputFiles,
     ) -> None:
         self._settings = settings
         self._pool = pool
@@ -62,6 +64,7 @@ class ConversationStore:
         self._validation = validation
         self._clock = clock
         self._account_ids = account_ids
+        self._input_files = input_files
 
     async def create(self, key: ApiKey, body: Any) -> dict[str, Any]:
         """Creates a conversation with its items. Raises InvalidRequest with nothing stored."""
@@ -196,6 +199,7 @@ class ConversationStore:
             self._pool, project, items, self._settings.limits.body, _ITEMS
         )
         self._validation.require_readable(items, project, _ITEMS)
+        await self._input_files.check(project, items, _ITEMS)
         await require_approval_requests(self._pool, continuation, items, _ITEMS)
         try:
             open_calls = find_open_calls(*drop_compacted(items, continuation.open_calls), _ITEMS)

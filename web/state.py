@@ -53,6 +53,7 @@ from web.quotas.quotas import Quotas
 from web.responses.account_ids import AccountIds
 from web.responses.answer_cache import RequestCache
 from web.responses.create import AcceptedResponse, CreateResponse
+from web.responses.input_files import InputFiles
 from web.responses.insert import InsertResponse
 from web.responses.item_pages import ItemReader
 from web.responses.join import AnsweredResponses, JoinResponse
@@ -218,6 +219,8 @@ class AppState:
         account_ids = AccountIds(routes, sealer, pool)
         storage = open_storage(settings)
         file_store = FileStore(settings, pool, storage)
+        max_bytes = settings.egress.file_bytes
+        input_files = InputFiles(pool, routes, max_bytes, has_storage=storage is not None)
         create_response = CreateResponse(
             PrepareRequest(
                 settings,
@@ -226,6 +229,7 @@ class AppState:
                 RequestCache(settings.cache, pool, cache, routes, sealer),
                 lease.clock,
                 account_ids,
+                input_files,
             ),
             JoinResponse(pool, lease),
             InsertResponse(settings, pool, lease, unclear_creates),
@@ -261,7 +265,7 @@ class AppState:
                 quotas.on_ended,
             ),
             conversation_store=ConversationStore(
-                settings, pool, items, validation, lease.clock, account_ids
+                settings, pool, items, validation, lease.clock, account_ids, input_files
             ),
             file_store=file_store,
             file_uploads=Uploads(settings.files, pool, file_store),

@@ -188,6 +188,7 @@ class Engine:
         self._comparison.start(self._ownership, self._side_tasks, self._line.wait_until_known)
         self._suspects = SuspectGroup(settings, self._ownership, self._runs)
         policies = ProjectPolicies(pool, self._lease.access_revision)
+        storage = open_storage(settings)
         self._resources = Resources(
             settings=settings,
             ownership=self._ownership,
@@ -203,6 +204,7 @@ class Engine:
             policies=policies,
             quotas=QuotaNotices(settings.quotas, policies, publisher, self._lease.clock),
             file_memory=FileMemory(settings.egress.memory),
+            storage=storage,
             tracer=open_tracer(settings, self._lease.kind),
             exit_process=self._lease.exit_process,
         )
@@ -219,7 +221,7 @@ class Engine:
         self._side_tasks.start(Purger(settings, str(self._lease.id)).run(), "purge")
         if not settings.quarantine:
             self._side_tasks.start(self._webhooks().run(), "webhooks")
-            if (storage := open_storage(settings)) is not None:
+            if storage is not None:
                 work = BatchWork(settings, pool, redis, storage)
                 self._side_tasks.start(work.run(), "batches")
         _tune_garbage_collector()
@@ -418,6 +420,8 @@ class Engine:
         await self._side_tasks.cancel()
         await asyncio.to_thread(self._lease.deregister)
         await self._connections.close()
+        if self._resources.storage is not None:
+            await self._resources.storage.close()
         if self._resources.tracer is not None:
             self._resources.tracer.close()
         logger.info("worker_stopped", worker=str(self._lease.id))

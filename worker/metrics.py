@@ -200,6 +200,7 @@ _OWN_REASONS = (
     "statement_refused",
     "memory_limit",
     "file_unavailable",
+    "storage_unavailable",
     "history_deleted",
     "secrets_unreadable",
     "other",

@@ -414,9 +414,9 @@ class EgressSettings(Group):
     resolve_time: Duration = timedelta(seconds=2)
     """Longest time for these look-ups of one request. A name without an answer is not refused."""
     timeout: Duration = timedelta(seconds=60)
-    """Longest time for all files of one response together."""
+    """Longest time for all files of one response together, also stored ones."""
     file_bytes: Bytes = 32 * 1024 * 1024
-    """Most bytes of all files of one response, before base64."""
+    """Most bytes of all files of one response, before base64, also of stored ones."""
     memory: Bytes = 256 * 1024 * 1024
     """Most memory of a worker for such files of all responses together. What is not being fetched
     or sent is dropped when there is no room, and fetched again for a further turn."""

@@ -1,6 +1,7 @@
 """What the bytes of a file are, whatever its name claims."""
 
 import codecs
+import mimetypes
 from pathlib import PurePosixPath
 
 IMAGES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
@@ -8,6 +9,8 @@ IMAGES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
 TEXT = "text/plain"
 """UTF-8 without U+0000."""
 PDF = "application/pdf"
+
+UNKNOWN = "application/octet-stream"
 
 _HEAD = 1024
 """First bytes that are kept."""
@@ -29,6 +32,20 @@ _CLAIMS = {
 def claimed_kind(filename: str) -> str | None:
     """What the name says that the file is; None: nothing that could be checked."""
     return _CLAIMS.get(PurePosixPath(filename).suffix.lower())
+
+
+def sent_type(filename: str, kind: str | None) -> str:
+    """The media type with which a model gets a file. `kind`: what its bytes were found to be. Of a
+    text, and of a kind that is not known here, it is what the name says, unless the bytes would
+    show that kind."""
+    if kind is not None and kind != TEXT:
+        return kind
+    by_name = mimetypes.guess_type(filename)[0]
+    if by_name is None or by_name in IMAGES or by_name == PDF:
+        return kind or UNKNOWN
+    if kind == TEXT and not by_name.startswith("text/") and by_name != "application/json":
+        return TEXT
+    return by_name
 
 
 class Examination:

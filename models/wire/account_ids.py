@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from models.ids import parse_file_id
 from models.wire.events import Item
+from models.wire.items import file_places
 from models.wire.tools import NATIVE_ONLY_TOOLS
 
 _TOOLS = frozenset((*NATIVE_ONLY_TOOLS, "shell"))
@@ -41,6 +43,9 @@ def item_account_ids(items: list[Item], where: str = "input") -> Iterator[Accoun
         elif kind == "image_generation_call" and not item.get("result"):
             # Without its content the upstream looks the image up by the id.
             yield AccountId(f"{place}.id", item["id"])
+    for file in file_places(items):
+        if file.name == "file_id" and parse_file_id(file.value) is None:
+            yield AccountId(file.path(file.item, where), file.value)
 
 
 def tool_account_ids(tools: list[dict[str, Any]]) -> Iterator[AccountId]:

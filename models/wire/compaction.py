@@ -192,7 +192,7 @@ def _newest(messages: Sequence[Item], max_characters: int) -> list[Item]:
 
 def _without_data(part: dict[str, Any]) -> dict[str, Any]:
     match part["type"]:
-        case "input_image" if part["image_url"].startswith(_DATA):
+        case "input_image" if part.get("image_url", "").startswith(_DATA):
             return {"type": "input_text", "text": "[an image]"}
         case "input_file" if "file_data" in part:
             return {

@@ -114,30 +114,38 @@ def substitute_references(
 
 @dataclass(frozen=True, slots=True)
 class FilePlace:
-    """The position of a file's URL in a list of items."""
+    """The position of a file in a list of items that have its URL or its id."""
 
     item: int
     field: str
     """`content` of a message, `output` of a call's output."""
     part: int
-    url: str
+    kind: str
+    """the type of the part: `input_file` or `input_image`"""
+    name: str
+    """`file_url` or `file_id`"""
+    value: str
 
     def path(self, item: int, where: str = "input") -> str:
         """The place as an error names it, if the item is `where[item]`."""
-        return f"{where}[{item}].{self.field}[{self.part}].file_url"
+        return f"{where}[{item}].{self.field}[{self.part}].{self.name}"
 
 
 def file_places(items: list[Item]) -> Iterator[FilePlace]:
-    """Every `file_url` in these items, in order."""
+    """Every `file_url` and every `file_id` in these items, in order."""
     for index, item in enumerate(items):
         field = "output" if item["type"] in OUTPUTS else "content"
         parts = item.get(field)
         if type(parts) is list:
             yield from (
-                FilePlace(index, field, position, part["file_url"])
+                FilePlace(index, field, position, part["type"], name, part[name])
                 for position, part in enumerate(parts)
-                if "file_url" in part
+                for name in _FILE_NAMES
+                if name in part
             )
+
+
+_FILE_NAMES = ("file_url", "file_id")
 
 
 def duplicate_item(item_id: str, where: str) -> InvalidRequest:

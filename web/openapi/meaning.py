@@ -71,7 +71,8 @@ PARAMETERS: dict[str, str] = {
     "input": "A text, which is one user message, or items. Every call needs an output after it and "
     "every output a call before it, in the input together with what it continues. Item ids must "
     "differ. It may only be empty with `previous_response_id` or `conversation`. This server "
-    "fetches a `file_url`, only from public addresses unless this deployment allows others.",
+    "fetches a `file_url`, only from public addresses unless this deployment allows others. A "
+    "`file_id` names a file of the project.",
     "instructions": "A system message for this response only. Not inherited through "
     "`previous_response_id`.",
     "previous_response_id": "The response to continue. It must belong to the same project and have "
@@ -153,7 +154,8 @@ CODES: dict[str, str] = {
     "invalid_json_schema": "the schema of `text.format` is not valid, or not valid as a strict one",
     "invalid_function_parameters": "the parameters of a function are not a valid JSON Schema, or "
     "not valid as a strict one",
-    "input_too_large": "the referenced items are together too large",
+    "input_too_large": "the referenced items, or the files, are together too large",
+    "file_not_found": "the project does not have the file",
     "history_too_large": "what the response continues is larger than a worker may load",
     "invalid_encrypted_content": "a compaction or reasoning was changed, or belongs to another "
     "server or project",
@@ -163,7 +165,7 @@ CODES: dict[str, str] = {
     "project's",
     "context_length_exceeded": "the upstream reports that the request is too long for the model",
     "invalid_multipart": "the body is not a form, or is not complete",
-    "invalid_file": "a file is empty, or not what its name or purpose claims",
+    "invalid_file": "a file is empty, or not what its name, its purpose or its place claims",
     "invalid_range": "the range begins behind the end of the file",
     "upload_not_pending": "the upload was completed or cancelled, or has expired",
     "files_not_stored": "this server stores no files",

@@ -15,6 +15,7 @@ from web.http.body import JsonBody
 from web.responses.account_ids import AccountIds
 from web.responses.answer_cache import WARM_UP, CacheLookup, RequestCache
 from web.responses.continuation import Continuation, load_continuation
+from web.responses.input_files import InputFiles
 from web.responses.opening import Opening
 from web.responses.precomputed import PrecomputedResponse, precompute
 from web.responses.references import resolve_references
@@ -50,6 +51,7 @@ class PrepareRequest:
         request_cache: RequestCache,
         clock: DatabaseClock,
         account_ids: AccountIds,
+        input_files: InputFiles,
     ) -> None:
         self._max_bytes = settings.limits.body
         self._max_history = settings.limits.history
@@ -58,6 +60,7 @@ class PrepareRequest:
         self._request_cache = request_cache
         self._clock = clock
         self._account_ids = account_ids
+        self._input_files = input_files
 
     async def parse(self, body: JsonBody, key: ApiKey, *, generate: bool) -> CreateRequest:
         """The request in `body`, checked without what it continues.
@@ -108,6 +111,7 @@ class PrepareRequest:
         if items is not request.input:
             request = replace(request, input=items)
         self._validation.require_readable(items, project)
+        await self._input_files.check(project, items, model=request.model)
         try:
             require_outputs(*drop_compacted(items, continuation.open_calls))
         except OutputWithoutCall as error:

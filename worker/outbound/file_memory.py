@@ -1,24 +1,43 @@
-"""Files that were fetched for clients, and the memory that they share (docs/adr/0038).
+"""The files in requests to models, and the memory that they share (docs/adr/0038).
 
 A model may be silent for an hour. Meanwhile nobody needs the files of its request: they are kept as
-long as there is room, and fetched again if another turn needs them.
+long as there is room, and fetched or read again if another turn needs them.
 """
 
 import asyncio
 import base64
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Protocol
+
+from models.errors import UpstreamFailed
+from worker.outbound.download import Download
+
+
+class FileSource(Protocol):
+    """Where the content of a file comes from."""
+
+    async def read(self, max_bytes: int, deadline: float) -> Download:
+        """The content, of at most `max_bytes`. `deadline`: of the event loop's clock. Raises
+        UpstreamFailed."""
+        ...
+
+    def failure(self, reason: str) -> UpstreamFailed:
+        """The failure if the file cannot be sent."""
+        ...
 
 
 class FetchedFile:
     """A file in a request to a model, in the place of its data URL."""
 
-    def __init__(self, url: str, content: bytes, media_type: str) -> None:
-        self.url = url
+    def __init__(self, source: FileSource, content: bytes, media_type: str) -> None:
+        self.source = source
         self.size = len(content)
         self.media_type = media_type
+        self.places = 1
+        """How often it is in a request."""
         self.content: bytes | None = content
-        """None: it was dropped, and must be fetched again."""
+        """None: it was dropped, and must be read again."""
 
     @property
     def encoded_size(self) -> int:
@@ -32,6 +51,11 @@ class FetchedFile:
     @property
     def _prefix(self) -> str:
         return f"data:{self.media_type};base64,"
+
+    @property
+    def size_to_send(self) -> int:
+        """Bytes that it needs while it is sent."""
+        return self.size + self.places * self.encoded_size
 
     def data_url(self) -> str:
         """The file as a data URL. Its content must be here."""

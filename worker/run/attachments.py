@@ -1,22 +1,34 @@
-"""Files by URL: downloaded before the first turn and sent to the model as data.
+"""The files of a run: those by URL are downloaded, stored ones are read, and the model gets both as
+data.
 
-Chat Completions has no `file_url` (docs/wire.md). Only this attempt's copy of the history refers to
-the data; what is stored and shown keeps the client's URL. The data is in memory only while it is
-fetched or sent, and beyond that as long as there is room (worker/outbound/file_memory.py).
+Chat Completions has no `file_url` (docs/wire.md), and no upstream knows the ids of files that are
+stored here (ADR 0056). Only this attempt's copy of the history refers to the data; what is stored
+and shown keeps the client's URL or id. The data is in memory only while it is fetched or sent, and
+beyond that as long as there is room (worker/outbound/file_memory.py).
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 from aiohttp.abc import AbstractResolver
 
 from models.egress import EgressPolicy, EgressRefused
 from models.errors import UpstreamFailed
+from models.ids import parse_file_id
 from models.wire.checks.faults import shorten
 from models.wire.events import Item
 from models.wire.items import FilePlace, file_places
 from worker.outbound.download import Download, Downloader, DownloadError
-from worker.outbound.file_memory import FetchedFile, FileMemory
+from worker.outbound.file_memory import FetchedFile, FileMemory, FileSource
+from worker.run.stored_files import StoredFile, StoredFiles
+
+_MAX_STORED = 1_000
+"""Stored files that one response may have in its history."""
+
+NameOf = Callable[[FilePlace], str]
+"""The parameter that an error names for a place."""
 
 
 class Attachments:
@@ -27,13 +39,18 @@ class Attachments:
         egress: EgressPolicy,
         memory: FileMemory,
         resolver: AbstractResolver | None = None,
+        *,
+        stored: StoredFiles | None = None,
     ) -> None:
+        """`stored`: the files of the response's project; None: it has none."""
         self._settings = egress.settings
         self._memory = memory
+        self._stored = stored
         self._downloads = Downloader(egress, redirects=self._settings.redirects, resolver=resolver)
         self._files: list[FetchedFile] = []
-        self._params: dict[str, str] = {}
-        """URL -> the place that an error names."""
+        self._by_id: dict[str, tuple[str, FetchedFile]] = {}
+        """The id of a stored file -> its name and its content."""
+        self._has_downloads = False
         self._reserved = 0
 
     async def fetch(
@@ -43,8 +60,11 @@ class Attachments:
         *,
         history_parameter: str = "previous_response_id",
         skipped: int = 0,
+        only_stored: bool = False,
     ) -> list[Item]:
         """The history with a FetchedFile in place of every `file_url`; `history` is not changed.
+        Stored files are read too: `with_stored` puts them into their places. `only_stored`: URLs
+        stay.
 
         The last `own_count` items are this response's input; `skipped` input items before them are
         not in the history. An error names an input item by the client's own index, and any earlier
@@ -55,43 +75,73 @@ class Attachments:
         if not places:
             return history
         first_own = len(history) - own_count
-        bytes_left = self._settings.file_bytes
+
+        def param_of(place: FilePlace) -> str:
+            is_own = place.item >= first_own
+            return place.path(place.item - first_own + skipped) if is_own else history_parameter
+
         deadline = self._deadline()
+        bytes_left = self._settings.file_bytes
+        ids = [place for place in places if place.name == "file_id"]
+        bytes_left -= await self._read_stored(ids, param_of, deadline)
+        if only_stored:
+            return history
         inlined = list(history)
         for place in places:
-            is_own = place.item >= first_own
-            self._params[place.url] = (
-                place.path(place.item - first_own + skipped) if is_own else history_parameter
+            if place.name != "file_url":
+                continue
+            self._has_downloads = True
+            source = _Downloaded(place.value, param_of(place), self._downloads)
+            file, download = await self._reserve_and_read(source, bytes_left, deadline)
+            bytes_left -= file.size
+            part = inlined[place.item][place.field][place.part]
+            name = part.get("filename") or download.name or "file"
+            inlined[place.item] = _replaced(
+                inlined[place.item], place, {"filename": name, "file_data": file}
             )
-            download = await self._reserve_and_fetch(place.url, bytes_left, deadline)
-            bytes_left -= len(download.content)
-            file = FetchedFile(place.url, download.content, download.media_type)
-            self._files.append(file)
-            self._memory.keep(file)
-            inlined[place.item] = _inline_file(inlined[place.item], place, file, download.name)
         return inlined
 
+    def with_stored(self, items: list[Item]) -> list[Item]:
+        """The items with a FetchedFile in the place of each stored file; `items` is not changed.
+        Ids of an upstream's account stay."""
+        if not self._by_id:
+            return items
+        placed = list(items)
+        for place in file_places(items):
+            if place.name != "file_id" or place.value not in self._by_id:
+                continue
+            name, file = self._by_id[place.value]
+            part = items[place.item][place.field][place.part]
+            fields = (
+                {"image_url": file}
+                if place.kind == "input_image"
+                else {"filename": part.get("filename") or name, "file_data": file}
+            )
+            placed[place.item] = _replaced(placed[place.item], place, fields)
+        return placed
+
     async def hold(self) -> None:
-        """Has all files in memory, and room to send them, until `release`; fetches again what was
+        """Has all files in memory, and room to send them, until `release`; reads again what was
         dropped. Raises UpstreamFailed."""
         if not self._files or self._reserved:
             return
-        size = sum(file.size + file.encoded_size for file in self._files)
+        size = sum(file.size_to_send for file in self._files)
         await self._memory.reserve(size, self._files)
         self._reserved = size
         try:
             deadline = self._deadline()
             for file in self._files:
                 if file.content is None:
-                    download = await self._fetch(file.url, self._settings.file_bytes, deadline)
+                    download = await file.source.read(self._settings.file_bytes, deadline)
                     file.content, file.size = download.content, len(download.content)
         except BaseException:
             self.release()
             raise
 
     async def inline(self, history: list[Item]) -> list[Item]:
-        """The history with the data itself: to store it. Raises UpstreamFailed."""
-        if not self._files:
+        """The history with the data of downloaded files itself: to store it. Stored files keep
+        their ids. Raises UpstreamFailed."""
+        if not self._has_downloads:
             return history
         await self.hold()
         try:
@@ -116,33 +166,122 @@ class Attachments:
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._settings.timeout.total_seconds()
 
-    async def _reserve_and_fetch(self, url: str, max_bytes: int, deadline: float) -> Download:
+    async def _read_stored(
+        self, places: Sequence[FilePlace], param_of: NameOf, deadline: float
+    ) -> int:
+        """Reads the stored files among these. Returns their bytes in all places."""
+        ids = {place.value: parse_file_id(place.value) for place in places}
+        ours = [place for place in places if ids[place.value] is not None]
+        if not ours:
+            return 0
+        found = await self._find(ours, ids, param_of)
+        bytes_left = self._settings.file_bytes
+        for place in ours:
+            bytes_left -= found[place.value].size
+            if bytes_left < 0:
+                raise _too_large(self._settings.file_bytes, param_of(place))
+        for place in ours:
+            if place.value in self._by_id:
+                self._by_id[place.value][1].places += 1
+                continue
+            stored = found[place.value]
+            file, _ = await self._reserve_and_read(stored, stored.size, deadline)
+            self._by_id[place.value] = stored.filename, file
+        return self._settings.file_bytes - bytes_left
+
+    async def _find(
+        self, places: Sequence[FilePlace], ids: dict[str, UUID | None], param_of: NameOf
+    ) -> dict[str, StoredFile]:
+        """The stored files by their ids. Raises UpstreamFailed if one is gone."""
+        wanted = {found for found in ids.values() if found is not None}
+        if len(wanted) > _MAX_STORED:
+            raise _unavailable(
+                f"This response and its history name more than {_MAX_STORED} files.",
+                param_of(places[0]),
+                envelope_code="input_too_large",
+            )
+        rows = await self._stored.find(wanted) if self._stored is not None else {}
+        missing = [place for place in places if ids[place.value] not in rows]
+        if missing:
+            names = ", ".join(dict.fromkeys(place.value for place in missing[:10]))
+            is_image = missing[0].kind == "input_image"
+            raise _unavailable(
+                f"Files [{names}] were not found.",
+                param_of(missing[0]),
+                code="image_file_not_found" if is_image else "invalid_prompt",
+                envelope_code="file_not_found",
+            )
+        return {
+            name: rows[found] for name, found in ids.items() if found is not None and found in rows
+        }
+
+    async def _reserve_and_read(
+        self, source: FileSource, max_bytes: int, deadline: float
+    ) -> tuple[FetchedFile, Download]:
         try:
             async with asyncio.timeout_at(deadline):
                 await self._memory.reserve(max_bytes)
         except TimeoutError:
-            raise self._failure(url, "this server has too many files to fetch") from None
+            raise source.failure("this server has too many files to fetch") from None
         try:
-            return await self._fetch(url, max_bytes, deadline)
+            download = await source.read(max_bytes, deadline)
         finally:
             self._memory.free(max_bytes)
+        file = FetchedFile(source, download.content, download.media_type)
+        self._files.append(file)
+        self._memory.keep(file)
+        return file, download
 
-    async def _fetch(self, url: str, max_bytes: int, deadline: float) -> Download:
+
+class _Downloaded:
+    """A file by URL."""
+
+    def __init__(self, url: str, param: str, downloads: Downloader) -> None:
+        """`param`: the place that an error names."""
+        self._url = url
+        self._param = param
+        self._downloads = downloads
+
+    async def read(self, max_bytes: int, deadline: float) -> Download:
+        """Downloads the file. Raises UpstreamFailed."""
         time_limit = deadline - asyncio.get_running_loop().time()
         try:
-            return await self._downloads.fetch(url, max_bytes=max_bytes, time_limit=time_limit)
+            return await self._downloads.fetch(
+                self._url, max_bytes=max_bytes, time_limit=time_limit
+            )
         except (EgressRefused, DownloadError) as fault:
-            raise self._failure(url, str(fault)) from fault
+            raise self.failure(str(fault)) from fault
 
-    def _failure(self, url: str, reason: str) -> UpstreamFailed:
-        return UpstreamFailed(
-            f"Failed to download the file from '{shorten(url)}': {reason}.",
-            code="invalid_prompt",
-            reason="file_unavailable",
-            status=400,
-            param=self._params[url],
-            envelope_code="invalid_value",
+    def failure(self, reason: str) -> UpstreamFailed:
+        """The failure if the file cannot be sent."""
+        return _unavailable(
+            f"Failed to download the file from '{shorten(self._url)}': {reason}.", self._param
         )
+
+
+def _unavailable(
+    message: str,
+    param: str,
+    *,
+    code: str = "invalid_prompt",
+    envelope_code: str = "invalid_value",
+) -> UpstreamFailed:
+    return UpstreamFailed(
+        message,
+        code=code,
+        reason="file_unavailable",
+        status=400,
+        param=param,
+        envelope_code=envelope_code,
+    )
+
+
+def _too_large(limit: int, param: str) -> UpstreamFailed:
+    return _unavailable(
+        f"The files of this response and its history have more than {limit} bytes together.",
+        param,
+        envelope_code="input_too_large",
+    )
 
 
 def _with_data(item: Item) -> Item:
@@ -161,12 +300,9 @@ def _has_file(part: dict[str, Any]) -> bool:
     return isinstance(part.get("file_data"), FetchedFile)
 
 
-def _inline_file(item: Item, place: FilePlace, file: FetchedFile, name: str) -> Item:
+def _replaced(item: Item, place: FilePlace, fields: dict[str, Any]) -> Item:
+    """The item with these fields in the place of the URL or id."""
     parts: list[dict[str, Any]] = list(item[place.field])
-    part = parts[place.part]
-    named = {"filename": part.get("filename") or name or "file", "file_data": file}
-    parts[place.part] = {
-        **{key: value for key, value in part.items() if key != "file_url"},
-        **named,
-    }
+    part = {key: value for key, value in parts[place.part].items() if key != place.name}
+    parts[place.part] = {**part, **fields}
     return {**item, place.field: parts}

@@ -34,6 +34,6 @@ async def compact(context: RunContext, model: ModelCaller) -> None:
     compaction = CompactionTurn(context.resources.new_id, first_index=context.output.next_index)
     context.attempt.current_turn = compaction
     context.writer.write(compaction.open_events())
-    history = await context.attachments.inline(context.full_history())
+    history = await context.attachments.inline(context.history_to_store())
     content = await context.compactions.summary(history, call_model, compaction.add_call_usage)
     await context.writer.checkpoint(compaction.items, compaction, compaction.complete(content))

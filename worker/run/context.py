@@ -25,9 +25,10 @@ class RunContext:
     resources: Resources
     purpose: Purpose
     history: list[Item]
-    """The items before this response's output, files downloaded and compactions expanded."""
+    """The items before this response's output, files downloaded and compactions expanded. Stored
+    files are there with their ids."""
     attachments: Attachments
-    """The downloaded files."""
+    """The files in it."""
     toolbox: Toolbox
     compactions: Compactions
     is_draining: Callable[[], bool]
@@ -46,5 +47,9 @@ class RunContext:
         return self.attempt.facts.parameters
 
     def full_history(self) -> list[Item]:
-        """The history for the next turn: what came before, and the stored output."""
+        """The history for the next turn with its files: what came before, and the output."""
+        return self.attachments.with_stored(self.history_to_store())
+
+    def history_to_store(self) -> list[Item]:
+        """The same with the ids of stored files instead of their data."""
         return self.compactions.expand([*self.history, *self.output.as_history])

@@ -8,6 +8,8 @@ from models.db.queries.claim import CHECKPOINTED_OUTPUT, CheckpointedItem
 from models.db.queries.history import HISTORY
 from models.egress import EgressPolicy
 from models.errors import (
+    Deferred,
+    FailedCall,
     RunError,
     ToolFailed,
     UpstreamFailed,
@@ -29,6 +31,7 @@ from worker.run.context import RunContext
 from worker.run.handed_on_urls import require_handed_on
 from worker.run.output import history_item
 from worker.run.resources import Resources
+from worker.run.stored_files import STORAGE_UNAVAILABLE, StoredFiles
 from worker.tools.provider import ToolContext
 from worker.tools.toolbox import Toolbox
 
@@ -75,18 +78,22 @@ async def prepare_run(
         history_parameter=attempt.continuation_parameter,
         skipped=skipped,
     )
-    attachments = Attachments(egress, resources.file_memory)
+    stored = StoredFiles(resources.pool, resources.storage, row.project_id, row.created_at)
+    attachments = Attachments(egress, resources.file_memory, stored=stored)
     try:
-        if purpose is Purpose.ANSWER:
+        if purpose in (Purpose.ANSWER, Purpose.COUNT):
             history = await attachments.fetch(
                 history,
                 own_count,
                 history_parameter=attempt.continuation_parameter,
                 skipped=skipped,
+                only_stored=purpose is Purpose.COUNT,
             )
         toolbox = await _open_toolbox(attempt, resources, history, egress)
-    except BaseException:
+    except BaseException as error:
         attachments.close()
+        if isinstance(error, UpstreamFailed) and error.reason == STORAGE_UNAVAILABLE:
+            raise _waiting_for_files(error, can_wait=attempt.facts.background) from error
         raise
     return RunContext(
         attempt=attempt,
@@ -152,6 +159,13 @@ async def _egress_of(attempt: Attempt, resources: Resources, history: list[Item]
         return resources.egress
     policy = await resources.policies.policy(attempt.claim.row.project_id)
     return resources.egress.of_project(policy.egress)
+
+
+def _waiting_for_files(failure: UpstreamFailed, *, can_wait: bool) -> RunError:
+    """The error to raise while the storage of files does not answer."""
+    if not can_wait:
+        return failure
+    return Deferred(1.0, [FailedCall("file storage", failure.reason, failure.message)])
 
 
 def _history_too_large(attempt: Attempt, max_size: int) -> UpstreamFailed:

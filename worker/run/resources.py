@@ -7,6 +7,7 @@ from typing import NoReturn
 from models.config.settings import Settings
 from models.db.database import Pool
 from models.egress import EgressPolicy
+from models.files.storage import FileStorage
 from models.ids import new_item_id
 from models.ownership.claims import Ownership
 from models.project_policies import ProjectPolicies
@@ -41,7 +42,9 @@ class Resources:
     memory: MemoryBudget
     quotas: QuotaNotices
     file_memory: FileMemory
-    """Of the files that all runs have fetched."""
+    """Of the files that all runs have fetched or read."""
+    storage: FileStorage | None
+    """Of files that clients have stored; None: this server stores none."""
     tracer: Tracer | None
     """None if traces are off."""
     exit_process: Callable[[], NoReturn]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from models.db.queries.audit import recorded
+from models.db.queries.common import OPEN
 from models.db.statement import Query, column
 
 
@@ -111,6 +112,45 @@ FIND_FILE = Query(
     FileRow,
 )
 """No row: the project has no such file."""
+
+FIND_FILES = Query(
+    f"""
+    SELECT {_COLUMNS} FROM files f WHERE f.id = ANY(CAST(:ids AS uuid[])) AND f.project_id = :project AND {_IS_VISIBLE}
+    """,
+    FileRow,
+)
+"""Those of the files `ids` that the project has."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredContent:
+    """A file with its parts."""
+
+    id: UUID
+    filename: str
+    media_type: str | None
+    bytes: int
+    parts: list[UUID]
+    """in order"""
+    sizes: list[int]
+    """of the parts, in bytes"""
+
+
+STORED_CONTENTS = Query(
+    """
+    SELECT f.id, f.filename, f.media_type, f.bytes, content.parts, content.sizes
+    FROM files f CROSS JOIN LATERAL (
+        SELECT array_agg(p.id ORDER BY p.number) AS parts, array_agg(p.bytes ORDER BY p.number) AS sizes
+        FROM file_parts p WHERE p.file_id = f.id AND p.number IS NOT NULL AND p.bytes IS NOT NULL) content
+    WHERE f.id = ANY(CAST(:ids AS uuid[])) AND f.project_id = :project AND f.completed_at IS NOT NULL AND content.parts IS NOT NULL
+      AND (f.expires_at IS NULL OR f.expires_at > to_timestamp(CAST(:response_created_at AS bigint)))
+      AND (f.delete_requested_at IS NULL OR f.delete_requested_at > to_timestamp(CAST(:response_created_at AS bigint)))
+    """,
+    StoredContent,
+)
+"""Those of the files `ids` that the project had when a response was created, at
+`response_created_at` in seconds since the epoch. It may use them until it has ended (DELETABLE_PARTS), also if they were
+deleted meanwhile."""
 
 FILE_PARTS = Query(
     "SELECT p.id, p.bytes FROM file_parts p WHERE p.file_id = :id AND p.number IS NOT NULL AND p.bytes IS NOT NULL ORDER BY p.number",
@@ -225,16 +265,23 @@ ABANDON_PARTS = column(
 completed without them. No writer needs longer than `upload_time`."""
 
 DELETABLE_PARTS = column(
-    """
-    (SELECT p.id FROM files f JOIN file_parts p ON p.file_id = f.id
-     WHERE f.delete_requested_at IS NOT NULL AND (p.bytes IS NOT NULL OR p.abandoned) ORDER BY f.delete_requested_at LIMIT :rows)
+    f"""
+    WITH oldest AS MATERIALIZED (
+        SELECT r.project_id, min(r.created_at) AS created_at FROM responses r
+        WHERE r.status IN {OPEN} AND EXISTS (SELECT 1 FROM files f WHERE f.delete_requested_at IS NOT NULL)
+        GROUP BY r.project_id)
+    (SELECT p.id FROM files f JOIN file_parts p ON p.file_id = f.id LEFT JOIN oldest ON oldest.project_id = f.project_id
+     WHERE f.delete_requested_at IS NOT NULL AND (p.bytes IS NOT NULL OR p.abandoned)
+       AND (oldest.created_at IS NULL OR oldest.created_at > f.delete_requested_at OR f.completed_at IS NULL OR f.purpose IN ('batch', 'batch_output'))
+     ORDER BY f.delete_requested_at LIMIT :rows)
     UNION
     (SELECT p.id FROM file_parts p WHERE p.number IS NULL AND p.abandoned ORDER BY p.created_at LIMIT :rows)
     """,
     UUID,
 )
 """Parts whose objects are to be deleted, up to `rows` of each kind: those of hidden files, without
-what is still being written, and those that were given up."""
+what is still being written, and those that were given up. A file stays that responses may use: those
+of its project that were created before it was hidden, and have not ended (ADR 0056)."""
 
 DELETE_PARTS = column(
     "DELETE FROM file_parts WHERE id = ANY(CAST(:ids AS uuid[])) RETURNING id", UUID

@@ -1,5 +1,6 @@
 """Content parts: of messages, and of the outputs of tools."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,17 +23,20 @@ TEXT = String()
 OPEN_OBJECT = OpenObject()
 
 _URL_SCHEMES = ("https://", "http://", "data:")
+FILE_ID = String(at_most=64, pattern="[A-Za-z0-9_-]+")
+"""The id of a file of this server, or of an upstream's account (docs/files.md)."""
 
 _IMAGE = Record(
     {},
     {
         "image_url": String(expected="an image URL"),
-        "file_id": TEXT,
+        "file_id": FILE_ID,
         "detail": Choice("auto", "low", "high", "original"),
     },
 )
-_FILE = Record({}, {"filename": TEXT, "file_data": TEXT, "file_url": TEXT, "file_id": TEXT})
-_FILE_SOURCES = ("file_data", "file_url")
+_IMAGE_SOURCES = ("image_url", "file_id")
+_FILE = Record({}, {"filename": TEXT, "file_data": TEXT, "file_url": TEXT, "file_id": FILE_ID})
+_FILE_SOURCES = ("file_data", "file_url", "file_id")
 _OUTPUT_TEXT = Record(
     {"text": TEXT}, {"annotations": Array(OPEN_OBJECT), "logprobs": Array(OPEN_OBJECT)}
 )
@@ -40,7 +44,7 @@ _OUTPUT_TEXT = Record(
 
 @dataclass(frozen=True, slots=True)
 class _Image(Check):
-    """An `input_image`: an http(s) or data URL. File ids are refused: there is no file storage."""
+    """An `input_image`: an http(s) or data URL, or the id of a file."""
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
         part = _IMAGE(value, where)
@@ -50,10 +54,7 @@ class _Image(Check):
                 "'image_url' and 'file_id'."
             )
             raise InvalidRequest(message, param=where, code="invalid_value")
-        _refuse_file_id(
-            part, where, "Send the image itself in 'image_url', as a URL or a data URL."
-        )
-        if not part["image_url"].startswith(_URL_SCHEMES):
+        if "image_url" in part and not part["image_url"].startswith(_URL_SCHEMES):
             message = (
                 f"Invalid '{where}.image_url'. Expected a valid URL, "
                 "but got a value with an invalid format."
@@ -64,55 +65,45 @@ class _Image(Check):
     def schema(self, scope: SchemaScope) -> Schema:
         schema = _IMAGE.schema(scope)
         pattern = f"^({'|'.join(_URL_SCHEMES)})"
-        fields = {**schema["properties"], "image_url": {"type": "string", "pattern": pattern}}
-        if scope.is_input:
-            fields["file_id"] = NULL
-            return {**schema, "properties": fields, "required": ["image_url"]}
-        del fields["file_id"]
-        return {**schema, "properties": fields, "required": ["detail", "image_url"]}
+        forms = _exactly_one(_IMAGE_SOURCES)
+        forms[0]["properties"]["image_url"]["pattern"] = pattern
+        required = {} if scope.is_input else {"required": ["detail"]}
+        return {**schema, **required, "anyOf": forms}
 
 
 @dataclass(frozen=True, slots=True)
 class _File(Check):
-    """An `input_file`: its data or its URL. File ids are refused: there is no file storage."""
+    """An `input_file`: its data, its URL or its id."""
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
         part = _FILE(value, where)
-        _refuse_file_id(
-            part, where, "Send the file itself in 'file_data', or its address in 'file_url'."
-        )
-        if "file_data" not in part and "file_url" not in part:
+        sources = sum(source in part for source in _FILE_SOURCES)
+        if not sources:
             raise missing(f"{where}.file_data")
-        if "file_data" in part and "file_url" in part:
+        if sources > 1:
             message = (
                 f"Invalid '{where}': an 'input_file' needs exactly one of "
-                "'file_data' and 'file_url'."
+                "'file_data', 'file_url' and 'file_id'."
             )
             raise InvalidRequest(message, param=where, code="invalid_value")
         return part
 
     def schema(self, scope: SchemaScope) -> Schema:
-        schema = _FILE.schema(scope)
-        fields = {name: of for name, of in schema["properties"].items() if name != "file_id"}
-        if scope.is_input:
-            fields["file_id"] = NULL
-        exactly_one = [
-            {
-                "properties": {
-                    source: {"type": "string"},
-                    **{other: NULL for other in _FILE_SOURCES if other != source},
-                },
-                "required": [source],
-            }
-            for source in _FILE_SOURCES
-        ]
-        return {**schema, "properties": fields, "anyOf": exactly_one}
+        return {**_FILE.schema(scope), "anyOf": _exactly_one(_FILE_SOURCES)}
 
 
-def _refuse_file_id(part: dict[str, Any], where: str, instead: str) -> None:
-    if "file_id" in part:
-        message = f"'{where}.file_id' is not supported: this server keeps no files. {instead}"
-        raise InvalidRequest(message, param=f"{where}.file_id", code="unsupported_parameter")
+def _exactly_one(sources: Sequence[str]) -> list[Schema]:
+    """The forms of an object that has one of these fields; the others are absent or null."""
+    return [
+        {
+            "properties": {
+                source: {"type": "string"},
+                **{other: NULL for other in sources if other != source},
+            },
+            "required": [source],
+        }
+        for source in sources
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ READ_IN_ORDER = {
 }
 """Indexes of what waits for a worker or for the purge, which are read from their beginning."""
 READ_ALL_OPEN = {
+    "files.DELETABLE_PARTS",
     "files.STORED_FILES",
     "line.PLACE_OF",
     "listing.LIST_OPEN_RESPONSES",
@@ -60,9 +61,10 @@ READ_ALL_OPEN = {
     "retention.DELETE_OLD_WORKERS",
     "sealed.LAST_ITEM",
 }
-"""They read all open responses: for operators, only after processes have died, or every few seconds
-for projects with quotas. An upload to a project with quotas reads all its files. The last one reads
-one end of an index, which looks the same in a plan."""
+"""They read all open responses: for operators, for the purge if files were deleted, only after
+processes have died, or every few seconds for projects with quotas. An upload to a project with
+quotas reads all its files. The last one reads one end of an index, which looks the same in a
+plan."""
 MAX_PAGES = 200
 """Pages that a statement for one or two responses touches at most."""
 
@@ -272,10 +274,12 @@ _OF_FILES = [
     "files.DELETE_PARTS",
     "files.FILE_PARTS",
     "files.FIND_FILE",
+    "files.FIND_FILES",
     "files.FINISH_PART",
     "files.FORGET_PART",
     "files.HIDE_EXPIRED_FILES",
     "files.INSERT_PART",
+    "files.STORED_CONTENTS",
     "files.FIND_UPLOAD",
     "files.LIST_FILES[asc]",
     "files.LIST_FILES[desc]",
@@ -410,6 +414,8 @@ def _of_file(database: ManyResponses) -> dict[str, object]:
         "purpose": None,
         "media_type": None,
         "upload_time": timedelta(hours=1),
+        "ids": Uuids([database.file]),
+        "response_created_at": 1_700_000_000,
     }
 
 

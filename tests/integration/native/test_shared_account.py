@@ -112,6 +112,36 @@ async def test_a_tool_may_name_objects_of_the_account_only_for_a_project_that_is
     assert fake.requests_for(model)[0].body["tools"] == [tool]
 
 
+async def test_a_file_of_this_server_is_sent_as_data_and_one_of_the_account_by_its_id(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    stranger, trusted = await client(own_stack, "stranger"), await client(own_stack, "trusted")
+    files = own_stack.openai(key=stranger.key).files
+    stored = await files.create(file=("a.pdf", b"%PDF-1.7"), purpose="user_data")
+    model = fake.script(native_reply("ok"), native_reply("ok"))
+    own: JSON = {"type": "input_file", "file_id": stored.id}
+    assert await post(stranger, model, input=[{"role": "user", "content": [own]}])
+    theirs: JSON = {"type": "input_image", "file_id": "file-G9RUSJfisA2m5m8zsRMoLD"}
+    message = {"role": "user", "content": [theirs]}
+    place = "[0].content[0].file_id"
+    for project, used, refusal in (
+        (stranger, model, "account_id_not_allowed"),
+        (trusted, "chat-model", "file_not_found"),
+    ):
+        answer = await post(project, used, input=[message])
+        assert answer == (400, refusal, f"input{place}")
+    refused = await stranger.call("POST", "/conversations", {"items": [message]})
+    assert refused.error["param"] == f"items{place}"
+    made = (await trusted.call("POST", "/conversations", {"items": [message]})).body
+    assert (await post(trusted, model, conversation=made["id"]))[0] == 200
+    sent = [each.body["input"][0]["content"][0] for each in fake.requests_for(model)]
+    data = {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0xLjc="}
+    assert sent == [{"type": "input_file", **data}, {**theirs, "detail": "auto"}]
+    chat = fake.script(reply("never"), name="chat-of-files")
+    assert (await post(trusted, chat, conversation=made["id"]))[:2] == (400, "file_not_found")
+    assert not fake.requests_for(chat)
+
+
 async def test_a_container_is_used_again_only_by_the_project_whose_output_named_it(
     own_stack: Stack, fake: FakeUpstream
 ) -> None:

@@ -121,6 +121,7 @@ LABELS = {
         "internal_error",
         "statement_refused",
         "file_unavailable",
+        "storage_unavailable",
         "history_deleted",
         "secrets_unreadable",
         "other",

@@ -167,21 +167,6 @@ async def test_every_kind_of_input_reaches_the_upstream(
     assert [item["type"] for item in items] == [item.get("type", "message") for item in input_items]
 
 
-@pytest.mark.parametrize(
-    "part",
-    [{"type": "input_image", "file_id": "file_1"}, {"type": "input_file", "file_id": "file_1"}],
-)
-async def test_a_file_id_is_refused(api: Api, fake: FakeUpstream, part: JSON) -> None:
-    model = fake.script(reply("never"))
-    answer = await api.call("POST", "/responses", {"model": model, "input": user(TEXT, part)})
-    assert (answer.status, answer.error["param"], answer.error["code"]) == (
-        400,
-        "input[0].content[1].file_id",
-        "unsupported_parameter",
-    )
-    assert fake.requests_for(model) == []
-
-
 # Files by address.
 
 

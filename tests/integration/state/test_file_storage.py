@@ -152,6 +152,21 @@ async def test_the_purge_deletes_expired_and_deleted_files_with_their_objects(
     assert await stored.rows() == 2
 
 
+async def test_a_deleted_file_stays_while_responses_run_that_may_use_it(
+    stored: StoredFiles,
+) -> None:
+    file = await stored.create()
+    await stored.write(file, b"content")
+    await stored.complete(file, 7)
+    await stored.database.create_response(background=True)
+    await run_sql(stored.pool, "UPDATE files SET delete_requested_at = now()")
+    for minutes, rows in ((-1, 2), (1, 0)):
+        made = f"UPDATE responses SET created_at = now() + interval '{minutes} min'"
+        await run_sql(stored.pool, made)
+        await run_purge(stored.settings)
+        assert await stored.rows() == rows
+
+
 async def test_a_part_that_fails_is_not_stored(stored: StoredFiles) -> None:
     file = await stored.create()
 

@@ -125,6 +125,27 @@ ITEMS: list[tuple[str, Any, dict[str, Any]]] = [
         ),
     ),
     (
+        "files by their ids",
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "input_image", "file_id": "file-1", "image_url": None},
+                    {"type": "input_file", "file_id": "assistant-1_a", "filename": "a.pdf"},
+                ],
+            }
+        ],
+        stored(
+            id="msg_1",
+            type="message",
+            role="user",
+            content=[
+                {"type": "input_image", "detail": "auto", "file_id": "file-1"},
+                {"type": "input_file", "filename": "a.pdf", "file_id": "assistant-1_a"},
+            ],
+        ),
+    ),
+    (
         "a file",
         [
             {

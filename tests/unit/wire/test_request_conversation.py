@@ -76,10 +76,10 @@ ITEMS: list[tuple[str, Any, str, str, str | None]] = [
     ),
     ("a trigger", [USER, {"type": "compaction_trigger"}], "items[1]", "invalid_value", None),
     (
-        "a file of this server",
-        [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}],
+        "a file by its path",
+        [{"role": "user", "content": [{"type": "input_file", "file_id": "a/b"}]}],
         "items[0].content[0].file_id",
-        "unsupported_parameter",
+        "invalid_value",
         None,
     ),
 ]

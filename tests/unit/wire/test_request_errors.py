@@ -492,12 +492,28 @@ ITEMS = [
         "invalid format.",
     ),
     Case(
-        "file by id",
-        message({"type": "input_file", "file_id": "file_1"}),
+        "file by a path",
+        message({"type": "input_file", "file_id": "a/b"}),
         "input[0].content[0].file_id",
-        "unsupported_parameter",
-        "'input[0].content[0].file_id' is not supported: this server keeps no files. "
-        "Send the file itself in 'file_data', or its address in 'file_url'.",
+        "invalid_value",
+        "Invalid 'input[0].content[0].file_id': string does not match pattern. "
+        "Expected a string that matches the pattern '^[A-Za-z0-9_-]+$'.",
+    ),
+    Case(
+        "image by a long id",
+        message({"type": "input_image", "file_id": "f" * 65}),
+        "input[0].content[0].file_id",
+        "string_above_max_length",
+        "Invalid 'input[0].content[0].file_id': string too long. Expected a string with maximum "
+        "length 64, but got a string with length 65 instead.",
+    ),
+    Case(
+        "file by id and as data",
+        message({"type": "input_file", "file_id": "file-1", "file_data": "data:,x"}),
+        "input[0].content[0]",
+        "invalid_value",
+        "Invalid 'input[0].content[0]': an 'input_file' needs exactly one of 'file_data', "
+        "'file_url' and 'file_id'.",
     ),
     Case(
         "file by url of a number",
@@ -511,8 +527,8 @@ ITEMS = [
         message({"type": "input_file", "file_url": "https://x", "file_data": "data:,x"}),
         "input[0].content[0]",
         "invalid_value",
-        "Invalid 'input[0].content[0]': an 'input_file' needs exactly one of 'file_data' and "
-        "'file_url'.",
+        "Invalid 'input[0].content[0]': an 'input_file' needs exactly one of 'file_data', "
+        "'file_url' and 'file_id'.",
     ),
     Case(
         "file of nothing",

@@ -45,11 +45,12 @@ def test_the_error_names_the_first_reference_without_an_item() -> None:
     assert refusal.value.message.startswith("Item with id 'a' not found.")
 
 
-def test_no_file_url_of_an_input_is_overlooked() -> None:
+def test_no_file_of_an_input_is_overlooked() -> None:
     file = {"type": "input_file", "file_url": "https://x/a"}
+    image = {"type": "input_image", "file_id": "file-1"}
     items: list[dict[str, Any]] = [
         USER,
-        USER | {"content": [{"type": "input_text", "text": "x"}, file, file]},
+        USER | {"content": [{"type": "input_text", "text": "x"}, file, image]},
         STORED,
         {"type": "function_call_output", "call_id": "c", "output": "text"},
         {"type": "custom_tool_call_output", "call_id": "c", "output": [file]},
@@ -58,6 +59,6 @@ def test_no_file_url_of_an_input_is_overlooked() -> None:
     names = [place.path(place.item) for place in file_places(items)]
     assert names == [
         "input[1].content[1].file_url",
-        "input[1].content[2].file_url",
+        "input[1].content[2].file_id",
         "input[4].output[0].file_url",
     ]

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from models.config.dialect import ReasoningBack
+from models.errors import UpstreamFailed
 from models.wire.events import Item
 from models.wire.pairing import is_output
 from models.wire.tools import CallTarget, callable_tools
@@ -295,6 +296,16 @@ def _chat_content(content: list[Part]) -> str | list[Part]:
 
 def _chat_part(part: Part) -> Part:
     match part["type"]:
+        case "input_image" | "input_file" if "file_id" in part:
+            raise UpstreamFailed(
+                f"The file '{part['file_id']}' belongs to the account of another upstream, and "
+                "this model's upstream cannot read it.",
+                code="invalid_prompt",
+                reason="file_unavailable",
+                status=400,
+                param="input",
+                envelope_code="file_not_found",
+            )
         case "input_image":
             image = {"url": part["image_url"]}
             detail = part.get("detail", "auto")

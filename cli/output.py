@@ -12,8 +12,10 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, is_dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TextIO
+
+from models.operator.text import format_time
 
 GREEN, YELLOW, RED, GREY = "32", "33", "31", "90"
 _STYLE = re.compile(r"\x1b\[\d*m")
@@ -77,26 +79,6 @@ def _json_default(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return format_time(value) if isinstance(value, datetime) else str(value)
-
-
-def format_time(value: datetime) -> str:
-    """A time in UTC, with milliseconds."""
-    return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def format_date(value: datetime) -> str:
-    """A time in UTC, in whole seconds."""
-    return value.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def format_seconds(seconds: float) -> str:
-    """A duration in the largest unit that fits: `1.5 s`, `12 s`, `3 min`, `5 h`, `2 d`."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    for size, unit, limit in ((1, "s", 100), (60, "min", 6000), (3600, "h", 172_800)):
-        if seconds < limit:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86_400:.0f} d"
 
 
 def wrap(text: str, indent: str, first: str | None = None) -> str:

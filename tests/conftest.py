@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.abuse import AttackedStack, attacked_stack
 from tests.support.api import Api
+from tests.support.console import CONSOLE_SETTINGS, PROXY_SETTINGS
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.mcp_servers import McpServers
 from tests.support.process_logs import tails
@@ -112,7 +113,11 @@ async def shared_stack(
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """The deployment of ordinary tests: two web processes, one worker. Tests must not break it."""
-    settings = {"BACKBURNER_LIMITS__BODY": "4000000", "BACKBURNER_WEB_SEARCH__OMIT": "true"}
+    settings = {
+        "BACKBURNER_LIMITS__BODY": "4000000",
+        "BACKBURNER_WEB_SEARCH__OMIT": "true",
+        **CONSOLE_SETTINGS,
+    }
     async with stack(
         tmp_path_factory.mktemp("shared"),
         database_server,
@@ -144,6 +149,7 @@ async def tool_stack(
         "BACKBURNER_EGRESS__MEMORY": "16000000",
         "BACKBURNER_LIMITS__HISTORY": "12000000",
         "BACKBURNER_WEB_SEARCH__OMIT": "true",
+        **PROXY_SETTINGS,
     }
     async with stack(
         tmp_path_factory.mktemp("tools"), database_server, suite_settings, fake, settings=settings

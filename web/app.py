@@ -3,12 +3,13 @@
 import contextlib
 import gc
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Match
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from models.config.settings import Settings
@@ -17,6 +18,7 @@ from models.hosts import is_loopback
 from models.tracing.spans import NO_SPAN, Tracer
 from models.tracing.tracer import open_tracer
 from web import gauges, openapi
+from web.console.mount import CONSOLE, Console, wants_page
 from web.counters import OTHER_ROUTES, count_http_response, observe_request
 from web.http import direct, errors
 from web.http.auth import AnyKey
@@ -149,6 +151,8 @@ def create_app(settings: Settings, host: str = "127.0.0.1") -> Application:
         app.include_router(module.router)
     app.add_api_route(_UNKNOWN_PATHS, _unmatched_path, methods=_METHODS, include_in_schema=False)
     app.add_api_websocket_route(_UNKNOWN_PATHS, websocket.unmatched_path)
+    console = Console(settings, host)
+    app.router.routes += [*console.routes(), Route("/", partial(_root, console, settings))]
     return app
 
 
@@ -172,6 +176,14 @@ async def _lifespan(app: Application) -> AsyncIterator[None]:
 def _routes() -> Iterator[BaseRoute]:
     for module in _ROUTE_MODULES:
         yield from module.router.routes
+
+
+async def _root(console: Console, settings: Settings, request: Request) -> Response:
+    """Sends browsers to the console; for clients of the API there is nothing."""
+    if not (console.is_enabled and wants_page(request)):
+        raise errors.unknown_url(request)
+    headers = {"vary": "accept", "cache-control": "no-store"}
+    return RedirectResponse(f"{settings.console.path_prefix}{CONSOLE}", 303, headers=headers)
 
 
 async def _unmatched_path(request: Request, _key: AnyKey) -> Response:

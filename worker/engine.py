@@ -125,6 +125,7 @@ class Engine:
             "quarantine" if settings.quarantine else "worker",
             self._comparison.on_heartbeat,
             self._comparison.incomplete_logs,
+            slots,
         )
         self._orphan_claims = asyncio.Semaphore(_ORPHAN_CLAIMS)
         self._claim_tasks: set[asyncio.Task[None]] = set()

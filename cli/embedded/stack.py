@@ -28,6 +28,8 @@ from cli.settings import StackSettings, child_settings, secret_value
 from models import keys
 from models.config.config_file import PATH_VARIABLE, find_config_file
 from models.config.settings import Settings
+from models.console_links import LOGIN_PATH, create_link
+from models.hosts import is_loopback
 
 READY_TIMEOUT = 60.0
 """Longest time in seconds from the launch of web and workers until they serve."""
@@ -84,6 +86,8 @@ class Stack:
                 f"port {options.port} on {options.host} is in use; "
                 "name another with --port, or 0 for any"
             )
+        self.console_url: str | None = None
+        """The console with a link that logs in once; None: this server has no console."""
         self._ports = folder.ports(
             ["web", "postgres", "valkey", "demo"], {"web": options.port}, options.host
         )
@@ -91,8 +95,12 @@ class Stack:
     @property
     def base_url(self) -> str:
         """The base URL for clients on this machine, ending in `/v1`."""
+        return f"{self._address}/v1"
+
+    @property
+    def _address(self) -> str:
         host = self._client_host()
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._ports['web']}/v1"
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._ports['web']}"
 
     @property
     def upstream_address(self) -> str:
@@ -122,6 +130,8 @@ class Stack:
         migrate(settings.dsn, stop.pause, schema)
         try:
             keys.bootstrap(settings.dsn, self.api_key, schema)
+            if is_loopback(self._options.host) or settings.console.has_login:
+                self.console_url = f"{self._address}{LOGIN_PATH}{create_link(settings.dsn, schema)}"
             with closing(RegisteredWorkers(settings.dsn, schema)) as registered:
                 self._start_applications(settings)
                 self._wait_until_ready(registered, stop)

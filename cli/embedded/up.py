@@ -93,10 +93,17 @@ def _down(options: Options) -> str:
 def greeting(stack: Stack, folder: DataFolder, stopped_by: str, model: str) -> str:
     """The text on standard error when everything serves."""
     body = f'{{"model": "{model}", "input": "Hello"}}'
+    console = ""
+    if stack.console_url is not None:
+        console = (
+            "\nThe console (the link logs you in once, within ten minutes):\n\n"
+            f"  {stack.console_url}\n"
+        )
     return (
         f"Backburner is up; its data and logs are in {folder.path}. {stopped_by} stops it. Try:\n\n"
         f"  curl {stack.base_url}/responses -H 'Authorization: Bearer {stack.api_key}' \\\n"
         f"    -H 'Content-Type: application/json' -d '{body}'\n"
+        f"{console}"
     )
 
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from cli.operations.keys import ListedKey
 from cli.operations.projects import ListedProject
-from cli.output import GREEN, GREY, clean, fitted_table, format_date, format_seconds, paint
+from cli.output import GREEN, GREY, clean, fitted_table, paint
+from models.operator.text import format_date, format_seconds
 
 _SHORT_ID = 18
 

@@ -13,8 +13,6 @@ from uuid import UUID
 
 from cli.errors import RequestRefused
 from cli.operations.audit_entries import record_response_action
-from cli.operations.diagnosis import diagnose
-from cli.operations.facts import OperatorRequest
 from cli.operations.queries import Database, live_counts
 from cli.output import print_status
 from models.db.queries import listing, operations
@@ -22,9 +20,11 @@ from models.db.queries.operations import ResponseState
 from models.db.sync import fetch_sync
 from models.ids import response_id
 from models.lifecycle import TERMINAL, Status
+from models.operator.diagnosis import diagnose
+from models.operator.facts import OperatorRequest
+from models.operator.requests import RECORD_REQUEST, Action, other_end, why_refused
 from models.redis.channels import control
 
-CANCEL, REQUEUE, FAIL = "cancel", "requeue", "fail"
 _POLL_INTERVAL = 0.1
 """Seconds between two checks whether requests were acted on."""
 
@@ -40,7 +40,7 @@ class _Recorded:
 
 
 def request(
-    database: Database, action: str, ids: Sequence[UUID], wait: float, data: Path | None
+    database: Database, action: Action, ids: Sequence[UUID], wait: float, data: Path | None
 ) -> list[OperatorRequest]:
     """Records the action for each response, and waits up to `wait` seconds until all are acted on.
 
@@ -62,7 +62,7 @@ def request(
     results = []
     for identifier in dict.fromkeys(ids):
         row = _state(database, identifier)
-        refusal = recorded.refusals.get(identifier) or _other_end(action, row)
+        refusal = recorded.refusals.get(identifier) or other_end(action, row)
         results.append(
             OperatorRequest(
                 id=response_id(identifier),
@@ -76,48 +76,19 @@ def request(
     return results
 
 
-def _record(database: Database, action: str, identifier: UUID, recorded: _Recorded) -> None:
+def _record(database: Database, action: Action, identifier: UUID, recorded: _Recorded) -> None:
     """Records the action. Raises RequestRefused with the reason why it is impossible."""
-    if action == CANCEL:
-        _record_cancel(database, identifier, recorded)
-        return
-    statement = operations.REQUEST_FAIL if action == FAIL else operations.REQUEST_REQUEUE
     with database.transaction():
-        if fetch_sync(database, statement, {"id": identifier}):
-            record_response_action(database, action, identifier, "requested")
-            return
-    raise RequestRefused(_why_refused(_state(database, identifier)))
-
-
-def _record_cancel(database: Database, identifier: UUID, recorded: _Recorded) -> None:
-    with database.transaction():
-        requested = fetch_sync(database, operations.REQUEST_CANCEL, {"id": identifier})
+        requested = fetch_sync(database, RECORD_REQUEST[action], {"id": identifier})
         if requested:
-            record_response_action(database, CANCEL, identifier, "requested")
+            record_response_action(database, action, identifier, "requested")
     if not requested:
         state = _state(database, identifier)
-        if state is None or state.status != Status.CANCELLED:
-            raise RequestRefused(_why_refused(state))
-    elif (owner := requested[0].worker) is not None:
+        if action == Action.CANCEL and state is not None and state.status == Status.CANCELLED:
+            return
+        raise RequestRefused(why_refused(state))
+    if action == Action.CANCEL and (owner := requested[0].worker) is not None:
         recorded.messages.append((control(owner), identifier.hex.encode()))
-
-
-def _why_refused(row: ResponseState | None) -> str:
-    if row is None:
-        return "it was deleted"
-    if row.status in TERMINAL:
-        return f"it has already ended as {row.status}"
-    if row.cancel_requested_at is not None:
-        return "a cancel is recorded; it cannot end in another way"
-    return "an operator has already requested that it fails"
-
-
-def _other_end(action: str, row: ResponseState | None) -> str | None:
-    """Why an action that was recorded had no effect; None if it had one, or still may have."""
-    wanted = {CANCEL: Status.CANCELLED, FAIL: Status.FAILED}.get(action)
-    if row is None or wanted is None or row.status not in TERMINAL or row.status == wanted:
-        return None
-    return f"it ended as {row.status} before the request was seen"
 
 
 def _state(database: Database, identifier: UUID) -> ResponseState | None:
@@ -125,7 +96,7 @@ def _state(database: Database, identifier: UUID) -> ResponseState | None:
     return rows[0] if rows else None
 
 
-def _wait(database: Database, action: str, ids: Sequence[UUID], wait: float) -> set[UUID]:
+def _wait(database: Database, action: Action, ids: Sequence[UUID], wait: float) -> set[UUID]:
     """Waits until the requests are acted on. Returns those that are not after `wait` seconds."""
     deadline = time.monotonic() + wait
     while True:
@@ -133,7 +104,7 @@ def _wait(database: Database, action: str, ids: Sequence[UUID], wait: float) -> 
         pending = {
             state.id
             for state in states
-            if not (state.requeued if action == REQUEUE else state.status in TERMINAL)
+            if not (state.requeued if action == Action.REQUEUE else state.status in TERMINAL)
         }
         if not pending or time.monotonic() >= deadline:
             return pending

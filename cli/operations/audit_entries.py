@@ -11,7 +11,6 @@ from typing import Any
 from uuid import UUID
 
 from cli.errors import RequestRefused
-from cli.output import format_time
 from models.db.queries import audit
 from models.db.queries.audit import (
     RECORD,
@@ -23,6 +22,7 @@ from models.db.queries.audit import (
 )
 from models.db.sync import SyncConnection, execute_sync, fetch_sync
 from models.ids import response_id
+from models.operator.text import format_time
 
 _PAGE = 1_000
 """Entries that one statement of an export reads."""

@@ -5,11 +5,12 @@ from typing import Any
 
 from cli.errors import RequestRefused
 from cli.operations.audit_entries import audited, operator
-from cli.output import format_time, table
+from cli.output import table
 from models.db.queries import batches as statements
 from models.db.queries.audit import AuditEntry
 from models.db.sync import SyncConnection, fetch_sync
 from models.ids import batch_id, file_id, parse_batch_id
+from models.operator.text import format_time
 
 ENDED = frozenset(("completed", "failed", "expired", "cancelled"))
 

@@ -7,7 +7,13 @@ from typing import Annotated
 import typer
 
 from cli.errors import RequestRefused
-from cli.operations.connection import EXIT_CODES_HELP, EXIT_PENDING, connected, show
+from cli.operations.connection import (
+    EXIT_CODES_HELP,
+    EXIT_PENDING,
+    connected,
+    database_errors,
+    show,
+)
 from cli.options import AsJson, Data, parse_duration
 
 app = typer.Typer()
@@ -85,6 +91,19 @@ def workers(
         show(queries.workers(connection, since), report.workers, as_json=as_json)
 
 
+@app.command("console", short_help="Print a link to the console.", epilog=EXIT_CODES_HELP)
+def print_console_link(data: Data = None) -> None:
+    """Print a link that logs you into the console once, within ten minutes.
+
+    Of a server that `up` does not run, only what follows its address is printed.
+    """
+    from cli.operations.console_link import new_link
+    from cli.output import print_result
+
+    with database_errors():
+        print_result(new_link(data))
+
+
 @app.command(
     short_help="Let another worker continue a response.", hidden=True, epilog=EXIT_CODES_HELP
 )
@@ -109,10 +128,11 @@ def fail(response: Response, wait: Wait = 10, as_json: AsJson = False, data: Dat
 
 def _request_one(action: str, response: str, wait: float, as_json: bool, data: Data) -> None:
     from cli.operations import actions, queries, report
+    from models.operator.requests import Action
 
     with connected(data) as connection:
         identifier = queries.resolve_id(connection, response)
-        [result] = actions.request(connection, action, [identifier], wait, data)
+        [result] = actions.request(connection, Action(action), [identifier], wait, data)
         if result.refused:
             raise RequestRefused(f"{result.id}: {result.why}")
         show(result, report.request, as_json=as_json)

@@ -7,7 +7,8 @@ import typer
 
 from cli.operations.connection import EXIT_CODES_HELP, connected, show
 from cli.options import AsJson, Data, exit_on_failure, parse_duration, resolve_database
-from cli.output import format_time, print_status
+from cli.output import print_status
+from models.operator.text import format_time
 
 if TYPE_CHECKING:
     from models.projects.scopes import Scope

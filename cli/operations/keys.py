@@ -7,14 +7,16 @@ from uuid import UUID
 
 from cli.errors import RequestRefused
 from cli.operations.audit_entries import audited, operator
-from cli.operations.queries import Database, id_prefix
-from cli.output import clean, format_time
+from cli.operations.queries import Database
+from cli.output import clean
 from models.db.queries import organization
 from models.db.queries.audit import AuditEntry
 from models.db.queries.organization import KeyDetails
 from models.db.sync import fetch_sync
 from models.ids import new_uuid
 from models.keys import KEY_PREFIX_LENGTH, hash_key, new_key
+from models.operator.lookup import id_prefix
+from models.operator.text import format_time
 
 
 @dataclass(frozen=True, slots=True)

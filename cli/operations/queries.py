@@ -4,7 +4,6 @@ No function here changes a response; `cli/operations/actions.py` does.
 `cli/operations/report.py` prints the facts.
 """
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -13,8 +12,16 @@ from uuid import UUID
 
 from cli.errors import RequestRefused
 from cli.operations.audit_entries import audited, operator
-from cli.operations.diagnosis import diagnose
-from cli.operations.facts import (
+from cli.output import clean
+from models.db.queries import listing, operations
+from models.db.queries.audit import AuditEntry
+from models.db.queries.leases import LIVE_WORKERS
+from models.db.queries.line import PLACE_OF, PlaceInLine
+from models.db.queries.read import OUTPUT_ITEMS
+from models.db.sync import SyncConnection, fetch_sync
+from models.ids import response_id
+from models.operator.diagnosis import diagnose
+from models.operator.facts import (
     Attempt,
     DrainResult,
     Explanation,
@@ -25,22 +32,14 @@ from cli.operations.facts import (
     ShownResponse,
     StuckResponses,
 )
-from cli.operations.selection import Filter
-from cli.operations.timeline import timeline
-from cli.output import clean
-from models.db.queries import listing, operations
-from models.db.queries.audit import AuditEntry
-from models.db.queries.leases import LIVE_WORKERS
-from models.db.queries.line import PLACE_OF, PlaceInLine
-from models.db.queries.read import OUTPUT_ITEMS
-from models.db.sync import SyncConnection, fetch_sync
-from models.ids import response_id
+from models.operator.filter import Filter
+from models.operator.lookup import id_prefix, id_range
+from models.operator.timeline import timeline
 
 MAX_LISTED = 200
 """Most responses that `stuck` shows."""
 _POLL_INTERVAL = 0.1
 """Seconds between two checks whether a request was acted on."""
-_MIN_PREFIX_LENGTH = 6
 _MAX_MADE = 10
 """Most responses of one request that are named."""
 
@@ -177,10 +176,9 @@ def resolve_id(database: Database, id_text: str) -> UUID:
     """The id of the response that an operator means: the id that clients see, a UUID, the beginning
     of one, or the id of the request that made it. Raises RequestRefused if there is no such
     response, or more than one."""
-    digits = id_prefix(id_text.removeprefix("resp_"))
+    bounds = id_range(id_text)
     found: list[UUID] = []
-    if digits is not None:
-        bounds = {"first": UUID(digits.ljust(32, "0")), "last": UUID(digits.ljust(32, "f"))}
+    if bounds is not None:
         found = fetch_sync(database, listing.RESPONSES_BY_PREFIX, bounds)
     if len(found) > 1:
         raise RequestRefused(
@@ -209,12 +207,6 @@ def no_response(id_text: str) -> RequestRefused:
         f"there is no response {clean(id_text[:100])}: "
         "it was never created, or its retention has ended"
     )
-
-
-def id_prefix(name: str) -> str | None:
-    """The hexadecimal digits of the beginning of an id; None if `name` is not one."""
-    digits = name.replace("-", "").lower()
-    return digits if re.fullmatch(rf"[0-9a-f]{{{_MIN_PREFIX_LENGTH},32}}", digits) else None
 
 
 def live_counts(database: Database) -> dict[str, int]:

@@ -5,16 +5,6 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from cli.operations.diagnosis import process_text
-from cli.operations.facts import (
-    DrainResult,
-    Explanation,
-    OperatorRequest,
-    ProcessState,
-    ResponseList,
-    ShownResponse,
-    StuckResponses,
-)
 from cli.output import (
     GREEN,
     GREY,
@@ -24,12 +14,20 @@ from cli.output import (
     clean,
     clean_lines,
     fitted_table,
-    format_date,
-    format_seconds,
-    format_time,
     paint,
     wrap,
 )
+from models.operator.diagnosis import process_text
+from models.operator.facts import (
+    DrainResult,
+    Explanation,
+    OperatorRequest,
+    ProcessState,
+    ResponseList,
+    ShownResponse,
+    StuckResponses,
+)
+from models.operator.text import format_date, format_seconds, format_time
 
 SHORT_ID = 16
 """Hexadecimal digits of a short id: its time, to a quarter of a microsecond."""

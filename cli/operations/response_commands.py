@@ -18,7 +18,6 @@ from cli.operations.connection import (
 from cli.operations.selection import (
     ACTION_LIMIT,
     DEFAULT_LIMIT,
-    Filter,
     Limit,
     Model,
     Project,
@@ -29,6 +28,7 @@ from cli.operations.selection import (
 )
 from cli.options import AsJson, Data
 from cli.output import print_result, print_status
+from models.operator.filter import Filter
 
 if TYPE_CHECKING:
     from models.db.sync import SyncConnection
@@ -152,11 +152,12 @@ _add_action("fail", "End responses as failed, reason failed_by_operator. Output 
 def _act(action: str, order: _Order, as_json: bool, data: Data) -> None:
     """Does the action for the named responses, or for the open ones that fit the filter."""
     from cli.operations import actions, queries, report
+    from models.operator.requests import Action
 
     with connected(data) as connection:
         names = order.names or _names_of_matching(connection, action, order)
         ids, refusals = queries.resolve_ids(connection, names)
-        results = actions.request(connection, action, ids, order.wait, data)
+        results = actions.request(connection, Action(action), ids, order.wait, data)
         show(results, report.requests, as_json=as_json)
         for refusal in refusals:
             print_status(f"backburner: {refusal}")

@@ -9,13 +9,13 @@ from uuid import UUID
 from cli.errors import RequestRefused
 from cli.operations.audit_entries import audited, operator, record_audit
 from cli.operations.projects import find_project
-from cli.output import format_time
 from models.db.arrays import Texts
 from models.db.queries import webhooks as statements
 from models.db.queries.audit import AuditEntry
 from models.db.sync import SyncConnection, execute_sync, fetch_sync
 from models.egress import EgressPolicy, EgressRefused
 from models.ids import EVENT, WEBHOOK_ENDPOINT, admin_id, new_uuid
+from models.operator.text import format_time
 from models.projects.policy import ProjectPolicy
 from models.secrets import NoKey, Sealed, Sealer, Unreadable, parse_keys
 from models.signing_secrets import open_secrets, seal_secrets

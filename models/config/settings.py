@@ -24,6 +24,7 @@ from pydantic_settings import SettingsConfigDict
 
 from models.config.addresses import normalise_database_url, require_redis_scheme
 from models.config.config_source import FileBackedSettings
+from models.config.console import ConsoleSettings
 from models.config.extraction import ExtractionSettings
 from models.config.groups import (
     AuditSettings,
@@ -94,6 +95,7 @@ class Settings(FileBackedSettings):
     webhooks: WebhookSettings = WebhookSettings()
     files: FileSettings = FileSettings()
     batches: BatchSettings = BatchSettings()
+    console: ConsoleSettings = ConsoleSettings()
     extraction: ExtractionSettings = ExtractionSettings()
     audit: AuditSettings = AuditSettings()
     metrics: MetricsSettings = MetricsSettings()
@@ -103,8 +105,8 @@ class Settings(FileBackedSettings):
     first one seals, all of them unseal. Without one, requests with credentials for MCP servers are
     refused."""
     allowed_hosts: TextList = ()
-    """Host names under which web serves /docs and /openapi.json, and web and workers serve metrics
-    without a token. Addresses and `localhost` always work (docs/security.md)."""
+    """Host names under which web serves the console, /docs and /openapi.json, and web and workers
+    serve metrics without a token. Addresses and `localhost` always work (docs/security.md)."""
     retention: Duration = timedelta(days=30)
     """How long a stored response is kept after its creation. A change applies to responses that are
     created from then on."""

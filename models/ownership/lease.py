@@ -34,6 +34,7 @@ from models.ownership.clock import DatabaseClock
 from models.ownership.creates import CreateOutcomes, void_values
 from models.ownership.tie import Tie
 from models.ownership.timeline import Timeline, read_timeline
+from models.version import VERSION
 
 logger = structlog.get_logger()
 
@@ -58,12 +59,14 @@ class Lease:
         kind: Kind,
         on_renewed: RenewalCallback | None = None,
         incomplete_logs: IncompleteLogs | None = None,
+        slots: int | None = None,
     ) -> None:
         """`on_renewed(sent, responses)`: called on the heartbeat's thread after a renewal, every
         `lease.sweep` seconds and after `compare_now`, with the monotonic time before the renewal
         was sent, and the responses that the database counts as this worker's (a web process owns
         none). `incomplete_logs(stored)`: called on that thread after a failover, with what is
-        stored of this worker's responses; returns those of which more was stored before."""
+        stored of this worker's responses; returns those of which more was stored before. `slots`:
+        the most responses that a worker runs at a time."""
         self.id = new_uuid()
         self.kind: Kind = kind
         self.creates = CreateOutcomes()
@@ -74,6 +77,7 @@ class Lease:
         self._lease = settings.lease
         self._on_renewed = on_renewed
         self._incomplete_logs = incomplete_logs
+        self._slots = slots
         self.timeline = Timeline()
         self._connected_timeline = 0
         """The timeline of the heartbeat's connection."""
@@ -101,6 +105,8 @@ class Lease:
                     "kind": self.kind,
                     "host": socket.gethostname(),
                     "pid": os.getpid(),
+                    "slots": self._slots,
+                    "version": VERSION,
                     "lease": self._lease.duration,
                 },
             )

@@ -132,6 +132,8 @@ class SeededDatabase:
             "kind": worker.lease.kind,
             "host": "test",
             "pid": 1,
+            "slots": 10,
+            "version": "1",
             "lease": timedelta(seconds=lease),
         }
         await execute(self.pool, leases.REGISTER, values)

@@ -193,6 +193,7 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._is_trusted:
             self.scope["state"]["trust_connection"] = self.trust
         self.scope["state"]["close_connection"] = self.close
+        self.scope["state"]["peer_address"] = self._address
 
     def on_url(self, url: bytes) -> None:
         """A part of the URL."""

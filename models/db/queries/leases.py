@@ -9,8 +9,8 @@ from models.db.statement import Query, Statement, column
 
 REGISTER = column(
     """
-    INSERT INTO workers (id, kind, host, pid, expires_at, settled_at)
-    VALUES (:me, :kind, :host, :pid, clock_timestamp() + CAST(:lease AS interval), CASE WHEN CAST(:kind AS text) = 'web' THEN clock_timestamp() END)
+    INSERT INTO workers (id, kind, host, pid, slots, version, expires_at, settled_at)
+    VALUES (:me, :kind, :host, :pid, :slots, :version, clock_timestamp() + CAST(:lease AS interval), CASE WHEN CAST(:kind AS text) = 'web' THEN clock_timestamp() END)
     RETURNING clock_timestamp() AS now
     """,
     datetime,

@@ -44,28 +44,62 @@ _ID_AT = """CAST(rpad(lpad(to_hex(floor(extract(epoch FROM now() - CAST(:since A
 of its web process: an hour of difference is allowed."""
 
 
-def _list(condition: str) -> Query[ListedResponse]:
-    return Query(
-        f"""
-        SELECT {_LISTED} FROM responses r JOIN projects p ON p.id = r.project_id
-        WHERE {condition} AND r.delete_requested_at IS NULL AND (CAST(:since AS interval) IS NULL OR r.created_at >= now() - CAST(:since AS interval))
-          AND (CAST(:statuses AS text[]) IS NULL OR r.status = ANY(CAST(:statuses AS text[])))
+_FITS = """r.delete_requested_at IS NULL AND (CAST(:since AS interval) IS NULL OR r.created_at >= now() - CAST(:since AS interval))
           AND (CAST(:project AS text) IS NULL OR p.name = CAST(:project AS text))
           AND (CAST(:model AS text) IS NULL OR r.model = CAST(:model AS text))
           AND (CAST(:upstream AS text) IS NULL OR r.upstream = CAST(:upstream AS text))
           AND (CAST(:reason AS text) IS NULL OR r.reason = CAST(:reason AS text))
+          AND (CAST(:metadata_key AS text) IS NULL OR r.parameters -> 'metadata' ->> CAST(:metadata_key AS text) = CAST(:metadata_value AS text))"""
+_IN_RANGE = f"r.id >= greatest({_ID_AT}, CAST(:down_to AS uuid)) AND r.id < CAST(:before AS uuid)"
+
+
+def _list(condition: str) -> Query[ListedResponse]:
+    return Query(
+        f"""
+        SELECT {_LISTED} FROM responses r JOIN projects p ON p.id = r.project_id
+        WHERE {condition} AND (CAST(:statuses AS text[]) IS NULL OR r.status = ANY(CAST(:statuses AS text[]))) AND {_FITS}
         ORDER BY r.id DESC LIMIT :max_rows
         """,
         ListedResponse,
     )
 
 
-LIST_RESPONSES = _list(f"r.id >= {_ID_AT}")
-"""Selects the newest responses that were created within `since` and fit the other parameters; null:
-any. It reads the primary key from its end, at most to the rows of that time."""
-LIST_OPEN_RESPONSES = _list(f"r.status IN {OPEN}")
+LIST_RESPONSES = _list(_IN_RANGE)
+"""Selects the newest responses before the id `before` that were created within `since` and fit the
+other parameters; null: any. It reads the primary key backwards from there, at most to the rows of
+that time and to the id `down_to`."""
+LIST_OPEN_RESPONSES = _list(f"r.status IN {OPEN} AND r.id < CAST(:before AS uuid)")
 """Selects the newest of the responses that have not ended, and fit the parameters as in
-LIST_RESPONSES. `since` may be null too: it reads all open responses in any case."""
+LIST_RESPONSES. It reads all open responses."""
+CHUNK_END = column(
+    f"""
+    SELECT r.id FROM responses r WHERE r.id >= coalesce({_ID_AT}, CAST('00000000-0000-0000-0000-000000000000' AS uuid)) AND r.id < CAST(:before AS uuid)
+    ORDER BY r.id DESC OFFSET CAST(:rows AS int) LIMIT 1
+    """,
+    UUID,
+)
+"""Selects where the next `rows` responses end that LIST_RESPONSES would read. No row: it would not
+read so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusCount:
+    """How many of the responses that were looked at have a status and fit."""
+
+    status: str
+    responses: int
+
+
+STATUS_COUNTS = Query(
+    f"""
+    SELECT r.status, count(*) AS responses
+    FROM (SELECT * FROM responses r WHERE r.id >= coalesce({_ID_AT}, CAST('00000000-0000-0000-0000-000000000000' AS uuid)) ORDER BY r.id DESC LIMIT :max_rows) r
+    JOIN projects p ON p.id = r.project_id WHERE {_FITS} GROUP BY r.status
+    """,
+    StatusCount,
+)
+"""Counts by status those of the newest `max_rows` responses that fit the parameters of LIST_RESPONSES, whatever
+their statuses."""
 
 RESPONSES_BY_PREFIX = column(
     "SELECT id FROM responses WHERE id BETWEEN :first AND :last ORDER BY id LIMIT 2", UUID
@@ -97,6 +131,11 @@ class ResponseDetails:
     deadline: datetime
     expires_at: datetime
     deleted: bool
+    service_tier: str | None
+    """that the upstream reported"""
+    request_id: str | None
+    traceparent: str | None
+    metadata: dict[str, str] | None
     input_items: int
     output_items: int
     """those that are stored: all of a response that has ended, else those of finished turns"""
@@ -108,7 +147,7 @@ RESPONSE_DETAILS = Query(
     """
     SELECT r.id, r.status, r.background, p.name AS project, r.model, r.upstream, r.reason, r.error, r.attempt, r.turns, r.usage, r.store,
            r.previous_response_id, r.conversation_id, r.created_at, r.started_at, r.completed_at, r.deadline, r.expires_at,
-           r.delete_requested_at IS NOT NULL AS deleted,
+           r.delete_requested_at IS NOT NULL AS deleted, r.service_tier, r.request_id, r.traceparent, r.parameters -> 'metadata' AS metadata,
            (SELECT count(*) FROM items i WHERE i.response_id = r.id AND i.direction = 'input') AS input_items,
            (SELECT count(*) FROM items i WHERE i.response_id = r.id AND i.direction = 'output') AS output_items,
            (SELECT count(*) FROM tool_calls c WHERE c.response_id = r.id) AS tool_calls
@@ -136,3 +175,38 @@ REQUEST_STATES = Query(
     RequestState,
 )
 """Selects these responses; one without a row was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallRow:
+    """A call of a server tool."""
+
+    turn: int
+    """in which the model asked for it; 0: before the first"""
+    position: int
+    type: str
+    name: str | None
+    server: str | None
+    """the label of its MCP server"""
+    attempt: int | None
+    """that began to run it last"""
+    finished: bool
+    failed: bool
+
+
+TOOL_CALLS = Query(
+    """
+    SELECT c.turn, c.position, i.type, i.payload ->> 'name' AS name, i.payload ->> 'server_label' AS server, c.started_attempt AS attempt, c.finished,
+           c.finished AND coalesce(jsonb_typeof(i.payload -> 'error') <> 'null' OR i.payload ->> 'status' = 'failed', false) AS failed
+    FROM tool_calls c JOIN items i ON i.response_id = c.response_id AND i.direction = 'output' AND i.position = c.position
+    WHERE c.response_id = :id ORDER BY c.position LIMIT :max_rows
+    """,
+    ToolCallRow,
+)
+"""Selects the first calls of server tools of a response, in the order of its output."""
+
+NEXT_RESPONSES = column(
+    "SELECT id FROM responses WHERE previous_response_id = :id AND delete_requested_at IS NULL ORDER BY id LIMIT :max_rows",
+    UUID,
+)
+"""Selects the first responses that continue this one."""

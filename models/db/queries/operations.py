@@ -230,41 +230,41 @@ WORKERS = Query(
 """Selects the live processes, and those dead ones whose lease ran out within `since` or that still
 own responses."""
 
-REQUEST_REQUEUE = column(
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """A response of which something was requested. `worker`: its owner, or None."""
+
+    worker: UUID | None
+
+
+REQUEST_REQUEUE = Query(
     f"""
     UPDATE responses SET requeue_requested_at = coalesce(requeue_requested_at, clock_timestamp())
-    WHERE id = :id AND status IN {OPEN} AND cancel_requested_at IS NULL AND fail_requested_at IS NULL RETURNING id
+    WHERE id = :id AND status IN {OPEN} AND cancel_requested_at IS NULL AND fail_requested_at IS NULL RETURNING worker
     """,
-    UUID,
+    RecordedRequest,
 )
 """Records that another worker is to run the response. The owner releases it at its next heartbeat;
 without an owner the next sweep enqueues it. No row: it has ended, or a cancel or fail is
 recorded."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestedCancel:
-    """A response that is to be cancelled. `worker`: its owner, or None."""
-
-    worker: UUID | None
-
 
 REQUEST_CANCEL = Query(
     f"""
     UPDATE responses SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
     WHERE id = :id AND status IN {OPEN} RETURNING worker
     """,
-    RequestedCancel,
+    RecordedRequest,
 )
 """Records that the response is to be cancelled. Without an owner the next sweep ends it. No row: it
 has ended."""
 
-REQUEST_FAIL = column(
+REQUEST_FAIL = Query(
     f"""
     UPDATE responses SET fail_requested_at = coalesce(fail_requested_at, clock_timestamp())
-    WHERE id = :id AND status IN {OPEN} AND cancel_requested_at IS NULL RETURNING id
+    WHERE id = :id AND status IN {OPEN} AND cancel_requested_at IS NULL RETURNING worker
     """,
-    UUID,
+    RecordedRequest,
 )
 """Records that the response is to end as failed. The owner ends it at its next heartbeat; without
 an owner the next sweep does. No row: it has ended, or a cancel is recorded."""
@@ -319,17 +319,31 @@ class BacklogRow:
     """seconds since the creation of the oldest"""
 
 
-GAUGES = Query(
-    f"""
-    SELECT CASE WHEN {_CRASHES} >= {QUARANTINE_THRESHOLD} THEN 'quarantine' WHEN r.background THEN 'background' ELSE 'interactive' END AS queue,
-           r.lane, r.status, (r.status = 'queued' OR r.worker IS NULL OR w.dead IS TRUE) AND {NOT_DEFERRED} AS waiting, NOT {NOT_DEFERRED} AS deferred,
-           count(*) AS responses,
-           extract(epoch FROM clock_timestamp() - min(r.created_at))::float AS oldest
-    FROM responses r LEFT JOIN workers w ON w.id = r.worker WHERE r.status IN {OPEN} GROUP BY 1, 2, 3, 4, 5
-    """,
-    BacklogRow,
-)
+def _backlog(source: str) -> Query[BacklogRow]:
+    return Query(
+        f"""
+        SELECT CASE WHEN {_CRASHES} >= {QUARANTINE_THRESHOLD} THEN 'quarantine' WHEN r.background THEN 'background' ELSE 'interactive' END AS queue,
+               r.lane, r.status, (r.status = 'queued' OR r.worker IS NULL OR w.dead IS TRUE) AND {NOT_DEFERRED} AS waiting, NOT {NOT_DEFERRED} AS deferred,
+               count(*) AS responses,
+               extract(epoch FROM clock_timestamp() - min(r.created_at))::float AS oldest
+        FROM {source} r LEFT JOIN workers w ON w.id = r.worker WHERE r.status IN {OPEN} GROUP BY 1, 2, 3, 4, 5
+        """,
+        BacklogRow,
+    )
+
+
+GAUGES = _backlog("responses")
 """Counts the open responses, with the partial index of open rows: ended ones cost nothing."""
+OLDEST_BACKLOG = _backlog(
+    f"(SELECT * FROM responses WHERE status IN {OPEN} ORDER BY deadline LIMIT :max_rows)"
+)
+"""The same of the open responses with the earliest deadlines, which are the oldest."""
+
+OPEN_COUNT = column(
+    f"SELECT count(*) FROM (SELECT 1 FROM responses r WHERE r.status IN {OPEN} ORDER BY r.deadline LIMIT :max_rows) open",
+    int,
+)
+"""Counts the open responses, at most `max_rows`."""
 
 
 @dataclass(frozen=True, slots=True)

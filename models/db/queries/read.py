@@ -92,6 +92,8 @@ of a batch that was not to be stored is only seen in the output file."""
 
 INPUT_ITEMS = item_pages("{item}.response_id = :id AND {item}.direction = 'input'", "position")
 """Pages of a response's own input."""
+OUTPUT_PAGE = item_pages("{item}.response_id = :id AND {item}.direction = 'output'", "position")
+"""Pages of a response's output, as far as it is stored."""
 OUTPUT_ITEMS: Query[dict[str, Any] | None] = Query(
     """
     SELECT i.payload AS item FROM responses r LEFT JOIN items i ON i.response_id = r.id AND i.direction = 'output'

@@ -6,7 +6,17 @@ migrations and these files differ. No statement is built from these objects; the
 """
 
 # Each module adds its tables to the metadata.
-from models.db.tables import audit, batches, files, output, processes, projects, usage, webhooks
+from models.db.tables import (
+    audit,
+    batches,
+    console,
+    files,
+    output,
+    processes,
+    projects,
+    usage,
+    webhooks,
+)
 from models.db.tables.base import metadata
 from models.db.tables.responses import ONE_OPEN_PER_CONVERSATION
 
@@ -20,6 +30,7 @@ __all__ = [
     "RETIRED_COLUMNS",
     "audit",
     "batches",
+    "console",
     "files",
     "metadata",
     "output",

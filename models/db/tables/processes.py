@@ -53,6 +53,8 @@ workers = Table(
         server_default=text("false"),
         comment="it has held the lock of its tie: the lock is free only if its session ended",
     ),
+    Column("slots", Integer, comment="of a worker: the most responses that it runs at a time"),
+    Column("version", Text, comment="the release that it runs"),
     CheckConstraint("kind IN ('worker', 'quarantine', 'web')", name="kind"),
 )
 

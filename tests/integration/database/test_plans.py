@@ -65,6 +65,13 @@ READ_ALL_OPEN = {
 processes have died, or every few seconds for projects with quotas. An upload to a project with
 quotas reads all its files. The last one reads one end of an index, which looks the same in a
 plan."""
+BOUNDED = {
+    "console.RECENT_ENDS",
+    "console.UPSTREAM_WAITS",
+    "operations.OLDEST_BACKLOG",
+    "operations.OPEN_COUNT",
+}
+"""They read one end of an index, as many rows as their parameter says: for the console."""
 MAX_PAGES = 200
 """Pages that a statement for one or two responses touches at most."""
 
@@ -143,7 +150,7 @@ async def test_no_statement_reads_a_large_table_as_a_whole(database: ManyRespons
     read_as_a_whole: dict[str, set[str]] = {}
     costs: dict[str, float] = {}
     for name, statement in STATEMENTS.items():
-        if name in READ_ALL_OPEN or not _has_plan(statement.sql):
+        if name in READ_ALL_OPEN | BOUNDED or not _has_plan(statement.sql):
             continue
         plan = await database.explain("GENERIC_PLAN", server_form(statement), None)
         if tables := _read_as_a_whole(plan) & LARGE:

@@ -34,7 +34,16 @@ def _register(
     me = new_uuid()
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(
-            leases.REGISTER.sql, {"me": me, "kind": kind, "host": host, "pid": 1, "lease": lease}
+            leases.REGISTER.sql,
+            {
+                "me": me,
+                "kind": kind,
+                "host": host,
+                "pid": 1,
+                "lease": lease,
+                "slots": None,
+                "version": "1",
+            },
         )
         if dead:
             connection.execute(leases.DEREGISTER.sql, {"me": me})

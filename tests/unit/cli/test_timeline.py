@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cli.operations.timeline import _dropped
 from models.db.queries.operations import AttemptRow
 from models.ids import new_uuid
 from models.lifecycle import ATTEMPTS_PER_TIMELINE
+from models.operator.timeline import _dropped
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 

@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
 
-from cli.operations.diagnosis import diagnose, seconds_between
-from cli.operations.timeline import TimelineEvent
 from models.db.queries import listing, operations
 from models.db.queries.leases import STOPPED
 from models.db.queries.line import PlaceInLine
 from models.ids import conversation_id, response_id
+from models.operator.diagnosis import diagnose, seconds_between
+from models.operator.timeline import TimelineEvent
 from models.redis.channels import queue_for
 
 

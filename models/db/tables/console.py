@@ -1,0 +1,22 @@
+"""The sessions of the console (ADR 0055)."""
+
+from sqlalchemy import Column, LargeBinary, Table, Text, func
+
+from models.db.tables.base import TIMESTAMP, metadata
+
+console_sessions = Table(
+    "console_sessions",
+    metadata,
+    Column("hash", LargeBinary, primary_key=True, comment="SHA-256 of the token in the cookie"),
+    Column("role", Text, nullable=False, comment="operator or read_only"),
+    Column("name", Text, nullable=False, comment="who it is, for the audit log"),
+    Column("created_at", TIMESTAMP, nullable=False, server_default=func.clock_timestamp()),
+    Column("expires_at", TIMESTAMP, nullable=False),
+)
+
+console_links = Table(
+    "console_links",
+    metadata,
+    Column("hash", LargeBinary, primary_key=True, comment="SHA-256 of the token in the link"),
+    Column("expires_at", TIMESTAMP, nullable=False),
+)

@@ -1,0 +1,62 @@
+"""Which responses an operator wants to see or change: the conditions of a list."""
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Self
+from uuid import UUID
+
+from models.lifecycle import TERMINAL, Status
+
+DEFAULT_SINCE = timedelta(hours=24)
+"""How old a response may be that a list shows, unless only open ones are requested."""
+OPEN = [status for status in Status if status not in TERMINAL]
+LAST_ID = UUID(int=2**128 - 1)
+"""Behind all ids: the first page of a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Conditions that a response must fit; None: any."""
+
+    statuses: list[Status] | None = None
+    project: str | None = None
+    model: str | None = None
+    upstream: str | None = None
+    reason: str | None = None
+    since: timedelta | None = None
+    metadata: tuple[str, str] | None = None
+    """a key of the response's metadata and its value"""
+
+    @property
+    def is_empty(self) -> bool:
+        """No condition is given."""
+        return self == Filter()
+
+    @property
+    def is_open_only(self) -> bool:
+        """Only responses that have not ended fit it."""
+        return bool(self.statuses) and set(self.statuses or ()) <= set(OPEN)
+
+    def restricted_to_open(self) -> Self:
+        """The same conditions, for an action that only an open response permits."""
+        return replace(self, statuses=self.statuses or OPEN)
+
+    def values(self, max_rows: int, before: UUID = LAST_ID) -> dict[str, Any]:
+        """The parameters of the statements in models/db/queries/listing.py. `before`: only
+        responses with smaller ids, the next page."""
+        since = self.since
+        if since is None and not self.is_open_only:
+            since = DEFAULT_SINCE
+        key, value = self.metadata or (None, None)
+        return {
+            "statuses": [status.value for status in self.statuses] if self.statuses else None,
+            "project": self.project,
+            "model": self.model,
+            "upstream": self.upstream,
+            "reason": self.reason,
+            "metadata_key": key,
+            "metadata_value": value,
+            "since": since,
+            "before": before,
+            "max_rows": max_rows,
+        }

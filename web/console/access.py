@@ -1,0 +1,165 @@
+"""Who looks at the console: logins, sessions, and what a role may do.
+
+A session is a random token in a cookie and a row with the token's hash. A page that changes
+something needs a token of its own, which is derived from the session's, and an origin that is this
+server's (docs/adr/0055-the-console-is-rendered-by-web.md).
+"""
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+from starlette.requests import Request
+from starlette.responses import Response
+
+from models.config.console import ConsoleSettings
+from models.console_links import hash_token, new_token
+from models.db.database import Pool, execute, fetch, fetch_idempotent
+from models.db.queries import console as statements
+
+_COOKIE = "backburner-console"
+_HOST_COOKIE = f"__Host-{_COOKIE}"
+"""Browsers accept this name only for a cookie of https, of exactly this host."""
+
+
+class Role(StrEnum):
+    """What somebody may do."""
+
+    OPERATOR = "operator"
+    READ_ONLY = "read_only"
+    """sees everything but inputs and outputs, and changes nothing"""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Somebody who is logged in."""
+
+    token: str
+    role: Role
+    name: str
+    """who it is, for the audit log"""
+
+    @property
+    def may_act(self) -> bool:
+        """Whether this role may change something, and see inputs and outputs."""
+        return self.role is Role.OPERATOR
+
+    @property
+    def form_token(self) -> str:
+        """The token of the forms of this session."""
+        return derived_token(self.token, "form")
+
+
+def derived_token(token: str, purpose: str) -> str:
+    """A token that only somebody who has `token` can make, for one purpose."""
+    return hmac.new(token.encode(), purpose.encode(), hashlib.sha256).hexdigest()
+
+
+def is_token_of(given: str, token: str, purpose: str) -> bool:
+    """Whether `given` was derived from `token` for this purpose. In constant time."""
+    return hmac.compare_digest(given.encode(), derived_token(token, purpose).encode())
+
+
+class Sessions:
+    """The sessions of this deployment, in the database: they end for all web processes at once."""
+
+    def __init__(self, pool: Pool, lifetime: timedelta) -> None:
+        self._pool = pool
+        self._lifetime = lifetime
+
+    async def open(self, role: Role, name: str) -> Session:
+        """A new session."""
+        session = Session(new_token(), role, name)
+        values = {
+            "hash": hash_token(session.token),
+            "role": role.value,
+            "name": name,
+            "lifetime": self._lifetime,
+        }
+        await execute(self._pool, statements.INSERT_SESSION, values)
+        return session
+
+    async def find(self, request: Request) -> Session | None:
+        """The session of a request's cookie; None if there is none, or if it has ended."""
+        token = request.cookies.get(_cookie_name(request))
+        if not token:
+            return None
+        values = {"hash": hash_token(token)}
+        for row in await fetch_idempotent(self._pool, statements.FIND_SESSION, values):
+            return Session(token, Role(row.role), row.name)
+        return None
+
+    async def end(self, session: Session) -> None:
+        """The session is not valid any more."""
+        await execute(self._pool, statements.DELETE_SESSION, {"hash": hash_token(session.token)})
+
+    async def use_link(self, token: str) -> bool:
+        """Whether a one-time link is valid; then it is not any more."""
+        values = {"hash": hash_token(token)}
+        return bool(await fetch(self._pool, statements.USE_LINK, values))
+
+
+def set_session_cookie(request: Request, response: Response, session: Session, path: str) -> None:
+    """Lets the browser keep the session, until it is closed. `path`: of the console; ignored on
+    https, where the cookie is bound to the host."""
+    is_https = _is_https(request)
+    response.set_cookie(
+        _cookie_name(request),
+        session.token,
+        path="/" if is_https else path,
+        secure=is_https,
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def delete_session_cookie(request: Request, response: Response, path: str) -> None:
+    """Lets the browser forget the session. `path`: as for `set_session_cookie`."""
+    is_https = _is_https(request)
+    response.delete_cookie(
+        _cookie_name(request),
+        path="/" if is_https else path,
+        secure=is_https,
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def _is_https(request: Request) -> bool:
+    return request.url.scheme == "https"
+
+
+def _cookie_name(request: Request) -> str:
+    return _HOST_COOKIE if _is_https(request) else _COOKIE
+
+
+def role_of_token(settings: ConsoleSettings, given: str) -> Role | None:
+    """The role that a token of the settings gives; None if it is neither. In constant time."""
+    is_operator = _is_secret(given, settings.operator_token)
+    is_read_only = _is_secret(given, settings.read_only_token)
+    if is_operator:
+        return Role.OPERATOR
+    return Role.READ_ONLY if is_read_only else None
+
+
+def _is_secret(given: str, secret: SecretStr | None) -> bool:
+    # The hashes have one length, whatever the length of what was given.
+    wanted = hash_token("" if secret is None else secret.get_secret_value())
+    return hmac.compare_digest(hash_token(given), wanted) and secret is not None
+
+
+def is_same_origin(request: Request) -> bool:
+    """Whether a page of this server has sent the request, as far as the browser says.
+
+    `Sec-Fetch-Site` cannot be set by a page. Browsers send it on https and to this machine; where
+    it is missing, `Origin` has to name the host of the request.
+    """
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = request.headers.get("origin", "")
+    return bool(origin) and urlsplit(origin).netloc == request.headers.get("host")

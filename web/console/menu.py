@@ -1,0 +1,6 @@
+"""The menu: the path of each page below the console, and its name."""
+
+MENU = (
+    ("", "Overview"),
+    ("/responses", "Responses"),
+)

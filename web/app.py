@@ -1,5 +1,6 @@
 """The FastAPI application: routes, error handlers, and the start and stop of its state."""
 
+import asyncio
 import contextlib
 import gc
 from collections.abc import AsyncIterator, Iterator
@@ -77,11 +78,13 @@ class Application(FastAPI):
         super().__init__(
             title="Backburner",
             lifespan=_lifespan,
-            docs_url="/docs" if is_local else None,
+            docs_url=None,
             redoc_url=None,
             openapi_url="/openapi.json" if is_local else None,
             redirect_slashes=False,
         )
+        if is_local:
+            self.router.routes.append(Route("/docs", self._docs))
         self._pages = frozenset(("/docs", "/openapi.json")) if is_local else frozenset()
         """Paths of pages that need no key."""
         self.settings = settings
@@ -130,6 +133,16 @@ class Application(FastAPI):
         request_record(request).direct_route = route.template
         response = await direct.respond(route, request)
         await response(scope, receive, send)
+
+    async def _docs(self, _request: Request) -> Response:
+        """The OpenAPI document for people. Made in a thread: it is long."""
+        return await asyncio.to_thread(self._docs_page)
+
+    def _docs_page(self) -> Response:
+        # Not before somebody reads it: web starts without the template engine.
+        from web.console.reference import reference_page
+
+        return reference_page(self.openapi(), self.settings.console.path_prefix)
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document, built at the first call."""

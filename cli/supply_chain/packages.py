@@ -22,6 +22,7 @@ _STATED = {
     "click-plugins": "BSD-3-Clause",
     "colorama": "BSD-3-Clause",
     "defusedxml": "PSF-2.0",
+    "jinja2": "BSD-3-Clause",
     "markdown-it-py": "MIT",
     "mdurl": "MIT",
     "prompt-toolkit": "BSD-3-Clause",

@@ -117,7 +117,7 @@ def configure(level: str, **fields: object) -> None:
         level=max(_log.level, logging.INFO), handlers=[_RecordHandler()], force=True
     )
     logging.captureWarnings(capture=True)
-    for chatty in ("celery", "httpx", "httpx2", "httpcore2", "openai", "kombu", "amqp"):
+    for chatty in ("botocore", "celery", "httpx", "httpx2", "httpcore2", "openai", "kombu", "amqp"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     # the MCP client logs what servers send, with tracebacks; the response reports these errors
     logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import openai
 import pytest
@@ -20,6 +21,9 @@ from tests.support.mcp_servers import McpServers
 from tests.support.process_logs import tails
 from tests.support.properties import register_profiles
 from tests.support.stack import RUNNING_STACKS, Databases, Stack, SuiteSettings, databases, stack
+
+if TYPE_CHECKING:
+    from tests.support.s3_server import S3Server
 
 PrivateStack = Callable[..., AbstractAsyncContextManager[Stack]]
 
@@ -182,6 +186,15 @@ def private_stack(
     before = len(RUNNING_STACKS)
     yield lambda **options: stack(tmp_path, database_server, suite_settings, fake, **options)
     del RUNNING_STACKS[before:]
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["S3Server"]:
+    """An S3 server for tests that do not stop it. They are skipped where none is installed."""
+    from tests.support.s3_server import S3Server  # its library takes half a second
+
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 @pytest.fixture

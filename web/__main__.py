@@ -47,7 +47,7 @@ def main() -> None:
     options = arguments.parse_args()
     settings = load("web")
     logs.configure(settings.log_level, process="web")
-    logs.hide(all_secrets(Routes(settings).upstreams.values()))
+    logs.hide([*all_secrets(Routes(settings).upstreams.values()), *settings.s3.secrets])
     logs.capture_output()
     try:
         wait_until_available(settings)

@@ -199,6 +199,8 @@ class AppState:
         state.side_tasks.start(state.bus.poll_idle_readers(), "poll-idle-readers")
         state.spawn(state.enqueue_at_start())
         state.spawn(state.check_redis())
+        if state.file_store.storage_state is not None:
+            state.spawn(state.file_store.storage_state.log_problem())
         return state
 
     @classmethod

@@ -34,7 +34,7 @@ def main() -> None:
     slots = QUARANTINE_SLOTS if is_quarantine else slots_for(arguments.streams)
     kind = "quarantine" if is_quarantine else "worker"
     logs.configure(settings.log_level, process=kind)
-    logs.hide(all_secrets(Routes(settings).upstreams.values()))
+    logs.hide([*all_secrets(Routes(settings).upstreams.values()), *settings.s3.secrets])
     logs.capture_output()
     for missing in missing_tools(settings):
         structlog.get_logger().info("tool_unavailable", tool=missing.tool, setting=missing.variable)

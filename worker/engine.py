@@ -219,7 +219,7 @@ class Engine:
         self._serve_metrics()
         await asyncio.to_thread(self._lease.register)
         self._start_sweeping(connections)
-        self._side_tasks.start(Purger(settings, str(self._lease.id)).run(), "purge")
+        self._side_tasks.start(Purger(settings, str(self._lease.id), storage).run(), "purge")
         if not settings.quarantine:
             self._side_tasks.start(self._webhooks().run(), "webhooks")
             if storage is not None:

@@ -27,7 +27,7 @@ from models.db.database import (
 from models.db.queries import retention, usage, webhooks
 from models.db.queries.batches import DELETE_OLD_BATCHES
 from models.db.statement import Query, RowT
-from models.files.opening import open_storage
+from models.files.storage import FileStorage
 from models.webhooks.schedule import EXPIRY
 from worker.purge_files import purge_files
 
@@ -46,11 +46,11 @@ _START: Final = {"expires_at": datetime.min.replace(tzinfo=UTC), "id": UUID(int=
 class Purger:
     """The purge of one worker."""
 
-    def __init__(self, settings: Settings, name: str) -> None:
-        """`name`: the `application_name` of its session."""
+    def __init__(self, settings: Settings, name: str, storage: FileStorage | None) -> None:
+        """`name`: the `application_name` of its session. `storage` None: there are no files."""
         self._settings = settings
         self._name = name
-        self._storage = open_storage(settings)
+        self._storage = storage
         self._position: dict[str, object] = dict(_START)
         """Behind which expired response the next step looks. Expired responses that others
         continue may be many; each round looks at some of them."""

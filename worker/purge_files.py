@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, Protocol
-from uuid import UUID
 
 import structlog
 
 from models.db.arrays import Uuids
 from models.db.database import Parameters
 from models.db.queries import files
-from models.db.statement import Query
+from models.db.queries.files import DeletablePart
+from models.db.statement import Query, RowT
 from models.files.storage import FileStorage, StorageError, part_key
 
 logger = structlog.get_logger()
@@ -27,7 +27,7 @@ _AT_ONCE = 16
 class Step(Protocol):
     """Runs a statement, unless another worker purges: then it returns no rows."""
 
-    async def __call__(self, query: Query[UUID], values: Parameters, /) -> list[UUID]: ...
+    async def __call__(self, query: Query[RowT], values: Parameters, /) -> list[RowT]: ...
 
 
 async def purge_files(step: Step, storage: FileStorage, upload_time: timedelta) -> None:
@@ -39,14 +39,19 @@ async def purge_files(step: Step, storage: FileStorage, upload_time: timedelta) 
     try:
         while parts := await step(files.DELETABLE_PARTS, values):
             await _delete_objects(storage, parts)
-            await step(files.DELETE_PARTS, {"ids": Uuids(parts)})
+            await step(files.DELETE_PARTS, {"ids": Uuids([part.id for part in parts])})
     except StorageError as error:
         logger.warning("files_not_purged", error=str(error))
     while len(await step(files.DELETE_FILES, values)) == _MAX_ROWS:
         pass
 
 
-async def _delete_objects(storage: FileStorage, parts: Sequence[UUID]) -> None:
+async def _delete_objects(storage: FileStorage, parts: Sequence[DeletablePart]) -> None:
     for first in range(0, len(parts), _AT_ONCE):
-        keys = map(part_key, parts[first : first + _AT_ONCE])
-        await asyncio.gather(*(storage.delete(key) for key in keys))
+        together = parts[first : first + _AT_ONCE]
+        await asyncio.gather(*(_delete_object(storage, part) for part in together))
+
+
+async def _delete_object(storage: FileStorage, part: DeletablePart) -> None:
+    delete = storage.delete if part.is_whole else storage.discard
+    await delete(part_key(part.id))

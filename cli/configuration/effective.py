@@ -24,6 +24,8 @@ _SECRET = frozenset(
         "database_url",
         "redis_url",
         "secret_keys",
+        "access_key",
+        "secret_key",
         "bootstrap_key",
     }
 )

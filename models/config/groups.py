@@ -201,7 +201,8 @@ class WebSettings(Group):
     bodies_wait: Duration = timedelta(seconds=5)
     """How long a larger body waits for others before it is refused."""
     uploads: int = Field(default=64, ge=1)
-    """Most files that one process receives at a time. Each needs half a megabyte of memory."""
+    """Most files that one process receives at a time. Each needs half a megabyte of memory; 7 MB
+    if it goes to a bucket."""
     uploads_per_project: int = Field(default=48, ge=0)
     """The same of one project; 0: no own limit."""
     spools: Bytes = 256 * 1024 * 1024
@@ -371,7 +372,7 @@ class FileSettings(Group):
 
     folder: Path | None = None
     """The folder that holds the content of files, the same for all web processes and workers. `up`
-    uses `files` in its data folder. Unset: this server stores no files."""
+    uses `files` in its data folder. Unset, and no `s3.bucket`: this server stores no files."""
     bytes: Bytes = Field(default=512 * 1024 * 1024, ge=1)
     """Largest file."""
     batch_bytes: Bytes = Field(default=200 * 1024 * 1024, ge=1)

@@ -47,6 +47,7 @@ from models.config.groups import (
     WorkerSettings,
 )
 from models.config.routes import Route, routing_errors
+from models.config.s3 import S3Settings
 from models.config.upstream import UpstreamSettings
 from models.config.values import Duration, SchemaName, SentinelAddress, TextList
 from models.secrets import parse_keys
@@ -94,6 +95,7 @@ class Settings(FileBackedSettings):
     egress: EgressSettings = EgressSettings()
     webhooks: WebhookSettings = WebhookSettings()
     files: FileSettings = FileSettings()
+    s3: S3Settings = S3Settings()
     batches: BatchSettings = BatchSettings()
     console: ConsoleSettings = ConsoleSettings()
     extraction: ExtractionSettings = ExtractionSettings()

@@ -32,7 +32,8 @@ async def write_part(
 
     Raises FileGone, StorageError, TimeoutError after `upload_time`, what DATABASE_UNAVAILABLE
     names, UniqueViolation if there is another part of this number, and what `chunks` raises.
-    Nothing is stored then; what a process that dies here leaves behind is deleted by the purge.
+    Nothing is stored then, or the purge deletes it: what a process that dies here leaves behind,
+    and what a storage that did not answer may have stored or will yet store.
     """
     part = new_uuid()
     key = part_key(part)
@@ -44,7 +45,7 @@ async def write_part(
         finished = await fetch(pool, FINISH_PART, {"part": part, "bytes": size, "number": number})
         if not finished:
             raise FileGone  # noqa: TRY301  (what was written is discarded below)
-    except DATABASE_UNAVAILABLE:
+    except (*DATABASE_UNAVAILABLE, StorageError):
         # The part may be stored: only the purge can know.
         raise
     except BaseException:
@@ -55,7 +56,7 @@ async def write_part(
 
 async def _discard(pool: Pool, storage: FileStorage, part: UUID) -> None:
     try:
-        await storage.delete(part_key(part))
+        await storage.discard(part_key(part))
         await fetch(pool, FORGET_PART, {"part": part})
     except (StorageError, psycopg.Error):
         return

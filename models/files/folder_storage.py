@@ -4,12 +4,12 @@ import asyncio
 import errno
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from models.files.storage import CHUNK, StorageError
+from models.files.threads import StorageThreads
 
 _THREADS = 4
 """Reads and writes of one process at a time."""
@@ -22,7 +22,7 @@ class FolderStorage:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._threads = ThreadPoolExecutor(_THREADS, "file-storage")
+        self._threads = StorageThreads(_THREADS)
 
     async def write(self, key: str, chunks: AsyncIterator[bytes]) -> int:
         """The file and its entry in the folder are synced to the disk before this returns."""
@@ -60,21 +60,33 @@ class FolderStorage:
         path = self._folder / key
         await self._run(lambda: path.unlink(missing_ok=True))
 
+    async def discard(self, key: str) -> None:
+        """A file that was begun has its name already."""
+        await self.delete(key)
+
+    async def check(self) -> None:
+        """The folder, or the one in which it has to be made, must be writable."""
+        await self._run(lambda: _require_writable(self._folder))
+
     async def close(self) -> None:
         """Waits for what is being written."""
-        await asyncio.to_thread(self._threads.shutdown)
+        await self._threads.close()
 
     async def _run(self, work: Callable[[], T]) -> T:
-        """Also if it is cancelled, no thread works on a file any more when this returns."""
-        future = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            await asyncio.wait((future,))
-            raise
+            return await self._threads.run(work)
         except OSError as error:
             reason = os.strerror(error.errno or errno.EIO)
             raise StorageError(f"the folder of the files: {reason}") from error
+
+
+def _require_writable(folder: Path) -> None:
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, folder)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, folder)
 
 
 def _create(path: Path) -> BinaryIO:

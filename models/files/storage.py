@@ -20,8 +20,8 @@ class FileStorage(Protocol):
     """A folder, or a bucket of S3. Each method raises StorageError."""
 
     async def write(self, key: str, chunks: AsyncIterator[bytes]) -> int:
-        """Stores an object and returns its size in bytes. It is durable when this returns. If this
-        raises, nothing is stored. What `chunks` raises is raised here."""
+        """Stores an object and returns its size in bytes. It is durable when this returns. What
+        `chunks` raises is raised here. If this raises, `discard` deletes what may be left."""
         ...
 
     def read(self, key: str, start: int, length: int) -> AsyncGenerator[bytes, None]:
@@ -31,6 +31,15 @@ class FileStorage(Protocol):
 
     async def delete(self, key: str) -> None:
         """Deletes an object; does nothing if there is none."""
+        ...
+
+    async def discard(self, key: str) -> None:
+        """Deletes what is left of an object that was perhaps not written to its end: by a writer
+        that has failed, or was killed. Nobody may be writing it any more."""
+        ...
+
+    async def check(self) -> None:
+        """Returns if the storage can be reached."""
         ...
 
     async def close(self) -> None:

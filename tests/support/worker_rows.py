@@ -16,6 +16,7 @@ from models.db.queries import leases
 from models.db.queries import run as run_queries
 from models.db.queries.create import NewRow
 from models.db.queries.run import JournalOutcome
+from models.files.opening import open_storage
 from models.ids import new_uuid
 from models.lifecycle import Status
 from models.ownership.claims import Ownership
@@ -39,7 +40,7 @@ def settings_for(dsn: str, *, quarantine: bool = False) -> Settings:
 async def run_purge(settings: Settings) -> None:
     """One round of the purge."""
     async with await connect(settings, "purging") as connection:
-        await Purger(settings, "purging").purge(connection)
+        await Purger(settings, "purging", open_storage(settings)).purge(connection)
 
 
 def frames(first: int, last: int) -> bytes:

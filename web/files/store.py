@@ -47,6 +47,7 @@ from web.files.objects import (
     parse_expires_after,
     parse_purpose,
 )
+from web.files.storage_state import StorageState
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
 
@@ -80,6 +81,7 @@ class FileStore:
         self._quotas = settings.quotas
         self._pool = pool
         self._storage = storage
+        self.storage_state = None if storage is None else StorageState(storage)
 
     async def close(self) -> None:
         """Closes the storage."""
@@ -91,7 +93,8 @@ class FileStore:
         nothing."""
         if self._storage is None:
             raise InvalidRequest(
-                "This server stores no files: its operator has not set BACKBURNER_FILES__FOLDER.",
+                "This server stores no files: its operator has set neither "
+                "BACKBURNER_FILES__FOLDER nor BACKBURNER_S3__BUCKET.",
                 code="files_not_stored",
             )
         if key.policy.zero_retention:

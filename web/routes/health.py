@@ -29,7 +29,8 @@ async def healthz() -> Response:
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
     """200 if Postgres responds within 5 s, this release runs on its schema, this process could
-    renew its lease, and the process is not stopping. Redis and workers are only reported."""
+    renew its lease, and the process is not stopping. Redis, workers and the storage of files are
+    only reported."""
     state = app_state(request)
     report: dict[str, Any] = {
         "ready": False,
@@ -49,6 +50,8 @@ async def readyz(request: Request) -> Response:
     except (*DATABASE_UNAVAILABLE, TimeoutError) as error:
         report["database"] = f"unreachable: {type(error).__name__}"
     report["redis"], report["redis_memory"] = await _redis_status(state)
+    storage = state.file_store.storage_state
+    report["files"] = None if storage is None else await storage.show()
     report["ready"] = (
         report["database"] == "ok"
         and report["schema_state"] == SchemaState.OK

@@ -264,20 +264,30 @@ ABANDON_PARTS = column(
 """Gives up to `rows` parts up that are no content: their writers have died, or an upload was
 completed without them. No writer needs longer than `upload_time`."""
 
-DELETABLE_PARTS = column(
+
+@dataclass(frozen=True, slots=True)
+class DeletablePart:
+    """A part whose object is to be deleted."""
+
+    id: UUID
+    is_whole: bool
+    """False: its writer has failed, or was killed"""
+
+
+DELETABLE_PARTS = Query(
     f"""
     WITH oldest AS MATERIALIZED (
         SELECT r.project_id, min(r.created_at) AS created_at FROM responses r
         WHERE r.status IN {OPEN} AND EXISTS (SELECT 1 FROM files f WHERE f.delete_requested_at IS NOT NULL)
         GROUP BY r.project_id)
-    (SELECT p.id FROM files f JOIN file_parts p ON p.file_id = f.id LEFT JOIN oldest ON oldest.project_id = f.project_id
+    (SELECT p.id, p.bytes IS NOT NULL AS is_whole FROM files f JOIN file_parts p ON p.file_id = f.id LEFT JOIN oldest ON oldest.project_id = f.project_id
      WHERE f.delete_requested_at IS NOT NULL AND (p.bytes IS NOT NULL OR p.abandoned)
        AND (oldest.created_at IS NULL OR oldest.created_at > f.delete_requested_at OR f.completed_at IS NULL OR f.purpose IN ('batch', 'batch_output'))
      ORDER BY f.delete_requested_at LIMIT :rows)
     UNION
-    (SELECT p.id FROM file_parts p WHERE p.number IS NULL AND p.abandoned ORDER BY p.created_at LIMIT :rows)
+    (SELECT p.id, p.bytes IS NOT NULL AS is_whole FROM file_parts p WHERE p.number IS NULL AND p.abandoned ORDER BY p.created_at LIMIT :rows)
     """,
-    UUID,
+    DeletablePart,
 )
 """Parts whose objects are to be deleted, up to `rows` of each kind: those of hidden files, without
 what is still being written, and those that were given up. A file stays that responses may use: those

@@ -30,8 +30,9 @@ def test_the_image_has_the_versions_that_the_tests_run_on() -> None:
 
 
 def test_no_dependency_product_is_missing_in_the_image() -> None:
-    traces = PROJECT["optional-dependencies"]["otel"]
-    assert _names([*PROJECT["dependencies"], *traces]) <= _production_names()
+    extras = PROJECT["optional-dependencies"]
+    product = [*PROJECT["dependencies"], *extras["otel"], *extras["s3"]]
+    assert _names(product) <= _production_names()
 
 
 def test_up_gets_the_embedded_servers_and_the_packages_of_the_image() -> None:

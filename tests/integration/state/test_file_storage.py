@@ -2,8 +2,9 @@
 
 import hashlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -27,13 +28,16 @@ HOUR = timedelta(hours=1)
 
 
 class StoredFiles:
-    """A database and a folder."""
+    """A database and a storage."""
 
-    def __init__(self, database: SeededDatabase, settings: Settings, folder: Path) -> None:
+    def __init__(
+        self, database: SeededDatabase, settings: Settings, objects: Callable[[], set[str]]
+    ) -> None:
+        """`objects`: lists the keys of all stored objects."""
         self.database = database
         self.pool = database.pool
         self.settings = settings
-        self.folder = folder
+        self.objects = objects
         storage = open_storage(settings)
         assert storage is not None
         self.storage: FileStorage = storage
@@ -66,12 +70,6 @@ class StoredFiles:
         chunks = read_content(self.storage, parts, start, length)
         return b"".join([chunk async for chunk in chunks])
 
-    def objects(self) -> set[str]:
-        """The keys of all objects in the folder."""
-        return {
-            str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()
-        }
-
     async def rows(self) -> int:
         """Rows of files and parts."""
         count = "SELECT (SELECT count(*) FROM files) + (SELECT count(*) FROM file_parts) AS count"
@@ -85,17 +83,30 @@ async def _iterate(*chunks: bytes) -> AsyncIterator[bytes]:
         yield chunk
 
 
-@pytest.fixture
-async def stored(database_server: Databases, tmp_path: Path) -> AsyncIterator[StoredFiles]:
+@pytest.fixture(params=["folder", "s3"])
+async def stored(
+    request: pytest.FixtureRequest, database_server: Databases, tmp_path: Path
+) -> AsyncIterator[StoredFiles]:
+    folder = tmp_path / "files"
+    changes: dict[str, object] = {"files": FileSettings(folder=folder)}
+    objects = partial(_files_below, folder)
+    if request.param == "s3":
+        bucket = request.getfixturevalue("s3_server").create_bucket()
+        changes["s3"] = bucket.settings()
+        objects = bucket.objects
     dsn = await database_server.create_copy()
     pool = open_pool(settings_for(dsn), "file-tests", 4)
     await pool.open(wait=True)
     database = SeededDatabase(pool, dsn)
     await database.create_project()
-    groups = FileSettings(folder=tmp_path / "files")
-    settings = settings_for(dsn).model_copy(update={"files": groups})
-    yield StoredFiles(database, settings, tmp_path / "files")
+    stored = StoredFiles(database, settings_for(dsn).model_copy(update=changes), objects)
+    yield stored
+    await stored.storage.close()
     await pool.close()
+
+
+def _files_below(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 async def test_a_content_in_parts_is_read_from_any_byte_on(stored: StoredFiles) -> None:
@@ -190,7 +201,8 @@ async def test_a_lost_object_is_an_error_and_no_shorter_content(stored: StoredFi
     file = await stored.create()
     await stored.write(file, b"content")
     [key] = stored.objects()
-    (stored.folder / key).write_bytes(b"con")
+    await stored.storage.delete(key)
+    await stored.storage.write(key, _iterate(b"con"))
     with pytest.raises(StorageError):
         await stored.read(file)
     await stored.storage.delete(key)

@@ -185,7 +185,7 @@ async def test_expired_responses_that_are_kept_are_looked_at_in_parts(
     monkeypatch.setattr(purge_module, "_ROWS", {"rows": 3})
     monkeypatch.setattr(purge_module, "_MAX_ROWS", 3)
     monkeypatch.setattr(purge_module, "_MAX_IDLE_STEPS", 1)
-    purger = Purger(settings_for(database.dsn), "purging")
+    purger = Purger(settings_for(database.dsn), "purging", None)
     deleted = []
     for _ in range(4):
         before = await _all_ids(database)

@@ -24,6 +24,10 @@ MEMORY_TOLERANCE = 2.0
 """MiB by which a process may grow after the warm-up."""
 TABLE_TOLERANCE = 1.0
 """MiB by which a table may grow after the warm-up, or a tenth of its size."""
+
+KEPT_FOR_DAYS = frozenset({"audit", "usage_entries"})
+"""Tables whose rows are kept for longer than a soak takes: they grow with the load, by design
+(docs/operations.md, `worker.usage_entries`)."""
 PURGE_INTERVAL = 5
 _SAMPLES = 360
 _SHORTEST_INTERVAL = 1.0
@@ -155,7 +159,7 @@ def _report_tables(sampler: Sampler) -> Iterator[str]:
             f"{name:20} {table.bytes / MIB:6.1f} MiB {trend.per_hour:+8.1f} MiB/h {table.live:9} "
             f"{table.dead:9} {sampler.most_dead[name]:10} {table.autovacuums:12}"
         )
-        if trend.grows(max(TABLE_TOLERANCE, trend.mean / 10)):
+        if name not in KEPT_FOR_DAYS and trend.grows(max(TABLE_TOLERANCE, trend.mean / 10)):
             yield f"table {name} grows by {trend.per_hour:.1f} MiB an hour"
 
 

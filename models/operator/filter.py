@@ -10,8 +10,8 @@ from models.lifecycle import TERMINAL, Status
 DEFAULT_SINCE = timedelta(hours=24)
 """How old a response may be that a list shows, unless only open ones are requested."""
 OPEN = [status for status in Status if status not in TERMINAL]
-LAST_ID = UUID(int=2**128 - 1)
-"""Behind all ids: the first page of a list."""
+FIRST_ID, LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
+"""Before and behind all ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,5 +58,6 @@ class Filter:
             "metadata_value": value,
             "since": since,
             "before": before,
+            "down_to": FIRST_ID,
             "max_rows": max_rows,
         }

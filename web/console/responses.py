@@ -15,7 +15,7 @@ from models.db.queries import listing, operations
 from models.ids import parse_response_id, response_id, unix_seconds
 from models.lifecycle import Status
 from models.operator.facts import ListedResponse
-from models.operator.filter import DEFAULT_SINCE, LAST_ID, Filter
+from models.operator.filter import DEFAULT_SINCE, FIRST_ID, LAST_ID, Filter
 from models.operator.lookup import id_range
 from web.console.page import Page
 from web.console.visit import Visit
@@ -31,7 +31,6 @@ _FIRST_CHUNK = 1_000
 _LARGEST_CHUNK = 4_000
 _BUDGET = 0.1
 """Seconds after which a search stops and says how far it has looked."""
-_FIRST_ID = UUID(int=0)
 _MAX_FIELD = 200
 _SINCE_CHOICES = ("1h", "6h", "24h", "7d", "30d")
 
@@ -133,7 +132,7 @@ async def _search(pool: Pool, values: dict[str, Any], limit: int) -> Found:
     while True:
         chunk_values = {"since": values["since"], "before": position, "rows": chunk}
         ends = await fetch_idempotent(pool, listing.CHUNK_END, chunk_values)
-        down_to = ends[0] if ends else _FIRST_ID
+        down_to = ends[0] if ends else FIRST_ID
         wanted = {"before": position, "down_to": down_to, "max_rows": limit + 1 - len(rows)}
         rows += await fetch_idempotent(pool, listing.LIST_RESPONSES, values | wanted)
         if len(rows) > limit or not ends:

@@ -33,7 +33,7 @@ async def hooks(tool_stack: Stack, request: pytest.FixtureRequest) -> AsyncItera
         assert (await one.run("delete", endpoint["id"])).exit_code == 0
 
 
-async def test_the_receiver_of_the_documentation_prints_each_completed_response(
+async def test_the_receiver_of_the_documentation_prints_each_event(
     hooks: Hooks, fake: FakeUpstream, tmp_path: Path
 ) -> None:
     (tmp_path / "receiver.py").write_text(SNIPPET)
@@ -59,8 +59,9 @@ async def test_the_receiver_of_the_documentation_prints_each_completed_response(
         async with asyncio.timeout(60):
             while b"running on" not in (line := await program.stdout.readline()):
                 assert line, "it has ended"
-            await hooks.api.create_background(fake.script(reply("Hello to the receiver.")))
-            while b"Hello to the receiver." not in (line := await program.stdout.readline()):
+            created = await hooks.api.create_background(fake.script(reply("Hello.")))
+            expected = f"response.completed {created}".encode()
+            while expected not in (line := await program.stdout.readline()):
                 assert line, "it has ended"
         assert (await hooks.run("test", made["id"])).exit_code == 0
         await hooks.until_delivered(made["id"], 2)

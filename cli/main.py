@@ -9,6 +9,7 @@ from cli.embedded import commands as embedded
 from cli.operations import (
     audit_commands,
     batch_commands,
+    file_commands,
     key_commands,
     project_commands,
     response_commands,
@@ -34,6 +35,7 @@ app.add_typer(secret_commands.app, name="secrets")
 app.add_typer(audit_commands.app, name="audit")
 app.add_typer(webhook_commands.app, name="webhooks")
 app.add_typer(batch_commands.app, name="batches")
+app.add_typer(file_commands.app, name="files")
 app.add_typer(project_commands.app, name="projects")
 app.add_typer(usage_commands.app)
 app.add_typer(configuration.config_app, name="config")

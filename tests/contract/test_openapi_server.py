@@ -36,11 +36,12 @@ from tests.support.strict_types import check_response
 from web.proxy.endpoints import ENDPOINTS
 
 PROXIED = tuple(endpoint.name for endpoint in ENDPOINTS if endpoint.name != "chat")
-EXAMPLES = {"create": 12, **dict.fromkeys(PROXIED, 2)}
+UPLOADED = ("add_upload_part", "complete_upload", "cancel_upload")
+"""Operations of an upload that exists."""
+FEW = (*PROXIED, *UPLOADED, "create_file", "create_upload")
+EXAMPLES = {"create": 12, **dict.fromkeys(FEW, 2)}
 """Operation -> generated requests of each mode, if not 4. A create varies most."""
-
-NOT_GENERATED = {"create_file", "create_upload", "add_upload_part", "complete_upload"}
-NOT_GENERATED |= {"cancel_upload"}
+UPLOAD: Any = {"bytes": 4, "filename": "a.txt", "mime_type": "text/plain", "purpose": "user_data"}
 CHECKS = [
     checks.status_code_conformance,
     checks.content_type_conformance,
@@ -68,6 +69,10 @@ class FuzzedServer:
     json_model: str
     """answers with an object at every endpoint that is forwarded"""
     files: list[str]
+    uploads: dict[str, list[str]]
+    """operation -> uploads that are open"""
+    part: str
+    """of the upload that is completed first"""
     batches: list[str]
     """they go on"""
     input_file: str
@@ -140,6 +145,10 @@ async def server_of(stack: Stack) -> FuzzedServer:
         (await api.call("POST", "/conversations", first_items)).body["id"] for _ in range(20)
     ]
     client = stack.openai()
+    uploads = {
+        name: [(await client.uploads.create(**UPLOAD)).id for _ in range(4)] for name in UPLOADED
+    }
+    part = await client.uploads.parts.create(uploads["complete_upload"][-1], data=b"text")
     batches = [await start(client, [line("a", silent)]) for _ in range(2)]
     return FuzzedServer(
         api.base_url.removesuffix("/v1"),
@@ -154,6 +163,8 @@ async def server_of(stack: Stack) -> FuzzedServer:
             (await client.files.create(file=("a.txt", b"a"), purpose="user_data")).id
             for _ in range(12)
         ],
+        uploads,
+        part.id,
         [batch.id for batch in batches],
         batches[0].input_file_id,
     )
@@ -189,6 +200,7 @@ def existing_ids(server: FuzzedServer, operation: str) -> dict[str, list[str]]:
         "conversation_id": server.conversations,
         "item_id": server.items,
         "file_id": server.files,
+        "upload_id": server.uploads.get(operation, []),
         "batch_id": server.batches,
     }
 
@@ -204,6 +216,10 @@ def valid_bodies(server: FuzzedServer) -> dict[str, JSON]:
         "chat": {"model": server.models[0], "messages": [message]},
         **{name: {"model": server.json_model} for name in PROXIED},
         "update_conversation": {"metadata": {"a": "b"}},
+        "create_file": {"file": "text", "purpose": "user_data"},
+        "create_upload": UPLOAD,
+        "add_upload_part": {"data": "text"},
+        "complete_upload": {"part_ids": [server.part]},
         "create_batch": {
             "input_file_id": server.input_file,
             "endpoint": "/v1/responses",
@@ -309,11 +325,9 @@ BODY_CHANGES: dict[str, Callable[[st.DataObject, Any, FuzzedServer], None]] = {
 
 async def test_the_server_answers_as_the_openapi_document_says(tool_stack: Stack) -> None:
     server = await server_of(tool_stack)
-    # Files and uploads are not generated: tests/integration/requests has their requests.
-    generated_operations = {n: each for n, each in operations().items() if n not in NOT_GENERATED}
-    for name in sorted(generated_operations, key=deletes_last):
+    for name in sorted(operations(), key=deletes_last):
         await asyncio.to_thread(send_valid, server, name)
-    for name, operation in generated_operations.items():
+    for name, operation in operations().items():
         can_be_wrong = "requestBody" in operation or any(
             parameter["in"] == "query" for parameter in operation.get("parameters", ())
         )

@@ -7,6 +7,7 @@ belongs to no content yet. Files are seen once they are complete, until they exp
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from models.db.queries.audit import recorded
@@ -236,6 +237,62 @@ ABANDON_FILE = column(
     UUID,
 )
 """Hides a file that was not completed, so that the purge deletes what was written of it."""
+
+# --- operators ---
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file as operators see it."""
+
+    id: UUID
+    project_id: UUID
+    project: str
+    """its name"""
+    filename: str
+    purpose: str
+    bytes: int
+    media_type: str | None
+    created_at: datetime
+    completed_at: datetime | None
+    expires_at: datetime | None
+    delete_requested_at: datetime | None
+    parts: int
+    """stored objects"""
+
+
+_LISTED = """f.id, f.project_id, p.name AS project, f.filename, f.purpose, f.bytes, f.media_type, f.created_at, f.completed_at, f.expires_at, f.delete_requested_at,
+           (SELECT count(*) FROM file_parts o WHERE o.file_id = f.id) AS parts"""
+LIST_ALL_FILES = Query(
+    f"""
+    SELECT {_LISTED} FROM files f JOIN projects p ON p.id = f.project_id
+    WHERE (CAST(:project AS text) IS NULL OR p.name = :project) AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose) AND {_IS_VISIBLE}
+    ORDER BY f.id DESC LIMIT :limit
+    """,
+    ListedFile,
+)
+"""The newest files that clients see."""
+SHOW_FILE = Query(
+    f"SELECT {_LISTED} FROM files f JOIN projects p ON p.id = f.project_id WHERE f.id = :id",
+    ListedFile,
+)
+"""Any file, also one that is being uploaded or was deleted. No row: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PurposeTotal:
+    """What is stored of one purpose."""
+
+    purpose: str
+    files: int
+    bytes: int
+
+
+FILE_TOTALS = Query(
+    "SELECT f.purpose, count(*) AS files, coalesce(sum(f.bytes), 0)::bigint AS bytes FROM files f WHERE f.completed_at IS NOT NULL GROUP BY f.purpose",
+    PurposeTotal,
+)
+"""Counts all complete files, also deleted ones that are not purged yet. It reads all of them."""
 
 # --- the purge (worker/purge.py) ---
 

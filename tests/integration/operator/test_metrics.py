@@ -46,6 +46,7 @@ from tests.support.stack import SHORT_LEASES, Databases, Service, Stack, SuiteSe
 from tests.support.tool_turns import TOOL_SETTINGS, counting_server, tool_turn
 from tests.support.worker_rows import SeededDatabase, settings_for
 from web.app import _routes
+from web.files.objects import Purpose
 from web.gauges import Backlog
 
 TOKEN = "metrics-token-of-the-tests"
@@ -87,6 +88,7 @@ LABELS = {
     "kind": {"input", "cached_input", "output", "reasoning", "web", "worker", "quarantine"},
     "tool": {"mcp_call", "mcp_list_tools", "web_search_call", "other"},
     "state": {"idle", "used", "enabled", "failing", "disabled"},
+    "purpose": {purpose.value for purpose in Purpose},
     "version": {VERSION},
     "python": {platform.python_version()},
     "method": {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "other"},
@@ -142,6 +144,8 @@ PROCESS_METRICS = {
 WEB_METRICS = PROCESS_METRICS | {
     "backburner_live_processes",
     "backburner_database_bytes",
+    "backburner_files",
+    "backburner_file_bytes",
     "backburner_responses_put_off",
     "backburner_http_request_seconds",
     "backburner_responses",

@@ -23,6 +23,7 @@ from models.ids import new_uuid
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, run_purge, settings_for
+from web.file_gauges import FileTotals
 
 HOUR = timedelta(hours=1)
 
@@ -176,6 +177,22 @@ async def test_a_deleted_file_stays_while_responses_run_that_may_use_it(
         await run_sql(stored.pool, made)
         await run_purge(stored.settings)
         assert await stored.rows() == rows
+
+
+async def test_operators_see_how_much_is_stored(stored: StoredFiles) -> None:
+    for size in (3, 4):
+        await stored.complete(await stored.create(), size)
+    await stored.create()  # is being uploaded
+    totals = FileTotals()
+    await totals.refresh(stored.pool)
+    values = {
+        (sample.name, sample.labels["purpose"]): sample.value
+        for family in totals.collect()
+        for sample in family.samples
+    }
+    assert values["backburner_files", "user_data"] == 2
+    assert values["backburner_file_bytes", "user_data"] == 7
+    assert values["backburner_files", "batch"] == 0
 
 
 async def test_a_part_that_fails_is_not_stored(stored: StoredFiles) -> None:

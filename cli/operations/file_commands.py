@@ -1,0 +1,47 @@
+"""The commands for files."""
+
+from typing import Annotated
+
+import typer
+
+from cli.operations.connection import EXIT_CODES_HELP, connected, show
+from cli.options import AsJson, Data
+
+app = typer.Typer(help="Files of projects.", no_args_is_help=True)
+
+File = Annotated[str, typer.Argument(metavar="FILE_ID", help="The id of a file.")]
+
+
+# Commands import when they run, as in cli/main.py.
+@app.command("list", epilog=EXIT_CODES_HELP)
+def list_files(
+    project: Annotated[str | None, typer.Option(help="Only those of this project.")] = None,
+    purpose: Annotated[str | None, typer.Option(help="Only those of this purpose.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """List files that clients see, the newest first."""
+    from cli.operations import files
+
+    with connected(data) as connection:
+        found = files.list_files(connection, project, purpose, limit)
+        show(found, files.as_table, as_json=as_json)
+
+
+@app.command("show", epilog=EXIT_CODES_HELP)
+def show_file(file: File, as_json: AsJson = False, data: Data = None) -> None:
+    """Show a file, also one that is being uploaded or was deleted."""
+    from cli.operations import files
+
+    with connected(data) as connection:
+        show(files.find(connection, file), files.as_text, as_json=as_json)
+
+
+@app.command("delete", epilog=EXIT_CODES_HELP)
+def delete_file(file: File, as_json: AsJson = False, data: Data = None) -> None:
+    """Delete a file, as its project could: it is hidden at once."""
+    from cli.operations import files
+
+    with connected(data) as connection:
+        show(files.delete(connection, file), files.as_text, as_json=as_json)

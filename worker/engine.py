@@ -39,7 +39,7 @@ from models.side_tasks import SideTasks
 from models.tracing.tracer import open_tracer
 from models.turns import Turns
 from worker import metrics
-from worker.batches.work import BatchWork
+from worker.batches.progress import BatchProgress
 from worker.comparison import RunComparison
 from worker.control import ControlListener
 from worker.hand_over import HandOver
@@ -223,8 +223,8 @@ class Engine:
         if not settings.quarantine:
             self._side_tasks.start(self._webhooks().run(), "webhooks")
             if storage is not None:
-                work = BatchWork(settings, pool, redis, storage)
-                self._side_tasks.start(work.run(), "batches")
+                progress = BatchProgress(settings, pool, redis, storage)
+                self._side_tasks.start(progress.run(), "batches")
         _tune_garbage_collector()
         self._memory.measure_idle()
         pressure = MemoryPressure(self._memory, pool, self._runs, self._on_capacity_changed)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cli.errors import RequestRefused
-from cli.operations.audit_entries import audited, operator
+from cli.operations.audit_entries import operator
 from cli.output import table
 from models.db.queries import batches as statements
 from models.db.queries.audit import AuditEntry
@@ -90,10 +90,9 @@ def cancel(database: SyncConnection, name: str) -> ShownBatch:
     identity = parse_batch_id(name)
     project = fetch_sync(database, statements.PROJECT_OF_BATCH, {"id": identity})[0]
     entry = AuditEntry(operator(), "batch.cancel", name).of_project(batch.project)
-    with audited(database, entry):
-        values = {"id": identity, "project": project}
-        if not fetch_sync(database, statements.CANCEL_BATCH, values):
-            raise RequestRefused(f"it cannot be cancelled: it is {find(database, name).status}")
+    values = {"id": identity, "project": project, **entry.values()}
+    if not fetch_sync(database, statements.CANCEL_BATCH, values):
+        raise RequestRefused(f"it cannot be cancelled: it is {find(database, name).status}")
     return find(database, name)
 
 

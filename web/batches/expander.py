@@ -1,9 +1,9 @@
-"""The expansion of batches: a task of each web process, which checks requests as for a POST.
+"""The expansion of batches, by web processes, which check requests as for a POST.
 
-A process takes a batch for a short lease, reads its input from where it was read last, and makes a
-response of each line, in groups: the responses of a group are stored, and the cursor is moved, in
-one transaction. So each line becomes a response once, whatever dies. Only some lines of a batch are
-open at a time; the others stay in the file.
+A process reads the input of a batch from where it was read last, and makes a response of each line,
+in groups: the responses of a group are stored, and the cursor is moved, in one transaction. So each
+line becomes a response once, whatever dies. Only some lines of a batch are open at a time; the
+others stay in the file.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from models.batches.lines import (
     parse_line,
     read_lines,
 )
+from models.batches.work import LEASE, PAUSE, BatchWork
 from models.config.settings import Settings
 from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, fetch_idempotent
@@ -50,7 +51,7 @@ from models.errors import (
     Unavailable,
 )
 from models.files.content import read_content
-from models.files.storage import FileStorage, StorageError
+from models.files.storage import FileStorage
 from models.ids import batch_id
 from models.redis.channels import BACKGROUND
 from models.redis.queue import JobQueue
@@ -64,15 +65,10 @@ from web.responses.create import CreateResponse
 
 logger = structlog.get_logger()
 
-_LEASE: Final = timedelta(seconds=20)
-_POLL = 1.0
-"""Seconds between two looks for batches."""
-_PAUSE: Final = timedelta(milliseconds=500)
-_PAUSE_AFTER_ERROR: Final = timedelta(seconds=5)
 _PAUSE_OF_QUOTA: Final = timedelta(seconds=30)
 _MAX_LINES = 100
 """Lines of a group."""
-_NO_REQUEST = Demand(requests=0)
+_ONE_TOKEN = Demand(requests=0, tokens=1)
 """What is asked for before a group: whether the project may use tokens at all."""
 
 
@@ -116,34 +112,15 @@ class Expander:
         self._job_queue = job_queue
 
     async def run(self) -> None:
-        """Expands until it is cancelled. No error ends it: the process serves requests too."""
-        while True:
-            is_idle = True
-            try:
-                is_idle = not await self._work_on_next()
-            except DATABASE_UNAVAILABLE as error:
-                logger.warning("expansion_interrupted", error=str(error).strip())
-            except Exception:
-                logger.exception("expansion_failed")
-            if is_idle:
-                await asyncio.sleep(_POLL)
+        """Expands until it is cancelled."""
+        await BatchWork(self._pool, TAKE_TO_EXPAND, RELEASE_EXPANSION, self._try).run()
 
-    async def _work_on_next(self) -> bool:
-        """Expands some lines of one batch; False if there is none."""
-        taken = await fetch(self._pool, TAKE_TO_EXPAND, {"lease": _LEASE})
-        if not taken:
-            return False
-        batch = taken[0]
-        pause = _PAUSE
+    async def _try(self, batch: ExpandedBatch) -> timedelta:
         try:
             await self._expand(batch)
         except QuotaExceeded:
-            pause = _PAUSE_OF_QUOTA
-        except (StorageError, Unavailable) as error:
-            logger.warning("batch_interrupted", batch=batch_id(batch.id), error=str(error))
-            pause = _PAUSE_AFTER_ERROR
-        await fetch(self._pool, RELEASE_EXPANSION, {"id": batch.id, "pause": pause})
-        return True
+            return _PAUSE_OF_QUOTA
+        return PAUSE
 
     async def _expand(self, batch: ExpandedBatch) -> None:
         """Expands lines until as many are open as may be. Raises QuotaExceeded, StorageError,
@@ -156,7 +133,7 @@ class Expander:
         start = batch.expanded_bytes
         async for lines in group_lines(await self._lines(batch), min(room, _MAX_LINES)):
             if key is not None:
-                await self._quotas.admit_if_limited(key, _NO_REQUEST)
+                await self._quotas.admit_if_limited(key, _ONE_TOKEN)
             group = await self._make(batch, key, start, lines)
             if not await self._store(batch, group):
                 return
@@ -259,7 +236,7 @@ class Expander:
             "to_line": last.number,
             "to_byte": last.end,
             "requests": len(group.numbers),
-            "lease": _LEASE,
+            "lease": LEASE,
         }
         expanded = {
             "id": batch.id,

@@ -11,6 +11,7 @@ from models.config.groups import BatchSettings
 from models.db.database import Json, Pool, fetch, fetch_idempotent, find_by_id
 from models.db.queries import batches
 from models.db.queries.api_keys import ApiKey
+from models.db.queries.audit import Actor, AuditEntry
 from models.db.queries.batches import BatchRow
 from models.db.queries.files import FIND_FILE, FileRow
 from models.errors import InvalidRequest, NotFound
@@ -76,11 +77,13 @@ class BatchStore:
         shown = [batch_object(row) for row in rows[: paging.limit]]
         return list_envelope(shown, has_more=len(rows) > paging.limit)
 
-    async def cancel(self, project: UUID, public_id: str) -> dict[str, Any]:
-        """Begins to cancel a batch; returns the Batch object. One that is cancelled already stays
-        as it is. Raises NotFound, or InvalidRequest if it has ended or ends otherwise."""
+    async def cancel(self, project: UUID, public_id: str, actor: Actor) -> dict[str, Any]:
+        """Begins to cancel a batch; returns the Batch object. The audit log says that `actor` did
+        it. One that is cancelled already stays as it is. Raises NotFound, or InvalidRequest if it
+        has ended or ends otherwise."""
         row = await self._find(project, public_id)
-        values = {"id": row.id, "project": project}
+        entry = AuditEntry(actor, "batch.cancel", public_id)
+        values = {"id": row.id, "project": project, **entry.values()}
         cancelled = await fetch_idempotent(self._pool, batches.CANCEL_BATCH, values)
         if cancelled:
             return batch_object(cancelled[0])

@@ -4,6 +4,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.redis.quota_counters import Demand
+from web.http.actor import actor_of
 from web.http.auth import FilesKey
 from web.http.body import read_json
 from web.http.json_responses import json_response
@@ -42,4 +43,5 @@ async def retrieve_batch(batch_id: str, request: Request, key: FilesKey) -> Resp
 @router.post("/{batch_id}/cancel")
 async def cancel_batch(batch_id: str, request: Request, key: FilesKey) -> Response:
     """Begins to cancel the batch, and its responses."""
-    return json_response(await app_state(request).batch_store.cancel(key.project_id, batch_id))
+    store = app_state(request).batch_store
+    return json_response(await store.cancel(key.project_id, batch_id, actor_of(request)))

@@ -52,6 +52,8 @@ class Collection:
         self, settings: Settings, pool: Pool, storage: FileStorage, lease: timedelta
     ) -> None:
         """`lease`: for how long a batch is this worker's after each group."""
+        # While half of those that may be open wait to be written, few run.
+        self._worth_a_part = min(_WORTH_A_PART, -(-settings.batches.open // 2))
         self._upload_time = settings.files.upload_time
         self._retention = settings.files.batch_retention
         self._pool = pool
@@ -93,7 +95,7 @@ class Collection:
         now = time.monotonic()
         since = self._waiting_since.setdefault(batch.id, now)
         if (
-            ready < min(_WORTH_A_PART, left)
+            ready < min(self._worth_a_part, left)
             and now - since < _LONGEST_WAIT
             and batch.ending is None
         ):

@@ -10,7 +10,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from models.db.queries.common import ENDED, OPEN, STORED_SIZE
+from models.db.queries.audit import recorded
+from models.db.queries.common import (
+    CANCELLABLE_BATCH,
+    CANCELLING_BATCH,
+    ENDED,
+    OPEN,
+    STORED_SIZE,
+)
 from models.db.queries.read import RESPONSE_COLUMNS, ResponseRow
 from models.db.statement import Query, column
 
@@ -86,12 +93,15 @@ LIST_BATCHES = Query(
 """The batches behind `after`, the newest first; null: from the start."""
 CANCEL_BATCH = Query(
     f"""
-    UPDATE batches b SET status = 'cancelling', ending = 'cancelled', cancelling_at = clock_timestamp(), collector_until = clock_timestamp()
-    WHERE b.id = :id AND b.project_id = :project AND b.status IN ('validating', 'in_progress') AND b.ending IS NULL RETURNING {_COLUMNS}
+    WITH cancelled AS (
+        UPDATE batches b SET {CANCELLING_BATCH} WHERE b.id = :id AND b.project_id = :project AND {CANCELLABLE_BATCH} RETURNING b.*),
+         audited AS ({recorded("cancelled")})
+    SELECT {_COLUMNS} FROM cancelled b
     """,
     BatchRow,
 )
-"""No row: the project has no such batch, or it is ending already."""
+"""Begins to cancel a batch, and adds the entry to the audit log. No row: the project has no such
+batch, or it is ending already."""
 
 
 # --- the worker ---

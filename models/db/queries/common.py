@@ -99,6 +99,10 @@ def visible_outside(response: str) -> str:
     return f"({response}.background OR {response}.status NOT IN {OPEN})"
 
 
+CANCELLABLE_BATCH = "b.status IN ('validating', 'in_progress') AND b.ending IS NULL"
+CANCELLING_BATCH = "status = 'cancelling', ending = 'cancelled', cancelling_at = clock_timestamp(), collector_until = clock_timestamp()"
+"""What an UPDATE sets of a batch `b` that is to be cancelled. A worker does the rest."""
+
 EXPIRES_AT_END = (
     "CASE WHEN r.kept_for IS NOT NULL THEN clock_timestamp() + r.kept_for"
     " WHEN r.store THEN r.expires_at ELSE clock_timestamp() + interval '10 minutes' END"

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from models.db.queries.common import OPEN
+from models.db.queries.common import CANCELLABLE_BATCH, CANCELLING_BATCH, OPEN
 from models.db.statement import Query, column
 
 
@@ -64,13 +64,14 @@ ARCHIVE_PROJECT = Query(
 CANCEL_OF_PROJECT = column(
     f"""
     WITH open AS MATERIALIZED (SELECT r.id FROM responses r WHERE r.project_id = :id AND r.status IN {OPEN} AND r.cancel_requested_at IS NULL
-                               ORDER BY r.id FOR NO KEY UPDATE)
+                               ORDER BY r.id FOR NO KEY UPDATE),
+         batch AS (UPDATE batches b SET {CANCELLING_BATCH} WHERE b.project_id = :id AND {CANCELLABLE_BATCH})
     UPDATE responses r SET cancel_requested_at = clock_timestamp() FROM open WHERE r.id = open.id RETURNING r.id
     """,
     UUID,
 )
-"""Records that all open responses of a project are to be cancelled. Their owners, and the sweep,
-act on it within seconds."""
+"""Records that all open responses and batches of a project are to be cancelled. Owners of responses,
+the sweep, and the workers that collect batches act on it within seconds."""
 
 
 @dataclass(frozen=True, slots=True)

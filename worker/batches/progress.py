@@ -1,20 +1,15 @@
-"""The work on batches: one task of each worker.
-
-A worker takes one batch at a time for a short lease, and does what there is to do: it checks lines
-of its input, or writes the results of lines that have ended. Another worker goes on where one has
-stopped or died. Web processes make the responses (web/batches/expander.py).
+"""What a worker does for a batch: it checks lines of its input, or writes the results of lines that
+have ended. Web processes make the responses (web/batches/expander.py).
 """
 
-import asyncio
 from datetime import timedelta
-from typing import Final
 
-import psycopg
 import structlog
 from redis.asyncio import Redis
 
+from models.batches.work import LEASE, PAUSE, BatchWork
 from models.config.settings import Settings
-from models.db.database import DATABASE_UNAVAILABLE, Json, Pool, fetch
+from models.db.database import Json, Pool, fetch
 from models.db.queries.batches import (
     CANCEL_LINES,
     DELETE_LINES,
@@ -24,7 +19,7 @@ from models.db.queries.batches import (
     TAKE_BATCH,
     TakenBatch,
 )
-from models.files.storage import FileStorage, StorageError
+from models.files.storage import FileStorage
 from models.ids import batch_id
 from models.redis.channels import control
 from models.redis.client import REDIS_ERRORS
@@ -34,12 +29,6 @@ from worker.batches.validation import InputGone, Validation
 
 logger = structlog.get_logger()
 
-LEASE: Final = timedelta(seconds=20)
-"""So long a batch is this worker's since it has taken it, or has stored something of it."""
-_POLL = 1.0
-"""Seconds between two looks for batches."""
-_PAUSE: Final = timedelta(milliseconds=500)
-_PAUSE_AFTER_ERROR: Final = timedelta(seconds=5)
 _ROWS = 500
 """Lines that one statement deletes, or whose cancel it records."""
 _INPUT_GONE = {
@@ -50,8 +39,8 @@ _INPUT_GONE = {
 }
 
 
-class BatchWork:
-    """The work of one process on batches."""
+class BatchProgress:
+    """Validates, collects and ends batches."""
 
     def __init__(self, settings: Settings, pool: Pool, redis: Redis, storage: FileStorage) -> None:
         self._pool = pool
@@ -60,35 +49,15 @@ class BatchWork:
         self._collection = Collection(settings, pool, storage, LEASE)
 
     async def run(self) -> None:
-        """Works until it is cancelled. No error ends it: the process runs responses too."""
-        while True:
-            is_idle = True
-            try:
-                is_idle = not await self._work_on_next()
-            except DATABASE_UNAVAILABLE as error:
-                logger.warning("batches_interrupted", error=str(error).strip())
-            except Exception:
-                logger.exception("batches_failed")
-            if is_idle:
-                await asyncio.sleep(_POLL)
+        """Works until it is cancelled."""
+        await BatchWork(self._pool, TAKE_BATCH, RELEASE_BATCH, self._try).run()
 
-    async def _work_on_next(self) -> bool:
-        """Does what there is to do for one batch; False if there is none."""
-        taken = await fetch(self._pool, TAKE_BATCH, {"lease": LEASE})
-        if not taken:
-            return False
-        batch = taken[0]
-        pause = _PAUSE
+    async def _try(self, batch: TakenBatch) -> timedelta:
         try:
             await self._work_on(batch)
         except InputGone:
             await self._fail(batch)
-        except (StorageError, psycopg.IntegrityError) as error:
-            # A violation of a constraint: another worker has written the same part.
-            logger.warning("batch_interrupted", batch=batch_id(batch.id), error=str(error).strip())
-            pause = _PAUSE_AFTER_ERROR
-        await fetch(self._pool, RELEASE_BATCH, {"id": batch.id, "pause": pause})
-        return True
+        return PAUSE
 
     async def _work_on(self, batch: TakenBatch) -> None:
         if batch.is_valid:

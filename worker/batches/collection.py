@@ -30,7 +30,7 @@ from models.files.storage import FileStorage
 from models.ids import batch_id, new_uuid
 from worker.batches.results import Results, results_of
 
-_MAX_LINES = 500
+_MAX_LINES = 200
 _MAX_BYTES = 4 * 1024 * 1024
 """Of results that are read and written together; a larger one alone."""
 _WORTH_A_PART = 100

@@ -17,6 +17,7 @@ import orjson
 from bench.paced_upstream import PLAN
 from models.config.routes import limits_of
 from models.config.settings import Settings
+from models.projects.policy import ProjectPolicy
 from models.redis.channels import BACKGROUND, INTERACTIVE
 from worker.engine import Engine
 from worker.slots import slots_for
@@ -79,7 +80,12 @@ class _PlannedUpstreams(Upstreams):
         )
         self._planned = upstream, ConcurrencyLimiter(settings.upstream, None)
 
-    def candidates(self, model: str) -> list[Candidate]:
+    def candidates(
+        self,
+        model: str,
+        project: UUID,  # noqa: ARG002
+        policy: ProjectPolicy,  # noqa: ARG002
+    ) -> list[Candidate]:
         return [Candidate(*self._planned, model)]
 
 

@@ -20,6 +20,7 @@ Exception
 │   ├── HeadTooLarge           431
 │   ├── RunFailed              the status of the upstream's failure (foreground, not streamed)
 │   ├── InternalError          500
+│   ├── UpstreamNotConfigured  503: the project's routes are wrong
 │   └── Unavailable            503, with Retry-After
 │       ├── ServerStopping
 │       │   └── ClientDisconnected   499: nobody receives it
@@ -254,6 +255,22 @@ class Unavailable(ApiError):
     ) -> None:
         super().__init__(message, code="server_error")
         self.headers = {"retry-after": "1"}
+
+
+class UpstreamNotConfigured(ApiError):
+    """The project has a route for the model, and this process knows no upstream of it: a mistake of
+    the operator. Nothing that the client can change would help, and a retry does not help soon."""
+
+    status = 503
+
+    def __init__(self, model: str) -> None:
+        super().__init__(
+            f"No upstream that this project has for the model '{model[:100]}' is configured. "
+            "The server's operator must configure it, or correct the project's routes.",
+            param="model",
+            code="upstream_not_configured",
+        )
+        self.headers = {"x-should-retry": "false"}
 
 
 class ServerStopping(Unavailable):

@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -85,27 +86,27 @@ class UpstreamModelList:
 class ModelCatalog:
     """The models that clients can request."""
 
-    def __init__(self, routes: Routes) -> None:
-        self._routes = routes
+    def __init__(self, upstreams: Mapping[str, UpstreamSettings]) -> None:
+        """`upstreams`: all that are configured, by name."""
         self._model_lists = {
-            name: UpstreamModelList(upstream) for name, upstream in routes.upstreams.items()
+            name: UpstreamModelList(upstream) for name, upstream in upstreams.items()
         }
 
-    async def models(self) -> list[ModelObject]:
-        """The configured names, then the models of upstreams with patterns.
+    async def models(self, routes: Routes) -> list[ModelObject]:
+        """The names that these routes have, then the models of upstreams with patterns.
 
         Raises RunFailed (502) if there are none and an upstream's models could not be read.
         """
         by_name: dict[str, ModelObject] = {
             name: _model_object(name, targets[0].upstream)
-            for name, targets in self._routes.patterns.items()
-            if "*" not in name
+            for name, targets in routes.patterns.items()
+            if "*" not in name and routes.find(name)
         }
-        upstreams = self._routes.wildcard_upstreams
+        upstreams = routes.wildcard_upstreams
         lists = await asyncio.gather(*(self._model_lists[name].models() for name in upstreams))
         for upstream, upstream_models in zip(upstreams, lists, strict=True):
             for model in upstream_models or ():
-                for name in self._routes.client_names(upstream, model["id"]):
+                for name in routes.client_names(upstream, model["id"]):
                     by_name.setdefault(name, {**model, "id": name})
         if not by_name and None in lists:
             raise RunFailed(

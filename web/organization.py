@@ -5,7 +5,7 @@ Everything is in one statement or one transaction, with its entry in the audit l
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -32,6 +32,8 @@ from models.errors import InvalidRequest, NotFound
 from models.ids import API_KEY, PROJECT, SERVICE_ACCOUNT, admin_id, new_uuid, parse_admin_id
 from models.keys import KEY_PREFIX_LENGTH, KeyGrant, hash_key, new_key
 from models.projects.changes import DEFAULT_PROJECT, BadPolicy, changed_policy
+from models.projects.policy import ProjectPolicy
+from models.projects.routes import unconfigured_upstreams
 from models.projects.scopes import Scope
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
@@ -55,8 +57,10 @@ class ProjectFields:
 class Organization:
     """The projects and keys of this server."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, upstreams: Collection[str]) -> None:
+        """`upstreams`: the names of those that are configured."""
         self._pool = pool
+        self._upstreams = upstreams
 
     # --- projects ---
 
@@ -77,7 +81,7 @@ class Organization:
             "id": new_uuid(),
             "name": name,
             "weight": fields.weight or 1,
-            "policy": Jsonb(_policy({}, fields)),
+            "policy": Jsonb(self._policy({}, fields)),
         }
         async with self._pool.connection() as connection, connection.transaction():
             rows = await fetch(connection, statements.CREATE_PROJECT, values)
@@ -97,7 +101,7 @@ class Organization:
                     "id": locked.id,
                     "name": locked.name if fields.name is None else fields.name,
                     "weight": locked.weight if fields.weight is None else fields.weight,
-                    "policy": Jsonb(_policy(locked.policy, fields)),
+                    "policy": Jsonb(self._policy(locked.policy, fields)),
                 }
                 rows = await fetch(connection, statements.UPDATE_PROJECT, changed)
                 await _record(connection, actor, "project.set", locked.name, _details(fields))
@@ -291,6 +295,19 @@ class Organization:
     async def _fetch(self, query: Query[RowT], values: Mapping[str, object]) -> list[RowT]:
         return await fetch_idempotent(self._pool, query, values)
 
+    def _policy(self, stored: Mapping[str, Any], fields: ProjectFields) -> dict[str, Any]:
+        """The policy to store. Raises InvalidRequest."""
+        changes = fields.policy or {}
+        try:
+            policy = changed_policy(stored, changes)
+        except BadPolicy as bad:
+            raise _bad_policy(bad.place, bad.message) from None
+        if "routes" in changes:
+            own = ProjectPolicy.from_json(policy).routes
+            if unknown := unconfigured_upstreams(own, self._upstreams):
+                raise _bad_policy("routes", f"there is no upstream '{unknown[0]}'")
+        return policy
+
     async def _page(
         self, query: Query[RowT], paging: Paging, prefix: str, values: Mapping[str, object]
     ) -> list[RowT]:
@@ -321,14 +338,9 @@ def _details(fields: ProjectFields) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _policy(stored: Mapping[str, Any], fields: ProjectFields) -> dict[str, Any]:
-    try:
-        return changed_policy(stored, fields.policy or {})
-    except BadPolicy as bad:
-        param = f"policy.{bad.place}" if bad.place else "policy"
-        raise InvalidRequest(
-            f"Invalid '{param}': {bad.message}.", param=param, code="invalid_value"
-        ) from None
+def _bad_policy(place: str, message: str) -> InvalidRequest:
+    param = f"policy.{place}" if place else "policy"
+    return InvalidRequest(f"Invalid '{param}': {message}.", param=param, code="invalid_value")
 
 
 def _name_taken(name: str) -> InvalidRequest:

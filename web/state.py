@@ -25,6 +25,7 @@ from models.files.opening import open_storage
 from models.ids import response_id
 from models.ownership.lease import Lease
 from models.ownership.waiting import enqueue_waiting
+from models.projects.routes import ProjectRoutes
 from models.redis.answer_cache import AnswerCache
 from models.redis.client import REDIS_ERRORS, redis_client
 from models.redis.eviction import memory_problem
@@ -79,7 +80,7 @@ class AppState:
     redis: Redis
     lease: Lease
     job_queue: JobQueue
-    routes: Routes
+    routes: ProjectRoutes
     sealer: Sealer
     egress: EgressPolicy
     """The rules of this deployment; projects may have others."""
@@ -159,6 +160,10 @@ class AppState:
         size = min(limits.size, own.body or limits.size)
         return BodyLimits(size, min(limits.text, own.text or limits.text), limits.values)
 
+    def routes_of(self, key: ApiKey) -> Routes:
+        """The upstreams that serve requests with this key."""
+        return self.routes.of(key.project_id, key.policy.routes)
+
     def count_stream(self, connection: HTTPConnection) -> None:
         """Counts this request among the streams and waiting requests until it ends. Raises
         ShareUsedUp or Unavailable."""
@@ -211,7 +216,7 @@ class AppState:
         bus = Bus(settings, pool, lease.id)
         event_reader = EventReader(pool, bus)
         grace_expired = asyncio.Event()
-        routes = Routes(settings)
+        routes = ProjectRoutes(settings)
         sealer = Sealer(settings.sealing_keys)
         unclear_creates = UnclearCreates(settings, lease)
         egress = EgressPolicy(settings.egress)
@@ -283,14 +288,14 @@ class AppState:
                 quotas,
                 job_queue,
             ),
-            organization=Organization(pool),
+            organization=Organization(pool, routes.server.upstreams),
             webhook_endpoints=WebhookEndpoints(pool, sealer, egress, settings.webhooks),
             create_response=create_response,
             unclear_creates=unclear_creates,
             answered_responses=AnsweredResponses(pool),
-            model_catalog=ModelCatalog(routes),
+            model_catalog=ModelCatalog(routes.server.upstreams),
             proxied_usage=ProxiedUsage(pool),
-            proxy=UpstreamProxy(settings, routes, grace_expired),
+            proxy=UpstreamProxy(settings, grace_expired),
             quotas=quotas,
             grace_expired=grace_expired,
             side_tasks=SideTasks(lease.exit_process),

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.operations.connection import EXIT_CODES_HELP, connected, show
+from cli.operations.route_options import parse_routes, warn_of_unconfigured
 from cli.options import AsJson, Data
 from cli.output import print_status
 
@@ -33,6 +34,14 @@ Models = Annotated[
     str | None,
     typer.Option(help="The models that it may use, separated by commas (`gpt-*`); `none`: all."),
 ]
+Route = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN=UPSTREAM[:MODEL],…",
+        help="Its own routes, in place of those of the configuration; each option is one route "
+        "(`gpt-*=cloud-a`, `fast=cloud-a:gpt-5-mini,local`).",
+    ),
+]
 Policy = Annotated[
     str | None,
     typer.Option(
@@ -50,6 +59,7 @@ def create_project(
     retention: Retention = None,
     zero_retention: ZeroRetention = None,
     models: Models = None,
+    route: Route = None,
     policy: Policy = None,
     as_json: AsJson = False,
     data: Data = None,
@@ -59,8 +69,10 @@ def create_project(
 
     patch = _policy(retention, zero_retention, models, policy)
     with connected(data) as connection:
-        changes = projects.ProjectChanges(name, weight, patch)
-        show(projects.create_project(connection, changes), access_report.project, as_json=as_json)
+        changes = projects.ProjectChanges(name, weight, patch, _routes(route))
+        project = projects.create_project(connection, changes)
+        show(project, access_report.project, as_json=as_json)
+    warn_of_unconfigured(project.policy)
 
 
 @app.command("list", epilog=EXIT_CODES_HELP)
@@ -96,6 +108,10 @@ def set_project(
     retention: Retention = None,
     zero_retention: ZeroRetention = None,
     models: Models = None,
+    route: Route = None,
+    no_routes: Annotated[
+        bool, typer.Option("--no-routes", help="The routes of the configuration, as at first.")
+    ] = False,
     policy: Policy = None,
     as_json: AsJson = False,
     data: Data = None,
@@ -104,10 +120,13 @@ def set_project(
     from cli.operations import access_report, projects
 
     patch = _policy(retention, zero_retention, models, policy)
+    if no_routes:
+        patch["routes"] = None
     with connected(data) as connection:
-        changes = projects.ProjectChanges(new_name, weight, patch)
+        changes = projects.ProjectChanges(new_name, weight, patch, _routes(route))
         project = projects.change_project(connection, name, changes)
         show(project, access_report.project, as_json=as_json)
+    warn_of_unconfigured(project.policy)
 
 
 @app.command("delete", epilog=EXIT_CODES_HELP)
@@ -136,6 +155,10 @@ def _policy(
         names = [model.strip() for model in models.split(",") if model.strip()]
         changes["models"] = None if models == "none" else names
     return changes
+
+
+def _routes(options: list[str] | None) -> dict[str, Any] | None:
+    return parse_routes(options) if options else None
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -58,6 +58,8 @@ class ProjectChanges:
     weight: int | None = None
     policy: dict[str, Any] | None = None
     """a JSON Merge Patch"""
+    routes: dict[str, Any] | None = None
+    """its routes from now on, in place of those that it has"""
 
 
 def list_projects(database: Database, *, include_archived: bool) -> list[ListedProject]:
@@ -147,8 +149,12 @@ def _entry(verb: str, name: str, changes: ProjectChanges | None = None) -> Audit
 
 
 def _policy(stored: dict[str, Any], changes: ProjectChanges) -> dict[str, Any]:
+    patch = dict(changes.policy or {})
+    if changes.routes is not None:
+        stored = {name: value for name, value in stored.items() if name != "routes"}
+        patch["routes"] = changes.routes
     try:
-        return changed_policy(stored, changes.policy or {})
+        return changed_policy(stored, patch)
     except BadPolicy as bad:
         raise RequestRefused(f"the policy is wrong: {bad}") from bad
 

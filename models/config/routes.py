@@ -74,9 +74,11 @@ class Destination:
 
 
 class Routes:
-    """The routes of a process."""
+    """The routes of a process, or of a project in it."""
 
-    def __init__(self, settings: RoutingSettings) -> None:
+    def __init__(self, settings: RoutingSettings, own: Mapping[str, Route] | None = None) -> None:
+        """`own`: a project's routes, in place of those of the settings. Where they name upstreams
+        that are not configured, those are left out."""
         named = dict(settings.upstreams)
         if settings.upstream.base_url or not named:
             named[DEFAULT] = settings.upstream
@@ -84,11 +86,9 @@ class Routes:
             name: upstream.model_copy(update={"name": name}) for name, upstream in named.items()
         }
         """By name; each has its `name` set."""
-        self.configured = bool(settings.routes)
-        """Whether there are configured routes. If not, the one upstream serves every model."""
-        self.patterns: dict[str, tuple[RouteTarget, ...]] = dict(settings.routes) or {
-            "*": (RouteTarget(upstream=next(iter(self.upstreams))),)
-        }
+        if own is None:
+            own = settings.routes or {"*": (RouteTarget(upstream=next(iter(self.upstreams))),)}
+        self.patterns: dict[str, Route] = dict(own)
         """Targets by pattern, in the configured order."""
         self.by_precedence = sorted(
             self.patterns, key=lambda pattern: ("*" in pattern, _specificity(pattern))
@@ -100,13 +100,20 @@ class Routes:
 
     def find(self, model: str) -> tuple[Destination, ...]:
         """The upstreams of a model, in the order in which they are tried; empty if no route
-        matches."""
-        if model in self.patterns:
-            return self._destinations(self.patterns[model], model, model)
-        for pattern, expression in self._wildcards:
-            if match := expression.fullmatch(model):
-                return self._destinations(self.patterns[pattern], model, match[1])
-        return ()
+        matches, or if no upstream of the route is configured."""
+        targets, wildcard = self._match(model)
+        return tuple(
+            Destination(
+                self.upstreams[target.upstream],
+                model if target.model is None else target.model.replace("*", wildcard),
+            )
+            for target in targets
+            if target.upstream in self.upstreams
+        )
+
+    def has_route(self, model: str) -> bool:
+        """Whether a route matches the model, although none of its upstreams may be configured."""
+        return bool(self._match(model)[0])
 
     @property
     def wildcard_upstreams(self) -> list[str]:
@@ -117,6 +124,7 @@ class Routes:
                 for pattern, targets in self.patterns.items()
                 if "*" in pattern
                 for target in targets
+                if target.upstream in self.upstreams
             )
         )
 
@@ -140,16 +148,15 @@ class Routes:
             {name for upstream in self.upstreams.values() for name in upstream.passthrough}
         )
 
-    def _destinations(
-        self, targets: tuple[RouteTarget, ...], model: str, wildcard: str
-    ) -> tuple[Destination, ...]:
-        return tuple(
-            Destination(
-                self.upstreams[target.upstream],
-                model if target.model is None else target.model.replace("*", wildcard),
-            )
-            for target in targets
-        )
+    def _match(self, model: str) -> tuple[Route, str]:
+        """The targets of the route that wins, none if there is no route, and what its `*`
+        matched."""
+        if model in self.patterns:
+            return self.patterns[model], model
+        for pattern, expression in self._wildcards:
+            if match := expression.fullmatch(model):
+                return self.patterns[pattern], match[1]
+        return (), model
 
 
 def accepted_parameters(destinations: Iterable[Destination]) -> frozenset[str]:
@@ -192,6 +199,23 @@ def _expression(pattern: str) -> re.Pattern[str]:
     )
 
 
+def upstream_name_problem(name: str) -> str | None:
+    """What is wrong with the name of an upstream; None: nothing."""
+    if _NAME.fullmatch(name):
+        return None
+    return "an upstream's name is made of small letters and digits, separated by single - or _"
+
+
+def pattern_problem(pattern: str, model: str | None) -> str | None:
+    """What is wrong with a route; None: nothing. `model`: the name at the upstream, if it is
+    another one."""
+    if not pattern:
+        return "must be a model name or a pattern with *"
+    if model is not None and "*" in model and pattern.count("*") != 1:
+        return "a * in 'model' needs exactly one * in the pattern"
+    return None
+
+
 def routing_errors(raw: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
     """The mistakes in upstreams and routes of raw settings that types alone do not show."""
     named = raw.get("upstreams")
@@ -218,12 +242,8 @@ def routing_errors(raw: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
 def _upstream_errors(
     name: str, upstream: Any, *, is_default_taken: bool
 ) -> Iterator[InitErrorDetails]:
-    if not _NAME.fullmatch(name):
-        yield _routing_error(
-            "an upstream's name is made of small letters and digits, separated by single - or _",
-            "upstreams",
-            name,
-        )
+    if problem := upstream_name_problem(name):
+        yield _routing_error(problem, "upstreams", name)
     if name == DEFAULT and is_default_taken:
         yield _routing_error(
             "is configured twice: BACKBURNER_UPSTREAM__BASE_URL or [upstream] configures it too",
@@ -248,8 +268,6 @@ def _upstream_errors(
 
 
 def _route_errors(pattern: str, targets: Any, known: list[str]) -> Iterator[InitErrorDetails]:
-    if not pattern:
-        yield _routing_error("must be a model name or a pattern with *", "routes", pattern)
     for target in targets if isinstance(targets, list) else [targets]:
         upstream = target.get("upstream") if isinstance(target, Mapping) else target
         model = target.get("model") if isinstance(target, Mapping) else None
@@ -258,10 +276,8 @@ def _route_errors(pattern: str, targets: Any, known: list[str]) -> Iterator[Init
             yield _routing_error(
                 f"there is no upstream '{upstream}' ({configured})", "routes", pattern
             )
-        if isinstance(model, str) and "*" in model and pattern.count("*") != 1:
-            yield _routing_error(
-                "a * in 'model' needs exactly one * in the pattern", "routes", pattern
-            )
+        if problem := pattern_problem(pattern, model if isinstance(model, str) else None):
+            yield _routing_error(problem, "routes", pattern)
 
 
 def _routing_error(message: str, *place: str) -> InitErrorDetails:

@@ -8,6 +8,7 @@ from models.config.units import format_duration
 from models.config.values import Bytes, Duration, Group
 from models.projects.egress import ProjectEgress
 from models.projects.quotas import ProjectQuotas
+from models.projects.routes import PolicyRoutes
 
 PolicyDuration = Annotated[Duration, PlainSerializer(format_duration, when_used="json")]
 """A duration, stored as an operator writes it: `30d`."""
@@ -37,6 +38,8 @@ class ProjectPolicy(Group):
     highest_tier: HighestTier | None = None
     """The highest `service_tier` that its requests get: `default` or `flex`. A request for a higher
     one gets this one."""
+    routes: PolicyRoutes | None = None
+    """Which upstreams serve which models for it, in place of the routes of the server."""
     limits: ProjectLimits = ProjectLimits()
     quotas: ProjectQuotas = ProjectQuotas()
     egress: ProjectEgress = ProjectEgress()

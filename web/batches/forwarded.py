@@ -5,7 +5,6 @@ from typing import Final
 
 import orjson
 
-from models.config.routes import Routes
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.create import NewRow
 from models.egress import EgressPolicy
@@ -13,6 +12,7 @@ from models.errors import InvalidRequest
 from models.ids import new_item_id, new_uuid
 from models.lifecycle import Lane
 from models.ownership.clock import DatabaseClock
+from models.projects.routes import ProjectRoutes
 from models.wire.forwarding import request_item
 from models.wire.purpose import forward_parameters
 from models.wire.request import CreateRequest
@@ -31,7 +31,7 @@ class PrepareForwarded:
 
     def __init__(
         self,
-        routes: Routes,
+        routes: ProjectRoutes,
         account_ids: AccountIds,
         egress: EgressPolicy,
         clock: DatabaseClock,
@@ -45,7 +45,7 @@ class PrepareForwarded:
         """The response to the request in a line of a batch for the endpoint `path`, which the
         caller stores. It is checked as a POST is, without quotas. `request_id` is stored.
 
-        Raises InvalidRequest, NotFound or ModelNotAllowed.
+        Raises InvalidRequest, NotFound, ModelNotAllowed or UpstreamNotConfigured.
         """
         endpoint = _ENDPOINTS[path]
         model = await self._check(endpoint, key, body)
@@ -79,11 +79,9 @@ class PrepareForwarded:
                 code="unsupported_parameter",
             )
         named = body.value.get("model")
-        model = require_served_model(endpoint, self._has_route, key, named)
+        routes = self._routes.of(key.project_id, key.policy.routes)
+        model = require_served_model(endpoint, routes, key, named)
         egress = self._egress.of_project(key.policy.egress)
         checks = RequestChecks(endpoint, model, key, self._account_ids, egress)
         await checks.check_body(body.value, body.size)
         return model
-
-    def _has_route(self, model: str) -> bool:
-        return bool(self._routes.find(model))

@@ -7,6 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from models.config.routes import Destination, Routes
 from models.db.database import DATABASE_UNAVAILABLE
 from models.errors import (
     ApiError,
@@ -15,6 +16,7 @@ from models.errors import (
     MethodNotAllowed,
     NotFound,
     Unavailable,
+    UpstreamNotConfigured,
 )
 from web.http.auth import authenticate
 from web.http.body import drain
@@ -78,6 +80,15 @@ def unknown_url(connection: HTTPConnection) -> NotFound:
 def model_not_found(model: str) -> NotFound:
     """The error for a model without a route, outside /v1/responses."""
     return NotFound(f"The model '{model}' does not exist.", param="model", code="model_not_found")
+
+
+def find_upstreams(routes: Routes, model: str) -> tuple[Destination, ...]:
+    """The upstreams of the model, in order; empty if no route matches it. Raises
+    UpstreamNotConfigured."""
+    found = routes.find(model)
+    if not found and routes.has_route(model):
+        raise UpstreamNotConfigured(model)
+    return found
 
 
 async def _on_api_error(request: Request, error: Exception) -> Response:

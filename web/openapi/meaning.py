@@ -192,6 +192,7 @@ CODES: dict[str, str] = {
     "upstream's account must be paid for",
     "http_error": "the tools of an MCP server could not be listed",
     "server_error": "nothing was stored and nothing will run",
+    "upstream_not_configured": "the project's routes lead to no upstream of this server",
     "invalid_stream_id": "over WebSocket: the name of a lane has a wrong form",
     "websocket_stream_limit_reached": "over WebSocket: the connection has used the largest number "
     "of lane names",
@@ -220,8 +221,8 @@ STATUSES: dict[int, str] = {
     500: "An internal error of this server.",
     502: "The upstream is unreachable, refused this server's credential, closed the connection, or "
     "sent an invalid response.",
-    503: "The database is unavailable, or the server is stopping: nothing was stored and nothing "
-    "will run.",
+    503: "The database is unavailable, the server is stopping, or the project's routes lead to no "
+    "upstream of this server: nothing was stored and nothing will run.",
     504: "The upstream took too long, or a limit of this server ended the run (foreground, before "
     "any output).",
 }

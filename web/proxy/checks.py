@@ -2,18 +2,18 @@
 reached"), and objects of the upstream's account (docs/upstreams.md)."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from models.config.routes import Routes
 from models.db.queries.api_keys import ApiKey
 from models.egress import EgressPolicy
 from models.wire.account_ids import body_account_ids
 from models.wire.checks.faults import missing, wrong_type
 from web.http.auth import require_model
 from web.http.body import run_sized
-from web.http.errors import model_not_found
+from web.http.errors import find_upstreams, model_not_found
 from web.http.outbound_urls import require_body_urls, require_names
 from web.proxy.endpoints import Endpoint
 from web.responses.account_ids import AccountIds
@@ -21,18 +21,16 @@ from web.responses.account_ids import AccountIds
 _SEGMENT = re.compile(r"[^\[\]]+")
 
 
-def require_served_model(
-    endpoint: Endpoint, has_route: Callable[[str], bool], key: ApiKey, named: Any
-) -> str:
+def require_served_model(endpoint: Endpoint, routes: Routes, key: ApiKey, named: Any) -> str:
     """The model that the key may use and an upstream serves; the upstream checks everything else.
-    `has_route`: whether an upstream serves a model. `named`: None if the request names none. Raises
-    InvalidRequest, NotFound, ModelNotAllowed."""
+    `routes`: those of the key's project. `named`: None if the request names none. Raises
+    InvalidRequest, NotFound, ModelNotAllowed, UpstreamNotConfigured."""
     model = endpoint.default_model if named is None else named
     if model is None:
         raise missing("model")
     if not isinstance(model, str):
         raise wrong_type("model", "a string", model)
-    if not has_route(model):
+    if not find_upstreams(routes, model):
         raise missing("model") if named is None else model_not_found(model)
     require_model(key, model)
     return model

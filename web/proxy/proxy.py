@@ -8,7 +8,7 @@ import asyncio
 import aiohttp
 import structlog
 
-from models.config.routes import Destination, Routes, limits_of
+from models.config.routes import Destination, limits_of
 from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import request_headers
@@ -27,24 +27,19 @@ _READ_BUFFER = 64 * 1024
 class UpstreamProxy:
     """The connections of a web process to all upstreams."""
 
-    def __init__(self, settings: Settings, routes: Routes, grace_expired: asyncio.Event) -> None:
+    def __init__(self, settings: Settings, grace_expired: asyncio.Event) -> None:
         """`grace_expired`: set when the process ends requests that are still running."""
         self._settings = settings
         self._grace_expired = grace_expired
-        self._routes = routes
         self._session: aiohttp.ClientSession | None = None
 
-    def has_route(self, model: str) -> bool:
-        """Whether an upstream serves the model. Without configured routes one serves all."""
-        return bool(self._routes.find(model))
-
     async def forward(self, call: ProxiedCall) -> ProxiedResponse:
-        """The response of the first upstream of the model that accepts the request.
+        """The response of the first upstream of the call that accepts the request.
 
-        Cancelling closes the connection. The model has a route. Raises RunFailed (502, 504) if no
-        upstream responds, and the error of a body that the client does not send completely.
+        Cancelling closes the connection. Raises RunFailed (502, 504) if no upstream responds, and
+        the error of a body that the client does not send completely.
         """
-        *others, last = self._routes.find(call.model)
+        *others, last = call.upstreams
         for destination in others:
             try:
                 proxied = await self._send(destination, call)

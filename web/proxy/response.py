@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from models.config.groups import LimitSettings
+from models.config.routes import Destination
 from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import (
     CREDENTIAL_STATUSES,
@@ -59,6 +60,8 @@ class ProxiedCall:
     endpoint: Endpoint
     model: str
     """as the client names it"""
+    upstreams: tuple[Destination, ...]
+    """those of the model, in order; at least one"""
     request: ProxiedRequest
     on_usage: OnUsage
     """Called with the upstream's name and what it says that the call has used, if it does, when all

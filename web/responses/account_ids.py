@@ -8,12 +8,12 @@ share an account"). What names an object there is refused, unless the upstream's
 from collections.abc import Iterable
 from dataclasses import replace
 
-from models.config.routes import Destination, Routes
 from models.config.upstream import UpstreamSettings
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.read import OWN_CONTAINERS
 from models.errors import InvalidRequest
+from models.projects.routes import ProjectRoutes
 from models.secrets import Sealer
 from models.wire.account_ids import (
     AccountId,
@@ -29,11 +29,13 @@ from models.wire.request import CreateRequest
 class AccountIds:
     """Checks what requests name of the accounts of native upstreams."""
 
-    def __init__(self, routes: Routes, sealer: Sealer, pool: Pool) -> None:
+    def __init__(self, routes: ProjectRoutes, sealer: Sealer, pool: Pool) -> None:
         self._routes = routes
         self._sealer = sealer
         self._pool = pool
-        self._natives = [each for each in routes.upstreams.values() if each.api == "responses"]
+        self._natives = [
+            each for each in routes.server.upstreams.values() if each.api == "responses"
+        ]
 
     async def check(self, request: CreateRequest, key: ApiKey) -> CreateRequest:
         """The request, without encrypted content that is not known to be the project's own.
@@ -43,8 +45,7 @@ class AccountIds:
         if not self._natives:
             return request
         items = await self.check_items(request.input, key)
-        destinations = self._routes.find(request.model)
-        if _is_guarded(_natives_of(destinations), key):
+        if _is_guarded(self._natives_of(request.model, key), key):
             ids = list(tool_account_ids(request.parameters.get("tools", [])))
             await self._require_own(ids, key)
         return request if items is request.input else replace(request, input=items)
@@ -64,9 +65,14 @@ class AccountIds:
     def check_proxied(self, model: str, ids: Iterable[AccountId], key: ApiKey) -> None:
         """`ids`: those in a request that is forwarded to an upstream of this model. Raises
         InvalidRequest for any of them if that is a native one."""
-        if _is_guarded(_natives_of(self._routes.find(model)), key):
+        if _is_guarded(self._natives_of(model, key), key):
             for found in ids:
                 raise _refused(found)
+
+    def _natives_of(self, model: str, key: ApiKey) -> list[UpstreamSettings]:
+        """The native upstreams of this model for the project of the key."""
+        destinations = self._routes.of(key.project_id, key.policy.routes).find(model)
+        return [each.upstream for each in destinations if each.upstream.api == "responses"]
 
     def _check_encrypted(self, items: list[Item], key: ApiKey, where: str) -> list[Item]:
         """The items without content of older releases, which is not bound to a project. Raises
@@ -107,10 +113,6 @@ class AccountIds:
         for found in ids:
             if found.id not in own:
                 raise _refused(found)
-
-
-def _natives_of(destinations: Iterable[Destination]) -> list[UpstreamSettings]:
-    return [each.upstream for each in destinations if each.upstream.api == "responses"]
 
 
 def _is_guarded(natives: Iterable[UpstreamSettings], key: ApiKey) -> bool:

@@ -3,14 +3,14 @@
 import hashlib
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 import orjson
 
 from models.config.groups import CacheSettings
-from models.config.routes import Routes
 from models.db.database import Pool, fetch_idempotent
+from models.db.queries.api_keys import ApiKey
 from models.db.queries.history import HISTORY_DIGEST
+from models.projects.routes import ProjectRoutes
 from models.redis.answer_cache import AnswerCache, CachedAnswer
 from models.secrets import Sealer
 from models.wire.checks.basic import Integer
@@ -55,7 +55,7 @@ class RequestCache:
         settings: CacheSettings,
         pool: Pool,
         cache: AnswerCache,
-        routes: Routes,
+        routes: ProjectRoutes,
         sealer: Sealer,
     ) -> None:
         self._settings = settings
@@ -65,7 +65,7 @@ class RequestCache:
         self._sealer = sealer
 
     async def lookup(
-        self, project: UUID, request: CreateRequest, continuation: Continuation
+        self, key: ApiKey, request: CreateRequest, continuation: Continuation
     ) -> CacheLookup:
         """Looks up the answer if the request has `cache`.
 
@@ -80,13 +80,16 @@ class RequestCache:
             else request.cache.ttl
         )
         Integer(1, max_ttl)(ttl, "cache.ttl")
-        key = await self._key(project, request, continuation)
-        answer = await self._cache.find(project, key) if key is not None else None
+        cache_key = await self._key(key, request, continuation)
+        if cache_key is None:
+            CACHE_LOOKUPS.labels("miss").inc()
+            return NO_LOOKUP
+        answer = await self._cache.find(key.project_id, cache_key)
         CACHE_LOOKUPS.labels("miss" if answer is None else "hit").inc()
-        return CacheLookup(key, ttl if answer is None and key is not None else None, answer)
+        return CacheLookup(cache_key, ttl if answer is None else None, answer)
 
     async def _key(
-        self, project: UUID, request: CreateRequest, continuation: Continuation
+        self, key: ApiKey, request: CreateRequest, continuation: Continuation
     ) -> bytes | None:
         """A digest of everything that the answer depends on.
 
@@ -100,12 +103,13 @@ class RequestCache:
         history = (await fetch_idempotent(self._pool, HISTORY_DIGEST, values))[0]
         if history.broken:
             return None
+        routes = self._routes.of(key.project_id, key.policy.routes)
         question: dict[str, Any] = {
-            "project": project.hex,
+            "project": key.project_id.hex,
             "model": request.model,
             "served_by": [
                 (destination.upstream.name, destination.upstream.base_url, destination.model)
-                for destination in self._routes.find(request.model)
+                for destination in routes.find(request.model)
             ],
             "said": history.digest.hex(),
             # Keys inside a parameter keep their order: the model sees the order of a schema's keys.

@@ -156,8 +156,8 @@ class CreateResponse:
         may continue all the same. `generate`: False for a warm-up, which ends without output
         (docs/websocket.md). With the purpose COUNT a worker only counts the input tokens.
         `request_id` is stored. `is_socket`: it comes over a WebSocket. Raises InvalidRequest,
-        NotFound, ModelNotAllowed or QuotaExceeded with nothing stored, or Unavailable with nothing
-        that will run.
+        NotFound, ModelNotAllowed, UpstreamNotConfigured or QuotaExceeded with nothing stored, or
+        Unavailable with nothing that will run.
         """
         options = _Options(unstored_ids, generate, purpose, request_id, is_socket)
         try:
@@ -170,7 +170,8 @@ class CreateResponse:
         """The response to the request in a line of a batch, which the caller stores: `create`
         without a client that waits, and without quotas.
 
-        Raises InvalidRequest, NotFound or ModelNotAllowed. `request_id` is stored.
+        Raises InvalidRequest, NotFound, ModelNotAllowed or UpstreamNotConfigured. `request_id` is
+        stored.
         """
         request = await self._prepare_request.parse(body, key, generate=True)
         require_model(key, request.model)
@@ -178,7 +179,7 @@ class CreateResponse:
         options = _Options((), True, Purpose.ANSWER, request_id, False)
         context = _RequestContext(key, body, new_uuid(), new_uuid(), None, None, options)
         prepared = await self._prepare_request.prepare(
-            key.project_id, request, (), new_id=context.new_id, generate=True
+            key, request, (), new_id=context.new_id, generate=True
         )
         row = self._new_row(context, prepared)
         kept_for = None if row.store else UNSTORED_SECONDS
@@ -292,7 +293,7 @@ class CreateResponse:
         None: its conversation was changed meanwhile, or its idempotency key is held.
         """
         prepared = await self._prepare_request.prepare(
-            context.project,
+            context.key,
             request,
             context.options.unstored_ids,
             new_id=context.new_id,

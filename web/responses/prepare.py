@@ -65,14 +65,15 @@ class PrepareRequest:
     async def parse(self, body: JsonBody, key: ApiKey, *, generate: bool) -> CreateRequest:
         """The request in `body`, checked without what it continues.
 
-        `generate`: False if the model will not be called. Raises InvalidRequest.
+        `generate`: False if the model will not be called. Raises InvalidRequest and
+        UpstreamNotConfigured.
         """
-        request = await self._validation.parse(body, key.policy.egress, generate=generate)
+        request = await self._validation.parse(body, key, generate=generate)
         return await self._account_ids.check(request, key)
 
     async def prepare(
         self,
-        project: UUID,
+        key: ApiKey,
         request: CreateRequest,
         unstored_ids: Collection[UUID],
         *,
@@ -85,12 +86,11 @@ class PrepareRequest:
         continue all the same. `generate`: False for a warm-up, whose answer is empty. Raises
         InvalidRequest or NotFound.
         """
+        project = key.project_id
         continuation = await load_continuation(self._pool, project, request, unstored_ids)
         request = await self._check_history(project, request, continuation)
         lookup = (
-            await self._request_cache.lookup(project, request, continuation)
-            if generate
-            else WARM_UP
+            await self._request_cache.lookup(key, request, continuation) if generate else WARM_UP
         )
         opening = Opening.of(request, new_id, self._clock.now())
         precomputed = None

@@ -5,9 +5,10 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from models.config.routes import Routes, accepted_parameters
+from models.config.routes import accepted_parameters
 from models.config.settings import Settings
 from models.db.database import Pool, fetch_idempotent
+from models.db.queries.api_keys import ApiKey
 from models.db.queries.history import (
     ANSWERED_CALL,
     APPROVAL_REQUESTS,
@@ -17,6 +18,7 @@ from models.egress import EgressPolicy
 from models.errors import InvalidRequest
 from models.ids import new_item_id
 from models.projects.egress import ProjectEgress
+from models.projects.routes import ProjectRoutes
 from models.secrets import Sealer, Unreadable
 from models.wire.checks.faults import shorten
 from models.wire.compaction import newest_compaction
@@ -25,6 +27,7 @@ from models.wire.mcp import approval_requests, approval_responses, unmet_approva
 from models.wire.pairing import OutputWithoutCall
 from models.wire.request import CreateRequest, parse_create, without_searches
 from web.http.body import JsonBody, run_sized
+from web.http.errors import find_upstreams
 from web.http.outbound_urls import require_fetchable, require_item_urls, require_parameter_urls
 from web.responses.continuation import Continuation
 
@@ -33,23 +36,21 @@ class RequestValidation:
     """Parses and checks create requests by the settings of this deployment."""
 
     def __init__(
-        self, settings: Settings, routes: Routes, egress: EgressPolicy, sealer: Sealer
+        self, settings: Settings, routes: ProjectRoutes, egress: EgressPolicy, sealer: Sealer
     ) -> None:
         self._settings = settings
         self._routes = routes
+        self._all_passthrough = routes.server.all_passthrough
         self._egress = egress
         self._sealer = sealer
 
-    async def parse(
-        self, body: JsonBody, egress: ProjectEgress, *, generate: bool
-    ) -> CreateRequest:
-        """The create request in `body`. Raises InvalidRequest.
+    async def parse(self, body: JsonBody, key: ApiKey, *, generate: bool) -> CreateRequest:
+        """The create request in `body`. Raises InvalidRequest and UpstreamNotConfigured.
 
-        `egress`: the rules of the project. `generate`: False if the model will not be called, so
-        that `input` may be left out.
+        `generate`: False if the model will not be called, so that `input` may be left out.
         """
         model = _model_name(body.value)
-        upstreams = self._routes.find(model)
+        upstreams = find_upstreams(self._routes.of(key.project_id, key.policy.routes), model)
         native = bool(upstreams) and upstreams[0].upstream.api == "responses"
         has_web_search = self._settings.web_search.provider is not None
         request = await run_sized(
@@ -72,7 +73,7 @@ class RequestValidation:
                 param="model",
                 code="model_not_found",
             )
-        await run_sized(partial(self._require_reachable, request, egress), body.size)
+        await run_sized(partial(self._require_reachable, request, key.policy.egress), body.size)
         self._require_sealable(request)
         self._require_compactable(request)
         return request if has_web_search or native else without_searches(request)
@@ -122,7 +123,7 @@ class RequestValidation:
             if tool["type"] == "mcp":
                 url = request.credentials[tool["server_label"]]["server_url"]
                 require_fetchable(egress, url, f"tools[{index}].server_url")
-        require_parameter_urls(egress, request.parameters, self._routes.all_passthrough)
+        require_parameter_urls(egress, request.parameters, self._all_passthrough)
 
     def _require_sealable(self, request: CreateRequest) -> None:
         """Raises InvalidRequest for credentials if no key is configured to seal them with."""

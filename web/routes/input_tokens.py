@@ -52,7 +52,7 @@ async def input_tokens(request: Request, key: Key) -> Response:
     state.count_stream(request)
     body.value = to_create_body(body.value)
     if "model" not in body.value:
-        if not state.routes.find(_DEFAULT_MODEL):
+        if not state.routes_of(key).has_route(_DEFAULT_MODEL):
             raise missing("model")
         body.value["model"] = _DEFAULT_MODEL
     record = request_record(request)

@@ -15,7 +15,8 @@ router = APIRouter(prefix="/v1/models")
 @router.get("")
 async def list_models(request: Request, key: Key) -> Response:
     """All models that the key may use."""
-    models = await app_state(request).model_catalog.models()
+    state = app_state(request)
+    models = await state.model_catalog.models(state.routes_of(key))
     shown = [one for one in models if may_use(one["id"], key.allowed_models, key.policy.models)]
     return json_response({"object": "list", "data": shown})
 
@@ -23,7 +24,8 @@ async def list_models(request: Request, key: Key) -> Response:
 @router.get("/{model:path}")
 async def one_model(model: str, request: Request, key: Key) -> Response:
     """One model; a slash in its name may come as it is or as %2F."""
-    for known in await app_state(request).model_catalog.models():
+    state = app_state(request)
+    for known in await state.model_catalog.models(state.routes_of(key)):
         if known["id"] == model:
             require_model(key, model)
             return json_response(known)

@@ -56,7 +56,7 @@ async def _forward_json(
     body = await read_json(request, state.body_limits_of(key), also)
     state.count_stream(request)
     value = json_object(body.value)
-    model = require_served_model(endpoint, state.proxy.has_route, key, value.get("model"))
+    model = require_served_model(endpoint, state.routes_of(key), key, value.get("model"))
     checks = _checks(state, endpoint, key, model)
     await checks.check_body(value, body.size)
     return await _admit(state, checks, JsonRequest(body, request.receive))
@@ -68,7 +68,7 @@ async def _forward_form(
     # It counts from its beginning: an upload may take long.
     state.count_stream(request)
     form = _open_form(state, request, key, boundary)
-    model = require_served_model(endpoint, state.proxy.has_route, key, await form.read_model())
+    model = require_served_model(endpoint, state.routes_of(key), key, await form.read_model())
     checks = _checks(state, endpoint, key, model)
     await form.begin(checks.check_field)
     return await _admit(state, checks, form)
@@ -94,7 +94,8 @@ async def _admit(state: AppState, checks: RequestChecks, request: ProxiedRequest
     """Forwards a request that the quotas of its project admit."""
     endpoint, key = checks.endpoint, checks.key
     on_usage = partial(state.proxied_usage.add, key, checks.model)
-    call = ProxiedCall(endpoint, checks.model, request, on_usage)
+    upstreams = state.routes_of(key).find(checks.model)
+    call = ProxiedCall(endpoint, checks.model, upstreams, request, on_usage)
     limits = state.quotas.limits_of(key)
     if limits is None:
         return await _forward(state, call)

@@ -14,6 +14,7 @@ from worker.run.compaction import Compactions
 from worker.run.output import Output
 from worker.run.resources import Resources
 from worker.tools.toolbox import Toolbox
+from worker.upstream.upstreams import Candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,14 @@ class RunContext:
     """Whether the process stops: the run begins no further step."""
     span: Span
     """Of the attempt."""
+
+    async def candidates(self) -> list[Candidate]:
+        """The upstreams of the response's model, in order, as the project's policy is now; at least
+        one. Raises UpstreamFailed."""
+        project = self.attempt.claim.row.project_id
+        policy = await self.resources.policies.policy(project)
+        model = self.attempt.facts.model
+        return self.resources.upstreams.candidates(model, project, policy)
 
     @property
     def output(self) -> Output:

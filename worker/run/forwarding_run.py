@@ -11,7 +11,6 @@ from worker.run.context import RunContext
 from worker.run.failover import first_answer
 from worker.translation.turn import Outcome
 from worker.translation.usage import Usage
-from worker.upstream.failures import no_such_model
 from worker.upstream.upstreams import Candidate
 
 
@@ -25,9 +24,7 @@ async def run_forwarding(context: RunContext) -> Outcome | None:
     if context.is_draining():
         return None
     attempt = context.attempt
-    candidates = context.resources.upstreams.candidates(attempt.facts.model)
-    if not candidates:
-        raise no_such_model(attempt.facts.model)
+    candidates = await context.candidates()
     request = await asyncio.to_thread(requested_body, context.history[-1])
     answer = await first_answer(attempt, candidates, partial(_call, context, request))
     item = await asyncio.to_thread(answer_item, context.resources.new_id, answer)

@@ -32,7 +32,6 @@ from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 from worker.translation.turn import Outcome, Turn, TurnOptions
 from worker.upstream.client import StreamEvent, UpstreamCall
 from worker.upstream.failures import (
-    no_such_model,
     no_such_tool,
 )
 from worker.upstream.gate import Permit
@@ -80,7 +79,7 @@ class ModelCaller:
 
     async def count(self, history: list[Item]) -> TokenCount:
         """Tokens of the input with this history, for the first of the model's upstreams."""
-        candidate = self._candidates()[0]
+        candidate = (await self._candidates())[0]
         body = await self._request_body(candidate, self.input_of(self._context.parameters, history))
         await self._context.attachments.hold()
         try:
@@ -120,14 +119,12 @@ class ModelCaller:
                 note_failure(self._attempt, candidate, outcome.failure)
             return outcome, turn
 
-        candidates = self._candidates()
+        candidates = await self._candidates()
         return await first_answer(self._attempt, candidates, call, lambda: self._has_emitted)
 
-    def _candidates(self) -> list[Candidate]:
+    async def _candidates(self) -> list[Candidate]:
         """The upstreams that can run the request, in order. Raises UpstreamFailed if none can."""
-        candidates = self._resources.upstreams.candidates(self._facts.model)
-        if not candidates:
-            raise no_such_model(self._facts.model)
+        candidates = await self._context.candidates()
         types = (tool["type"] for tool in self._context.parameters.get("tools", ()))
         native_only = next((type_ for type_ in types if type_ in NATIVE_ONLY_TOOLS), None)
         if native_only is None:

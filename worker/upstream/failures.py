@@ -18,6 +18,7 @@ from models.errors import (
     UPSTREAM_UNREACHABLE,
     LimitReached,
     UpstreamFailed,
+    UpstreamNotConfigured,
     UpstreamUnreached,
 )
 from models.wire.json_input import clean_text
@@ -36,6 +37,7 @@ _UPSTREAM_REASONS = frozenset(
 )
 """Reasons that are not about the request: our credential, a wrong address, a full queue."""
 NO_SUCH_MODEL = "model_not_found"
+NOT_CONFIGURED = "upstream_not_configured"
 _REQUEST_REASONS = frozenset({OVERFLOW, NO_SUCH_MODEL, "history_deleted", "tool_choice_violated"})
 """Reasons that are about the request: every upstream would refuse it."""
 _NOT_FOUND_STATUSES = frozenset({404, 405})
@@ -141,6 +143,20 @@ def no_such_model(model: str) -> UpstreamFailed:
         status=400,
         param="model",
         envelope_code="model_not_found",
+    )
+
+
+def not_configured(model: str) -> UpstreamFailed:
+    """The failure when no upstream that the project's own routes name for the model is configured
+    for this worker."""
+    refusal = UpstreamNotConfigured(model)
+    return UpstreamFailed(
+        refusal.message,
+        code="server_error",
+        reason=NOT_CONFIGURED,
+        status=refusal.status,
+        param=refusal.param,
+        envelope_code=refusal.code,
     )
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
-from models.config.routes import Routes, limits_of
+from models.config.routes import limits_of
 from models.config.settings import Settings
 from models.errors import (
     Deferred,
@@ -13,7 +14,10 @@ from models.errors import (
     UpstreamBusy,
     UpstreamFailed,
 )
+from models.projects.policy import ProjectPolicy
+from models.projects.routes import ProjectRoutes
 from worker.upstream.client import Upstream
+from worker.upstream.failures import no_such_model, not_configured
 from worker.upstream.gate import ConcurrencyLimiter
 from worker.upstream.request_sender import MaySend
 
@@ -41,11 +45,12 @@ class Upstreams:
 
     def __init__(self, settings: Settings, streams: int, may_send: MaySend) -> None:
         """`streams`: the maximum number of turns at a time."""
-        self._routes = Routes(settings)
+        self._routes = ProjectRoutes(settings)
+        upstreams = self._routes.server.upstreams
         # One of several must not take all slots: while it is slow the others still have some.
-        share = None if len(self._routes.upstreams) == 1 else max(1, streams * 3 // 4)
+        share = None if len(upstreams) == 1 else max(1, streams * 3 // 4)
         self._by_name: dict[str, tuple[Upstream, ConcurrencyLimiter]] = {}
-        for name, upstream_settings in self._routes.upstreams.items():
+        for name, upstream_settings in upstreams.items():
             limit = upstream_settings.concurrency or share
             self._by_name[name] = (
                 Upstream(
@@ -57,12 +62,17 @@ class Upstreams:
                 ConcurrencyLimiter(upstream_settings, limit),
             )
 
-    def candidates(self, model: str) -> list[Candidate]:
-        """The upstreams for this model, in order; empty if no route leads to one (any more)."""
-        return [
+    def candidates(self, model: str, project: UUID, policy: ProjectPolicy) -> list[Candidate]:
+        """The upstreams for this model of the project, in order; at least one. Raises
+        UpstreamFailed if no route leads to one (any more)."""
+        routes = self._routes.of(project, policy.routes)
+        candidates = [
             Candidate(*self._by_name[destination.upstream.name], destination.model)
-            for destination in self._routes.find(model)
+            for destination in routes.find(model)
         ]
+        if not candidates:
+            raise not_configured(model) if routes.has_route(model) else no_such_model(model)
+        return candidates
 
     async def close(self) -> None:
         """Closes all connections."""

@@ -11,7 +11,11 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from models import keys
-from tests.support.api import JSON, Api
+from models.keys import KeyGrant
+from models.projects.scopes import Scope
+from tests.integration.operator.test_operations import backburner
+from tests.support.api import JSON, Api, until
+from tests.support.batches import line, start, until_status
 from tests.support.fake_upstream import FakeUpstream, chunk, reply, status
 from tests.support.native_script import (
     begin,
@@ -24,6 +28,7 @@ from tests.support.native_script import (
 from tests.support.stack import Databases, Stack, SuiteSettings, stack
 from tests.support.tool_turns import TOOL_SETTINGS
 
+OWN_KEY = "key-of-one-project"
 KEY, HEADER, QUERY = "canary-key-0001", "canary-header value/0002+", "canary query?0003=/&é"
 FILE = f"""
 [upstreams.native]
@@ -41,6 +46,15 @@ api_key = "{KEY}"
 max_retries = 0
 headers = {{{{ x-tenant = "{HEADER}" }}}}
 query = {{{{ api-token = "{QUERY}" }}}}
+
+[upstreams.own]
+base_url = "{{fake}}"
+api_key = "{OWN_KEY}"
+max_retries = 0
+
+[upstreams.own-down]
+base_url = "http://127.0.0.1:9/v1"
+max_retries = 0
 
 [routes]
 "*" = "native"
@@ -220,6 +234,128 @@ async def test_a_chat_completion_for_a_native_upstream_names_no_file(
     assert await complete(stranger, model) == (400, place)
     assert await complete(trusted, model) == (200, None)
     assert await complete(stranger, chat) == (200, None)
+
+
+# --- upstreams of one project ---
+
+
+OWN_ROUTES = (
+    ("--route", "own-*=own-down,own"),
+    ("--route", "house=own:own-alias"),
+    ("--route", "gone-*=gone"),
+)
+
+
+async def _owner(own_stack: Stack, name: str) -> Api:
+    """A client of a project with routes of its own."""
+    api = await client(own_stack, name)
+    options = [word for option in OWN_ROUTES for word in option]
+    made = await backburner(own_stack, "projects", "set", name, *options)
+    assert made.code == 0
+    assert made.err.startswith("Warning: the configuration here has no upstream gone. ")
+    return api
+
+
+def _keys_of(fake: FakeUpstream, model: str) -> set[str]:
+    """The credentials with which the upstream was called for a model."""
+    return {request.headers["authorization"] for request in fake.requests_for(model)}
+
+
+async def test_a_project_reaches_what_its_own_routes_name_and_nothing_else(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    owner = await _owner(own_stack, "owner")
+    model = fake.script(reply("mine"), name="own-first")
+    fake.script(reply("alias"), name="own-alias")
+    chat = fake.script(reply("chat"), name="chat-for-all")
+    first = await owner.create(model)
+    assert first["output_text"] == "mine", "its first upstream is down, the second answers"
+    more = await owner.create(model, previous_response_id=first["id"])
+    assert more["output_text"] == "mine"
+    background = await owner.create_background(model)
+    assert (await owner.wait_for_end(background))["status"] == "completed"
+    assert (await owner.create("house"))["output_text"] == "alias"
+    proxied = await owner.call("POST", "/chat/completions", {"model": model, "messages": []})
+    assert proxied.status == 200
+    assert _keys_of(fake, model) == _keys_of(fake, "own-alias") == {f"Bearer {OWN_KEY}"}
+    assert await post(owner, chat) == (400, "model_not_found", "model")
+    refused = await owner.call("POST", "/chat/completions", {"model": chat, "messages": []})
+    assert (refused.status, refused.error["code"]) == (404, "model_not_found")
+    assert not fake.requests_for(chat)
+    listed = {each["id"] for each in (await owner.call("GET", "/models")).body["data"]}
+    assert "house" in listed
+    assert all(name == "house" or name.startswith("own-") for name in listed)
+
+
+async def test_no_request_of_another_project_reaches_the_upstream_of_one(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    owner, stranger = await _owner(own_stack, "owner-b"), await client(own_stack, "stranger-b")
+    model = "own-wanted"
+    for name in (model, "house"):
+        fake.decide(
+            name,
+            lambda request: (
+                native_reply("theirs") if request.path == "/v1/responses" else [status(400)]
+            ),
+        )
+    mine = fake.script(reply("mine"), name="own-kept")
+    kept = await owner.create(mine)
+    for body in (
+        {"model": model, "input": "x"},
+        {"model": "house", "input": "x"},
+        {"model": model, "input": "x", "background": True},
+        {"model": model, "input": "x", "stream": True},
+        {"model": model, "input": "x", "upstream": "own"},
+        {"model": mine, "input": "x", "previous_response_id": kept["id"]},
+    ):
+        await stranger.call("POST", "/responses", body)
+    for path, body in (
+        ("/chat/completions", {"messages": []}),
+        ("/embeddings", {"input": "x"}),
+        ("/responses/compact", {"input": "x"}),
+        ("/responses/input_tokens", {"input": "x"}),
+    ):
+        await stranger.call("POST", path, {"model": model, **body})
+    official = own_stack.openai(key=stranger.key)
+    batch = await start(official, [line("one", model)])
+    await until_status(official, batch, "completed")
+    called = _keys_of(fake, model) | _keys_of(fake, "house")
+    assert called == {f"Bearer {KEY}"}, "its requests follow the routes of the server"
+    assert _keys_of(fake, mine) == {f"Bearer {OWN_KEY}"}
+    assert len(fake.requests_for(mine)) == 1
+    listed = await stranger.call("GET", "/models")
+    assert not [each for each in listed.body["data"] if each["owned_by"] == "own"]
+
+
+async def test_a_route_to_an_upstream_that_is_not_configured_is_the_operators_mistake(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    owner = await _owner(own_stack, "owner-c")
+    for path, body in (
+        ("/responses", {"input": "x"}),
+        ("/chat/completions", {"messages": []}),
+        ("/embeddings", {"input": "x"}),
+    ):
+        refused = await owner.call("POST", path, {"model": "gone-away", **body})
+        assert (refused.status, refused.error["code"]) == (503, "upstream_not_configured")
+        assert refused.headers["x-should-retry"] == "false"
+        assert "gone" not in refused.error["message"].replace("gone-away", "")
+    logged = own_stack.webs[0].log.read_text()
+    assert logged.count("project_upstreams_not_configured") >= 1
+    model = fake.script(native_reply("all"))
+    await backburner(own_stack, "projects", "set", "owner-c", "--no-routes")
+
+    async def follows_the_server() -> bool:
+        return await post(owner, model) == (200, None, None)
+
+    await until(follows_the_server, 5)
+    grant = KeyGrant(frozenset((Scope.ADMIN,)), "operations")
+    admin = own_stack.api(key=keys.create(own_stack.dsn, "default", grant=grant))
+    made = {"name": "owner-d", "policy": {"routes": {"*": ["own", "nowhere"]}}}
+    wrong = await admin.call("POST", "/organization/projects", made)
+    assert (wrong.status, wrong.error["param"]) == (400, "policy.routes")
+    assert "there is no upstream 'nowhere'" in wrong.error["message"]
 
 
 # --- canaries ---

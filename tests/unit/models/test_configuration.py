@@ -46,7 +46,7 @@ def test_without_a_file_the_one_upstream_of_the_environment_serves_everything(
 ) -> None:
     monkeypatch.setenv("BACKBURNER_UPSTREAM__BASE_URL", "http://only.example/v1")
     routes = Routes(build())
-    assert not routes.configured
+    assert list(routes.patterns) == ["*"]
     [destination] = routes.find("anything/at all")
     assert (destination.upstream.name, destination.upstream.base_url, destination.model) == (
         "default",

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 
 from cli.operations.keys import ListedKey
-from cli.operations.projects import ListedProject
-from cli.output import GREEN, GREY, clean, fitted_table, paint
+from cli.operations.projects import ListedProject, ShownProject
+from cli.output import GREEN, GREY, clean, fitted_table, paint, table
 from models.operator.text import format_date, format_seconds
 
 _SHORT_ID = 18
@@ -40,6 +40,19 @@ def project(facts: ListedProject) -> str:
         "  policy " + (json.dumps(facts.policy, indent=2) if facts.policy else "as the settings"),
     ]
     return "\n".join(lines)
+
+
+def shown_project(facts: ShownProject) -> str:
+    """A project in several lines, and a line for each quota."""
+    rows = [
+        (
+            quota.name,
+            "-" if quota.used is None else f"{quota.used:,}",
+            "no limit" if quota.limit is None else f"{quota.limit:,}",
+        )
+        for quota in facts.quotas
+    ]
+    return f"{project(facts)}\n\n{table(('QUOTA', 'USED', 'LIMIT'), rows)}"
 
 
 def _archived(facts: ListedProject) -> str:

@@ -93,11 +93,12 @@ def list_projects(
 
 @app.command("show", epilog=EXIT_CODES_HELP)
 def show_project(name: Name, as_json: AsJson = False, data: Data = None) -> None:
-    """Show a project and its policy."""
+    """Show a project, its policy, and what it uses of its quotas."""
     from cli.operations import access_report, projects
 
     with connected(data) as connection:
-        show(projects.show_project(connection, name), access_report.project, as_json=as_json)
+        facts = projects.show_project(connection, name, data)
+        show(facts, access_report.shown_project, as_json=as_json)
 
 
 @app.command("set", epilog=EXIT_CODES_HELP)

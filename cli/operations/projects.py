@@ -1,8 +1,9 @@
 """What an operator does with projects."""
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from psycopg.types.json import Jsonb
 from cli.errors import RequestRefused
 from cli.operations.audit_entries import audited, operator, record_audit
 from cli.operations.queries import Database
+from cli.operations.quota_state import QuotaUse, quota_state
 from cli.output import clean
 from models.db.queries import organization
 from models.db.queries.audit import AuditEntry
@@ -27,6 +29,7 @@ from models.projects.changes import (
     changed_policy,
     is_name,
 )
+from models.projects.policy import ProjectPolicy
 
 _MAX_LISTED = 10_000
 _NOTICED = 1.5
@@ -69,9 +72,21 @@ def list_projects(database: Database, *, include_archived: bool) -> list[ListedP
     return [ListedProject.from_row(row) for row in rows]
 
 
-def show_project(database: Database, name: str) -> ListedProject:
-    """The project of this name, id or beginning of an id. Raises RequestRefused."""
-    return ListedProject.from_row(find_project(database, name))
+@dataclass(frozen=True, slots=True)
+class ShownProject(ListedProject):
+    """A project, and what it uses of its quotas."""
+
+    quotas: list[QuotaUse] = field(default_factory=list)
+
+
+def show_project(database: Database, name: str, data: Path | None) -> ShownProject:
+    """The project of this name, id or beginning of an id. `data`: of the servers. Raises
+    RequestRefused."""
+    row = find_project(database, name)
+    listed = ListedProject.from_row(row)
+    own = ProjectPolicy.from_json(row.policy).quotas
+    values = {each.name: getattr(listed, each.name) for each in fields(listed)}
+    return ShownProject(**values, quotas=quota_state(database, row.id, own, data))
 
 
 def create_project(database: Database, changes: ProjectChanges) -> ListedProject:

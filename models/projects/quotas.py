@@ -3,10 +3,13 @@
 import math
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Self
+from typing import Annotated, Self
 from uuid import UUID
 
+from pydantic import Field
+
 from models.config.groups import QuotaSettings
+from models.config.values import Bytes
 
 ASSUMED_OUTPUT = 1000
 """Output tokens that a request is taken to produce if it does not limit them."""
@@ -21,6 +24,9 @@ WINDOW = 60.0
 
 class ProjectQuotas(QuotaSettings):
     """The quotas that one project has. Unset: the quota of the settings; 0: no limit."""
+
+    cache_bytes: Annotated[Bytes, Field(ge=1)] | None = None
+    """Most bytes of its cached answers, in place of `cache.project_bytes`."""
 
 
 class Quota(Enum):

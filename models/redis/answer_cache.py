@@ -110,8 +110,16 @@ class AnswerCache:
             return None
         return CachedAnswer(entry["output"], entry["usage"], entry["service_tier"])
 
-    async def store(self, project: UUID, key: bytes, ttl: int, answer: CachedAnswer) -> None:
-        """Stores the answer for `ttl` seconds, unless it is too large or not cacheable."""
+    async def store(
+        self,
+        project: UUID,
+        key: bytes,
+        ttl: int,
+        answer: CachedAnswer,
+        project_bytes: int | None = None,
+    ) -> None:
+        """Stores the answer for `ttl` seconds, unless it is too large or not cacheable.
+        `project_bytes`: most bytes of the project's answers; None: as the settings say."""
         if not answer.is_cacheable:
             return
         entry = {
@@ -125,10 +133,11 @@ class AnswerCache:
         except NoKey:
             value = orjson.dumps(entry)
         settings = self._settings
-        if len(value) > min(settings.value_bytes, settings.project_bytes):
+        share = project_bytes or settings.project_bytes
+        if len(value) > min(settings.value_bytes, share):
             return
         longest = int(settings.longest_ttl.total_seconds())
-        limits = (settings.project_answers, settings.project_bytes, longest)
+        limits = (settings.project_answers, share, longest)
         names = _redis_keys(project, key)
         await self._execute_if_available("EVAL", _STORE, len(names), *names, value, ttl, *limits)
 

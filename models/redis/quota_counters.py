@@ -150,7 +150,7 @@ class QuotaCounters:
             "month": period.month,
             "web": self._process,
         }
-        answer = await self._run(self._admit, _keys(project), (orjson.dumps(question),))
+        answer = await self._run(self._admit, quota_keys(project), (orjson.dumps(question),))
         refused = answer[0].decode()
         if refused == "uncorrected":
             return None
@@ -169,12 +169,12 @@ class QuotaCounters:
     ) -> None:
         """The response has ended with so many tokens, or was not stored (0 tokens)."""
         await self._run(
-            self._settle, _keys(project)[:3], _settlement(limits, response, tokens, period)
+            self._settle, quota_keys(project)[:3], _settlement(limits, response, tokens, period)
         )
 
     async def snapshot(self, project: UUID) -> CountedResponses:
         """The responses of the project that are counted now. To be read before the database."""
-        numbers, open_responses, waiting, _ = _keys(project)
+        numbers, open_responses, waiting, _ = quota_keys(project)
 
         async def read() -> CountedResponses:
             pipeline = self._redis.pipeline(transaction=True)
@@ -193,7 +193,7 @@ class QuotaCounters:
     ) -> None:
         """Replaces what was counted by what the database has counted since. In short commands: a
         long one would stop all others of Redis."""
-        numbers, open_responses, waiting, _ = _keys(project)
+        numbers, open_responses, waiting, _ = quota_keys(project)
         change = counted.corrections(usage)
 
         async def write() -> None:
@@ -223,13 +223,13 @@ class QuotaCounters:
 
     async def set_stored(self, project: UUID, stored_bytes: int) -> None:
         """So many bytes of the project were measured now."""
-        await self._run(self._measured, _keys(project)[:1], (stored_bytes,))
+        await self._run(self._measured, quota_keys(project)[:1], (stored_bytes,))
 
     async def report_connections(self, project: UUID, kind: Quota, count: int) -> None:
         """Reports how many connections of this kind the process has open for the project."""
         field_name = f"{kind.name}:{self._process}"
         arguments = (field_name, count, _milliseconds(CONNECTION_TIME))
-        await self._run(self._report, _keys(project)[3:], arguments)
+        await self._run(self._report, quota_keys(project)[3:], arguments)
 
     async def _run(
         self,
@@ -259,13 +259,13 @@ def settle_command(
 ) -> bytes:
     """`QuotaCounters.settle` as a command for a connection that reads no replies."""
     arguments = map(_encoded, _settlement(limits, response, tokens, period))
-    keys = [key.encode() for key in _keys(project)[:3]]
+    keys = [key.encode() for key in quota_keys(project)[:3]]
     return pack(b"EVAL", SETTLE.encode(), b"3", *keys, *arguments)
 
 
 def claimed_command(project: UUID, response: UUID) -> bytes:
     """The command with which a worker says that it has claimed a response of the project."""
-    return pack(b"SREM", _keys(project)[2].encode(), response.hex.encode())
+    return pack(b"SREM", quota_keys(project)[2].encode(), response.hex.encode())
 
 
 def _settlement(
@@ -286,8 +286,9 @@ def _budgets(usage: Usage, period: Period) -> dict[str, int]:
     return dict(zip(names, usage.tokens, strict=True))
 
 
-def _keys(project: UUID) -> list[str]:
-    """numbers, open, waiting, connections (models/redis/quota_scripts.py)"""
+def quota_keys(project: UUID) -> list[str]:
+    """The keys of a project: numbers, open, waiting, connections
+    (models/redis/quota_scripts.py)."""
     return [f"quota:{{{project.hex}}}:{name}" for name in _KEYS]
 
 

@@ -265,7 +265,9 @@ class Run:
             return None
         final = self._attempt.final_output()
         answer = CachedAnswer(final.items, final.usage, final.service_tier)
-        await self._resources.cache.store(row.project_id, key, ttl, answer)
+        policy = await self._resources.policies.policy(row.project_id)
+        share = policy.quotas.cache_bytes
+        await self._resources.cache.store(row.project_id, key, ttl, answer, share)
         return key
 
     async def _uncache_deleted_answer(self, key: bytes) -> None:

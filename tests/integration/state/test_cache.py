@@ -8,6 +8,7 @@ import pytest
 
 from models import keys
 from models.wire.events import split_frames
+from tests.integration.operator.test_operations import command_facts
 from tests.support.api import JSON, Api, HttpResponse, decode, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
@@ -23,6 +24,7 @@ from tests.support.fake_upstream import (
     usage,
     wait_for,
 )
+from tests.support.projects import limited_project
 from tests.support.stack import Stack
 
 FUNCTION = {
@@ -50,6 +52,19 @@ def _output_without_ids(response: JSON) -> list[JSON]:
     return [
         {key: value for key, value in item.items() if key != "id"} for item in response["output"]
     ]
+
+
+async def test_a_project_may_have_a_smaller_share_of_the_cache(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
+    project = await limited_project(shared_stack, cache_bytes=4000)
+    first, second = (fake.script(reply(letter * 2500)) for letter in "ab")
+    for model, expected in ((first, "miss"), (first, "hit"), (second, "miss"), (first, "miss")):
+        assert (await _post(project.api(), model)).headers["x-cache"] == expected
+    facts = await command_facts(shared_stack, "projects", "show", str(project.id))
+    [use] = [quota for quota in facts["quotas"] if quota["name"] == "cache_bytes"]
+    assert use["limit"] == 4000
+    assert 2500 < use["used"] <= 4000
 
 
 async def test_the_same_question_is_answered_from_the_cache_as_a_new_response(

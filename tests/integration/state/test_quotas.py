@@ -12,6 +12,7 @@ import openai
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from tests.integration.operator.test_operations import backburner, command_facts
 from tests.support.api import Api, HttpResponse, until
 from tests.support.fake_upstream import (
     FakeUpstream,
@@ -323,6 +324,33 @@ async def _measured(project: LimitedProject) -> bool:
         return bool(await redis.hexists(f"quota:{{{project.id.hex}}}:numbers", "measured"))
     finally:
         await redis.aclose()
+
+
+async def test_an_operator_sees_what_a_project_uses_of_its_quotas(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
+    limits = {"running": 5, "open_streams": 3, "requests_per_minute": 60, "stored_bytes": 10**6}
+    project = await limited_project(shared_stack, **limits, tokens_per_day=10**6)
+    gate = asyncio.Event()
+    model = fake.script(_held(gate))
+    await _create(project.api(), fake.script(reply("ok")))
+    async with project.api().post_stream(model, background=True) as stream:
+        await stream.until("response.output_text.delta")
+        facts = await command_facts(shared_stack, "projects", "show", str(project.id))
+        gate.set()
+        await stream.to_end()
+    uses = {quota["name"]: (quota["used"], quota["limit"]) for quota in facts["quotas"]}
+    assert uses["running"] == (1, 5)
+    assert uses["queued"] == (0, None)
+    assert uses["open_streams"] == (1, 3)
+    assert 0 < uses["requests_per_minute"][0] <= 2
+    assert 0 < uses["stored_bytes"][0] < 10_000
+    assert 0 < uses["tokens_per_day"][0] < 1000
+    assert uses["files"] == (0, None)
+    assert uses["cache_bytes"] == (0, 32 * 1024 * 1024)
+    shown = await backburner(shared_stack, "projects", "show", str(project.id))
+    assert "tokens_per_day" in shown.out
+    assert "1,000,000" in shown.out
 
 
 async def test_a_redis_that_has_lost_everything_admits_no_more_than_before(

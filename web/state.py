@@ -226,8 +226,12 @@ class AppState:
         account_ids = AccountIds(routes, sealer, pool)
         storage = open_storage(settings)
         file_store = FileStore(settings, pool, storage)
-        max_bytes = settings.egress.file_bytes
-        input_files = InputFiles(pool, routes, max_bytes, has_storage=storage is not None)
+        input_files = InputFiles(
+            pool,
+            list(routes.server.upstreams.values()),
+            settings.egress.file_bytes,
+            has_storage=storage is not None,
+        )
         create_response = CreateResponse(
             PrepareRequest(
                 settings,

@@ -6,7 +6,7 @@ All of a request are looked up with one statement. A request that names none cos
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from models.config.routes import Routes
+from models.config.upstream import UpstreamSettings
 from models.db.arrays import Uuids
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries.files import FIND_FILES, FileRow
@@ -28,26 +28,40 @@ _FOR_BATCHES = ("batch", "batch_output")
 class InputFiles:
     """Checks the files that requests name."""
 
-    def __init__(self, pool: Pool, routes: Routes, max_bytes: int, *, has_storage: bool) -> None:
-        """`max_bytes`: of all files of one request. `has_storage`: this server stores files."""
+    def __init__(
+        self,
+        pool: Pool,
+        upstreams: Sequence[UpstreamSettings],
+        max_bytes: int,
+        *,
+        has_storage: bool,
+    ) -> None:
+        """`upstreams`: all that are configured. `max_bytes`: of all files of one request.
+        `has_storage`: this server stores files."""
         self._pool = pool
-        self._routes = routes
+        self._upstreams = upstreams
         self._max_bytes = max_bytes
         self._has_storage = has_storage
 
     async def check(
-        self, project: UUID, items: list[Item], where: str = "input", *, model: str | None = None
+        self,
+        project: UUID,
+        items: list[Item],
+        where: str = "input",
+        *,
+        upstreams: Sequence[UpstreamSettings] | None = None,
     ) -> None:
         """Raises InvalidRequest for an id in checked items that is no file for a model.
 
-        `where`: the name of the list in the request. `model`: the one that the items are for; None:
-        any one.
+        `where`: the name of the list in the request. `upstreams`: those that may get the items;
+        None: any one.
         """
         places = [place for place in file_places(items) if place.name == "file_id"]
         if not places:
             return
         ids = {place.value: parse_file_id(place.value) for place in places}
-        if self._is_native(model):
+        upstreams = self._upstreams if upstreams is None else upstreams
+        if any(upstream.api == "responses" for upstream in upstreams):
             # web/responses/account_ids.py judges the ids of an upstream's account.
             places = [place for place in places if ids[place.value] is not None]
         if len(places) > MAX_FILES:
@@ -68,15 +82,6 @@ class InputFiles:
                 param=where,
                 code="input_too_large",
             )
-
-    def _is_native(self, model: str | None) -> bool:
-        """Whether an upstream may know ids that are not this server's."""
-        upstreams = (
-            list(self._routes.upstreams.values())
-            if model is None
-            else [destination.upstream for destination in self._routes.find(model)]
-        )
-        return any(upstream.api == "responses" for upstream in upstreams)
 
     async def _find(
         self, project: UUID, ids: list[UUID], places: Sequence[FilePlace]

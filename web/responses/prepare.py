@@ -86,9 +86,8 @@ class PrepareRequest:
         continue all the same. `generate`: False for a warm-up, whose answer is empty. Raises
         InvalidRequest or NotFound.
         """
-        project = key.project_id
-        continuation = await load_continuation(self._pool, project, request, unstored_ids)
-        request = await self._check_history(project, request, continuation)
+        continuation = await load_continuation(self._pool, key.project_id, request, unstored_ids)
+        request = await self._check_history(key, request, continuation)
         lookup = (
             await self._request_cache.lookup(key, request, continuation) if generate else WARM_UP
         )
@@ -99,19 +98,21 @@ class PrepareRequest:
         return PreparedRequest(request, continuation, lookup, opening, precomputed)
 
     async def _check_history(
-        self, project: UUID, request: CreateRequest, continuation: Continuation
+        self, key: ApiKey, request: CreateRequest, continuation: Continuation
     ) -> CreateRequest:
         """The request with its item references resolved.
 
         Raises InvalidRequest if its input does not fit what it continues.
         """
+        project = key.project_id
         continuation.require_new(request.input)
         continuation.require_size(self._max_history, request.input)
         items = await resolve_references(self._pool, project, request.input, self._max_bytes)
         if items is not request.input:
             request = replace(request, input=items)
         self._validation.require_readable(items, project)
-        await self._input_files.check(project, items, model=request.model)
+        upstreams = self._validation.upstreams_of(key, request.model)
+        await self._input_files.check(project, items, upstreams=upstreams)
         try:
             require_outputs(*drop_compacted(items, continuation.open_calls))
         except OutputWithoutCall as error:

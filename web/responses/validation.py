@@ -7,6 +7,7 @@ from uuid import UUID
 
 from models.config.routes import accepted_parameters
 from models.config.settings import Settings
+from models.config.upstream import UpstreamSettings
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.history import (
@@ -77,6 +78,11 @@ class RequestValidation:
         self._require_sealable(request)
         self._require_compactable(request)
         return request if has_web_search or native else without_searches(request)
+
+    def upstreams_of(self, key: ApiKey, model: str) -> list[UpstreamSettings]:
+        """Those that serve the model for the project of the key."""
+        routes = self._routes.of(key.project_id, key.policy.routes)
+        return [destination.upstream for destination in routes.find(model)]
 
     def require_urls(self, items: list[Item], project: ProjectEgress, where: str = "input") -> None:
         """Raises InvalidRequest for a URL that the egress rules of the project refuse.

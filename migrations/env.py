@@ -7,16 +7,22 @@ and of `alembic_version`; else DATABASE_URL.
 from collections.abc import Mapping
 
 from alembic import context
-from sqlalchemy import Connection, create_engine, pool
+from sqlalchemy import Connection, Text, create_engine, pool
+from sqlalchemy.dialects.postgresql.base import ischema_names
 
 from models.config.settings import Settings, sqlalchemy_url
 from models.db.search_path import set_search_path
-from models.db.tables import RETIRED_COLUMNS, metadata
+from models.db.tables import OPTIONAL_COLUMNS, RETIRED_COLUMNS, metadata
 
 
 def _is_compared(name: str | None, kind: str, parents: Mapping[str, str | None]) -> bool:
     """False for the columns that `alembic check` ignores."""
-    return kind != "column" or (parents["table_name"], name) not in RETIRED_COLUMNS
+    ignored = RETIRED_COLUMNS | OPTIONAL_COLUMNS
+    return kind != "column" or (parents["table_name"], name) not in ignored
+
+
+ischema_names["halfvec"] = Text
+"""pgvector's type, which SQLAlchemy would warn of. Its column is not compared."""
 
 
 def _run(connection: Connection) -> None:

@@ -13,6 +13,8 @@ FILE, UPLOAD, UPLOAD_PART = "file-", "upload_", "part_"
 PROJECT, API_KEY, SERVICE_ACCOUNT = "proj", "key", "svc_acct"
 WEBHOOK_ENDPOINT, EVENT = "whe", "evt"
 """The prefixes of ids of the admin API, and of webhooks."""
+VECTOR_STORE, FILE_BATCH = "vs", "vsfb"
+"""The prefixes of ids of vector stores, and of the batches of files of one."""
 RESPONSE_ID_PATTERN = "resp_[0-9a-f]{32}"
 CONVERSATION_ID_PATTERN = "conv_[0-9a-f]{32}"
 _HEX = re.compile("[0-9a-f]{32}")
@@ -118,6 +120,11 @@ def parse_batch_id(text: str) -> UUID | None:
     """The UUID of `batch_<32 hex>`; None for any other text."""
     digits = text.removeprefix("batch_")
     return UUID(hex=digits) if digits != text and _HEX.fullmatch(digits) else None
+
+
+def vector_store_id(value: UUID) -> str:
+    """A vector store's id in the API: `vs_<32 hex>`."""
+    return f"{VECTOR_STORE}_{value.hex}"
 
 
 def new_item_id(prefix: str) -> str:

@@ -16,6 +16,7 @@ import pytest
 from tests.support.abuse import AttackedStack, attacked_stack
 from tests.support.api import Api
 from tests.support.console import CONSOLE_SETTINGS, PROXY_SETTINGS
+from tests.support.embeddings import EMBEDDING_MODEL, embeddings
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.mcp_servers import McpServers
 from tests.support.process_logs import tails
@@ -88,6 +89,7 @@ async def fake(suite_settings: SuiteSettings) -> AsyncIterator[FakeUpstream]:
     """The scripted upstream, the only double that all tests share."""
     recordings = suite_settings.recordings if suite_settings.recordings.is_dir() else None
     async with FakeUpstream(recordings) as upstream:
+        upstream.decide(EMBEDDING_MODEL, embeddings)
         yield upstream
     assert not upstream.faults, upstream.faults
 
@@ -152,6 +154,8 @@ async def tool_stack(
         "BACKBURNER_TOOLS__TIME": "3",
         "BACKBURNER_EGRESS__MEMORY": "16000000",
         "BACKBURNER_LIMITS__HISTORY": "12000000",
+        "BACKBURNER_RETRIEVAL__EMBEDDING_MODEL": EMBEDDING_MODEL,
+        "BACKBURNER_RETRIEVAL__EMBEDDING_BATCH": "4",
         "BACKBURNER_WEB_SEARCH__OMIT": "true",
         **PROXY_SETTINGS,
     }

@@ -44,6 +44,7 @@ from web.routes import (
     responses,
     uploads,
     usage,
+    vector_stores,
     websocket,
 )
 from web.state import AppState, bind_state
@@ -58,6 +59,7 @@ _ROUTE_MODULES = (
     files,
     uploads,
     batches,
+    vector_stores,
     proxied,
     websocket,
     models,

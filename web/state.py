@@ -30,6 +30,8 @@ from models.redis.answer_cache import AnswerCache
 from models.redis.client import REDIS_ERRORS, redis_client
 from models.redis.eviction import memory_problem
 from models.redis.queue import JobQueue
+from models.retrieval.embedder import Embedder
+from models.retrieval.search import ChunkSearch
 from models.secrets import Sealer
 from models.side_tasks import SideTasks, cancel_all
 from models.wire.json_input import BodyLimits
@@ -62,6 +64,8 @@ from web.responses.prepare import PrepareRequest
 from web.responses.store import ResponseStore
 from web.responses.unclear_creates import UnclearCreates
 from web.responses.validation import RequestValidation
+from web.retrieval.entries import EntryStore
+from web.retrieval.stores import VectorStores
 from web.stream.bus import Bus
 from web.stream.reader import EventReader
 from web.webhooks.endpoints import WebhookEndpoints
@@ -95,6 +99,9 @@ class AppState:
     file_store: FileStore
     file_uploads: Uploads
     batch_store: BatchStore
+    vector_store_files: EntryStore
+    vector_stores: VectorStores
+    embedder: Embedder
     expander: Expander | None
     """None: this server stores no files, so it has no batches"""
     organization: Organization
@@ -232,6 +239,8 @@ class AppState:
             settings.egress.file_bytes,
             has_storage=storage is not None,
         )
+        embedder = Embedder(settings.retrieval, routes.server)
+        entries = EntryStore(settings.retrieval, settings.quotas, pool)
         create_response = CreateResponse(
             PrepareRequest(
                 settings,
@@ -281,6 +290,11 @@ class AppState:
             file_store=file_store,
             file_uploads=Uploads(settings.files, pool, file_store),
             batch_store=BatchStore(settings.batches, pool),
+            vector_store_files=entries,
+            vector_stores=VectorStores(
+                settings.retrieval, settings.quotas, pool, entries, ChunkSearch(pool, embedder)
+            ),
+            embedder=embedder,
             expander=None
             if storage is None
             else Expander(
@@ -336,6 +350,7 @@ class AppState:
         await self.model_catalog.close()
         await self.proxy.close()
         await self.file_store.close()
+        await self.embedder.close()
         await self.quotas.close()
         await self.cache.close()
         await self.redis.aclose()

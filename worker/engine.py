@@ -34,6 +34,7 @@ from models.redis.answer_cache import AnswerCache
 from models.redis.channels import BACKGROUND, QUARANTINE
 from models.redis.client import redis_client
 from models.redis.queue import JobQueue
+from models.retrieval.embedder import Embedder
 from models.secrets import Sealer
 from models.side_tasks import SideTasks
 from models.tracing.tracer import open_tracer
@@ -52,6 +53,7 @@ from worker.model_metrics import LABELS, observe_end
 from worker.outbound.file_memory import FileMemory
 from worker.purge import Purger
 from worker.quarantine import SuspectGroup
+from worker.retrieval.ingest import Ingest
 from worker.run.counting import RequestTokenCounter
 from worker.run.end_state import StopReason
 from worker.run.quota_notices import QuotaNotices
@@ -93,11 +95,13 @@ class Connections:
     upstreams: Upstreams
     job_queue: JobQueue
     cache: AnswerCache
+    embedder: Embedder
 
     async def close(self) -> None:
         """Closes all of them."""
         await self.job_queue.close()
         await self.upstreams.close()
+        await self.embedder.close()
         await self.cache.close()
         await self.redis.aclose()
         await self.pool.close()
@@ -181,6 +185,7 @@ class Engine:
             upstreams=Upstreams(settings, self._slots, self._lease.wait_until_fresh),
             job_queue=JobQueue(settings, metrics.ENQUEUES_DROPPED),
             cache=AnswerCache(settings, f"worker-cache-{self._lease.id.hex}"),
+            embedder=Embedder(settings.retrieval, Routes(settings)),
         )
         publisher = Publisher(redis)
         journal = Journal(settings, self._lease, pool, publisher)
@@ -225,6 +230,8 @@ class Engine:
             if storage is not None:
                 progress = BatchProgress(settings, pool, redis, storage)
                 self._side_tasks.start(progress.run(), "batches")
+                ingest = Ingest(settings, pool, storage, connections.embedder)
+                self._side_tasks.start(ingest.run(), "ingest")
         _tune_garbage_collector()
         self._memory.measure_idle()
         pressure = MemoryPressure(self._memory, pool, self._runs, self._on_capacity_changed)

@@ -143,6 +143,12 @@ WEBHOOKS = Counter(
     ["outcome"],
     registry=REGISTRY,
 )
+INGESTED = Counter(
+    "backburner_ingested_files",
+    "Files that this worker has ingested into vector stores, by status: completed or failed.",
+    ["status"],
+    registry=REGISTRY,
+)
 WEBHOOKS_GIVEN_UP = Counter(
     "backburner_webhooks_given_up",
     "Events that an endpoint has not accepted within three days.",
@@ -215,6 +221,8 @@ for _tool in (*_TOOLS, "other"):
         TOOL_SECONDS.labels(_tool, _outcome)
 for _outcome in ("delivered", "failed"):
     WEBHOOKS.labels(_outcome)
+for _outcome in ("completed", "failed"):
+    INGESTED.labels(_outcome)
 for _queue in (INTERACTIVE, BACKGROUND):
     QUEUE_WAIT.labels(_queue)
 for _outcome in ("ended", "lost", "died", *ReleaseReason):

@@ -30,6 +30,7 @@ from models.db.statement import Query, RowT
 from models.files.storage import FileStorage
 from models.webhooks.schedule import EXPIRY
 from worker.purge_files import purge_files
+from worker.purge_vectors import purge_vectors
 
 logger = structlog.get_logger()
 
@@ -84,6 +85,7 @@ class Purger:
             await purge_files(
                 partial(_step, connection), self._storage, self._settings.files.upload_time
             )
+        await purge_vectors(partial(_step, connection))
         values = {"retention": self._settings.batches.retention, **_ROWS}
         while len(await _step(connection, DELETE_OLD_BATCHES, values)) == _MAX_ROWS:
             pass

@@ -40,11 +40,12 @@ def check_configuration(as_json: AsJson = False) -> None:
 
     Name each mistake with its file and line, or its variable. Without mistakes, show upstreams,
     routes, and each setting that differs from its default, with its source. Keys are not shown.
-    Where the database answers, also warn if its role is a superuser. Where files are stored in a
-    bucket, try to write, read and delete an object there, and warn if that fails.
+    Where the database answers, also warn if its role is a superuser, or if it lacks pgvector. Where
+    files are stored in a bucket, try to write, read and delete an object there, and warn if that
+    fails.
     """
     from cli.configuration import report
-    from cli.configuration.database_role import role_warnings
+    from cli.configuration.database_warnings import database_warnings
     from cli.configuration.effective import effective_configuration
     from cli.configuration.storage_check import storage_warnings
     from cli.settings import configured_settings
@@ -60,7 +61,7 @@ def check_configuration(as_json: AsJson = False) -> None:
         )
         raise typer.Exit(EXIT_BAD_CONFIGURATION) from bad
     facts = effective_configuration(settings, read_config_file(find_config_file()))
-    warnings = [*role_warnings(settings), *storage_warnings(settings)]
+    warnings = [*database_warnings(settings), *storage_warnings(settings)]
     typer.echo(
         to_json({"ok": True, "mistakes": [], "warnings": warnings, "effective": facts})
         if as_json

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from cli.checkout import ROOT
 from cli.errors import CommandFailed, database_failure
+from models.db.queries.chunk_search import ADD_EMBEDDINGS
 from models.db.queries.operations import OLDEST_COMPATIBLE_REVISION, SCHEMA_REVISION
 from models.db.schema import SchemaState, newest_revision, schema_state
 from models.db.search_path import set_search_path
@@ -50,6 +51,9 @@ def migrate(
             _create_schema(lock)
             if not _is_newer(lock):
                 _upgrade(dsn, schema)
+                lock.execute(set_search_path(schema))
+                # pgvector may have been installed since the last migration
+                lock.execute(ADD_EMBEDDINGS.sql)
     except psycopg.OperationalError as error:
         raise database_failure(error) from error
     except (CommandError, DBAPIError) as error:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from cli.demo_upstream.embeddings import embeddings_of
 from cli.demo_upstream.replies import (
     WORD_DELAYS,
     BadRequest,
@@ -148,12 +149,26 @@ async def create_completion(request: Request) -> Response | Completion:
     except BadRequest as error:
         return envelope(400, str(error), None)
     if body["model"] not in WORD_DELAYS:
-        return envelope(
-            404,
-            f"The model `{body['model']}` does not exist; the demo has {', '.join(WORD_DELAYS)}.",
-            "model_not_found",
-        )
+        return unknown_model(body["model"])
     return Completion(body)
+
+
+async def create_embeddings(request: Request) -> Response:
+    try:
+        body = embeddings_of(await request.body())
+    except BadRequest as error:
+        return envelope(400, str(error), None)
+    if body["model"] not in WORD_DELAYS:
+        return unknown_model(body["model"])
+    return as_json(body)
+
+
+def unknown_model(model: str) -> Response:
+    return envelope(
+        404,
+        f"The model `{model}` does not exist; the demo has {', '.join(WORD_DELAYS)}.",
+        "model_not_found",
+    )
 
 
 async def list_models(request: Request) -> Response:
@@ -196,6 +211,7 @@ def application() -> Starlette:
     return Starlette(
         routes=[
             Route("/v1/chat/completions", create_completion, methods=["POST"]),
+            Route("/v1/embeddings", create_embeddings, methods=["POST"]),
             Route("/v1/models", list_models),
         ],
         exception_handlers={HTTPException: not_found},

@@ -146,6 +146,10 @@ class QuotaSettings(Group):
     """Stored files."""
     file_bytes: Bytes | None = Field(default=None, ge=0)
     """Bytes of stored files."""
+    vector_stores: int | None = Field(default=None, ge=0)
+    """Vector stores that have not expired."""
+    vector_bytes: Bytes | None = Field(default=None, ge=0)
+    """Bytes of the texts and embeddings in vector stores."""
     tokens_per_day: Tokens | None = Field(default=None, ge=0)
     """Input and output tokens of one day in UTC."""
     tokens_per_month: Tokens | None = Field(default=None, ge=0)

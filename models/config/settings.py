@@ -46,6 +46,7 @@ from models.config.groups import (
     WebSettings,
     WorkerSettings,
 )
+from models.config.retrieval import RetrievalSettings
 from models.config.routes import Route, routing_errors
 from models.config.s3 import S3Settings
 from models.config.upstream import UpstreamSettings
@@ -99,6 +100,7 @@ class Settings(FileBackedSettings):
     batches: BatchSettings = BatchSettings()
     console: ConsoleSettings = ConsoleSettings()
     extraction: ExtractionSettings = ExtractionSettings()
+    retrieval: RetrievalSettings = RetrievalSettings()
     audit: AuditSettings = AuditSettings()
     metrics: MetricsSettings = MetricsSettings()
     traces: TraceSettings = TraceSettings()

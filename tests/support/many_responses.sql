@@ -72,3 +72,18 @@ FROM generate_series(1, :rows / 50) n CROSS JOIN projects project CROSS JOIN api
 CREATE TEMPORARY TABLE batch AS SELECT row_number() OVER () - 1 AS nr, id FROM batches;
 INSERT INTO batch_lines (batch_id, line, custom_id, expanded, response_id)
 SELECT batch.id, n, 'line-' || n, n % 2 = 0, CASE WHEN n % 2 = 0 THEN many.id END FROM many JOIN batch ON batch.nr = n / 100;
+
+-- All files are in vector stores, most of them with four chunks. Some of the stores expire, and the purge has hidden the first ones.
+INSERT INTO vector_stores (id, project_id, name, metadata, expires_at, expires_after_days, embedding_model, dimensions, language, delete_requested_at)
+SELECT gen_random_uuid(), project.id, 'store', '{}', CASE WHEN n % 2 = 0 THEN now() + interval '30 days' * n / :rows END, 30, 'm', 4, 'english', CASE WHEN n < 20 THEN now() END
+FROM generate_series(1, :rows / 100) n CROSS JOIN projects project;
+CREATE TEMPORARY TABLE store AS SELECT row_number() OVER (ORDER BY delete_requested_at NULLS LAST) - 1 AS nr, id, project_id FROM vector_stores;
+INSERT INTO vector_store_file_batches (id, store_id) SELECT gen_random_uuid(), id FROM store;
+CREATE TEMPORARY TABLE entry AS
+SELECT gen_random_uuid() AS id, store.id AS store_id, store.project_id, many.id AS file_id, batch.id AS batch_id, n
+FROM many JOIN store ON store.nr = n / 100 JOIN vector_store_file_batches batch ON batch.store_id = store.id WHERE n % 4 = 0;
+INSERT INTO vector_store_files (id, project_id, store_id, file_id, batch_id, attributes, max_chunk_tokens, chunk_overlap_tokens, status, chunks, delete_requested_at)
+SELECT id, project_id, store_id, file_id, batch_id, jsonb_build_object('nr', n), 800, 400, CASE WHEN n % 400 = 0 THEN 'in_progress' ELSE 'completed' END, 4, CASE WHEN n < 20 THEN now() END FROM entry;
+INSERT INTO vector_store_chunks (store_id, entry_id, number, project_id, tokens, text, words, embedding)
+SELECT store_id, id, nr, project_id, 10, 'word ' || n, to_tsvector('english', 'word w' || n) || array_to_tsvector(ARRAY['§' || replace(store_id::text, '-', '')]), embedding_of('[1,0,0,' || n % 7 || ']')
+FROM entry CROSS JOIN generate_series(0, 3) nr;

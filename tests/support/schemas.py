@@ -16,6 +16,10 @@ TO_PUBLIC = """
     ALTER FUNCTION backburner.count_access_change() SET SCHEMA public;
     ALTER FUNCTION backburner.refuse_audit_change() SET SCHEMA public;
     ALTER FUNCTION backburner.deliver_end_of_response() SET SCHEMA public;
+    ALTER FUNCTION backburner.add_embeddings() SET SCHEMA public;
+    ALTER FUNCTION backburner.embedding_of(text) SET SCHEMA public;
+    ALTER FUNCTION backburner.embedding_distance SET SCHEMA public;
+    ALTER EXTENSION vector SET SCHEMA public;
     DROP SCHEMA backburner;
 """
 """Makes of a database what a release before the schema `backburner` would have made."""

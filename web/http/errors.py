@@ -29,6 +29,7 @@ logger = structlog.get_logger()
 _OFFERED = (
     *("responses", "conversations", "chat", "completions", "embeddings", "rerank", "moderations"),
     *("audio", "images", "files", "uploads", "batches", "models", "organization"),
+    "vector_stores",
 )
 """The first segments, behind /v1, of the routes."""
 

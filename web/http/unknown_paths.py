@@ -34,8 +34,6 @@ _INSTEAD = {
     "webhook_event_types": _HOOKS,
 }
 """OpenAI's other APIs, by the beginning of their path behind /v1, and what to use instead."""
-_LATER = frozenset(("vector_stores",))
-"""Those that another release may have."""
 
 
 def path_hint(path: str, offered: Collection[str]) -> str:
@@ -46,14 +44,12 @@ def path_hint(path: str, offered: Collection[str]) -> str:
     segments = path.removeprefix(_PREFIX).split("/")[1:]
     first = segments[0] if segments else ""
     if not path.startswith(f"{_PREFIX}/"):
-        is_known = first in offered or first in _LATER or _not_offered(segments) is not None
+        is_known = first in offered or _not_offered(segments) is not None
         return f" The API is at {_PREFIX}{path}: the base URL ends with {_PREFIX}." * is_known
     if first == _PREFIX[1:]:
         return f" The path has {_PREFIX} twice: the base URL ends with one."
     if (api := _not_offered(segments)) is not None:
         return f" This server does not offer this part of OpenAI's API: {_INSTEAD[api]}."
-    if first in _LATER and first not in offered:
-        return f" This release of the server does not have {_PREFIX}/{first}."
     return ""
 
 

@@ -5,6 +5,7 @@ from models.errors import ApiError
 from models.wire.api_schema import Schema, SchemaScope, const, nullable, object_schema, reference
 from models.wire.checks.parameters import METADATA
 from web.files.objects import Purpose
+from web.openapi import retrieval
 from web.openapi.meaning import CODES
 from web.openapi.output_items import output_item_components
 from web.openapi.response_schema import (
@@ -50,6 +51,7 @@ def components(stored: SchemaScope, *, native: bool) -> dict[str, Schema]:
         "DeletedFile": _deleted(_FILE_ID, "file"),
         "Batch": _batch(stored),
         "BatchList": _page_of(reference("Batch")),
+        **retrieval.object_schemas(stored),
         "Model": object_schema(
             {"id": STRING, "object": const("model"), "created": SECONDS, "owned_by": STRING}
         ),

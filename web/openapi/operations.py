@@ -3,7 +3,7 @@
 from models.wire.api_schema import input_scope, reference
 from models.wire.checks.parameters import INCLUDE_VALUE
 from web.http.params import ORDERS, PAGE_SIZE, PAGE_SIZES
-from web.openapi import examples
+from web.openapi import examples, retrieval
 from web.openapi.meaning import IDEMPOTENCY_KEY, PROXIED_RESPONSE, STATUSES
 from web.openapi.parts import (
     EVENT_STREAM,
@@ -39,6 +39,7 @@ def operations() -> dict[str, Json]:
         **_upload_operations(),
         **{endpoint.name: _proxied(endpoint) for endpoint in ENDPOINTS},
         **_batch_operations(),
+        **retrieval.operations(),
         **_model_operations(),
         **_process_operations(),
     }

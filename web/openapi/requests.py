@@ -30,7 +30,7 @@ from models.wire.response import (
 )
 from web.files.objects import LONGEST_LIFETIME, SHORTEST_LIFETIME, UPLOADED
 from web.files.uploads import MAX_PARTS
-from web.openapi import meaning
+from web.openapi import meaning, retrieval
 from web.routes import compact, input_tokens
 
 _REQUIRED = ("model", "input")
@@ -76,6 +76,7 @@ def components(
             {"md5": nullable({"type": "string"})},
         ),
         "CreateBatch": _create_batch(sent),
+        **retrieval.request_schemas(sent),
         **item_schemas(sent),
         **item_schemas(stored),
     }

@@ -44,7 +44,8 @@ _COLUMNS = """f.id, f.filename, f.purpose, f.bytes, f.media_type, floor(extract(
            floor(extract(epoch FROM f.expires_at))::bigint AS expires_at"""
 IS_OPEN = "f.completed_at IS NULL AND f.delete_requested_at IS NULL AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"
 """File `f` is being written."""
-_IS_VISIBLE = "f.completed_at IS NOT NULL AND f.delete_requested_at IS NULL AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"
+IS_VISIBLE = "f.completed_at IS NOT NULL AND f.delete_requested_at IS NULL AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"
+"""File `f` is complete, and is seen."""
 
 LOCK_PROJECT = column("SELECT id FROM projects WHERE id = :project FOR NO KEY UPDATE", UUID)
 """For a project with quotas: its files are counted and inserted by one transaction at a time."""
@@ -109,14 +110,14 @@ COMPLETE_FILE = Query(
 `purpose` and `lifetime` null: as they were inserted. No row: the file is gone, or was complete."""
 
 FIND_FILE = Query(
-    f"SELECT {_COLUMNS} FROM files f WHERE f.id = :id AND f.project_id = :project AND {_IS_VISIBLE}",
+    f"SELECT {_COLUMNS} FROM files f WHERE f.id = :id AND f.project_id = :project AND {IS_VISIBLE}",
     FileRow,
 )
 """No row: the project has no such file."""
 
 FIND_FILES = Query(
     f"""
-    SELECT {_COLUMNS} FROM files f WHERE f.id = ANY(CAST(:ids AS uuid[])) AND f.project_id = :project AND {_IS_VISIBLE}
+    SELECT {_COLUMNS} FROM files f WHERE f.id = ANY(CAST(:ids AS uuid[])) AND f.project_id = :project AND {IS_VISIBLE}
     """,
     FileRow,
 )
@@ -211,7 +212,7 @@ LIST_FILES = {
     order: Query(
         f"""
         SELECT {_COLUMNS} FROM files f
-        WHERE f.project_id = :project AND {_IS_VISIBLE} AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose)
+        WHERE f.project_id = :project AND {IS_VISIBLE} AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose)
           AND (CAST(:after AS uuid) IS NULL OR f.id {comparison} :after)
         ORDER BY f.id {order} LIMIT :limit
         """,
@@ -223,14 +224,15 @@ LIST_FILES = {
 
 DELETE_FILE = column(
     f"""
-    WITH hidden AS (UPDATE files f SET delete_requested_at = clock_timestamp() WHERE f.id = :id AND f.project_id = :project AND {_IS_VISIBLE} RETURNING f.id),
+    WITH hidden AS (UPDATE files f SET delete_requested_at = clock_timestamp() WHERE f.id = :id AND f.project_id = :project AND {IS_VISIBLE} RETURNING f.id),
+         removed AS (UPDATE vector_store_files e SET delete_requested_at = clock_timestamp() FROM hidden WHERE e.file_id = hidden.id AND e.delete_requested_at IS NULL),
          audited AS ({recorded("hidden")})
     SELECT id FROM hidden
     """,
     UUID,
 )
-"""Hides a file, so that the purge deletes it, and adds the entry to the audit log. No row: the
-project has no such file."""
+"""Hides a file, so that the purge deletes it, removes it from vector stores, and adds the entry to
+the audit log. No row: the project has no such file."""
 
 ABANDON_FILE = column(
     "UPDATE files f SET delete_requested_at = clock_timestamp() WHERE f.id = :id AND f.completed_at IS NULL AND f.delete_requested_at IS NULL RETURNING f.id",
@@ -266,7 +268,7 @@ _LISTED = """f.id, f.project_id, p.name AS project, f.filename, f.purpose, f.byt
 LIST_ALL_FILES = Query(
     f"""
     SELECT {_LISTED} FROM files f JOIN projects p ON p.id = f.project_id
-    WHERE (CAST(:project AS text) IS NULL OR p.name = :project) AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose) AND {_IS_VISIBLE}
+    WHERE (CAST(:project AS text) IS NULL OR p.name = :project) AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose) AND {IS_VISIBLE}
     ORDER BY f.id DESC LIMIT :limit
     """,
     ListedFile,
@@ -299,12 +301,15 @@ FILE_TOTALS = Query(
 HIDE_EXPIRED_FILES = column(
     """
     WITH expired AS MATERIALIZED (
-        SELECT f.id FROM files f WHERE f.expires_at < statement_timestamp() AND f.delete_requested_at IS NULL ORDER BY f.expires_at LIMIT :rows)
-    UPDATE files f SET delete_requested_at = clock_timestamp() FROM expired WHERE f.id = expired.id AND f.delete_requested_at IS NULL RETURNING f.id
+        SELECT f.id FROM files f WHERE f.expires_at < statement_timestamp() AND f.delete_requested_at IS NULL ORDER BY f.expires_at LIMIT :rows),
+         hidden AS (UPDATE files f SET delete_requested_at = clock_timestamp() FROM expired WHERE f.id = expired.id AND f.delete_requested_at IS NULL RETURNING f.id),
+         removed AS (UPDATE vector_store_files e SET delete_requested_at = clock_timestamp() FROM hidden WHERE e.file_id = hidden.id AND e.delete_requested_at IS NULL)
+    SELECT id FROM hidden
     """,
     UUID,
 )
-"""Hides up to `rows` files that have expired, and those that were not completed in time."""
+"""Hides up to `rows` files that have expired, and those that were not completed in time. Removes them
+from vector stores."""
 
 ABANDON_PARTS = column(
     """

@@ -14,6 +14,7 @@ from models.db.tables import (
     output,
     processes,
     projects,
+    retrieval,
     usage,
     webhooks,
 )
@@ -25,8 +26,12 @@ RETIRED_COLUMNS = frozenset((("responses", "rings"), ("responses", "streamed")))
 the previous release, which may run during an update; `alembic check` ignores them
 (migrations/env.py). The migration of the next release drops them."""
 
+OPTIONAL_COLUMNS = frozenset((("vector_store_chunks", "embedding"),))
+"""(table, column) of columns that are there only where an extension is (migration 0024)."""
+
 __all__ = [
     "ONE_OPEN_PER_CONVERSATION",
+    "OPTIONAL_COLUMNS",
     "RETIRED_COLUMNS",
     "audit",
     "batches",
@@ -36,6 +41,7 @@ __all__ = [
     "output",
     "processes",
     "projects",
+    "retrieval",
     "usage",
     "webhooks",
 ]

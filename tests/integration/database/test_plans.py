@@ -32,6 +32,8 @@ LARGE = {"responses", "items", "event_log", "attempts", "tool_calls", "idempoten
     "files",
     "file_parts",
     "batch_lines",
+    "vector_store_files",
+    "vector_store_chunks",
 }
 """The tables that grow with the responses, and have at least MIN_PAGES pages here."""
 MIN_PAGES = 10
@@ -44,6 +46,8 @@ READ_IN_ORDER = {
     "ix_files_deleted",
     "ix_file_parts_unused",
     "ix_batches_collector_until",
+    "ix_vector_store_files_waiting",
+    "ix_vector_store_files_deleted",
 }
 """Indexes of what waits for a worker or for the purge, which are read from their beginning."""
 READ_ALL_OPEN = {
@@ -60,11 +64,12 @@ READ_ALL_OPEN = {
     "quotas.QUOTA_STATE",
     "retention.DELETE_OLD_WORKERS",
     "sealed.LAST_ITEM",
+    "vector_stores.STORED_VECTORS",
 }
 """They read all open responses: for operators, for the purge if files were deleted, only after
 processes have died, or every few seconds for projects with quotas. An upload to a project with
-quotas reads all its files. The last one reads one end of an index, which looks the same in a
-plan."""
+quotas reads all its files, and a new vector store all its stores. The last but one reads one end of
+an index, which looks the same in a plan."""
 BOUNDED = {
     "console.RECENT_ENDS",
     "console.UPSTREAM_WAITS",
@@ -72,6 +77,7 @@ BOUNDED = {
     "operations.OPEN_COUNT",
 }
 """They read one end of an index, as many rows as their parameter says: for the console."""
+_ENTRY = "FROM vector_store_files WHERE delete_requested_at IS NULL ORDER BY id"
 MAX_PAGES = 200
 """Pages that a statement for one or two responses touches at most."""
 
@@ -98,6 +104,9 @@ class ManyResponses:
     file: UUID
     part: UUID
     batch: UUID
+    vector_store: UUID
+    entry: UUID
+    """a file of the store"""
 
     async def explain(self, options: str, sql: str, values: Mapping[str, object] | None) -> Any:
         """The plan of a statement, as JSON. What the statement changes is rolled back."""
@@ -138,6 +147,8 @@ async def database(
             file=(await ids("id FROM files WHERE delete_requested_at IS NULL"))[0],
             part=(await ids("id FROM file_parts"))[0],
             batch=(await ids("id FROM batches WHERE ended_at IS NULL"))[0],
+            vector_store=(await ids(f"store_id {_ENTRY}"))[0],
+            entry=(await ids(f"id {_ENTRY}"))[0],
         )
 
 
@@ -317,6 +328,42 @@ _OF_BATCHES = [
     "batches.TAKE_TO_EXPAND",
     "batches.UNEXPANDED_LINES",
 ]
+_OF_STORES = [
+    "chunk_search.CHUNKS",
+    "chunk_search.CHUNKS_WITH_WORDS",
+    "chunk_search.NEAREST_CHUNKS",
+    "chunk_search.SEARCHED_STORES",
+    "ingest.END_ENTRY",
+    "ingest.HIDE_ENTRY",
+    "ingest.KEEP_ENTRY",
+    "ingest.PUT_OFF_ENTRY",
+    "ingest.STORE_CHUNKS[embedded]",
+    "ingest.STORE_CHUNKS[plain]",
+    "ingest.TAKE_ENTRIES",
+    "vector_purge.DELETE_CHUNKS",
+    "vector_purge.DELETE_ENTRIES",
+    "vector_purge.DELETE_STORES",
+    "vector_purge.HIDE_ENTRIES",
+    "vector_purge.HIDE_EXPIRED_STORES",
+    "vector_stores.CANCEL_FILE_BATCH",
+    "vector_stores.CHUNK_TEXTS",
+    "vector_stores.DELETE_STORE",
+    "vector_stores.FIND_ENTRY",
+    "vector_stores.FIND_FILE_BATCH",
+    "vector_stores.FIND_STORE",
+    "vector_stores.HIDE_ENDED_ENTRIES",
+    "vector_stores.INSERT_ENTRIES",
+    "vector_stores.LIST_ENTRIES[asc]",
+    "vector_stores.LIST_ENTRIES[desc]",
+    "vector_stores.LIST_STORES[asc]",
+    "vector_stores.LIST_STORES[desc]",
+    "vector_stores.LOCK_STORE",
+    "vector_stores.REMOVE_ENTRY",
+    "vector_stores.TOUCH_STORES",
+    "vector_stores.UPDATE_ATTRIBUTES",
+    "vector_stores.UPDATE_STORE",
+    "vector_stores.VISIBLE_FILES",
+]
 _OF_HIDDEN = [
     "retention.DELETE_HIDDEN",
     "retention.DELETE_LOG",
@@ -347,6 +394,7 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
         **{name: common | {"ids": Uuids(database.hidden)} for name in _OF_HIDDEN},
         **{name: common | _of_file(database) for name in _OF_FILES},
         **{name: common | _of_batch(database) for name in _OF_BATCHES},
+        **{name: common | _of_store(database) for name in _OF_STORES},
         **{name: _new_response(database, name) for name in _OF_NEW},
         **{name: common | {"id": database.conversation} for name in _OF_CONVERSATION},
         "claim.CLAIM_UNOWNED_TOGETHER": common | {"ids": Uuids(database.queued)},
@@ -371,6 +419,14 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
     cases["claim.UNFLUSHED_JOURNALS"] = common | {"previous": Uuids([database.owner] * 2)}
     cases["read.JOURNAL_BATCHES"] = common | {"last": 0}
     cases["retention.HIDE_EXPIRED"] = common | {"id": UUID(int=0)}
+    for name in ("END_ENTRY", "HIDE_ENTRY", "KEEP_ENTRY", "PUT_OFF_ENTRY", "STORE_CHUNKS[plain]"):
+        cases[f"ingest.{name}"] |= {"id": database.entry}
+    cases["ingest.STORE_CHUNKS[embedded]"] |= {"id": database.entry}
+    cases["vector_stores.FIND_ENTRY"] |= {"id": database.file}
+    cases["vector_stores.INSERT_ENTRIES"] |= {
+        "ids": Uuids([new_uuid()]),
+        "attributes": Texts(["{}"]),
+    }
     cases["retention.DELETABLE"] = common | {"items": 2}
     return cases
 
@@ -423,6 +479,42 @@ def _of_file(database: ManyResponses) -> dict[str, object]:
         "upload_time": timedelta(hours=1),
         "ids": Uuids([database.file]),
         "response_created_at": 1_700_000_000,
+    }
+
+
+def _of_store(database: ManyResponses) -> dict[str, object]:
+    """Of an entry, or of the store that has it; each statement has its own `id`."""
+    entry, store = database.entry, database.vector_store
+    one = Uuids([entry])
+    return {
+        **dict.fromkeys(("first", "count", "bytes", "input_tokens", "attempts"), 1),
+        **dict.fromkeys(("free", "ranked", "limit", "rows", "days"), 2),
+        **dict.fromkeys(("lease", "pause", "keep"), timedelta(hours=1)),
+        **dict.fromkeys(("filter", "after", "until", "status", "code", "message", "name"), None),
+        "id": store,
+        "store": store,
+        "entry": entry,
+        "batch": None,
+        "file": database.file,
+        "ids": one,
+        "files": Uuids([database.file]),
+        "entries": one,
+        "numbers": Ints([0]),
+        "texts": Texts(["a"]),
+        "tokens": Ints([1]),
+        "embeddings": Texts(["[1,0,0,0]"]),
+        "embedding": "[1,0,0,0]",
+        "dimensions": 4,
+        "model": "m",
+        "upstream": "u",
+        "query": "word",
+        "language": "english",
+        "store_word": f"'§{store.hex}'",
+        "attributes": Jsonb({}),
+        "max_tokens": Ints([800]),
+        "overlaps": Ints([400]),
+        "metadata": None,
+        "set_expiry": True,
     }
 
 

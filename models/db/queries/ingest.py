@@ -1,0 +1,121 @@
+"""The ingest of files into vector stores: workers take entries for a lease, and store their chunks.
+
+An entry's `attempts` is the fence: each write carries the number with which its worker has taken
+the entry, and does nothing once another worker has. `chunks` is the number of the next chunk.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from models.db.statement import Query, column
+
+
+@dataclass(frozen=True, slots=True)
+class TakenEntry:
+    """A file that this worker ingests now."""
+
+    id: UUID
+    attempts: int
+    """the number that each write must carry"""
+    project_id: UUID
+    store_id: UUID
+    file_id: UUID
+    chunks: int
+    """stored ones; the number of the next one"""
+    max_chunk_tokens: int
+    chunk_overlap_tokens: int
+    failures: int
+    """earlier attempts in a row that ended without a new chunk"""
+    age: float
+    """seconds since the file was added"""
+    embedding_model: str | None
+    """None: its chunks get no embeddings"""
+    requested_dimensions: int | None
+    is_gone: bool
+    """its store was deleted, or has expired"""
+
+
+TAKE_ENTRIES = Query(
+    """
+    WITH due AS (
+        SELECT e.id FROM vector_store_files e
+        WHERE e.status = 'in_progress' AND e.delete_requested_at IS NULL AND e.next_attempt_at <= clock_timestamp()
+        ORDER BY e.next_attempt_at LIMIT :free FOR UPDATE SKIP LOCKED)
+    UPDATE vector_store_files e SET attempts = e.attempts + 1, failures = e.failures + 1, next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
+    FROM due, vector_stores s WHERE e.id = due.id AND s.id = e.store_id
+    RETURNING e.id, e.attempts, e.project_id, e.store_id, e.file_id, e.chunks, e.max_chunk_tokens, e.chunk_overlap_tokens, e.failures - 1 AS failures,
+              extract(epoch FROM clock_timestamp() - e.created_at)::float8 AS age, s.embedding_model, s.requested_dimensions,
+              s.delete_requested_at IS NOT NULL OR coalesce(s.expires_at <= clock_timestamp(), false) AS is_gone
+    """,
+    TakenEntry,
+)
+"""Takes up to `free` entries for as long as the lease, those that have waited longest first: if this
+worker dies, another one takes them then."""
+
+_IS_OURS = "e.id = :id AND e.attempts = :attempts AND e.status = 'in_progress' AND e.delete_requested_at IS NULL"
+
+KEEP_ENTRY = column(
+    f"""
+    UPDATE vector_store_files e SET next_attempt_at = clock_timestamp() + CAST(:lease AS interval) FROM vector_stores s
+    WHERE {_IS_OURS} AND s.id = e.store_id AND s.delete_requested_at IS NULL RETURNING e.id
+    """,
+    UUID,
+)
+"""Extends the lease. No row: another worker has the entry, or it was cancelled or deleted, or its
+store was."""
+
+
+def _store_chunks(has_embeddings: bool) -> Query[int]:
+    name, value = (", embedding", ", embedding_of(c.embedding)") if has_embeddings else ("", "")
+    return column(
+        f"""
+        WITH s AS MATERIALIZED (
+                 SELECT s.id, s.language, s.dimensions FROM vector_stores s WHERE s.id = :store AND s.delete_requested_at IS NULL
+                   AND (CAST(:dimensions AS int) IS NULL OR s.dimensions IS NULL OR s.dimensions = :dimensions) FOR KEY SHARE),
+             entry AS (
+                 UPDATE vector_store_files e
+                 SET chunks = e.chunks + :count, usage_bytes = e.usage_bytes + :bytes, failures = 0, next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
+                 FROM s WHERE {_IS_OURS} AND e.chunks = :first AND e.store_id = s.id
+                 RETURNING e.id, e.project_id, e.store_id, e.chunks),
+             measured AS (
+                 UPDATE vector_stores SET dimensions = :dimensions FROM entry, s
+                 WHERE vector_stores.id = entry.store_id AND s.dimensions IS NULL AND CAST(:dimensions AS int) IS NOT NULL),
+             stored AS (
+                 INSERT INTO vector_store_chunks (store_id, entry_id, number, project_id, tokens, text, words{name})
+                 SELECT entry.store_id, entry.id, CAST(:first AS int) + c.nr - 1, entry.project_id, c.tokens, c.text,
+                        to_tsvector(s.language::regconfig, c.text) || array_to_tsvector(ARRAY['§' || replace(s.id::text, '-', '')]){value}
+                 FROM entry, s, unnest(CAST(:texts AS text[]), CAST(:tokens AS int[]), CAST(:embeddings AS text[])) WITH ORDINALITY AS c (text, tokens, embedding, nr)),
+             used AS (
+                 INSERT INTO usage_entries (project_id, api_key_id, model, upstream, service_tier, requests, input_tokens, cached_tokens, output_tokens, reasoning_tokens)
+                 SELECT entry.project_id, NULL, CAST(:model AS text), CAST(:upstream AS text), NULL, 1, CAST(:input_tokens AS bigint), 0, 0, 0
+                 FROM entry WHERE CAST(:model AS text) IS NOT NULL)
+        SELECT chunks FROM entry
+        """,
+        int,
+    )
+
+
+STORE_CHUNKS = {"plain": _store_chunks(False), "embedded": _store_chunks(True)}
+"""Stores the chunks from the number `first` on, and what their embeddings have used, and extends the
+lease. No row, and nothing is stored: they are stored already, another worker has the entry, it or
+its store is gone, or the store's embeddings have other dimensions."""
+
+END_ENTRY = column(
+    f"""
+    UPDATE vector_store_files e SET status = :status, error_code = :code, error_message = :message WHERE {_IS_OURS} RETURNING e.id
+    """,
+    UUID,
+)
+"""`completed` or `failed`; `code` and `message` are null for the first."""
+
+PUT_OFF_ENTRY = column(
+    f"UPDATE vector_store_files e SET next_attempt_at = clock_timestamp() + CAST(:pause AS interval) WHERE {_IS_OURS} RETURNING e.id",
+    UUID,
+)
+"""Gives the entry back; it is taken again after `pause`."""
+
+HIDE_ENTRY = column(
+    f"UPDATE vector_store_files e SET delete_requested_at = clock_timestamp() WHERE {_IS_OURS} RETURNING e.id",
+    UUID,
+)
+"""Its file or its store is gone."""

@@ -1,0 +1,1 @@
+"""Vector stores: what web processes and workers share (docs/vector-stores.md)."""

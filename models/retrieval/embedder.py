@@ -1,0 +1,199 @@
+"""Embeddings of texts: calls of `/v1/embeddings` of the upstreams that serve a model."""
+
+import asyncio
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+import structlog
+
+from models.config.retrieval import RetrievalSettings
+from models.config.routes import Destination, Routes
+from models.config.upstream_access import (
+    CREDENTIAL_STATUSES,
+    excerpt,
+    request_headers,
+    secrets_of,
+    without_secrets,
+)
+
+logger = structlog.get_logger()
+
+MAX_DIMENSIONS = 4000
+"""Most dimensions of an embedding: as many half-precision numbers as fit into a row of a page, and
+as an HNSW index of pgvector takes."""
+_BYTES_PER_NUMBER = 64
+"""More than a number takes in JSON."""
+_HEAD_BYTES = 64 * 1024
+_TEMPORARY = frozenset((408, 409, 425, 429)) | CREDENTIAL_STATUSES
+"""Statuses below 500 after which the same request may succeed later: also once the operator has
+corrected the credential."""
+_MAX_WAIT = 600.0
+"""Seconds: the longest `Retry-After` that is kept to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """The embeddings of some texts, in their order."""
+
+    vectors: list[str]
+    """each as JSON, which is also how pgvector writes one"""
+    dimensions: int
+    tokens: int
+    """as the upstream has counted them; 0 if it does not"""
+    upstream: str
+
+
+class EmbeddingsUnavailable(Exception):
+    """No upstream makes embeddings now; one may do so later. `wait`: seconds, if it has named
+    them."""
+
+    def __init__(self, message: str, wait: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+
+class EmbeddingsRefused(Exception):
+    """An upstream refuses the request, or answers with something that is no embeddings: it would
+    do so again."""
+
+
+class Embedder:
+    """Calls upstreams for one process."""
+
+    def __init__(self, settings: RetrievalSettings, routes: Routes) -> None:
+        self._timeout = settings.embedding_time.total_seconds()
+        self._routes = routes
+        self._session: aiohttp.ClientSession | None = None
+
+    async def embed(self, texts: Sequence[str], model: str, dimensions: int | None) -> Embeddings:
+        """The embeddings of at least one text. `dimensions`: what is asked for; None: nothing.
+        Raises EmbeddingsUnavailable or EmbeddingsRefused."""
+        destinations = [each for each in self._routes.find(model) if each.upstream.base_url]
+        if not destinations:
+            raise EmbeddingsRefused(f"no route leads to an upstream for the model '{model}'")
+        unavailable: EmbeddingsUnavailable | None = None
+        for destination in destinations:
+            try:
+                return await self._call(destination, texts, dimensions)
+            except EmbeddingsUnavailable as error:
+                logger.info(
+                    "embeddings_unavailable",
+                    upstream=destination.upstream.name,
+                    model=destination.model,
+                    error=str(error),
+                )
+                unavailable = unavailable or error
+        assert unavailable is not None  # there is a destination
+        raise unavailable
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _call(
+        self, destination: Destination, texts: Sequence[str], dimensions: int | None
+    ) -> Embeddings:
+        body: dict[str, Any] = {"model": destination.model, "input": list(texts)}
+        if dimensions is not None:
+            body["dimensions"] = dimensions
+        data = await asyncio.to_thread(_encoded, body)
+        limit = _HEAD_BYTES + len(texts) * (dimensions or MAX_DIMENSIONS) * _BYTES_PER_NUMBER
+        try:
+            async with asyncio.timeout(self._timeout):
+                raw = await self._post(destination, data, limit)
+        except TimeoutError:
+            raise EmbeddingsUnavailable("the upstream did not answer in time") from None
+        except (aiohttp.ClientError, OSError) as error:
+            kind = type(error).__name__
+            raise EmbeddingsUnavailable(f"the upstream cannot be reached ({kind})") from error
+        vectors, tokens = await asyncio.to_thread(_parsed, raw, len(texts))
+        size = 0 if not vectors else vectors[0].count(",") + 1
+        if any(vector.count(",") + 1 != size for vector in vectors) or size > MAX_DIMENSIONS:
+            raise EmbeddingsRefused(
+                "the upstream's embeddings have different dimensions, or more than "
+                f"{MAX_DIMENSIONS}"
+            )
+        return Embeddings(vectors, size, tokens, destination.upstream.name)
+
+    async def _post(self, destination: Destination, data: bytes, limit: int) -> bytes:
+        upstream = destination.upstream
+        async with self._get_session().post(
+            f"{upstream.base_url.rstrip('/')}/embeddings",
+            params=upstream.plain_query,
+            data=data,
+            headers=request_headers(upstream),
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=upstream.connect_timeout.total_seconds()
+            ),
+        ) as response:
+            raw = await _read(response, limit)
+            if response.status == 200:
+                return raw
+            message = _message(raw, secrets_of(upstream)) or f"status {response.status}"
+            if response.status >= 500 or response.status in _TEMPORARY:
+                wait = response.headers.get("retry-after", "")
+                seconds = float(wait) if wait.isascii() and wait.isdigit() else 0.0
+                raise EmbeddingsUnavailable(message, min(seconds, _MAX_WAIT))
+            raise EmbeddingsRefused(message)
+
+    def _get_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                cookie_jar=aiohttp.DummyCookieJar(), trust_env=True
+            )
+        return self._session
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    return orjson.dumps(body)
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The body. Raises EmbeddingsRefused if it is longer than `limit` bytes."""
+    pieces = bytearray()
+    async for piece in response.content.iter_any():
+        pieces += piece
+        if len(pieces) > limit:
+            raise EmbeddingsRefused("the upstream's answer is too long")
+    return bytes(pieces)
+
+
+def _parsed(raw: bytes, count: int) -> tuple[list[str], int]:
+    """The embeddings in order, and the tokens. Raises EmbeddingsRefused."""
+    try:
+        body = orjson.loads(raw)
+        data = sorted(body["data"], key=lambda each: int(each["index"]))
+        vectors = [_vector(each["embedding"]) for each in data]
+        usage = body.get("usage") or {}
+        tokens = usage.get("prompt_tokens", usage.get("total_tokens", 0))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise EmbeddingsRefused("the upstream's answer has no embeddings") from None
+    if len(vectors) != count:
+        raise EmbeddingsRefused(f"the upstream made {len(vectors)} embeddings of {count} texts")
+    return vectors, tokens if type(tokens) is int and tokens > 0 else 0
+
+
+def _vector(values: list[float]) -> str:
+    """Raises TypeError or ValueError if they are no embedding: pgvector's numbers end at 65504, and
+    a vector without a direction has no cosine distance."""
+    length = math.hypot(*values)
+    if not 0 < length < 65_504:
+        raise ValueError("no direction")
+    return orjson.dumps(values).decode()
+
+
+def _message(raw: bytes, secrets: tuple[str, ...]) -> str:
+    """The upstream's words about an error, without secrets; empty if there are none."""
+    try:
+        error = json.loads(raw).get("error")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    message = error.get("message") if isinstance(error, dict) else error
+    return without_secrets(excerpt(message), secrets) if isinstance(message, str) else ""

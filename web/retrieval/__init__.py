@@ -1,0 +1,1 @@
+"""Vector stores, as clients see them."""

@@ -1,0 +1,273 @@
+"""The ingest of files into vector stores: a task of every worker.
+
+A worker takes an entry for a short lease, reads the text of its file, cuts it into chunks, and
+stores them in groups, each with its embeddings in one statement. The chunks of a file are the same
+each time it is read. So after a death another worker reads the file again, leaves out the chunks
+that are stored, and goes on behind them: no chunk is stored twice, and none that is stored is
+embedded again (ADR 0054).
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from models.config.settings import Settings
+from models.db.arrays import Ints, Texts
+from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
+from models.db.queries.files import FILE_PARTS, FIND_FILE, FileRow
+from models.db.queries.ingest import (
+    END_ENTRY,
+    HIDE_ENTRY,
+    KEEP_ENTRY,
+    PUT_OFF_ENTRY,
+    STORE_CHUNKS,
+    TAKE_ENTRIES,
+    TakenEntry,
+)
+from models.files.content import read_content
+from models.files.storage import FileStorage, StorageError
+from models.ids import file_id, vector_store_id
+from models.retrieval.embedder import (
+    Embedder,
+    Embeddings,
+    EmbeddingsRefused,
+    EmbeddingsUnavailable,
+)
+from worker import metrics
+from worker.due_tasks import DueTasks
+from worker.retrieval.chunking import Chunk, Chunker, ChunkingStrategy
+from worker.retrieval.extract.extraction import ExtractionFailed, extract, limits_of
+
+logger = structlog.get_logger()
+
+LEASE: Final = timedelta(seconds=20)
+"""So long an entry is this worker's since it has taken it, or has stored or renewed something."""
+_RENEWAL = 5.0
+"""Seconds between two renewals of the lease while nothing is stored."""
+_LONGEST_PAUSE = 300.0
+_PLAIN_GROUP = 64
+"""Chunks without embeddings that are stored together."""
+_MAX_SERVER_ERRORS = 5
+"""Attempts in a row, without a new chunk, after which an error of this server fails the file."""
+_SERVER_ERROR = "server_error"
+_NOT_INGESTED = "The file could not be ingested because of an error of this server."
+
+
+class _FileGone(Exception):
+    """The file or its store was deleted, or has expired."""
+
+
+class _EntryLost(Exception):
+    """Another worker has the entry, or it was cancelled or deleted."""
+
+
+class _Failed(Exception):
+    """The file cannot be ingested. `code`: of `last_error`."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _PutOff(Exception):
+    """The file cannot be ingested now. `pause`: seconds, at least."""
+
+    def __init__(self, reason: str, pause: float = 0.0) -> None:
+        super().__init__(reason)
+        self.pause = pause
+
+
+class Ingest:
+    """The ingest of one process."""
+
+    def __init__(
+        self, settings: Settings, pool: Pool, storage: FileStorage, embedder: Embedder
+    ) -> None:
+        self._settings = settings.retrieval
+        self._extraction = settings.extraction
+        self._pool = pool
+        self._storage = storage
+        self._embedder = embedder
+        self._tasks = DueTasks("ingest", settings.retrieval.ingests)
+
+    async def run(self) -> None:
+        """Ingests until it is cancelled. No error ends it: the process runs responses too."""
+        await self._tasks.run(self._start_due)
+
+    async def _start_due(self, free: int) -> int:
+        taken = await fetch(self._pool, TAKE_ENTRIES, {"free": free, "lease": LEASE})
+        for entry in taken:
+            self._tasks.start(self._ingest(entry))
+        return len(taken)
+
+    async def _ingest(self, entry: TakenEntry) -> None:
+        """Ingests a file, and stores what came of it."""
+        try:
+            try:
+                await self._while_kept(entry)
+            except _PutOff as reason:
+                await self._put_off(entry, reason)
+            except _Failed as failure:
+                await self._end(entry, "failed", failure)
+            except _FileGone:
+                await fetch(self._pool, HIDE_ENTRY, _fence(entry))
+            except _EntryLost:
+                logger.info("ingest_stopped", **_facts(entry))
+            else:
+                await self._end(entry, "completed", None)
+        except DATABASE_UNAVAILABLE as error:
+            # It is due again when its lease ends.
+            logger.warning("ingest_interrupted", **_facts(entry), error=str(error).strip())
+        except Exception:
+            logger.exception("ingest_error", **_facts(entry))
+
+    async def _while_kept(self, entry: TakenEntry) -> None:
+        """Ingests the file, and renews the lease meanwhile. Raises one of the four exceptions
+        above, and what DATABASE_UNAVAILABLE names."""
+        if entry.is_gone:
+            raise _FileGone
+        work = asyncio.create_task(self._work(entry), name="ingest-file")
+        try:
+            while not (await asyncio.wait((work,), timeout=_RENEWAL))[0]:
+                await self._keep(entry)
+            await work
+        except (StorageError, OSError) as error:
+            raise self._server_error(entry, str(error)) from error
+        except ExtractionFailed as failure:
+            if failure.code == _SERVER_ERROR:
+                raise self._server_error(entry, failure.message) from failure
+            raise _Failed(failure.code, failure.message) from failure
+        except EmbeddingsRefused as refusal:
+            raise _Failed(_SERVER_ERROR, f"The text could not be embedded: {refusal}") from refusal
+        except EmbeddingsUnavailable as error:
+            if entry.age > self._settings.ingest_time.total_seconds():
+                message = f"The text could not be embedded in time: {error}"
+                raise _Failed(_SERVER_ERROR, message) from error
+            raise _PutOff(str(error), error.wait) from error
+        finally:
+            work.cancel()
+            await asyncio.wait((work,))
+
+    def _server_error(self, entry: TakenEntry, reason: str) -> Exception:
+        if entry.failures < _MAX_SERVER_ERRORS:
+            return _PutOff(reason)
+        return _Failed(_SERVER_ERROR, _NOT_INGESTED)
+
+    async def _keep(self, entry: TakenEntry) -> None:
+        if not await fetch(self._pool, KEEP_ENTRY, _fence(entry)):
+            raise _EntryLost
+
+    async def _work(self, entry: TakenEntry) -> None:
+        found = {"id": entry.file_id, "project": entry.project_id}
+        files = await fetch(self._pool, FIND_FILE, found)
+        if not files:
+            raise _FileGone
+        group = _Group(self._settings.embedding_batch if entry.embedding_model else _PLAIN_GROUP)
+        strategy = ChunkingStrategy(entry.max_chunk_tokens, entry.chunk_overlap_tokens)
+        chunker = Chunker(strategy)
+        limits = limits_of(self._extraction)
+        stored = entry.chunks
+        with tempfile.TemporaryDirectory(prefix="backburner-ingest-") as folder:
+            path = Path(folder) / "file"
+            await self._copy(files[0], path)
+            async with extract(path, files[0].filename, limits) as pieces:
+                async for piece in pieces:
+                    chunks = await asyncio.to_thread(chunker.feed, piece)
+                    for full in group.add(each for each in chunks if each.number >= stored):
+                        await self._store(entry, full)
+        chunks = await asyncio.to_thread(chunker.finish)
+        for full in group.add(each for each in chunks if each.number >= stored):
+            await self._store(entry, full)
+        if group.chunks:
+            await self._store(entry, group.chunks)
+
+    async def _copy(self, file: FileRow, path: Path) -> None:
+        """Copies the content of a file to `path`. Raises StorageError or OSError."""
+        parts = await fetch(self._pool, FILE_PARTS, {"id": file.id})
+        copy = await asyncio.to_thread(path.open, "wb")
+        try:
+            async for chunk in read_content(self._storage, parts):
+                await asyncio.to_thread(copy.write, chunk)
+        finally:
+            await asyncio.to_thread(copy.close)
+
+    async def _store(self, entry: TakenEntry, chunks: Sequence[Chunk]) -> None:
+        """Embeds and stores these chunks, the next ones of the file."""
+        texts = [chunk.text.replace("\0", " ") for chunk in chunks]
+        embeddings: Embeddings | None = None
+        if entry.embedding_model is not None:
+            embeddings = await self._embedder.embed(
+                texts, entry.embedding_model, entry.requested_dimensions
+            )
+        vectors = [None] * len(texts) if embeddings is None else embeddings.vectors
+        size = sum(len(text.encode()) for text in texts)
+        values: dict[str, object] = _fence(entry) | {
+            "store": entry.store_id,
+            "first": chunks[0].number,
+            "count": len(chunks),
+            "bytes": size + (0 if embeddings is None else 2 * embeddings.dimensions * len(texts)),
+            "texts": Texts(texts),
+            "tokens": Ints([chunk.tokens for chunk in chunks]),
+            "embeddings": Texts(vectors),
+            "dimensions": None if embeddings is None else embeddings.dimensions,
+            "model": None if embeddings is None else entry.embedding_model,
+            "upstream": None if embeddings is None else embeddings.upstream,
+            "input_tokens": 0 if embeddings is None else embeddings.tokens,
+        }
+        query = STORE_CHUNKS["plain" if embeddings is None else "embedded"]
+        if not await fetch(self._pool, query, values):
+            await self._keep(entry)
+            raise _Failed(
+                _SERVER_ERROR,
+                "The embedding model gives other dimensions than the vector store has.",
+            )
+
+    async def _put_off(self, entry: TakenEntry, reason: _PutOff) -> None:
+        pause = max(reason.pause, min(_LONGEST_PAUSE, 2.0 ** min(entry.failures, 10)))
+        values = _fence(entry) | {"pause": timedelta(seconds=pause)}
+        await fetch(self._pool, PUT_OFF_ENTRY, values)
+        logger.warning("ingest_put_off", **_facts(entry), reason=str(reason), seconds=pause)
+
+    async def _end(self, entry: TakenEntry, status: str, failure: _Failed | None) -> None:
+        values = _fence(entry) | {
+            "status": status,
+            "code": None if failure is None else failure.code,
+            "message": None if failure is None else str(failure),
+        }
+        if await fetch(self._pool, END_ENTRY, values):
+            metrics.INGESTED.labels(status).inc()
+            logger.info("file_ingested", **_facts(entry), status=status, error=values["message"])
+
+
+class _Group:
+    """Gathers the chunks that are stored together."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.chunks: list[Chunk] = []
+        """What was gathered since the last full group."""
+
+    def add(self, chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
+        """Takes chunks; the groups that are full now."""
+        for chunk in chunks:
+            self.chunks.append(chunk)
+            if len(self.chunks) == self._size:
+                full, self.chunks = self.chunks, []
+                yield full
+
+
+def _fence(entry: TakenEntry) -> dict[str, object]:
+    return {"id": entry.id, "attempts": entry.attempts, "lease": LEASE}
+
+
+def _facts(entry: TakenEntry) -> dict[str, str]:
+    return {
+        "vector_store": vector_store_id(entry.store_id),
+        "file": file_id(entry.file_id),
+        "project": str(entry.project_id),
+    }

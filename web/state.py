@@ -239,7 +239,7 @@ class AppState:
             settings.egress.file_bytes,
             has_storage=storage is not None,
         )
-        embedder = Embedder(settings.retrieval, routes.server)
+        embedder = Embedder(settings.retrieval, routes)
         entries = EntryStore(settings.retrieval, settings.quotas, pool)
         create_response = CreateResponse(
             PrepareRequest(

@@ -30,6 +30,7 @@ from models.ownership.lease import Lease
 from models.ownership.takeover import Claim
 from models.ownership.timeline import attempts_on_timeline
 from models.project_policies import ProjectPolicies
+from models.projects.routes import ProjectRoutes
 from models.redis.answer_cache import AnswerCache
 from models.redis.channels import BACKGROUND, QUARANTINE
 from models.redis.client import redis_client
@@ -185,7 +186,7 @@ class Engine:
             upstreams=Upstreams(settings, self._slots, self._lease.wait_until_fresh),
             job_queue=JobQueue(settings, metrics.ENQUEUES_DROPPED),
             cache=AnswerCache(settings, f"worker-cache-{self._lease.id.hex}"),
-            embedder=Embedder(settings.retrieval, Routes(settings)),
+            embedder=Embedder(settings.retrieval, ProjectRoutes(settings)),
         )
         publisher = Publisher(redis)
         journal = Journal(settings, self._lease, pool, publisher)
@@ -230,7 +231,7 @@ class Engine:
             if storage is not None:
                 progress = BatchProgress(settings, pool, redis, storage)
                 self._side_tasks.start(progress.run(), "batches")
-                ingest = Ingest(settings, pool, storage, connections.embedder)
+                ingest = Ingest(settings, pool, storage, connections.embedder, policies)
                 self._side_tasks.start(ingest.run(), "ingest")
         _tune_garbage_collector()
         self._memory.measure_idle()

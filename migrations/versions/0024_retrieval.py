@@ -43,10 +43,10 @@ BEGIN
     EXECUTE format('ALTER TABLE vector_store_chunks ADD COLUMN embedding %I.halfvec', home);
     ALTER TABLE vector_store_chunks ALTER COLUMN embedding SET STORAGE PLAIN;
     EXECUTE format($sql$
-        CREATE FUNCTION embedding_of(value text) RETURNS %1$I.halfvec LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN value::%1$I.halfvec
+        CREATE OR REPLACE FUNCTION embedding_of(value text) RETURNS %1$I.halfvec LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN value::%1$I.halfvec
     $sql$, home);
     EXECUTE format($sql$
-        CREATE FUNCTION embedding_distance(a %1$I.halfvec, b %1$I.halfvec) RETURNS float8 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN a OPERATOR(%1$I.<=>) b
+        CREATE OR REPLACE FUNCTION embedding_distance(a %1$I.halfvec, b %1$I.halfvec) RETURNS float8 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN a OPERATOR(%1$I.<=>) b
     $sql$, home);
     RETURN true;
 END $add$

@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import aiohttp
 import orjson
 import structlog
 
 from models.config.retrieval import RetrievalSettings
-from models.config.routes import Destination, Routes
+from models.config.routes import Destination, Route
 from models.config.upstream_access import (
     CREDENTIAL_STATUSES,
     excerpt,
@@ -20,6 +21,7 @@ from models.config.upstream_access import (
     secrets_of,
     without_secrets,
 )
+from models.projects.routes import ProjectRoutes
 
 logger = structlog.get_logger()
 
@@ -48,6 +50,15 @@ class Embeddings:
     upstream: str
 
 
+@dataclass(frozen=True, slots=True)
+class TextOwner:
+    """The project that has texts. Only the upstreams of its routes get them."""
+
+    project: UUID
+    routes: dict[str, Route] | None
+    """its own ones, as its policy has them; None: those of the server"""
+
+
 class EmbeddingsUnavailable(Exception):
     """No upstream makes embeddings now; one may do so later. `wait`: seconds, if it has named
     them."""
@@ -65,15 +76,18 @@ class EmbeddingsRefused(Exception):
 class Embedder:
     """Calls upstreams for one process."""
 
-    def __init__(self, settings: RetrievalSettings, routes: Routes) -> None:
+    def __init__(self, settings: RetrievalSettings, routes: ProjectRoutes) -> None:
         self._timeout = settings.embedding_time.total_seconds()
         self._routes = routes
         self._session: aiohttp.ClientSession | None = None
 
-    async def embed(self, texts: Sequence[str], model: str, dimensions: int | None) -> Embeddings:
+    async def embed(
+        self, owner: TextOwner, texts: Sequence[str], model: str, dimensions: int | None
+    ) -> Embeddings:
         """The embeddings of at least one text. `dimensions`: what is asked for; None: nothing.
         Raises EmbeddingsUnavailable or EmbeddingsRefused."""
-        destinations = [each for each in self._routes.find(model) if each.upstream.base_url]
+        routes = self._routes.of(owner.project, owner.routes)
+        destinations = [each for each in routes.find(model) if each.upstream.base_url]
         if not destinations:
             raise EmbeddingsRefused(f"no route leads to an upstream for the model '{model}'")
         unavailable: EmbeddingsUnavailable | None = None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from models.config.routes import Route
 from models.db.arrays import Ints, Uuids
 from models.db.database import Pool, execute, fetch_idempotent
 from models.db.queries.chunk_search import (
@@ -23,7 +24,7 @@ from models.db.queries.chunk_search import (
     SearchedStore,
 )
 from models.db.queries.vector_stores import TOUCH_STORES
-from models.retrieval.embedder import Embedder
+from models.retrieval.embedder import Embedder, TextOwner
 
 MAX_RESULTS = 50
 _FUSION = 60
@@ -87,14 +88,16 @@ class ChunkSearch:
         stores: Sequence[SearchedStore],
         queries: Sequence[str],
         options: SearchOptions,
+        own_routes: dict[str, Route] | None = None,
     ) -> list[SearchResult]:
         """The chunks that fit any of the queries best, from any of the stores, the best first. The
-        score of a chunk is its best one. Counts as a use of the stores.
+        score of a chunk is its best one. Counts as a use of the stores. `own_routes`: those of the
+        project's policy.
 
         Raises EmbeddingsUnavailable or EmbeddingsRefused, and what DATABASE_UNAVAILABLE names.
         """
         limit = asyncio.Semaphore(_AT_ONCE)
-        embedded = await self._embedded(stores, queries)
+        embedded = await self._embedded(TextOwner(project, own_routes), stores, queries)
         found: dict[UUID, dict[Position, float]] = {store.id: {} for store in stores}
 
         async def search_one(store: SearchedStore, at: int) -> None:
@@ -112,7 +115,7 @@ class ChunkSearch:
         return await self._results(project, found, options)
 
     async def _embedded(
-        self, stores: Sequence[SearchedStore], queries: Sequence[str]
+        self, owner: TextOwner, stores: Sequence[SearchedStore], queries: Sequence[str]
     ) -> dict[tuple[str | None, int | None], list[str]]:
         """The embeddings of the queries, by the model and the dimensions of stores."""
         wanted = {
@@ -123,7 +126,7 @@ class ChunkSearch:
         embedded: dict[tuple[str | None, int | None], list[str]] = {}
         for model, dimensions in wanted:
             assert model is not None
-            answer = await self._embedder.embed(queries, model, dimensions)
+            answer = await self._embedder.embed(owner, queries, model, dimensions)
             embedded[model, dimensions] = answer.vectors
         return embedded
 

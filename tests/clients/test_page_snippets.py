@@ -1,5 +1,5 @@
-"""The snippets of the pages on files, batches and proxied endpoints, run unchanged. The pages on
-clients and webhooks have tests of their own."""
+"""The snippets of the pages on files, batches, proxied endpoints and vector stores, run unchanged.
+The pages on clients and webhooks have tests of their own."""
 
 import asyncio
 import json
@@ -14,9 +14,10 @@ import pytest
 from tests.support.fake_upstream import FakeUpstream, begin_body, raw, status
 from tests.support.stack import ROOT, Stack
 
-PAGES = ("files", "batches", "proxied-endpoints")
+PAGES = ("files", "batches", "proxied-endpoints", "vector-stores")
 PRINTED = (
     *("requests.jsonl", "completed file-", "You said: What does it say?"),
+    *("completed None", "bread.md Bread is made of flour"),
     *(f"city-{number} [Backburner demo upstream] You said: Describe" for number in range(3)),
 )
 RUN_ALL = "import runpy, sys; [runpy.run_path(program) for program in sys.argv[1:]]"

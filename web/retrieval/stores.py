@@ -139,12 +139,14 @@ class VectorStores:
         if not await fetch_idempotent(self._pool, vector_stores.DELETE_STORE, values | audited):
             raise store_not_found(public_id)
 
-    async def search(self, project: UUID, public_id: str, body: Any) -> dict[str, Any]:
+    async def search(self, key: ApiKey, public_id: str, body: Any) -> dict[str, Any]:
         """The results of a search, as a page. Raises ApiError."""
         request = parse_search(body)
-        store = await self._searched(project, public_id)
+        store = await self._searched(key.project_id, public_id)
         try:
-            results = await self._search.search(project, [store], request.queries, request.options)
+            results = await self._search.search(
+                key.project_id, [store], request.queries, request.options, key.policy.routes
+            )
         except EmbeddingsUnavailable as error:
             raise Unavailable(
                 "The query could not be embedded: no upstream makes embeddings now. Please retry."

@@ -62,9 +62,7 @@ async def search_vector_store(vector_store_id: str, request: Request, key: Files
     """The chunks of the vector store that fit a query best."""
     state = await _admit(request, key)
     body = await read_json(request, state.body_limits_of(key))
-    return json_response(
-        await state.vector_stores.search(key.project_id, vector_store_id, body.value)
-    )
+    return json_response(await state.vector_stores.search(key, vector_store_id, body.value))
 
 
 @router.post("/{vector_store_id}/files")

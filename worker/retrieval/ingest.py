@@ -32,11 +32,13 @@ from models.db.queries.ingest import (
 from models.files.content import read_content
 from models.files.storage import FileStorage, StorageError
 from models.ids import file_id, vector_store_id
+from models.project_policies import ProjectPolicies
 from models.retrieval.embedder import (
     Embedder,
     Embeddings,
     EmbeddingsRefused,
     EmbeddingsUnavailable,
+    TextOwner,
 )
 from worker import metrics
 from worker.due_tasks import DueTasks
@@ -86,13 +88,19 @@ class Ingest:
     """The ingest of one process."""
 
     def __init__(
-        self, settings: Settings, pool: Pool, storage: FileStorage, embedder: Embedder
+        self,
+        settings: Settings,
+        pool: Pool,
+        storage: FileStorage,
+        embedder: Embedder,
+        policies: ProjectPolicies,
     ) -> None:
         self._settings = settings.retrieval
         self._extraction = settings.extraction
         self._pool = pool
         self._storage = storage
         self._embedder = embedder
+        self._policies = policies
         self._tasks = DueTasks("ingest", settings.retrieval.ingests)
 
     async def run(self) -> None:
@@ -199,11 +207,7 @@ class Ingest:
     async def _store(self, entry: TakenEntry, chunks: Sequence[Chunk]) -> None:
         """Embeds and stores these chunks, the next ones of the file."""
         texts = [chunk.text.replace("\0", " ") for chunk in chunks]
-        embeddings: Embeddings | None = None
-        if entry.embedding_model is not None:
-            embeddings = await self._embedder.embed(
-                texts, entry.embedding_model, entry.requested_dimensions
-            )
+        embeddings = await self._embed(entry, texts)
         vectors = [None] * len(texts) if embeddings is None else embeddings.vectors
         size = sum(len(text.encode()) for text in texts)
         values: dict[str, object] = _fence(entry) | {
@@ -226,6 +230,15 @@ class Ingest:
                 _SERVER_ERROR,
                 "The embedding model gives other dimensions than the vector store has.",
             )
+
+    async def _embed(self, entry: TakenEntry, texts: Sequence[str]) -> Embeddings | None:
+        """None: the store has no embeddings."""
+        model = entry.embedding_model
+        if model is None:
+            return None
+        policy = await self._policies.policy(entry.project_id)
+        owner = TextOwner(entry.project_id, policy.routes)
+        return await self._embedder.embed(owner, texts, model, entry.requested_dimensions)
 
     async def _put_off(self, entry: TakenEntry, reason: _PutOff) -> None:
         pause = max(reason.pause, min(_LONGEST_PAUSE, 2.0 ** min(entry.failures, 10)))

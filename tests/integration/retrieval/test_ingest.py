@@ -1,0 +1,243 @@
+"""The ingest of files into vector stores: each chunk is stored once, whoever dies."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.database.migrate import migrate
+from models.config.groups import FileSettings
+from models.config.retrieval import RetrievalSettings
+from models.config.settings import Settings
+from models.config.upstream import UpstreamSettings
+from models.db.arrays import Ints, Texts, Uuids
+from models.db.database import Json, execute, fetch, open_pool
+from models.db.queries import files, vector_stores
+from models.db.queries.chunk_search import HAS_EMBEDDINGS
+from models.files.content import write_part
+from models.files.opening import open_storage
+from models.ids import new_uuid
+from models.ownership.access_revision import AccessRevision
+from models.project_policies import ProjectPolicies
+from models.projects.routes import ProjectRoutes
+from models.retrieval.embedder import Embedder
+from tests.support.api import until
+from tests.support.embeddings import embeddings
+from tests.support.fake_upstream import (
+    Exchange,
+    FakeUpstream,
+    Script,
+    Step,
+    UpstreamRequest,
+    error_body,
+    hang,
+    status,
+)
+from tests.support.sql import run_sql
+from tests.support.stack import Databases
+from tests.support.worker_rows import SeededDatabase, settings_for
+from worker.retrieval import ingest as ingest_module
+from worker.retrieval.ingest import Ingest
+
+CHUNKS = 9
+TEXT = "".join(f"chunk {number} {'xyz ' * 97}end\n" for number in range(CHUNKS))
+"""Each line has 100 tokens."""
+HOUR = timedelta(hours=1)
+
+
+class Stores:
+    """A database with one vector store and one file that is added to it."""
+
+    def __init__(self, database: SeededDatabase, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+        self.pool = database.pool
+        self.store = new_uuid()
+        storage = open_storage(settings)
+        assert storage is not None
+        self._storage = storage
+
+    async def fill(self) -> None:
+        """Makes the store and the file."""
+        project, file = self._database.project, new_uuid()
+        values: dict[str, Any] = dict.fromkeys(("days", "description", "dimensions", "media_type"))
+        values |= dict.fromkeys(("lifetime", "batch"))
+        values |= {"id": self.store, "project": project, "name": "", "metadata": Json({})}
+        values |= {"model": self._settings.retrieval.embedding_model, "language": "simple"}
+        await execute(self.pool, vector_stores.INSERT_STORE, values)
+        values |= {"id": file, "filename": "a.txt", "purpose": "assistants", "bytes": len(TEXT)}
+        await fetch(self.pool, files.INSERT_FILE, values | {"upload_time": HOUR})
+        await write_part(self.pool, self._storage, file, _pieces(TEXT), number=0, upload_time=HOUR)
+        await fetch(self.pool, files.COMPLETE_FILE, values)
+        values |= {"store": self.store, "ids": Uuids([new_uuid()]), "files": Uuids([file])}
+        values |= {"attributes": Texts(["{}"]), "max_tokens": Ints([100]), "overlaps": Ints([0])}
+        await fetch(self.pool, vector_stores.INSERT_ENTRIES, values)
+
+    @asynccontextmanager
+    async def worker(self) -> AsyncIterator[None]:
+        """A process that ingests; it is killed at the end."""
+        embedder = Embedder(self._settings.retrieval, ProjectRoutes(self._settings))
+        policies = ProjectPolicies(self.pool, AccessRevision())
+        ingest = Ingest(self._settings, self.pool, self._storage, embedder, policies)
+        task = asyncio.create_task(ingest.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+            await embedder.close()
+
+    async def make_due(self) -> None:
+        """The lease of whoever has the entry ends."""
+        await run_sql(self.pool, "UPDATE vector_store_files SET next_attempt_at = now()", {})
+
+    async def state(self) -> tuple[str, int]:
+        """The status of the file, and how many chunks are stored."""
+        [row] = await run_sql(self.pool, "SELECT status, chunks FROM vector_store_files", {})
+        return row["status"], row["chunks"]
+
+    async def until_state(self, wanted: str, chunks: int) -> None:
+        async def is_so() -> bool:
+            return await self.state() == (wanted, chunks)
+
+        await until(is_so, 20)
+
+    async def chunks(self) -> list[str]:
+        """The stored texts, in order."""
+        sql = "SELECT number, text FROM vector_store_chunks ORDER BY number"
+        rows = await run_sql(self.pool, sql, {})
+        assert [row["number"] for row in rows] == list(range(len(rows)))
+        return [row["text"] for row in rows]
+
+
+async def _pieces(text: str) -> AsyncIterator[bytes]:
+    yield text.encode()
+
+
+def _wait_for(event: asyncio.Event) -> Step:
+    async def step(_: Exchange) -> None:
+        await event.wait()
+
+    return step
+
+
+MakeStores = Callable[[str], Any]
+
+
+@pytest.fixture
+def make_stores(
+    database_server: Databases, fake: FakeUpstream, tmp_path: Path
+) -> Callable[[str], Any]:
+    """Opens `Stores` whose embeddings this model makes, two texts at a time."""
+
+    @asynccontextmanager
+    async def open_stores(model: str) -> AsyncIterator[Stores]:
+        dsn = await database_server.create_copy()
+        settings = settings_for(dsn).model_copy(
+            update={
+                "files": FileSettings(folder=tmp_path),
+                "upstream": UpstreamSettings(base_url=fake.base_url),
+                "retrieval": RetrievalSettings(embedding_model=model, embedding_batch=2),
+            }
+        )
+        pool = open_pool(settings, "test", 4)
+        await pool.open(wait=True)
+        database = SeededDatabase(pool, dsn)
+        await database.create_project()
+        stores = Stores(database, settings)
+        await stores.fill()
+        yield stores
+        await pool.close()
+
+    return open_stores
+
+
+async def test_another_worker_goes_on_at_the_first_chunk_that_is_not_stored(
+    make_stores: MakeStores, fake: FakeUpstream
+) -> None:
+    """The first worker dies while its third group of chunks is being embedded. The second one is
+    frozen there, and answered when a third one has completed the file."""
+    thawed = asyncio.Event()
+    steps: dict[int, list[Step]] = {3: [hang()], 5: [_wait_for(thawed)]}
+    count = 0
+
+    def decide(request: UpstreamRequest) -> Script:
+        nonlocal count
+        count += 1
+        return [*steps.get(count, []), *embeddings(request)]
+
+    fake.decide("dying", decide)
+    async with make_stores("dying") as stores:
+        async with stores.worker():
+            await stores.until_state("in_progress", 4)
+            await until(lambda: count == 3)
+        await stores.make_due()
+        async with stores.worker():
+            await stores.until_state("in_progress", 6)
+            await until(lambda: count == 5)
+            await stores.make_due()
+            async with stores.worker():
+                await stores.until_state("completed", CHUNKS)
+            thawed.set()
+            await until(lambda: not any(each.is_open for each in fake.requests_for("dying")))
+        assert await stores.state() == ("completed", CHUNKS)
+        texts = await stores.chunks()
+        assert " ".join(texts).split() == TEXT.split()
+        paid = Counter(text for each in fake.requests_for("dying") for text in each.body["input"])
+        assert [paid[text] for text in texts] == [1, 1, 1, 1, 2, 2, 2, 2, 1]
+
+
+async def test_an_upstream_that_is_away_is_waited_for_and_one_that_refuses_fails_the_file(
+    make_stores: MakeStores, fake: FakeUpstream
+) -> None:
+    count = 0
+
+    def decide(request: UpstreamRequest) -> Script:
+        nonlocal count
+        count += 1
+        if count == 2:
+            return [status(503)]
+        if count == 4:
+            body = error_body("Too long: upstream-secret", "invalid_request_error", None)
+            return [status(400, body)]
+        return embeddings(request)
+
+    fake.decide("away", decide)
+    async with make_stores("away") as stores, stores.worker():
+        await stores.until_state("failed", 4)
+        sql = "SELECT error_code, error_message FROM vector_store_files"
+        [row] = await run_sql(stores.pool, sql, {})
+        assert row["error_code"] == "server_error"
+        assert row["error_message"].startswith("The text could not be embedded: Too long")
+        assert count == 4
+
+
+async def test_the_ingest_of_a_deleted_store_is_stopped(
+    make_stores: MakeStores, fake: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest_module, "_RENEWAL", 0.02)
+    model = fake.script([hang()])
+    async with make_stores(model) as stores, stores.worker():
+        await until(lambda: len(fake.requests_for(model)) == 1)
+        await run_sql(stores.pool, "UPDATE vector_stores SET delete_requested_at = now()", {})
+        await until(lambda: fake.requests_for(model)[0].closed_by_client is not None)
+        assert await stores.chunks() == []
+
+
+async def test_pgvector_that_comes_later_is_used_after_the_next_migration(
+    database_server: Databases,
+) -> None:
+    dsn = await database_server.create_copy()
+    pool = open_pool(settings_for(dsn), "test", 2)
+    await pool.open(wait=True)
+    drop = "ALTER TABLE vector_store_chunks DROP COLUMN embedding"
+    await run_sql(pool, drop, {})
+    assert await fetch(pool, HAS_EMBEDDINGS, {}) == [False]
+    await asyncio.to_thread(migrate, dsn)
+    assert await fetch(pool, HAS_EMBEDDINGS, {}) == [True]
+    await pool.close()

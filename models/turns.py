@@ -1,4 +1,4 @@
-"""Bursts: work of many tasks that became ready at once, spread over turns of the event loop."""
+"""Bursts: work of many tasks that became ready at once, spread over time."""
 
 import asyncio
 from collections import deque
@@ -40,3 +40,17 @@ class Turns:
         self._is_counting = self._left < self._size
         if self._is_counting:
             asyncio.get_running_loop().call_soon(self._next_turn)
+
+
+class Pace:
+    """Lets callers go on one by one, so that what they do leaves time for everything else."""
+
+    def __init__(self, pause: float) -> None:
+        """`pause`: seconds between two callers, at least; longer if the event loop is busy."""
+        self._pause = pause
+        self._lock = asyncio.Lock()
+
+    async def wait(self) -> None:
+        """Returns when it is the caller's turn, which is a pause after the one before."""
+        async with self._lock:
+            await asyncio.sleep(self._pause)

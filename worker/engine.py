@@ -39,7 +39,7 @@ from models.retrieval.embedder import Embedder
 from models.secrets import Sealer
 from models.side_tasks import SideTasks
 from models.tracing.tracer import open_tracer
-from models.turns import Turns
+from models.turns import Pace, Turns
 from worker import metrics
 from worker.batches.progress import BatchProgress
 from worker.comparison import RunComparison
@@ -71,9 +71,9 @@ logger = structlog.get_logger()
 _STARTED_IN_A_TURN = 8
 """Runs that begin in one turn of the event loop. Up to its request to the upstream, each takes half
 a millisecond; fifty that were claimed together would delay all streams that run."""
-_BATCH_STARTED_IN_A_TURN = 1
-"""The same for responses of batches, of which there are always more: a stream whose client waits
-needs twenty turns until its first token."""
+_BATCH_PAUSE = 0.005
+"""Seconds between two starts of responses of batches. A short one takes 3 ms of the event loop in
+all, so they never fill it, however many wait: clients wait for the others."""
 _ENDING_SLOTS = 16
 """Responses above the slots that may be claimed only to be ended. Each takes milliseconds, and none
 may wait for a run to end."""
@@ -123,7 +123,7 @@ class Engine:
         self._runs: dict[UUID, Run] = {}
         self._claiming: set[UUID] = set()
         self._starts = Turns(_STARTED_IN_A_TURN)
-        self._batch_starts = Turns(_BATCH_STARTED_IN_A_TURN)
+        self._batch_starts = Pace(_BATCH_PAUSE)
         self._comparison = RunComparison(self._runs, self._claiming, on_capacity_changed)
         self._lease = Lease(
             settings,

@@ -28,7 +28,7 @@ first delta of a stream, and `start` is the time
 from the beginning of a create to the request that its background response sends to the upstream."""
 _REQUESTS: tuple[Kind, ...] = ("create", "get", "stream")
 INTERVAL = 1 / 30
-"""Seconds between the beginnings of two requests."""
+"""The usual seconds between the beginnings of two requests."""
 MODEL = "neighbour"
 _TIMEOUT = 30.0
 """Seconds after which a request counts as never answered."""
@@ -45,6 +45,8 @@ class NeighbourArguments:
     upstream_port: int
     measurements: str
     """The file to which each request's measurement is appended."""
+    interval: float = INTERVAL
+    """Seconds between the beginnings of two requests."""
     notes_first_token: bool = False
     """Whether the first delta of each stream is a measurement of its own."""
 
@@ -89,7 +91,7 @@ class _Neighbour:
         begin = time.monotonic()
         async with asyncio.TaskGroup() as requests:
             for number in itertools.count():
-                moment = begin + number * INTERVAL
+                moment = begin + number * self._arguments.interval
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(_loop_time(moment)):
                         await stopping.wait()

@@ -49,6 +49,8 @@ api_key_env = "BACKBURNER_UPSTREAM__API_KEY"
 "*" = "batch"
 "{model}" = "neighbour"
 """
+_INTERVAL = 0.1
+"""Seconds between two requests of the client."""
 _LONGEST = 3600.0
 """Seconds after which a batch is given up."""
 _DELIVERED_WITHIN = 240.0
@@ -93,7 +95,8 @@ class BatchResult:
 
 
 async def run_batch(plan: BatchPlan) -> BatchResult:
-    """Runs the batch in a deployment of its own: two web processes, two workers."""
+    """Runs the batch in a deployment of its own: two web processes, two workers, and a quarantine
+    worker."""
     result = BatchResult(plan)
     with tempfile.TemporaryDirectory(prefix="backburner-batch-") as folder:
         async with (
@@ -121,6 +124,8 @@ async def _deployment(folder: Path) -> AsyncIterator[tuple[Stack, Postgres, int]
             unused,
             webs=2,
             workers=2,
+            # For responses whose workers were killed twice.
+            quarantine=True,
             settings=settings,
             allowed_tracebacks=SERVER_TRACEBACKS,
         ) as (running, postgres),
@@ -172,6 +177,7 @@ class _Campaign:
             str(keys),
             self._neighbour_port,
             str(self._running.folder / "neighbour.jsonl"),
+            interval=_INTERVAL,
             notes_first_token=True,
         )
         client = self._running.openai(key=hooks.api.key)
@@ -244,7 +250,8 @@ class _Campaign:
 
     async def _kill(self) -> None:
         """Kills one process, or sometimes all, and starts as many again."""
-        all_ = [*self._running.webs, *self._running.workers]
+        workers = [one for one in self._running.workers if "quarantine" not in one.name]
+        all_ = [*self._running.webs, *workers]
         victims = all_ if self._random.random() < 0.1 else [self._random.choice(all_)]
         self._result.faults[
             "all processes" if len(victims) > 1 else victims[0].name.partition("-")[0]

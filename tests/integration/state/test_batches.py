@@ -1,5 +1,6 @@
 """Batches: what the official client sees of one, from its input file to its output files."""
 
+import asyncio
 from typing import Any
 
 import openai
@@ -74,9 +75,14 @@ FORWARDED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("endpoint", FORWARDED)
 async def test_requests_for_other_endpoints_reach_the_upstream_and_come_back_unchanged(
-    client: openai.AsyncOpenAI, fake: FakeUpstream, api: Api, shared_stack: Stack, endpoint: str
+    client: openai.AsyncOpenAI, fake: FakeUpstream, shared_stack: Stack
+) -> None:
+    await asyncio.gather(*(_forward(client, fake, shared_stack, each) for each in FORWARDED))
+
+
+async def _forward(
+    client: openai.AsyncOpenAI, fake: FakeUpstream, shared_stack: Stack, endpoint: str
 ) -> None:
     sent, part = FORWARDED[endpoint]
     counts = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
@@ -116,7 +122,7 @@ async def test_requests_for_other_endpoints_reach_the_upstream_and_come_back_unc
     # It is no response of the Responses API, so it cannot be read as one.
     made = output["good"]["id"].removeprefix("batch_req_")
     assert await shared_stack.value("SELECT count(*) FROM responses WHERE id = %s", made)
-    assert (await api.call("GET", f"/responses/resp_{made}")).status == 404
+    assert (await shared_stack.api().call("GET", f"/responses/resp_{made}")).status == 404
 
 
 async def test_a_cancelled_batch_closes_the_calls_of_other_endpoints(

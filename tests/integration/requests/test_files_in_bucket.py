@@ -3,8 +3,9 @@
 import asyncio
 import os
 import re
+import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.conftest import PrivateStack
 from tests.support.api import Api, until
 from tests.support.batches import line, results, start, until_status
 from tests.support.fake_upstream import FakeUpstream, reply
-from tests.support.s3_server import Bucket, S3Server
+from tests.support.s3_server import SECRET_KEY, Bucket, S3Server
 from tests.support.stack import Service, Stack
 from tests.support.worker_rows import settings_for
 from web.files.storage_state import StorageState
@@ -174,7 +175,9 @@ async def test_a_server_that_stops_is_a_clear_answer_and_no_lasting_harm(
     status, given, body = await upload.answer
     assert (status, body["error"]["code"], given["retry-after"]) == (503, "server_error", "1")
     assert (await api.call("GET", f"/files/{file.id}/content")).status == 503
-    assert "does not answer" in web.log.read_text()
+    log = web.log.read_text()
+    assert "does not answer" in log
+    assert SECRET_KEY not in log
     own_server.start()
     await until(lambda: _is_stored(client))
     assert len((await client.files.content(file.id)).content) == 32 * MIB
@@ -244,6 +247,34 @@ async def test_a_download_goes_on_after_the_server_was_restarted(own_server: S3S
             received += chunk
     assert received == content[7:]
     await storage.close()
+
+
+@pytest.mark.long
+async def test_a_server_that_hangs_holds_up_one_request_only(own_server: S3Server) -> None:
+    storage = S3Storage(own_server.create_bucket().settings(timeout="1s"))
+    await storage.check()
+    os.kill(own_server.pid, signal.SIGSTOP)
+    try:
+        waited = await asyncio.gather(*(_seconds_until_refused(storage) for _ in range(40)))
+    finally:
+        os.kill(own_server.pid, signal.SIGCONT)
+    # Three tries of the sixteen that begin together; the others are not sent.
+    assert max(waited) < 15
+    await until(lambda: _has_written(storage))
+    await storage.close()
+
+
+async def _seconds_until_refused(storage: S3Storage) -> float:
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(StorageError, match="the server does not answer"):
+        await storage.write("ab/c", _bytes(1))
+    return asyncio.get_running_loop().time() - began
+
+
+async def _has_written(storage: S3Storage) -> bool:
+    with suppress(StorageError):
+        return await storage.write("ab/c", _bytes(1)) == 1
+    return False
 
 
 @pytest.mark.long

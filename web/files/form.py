@@ -1,15 +1,20 @@
-"""A multipart form, read piece by piece: a file in it is never held as a whole."""
+"""The form of an upload, read piece by piece: a file in it is never held as a whole."""
 
-from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from models.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
 from web.http.body import announced_size, body_pieces
+from web.http.form_parser import (
+    FileBegin,
+    FileData,
+    FormEvent,
+    FormField,
+    FormParser,
+    form_boundary,
+    incomplete_form,
+)
 
 _MAX_FIELD = 4096
 """Bytes of a field that is no file."""
@@ -18,74 +23,48 @@ FORM_BYTES = 64 * 1024
 """Bytes that a form may have besides its file."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Begin:
-    headers: dict[str, bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class _Data:
-    bytes: bytes
-
-
-class _End:
-    pass
-
-
 class FormPart:
-    """A field, or a file. Its bytes are read before the next part is."""
+    """A field, or a file. The bytes of a file are read before the next part is."""
 
-    def __init__(self, form: "MultipartForm", name: str, filename: str | None) -> None:
-        self.name = name
-        self.filename = filename
+    def __init__(self, begin: FormField | FileBegin, events: AsyncIterator[FormEvent]) -> None:
+        """`events`: what follows the head of a file."""
+        self.name = begin.name
+        self.filename = begin.filename if isinstance(begin, FileBegin) else None
         """None: it is a field and no file."""
-        self._form = form
+        self._value = b"" if isinstance(begin, FileBegin) else begin.value
+        self._events = events
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The bytes, in chunks of at most 64 KiB."""
-        while isinstance(event := await self._form.next_event(), _Data):
-            yield event.bytes
+        """The bytes of a file, in chunks of at most 64 KiB."""
+        while isinstance(event := await anext(self._events, None), FileData):
+            yield event.data
 
-    async def text(self) -> str:
+    def text(self) -> str:
         """The value of a field. Raises InvalidRequest."""
-        value = b""
-        async for chunk in self.chunks():
-            value += chunk
-            if len(value) > _MAX_FIELD:
-                raise InvalidRequest(
-                    f"Invalid '{self.name}': longer than {_MAX_FIELD} bytes.",
-                    param=self.name,
-                    code="string_above_max_length",
-                )
-        return value.decode(errors="replace").replace("\0", "\ufffd")
+        if len(self._value) > _MAX_FIELD:
+            raise InvalidRequest(
+                f"Invalid '{self.name}': longer than {_MAX_FIELD} bytes.",
+                param=self.name,
+                code="string_above_max_length",
+            )
+        return self._value.decode(errors="replace").replace("\0", "\ufffd")
 
 
 class MultipartForm:
     """The body of a request."""
 
     def __init__(self, request: Request, limit: int) -> None:
-        """`limit`: bytes of the whole body. Raises UnsupportedMediaType, or RequestTooLarge if the
-        client has announced more."""
-        self._events: deque[_Begin | _Data | _End] = deque()
-        self._parser = MultipartParser(
-            _boundary(request),
-            {
-                "on_part_begin": self._on_part_begin,
-                "on_header_field": self._on_header_field,
-                "on_header_value": self._on_header_value,
-                "on_header_end": self._on_header_end,
-                "on_headers_finished": self._on_headers_finished,
-                "on_part_data": self._on_part_data,
-                "on_part_end": self._on_part_end,
-                "on_end": self._on_end,
-            },
-        )
+        """`limit`: bytes of the whole body. Raises UnsupportedMediaType, InvalidRequest, or
+        RequestTooLarge if the client has announced more."""
+        given = request.headers.get("content-type", "")
+        boundary = form_boundary(given)
+        if boundary is None:
+            raise UnsupportedMediaType(
+                f"Unsupported content type: '{given.partition(';')[0][:100]}'. "
+                "Send the file as 'multipart/form-data'."
+            )
+        self._parser = FormParser(boundary, FORM_BYTES, _MAX_PARTS)
         self._body = body_pieces(request, limit)
-        self._parts = 0
-        self._is_complete = False
-        self._headers: dict[str, bytes] = {}
-        self._field = b""
-        self._value = b""
         announced = announced_size(request.headers)
         if announced > limit:
             raise RequestTooLarge(f"{limit} bytes")
@@ -93,87 +72,16 @@ class MultipartForm:
         """Bytes of the body, as the client has announced them; 0: it has not."""
 
     async def parts(self) -> AsyncIterator[FormPart]:
-        """The parts, in the order of the form. What is left of a part is skipped. Raises
-        InvalidRequest and RequestTooLarge, here and while a part is read."""
-        while True:
-            event = await self.next_event()
-            if event is None:
-                return
-            if isinstance(event, _Begin):
-                yield self._part(event)
+        """The parts, in the order of the form. What is left of a file is skipped. Raises
+        InvalidRequest and RequestTooLarge, here and while a file is read."""
+        events = self._events()
+        async for event in events:
+            if isinstance(event, FormField | FileBegin):
+                yield FormPart(event, events)
 
-    def _part(self, begin: _Begin) -> FormPart:
-        self._parts += 1
-        if self._parts > _MAX_PARTS:
-            raise _invalid(f"it has more than {_MAX_PARTS} parts")
-        disposition = begin.headers.get("content-disposition", b"")
-        _, options = parse_options_header(disposition.decode("latin-1"))
-        if b"name" not in options:
-            raise _invalid("a part of it has no name")
-        filename = options.get(b"filename")
-        return FormPart(
-            self,
-            options[b"name"].decode(errors="replace")[:100],
-            None if filename is None else filename.decode(errors="replace"),
-        )
-
-    async def next_event(self) -> _Begin | _Data | _End | None:
-        """The next event; None at the end of the body."""
-        while not self._events:
-            chunk = await anext(self._body, b"")
-            if not chunk:
-                if not self._is_complete:
-                    raise _invalid("it ends early")
-                return None
-            try:
-                self._parser.write(chunk)
-            except FormParserError:
-                raise _invalid("its parts cannot be read") from None
-        return self._events.popleft()
-
-    # --- callbacks of the parser ---
-
-    def _on_part_begin(self) -> None:
-        self._headers = {}
-
-    def _on_header_field(self, data: bytes, start: int, end: int) -> None:
-        self._field += data[start:end]
-
-    def _on_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._value += data[start:end]
-
-    def _on_header_end(self) -> None:
-        self._headers[self._field.decode("latin-1").lower()] = self._value
-        self._field = self._value = b""
-
-    def _on_headers_finished(self) -> None:
-        self._events.append(_Begin(self._headers))
-
-    def _on_part_data(self, data: bytes, start: int, end: int) -> None:
-        self._events.append(_Data(data[start:end]))
-
-    def _on_part_end(self) -> None:
-        self._events.append(_End())
-
-    def _on_end(self) -> None:
-        self._is_complete = True
-
-
-def _boundary(request: Request) -> bytes:
-    given = request.headers.get("content-type", "")
-    kind, options = parse_options_header(given)
-    if kind != b"multipart/form-data":
-        raise UnsupportedMediaType(
-            f"Unsupported content type: '{given.partition(';')[0][:100]}'. "
-            "Send the file as 'multipart/form-data'."
-        )
-    boundary = options.get(b"boundary", b"")
-    if not 0 < len(boundary) <= 70:
-        raise _invalid("its 'Content-Type' has no boundary")
-    return boundary
-
-
-def _invalid(why: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"The body is not a valid multipart form: {why}.", code="invalid_multipart"
-    )
+    async def _events(self) -> AsyncIterator[FormEvent]:
+        async for piece in self._body:
+            for event in self._parser.feed(piece):
+                yield event
+        if not self._parser.has_ended:
+            raise incomplete_form()

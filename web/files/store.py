@@ -128,7 +128,7 @@ class FileStore:
         if part.name == "file" and part.filename is not None and draft.id is None:
             await self._store(key, storage, draft, part, announced)
         elif part.name in _FIELDS and part.filename is None and part.name not in draft.fields:
-            draft.fields[part.name] = await part.text()
+            draft.fields[part.name] = part.text()
         elif part.name == "file" and part.filename is None:
             raise InvalidRequest(
                 "Invalid type for 'file': expected a file, but got a text instead.",

@@ -164,7 +164,6 @@ CODES: dict[str, str] = {
     "account_id_not_allowed": "an object of the upstream's account is not known to be the "
     "project's",
     "context_length_exceeded": "the upstream reports that the request is too long for the model",
-    "invalid_multipart": "the body is not a form, or is not complete",
     "invalid_file": "a file is empty, or not what its name, its purpose or its place claims",
     "invalid_range": "the range begins behind the end of the file",
     "upload_not_pending": "the upload was completed or cancelled, or has expired",

@@ -13,8 +13,8 @@ from models.errors import ApiError, InvalidRequest
 from models.wire.checks.faults import missing
 from models.wire.json_input import inline_size
 from web.http.body import UNCOUNTED_BYTES, JsonBody, run_sized
+from web.http.form_parser import FileBegin, FormEvent, FormField, FormParser, incomplete_form
 from web.http.shares import Held
-from web.proxy.form_parser import FileBegin, FormEvent, FormField, FormParser, invalid_form
 from web.proxy.form_writer import FormWriter
 from web.proxy.spool import Spool
 
@@ -207,7 +207,7 @@ class FormRequest:
         """Reads the next piece; returns what the upstream gets of it."""
         piece = await anext(self._pieces, None)
         if piece is None:
-            raise invalid_form("it ends before its last boundary")
+            raise incomplete_form()
         events = self._parser.feed(piece)
         if self._parser.field_bytes > UNCOUNTED_BYTES:
             await self._held.grow(self._parser.field_bytes)

@@ -13,11 +13,11 @@ from models.redis.quota_counters import Demand
 from web.http.auth import Key
 from web.http.body import body_pieces, json_object, read_json
 from web.http.connection import cancel_on_disconnect
+from web.http.form_parser import FormParser, form_boundary
 from web.http.request_record import request_record
 from web.http.shares import Held
 from web.proxy.checks import RequestChecks, require_served_model
 from web.proxy.endpoints import ENDPOINTS, Endpoint
-from web.proxy.form_parser import FormParser, form_boundary
 from web.proxy.requests import FormRequest, JsonRequest, ProxiedRequest
 from web.proxy.response import ProxiedCall, ProxiedResponse
 from web.proxy.spool import Spool

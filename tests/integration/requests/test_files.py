@@ -112,10 +112,10 @@ def _form(*parts: tuple[str, str], end: str = f"--{BOUNDARY}--\r\n") -> bytes:
         (_form((FILE, "x"), (FILE, "y")), 400, "unknown_parameter"),
         (_form(('name="file"', "x")), 400, "invalid_type"),
         (_form(('name="purpose"', "x" * 5000)), 400, "string_above_max_length"),
-        (_form((FILE, "x"), end=""), 400, "invalid_multipart"),
-        (_form(("", "x")), 400, "invalid_multipart"),
-        (b"no form", 400, "invalid_multipart"),
-        (b"", 400, "invalid_multipart"),
+        (_form((FILE, "x"), end=""), 400, "invalid_form"),
+        (_form(("", "x")), 400, "invalid_form"),
+        (b"no form", 400, "invalid_form"),
+        (b"", 400, "invalid_form"),
         (
             _form(
                 (FILE, "x"), ('name="purpose"', "vision"), ('name="expires_after[seconds]"', "9")

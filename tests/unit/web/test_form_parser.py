@@ -3,7 +3,7 @@
 import pytest
 
 from models.errors import ApiError
-from web.proxy.form_parser import (
+from web.http.form_parser import (
     FileBegin,
     FileData,
     FileEnd,

@@ -1,7 +1,7 @@
 """Reads the parts of a `multipart/form-data` body while it arrives.
 
 What is accepted is stricter than what servers accept: a part that two readers could understand
-differently is refused, because the upstream gets it written anew (web/proxy/form_writer.py).
+differently is refused, because an upstream may get it written anew (web/proxy/form_writer.py).
 """
 
 import re
@@ -75,14 +75,20 @@ def invalid_form(reason: str) -> InvalidRequest:
     )
 
 
+def incomplete_form() -> InvalidRequest:
+    """The error for a body that ends early."""
+    return invalid_form("it ends before its last boundary")
+
+
 class FormParser:
     """Makes events of the bytes of one form. Files are passed on piece by piece; a field is kept
     until it is complete."""
 
-    def __init__(self, boundary: bytes, max_field_bytes: int) -> None:
+    def __init__(self, boundary: bytes, max_field_bytes: int, max_parts: int = _MAX_PARTS) -> None:
         """`max_field_bytes`: of all fields together. Raises InvalidRequest for a boundary that is
         too long."""
         self._max_field_bytes = max_field_bytes
+        self._max_parts = max_parts
         self.field_bytes = 0
         """of all fields until now"""
         self.has_ended = False
@@ -124,8 +130,8 @@ class FormParser:
 
     def _begin_part(self) -> None:
         self._parts += 1
-        if self._parts > _MAX_PARTS:
-            raise invalid_form(f"it has more than {_MAX_PARTS} parts")
+        if self._parts > self._max_parts:
+            raise invalid_form(f"it has more than {self._max_parts} parts")
         self._headers = {}
 
     def _add_header_name(self, data: bytes, start: int, end: int) -> None:

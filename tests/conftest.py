@@ -45,6 +45,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="with --live: write what they sent to tests/clients/requests",
     )
+    parser.addoption(
+        "--screenshots",
+        action="store_true",
+        help="write the pictures of the console that the README shows (tests/browser)",
+    )
 
 
 def pytest_configure() -> None:
@@ -52,7 +57,10 @@ def pytest_configure() -> None:
     os.environ["BACKBURNER_CONFIG"] = ""  # noqa: TID251
 
 
-_ORDER = ("tests/contract", "tests/clients", "tests/chaos", "tests/integration", "tests/unit")
+_ORDER = (
+    *("tests/contract", "tests/clients", "tests/chaos", "tests/browser", "tests/integration"),
+    "tests/unit",
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

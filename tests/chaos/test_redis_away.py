@@ -13,11 +13,13 @@ from prometheus_client import Counter
 
 from cli.embedded.valkey import Valkey
 from models.config.settings import Settings
+from models.console_links import LOGIN_PATH, create_link
 from models.ids import new_uuid
 from models.redis.queue import JobQueue
 from tests.conftest import PrivateStack
 from tests.support.api import until
 from tests.support.chaos.tracebacks import REDIS_TRACEBACKS
+from tests.support.console import console_user
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
@@ -161,6 +163,18 @@ async def test_a_reader_that_connects_while_redis_is_down_gets_all_events(
         await stream.to_end()
     assert_stream_obeys_contract(stream.events)
     assert stream.final["output_text"] == "abc"
+
+
+async def test_the_console_works_and_says_that_redis_is_down(
+    own_stack: Stack, valkey: Valkey
+) -> None:
+    async with console_user(own_stack) as user:
+        await user.get(f"{LOGIN_PATH}{create_link(own_stack.dsn)}")
+        assert "Redis does not answer" not in (await user.get("/console")).text
+        valkey.kill()
+        page = await user.get("/console")
+        assert (page.status, "Redis does not answer" in page.text) == (200, True)
+        assert (await user.get("/console/responses")).status == 200
 
 
 async def test_a_cancel_reaches_the_worker_without_redis_within_6_s(

@@ -10,9 +10,11 @@ import aiohttp
 import pytest
 
 from cli.embedded.postgres import Postgres
+from models.console_links import LOGIN_PATH, create_link
 from tests.support.api import Api, decode, until
 from tests.support.chaos.attempts import assert_one_stream
 from tests.support.chaos.tracebacks import POSTGRES_TRACEBACKS, SERVER_TRACEBACKS
+from tests.support.console import console_user
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
@@ -200,14 +202,19 @@ async def test_a_running_response_survives_a_restart_of_postgres(
         ]
         model = fake.script(steps, reply("never"))
         response_id = await running.api().create_background(model)
-        async with running.api(0).follow(response_id) as stream:
+        async with running.api(0).follow(response_id) as stream, console_user(running) as user:
             await stream.until("response.output_text.delta")
+            await user.get(f"{LOGIN_PATH}{create_link(running.dsn)}")
             postgres.stop()
             gates[0].set()
             gates[1].set()
-            refused = await running.api(1).call(
-                "POST", "/responses", {"model": model, "input": "x", "background": True}
+            refused, page = await asyncio.gather(
+                running.api(1).call(
+                    "POST", "/responses", {"model": model, "input": "x", "background": True}
+                ),
+                user.get("/console/responses"),
             )
+            assert (page.status, "PostgreSQL does not answer" in page.text) == (503, True)
             assert refused.status == 503
             assert refused.headers["retry-after"] == "1"
             assert refused.error["type"] == "server_error"

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from starlette.responses import Response
@@ -11,10 +12,13 @@ from starlette.responses import Response
 from models.config.tool_availability import missing_tools
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries import console, operations, webhooks
+from models.lifecycle import Status
+from models.operator.filter import LAST_ID, Filter
 from models.operator.text import format_seconds
 from models.redis.client import REDIS_ERRORS
 from models.redis.eviction import memory_problem
 from web.console.page import Page
+from web.console.responses import find
 from web.console.visit import Visit
 from web.state import AppState
 
@@ -22,6 +26,9 @@ LOOKED_AT = 20_000
 """Open responses, and newest responses, that the figures are made of at most."""
 _REFRESHED = 2.0
 """Seconds for which the figures are shown again: many may look at the page."""
+_FAILED = Filter(statuses=[Status.FAILED], since=timedelta(hours=1))
+_SHOWN = 5
+"""Failed responses that are listed."""
 _FULL = 0.9
 """The part of a disk, or of Redis's memory, that may be used."""
 _OLD_DELIVERY = 3600.0
@@ -188,7 +195,13 @@ async def show(visit: Visit) -> Response:
         Problem(f"The tool {tool.tool} has no provider: {tool.variable} is not set.", is_note=True)
         for tool in missing_tools(state.settings)
     ]
-    return visit.page("overview.html", figures=figures, problems=problems, looked_at=LOOKED_AT)
+    return visit.page(
+        "overview.html",
+        figures=figures,
+        problems=problems,
+        looked_at=LOOKED_AT,
+        failed=(await find(visit.pool, _FAILED, LAST_ID, _SHOWN)).rows,
+    )
 
 
 PAGES = (Page("", show),)

@@ -18,7 +18,10 @@ from psycopg.rows import TupleRow
 
 from models.db.arrays import Bigints, Booleans, Byteas, Ints, Texts, Uuids
 from models.db.database import Json, Jsonb
+from models.db.queries import listing
 from models.db.queries.create import NewRow, insert_values
+from models.db.statement import Query, RowT
+from models.db.sync import Parameters
 from models.ids import new_uuid
 from tests.support.audit import AUDITED
 from tests.support.many_responses import fill
@@ -188,6 +191,42 @@ async def test_a_statement_for_two_responses_touches_few_pages(database: ManyRes
     assert not {name: count for name, count in pages.items() if count > MAX_PAGES}
 
 
+async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -> None:
+    """However many are stored: as many rows as its parameters allow, and what belongs to these."""
+    rows = 200
+    bounded = dict.fromkeys(("project", "model", "upstream", "reason", "statuses", "since"))
+    values = bounded | {
+        "before": UUID(int=2**128 - 1),
+        "down_to": UUID(int=0),
+        "metadata_key": None,
+        "metadata_value": None,
+        "max_rows": rows,
+        "rows": rows,
+        "id": database.running[0],
+        "hash": b"hash",
+    }
+    filtered = values | {"model": "none", "statuses": ["failed"]}
+    [end] = await _fetch(database, listing.CHUNK_END, values)
+    cases = {
+        **dict.fromkeys((*BOUNDED, *_OF_CONSOLE), values),
+        "listing.STATUS_COUNTS": filtered,
+        "listing.LIST_RESPONSES": filtered | {"down_to": end},
+    }
+    pages = {}
+    for name, known in cases.items():
+        statement = STATEMENTS[name]
+        given = {parameter: known[parameter] for parameter in parameters_of(statement)}
+        plan = await database.explain("ANALYZE, BUFFERS", statement.sql, given)
+        pages[name] = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    assert not {name: count for name, count in pages.items() if count > 6 * rows}
+
+
+async def _fetch(database: ManyResponses, query: Query[RowT], values: Parameters) -> list[RowT]:
+    given = {name: values[name] for name in parameters_of(query)}
+    cursor = await database.connection.execute(query.sql, given)
+    return query.rows(await cursor.fetchall())
+
+
 def _has_plan(sql: str) -> bool:
     return sql.split(maxsplit=1)[0] in ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE")
 
@@ -211,6 +250,15 @@ def _read_as_a_whole(plan: dict[str, Any]) -> set[str]:
     }
 
 
+_OF_CONSOLE = [
+    "console.DELETE_SESSION",
+    "console.FIND_SESSION",
+    "console.RECENT_TOKENS",
+    "console.USE_LINK",
+    "listing.CHUNK_END",
+    "listing.NEXT_RESPONSES",
+    "listing.TOOL_CALLS",
+]
 _OF_RUNNING = [
     "claim.CHECKPOINTED_OUTPUT",
     "claim.LOGS_SINCE",

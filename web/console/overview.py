@@ -22,7 +22,7 @@ from web.console.responses import find
 from web.console.visit import Visit
 from web.state import AppState
 
-LOOKED_AT = 20_000
+LOOKED_AT = 10_000
 """Open responses, and newest responses, that the figures are made of at most."""
 _REFRESHED = 2.0
 """Seconds for which the figures are shown again: many may look at the page."""

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from models.config.units import format_duration, parse_duration
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries import listing, operations
-from models.ids import parse_response_id, response_id, unix_seconds
+from models.ids import parse_response_id, response_id
 from models.lifecycle import Status
 from models.operator.facts import ListedResponse
 from models.operator.filter import DEFAULT_SINCE, FIRST_ID, LAST_ID, Filter
@@ -132,7 +132,7 @@ async def _search(pool: Pool, values: dict[str, Any], limit: int) -> Found:
     while True:
         chunk_values = {"since": values["since"], "before": position, "rows": chunk}
         ends = await fetch_idempotent(pool, listing.CHUNK_END, chunk_values)
-        down_to = ends[0] if ends else FIRST_ID
+        down_to = ends[0].id if ends else FIRST_ID
         wanted = {"before": position, "down_to": down_to, "max_rows": limit + 1 - len(rows)}
         rows += await fetch_idempotent(pool, listing.LIST_RESPONSES, values | wanted)
         if len(rows) > limit or not ends:
@@ -141,7 +141,7 @@ async def _search(pool: Pool, values: dict[str, Any], limit: int) -> Found:
         if time.monotonic() - started > _BUDGET:
             found = _page(rows, limit)
             found.next_before = position
-            found.looked_back_to = datetime.fromtimestamp(unix_seconds(position), UTC)
+            found.looked_back_to = ends[0].created_at
             return found
 
 

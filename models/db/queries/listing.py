@@ -71,12 +71,20 @@ that time and to the id `down_to`."""
 LIST_OPEN_RESPONSES = _list(f"r.status IN {OPEN} AND r.id < CAST(:before AS uuid)")
 """Selects the newest of the responses that have not ended, and fit the parameters as in
 LIST_RESPONSES. It reads all open responses."""
-CHUNK_END = column(
+@dataclass(frozen=True, slots=True)
+class ChunkEnd:
+    """The last response of a part of a list."""
+
+    id: UUID
+    created_at: datetime
+
+
+CHUNK_END = Query(
     f"""
-    SELECT r.id FROM responses r WHERE r.id >= coalesce({_ID_AT}, CAST('00000000-0000-0000-0000-000000000000' AS uuid)) AND r.id < CAST(:before AS uuid)
+    SELECT r.id, r.created_at FROM responses r WHERE r.id >= coalesce({_ID_AT}, CAST('00000000-0000-0000-0000-000000000000' AS uuid)) AND r.id < CAST(:before AS uuid)
     ORDER BY r.id DESC OFFSET CAST(:rows AS int) LIMIT 1
     """,
-    UUID,
+    ChunkEnd,
 )
 """Selects where the next `rows` responses end that LIST_RESPONSES would read. No row: it would not
 read so many."""

@@ -210,7 +210,7 @@ async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -
     cases = {
         **dict.fromkeys((*BOUNDED, *_OF_CONSOLE), values),
         "listing.STATUS_COUNTS": filtered,
-        "listing.LIST_RESPONSES": filtered | {"down_to": end},
+        "listing.LIST_RESPONSES": filtered | {"down_to": end.id},
     }
     pages = {}
     for name, known in cases.items():

@@ -30,6 +30,7 @@ FOREIGN_VARIABLES = {
     "BACKBURNER_WEB_MEMORY": "docker-compose.yml: memory of a web container",
     "BACKBURNER_WORKER_MEMORY": "docker-compose.yml: memory of a worker container",
     "BACKBURNER_RECORDINGS": "tests: the folder of recorded streams",
+    "BACKBURNER_REQUIRE_BROWSER": "tests: `1` makes a missing browser a failure",
     "BACKBURNER_REQUIRE_RECORDINGS": "tests: `1` makes a missing recording a failure",
     "BACKBURNER_STATE_MACHINE": "tests: the number of examples of the state machine",
 }

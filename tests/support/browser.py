@@ -1,6 +1,5 @@
 """The browser of the system, and what is judged of a page in it."""
 
-import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,8 +20,6 @@ from models.console_links import LOGIN_PATH, create_link
 from tests.support.stack import Stack
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-REQUIRED = "BACKBURNER_REQUIRE_BROWSER"
-"""A variable: a machine without a browser fails these tests, instead of skipping them."""
 CONTRASTS = """
 () => {
   const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
@@ -59,21 +56,20 @@ CONTRASTS = """
 """Selects the texts whose contrast is below WCAG's level AA."""
 
 
-def find_browser() -> str:
-    """The program. Skips the test, or fails, if there is none."""
+def find_browser(*, is_required: bool) -> str:
+    """The program. If there is none, the test is skipped, or fails if it `is_required`."""
     for program in _PROGRAMS:
         if (path := shutil.which(program)) is not None:
             return path
     reason = "no browser: install one (Debian: apt-get install chromium)"
-    if os.environ.get(REQUIRED):  # noqa: TID251 - of the tests
+    if is_required:
         pytest.fail(reason)
     pytest.skip(reason)
 
 
 @asynccontextmanager
-async def system_browser() -> AsyncIterator[Browser]:
-    """The browser, without a window."""
-    program = find_browser()
+async def system_browser(program: str) -> AsyncIterator[Browser]:
+    """The browser of this program, without a window."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]

@@ -61,6 +61,7 @@ class SuiteSettings(BaseSettings):
     require_recordings: bool = Field(
         default=False, validation_alias="BACKBURNER_REQUIRE_RECORDINGS"
     )
+    require_browser: bool = Field(default=False, validation_alias="BACKBURNER_REQUIRE_BROWSER")
 
 
 def _with_path(url: str, name: str) -> str:

@@ -71,6 +71,8 @@ that time and to the id `down_to`."""
 LIST_OPEN_RESPONSES = _list(f"r.status IN {OPEN} AND r.id < CAST(:before AS uuid)")
 """Selects the newest of the responses that have not ended, and fit the parameters as in
 LIST_RESPONSES. It reads all open responses."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkEnd:
     """The last response of a part of a list."""

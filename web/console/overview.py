@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -157,6 +158,9 @@ def _upstream_problem(wait: console.UpstreamWait) -> Problem:
 
 
 async def _redis_problems(state: AppState) -> list[Problem]:
+    with suppress(*REDIS_ERRORS):
+        # The network may have lost this connection since the last look. The next one is new.
+        await state.redis.ping()
     try:
         problem = await memory_problem(state.redis)
         memory = await state.redis.info("memory")

@@ -30,6 +30,8 @@ _REFRESHED = 2.0
 _FAILED = Filter(statuses=[Status.FAILED], since=timedelta(hours=1))
 _SHOWN = 5
 """Failed responses that are listed."""
+_SEARCH = 0.03
+"""Seconds in which they are looked for."""
 _FULL = 0.9
 """The part of a disk, or of Redis's memory, that may be used."""
 _OLD_DELIVERY = 3600.0
@@ -204,7 +206,7 @@ async def show(visit: Visit) -> Response:
         figures=figures,
         problems=problems,
         looked_at=LOOKED_AT,
-        failed=(await find(visit.pool, _FAILED, LAST_ID, _SHOWN)).rows,
+        failed=(await find(visit.pool, _FAILED, LAST_ID, _SHOWN, _SEARCH)).rows,
     )
 
 

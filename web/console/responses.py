@@ -111,13 +111,16 @@ def _metadata(text: str, mistakes: list[str]) -> tuple[str, str] | None:
     return key.strip()[:_MAX_FIELD], value.strip()[: _MAX_FIELD * 5]
 
 
-async def find(pool: Pool, wanted: Filter, before: UUID, limit: int) -> Found:
-    """A page of the newest responses before an id. It reads a bounded number of rows."""
+async def find(
+    pool: Pool, wanted: Filter, before: UUID, limit: int, budget: float = _BUDGET
+) -> Found:
+    """A page of the newest responses before an id. It reads a bounded number of rows, and no more
+    after `budget` seconds."""
     values = wanted.values(limit + 1, before)
     if wanted.is_open_only and await _has_few_open(pool):
         rows = await fetch_idempotent(pool, listing.LIST_OPEN_RESPONSES, values)
         return _page(rows, limit)
-    return await _search(pool, values, limit)
+    return await _search(pool, values, limit, budget)
 
 
 async def _has_few_open(pool: Pool) -> bool:
@@ -125,7 +128,7 @@ async def _has_few_open(pool: Pool) -> bool:
     return (await fetch_idempotent(pool, operations.OPEN_COUNT, limit))[0] <= MAX_OPEN
 
 
-async def _search(pool: Pool, values: dict[str, Any], limit: int) -> Found:
+async def _search(pool: Pool, values: dict[str, Any], limit: int, budget: float) -> Found:
     """Looks at chunks of responses, the newest first, until the page is full or the time is up."""
     started, chunk = time.monotonic(), _FIRST_CHUNK
     position, rows = values["before"], list[listing.ListedResponse]()
@@ -138,7 +141,7 @@ async def _search(pool: Pool, values: dict[str, Any], limit: int) -> Found:
         if len(rows) > limit or not ends:
             return _page(rows, limit)
         position, chunk = down_to, min(2 * chunk, _LARGEST_CHUNK)
-        if time.monotonic() - started > _BUDGET:
+        if time.monotonic() - started > budget:
             found = _page(rows, limit)
             found.next_before = position
             found.looked_back_to = ends[0].created_at

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from html import unescape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from cli.embedded.process import free_port
+from models.console_links import LOGIN_PATH, create_link
 from tests.conftest import PrivateStack
 from tests.integration.operator.test_operations import backburner
 from tests.support.api import Api, until
 from tests.support.chaos.attempts import assert_one_stream
+from tests.support.console import console_user
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
@@ -561,6 +564,20 @@ async def _assert_completes(api: Api, response_id: str, output_text: str) -> Non
         assert_stream_obeys_contract(await stream.to_end())
 
 
+async def _console_says_what_waits(own_stack: Stack) -> None:
+    async with console_user(own_stack) as user:
+        await user.get(f"{LOGIN_PATH}{create_link(own_stack.dsn)}")
+
+        async def problem() -> bool:
+            return "The upstream down fails (" in (await user.get("/console")).text
+
+        await until(problem, every=0.5)
+        page = await user.get("/console")
+        assert "; the first began at" in page.text
+        link = page.html.split("; the first began at")[1].split('href="')[1].split('"')[0]
+        assert 'title="any"' in (await user.get(unescape(link))).html
+
+
 async def test_a_deferred_response_survives_the_death_of_its_worker(
     private_stack: PrivateStack, tmp_path: Path
 ) -> None:
@@ -590,6 +607,7 @@ async def test_a_deferred_response_survives_the_death_of_its_worker(
             return "put_off" in [facts["response"]["state"] for facts in explained]
 
         await until(has_deferred)
+        await _console_says_what_waits(own_stack)
         own_stack.kill(own_stack.workers[0])
         async with FakeUpstream(port=closed) as upstream:
             upstream.script(reply("Here I am."), name="any")

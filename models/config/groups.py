@@ -187,6 +187,8 @@ class WebSettings(Group):
     head_time: Duration = timedelta(seconds=10)
     """Longest time in which the headers of a request must arrive; also for the first request of a
     connection."""
+    message_pause: Duration = timedelta(seconds=15)
+    """A WebSocket of whose incomplete message less than 1 KiB arrives in this time is closed."""
     body_pause: Duration = timedelta(seconds=15)
     """A request of whose body less than 1 KiB arrives in this time gets a 408."""
     sockets: int = 1000

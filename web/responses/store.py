@@ -101,9 +101,9 @@ class ResponseStore:
             raise _not_found(response_id(row.id))
         return shown_object(row, [item for item in rows if item is not None])
 
-    async def cancel(self, row: ResponseRow) -> ResponseRow:
+    async def cancel(self, row: ResponseRow, actor: Actor) -> ResponseRow:
         """Cancels a background response and returns its row, which has ended unless the worker took
-        longer than `cancel_wait`.
+        longer than `cancel_wait`. The audit log says that `actor` did it.
 
         Raises InvalidRequest for a foreground response, or one that has ended otherwise, and
         NotFound if the response is deleted meanwhile.
@@ -118,7 +118,7 @@ class ResponseStore:
                     )
                 )
             started = time.monotonic()
-            if await self.request_cancel(row, "cancelled"):
+            if await self.request_cancel(row, "cancelled", actor):
                 ended = await self._event_reader.wait_until_ended(row.id, self._cancel_wait) or row
                 CANCEL_SECONDS.observe(time.monotonic() - started)
                 return ended
@@ -126,20 +126,28 @@ class ResponseStore:
         return row
 
     async def request_cancel(
-        self, row: ResponseRow, reason: str, waiter: UUID | None = None
+        self, row: ResponseRow, reason: str, by: Actor | UUID | None = None
     ) -> bool:
         """Ends a queued response, or records the cancel of a running one and notifies its worker.
 
-        `reason` is stored with the response. `waiter`: the connection that has ended, if that is
-        the reason. Returns False if the response had ended before, or another connection than
-        `waiter` waits for it.
+        `reason` is stored with the response. `by`: the client, for the audit log, or the connection
+        that has ended, if that is the reason. Returns False if the response had ended before, or
+        another connection waits for it.
         """
+        waiter = by if isinstance(by, UUID) else None
         values = cancel_values(row, reason, self._clock.now(), waiter)
-        cancel_queued, request_cancel = (
-            (end.CANCEL_QUEUED, end.REQUEST_CANCEL)
-            if waiter is None
-            else (end.CANCEL_QUEUED_OF_WAITER, end.REQUEST_CANCEL_OF_WAITER)
-        )
+        cancel_queued, request_cancel = end.CANCEL_QUEUED, end.REQUEST_CANCEL
+        if isinstance(by, UUID):
+            cancel_queued, request_cancel = (
+                end.CANCEL_QUEUED_OF_WAITER,
+                end.REQUEST_CANCEL_OF_WAITER,
+            )
+        elif by is not None:
+            cancel_queued, request_cancel = (
+                end.CANCEL_QUEUED_BY_CLIENT,
+                end.REQUEST_CANCEL_BY_CLIENT,
+            )
+            values |= AuditEntry(by, "response.cancel", response_id(row.id)).values()
         cancelled = await fetch_idempotent(self._pool, cancel_queued, values)
         if cancelled:
             RESPONSES_ENDED.labels(Status.CANCELLED.value).inc()
@@ -155,6 +163,8 @@ class ResponseStore:
             ).write()
             await self._publish(events_channel(row.id), b"")
             return True
+        if "audit_outcome" in values:
+            values["audit_outcome"] = "requested"
         return await self._record_cancel(request_cancel, values)
 
     async def cancel_abandoned(self, abandoned_id: UUID, waiter: UUID) -> None:

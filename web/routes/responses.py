@@ -110,7 +110,7 @@ async def delete(response_id: str, request: Request, project: Project) -> Respon
 async def cancel(response_id: str, request: Request, project: Project) -> Response:
     """Cancels a background response. A second cancel returns the same object."""
     store = app_state(request).response_store
-    await store.cancel(await store.find_row(project, response_id))
+    await store.cancel(await store.find_row(project, response_id), actor_of(request))
     return json_response(await store.show(project, response_id))
 
 

@@ -37,7 +37,8 @@ async def responses(socket: WebSocket) -> None:
         await _deny(socket, error)
         return
     messages: Messages = socket.scope["state"]["messages"]
-    messages.begin(state.bodies, record.project or "")
+    pause = state.settings.web.message_pause.total_seconds()
+    messages.begin(state.bodies, record.project or "", pause)
     await socket.accept()
     session = SocketSession(socket, state, read_api_key(socket), state.body_limits_of(key))
     record.at_end(state.open_requests.add(key, session.end_for_invalid_key))

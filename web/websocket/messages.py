@@ -7,7 +7,7 @@ only what one connection may send.
 from websockets.frames import Close, CloseCode, Frame, Opcode
 from websockets.server import ServerProtocol
 
-from models.errors import ApiError
+from models.errors import ApiError, RequestTimeout
 from web.http.body import UNCOUNTED_BYTES
 from web.http.shares import Held, Share
 from web.websocket.frames import error_frame
@@ -24,21 +24,32 @@ class Messages:
         self._given: list[Held] = []
         """What complete messages have, as long as they were not released."""
         self._is_text = False
+        self._goes_on = False
+        self.pause = 0.0
+        """Seconds in which an incomplete message must go on."""
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a part of a frame or of a message has arrived, and the rest has not."""
+        return self._goes_on or bool(self._protocol.reader.buffer)
 
     @property
     def has_begun(self) -> bool:
         """Whether the client may send messages."""
         return self._held is not None
 
-    def begin(self, bodies: Share, project: str) -> None:
-        """The client has sent a valid key."""
+    def begin(self, bodies: Share, project: str, pause: float) -> None:
+        """The client has sent a valid key. `pause`: seconds in which an incomplete message must go
+        on."""
         self._held = Held(bodies, project)
+        self.pause = pause
 
     def add(self, frame: Frame) -> tuple[bytearray, bool] | None:
         """Adds a data frame. Returns the message if it is complete, and whether it is text."""
         if frame.opcode is not Opcode.CONT:
             self._is_text = frame.opcode is Opcode.TEXT
         self._content += frame.data
+        self._goes_on = not frame.fin
         if not frame.fin:
             return None
         content, self._content = self._content, bytearray()
@@ -67,16 +78,20 @@ class Messages:
         return given
 
     def refuse(self, error: ApiError) -> list[bytes]:
-        """What is sent to a client whose message is not read: the error, and a close (1013)."""
+        """What is sent to a client whose message is not read: the error, and a close. Its code is
+        1008 for a message that did not arrive in time, else 1013."""
         self.drop()
         self._protocol.reader.buffer.clear()
         text = error_frame(error, None).encode()
         close = Close(CloseCode.TRY_AGAIN_LATER, "too many large messages")
+        if isinstance(error, RequestTimeout):
+            close = Close(CloseCode.POLICY_VIOLATION, "incomplete message")
         frames = Frame(Opcode.TEXT, text), Frame(Opcode.CLOSE, close.serialize())
         return [frame.serialize(mask=False, extensions=[]) for frame in frames]
 
     def drop(self) -> None:
         """The connection is closed. What waits for the application is never read."""
         self._content = bytearray()
+        self._goes_on = False
         for held in filter(None, (self._held, *self._given)):
             held.release()

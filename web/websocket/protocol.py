@@ -1,6 +1,7 @@
 """uvicorn's WebSocket protocol, but connections end as docs/websocket.md promises, and messages
 are bounded while they are incomplete."""
 
+import asyncio
 import logging
 from typing import Any
 
@@ -11,12 +12,14 @@ from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 
-from models.errors import ApiError
+from models.errors import ApiError, RequestTimeout
 from web.websocket.messages import Messages
 
 _CLOSE_TIMEOUT = 1.0
 """Seconds a client has to answer a close; a shutdown does not wait longer."""
 _INVALID_PAYLOAD = 1007
+_LEAST_PROGRESS = 1024
+"""Bytes of an incomplete message that must arrive in `web.message_pause`."""
 _SLICE_BYTES = 16 * 1024
 """Bytes that are read at a time: compressed ones can become a thousand times as many."""
 
@@ -36,6 +39,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.close_timeout = _CLOSE_TIMEOUT
         self._messages = Messages(self.conn)
         self._is_refused = False
+        self._progress = 0
+        """Bytes that have arrived since the timer was started."""
+        self._message_timer: asyncio.TimerHandle | None = None
+        """Runs while a message is incomplete."""
 
     async def send(self, message: ASGISendEvent) -> None:
         """Sends a message of the application.
@@ -80,6 +87,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Releases what an incomplete message has."""
         self._messages.drop()
+        self._stop_message_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -92,6 +100,32 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self._messages.drop()
         elif (error := self._messages.count()) is not None:
             self._refuse(error)
+        else:
+            self._progress += len(data)
+            self._watch_message()
+
+    def _watch_message(self) -> None:
+        """Lets the timer run as long as a message is incomplete."""
+        if not self._messages.is_incomplete:
+            self._stop_message_timer()
+        elif self._message_timer is None and self._messages.has_begun:
+            self._progress = 0
+            self._message_timer = self.loop.call_later(self._messages.pause, self._check_progress)
+
+    def _check_progress(self) -> None:
+        self._message_timer = None
+        if self.close_sent or self.transport.is_closing():
+            return
+        # While the application does not read, nothing can arrive.
+        if self._progress < _LEAST_PROGRESS and not self.read_paused:
+            self._refuse(RequestTimeout("The rest of the message did not arrive in time."))
+            return
+        self._watch_message()
+
+    def _stop_message_timer(self) -> None:
+        if self._message_timer is not None:
+            self._message_timer.cancel()
+            self._message_timer = None
 
     def handle_text(self, event: Frame) -> None:
         """A text message begins."""
@@ -134,6 +168,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         dropped for a moment, because a connection that is closed while data arrives is reset, and
         the client loses the error."""
         self._is_refused = self.close_sent = True
+        self._stop_message_timer()
         self.transport.write(b"".join(self._messages.refuse(error)))
         self.queue.put_nowait({"type": "websocket.disconnect", "code": CloseCode.TRY_AGAIN_LATER})
         if self.read_paused:

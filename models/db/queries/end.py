@@ -152,7 +152,7 @@ class CancelledResponse:
     """since its creation"""
 
 
-def _cancel_queued(condition: str = "") -> Query[CancelledResponse]:
+def _cancel_queued(condition: str = "", audited: str = "") -> Query[CancelledResponse]:
     return Query(
         f"""
         WITH updated AS (UPDATE responses SET status = 'cancelled', cancel_requested_at = clock_timestamp(), completed_at = to_timestamp(:completed_at),
@@ -162,16 +162,19 @@ def _cancel_queued(condition: str = "") -> Query[CancelledResponse]:
                          RETURNING id, request_id, project_id,
                                    extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at ELSE created_at END)::float AS seconds),
              logged AS ({INSERT_INTO_LOG} SELECT id, :number, :number, 0, CAST(:frames AS bytea) FROM updated),
-             deleted_secrets AS (DELETE FROM job_secrets s USING updated WHERE s.response_id = updated.id)
+             deleted_secrets AS (DELETE FROM job_secrets s USING updated WHERE s.response_id = updated.id){audited}
         SELECT request_id, project_id, seconds FROM updated
         """,
         CancelledResponse,
     )
 
 
+_AUDITED = f", audited AS ({recorded('updated')})"
 CANCEL_QUEUED = _cancel_queued()
 """Ends a response that no worker has claimed yet, with its terminal event behind its first events.
 No row: it has been claimed (REQUEST_CANCEL), or it has ended."""
+CANCEL_QUEUED_BY_CLIENT = _cancel_queued(audited=_AUDITED)
+"""CANCEL_QUEUED with an entry in the audit log."""
 CANCEL_QUEUED_OF_WAITER = _cancel_queued(_IS_WAITER)
 """CANCEL_QUEUED for a connection that has ended. No row also if another connection has joined the
 response."""
@@ -184,11 +187,12 @@ class RecordedCancel:
     worker: UUID | None
 
 
-def _request_cancel(condition: str = "") -> Query[RecordedCancel]:
+def _request_cancel(condition: str = "", audited: str = "") -> Query[RecordedCancel]:
     return Query(
         f"""
-        UPDATE responses SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
-        WHERE id = :id AND status = 'in_progress' {condition} RETURNING worker
+        WITH updated AS (UPDATE responses SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
+                         WHERE id = :id AND status = 'in_progress' {condition} RETURNING worker){audited}
+        SELECT worker FROM updated
         """,
         RecordedCancel,
     )
@@ -196,6 +200,8 @@ def _request_cancel(condition: str = "") -> Query[RecordedCancel]:
 
 REQUEST_CANCEL = _request_cancel()
 """Records that a running response is to be cancelled. No row: it is queued, or it has ended."""
+REQUEST_CANCEL_BY_CLIENT = _request_cancel(audited=_AUDITED)
+"""REQUEST_CANCEL with an entry in the audit log."""
 REQUEST_CANCEL_OF_WAITER = _request_cancel(_IS_WAITER)
 """REQUEST_CANCEL for a connection that has ended. No row also if another connection has joined the
 response."""

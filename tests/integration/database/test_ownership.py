@@ -14,6 +14,7 @@ from models.db.queries import create as create_queries
 from models.db.queries import end as end_queries
 from models.db.queries import leases, line
 from models.db.queries import read as read_queries
+from models.db.queries.audit import Actor, ActorKind
 from models.db.queries.claim import ResponseBlock
 from models.db.queries.common import LogBlock
 from models.db.queries.run import JournalOutcome
@@ -895,4 +896,4 @@ async def test_a_cancel_of_a_response_that_is_deleted_meanwhile_is_a_404_and_not
     row = await store.find_row(database.project, public_response_id(name))
     await run_sql(database.pool, "DELETE FROM responses WHERE id = %(id)s", {"id": name})
     with pytest.raises(NotFound):
-        await store.cancel(row)
+        await store.cancel(row, Actor(ActorKind.SERVER))

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -14,7 +15,8 @@ from cli.main import app
 from models import keys
 from models.db.database import execute, open_pool
 from models.db.queries.audit import RECORD, Actor, ActorKind, AuditEntry
-from tests.support.api import JSON, Api
+from models.ids import parse_response_id
+from tests.support.api import JSON, Api, until
 from tests.support.audit import audit_entries
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text
 from tests.support.sql import run_sql
@@ -54,6 +56,42 @@ async def test_a_clients_delete_is_recorded_with_its_key_address_and_request(
     }.items() <= entry.items()
     assert (await api.call("DELETE", f"/responses/{response['id']}")).status == 404
     assert len(await audit_entries(shared_stack, object=response["id"])) == 1
+
+
+async def test_a_clients_cancel_is_recorded_and_the_end_of_a_connection_is_not(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
+    key = await asyncio.to_thread(keys.create, shared_stack.dsn, "audited cancels")
+    api = shared_stack.api(key=key)
+    model = fake.script([text("a"), hang()])
+    running = await api.create_background(model)
+    await until(lambda: bool(fake.requests_for(model)), 20)
+    cancelled = await api.cancel(running)
+    assert cancelled.body["status"] == "cancelled"
+    assert (await api.cancel(running)).status == 200
+    [entry] = await audit_entries(shared_stack, object=running)
+    assert {
+        "actor": "key",
+        "key_prefix": key[:8],
+        "project": "audited cancels",
+        "action": "response.cancel",
+        "outcome": "requested",
+        "request_id": cancelled.headers["x-request-id"],
+    }.items() <= entry.items()
+    async with api.post_stream(model) as stream:
+        await stream.until("response.output_text.delta")
+        left = stream.response_id
+    await until(partial(_is_cancelled, shared_stack, left), 20)
+    deleted = await api.create_background(model)
+    assert (await api.call("DELETE", f"/responses/{deleted}")).status == 200
+    assert not await audit_entries(shared_stack, object=left)
+    actions = [entry["action"] for entry in await audit_entries(shared_stack, object=deleted)]
+    assert actions == ["response.delete"]
+
+
+async def _is_cancelled(stack: Stack, response: str) -> bool:
+    query = "SELECT status = 'cancelled' FROM responses WHERE id = %s"
+    return bool(await stack.value(query, parse_response_id(response)))
 
 
 async def test_deleting_a_conversation_and_an_item_of_it_is_recorded(

@@ -12,6 +12,7 @@ import pytest
 from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.stack import Databases, Stack, SuiteSettings, stack
+from tests.support.websocket_client import socket
 
 HEAD = b"GET /v1/responses/resp_1 HTTP/1.1\r\nhost: x\r\n"
 
@@ -27,6 +28,7 @@ async def limited(
     settings = {
         "BACKBURNER_WEB__HEAD_TIME": "1",
         "BACKBURNER_WEB__BODY_PAUSE": "2",
+        "BACKBURNER_WEB__MESSAGE_PAUSE": "1",
         "BACKBURNER_WEB__CONNECTIONS": "100",
         "BACKBURNER_WEB__CONNECTIONS_PER_ADDRESS": "80",
         "BACKBURNER_WEB__CORS_ORIGINS": "https://app.example",
@@ -189,6 +191,45 @@ async def test_guessed_keys_are_slowed_and_known_ones_are_not(limited: Stack) ->
     assert refused.error["code"] == "rate_limit_exceeded"
     assert int(refused.headers["retry-after"]) >= 1
     assert (await api.call("GET", "/responses/resp_1")).status == 404
+
+
+async def test_a_message_that_stays_incomplete_ends_its_socket(limited: Stack) -> None:
+    never = asyncio.Event()
+
+    async def begun_with(text: str) -> AsyncIterator[str]:
+        yield text
+        await never.wait()
+
+    async with contextlib.AsyncExitStack() as sockets:
+        fragment, empty, half, idle = [
+            await sockets.enter_async_context(socket(limited.api())) for _ in range(4)
+        ]
+        sending = [
+            asyncio.create_task(late.connection.send(begun_with(text)))
+            for late, text in ((fragment, '{"type": '), (empty, ""))
+        ]
+        half.connection.transport.write(b"\x81\x8a\x00\x00\x00\x00{")
+        for late in (fragment, empty, half):
+            error = await late.read_error()
+            assert (error["status"], error["code"]) == (408, "request_timeout")
+            assert await late.read_until_closed() == 1008
+        for task in sending:
+            task.cancel()
+        await idle.send(type="unknown")
+        assert (await idle.read_error())["status"] == 400, "silence between messages is allowed"
+
+
+async def test_a_message_that_goes_on_slowly_arrives(limited: Stack) -> None:
+    async def pieces() -> AsyncIterator[str]:
+        yield '{"type": "'
+        for _ in range(3):
+            await asyncio.sleep(0.5)  # the pauses of the client are the case
+            yield "x" * 1100
+        yield '"}'
+
+    async with socket(limited.api(), compression=None) as slow:
+        await slow.connection.send(pieces())
+        assert (await slow.read_error())["param"] == "type"
 
 
 _MIB = 1024 * 1024

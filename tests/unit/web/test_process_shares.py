@@ -60,7 +60,7 @@ async def test_few_requests_of_a_project_wait() -> None:
 @pytest.mark.parametrize("piece", [b"", b"x"])
 def test_fragments_take_only_their_bytes(piece: bytes) -> None:
     messages = Messages(ServerProtocol())
-    messages.begin(Share("bytes", 10**9, 0), "a")
+    messages.begin(Share("bytes", 10**9, 0), "a", 1.0)
     messages.add(Frame(Opcode.TEXT, b"", fin=False))
     tracemalloc.start()
     try:

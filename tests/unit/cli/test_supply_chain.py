@@ -2,7 +2,12 @@
 
 import json
 import re
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from cli.supply_chain.audit import audit
 from cli.supply_chain.documents import bill_of_materials, licenses_text
 from cli.supply_chain.packages import UNKNOWN, pinned_packages
 
@@ -48,3 +53,48 @@ def test_the_list_of_licences_has_a_line_for_each_package() -> None:
     packages = pinned_packages()
     lines = licenses_text(packages).splitlines()[1:]
     assert [line.split()[0] for line in lines] == [package.name for package in packages]
+
+
+VULNERABLE = {
+    "name": "old",
+    "version": "1.0",
+    "vulns": [{"id": "CVE-2026-1", "fix_versions": ["1.1"], "aliases": []}],
+}
+SAFE: dict[str, Any] = {"name": "new", "version": "2.0", "vulns": []}
+UNLISTED = {"name": "own", "skip_reason": "Dependency not found"}
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "words"),
+    [
+        ([SAFE], 0, "no vulnerability is known of 1 packages"),
+        ([SAFE, VULNERABLE], 1, "CVE-2026-1"),
+        ([SAFE, UNLISTED], 3, "does not know 1 of 2 packages"),
+        (None, 3, "no index of vulnerabilities answered"),
+    ],
+)
+def test_an_audit_says_what_is_known_and_what_is_not(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    output: list[Any] | None,
+    status: int,
+    words: str,
+) -> None:
+    """pip-audit itself is a double: its index is not at hand."""
+    answer = "Connection refused" if output is None else json.dumps({"dependencies": output})
+    program = tmp_path / "pip-audit"
+    program.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert audit(tmp_path / "a.lock", []) == status
+    captured = capfd.readouterr()
+    assert words in captured.out + captured.err
+
+
+def test_an_audit_without_its_tool_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert audit(tmp_path / "a.lock", []) == 3
+    assert "pip-audit is not installed" in capfd.readouterr().err

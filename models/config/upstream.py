@@ -63,8 +63,7 @@ class UpstreamSettings(Group):
     """Top-level parameters outside the Responses API that are sent to the upstream unchanged."""
     account_ids: TextList = ()
     """Names of the projects that may name objects of this upstream's account (vector stores,
-    containers, files, encrypted reasoning) that are not known to be their own; `*`: all. For
-    upstreams with `api` `responses`."""
+    containers, files, encrypted reasoning) that are not known to be their own; `*`: all."""
     count: Literal["auto", "responses", "vllm", "llama.cpp", "none"] = "auto"
     """How the upstream counts the tokens of a request: OpenAI's `/responses/input_tokens`
     (`responses`), vLLM's `/tokenize`, llama.cpp's `/apply-template` and `/tokenize`, or not at all.

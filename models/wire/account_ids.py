@@ -4,7 +4,7 @@ All projects of a deployment use the same account, so such an id may name what a
 made. Pure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,12 @@ from models.wire.tools import NATIVE_ONLY_TOOLS
 _TOOLS = frozenset((*NATIVE_ONLY_TOOLS, "shell"))
 """Types of tools whose settings an upstream gets as the client sent them."""
 _CONTAINER_ITEMS = frozenset(("code_interpreter_call", "shell_call", "shell_call_output"))
+_OBJECT_FIELDS = frozenset(
+    (
+        *("file_id", "file_ids", "vector_store_id", "vector_store_ids"),
+        *("container", "container_id", "skill_id"),
+    )
+)
 _SELF_DESCRIBING = frozenset(("filters", "parameters"))
 """Fields of tools that hold values of the client's own data."""
 
@@ -65,6 +71,14 @@ def chat_account_ids(messages: Any) -> Iterator[AccountId]:
         if type(audio) is dict and (found := _text(audio.get("id"))):
             yield AccountId(f"{place}.audio.id", found)
         yield from _nested(content, f"{place}.content") if type(content) is list else ()
+
+
+def parameter_account_ids(parameters: Mapping[str, Any]) -> Iterator[AccountId]:
+    """The ids in parameters that an upstream gets unchecked, because its setting `passthrough`
+    lists them: only in fields whose names leave no doubt."""
+    for found in _nested(dict(parameters), ""):
+        if found.param.rpartition(".")[2] in _OBJECT_FIELDS:
+            yield found
 
 
 def body_account_ids(body: dict[str, Any]) -> Iterator[AccountId]:

@@ -1,6 +1,7 @@
 """The usage in the bytes of an upstream's answer that passes unchanged."""
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,11 @@ class TokenUsage:
     cached_tokens: int
     output_tokens: int
     reasoning_tokens: int
+    seconds: int = 0
+    """of audio"""
+
+
+NO_TOKENS = TokenUsage(0, 0, 0, 0)
 
 
 def find_usage(piece: bytes) -> TokenUsage | None:
@@ -64,6 +70,7 @@ def _usage(usage: dict[str, Any]) -> TokenUsage:
         _count(inputs, "cached_tokens"),
         output_tokens,
         _count(outputs, "reasoning_tokens"),
+        _count(usage, "seconds"),
     )
 
 
@@ -71,6 +78,6 @@ def _count(counts: object, *names: str) -> int:
     """The first of these counts that is there."""
     if isinstance(counts, dict):
         for name in names:
-            if type(value := counts.get(name)) is int:
-                return min(max(value, 0), _MAX_COUNT)
+            if type(value := counts.get(name)) is int or type(value) is float:
+                return math.ceil(min(max(value, 0), _MAX_COUNT))
     return 0

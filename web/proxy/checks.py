@@ -2,6 +2,7 @@
 reached"), and objects of the upstream's account (docs/upstreams.md)."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from models.config.routes import Routes
 from models.db.queries.api_keys import ApiKey
 from models.egress import EgressPolicy
-from models.wire.account_ids import body_account_ids
+from models.wire.account_ids import AccountId, body_account_ids
 from models.wire.checks.faults import missing, wrong_type
 from web.http.auth import require_model
 from web.http.body import run_sized
@@ -50,7 +51,7 @@ class RequestChecks:
     async def check_body(self, body: dict[str, Any], size: int) -> None:
         """Judges a JSON body of `size` bytes."""
         ids = self.endpoint.find_account_ids(body)
-        self.account_ids.check_proxied(self.model, ids, self.key)
+        self._check_ids(ids)
         if body.get("modality", "text") != "text":
             # Infinity takes addresses of images and of audio as plain inputs.
             body = {**body, "image": body.get("input")}
@@ -61,5 +62,9 @@ class RequestChecks:
         """Judges a field of a form as the same value in JSON. `name`: such as `images[][url]`."""
         segments = _SEGMENT.findall(name)
         body = {segments[-1] if segments else name: value}
-        self.account_ids.check_proxied(self.model, body_account_ids(body), self.key)
+        self._check_ids(body_account_ids(body))
         await require_names(self.egress, require_body_urls(self.egress, body))
+
+    def _check_ids(self, ids: Iterable[AccountId]) -> None:
+        natives_only = not self.endpoint.names_files
+        self.account_ids.check_proxied(self.model, ids, self.key, natives_only=natives_only)

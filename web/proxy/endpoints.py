@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.wire.account_ids import AccountId, body_account_ids, chat_account_ids
+from models.wire.usage_kind import UsageKind
 
 _TEXT_TYPES = (
     "application/json",
@@ -43,6 +44,10 @@ class Endpoint:
     accept: str = "*/*"
     find_account_ids: Callable[[dict[str, Any]], Iterator[AccountId]] = body_account_ids
     """The ids in a JSON body that name objects of the upstream's account."""
+    names_files: bool = False
+    """Whether upstreams of any API look up objects of their account by these ids; else only native
+    ones are taken to."""
+    usage_kind: UsageKind = UsageKind.COMPLETIONS
     explains_absence: bool = True
     """Whether a client whose upstream lacks the endpoint gets an error of ours instead of the
     upstream's."""
@@ -65,6 +70,7 @@ CHAT = Endpoint(
     output_limits=("max_completion_tokens", "max_tokens"),
     accept="text/event-stream, application/json",
     find_account_ids=lambda body: chat_account_ids(body.get("messages")),
+    names_files=True,
     explains_absence=False,
 )
 ENDPOINTS = (
@@ -83,6 +89,7 @@ ENDPOINTS = (
         "Create embeddings",
         "Forwards texts, or whatever else the model embeds, to the model's upstream.",
         has_output=False,
+        usage_kind=UsageKind.EMBEDDINGS,
     ),
     Endpoint(
         "rerank",
@@ -99,6 +106,7 @@ ENDPOINTS = (
         "the request names none.",
         default_model=MODERATION_MODEL,
         has_output=False,
+        usage_kind=UsageKind.MODERATIONS,
     ),
     Endpoint(
         "create_speech",
@@ -106,6 +114,7 @@ ENDPOINTS = (
         "Speak a text",
         "Forwards a text to the model's upstream, and its audio to the client as it arrives.",
         answer_types=_AUDIO_TYPES,
+        usage_kind=UsageKind.AUDIO_SPEECHES,
     ),
     Endpoint(
         "create_transcription",
@@ -114,6 +123,7 @@ ENDPOINTS = (
         "Streams audio to the model's upstream, and its text to the client.",
         takes_form=True,
         answer_types=_SUBTITLE_TYPES,
+        usage_kind=UsageKind.AUDIO_TRANSCRIPTIONS,
     ),
     Endpoint(
         "create_translation",
@@ -122,12 +132,14 @@ ENDPOINTS = (
         "Streams audio to the model's upstream, and its text in English to the client.",
         takes_form=True,
         answer_types=_SUBTITLE_TYPES,
+        usage_kind=UsageKind.AUDIO_TRANSCRIPTIONS,
     ),
     Endpoint(
         "generate_images",
         "/images/generations",
         "Generate images",
         "Forwards a prompt to the model's upstream, streamed or not.",
+        usage_kind=UsageKind.IMAGES,
     ),
     Endpoint(
         "edit_images",
@@ -135,6 +147,7 @@ ENDPOINTS = (
         "Edit images",
         "Streams images and a prompt to the model's upstream.",
         takes_form=True,
+        usage_kind=UsageKind.IMAGES,
     ),
     Endpoint(
         "vary_image",
@@ -142,5 +155,6 @@ ENDPOINTS = (
         "Vary an image",
         "Streams an image to the model's upstream.",
         takes_form=True,
+        usage_kind=UsageKind.IMAGES,
     ),
 )

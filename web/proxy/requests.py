@@ -12,6 +12,7 @@ from starlette.types import Message, Receive
 from models.errors import ApiError, InvalidRequest
 from models.wire.checks.faults import missing
 from models.wire.json_input import inline_size
+from models.wire.usage_kind import UsageKind
 from web.http.body import UNCOUNTED_BYTES, JsonBody, run_sized
 from web.http.form_parser import FileBegin, FormEvent, FormField, FormParser, incomplete_form
 from web.http.shares import Held
@@ -22,6 +23,8 @@ CheckField = Callable[[str, str], Awaitable[None]]
 """Judges a field of a form by its name and its value. Raises InvalidRequest."""
 _MODEL = "model"
 _MAX_MODEL = 1000
+_IMAGES = "n"
+"""The field with the number of images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,9 @@ class ProxiedRequest(Protocol):
     async def measure(self, output_limits: tuple[str, ...], /) -> RequestSize:
         """Its size. `output_limits`: parameters, of which the first that is given counts."""
 
+    def units(self, kind: UsageKind, /) -> int:
+        """How many images it asks for, or how many characters it lets be spoken; 0 for others."""
+
     async def open(self, model: str) -> OutgoingBody:
         """The body with the model's name at the upstream."""
 
@@ -86,6 +92,11 @@ class JsonRequest:
         # As chat completions and speech have it.
         value = body.value
         self.wants_stream = value.get("stream") is True or value.get("stream_format") == "sse"
+        spoken = value.get("input")
+        self._units = {
+            UsageKind.IMAGES: _images(value.get(_IMAGES)),
+            UsageKind.AUDIO_SPEECHES: len(spoken) if isinstance(spoken, str) else 0,
+        }
 
     async def measure(self, output_limits: tuple[str, ...], /) -> RequestSize:
         """Other values than numbers are the upstream's to refuse."""
@@ -93,6 +104,10 @@ class JsonRequest:
         max_output = next((each for each in named if type(each) is int and each >= 0), None)
         inline = await run_sized(partial(inline_size, self._body.value), self._body.size)
         return RequestSize(self._body.size - inline, max_output)
+
+    def units(self, kind: UsageKind, /) -> int:
+        """As the body has them."""
+        return self._units.get(kind, 0)
 
     async def open(self, model: str) -> OutgoingBody:
         """The object with this model."""
@@ -147,6 +162,7 @@ class FormRequest:
         """Nobody reads the body any more."""
         self._check: CheckField | None = None
         self._unchecked: list[FormField] = []
+        self._images = 1
 
     async def read_model(self) -> str | None:
         """Reads up to the field `model`, or the whole form if it has none. Raises InvalidRequest,
@@ -166,6 +182,10 @@ class FormRequest:
     async def measure(self, _: tuple[str, ...], /) -> RequestSize:
         """The fields that were read until now."""
         return RequestSize(self._parser.field_bytes, None)
+
+    def units(self, kind: UsageKind, /) -> int:
+        """As the fields that were read until now have them."""
+        return self._images if kind is UsageKind.IMAGES else 0
 
     async def open(self, model: str) -> OutgoingBody:
         """The form with this model as its first field. Without a length, in chunks, unless all of
@@ -224,6 +244,8 @@ class FormRequest:
         return encoded + self._writer.end
 
     async def _judge(self, field: FormField) -> None:
+        if field.name == _IMAGES and field.value.isdigit():
+            self._images = _images(int(field.value[:4]))
         if self._check is None:
             self._unchecked.append(field)
         else:
@@ -250,6 +272,11 @@ class FormRequest:
             raise _wrong_model(f"at most {_MAX_MODEL} printable characters")
         self._model = model
         return True
+
+
+def _images(number: object) -> int:
+    """How many images a request for this number of them asks for."""
+    return number if type(number) is int and number > 0 else 1
 
 
 def _wrong_model(expected: str) -> InvalidRequest:

@@ -50,7 +50,6 @@ _EVENT_END = b"\n\n"
 _JSON_TYPE, _STREAM_TYPE = "application/json", "text/event-stream"
 
 CONNECTION_ERRORS = (aiohttp.ClientError, OSError, ValueError)
-OnUsage = Callable[[str, TokenUsage], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +62,12 @@ class ProxiedCall:
     upstreams: tuple[Destination, ...]
     """those of the model, in order; at least one"""
     request: ProxiedRequest
-    on_usage: OnUsage
-    """Called with the upstream's name and what it says that the call has used, if it does, when all
-    was sent."""
+    on_usage: "OnUsage"
+    """Called when all was sent, unless it is an error, with the upstream's name and what it says
+    that the call has used; None if it does not."""
+
+
+OnUsage = Callable[[ProxiedCall, str, TokenUsage | None], None]
 
 
 class ProxiedResponse(Response):
@@ -199,8 +201,7 @@ class ProxiedResponse(Response):
         if usage is None and self._content_type.startswith(_JSON_TYPE):
             # llama.cpp writes the usage before the embeddings.
             usage = find_usage(head)
-        if usage is not None:
-            self._call.on_usage(self._upstream.name, usage)
+        self._call.on_usage(self._call, self._upstream.name, usage)
 
     async def _read_chunks(self) -> AsyncIterator[bytes]:
         """The body, one read at a time.

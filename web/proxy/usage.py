@@ -8,7 +8,9 @@ import structlog
 from models.db.database import DATABASE_UNAVAILABLE, Jsonb, Pool, execute
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.usage import INSERT_PROXIED
-from models.wire.proxied_usage import TokenUsage
+from models.wire.proxied_usage import NO_TOKENS, TokenUsage
+from models.wire.usage_kind import UsageKind
+from web.proxy.response import ProxiedCall
 
 logger = structlog.get_logger()
 
@@ -25,19 +27,25 @@ class ProxiedUsage:
         self._pool = pool
         self._waiting: list[dict[str, object]] = []
 
-    def add(self, key: ApiKey, model: str, upstream: str, usage: TokenUsage) -> None:
-        """A forwarded request of this key has ended."""
+    def add(self, key: ApiKey, call: ProxiedCall, upstream: str, usage: TokenUsage | None) -> None:
+        """A forwarded request of this key was answered. `usage`: None if the upstream does not
+        report it."""
         if len(self._waiting) >= _MAX_WAITING:
             return
+        tokens = asdict(usage or NO_TOKENS)
+        kind, seconds = call.endpoint.usage_kind, tokens.pop("seconds")
+        is_audio = kind is UsageKind.AUDIO_TRANSCRIPTIONS
         self._waiting.append(
             {
                 "project_id": str(key.project_id),
                 "api_key_id": str(key.id),
-                "model": model,
+                "model": call.model,
                 "upstream": upstream,
                 "service_tier": None,
+                "kind": kind.value,
                 "requests": 1,
-                **asdict(usage),
+                **tokens,
+                "units": seconds if is_audio else call.request.units(kind),
             }
         )
 

@@ -18,6 +18,7 @@ from models.secrets import Sealer
 from models.wire.account_ids import (
     AccountId,
     item_account_ids,
+    parameter_account_ids,
     tool_account_ids,
 )
 from models.wire.checks.faults import shorten
@@ -33,19 +34,19 @@ class AccountIds:
         self._routes = routes
         self._sealer = sealer
         self._pool = pool
-        self._natives = [
-            each for each in routes.server.upstreams.values() if each.api == "responses"
-        ]
+        self._natives = _natives_of(routes.server.upstreams.values())
 
     async def check(self, request: CreateRequest, key: ApiKey) -> CreateRequest:
         """The request, without encrypted content that is not known to be the project's own.
 
         Raises InvalidRequest.
         """
+        upstreams = self._upstreams_of(request.model, key)
+        self._check_passthrough(request, upstreams, key)
         if not self._natives:
             return request
         items = await self.check_items(request.input, key)
-        if _is_guarded(self._natives_of(request.model, key), key):
+        if _is_guarded(_natives_of(upstreams), key):
             ids = list(tool_account_ids(request.parameters.get("tools", [])))
             await self._require_own(ids, key)
         return request if items is request.input else replace(request, input=items)
@@ -62,17 +63,30 @@ class AccountIds:
         await self._require_own(list(item_account_ids(checked, where)), key)
         return checked
 
-    def check_proxied(self, model: str, ids: Iterable[AccountId], key: ApiKey) -> None:
+    def check_proxied(
+        self, model: str, ids: Iterable[AccountId], key: ApiKey, *, natives_only: bool
+    ) -> None:
         """`ids`: those in a request that is forwarded to an upstream of this model. Raises
-        InvalidRequest for any of them if that is a native one."""
-        if _is_guarded(self._natives_of(model, key), key):
+        InvalidRequest for any of them. `natives_only`: only if that is a native one."""
+        upstreams = self._upstreams_of(model, key)
+        if _is_guarded(_natives_of(upstreams) if natives_only else upstreams, key):
             for found in ids:
                 raise _refused(found)
 
-    def _natives_of(self, model: str, key: ApiKey) -> list[UpstreamSettings]:
-        """The native upstreams of this model for the project of the key."""
+    def _check_passthrough(
+        self, request: CreateRequest, upstreams: list[UpstreamSettings], key: ApiKey
+    ) -> None:
+        """Judges the parameters that an upstream gets unchecked. Raises InvalidRequest."""
+        names = {name for upstream in upstreams for name in upstream.passthrough}
+        passed = {name: request.parameters[name] for name in names & request.parameters.keys()}
+        if passed and _is_guarded(upstreams, key):
+            for found in parameter_account_ids(passed):
+                raise _refused(found)
+
+    def _upstreams_of(self, model: str, key: ApiKey) -> list[UpstreamSettings]:
+        """The upstreams of this model for the project of the key."""
         destinations = self._routes.of(key.project_id, key.policy.routes).find(model)
-        return [each.upstream for each in destinations if each.upstream.api == "responses"]
+        return [each.upstream for each in destinations]
 
     def _check_encrypted(self, items: list[Item], key: ApiKey, where: str) -> list[Item]:
         """The items without content of older releases, which is not bound to a project. Raises
@@ -115,11 +129,15 @@ class AccountIds:
                 raise _refused(found)
 
 
-def _is_guarded(natives: Iterable[UpstreamSettings], key: ApiKey) -> bool:
+def _natives_of(upstreams: Iterable[UpstreamSettings]) -> list[UpstreamSettings]:
+    return [upstream for upstream in upstreams if upstream.api == "responses"]
+
+
+def _is_guarded(upstreams: Iterable[UpstreamSettings], key: ApiKey) -> bool:
     """Whether one of these upstreams does not let the project name objects of its account."""
     return any(
         "*" not in upstream.account_ids and key.project not in upstream.account_ids
-        for upstream in natives
+        for upstream in upstreams
     )
 
 

@@ -93,7 +93,7 @@ def _checks(state: AppState, endpoint: Endpoint, key: ApiKey, model: str) -> Req
 async def _admit(state: AppState, checks: RequestChecks, request: ProxiedRequest) -> Response:
     """Forwards a request that the quotas of its project admit."""
     endpoint, key = checks.endpoint, checks.key
-    on_usage = partial(state.proxied_usage.add, key, checks.model)
+    on_usage = partial(state.proxied_usage.add, key)
     upstreams = state.routes_of(key).find(checks.model)
     call = ProxiedCall(endpoint, checks.model, upstreams, request, on_usage)
     limits = state.quotas.limits_of(key)

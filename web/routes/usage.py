@@ -1,5 +1,7 @@
 """/v1/organization/usage: what projects have used, in OpenAI's shapes (docs/projects.md)."""
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -10,79 +12,153 @@ from models.db.queries.usage import USAGE, UsageRow
 from models.errors import InvalidRequest
 from models.ids import API_KEY, PROJECT, admin_id, parse_admin_id
 from models.wire.checks.faults import missing
+from models.wire.usage_kind import UsageKind
 from web.http.auth import Admin
 from web.http.json_responses import json_response
 from web.http.params import boolean, choice, integer
 from web.state import app_state
 
-router = APIRouter(prefix="/v1/organization/usage", include_in_schema=False)
+router = APIRouter(prefix="/v1/organization/usage")
 
-_WIDTHS = {"1m": (60, 60, 1440), "1h": (3600, 24, 168), "1d": (86_400, 7, 31)}
+WIDTHS = {"1m": (60, 60, 1440), "1h": (3600, 24, 168), "1d": (86_400, 7, 31)}
 """Width of a bucket -> its seconds, and how many a page has by default and at most."""
-_GROUPS = ("project_id", "user_id", "api_key_id", "model", "batch", "service_tier", "upstream")
-_LATEST = 2**33
+_DAY = WIDTHS["1d"][0]
+_COMMON_GROUPS = ("project_id", "user_id", "api_key_id", "model")
+GROUPS = {
+    kind: (
+        *_COMMON_GROUPS,
+        *(("batch", "service_tier") if kind is UsageKind.COMPLETIONS else ()),
+        "upstream",
+    )
+    for kind in UsageKind
+}
+"""Kind -> what its usage may be grouped by."""
+UNITS = {
+    UsageKind.IMAGES: "images",
+    UsageKind.AUDIO_SPEECHES: "characters",
+    UsageKind.AUDIO_TRANSCRIPTIONS: "seconds",
+}
+"""Kind -> the field with what is counted besides requests and tokens."""
+_NOT_KEPT = ("sizes", "sources")
+"""Filters of OpenAI's images that this server cannot apply."""
+LATEST = 2**33
 _PAGE = "page_"
 
 
-@router.get("/completions")
-async def completions(request: Request, _key: Admin) -> Response:
-    """What responses and chat completions have used, in buckets of time."""
-    width, default_limit, max_limit = _WIDTHS[
-        choice(request, "bucket_width", tuple(_WIDTHS)) or "1d"
-    ]
-    start = integer(request, "start_time", minimum=0, maximum=_LATEST)
-    if start is None:
-        raise missing("start_time")
-    state = app_state(request)
-    given_end = integer(request, "end_time", minimum=0, maximum=_LATEST)
-    limit = integer(request, "limit", minimum=1, maximum=max_limit) or default_limit
-    first = _page_start(request, width) or start // width * width
-    page_end = first + limit * width
-    # Without an end nothing that is counted is left out, although our clock may lag behind that of
-    # Postgres.
-    last = page_end if given_end is None else min(page_end, given_end)
-    groups = _texts(request, "group_by")
-    if unknown := sorted(set(groups) - set(_GROUPS)):
-        raise InvalidRequest(
-            f"Invalid value: '{unknown[0][:100]}'. Supported values are: {', '.join(_GROUPS)}.",
-            param="group_by",
-            code="invalid_value",
-        )
-    values = {
-        "first": max(first, start) if width < _WIDTHS["1d"][0] else first,
-        "last": last,
-        "width": width,
-        "group_by": groups,
-        "project_ids": _ids(request, "project_ids", PROJECT),
-        "api_key_ids": _ids(request, "api_key_ids", API_KEY),
-        "models": _texts(request, "models") or None,
-    }
-    is_empty = boolean(request, "batch", default=False) or bool(_texts(request, "user_ids"))
-    rows = [] if is_empty else await fetch_idempotent(state.pool, USAGE, values)
-    by_bucket: dict[int, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_bucket.setdefault(row.bucket, []).append(_result(row, groups))
-    end = given_end
-    if end is None:
-        end = max(state.lease.clock.now() + 1, *(bucket + width for bucket in by_bucket), 0)
-    last = min(last, end)
-    has_more = page_end < end
-    return json_response(
-        {
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The buckets that a request asks for. Times are seconds since the epoch."""
+
+    width: int
+    start: int
+    first: int
+    """the begin of the first bucket"""
+    page_end: int
+    """the end of the last bucket of a full page"""
+    end: int | None
+    """None: until now"""
+
+    @classmethod
+    def of(cls, request: Request) -> "_Page":
+        """Raises InvalidRequest."""
+        width, default_limit, max_limit = WIDTHS[
+            choice(request, "bucket_width", tuple(WIDTHS)) or "1d"
+        ]
+        start = integer(request, "start_time", minimum=0, maximum=LATEST)
+        if start is None:
+            raise missing("start_time")
+        end = integer(request, "end_time", minimum=0, maximum=LATEST)
+        limit = integer(request, "limit", minimum=1, maximum=max_limit) or default_limit
+        first = _page_start(request, width) or start // width * width
+        return cls(width, start, first, first + limit * width, end)
+
+    @property
+    def values(self) -> dict[str, int]:
+        """For the statement. Without an end nothing that is counted is left out, although our clock
+        may lag behind that of Postgres."""
+        return {
+            "first": max(self.first, self.start) if self.width < _DAY else self.first,
+            "last": self.page_end if self.end is None else min(self.page_end, self.end),
+            "width": self.width,
+        }
+
+    def to_json(self, results: dict[int, list[dict[str, Any]]], now: int) -> dict[str, Any]:
+        """`results`: by the begin of their bucket."""
+        end = self.end
+        if end is None:
+            end = max(now + 1, *(begin + self.width for begin in results), 0)
+        last = min(self.values["last"], end)
+        has_more = self.page_end < end
+        return {
             "object": "page",
             "data": [
                 {
                     "object": "bucket",
                     "start_time": begin,
-                    "end_time": begin + width,
-                    "results": by_bucket.get(begin, []),
+                    "end_time": begin + self.width,
+                    "results": results.get(begin, []),
                 }
-                for begin in range(first, last, width)
+                for begin in range(self.first, last, self.width)
             ],
             "has_more": has_more,
             "next_page": f"{_PAGE}{last}" if has_more else None,
         }
+
+
+def _route(kind: UsageKind) -> Callable[..., Awaitable[Response]]:
+    async def usage(request: Request, _key: Admin) -> Response:
+        return json_response(await _usage(request, kind))
+
+    return usage
+
+
+for _kind in UsageKind:
+    router.add_api_route(
+        f"/{_kind.value}",
+        _route(_kind),
+        methods=["GET"],
+        name=f"usage_{_kind.value}",
+        description="What was used, in buckets of time.",
     )
+
+
+async def _usage(request: Request, kind: UsageKind) -> dict[str, Any]:
+    """What was used of this kind. Raises InvalidRequest."""
+    page, groups = _Page.of(request), _groups(request, kind)
+    values = {
+        **page.values,
+        "kind": kind.value,
+        "group_by": groups,
+        "project_ids": _ids(request, "project_ids", PROJECT),
+        "api_key_ids": _ids(request, "api_key_ids", API_KEY),
+        "models": _texts(request, "models") or None,
+    }
+    for name in _NOT_KEPT:
+        if _texts(request, name):
+            raise InvalidRequest(
+                f"Unsupported parameter: '{name}' is not kept with the usage.",
+                param=name,
+                code="unsupported_parameter",
+            )
+    is_empty = boolean(request, "batch", default=False) or bool(_texts(request, "user_ids"))
+    state = app_state(request)
+    rows = [] if is_empty else await fetch_idempotent(state.pool, USAGE, values)
+    results: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        results.setdefault(row.bucket, []).append(_result(row, kind, groups))
+    return page.to_json(results, state.lease.clock.now())
+
+
+def _groups(request: Request, kind: UsageKind) -> list[str]:
+    groups = _texts(request, "group_by")
+    if unknown := sorted(set(groups).difference(GROUPS[kind])):
+        raise InvalidRequest(
+            f"Invalid value: '{unknown[0][:100]}'. Supported values are: "
+            f"{', '.join(GROUPS[kind])}.",
+            param="group_by",
+            code="invalid_value",
+        )
+    return groups
 
 
 def _page_start(request: Request, width: int) -> int | None:
@@ -113,21 +189,27 @@ def _ids(request: Request, name: str, prefix: str) -> list[Any] | None:
     return [found for text in texts if (found := parse_admin_id(prefix, text)) is not None]
 
 
-def _result(row: UsageRow, groups: list[str]) -> dict[str, Any]:
-    return {
-        "object": "organization.usage.completions.result",
+def _result(row: UsageRow, kind: UsageKind, groups: list[str]) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "object": f"organization.usage.{kind.value}.result",
         "input_tokens": row.input_tokens,
-        "input_cached_tokens": row.cached_tokens,
         "output_tokens": row.output_tokens,
-        "output_reasoning_tokens": row.reasoning_tokens,
-        "input_audio_tokens": 0,
-        "output_audio_tokens": 0,
         "num_model_requests": row.requests,
         "project_id": None if row.project_id is None else admin_id(PROJECT, row.project_id),
         "user_id": None,
         "api_key_id": None if row.api_key_id is None else admin_id(API_KEY, row.api_key_id),
         "model": row.model,
-        "batch": False if "batch" in groups else None,
-        "service_tier": row.service_tier,
         "upstream": row.upstream,
     }
+    if kind in UNITS:
+        result[UNITS[kind]] = row.units
+    if kind is UsageKind.COMPLETIONS:
+        result |= {
+            "input_cached_tokens": row.cached_tokens,
+            "output_reasoning_tokens": row.reasoning_tokens,
+            "input_audio_tokens": 0,
+            "output_audio_tokens": 0,
+            "batch": False if "batch" in groups else None,
+            "service_tier": row.service_tier,
+        }
+    return result

@@ -10,10 +10,14 @@ from uuid import UUID
 
 from models.db.statement import Query, Statement, column
 from models.wire.counting import COUNTED_BY
+from models.wire.usage_kind import UsageKind
 
 _LABELS = "project_id, api_key_id, model, upstream, service_tier"
 _COUNTS = "requests, input_tokens, cached_tokens, output_tokens, reasoning_tokens"
-_SUMS = ", ".join(f"sum({name})::bigint AS {name}" for name in _COUNTS.split(", "))
+_ALL_LABELS = f"{_LABELS}, kind"
+_ALL_COUNTS = f"{_COUNTS}, units"
+"""Responses have no `kind` and no `units`: they are completions."""
+_SUMS = ", ".join(f"coalesce(sum({name}), 0)::bigint AS {name}" for name in _ALL_COUNTS.split(", "))
 
 
 def _tokens(path: str) -> str:
@@ -30,21 +34,21 @@ INSERT_USED = f"""INSERT INTO usage_entries ({_LABELS}, {_COUNTS})
 called a model, or only counted tokens."""
 
 INSERT_PROXIED = Statement(f"""
-    INSERT INTO usage_entries ({_LABELS}, {_COUNTS})
-    SELECT {_LABELS}, {_COUNTS} FROM jsonb_to_recordset(CAST(:entries AS jsonb)) AS e (
-        project_id uuid, api_key_id uuid, model text, upstream text, service_tier text, requests bigint, input_tokens bigint, cached_tokens bigint,
-        output_tokens bigint, reasoning_tokens bigint)
+    INSERT INTO usage_entries ({_ALL_LABELS}, {_ALL_COUNTS})
+    SELECT {_ALL_LABELS}, {_ALL_COUNTS} FROM jsonb_to_recordset(CAST(:entries AS jsonb)) AS e (
+        project_id uuid, api_key_id uuid, model text, upstream text, service_tier text, kind text, requests bigint, input_tokens bigint, cached_tokens bigint,
+        output_tokens bigint, reasoning_tokens bigint, units bigint)
 """)
-"""Adds what proxied chat completions have used."""
+"""Adds what proxied requests have used."""
 
 ROLL_UP_DAY = column(
     f"""
     WITH day AS (UPDATE usage_rollup SET rolled_until = rolled_until + 1
                  WHERE rolled_until < ((statement_timestamp() - interval '1 hour') AT TIME ZONE 'UTC')::date RETURNING rolled_until - 1 AS day),
-         rolled AS (INSERT INTO usage_days (day, {_LABELS}, {_COUNTS})
-                    SELECT day.day, {_LABELS}, {_SUMS}
+         rolled AS (INSERT INTO usage_days (day, {_ALL_LABELS}, {_ALL_COUNTS})
+                    SELECT day.day, {_ALL_LABELS}, {_SUMS}
                     FROM day JOIN usage_entries e ON e.ended_at >= day.day::timestamp AT TIME ZONE 'UTC' AND e.ended_at < (day.day + 1)::timestamp AT TIME ZONE 'UTC'
-                    GROUP BY day.day, {_LABELS})
+                    GROUP BY day.day, {_ALL_LABELS})
     SELECT 1 FROM day
     """,
     int,
@@ -97,10 +101,13 @@ class UsageRow:
     cached_tokens: int
     output_tokens: int
     reasoning_tokens: int
+    units: int
+    """images, characters of speech, or seconds of audio"""
 
 
 def _wanted(alias: str) -> str:
-    return " AND ".join(
+    kind = f"(CAST(:kind AS text) IS NULL OR coalesce({alias}.kind, '{UsageKind.COMPLETIONS}') = :kind)"
+    return f"{kind} AND " + " AND ".join(
         f"(CAST(:{name}s AS {kind}[]) IS NULL OR {alias}.{name} = ANY(CAST(:{name}s AS {kind}[])))"
         for name, kind in (("project_id", "uuid"), ("api_key_id", "uuid"), ("model", "text"))
     )
@@ -113,12 +120,12 @@ def _grouped(name: str) -> str:
 USAGE = Query(
     f"""
     WITH used AS (
-        SELECT extract(epoch FROM d.day)::bigint AS at, {", ".join(f"d.{name}" for name in f"{_LABELS}, {_COUNTS}".split(", "))}
+        SELECT extract(epoch FROM d.day)::bigint AS at, {", ".join(f"d.{name}" for name in f"{_LABELS}, {_ALL_COUNTS}".split(", "))}
         FROM usage_days d, usage_rollup w
         WHERE CAST(:width AS bigint) = 86400 AND d.day < w.rolled_until AND d.day >= to_timestamp(:first) AT TIME ZONE 'UTC' AND d.day < to_timestamp(:last) AT TIME ZONE 'UTC'
           AND {_wanted("d")}
         UNION ALL
-        SELECT extract(epoch FROM e.ended_at)::bigint AS at, {", ".join(f"e.{name}" for name in f"{_LABELS}, {_COUNTS}".split(", "))}
+        SELECT extract(epoch FROM e.ended_at)::bigint AS at, {", ".join(f"e.{name}" for name in f"{_LABELS}, {_ALL_COUNTS}".split(", "))}
         FROM usage_entries e, usage_rollup w
         WHERE e.ended_at >= to_timestamp(:first) AND e.ended_at < to_timestamp(:last)
           AND (CAST(:width AS bigint) < 86400 OR e.ended_at >= w.rolled_until::timestamp AT TIME ZONE 'UTC') AND {_wanted("e")})
@@ -128,5 +135,5 @@ USAGE = Query(
     UsageRow,
 )
 """Sums up what was used from `first` to before `last` (seconds since the epoch), in buckets of
-`width` seconds, by the labels `group_by`. Nulls: all projects, keys, models. Buckets of a day are
-those of UTC."""
+`width` seconds, by the labels `group_by`. Nulls: all kinds, projects, keys, models. Buckets of a day
+are those of UTC."""

@@ -22,12 +22,16 @@ def _labels() -> list[Column[str]]:
         Column("model", Text, nullable=False),
         Column("upstream", Text),
         Column("service_tier", Text),
+        Column("kind", Text, comment="of a proxied request; null: completions"),
     ]
 
 
 def _counts() -> list[Column[int]]:
     names = ("requests", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
-    return [Column(name, BigInteger, nullable=False) for name in names]
+    return [
+        *(Column(name, BigInteger, nullable=False) for name in names),
+        Column("units", BigInteger, comment="images, characters of speech, or seconds of audio"),
+    ]
 
 
 usage_entries = Table(

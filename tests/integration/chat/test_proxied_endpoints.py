@@ -5,6 +5,7 @@ What they share with chat completions is proved in test_chat_proxy.py (docs/prox
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import openai
 import pytest
 
 from models import keys
+from models.ids import PROJECT, admin_id
 from models.keys import KeyGrant
+from models.projects.scopes import Scope
 from tests.support.api import JSON, Api, HttpResponse, until
 from tests.support.fake_upstream import (
     FakeUpstream,
@@ -685,16 +688,79 @@ async def test_what_an_upstream_reports_is_usage_of_the_project(
     expected[streamed] = (14, 2)
     audio = fake.script([status(200, b'"usage": {"total_tokens": 1}', {"content-type": "audio/x"})])
     assert (await api.call("POST", "/audio/speech", {"model": audio})).status == 200
+    expected[audio] = (0, 0)
+    failing = fake.script([status(400, b'{"error": {}, "usage": {"total_tokens": 1}}')])
+    assert (await api.call("POST", "/embeddings", {"model": failing})).status == 400
     query = (
         "SELECT jsonb_object_agg(model, jsonb_build_array(input_tokens, output_tokens)) "
         "FROM usage_entries WHERE model = ANY(%s)"
     )
 
     async def stored() -> bool:
-        found = await shared_stack.value(query, [*expected, audio])
+        found = await shared_stack.value(query, [*expected, failing])
         return {name: tuple(each) for name, each in (found or {}).items()} == expected
 
     await until(stored)
+
+
+async def test_usage_has_a_path_for_each_kind(shared_stack: Stack, fake: FakeUpstream) -> None:
+    project = await limited_project(shared_stack)
+    api = project.api()
+    model = fake.script([status(200, b'{"usage": {"total_tokens": 5}}')])
+    seconds = fake.script([status(200, b'{"text": "x", "usage": {"seconds": 2.5}}')])
+    for path, body in (
+        ("/embeddings", {"input": "x"}),
+        ("/moderations", {"input": "x"}),
+        ("/images/generations", {"prompt": "x", "n": 3}),
+        ("/audio/speech", {"input": "twelve chars"}),
+        ("/completions", {"prompt": "x"}),
+    ):
+        assert (await api.call("POST", path, {"model": model, **body})).status == 200
+    picture = (field("model", model), field("n", "2"), file("image", b"x"))
+    assert (await send_form(api, "/images/edits", *picture)).status == 200
+    spoken = (field("model", seconds), file("file", b"x"))
+    assert (await send_form(api, "/audio/transcriptions", *spoken)).status == 200
+    await api.create(fake.script(reply("not proxied")))
+    client = shared_stack.openai()
+    grant = KeyGrant(frozenset((Scope.ADMIN,)), "operations")
+    client.admin_api_key = keys.create(shared_stack.dsn, "default", grant=grant)
+    usage = client.admin.organization.usage
+    start = int(time.time()) - 60
+
+    async def result(kind: str) -> Any:
+        """The sum of all buckets, as the official client has it."""
+        page = await getattr(usage, kind)(
+            start_time=start,
+            bucket_width="1d",
+            project_ids=[admin_id(PROJECT, project.id)],
+            group_by=["project_id"],
+        )
+        results = [found for bucket in page.data for found in bucket.results]
+        return results[0] if results else None
+
+    async def are_written() -> bool:
+        return bool(
+            await shared_stack.value(
+                "SELECT count(*) = 8 FROM usage_entries WHERE project_id = %s", project.id
+            )
+        )
+
+    await until(are_written)
+    embedded = await result("embeddings")
+    assert type(embedded).__name__ == "DataResultOrganizationUsageEmbeddingsResult"
+    assert (embedded.input_tokens, embedded.num_model_requests) == (5, 1)
+    assert embedded.project_id == admin_id(PROJECT, project.id)
+    assert (await result("moderations")).input_tokens == 5
+    images = await result("images")
+    assert (images.images, images.num_model_requests) == (5, 2)
+    assert (await result("audio_speeches")).characters == len("twelve chars")
+    assert (await result("audio_transcriptions")).seconds == 3
+    assert (await result("completions")).num_model_requests == 2
+    admin = shared_stack.api(key=client.admin_api_key)
+    wrong = await admin.call("GET", "/organization/usage/images?start_time=0&group_by=size")
+    assert (wrong.status, wrong.error["param"]) == (400, "group_by")
+    wrong = await admin.call("GET", "/organization/usage/images?start_time=0&sources=x")
+    assert (wrong.status, wrong.error["code"]) == (400, "unsupported_parameter")
 
 
 async def test_a_key_may_only_use_its_models(shared_stack: Stack, fake: FakeUpstream) -> None:

@@ -44,6 +44,8 @@ query = {{{{ api-token = "{QUERY}" }}}}
 base_url = "{{fake}}"
 api_key = "{KEY}"
 max_retries = 0
+account_ids = ["trusted"]
+passthrough = ["extra"]
 headers = {{{{ x-tenant = "{HEADER}" }}}}
 query = {{{{ api-token = "{QUERY}" }}}}
 
@@ -218,7 +220,7 @@ async def test_an_image_is_no_reference_to_another_projects_image(
     assert refused == (400, "account_id_not_allowed", "input[0].id")
 
 
-async def test_a_chat_completion_for_a_native_upstream_names_no_file(
+async def test_a_chat_completion_names_no_file_of_the_account(
     own_stack: Stack, fake: FakeUpstream
 ) -> None:
     stranger, trusted = await client(own_stack, "stranger"), await client(own_stack, "trusted")
@@ -231,9 +233,22 @@ async def test_a_chat_completion_for_a_native_upstream_names_no_file(
         return answer.status, None if answer.status == 200 else answer.error["param"]
 
     place = "messages[0].content[0].file.file_id"
-    assert await complete(stranger, model) == (400, place)
-    assert await complete(trusted, model) == (200, None)
-    assert await complete(stranger, chat) == (200, None)
+    for name in (model, chat):
+        assert await complete(stranger, name) == (400, place)
+        assert not fake.requests_for(name)
+        assert await complete(trusted, name) == (200, None)
+
+
+async def test_a_parameter_that_is_passed_on_names_no_object_of_the_account(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    stranger, trusted = await client(own_stack, "stranger"), await client(own_stack, "trusted")
+    model = fake.script(reply("ok"), name="chat-passed")
+    refused = await post(stranger, model, extra={"sources": [{"file_ids": ["file-1"]}]})
+    assert refused == (400, "account_id_not_allowed", "extra.sources[0].file_ids")
+    assert await post(stranger, model, extra={"session_id": "s", "top_k": 3}) == (200, None, None)
+    assert await post(trusted, model, extra={"file_id": "file-1"}) == (200, None, None)
+    assert fake.requests_for(model)[-1].body["extra"] == {"file_id": "file-1"}
 
 
 # --- upstreams of one project ---

@@ -29,7 +29,7 @@ IMAGES = {
         (json.dumps({"created": 1, "data": [], "usage": IMAGES}), TokenUsage(5, 2, 3, 1)),
         ('{"usage": {"prompt_tokens": 4, "total_tokens": 4}}', TokenUsage(4, 0, 0, 0)),
         ('{"usage": {"total_tokens": 9}}', TokenUsage(9, 0, 0, 0)),
-        ('{"usage": {"type": "duration", "seconds": 3}}', TokenUsage(0, 0, 0, 0)),
+        ('{"usage": {"type": "duration", "seconds": 2.5}}', TokenUsage(0, 0, 0, 0, 3)),
         (
             f'data: {{"usage": null}}\n\ndata: {json.dumps({"usage": COUNTS})}\n\ndata: [DONE]\n\n',
             TokenUsage(5, 2, 3, 1),

@@ -54,6 +54,34 @@ class ProjectFields:
     policy: Mapping[str, Any] | None
 
 
+@dataclass(frozen=True, slots=True)
+class KeyChanges:
+    """What a request changes of a key. None: that stays."""
+
+    scopes: frozenset[Scope] | None
+    allowed_models: tuple[str, ...] | None
+    lifetime: timedelta | None
+    """from now on"""
+
+    def values(self, key: UUID) -> dict[str, object]:
+        """For the statement that changes this key."""
+        scopes, models = self.scopes, self.allowed_models
+        return {
+            "id": key,
+            "scopes": None if scopes is None else sorted(scope.value for scope in scopes),
+            "allowed_models": None if models is None else list(models),
+            "lifetime": self.lifetime,
+        }
+
+    @property
+    def details(self) -> dict[str, object]:
+        """For the audit log."""
+        seconds = None if self.lifetime is None else int(self.lifetime.total_seconds())
+        named = {"scopes": self.scopes, "allowed_models": self.allowed_models}
+        given = {name: sorted(value) for name, value in named.items() if value is not None}
+        return given | ({} if seconds is None else {"expires_in_seconds": seconds})
+
+
 class Organization:
     """The projects and keys of this server."""
 
@@ -152,6 +180,22 @@ class Organization:
         """Raises NotFound."""
         found = await self._find_key(public_id, (await self.find_project(project)).id)
         return _project_key(found)
+
+    async def update_key(
+        self, project: str, public_id: str, changes: KeyChanges, actor: Actor
+    ) -> Json:
+        """Changes what it may do, and until when. Raises NotFound, and InvalidRequest for one that
+        has expired."""
+        project_id = (await self.find_project(project)).id
+        found = await self._find_key(public_id, project_id)
+        async with self._pool.connection() as connection, connection.transaction():
+            if not await fetch(connection, statements.UPDATE_KEY, changes.values(found.id)):
+                raise InvalidRequest("The API key has expired. Create another one.")
+            entry = AuditEntry(
+                actor, "key.update", found.prefix, project=found.project, details=changes.details
+            )
+            await execute(connection, RECORD, entry.values())
+        return _project_key(await self._find_key(public_id, project_id))
 
     async def delete_key(self, project: str, public_id: str, actor: Actor) -> Json:
         """Makes it invalid. Raises NotFound."""

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi import checks
 
+from models import keys
 from models.ids import new_uuid
+from models.keys import KeyGrant
+from models.projects.scopes import Scope
 from tests.support.api import JSON, Api
 from tests.support.batches import line, start
 from tests.support.fake_upstream import (
@@ -39,7 +42,10 @@ PROXIED = tuple(endpoint.name for endpoint in ENDPOINTS if endpoint.name != "cha
 UPLOADED = ("add_upload_part", "complete_upload", "cancel_upload")
 """Operations of an upload that exists."""
 FEW = (*PROXIED, *UPLOADED, "create_file", "create_upload")
-EXAMPLES = {"create": 12, **dict.fromkeys(FEW, 2)}
+ADMIN = tuple(
+    name for name, each in operations().items() if {"admin": []} in each.get("security", ())
+)
+EXAMPLES = {"create": 12, **dict.fromkeys(FEW, 2), **dict.fromkeys(ADMIN, 1)}
 """Operation -> generated requests of each mode, if not 4. A create varies most."""
 UPLOAD: Any = {"bytes": 4, "filename": "a.txt", "mime_type": "text/plain", "purpose": "user_data"}
 NOT_GENERATED = {
@@ -55,6 +61,42 @@ CHECKS = [
     checks.response_schema_conformance,
     checks.negative_data_rejection,
 ]
+
+
+@dataclass(slots=True)
+class FuzzedOrganization:
+    """What the admin API changes."""
+
+    key: str
+    """of an admin"""
+    admin_keys: list[str] = field(default_factory=list)
+    projects: list[str] = field(default_factory=list)
+    accounts: list[str] = field(default_factory=list)
+    """of the last project"""
+    project_keys: list[str] = field(default_factory=list)
+    """of the last account"""
+
+
+async def organization_of(stack: Stack) -> FuzzedOrganization:
+    """Two projects with what belongs to them."""
+    grant = KeyGrant(frozenset((Scope.ADMIN,)), "fuzz")
+    key = await asyncio.to_thread(keys.create, stack.dsn, "default", grant=grant)
+    made, api = FuzzedOrganization(key), stack.api(key=key)
+
+    async def create(path: str, **body: Any) -> str:
+        answer = await api.call("POST", f"/organization/{path}", body)
+        assert answer.status == 200, answer.raw
+        return str(answer.body["id"])
+
+    for _ in range(2):
+        project = await create("projects", name=f"fuzzed {new_uuid().hex}")
+        path = f"projects/{project}/service_accounts"
+        account = await create(path, name="a", create_service_account_only=True)
+        made.projects.append(project)
+        made.accounts.append(account)
+        made.project_keys.append(await create(f"{path}/{account}/api_keys"))
+        made.admin_keys.append(await create("admin_api_keys", name="a"))
+    return made
 
 
 @dataclass(slots=True)
@@ -84,6 +126,7 @@ class FuzzedServer:
     input_file: str
     """of a batch"""
     vector_stores: list[str]
+    organization: FuzzedOrganization
     seen: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     """(operation, status, content type) -> how often"""
 
@@ -92,14 +135,15 @@ class FuzzedServer:
 
     def send(self, case: Case, session: requests.Session) -> None:
         """Sends one request and compares the response with the document."""
+        operation: str = case.operation.definition.raw["operationId"]
+        key = self.organization.key if operation in ADMIN else self.key
         response = case.call(
             base_url=self.url,
             session=session,
-            headers={"authorization": f"Bearer {self.key}"},
+            headers={"authorization": f"Bearer {key}"},
             timeout=60,
         )
         kind = (response.headers.get("content-type") or [""])[0].partition(";")[0]
-        operation: str = case.operation.definition.raw["operationId"]
         self.seen[operation, response.status_code, kind] += 1
         exchange = f"{case.as_curl_command()}\n{response.status_code} {response.content[:1000]!r}"
         assert response.status_code not in (422, 500), exchange
@@ -175,6 +219,7 @@ async def server_of(stack: Stack) -> FuzzedServer:
         [batch.id for batch in batches],
         batches[0].input_file_id,
         [(await client.vector_stores.create()).id],
+        await organization_of(stack),
     )
 
 
@@ -211,6 +256,11 @@ def existing_ids(server: FuzzedServer, operation: str) -> dict[str, list[str]]:
         "upload_id": server.uploads.get(operation, []),
         "batch_id": server.batches,
         "vector_store_id": server.vector_stores,
+        "project_id": server.organization.projects,
+        "account_id": server.organization.accounts,
+        "key_id": server.organization.admin_keys
+        if "admin" in operation
+        else server.organization.project_keys,
     }
 
 
@@ -225,6 +275,12 @@ def valid_bodies(server: FuzzedServer) -> dict[str, JSON]:
         "chat": {"model": server.models[0], "messages": [message]},
         **{name: {"model": server.json_model} for name in PROXIED},
         "update_conversation": {"metadata": {"a": "b"}},
+        "create_project": {"name": f"fuzzed {new_uuid().hex}", "policy": {"retention": "7d"}},
+        "update_project": {"weight": 2},
+        "update_project_key": {"scopes": ["read"]},
+        "create_admin_key": {"name": "made"},
+        "create_service_account": {"name": "made"},
+        "create_service_account_key": {"expires_in_seconds": 3600},
         "create_file": {"file": "text", "purpose": "user_data"},
         "create_upload": UPLOAD,
         "add_upload_part": {"data": "text"},
@@ -248,7 +304,8 @@ def send_valid(server: FuzzedServer, operation: str) -> None:
         for name, ids in existing_ids(server, operation).items():
             if name in case.path_parameters:
                 case.path_parameters[name] = ids[-1]
-        case.query, case.headers = {}, {}
+        case.query = {"start_time": 0} if operation.startswith("usage_") else {}
+        case.headers = {}
         if operation in valid_bodies(server):
             case.body = valid_bodies(server)[operation]
         server.send(case, session)
@@ -260,7 +317,8 @@ def send_valid(server: FuzzedServer, operation: str) -> None:
 
 def deletes_last(operation: str) -> tuple[bool, bool]:
     """Sorts operations so that nothing is deleted before the last request about it."""
-    return "delete" in operation, operation == "delete_conversation"
+    last = ("delete_conversation", "archive_project")
+    return "delete" in operation or operation in last, operation in last
 
 
 def use_existing_ids(data: st.DataObject, case: Case, server: FuzzedServer, operation: str) -> None:

@@ -18,10 +18,19 @@ Case = schemathesis.Case[Any]
 @cache
 def generated(operation: str, mode: GenerationMode) -> st.SearchStrategy[Case]:
     """Requests of one operation. They have no API key: each test adds one."""
-    without_keys = {name: value for name, value in document().items() if name != "security"}
+    paths = {
+        path: {method: _without_key(each) for method, each in methods.items()}
+        for path, methods in document()["paths"].items()
+    }
     config = schemathesis.Config.from_dict({"max-stream-events": 10_000})
-    schema = schemathesis.openapi.from_dict(without_keys, config=config)
+    schema = schemathesis.openapi.from_dict(
+        {**_without_key(document()), "paths": paths}, config=config
+    )
     return schema.find_operation_by_id(operation).as_strategy(generation_mode=mode)
+
+
+def _without_key(described: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in described.items() if name != "security"}
 
 
 def generated_examples(count: int) -> hypothesis.settings:

@@ -8,7 +8,7 @@ from models.errors import InvalidRequest
 from models.projects.changes import MAX_NAME, is_name
 from models.wire.checks.faults import missing, out_of_bounds, unknown_parameter, wrong_type
 
-_MAX_SECONDS = 10 * 366 * 86_400
+MAX_SECONDS = 10 * 366 * 86_400
 
 
 def require_known(body: dict[str, Any], known: Collection[str]) -> None:
@@ -50,8 +50,16 @@ def integer_field(body: dict[str, Any], name: str, *, minimum: int, maximum: int
 
 def lifetime_field(body: dict[str, Any]) -> timedelta | None:
     """`expires_in_seconds`. Raises InvalidRequest."""
-    seconds = integer_field(body, "expires_in_seconds", minimum=1, maximum=_MAX_SECONDS)
+    seconds = integer_field(body, "expires_in_seconds", minimum=1, maximum=MAX_SECONDS)
     return None if seconds is None else timedelta(seconds=seconds)
+
+
+def boolean_field(body: dict[str, Any], name: str) -> bool | None:
+    """An optional boolean. Raises InvalidRequest."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise wrong_type(name, "a boolean", value)
+    return value
 
 
 def object_field(body: dict[str, Any], name: str) -> dict[str, Any] | None:

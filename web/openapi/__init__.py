@@ -11,7 +11,7 @@ from models.config.routes import Routes
 from models.config.settings import Settings
 from models.version import VERSION
 from models.wire.api_schema import Schema, input_scope, stored_scope
-from web.openapi import objects, parts, requests
+from web.openapi import objects, organization, parts, requests
 from web.openapi.meaning import ABOUT
 from web.openapi.operations import operations
 
@@ -41,11 +41,8 @@ def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "securitySchemes": {
-                "bearer": {
-                    "type": "http",
-                    "scheme": "bearer",
-                    "description": "An API key of a project.",
-                }
+                "bearer": _key("An API key of a project."),
+                organization.ADMIN: _key("An API key with the scope `admin`."),
             },
             "headers": parts.header_components(),
             "responses": parts.error_components(settings),
@@ -63,7 +60,12 @@ def _schemas(passthrough: Collection[str], *, native: bool) -> dict[str, Schema]
     requests.show_unset_fields(
         stored.components["ListedTools"], stored.components["ListedTextSettings"]
     )
+    named |= organization.components()
     return {**named, **sent.components, **stored.components}
+
+
+def _key(description: str) -> dict[str, str]:
+    return {"type": "http", "scheme": "bearer", "description": description}
 
 
 def _tag(path: str) -> str:

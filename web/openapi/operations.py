@@ -2,13 +2,13 @@
 
 from models.wire.api_schema import input_scope, reference
 from models.wire.checks.parameters import INCLUDE_VALUE
-from web.http.params import ORDERS, PAGE_SIZE, PAGE_SIZES
-from web.openapi import examples, retrieval
+from web.openapi import examples, organization, retrieval
 from web.openapi.meaning import IDEMPOTENCY_KEY, PROXIED_RESPONSE, STATUSES
 from web.openapi.parts import (
     EVENT_STREAM,
     FORM,
     JSON,
+    PAGING,
     Json,
     header_parameter,
     headers,
@@ -42,6 +42,7 @@ def operations() -> dict[str, Json]:
         **retrieval.operations(),
         **_model_operations(),
         **_process_operations(),
+        **organization.operations(),
     }
 
 
@@ -81,7 +82,7 @@ def _response_operations() -> dict[str, Json]:
                 )
             },
             *(400, 401, 404),
-            parameters=[_RESPONSE_ID, *_PAGING, *_INCLUDE],
+            parameters=[_RESPONSE_ID, *PAGING, *_INCLUDE],
         ),
     }
 
@@ -202,7 +203,7 @@ def _conversation_item_operations() -> dict[str, Json]:
             "List a conversation's items",
             items,
             *(400, 401, 404),
-            parameters=[_CONVERSATION_ID, *_PAGING, *_INCLUDE],
+            parameters=[_CONVERSATION_ID, *PAGING, *_INCLUDE],
         ),
         "retrieve_item": operation(
             "Get an item of a conversation",
@@ -237,7 +238,7 @@ def _file_operations() -> dict[str, Json]:
             "List the files",
             {"200": response("A page of files.", "FileList")},
             *(400, 401),
-            parameters=[purpose, limit, *_PAGING[1:]],
+            parameters=[purpose, limit, *PAGING[1:]],
         ),
         "retrieve_file": operation("Get a file", file, *(401, 404), parameters=[_FILE_ID]),
         "delete_file": operation(
@@ -272,7 +273,7 @@ def _batch_operations() -> dict[str, Json]:
             "List the batches",
             {"200": response("A page of batches, the newest first.", "BatchList")},
             *(400, 401, 404),
-            parameters=[_PAGING[0], _PAGING[2]],
+            parameters=[PAGING[0], PAGING[2]],
         ),
         "retrieve_batch": operation("Get a batch", batch, *(401, 404), parameters=[_BATCH_ID]),
         "cancel_batch": operation(
@@ -454,16 +455,4 @@ _STREAM_QUERY = [
         {"type": "boolean", "default": False},
         "Pad the delta events, so that their length reveals nothing about their text.",
     ),
-]
-
-_PAGING = [
-    query_parameter(
-        "limit", {"type": "integer", **PAGE_SIZES, "default": PAGE_SIZE}, "Items on a page."
-    ),
-    query_parameter(
-        "order",
-        {"type": "string", "enum": list(ORDERS), "default": "desc"},
-        "The order of the list; `desc` shows the last item first.",
-    ),
-    query_parameter("after", {"type": "string"}, "The id of the last item of the page before."),
 ]

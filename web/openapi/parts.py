@@ -5,6 +5,7 @@ from typing import Any
 
 from models.config.settings import Settings
 from models.wire.api_schema import Schema, const, object_schema, reference
+from web.http.params import ORDERS, PAGE_SIZE, PAGE_SIZES
 from web.http.rate_headers import RATE_HEADERS
 from web.openapi import examples
 from web.openapi.meaning import HEADER_MEANINGS, STATUSES, STREAM
@@ -167,3 +168,15 @@ _SSE_BLOCK: Schema = {
 }
 """One block of a stream, as OpenAPI 3.2 describes Server-Sent Events. FastAPI writes this into 3.1
 documents too."""
+
+PAGING = [
+    query_parameter(
+        "limit", {"type": "integer", **PAGE_SIZES, "default": PAGE_SIZE}, "Items on a page."
+    ),
+    query_parameter(
+        "order",
+        {"type": "string", "enum": list(ORDERS), "default": "desc"},
+        "The order of the list; `desc` shows the last item first.",
+    ),
+    query_parameter("after", {"type": "string"}, "The id of the last item of the page before."),
+]

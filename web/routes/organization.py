@@ -13,8 +13,10 @@ from starlette.responses import Response
 from models.keys import KeyGrant
 from models.projects.changes import MAX_WEIGHT
 from models.projects.scopes import DEFAULT_SCOPES, Scope, parse_scopes
+from models.wire.checks.faults import missing
 from web.http.actor import actor_of
 from web.http.admin_bodies import (
+    boolean_field,
     integer_field,
     lifetime_field,
     name_field,
@@ -26,15 +28,15 @@ from web.http.auth import Admin
 from web.http.body import json_object, read_json
 from web.http.json_responses import json_response
 from web.http.params import boolean, paging
-from web.organization import Organization, ProjectFields
+from web.organization import KeyChanges, Organization, ProjectFields
 from web.state import app_state
 
-# They are no part of the OpenAPI document: docs/projects.md describes them.
-router = APIRouter(prefix="/v1/organization", include_in_schema=False)
+router = APIRouter(prefix="/v1/organization")
 
 _PROJECT_FIELDS = ("name", "weight", "policy")
+_KEY_CHANGES = ("scopes", "expires_in_seconds", "allowed_models")
 _KEY_FIELDS = ("name", "expires_in_seconds", "scopes", "allowed_models")
-_PROJECT_SCOPES = tuple(scope.value for scope in Scope if scope is not Scope.ADMIN)
+PROJECT_SCOPES = tuple(scope.value for scope in Scope if scope is not Scope.ADMIN)
 
 
 @router.get("/projects")
@@ -89,6 +91,18 @@ async def retrieve_project_key(
     return json_response(await _organization(request).show_key(project_id, key_id))
 
 
+@router.post("/projects/{project_id}/api_keys/{key_id}")
+async def update_project_key(
+    project_id: str, key_id: str, request: Request, _key: Admin
+) -> Response:
+    """Changes what a key may do, and until when. No scopes: everything of its project."""
+    changes = _key_changes(await _body(request))
+    changed = await _organization(request).update_key(
+        project_id, key_id, changes, actor_of(request)
+    )
+    return json_response(changed)
+
+
 @router.delete("/projects/{project_id}/api_keys/{key_id}")
 async def delete_project_key(
     project_id: str, key_id: str, request: Request, _key: Admin
@@ -110,9 +124,10 @@ async def create_service_account(project_id: str, request: Request, key: Admin) 
     body = await _body(request)
     require_known(body, (*_KEY_FIELDS, "create_service_account_only"))
     name, grant = name_field(body, required=True) or "", _grant(body)
+    only_account = boolean_field(body, "create_service_account_only")
     organization, actor = _organization(request), actor_of(request)
     account = await organization.create_account(project_id, name, actor)
-    if body.get("create_service_account_only") is not True:
+    if not only_account:
         account["api_key"] = await organization.create_account_key(
             project_id, account["id"], grant, key.id, actor
         )
@@ -197,8 +212,21 @@ def _project_fields(body: dict[str, Any], *, required: bool) -> ProjectFields:
     )
 
 
+def _key_changes(body: dict[str, Any]) -> KeyChanges:
+    require_known(body, _KEY_CHANGES)
+    if all(body.get(name) is None for name in _KEY_CHANGES):
+        raise missing(" or ".join(_KEY_CHANGES))
+    scopes = texts_field(body, "scopes", PROJECT_SCOPES)
+    models = texts_field(body, "allowed_models")
+    return KeyChanges(
+        None if scopes is None else parse_scopes(scopes) or DEFAULT_SCOPES,
+        None if models is None else tuple(models),
+        lifetime_field(body),
+    )
+
+
 def _grant(body: dict[str, Any]) -> KeyGrant:
-    scopes = texts_field(body, "scopes", _PROJECT_SCOPES)
+    scopes = texts_field(body, "scopes", PROJECT_SCOPES)
     models = texts_field(body, "allowed_models")
     return KeyGrant(
         parse_scopes(scopes) if scopes else DEFAULT_SCOPES,

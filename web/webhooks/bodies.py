@@ -6,7 +6,13 @@ from typing import Any
 from models.errors import InvalidRequest
 from models.webhooks.events import EventType
 from models.wire.checks.faults import missing, wrong_type
-from web.http.admin_bodies import integer_field, name_field, require_known, texts_field
+from web.http.admin_bodies import (
+    boolean_field,
+    integer_field,
+    name_field,
+    require_known,
+    texts_field,
+)
 from web.webhooks.endpoints import EndpointFields
 
 _MAX_OVERLAP = 30 * 86_400
@@ -31,7 +37,7 @@ def rotation_overlap(body: dict[str, Any]) -> timedelta:
     """How long the old secret stays valid: `overlap_seconds`, or a day with
     `keep_old_secret_active_for_24_hours`; else no time."""
     require_known(body, ("overlap_seconds", "keep_old_secret_active_for_24_hours"))
-    keep = _boolean_field(body, "keep_old_secret_active_for_24_hours")
+    keep = boolean_field(body, "keep_old_secret_active_for_24_hours")
     seconds = integer_field(body, "overlap_seconds", minimum=0, maximum=_MAX_OVERLAP)
     if seconds is None:
         seconds = _A_DAY if keep else 0
@@ -57,7 +63,7 @@ def _fields(body: dict[str, Any]) -> EndpointFields:
     types = texts_field(body, "event_types")
     _require_types(types or [], "event_types")
     return EndpointFields(
-        name_field(body, required=False), url, types, _boolean_field(body, "enabled")
+        name_field(body, required=False), url, types, boolean_field(body, "enabled")
     )
 
 
@@ -70,10 +76,3 @@ def _require_types(types: list[str], param: str) -> None:
                 param=param,
                 code="invalid_value",
             )
-
-
-def _boolean_field(body: dict[str, Any], name: str) -> bool | None:
-    value = body.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise wrong_type(name, "a boolean", value)
-    return value

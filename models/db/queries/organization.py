@@ -156,6 +156,16 @@ CREATE_KEY = column(
     UUID,
 )
 """Inserts a key of a project. No row: there is no such project, or it was archived."""
+UPDATE_KEY = column(
+    """
+    UPDATE api_keys k SET scopes = coalesce(CAST(:scopes AS text[]), k.scopes), allowed_models = coalesce(CAST(:allowed_models AS text[]), k.allowed_models),
+           expires_at = coalesce(clock_timestamp() + CAST(:lifetime AS interval), k.expires_at)
+    WHERE k.id = :id AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp()) RETURNING k.id
+    """,
+    UUID,
+)
+"""Changes what a key may do, and until when; what is null stays. No row: it was revoked or has
+expired."""
 ROTATE_KEY = column(
     """
     WITH old AS MATERIALIZED (SELECT * FROM api_keys WHERE id = :id FOR UPDATE),

@@ -71,6 +71,26 @@ async def test_a_service_account_has_keys_that_work_until_they_are_deleted(
     assert (
         await projects.api_keys.retrieve(first_key.id, project_id=project.id)
     ).id == first_key.id
+    changed = await projects.api_keys.update(
+        first_key.id, project_id=project.id, scopes=["read"], expires_in_seconds=3600
+    )
+    assert changed.model_extra is not None
+    assert changed.model_extra["scopes"] == ["read"]
+    assert changed.expires_at is not None
+
+    async def only_reads() -> bool:
+        return (await api.call("POST", "/responses", {})).status == 403
+
+    await until(only_reads, 5)
+    assert (await api.call("GET", "/models")).status == 200
+    with pytest.raises(openai.BadRequestError):
+        await projects.api_keys.update(first_key.id, project_id=project.id)
+    other = await projects.create(name="other accounts")
+    with pytest.raises(openai.NotFoundError):
+        await projects.api_keys.update(first_key.id, project_id=other.id, scopes=[])
+    widened = await projects.api_keys.update(first_key.id, project_id=project.id, scopes=[])
+    assert widened.model_extra is not None
+    assert widened.model_extra["scopes"] == ["responses"]
     deleted = await projects.api_keys.delete(first_key.id, project_id=project.id)
     assert deleted.deleted
 

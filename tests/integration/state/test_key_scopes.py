@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import time
 from datetime import timedelta
+from functools import partial
 
 import aiohttp
 
 from models import keys
 from models.ids import parse_response_id
 from models.keys import KeyGrant
+from models.lifecycle import Lane
 from models.projects.scopes import Scope
 from tests.integration.operator.test_operations import backburner, command_facts
 from tests.support.api import Api, until
@@ -168,6 +170,38 @@ async def test_models_of_a_key_and_of_its_project(shared_stack: Stack, fake: Fak
         1,
         "backburner: the policy is wrong: limits.bodies: there is no such field\n",
     )
+
+
+async def test_the_highest_tier_of_a_project_lowers_that_of_its_requests(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
+    api = shared_stack.api(key=keys.create(shared_stack.dsn, "tiers"))
+    model = fake.script(reply("x"))
+
+    async def placed(tier: str | None) -> tuple[str, int]:
+        """The tier that a request for this one gets, and its lane."""
+        body = {"model": model, "input": "x", "background": True, "service_tier": tier}
+        made = (await api.call("POST", "/responses", body)).body
+        lane = "SELECT lane FROM responses WHERE id = %s"
+        return made["service_tier"], await shared_stack.value(lane, parse_response_id(made["id"]))
+
+    async def becomes(tier: str, expected: tuple[str, int]) -> bool:
+        return await placed(tier) == expected
+
+    async def set_highest(highest: str) -> None:
+        policy = f'{{"highest_tier": {highest}}}'
+        await command_facts(shared_stack, "projects", "set", "tiers", "--policy", policy)
+
+    normal, flex = ("default", Lane.DEFAULT.value), ("flex", Lane.FLEX.value)
+    unset = await placed(None)
+    assert unset[1] == Lane.DEFAULT.value
+    assert await placed("priority") == ("priority", Lane.PRIORITY.value)
+    await set_highest('"default"')
+    await until(partial(becomes, "priority", normal), 10)
+    assert [await placed(each) for each in ("default", "flex", None)] == [normal, flex, unset]
+    await set_highest('"flex"')
+    await until(partial(becomes, "priority", flex), 10)
+    assert [await placed(each) for each in ("default", "flex", None)] == [flex] * 3
 
 
 async def test_the_body_of_a_project_is_limited(shared_stack: Stack) -> None:

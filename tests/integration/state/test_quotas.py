@@ -5,6 +5,7 @@ Two web processes count together. Each test has a project of its own.
 
 import asyncio
 import secrets
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -271,6 +272,31 @@ async def test_open_streams_are_limited_over_all_web_processes(
     await until(is_streamed)
 
 
+async def test_a_project_with_too_many_streams_is_refused_and_others_are_not(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
+    limit = 12
+    project = await limited_project(shared_stack, open_streams=limit, requests_per_minute=1000)
+    gate = asyncio.Event()
+    model = fake.script(_held(gate))
+    async with AsyncExitStack() as streams:
+        for number in range(limit):
+            opened = project.api(number % 2).post_stream(model, input="Hi.", background=True)
+            stream = await streams.enter_async_context(opened)
+            await stream.until("response.output_text.delta")
+        for web in (0, 1):
+            refused = await _create(project.api(web), model, stream=True)
+            _assert_refused(refused)
+            assert refused.headers["x-ratelimit-limit-requests"] == "1000"
+            assert 0 <= int(refused.headers["x-ratelimit-remaining-requests"]) <= 1000
+            assert refused.headers["x-ratelimit-reset-requests"].endswith("s")
+            assert "open streams" in refused.error["message"]
+        assert (await _create(project.api(), fake.script(reply("ok")))).status == 200, "no stream"
+        others = await _create(shared_stack.api(), fake.script(reply("ok")), stream=True)
+        assert others.status == 200
+        gate.set()
+
+
 async def test_open_sockets_are_limited_over_all_web_processes(shared_stack: Stack) -> None:
     project = await limited_project(shared_stack, open_sockets=1)
     async with socket(project.api()):
@@ -329,7 +355,7 @@ async def _measured(project: LimitedProject) -> bool:
 async def test_an_operator_sees_what_a_project_uses_of_its_quotas(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
-    limits = {"running": 5, "open_streams": 3, "requests_per_minute": 60, "stored_bytes": 10**6}
+    limits = {"running": 5, "open_streams": 3, "requests_per_minute": 2, "stored_bytes": 10**6}
     project = await limited_project(shared_stack, **limits, tokens_per_day=10**6)
     gate = asyncio.Event()
     model = fake.script(_held(gate))

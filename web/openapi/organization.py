@@ -1,0 +1,319 @@
+"""The admin API in the document: projects, keys, service accounts, usage (docs/projects.md)."""
+
+from models.ids import API_KEY, PROJECT, SERVICE_ACCOUNT
+from models.projects.changes import MAX_NAME, MAX_WEIGHT
+from models.projects.scopes import Scope
+from models.wire.api_schema import NULL, Schema, const, nullable, object_schema, reference
+from models.wire.usage_kind import UsageKind
+from web.http.admin_bodies import MAX_SECONDS
+from web.openapi.parts import (
+    PAGING,
+    Json,
+    operation,
+    path_parameter,
+    query_parameter,
+    request_body,
+    response,
+)
+from web.openapi.response_schema import SECONDS
+from web.openapi.scalars import BOOLEAN, COUNT, STRING, STRINGS
+from web.routes.organization import PROJECT_SCOPES
+from web.routes.usage import GROUPS, LATEST, UNITS, WIDTHS
+
+ADMIN = "admin"
+"""The security scheme of these operations."""
+
+
+def operations() -> dict[str, Json]:
+    """Name of a route's function -> its operation."""
+    named = {**_project_operations(), **_key_operations(), **_account_operations()}
+    named |= {f"usage_{kind.value}": _usage(kind) for kind in UsageKind}
+    return {name: {**each, "security": [{ADMIN: []}]} for name, each in named.items()}
+
+
+def components() -> dict[str, Schema]:
+    """The bodies of requests, and what is returned."""
+    return {**_request_bodies(), **_objects(), **_usage_objects()}
+
+
+# --- operations ---
+
+
+def _project_operations() -> dict[str, Json]:
+    project = {"200": response("The project.", "OrganizationProject")}
+    archived = query_parameter(
+        "include_archived", {"type": "boolean", "default": False}, "Also archived projects."
+    )
+    return {
+        "list_projects": _list("List projects", "OrganizationProject", archived),
+        "create_project": _change(
+            "Create a project", project, "CreateOrganizationProject", {"name": "team-a"}
+        ),
+        "retrieve_project": operation("Get a project", project, *(401, 404), parameters=_PROJECT),
+        "update_project": _change(
+            "Change a project",
+            project,
+            "UpdateOrganizationProject",
+            {"policy": {"retention": "7d"}},
+            *_PROJECT,
+        ),
+        "archive_project": operation(
+            "Archive a project: its keys are invalid, for ever",
+            project,
+            *(400, 401, 404),
+            parameters=_PROJECT,
+        ),
+    }
+
+
+def _key_operations() -> dict[str, Json]:
+    key = {"200": response("The key.", "ProjectApiKey")}
+    admin_key = {"200": response("The key.", "AdminApiKey")}
+    deleted = {"200": response("It is invalid from now on.", "DeletedOfOrganization")}
+    one = (*_PROJECT, *_KEY)
+    return {
+        "list_project_keys": _list("List the keys of a project", "ProjectApiKey", *_PROJECT),
+        "retrieve_project_key": operation("Get a key", key, *(401, 404), parameters=one),
+        "update_project_key": _change(
+            "Change a key", key, "UpdateProjectApiKey", {"scopes": ["read"]}, *one
+        ),
+        "delete_project_key": operation("Revoke a key", deleted, *(401, 404), parameters=one),
+        "list_admin_keys": _list("List the keys of admins", "AdminApiKey"),
+        "create_admin_key": _change(
+            "Create a key of an admin",
+            {"200": response("The key, with its value.", "CreatedAdminApiKey")},
+            "CreateAdminApiKey",
+            {"name": "operations"},
+        ),
+        "retrieve_admin_key": operation(
+            "Get a key of an admin", admin_key, *(401, 404), parameters=_KEY
+        ),
+        "delete_admin_key": operation(
+            "Revoke a key of an admin", deleted, *(401, 404), parameters=_KEY
+        ),
+    }
+
+
+def _account_operations() -> dict[str, Json]:
+    account = {"200": response("The service account.", "ServiceAccount")}
+    one = (*_PROJECT, *_ACCOUNT)
+    return {
+        "list_service_accounts": _list("List service accounts", "ServiceAccount", *_PROJECT),
+        "create_service_account": _change(
+            "Create a service account",
+            {"200": response("It, with its first key.", "CreatedServiceAccount")},
+            "CreateServiceAccount",
+            {"name": "ci"},
+            *_PROJECT,
+        ),
+        "retrieve_service_account": operation(
+            "Get a service account", account, *(401, 404), parameters=one
+        ),
+        "create_service_account_key": _change(
+            "Create a key of a service account",
+            {"200": response("The key, with its value.", "ServiceAccountKey")},
+            "CreateServiceAccountKey",
+            {"scopes": ["read"]},
+            *one,
+        ),
+        "delete_service_account": operation(
+            "Delete a service account and its keys",
+            {"200": response("Deleted.", "DeletedOfOrganization")},
+            *(401, 404),
+            parameters=one,
+        ),
+    }
+
+
+def _usage(kind: UsageKind) -> Json:
+    time: Schema = {"type": "integer", "minimum": 0, "maximum": LATEST}
+    names: Schema = {"type": "array", "items": STRING}
+    groups: Schema = {"type": "array", "items": {"type": "string", "enum": list(GROUPS[kind])}}
+    start = query_parameter("start_time", time, "In seconds since the epoch.")
+    return operation(
+        f"Usage: {kind.value.replace('_', ' ')}",
+        {"200": response("A page of buckets of time.", "UsagePage")},
+        *(400, 401),
+        parameters=[
+            {**start, "required": True},
+            query_parameter("end_time", time, "In seconds since the epoch; without it: now."),
+            query_parameter(
+                "bucket_width",
+                {"type": "string", "enum": list(WIDTHS), "default": "1d"},
+                "The width of a bucket.",
+            ),
+            query_parameter("limit", {"type": "integer", "minimum": 1, "maximum": 31}, "Buckets."),
+            query_parameter("group_by", groups, "What sums are apart for."),
+            *(query_parameter(name, names, "Only of these.") for name in _USAGE_FILTERS),
+        ],
+    )
+
+
+def _list(summary: str, name: str, *parameters: Json) -> Json:
+    page = {"200": response("A page.", f"{name}List")}
+    return operation(summary, page, *(400, 401, 404), parameters=[*parameters, *PAGING])
+
+
+def _change(
+    summary: str, responses: dict[str, Json], body: str, example: Json, *parameters: Json
+) -> Json:
+    return operation(
+        summary,
+        responses,
+        *(400, 401, 404, 413, 415),
+        parameters=parameters,
+        body=request_body(body, {"an example": example}),
+    )
+
+
+_PROJECT = (path_parameter("project_id", f"`{PROJECT}_` and 32 hexadecimal digits."),)
+_KEY = (path_parameter("key_id", f"`{API_KEY}_` and 32 hexadecimal digits."),)
+_ACCOUNT = (path_parameter("account_id", f"`{SERVICE_ACCOUNT}_` and 32 hexadecimal digits."),)
+_USAGE_FILTERS = ("project_ids", "api_key_ids", "models")
+
+
+# --- schemas ---
+
+
+def _body(required: dict[str, Schema], optional: dict[str, Schema]) -> Schema:
+    """A body without other fields; null is the same as leaving an optional one out."""
+    absent = {name: nullable(schema) for name, schema in optional.items()}
+    return {**object_schema(required, absent), "additionalProperties": NULL}
+
+
+def _request_bodies() -> dict[str, Schema]:
+    name: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_NAME}
+    lifetime: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_SECONDS}
+    scopes: Schema = {"type": "array", "items": {"type": "string", "enum": list(PROJECT_SCOPES)}}
+    project: dict[str, Schema] = {
+        "weight": {"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT},
+        "policy": {"type": "object", "description": "A JSON Merge Patch of the policy."},
+    }
+    grant: dict[str, Schema] = {
+        "expires_in_seconds": lifetime,
+        "scopes": scopes,
+        "allowed_models": STRINGS,
+    }
+    return {
+        "CreateOrganizationProject": _body({"name": name}, project),
+        "UpdateOrganizationProject": _body({}, {"name": name, **project}),
+        "UpdateProjectApiKey": _body({}, grant),
+        "CreateAdminApiKey": _body({"name": name}, {"expires_in_seconds": lifetime}),
+        "CreateServiceAccount": _body(
+            {"name": name}, {**grant, "create_service_account_only": BOOLEAN}
+        ),
+        "CreateServiceAccountKey": _body({}, {"name": name, **grant}),
+    }
+
+
+def _objects() -> dict[str, Schema]:
+    texts = nullable(STRINGS)
+    key: dict[str, Schema] = {
+        "id": STRING,
+        "name": STRING,
+        "redacted_value": STRING,
+        "created_at": SECONDS,
+        "last_used_at": nullable(SECONDS),
+        "expires_at": nullable(SECONDS),
+        "scopes": {"type": "array", "items": {"type": "string", "enum": list(Scope)}},
+        "allowed_models": texts,
+        "owner": {"type": "object"},
+    }
+    account: dict[str, Schema] = {
+        "object": const("organization.project.service_account"),
+        "id": STRING,
+        "name": STRING,
+        "role": const("member"),
+        "created_at": SECONDS,
+    }
+    listed: dict[str, Schema] = {
+        "OrganizationProject": object_schema(
+            {
+                "object": const("organization.project"),
+                "id": STRING,
+                "name": STRING,
+                "created_at": SECONDS,
+                "archived_at": nullable(SECONDS),
+                "status": {"type": "string", "enum": ["active", "archived"]},
+                "weight": COUNT,
+                "policy": {"type": "object"},
+            }
+        ),
+        "ProjectApiKey": object_schema(
+            {
+                "object": const("organization.project.api_key"),
+                **key,
+                "owner_project_access": const("active"),
+            }
+        ),
+        "AdminApiKey": object_schema({"object": const("organization.admin_api_key"), **key}),
+        "ServiceAccount": object_schema(account),
+    }
+    return {
+        **listed,
+        **{f"{name}List": _page_of(name) for name in listed},
+        "CreatedAdminApiKey": object_schema(
+            {"object": const("organization.admin_api_key"), **key, "value": STRING}
+        ),
+        "ServiceAccountKey": object_schema(
+            {
+                "object": const("organization.project.service_account.api_key"),
+                "id": STRING,
+                "name": STRING,
+                "value": STRING,
+                "created_at": SECONDS,
+                "expires_at": nullable(SECONDS),
+            }
+        ),
+        "CreatedServiceAccount": object_schema(
+            account, {"api_key": reference("ServiceAccountKey")}
+        ),
+        "DeletedOfOrganization": object_schema(
+            {"id": STRING, "object": STRING, "deleted": {"type": "boolean", "const": True}}
+        ),
+    }
+
+
+def _page_of(name: str) -> Schema:
+    return object_schema(
+        {
+            "object": const("list"),
+            "data": {"type": "array", "items": reference(name)},
+            "first_id": nullable(STRING),
+            "last_id": nullable(STRING),
+            "has_more": BOOLEAN,
+        }
+    )
+
+
+def _usage_objects() -> dict[str, Schema]:
+    labels = ("project_id", "user_id", "api_key_id", "model", "upstream")
+    counts = ("input_tokens", "output_tokens", "num_model_requests")
+    result = object_schema(
+        {
+            "object": {
+                "type": "string",
+                "enum": [f"organization.usage.{kind.value}.result" for kind in UsageKind],
+            },
+            **dict.fromkeys(counts, COUNT),
+            **dict.fromkeys(labels, nullable(STRING)),
+        },
+        dict.fromkeys((*UNITS.values(), "input_cached_tokens", "output_reasoning_tokens"), COUNT),
+    )
+    bucket = object_schema(
+        {
+            "object": const("bucket"),
+            "start_time": SECONDS,
+            "end_time": SECONDS,
+            "results": {"type": "array", "items": reference("UsageResult")},
+        }
+    )
+    page = object_schema(
+        {
+            "object": const("page"),
+            "data": {"type": "array", "items": reference("UsageBucket")},
+            "has_more": BOOLEAN,
+            "next_page": nullable(STRING),
+        }
+    )
+    return {"UsageResult": result, "UsageBucket": bucket, "UsagePage": page}

@@ -12,11 +12,13 @@ from sqlalchemy.dialects.postgresql.base import ischema_names
 
 from models.config.settings import Settings, sqlalchemy_url
 from models.db.search_path import set_search_path
-from models.db.tables import OPTIONAL_COLUMNS, RETIRED_COLUMNS, metadata
+from models.db.tables import MADE_BY_NEED, OPTIONAL_COLUMNS, RETIRED_COLUMNS, metadata
 
 
 def _is_compared(name: str | None, kind: str, parents: Mapping[str, str | None]) -> bool:
-    """False for the columns that `alembic check` ignores."""
+    """False for the columns and indexes that `alembic check` ignores."""
+    if kind == "index":
+        return name is None or not name.startswith(MADE_BY_NEED)
     ignored = RETIRED_COLUMNS | OPTIONAL_COLUMNS
     return kind != "column" or (parents["table_name"], name) not in ignored
 

@@ -31,6 +31,7 @@ from models.files.storage import FileStorage
 from models.webhooks.schedule import EXPIRY
 from worker.purge_files import purge_files
 from worker.purge_vectors import purge_vectors
+from worker.retrieval.vector_index import drop_unused
 
 logger = structlog.get_logger()
 
@@ -86,6 +87,7 @@ class Purger:
                 partial(_step, connection), self._storage, self._settings.files.upload_time
             )
         await purge_vectors(partial(_step, connection))
+        await drop_unused(connection)
         values = {"retention": self._settings.batches.retention, **_ROWS}
         while len(await _step(connection, DELETE_OLD_BATCHES, values)) == _MAX_ROWS:
             pass

@@ -48,6 +48,16 @@ BEGIN
     EXECUTE format($sql$
         CREATE OR REPLACE FUNCTION embedding_distance(a %1$I.halfvec, b %1$I.halfvec) RETURNS float8 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN a OPERATOR(%1$I.<=>) b
     $sql$, home);
+    EXECUTE format($sql$
+        CREATE OR REPLACE FUNCTION nearest_chunks(store uuid, dimensions int, wanted text, most int)
+        RETURNS TABLE (entry_id uuid, number int, distance float8) LANGUAGE plpgsql AS $nearest$
+        BEGIN
+            PERFORM set_config('hnsw.ef_search', least(most, 1000)::text, true), set_config('hnsw.iterative_scan', 'strict_order', true);
+            RETURN QUERY EXECUTE format(
+                'SELECT c.entry_id, c.number, (c.embedding::%1$I.halfvec(%%s)) OPERATOR(%1$I.<=>) (SELECT embedding_of($1)) AS distance
+                 FROM vector_store_chunks c WHERE c.store_id = %%L ORDER BY distance LIMIT $2', dimensions, store) USING wanted, most;
+        END $nearest$
+    $sql$, home);
     RETURN true;
 END $add$
 """
@@ -246,6 +256,7 @@ def downgrade() -> None:
     op.drop_table("vector_store_files")
     op.drop_table("vector_store_file_batches")
     op.drop_table("vector_stores")
+    op.execute("DROP FUNCTION IF EXISTS nearest_chunks")
     op.execute("DROP FUNCTION IF EXISTS embedding_of")
     op.execute("DROP FUNCTION IF EXISTS embedding_distance")
     op.execute("DROP FUNCTION add_embeddings")

@@ -59,6 +59,9 @@ class RetrievalSettings(Group):
     knows no language."""
     files: int = Field(default=10_000, ge=1)
     """Most files of one store."""
+    index_from: int = Field(default=50_000, ge=1)
+    """Chunks from which on a store with embeddings gets an HNSW index. Smaller ones are searched by
+    comparing each chunk, which is exact."""
     ingests: int = Field(default=2, ge=1)
     """Files that one worker ingests at a time."""
     ingest_time: Duration = timedelta(days=1)

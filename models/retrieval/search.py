@@ -18,6 +18,7 @@ from models.db.queries.chunk_search import (
     CHUNKS,
     CHUNKS_WITH_WORDS,
     NEAREST_CHUNKS,
+    NEAREST_CHUNKS_BY_INDEX,
     SEARCHED_STORES,
     ChunkText,
     FoundChunk,
@@ -194,8 +195,18 @@ class _OneSearch:
         return fuse([(weight, list(map(_position, chunks))) for weight, chunks in lists])
 
     async def _nearest(self, embedding: str) -> list[FoundChunk]:
+        """By the index, if the store has one and no filter would leave few of what it finds; else,
+        or if that is too little, by comparing each chunk."""
         values = self._values | {"embedding": embedding}
+        store = self._store
         async with self._limit:
+            if store.has_index and self._options.filter is None:
+                by_index = {"dimensions": store.dimensions, "most": 2 * values["limit"]}
+                found = await fetch_idempotent(
+                    self._pool, NEAREST_CHUNKS_BY_INDEX, values | by_index
+                )
+                if len(found) == values["limit"]:
+                    return found
             return await fetch_idempotent(self._pool, NEAREST_CHUNKS, values)
 
     async def _words(self, query: str) -> list[FoundChunk]:

@@ -19,6 +19,7 @@ TO_PUBLIC = """
     ALTER FUNCTION backburner.add_embeddings() SET SCHEMA public;
     ALTER FUNCTION backburner.embedding_of(text) SET SCHEMA public;
     ALTER FUNCTION backburner.embedding_distance SET SCHEMA public;
+    ALTER FUNCTION backburner.nearest_chunks SET SCHEMA public;
     ALTER EXTENSION vector SET SCHEMA public;
     DROP SCHEMA backburner;
 """

@@ -44,6 +44,7 @@ from worker import metrics
 from worker.due_tasks import DueTasks
 from worker.retrieval.chunking import Chunk, Chunker, ChunkingStrategy
 from worker.retrieval.extract.extraction import ExtractionFailed, extract, limits_of
+from worker.retrieval.vector_index import VectorIndexes
 
 logger = structlog.get_logger()
 
@@ -101,6 +102,7 @@ class Ingest:
         self._storage = storage
         self._embedder = embedder
         self._policies = policies
+        self._indexes = VectorIndexes(settings)
         self._tasks = DueTasks("ingest", settings.retrieval.ingests)
 
     async def run(self) -> None:
@@ -128,6 +130,8 @@ class Ingest:
                 logger.info("ingest_stopped", **_facts(entry))
             else:
                 await self._end(entry, "completed", None)
+                if entry.embedding_model is not None:
+                    await self._indexes.make_if_large(entry.store_id)
         except DATABASE_UNAVAILABLE as error:
             # It is due again when its lease ends.
             logger.warning("ingest_interrupted", **_facts(entry), error=str(error).strip())

@@ -58,6 +58,16 @@ NEAREST_CHUNKS = Query(
 )
 """The chunks nearest to an embedding, by comparing it with each."""
 
+NEAREST_CHUNKS_BY_INDEX = Query(
+    f"""
+    SELECT n.entry_id, n.number, n.distance AS value FROM nearest_chunks(:store, :dimensions, CAST(:embedding AS text), :most) n
+    WHERE n.entry_id IN ({_ENTRIES}) ORDER BY value LIMIT :limit
+    """,
+    FoundChunk,
+)
+"""The same by the HNSW index of the store: of the `most` nearest chunks those of files that are
+searched. There may be fewer than the store has."""
+
 _WORD = r"""'''' || replace(replace(lexeme, '\', '\\'), '''', '''''') || ''''"""
 """A lexeme as a tsquery writes it."""
 

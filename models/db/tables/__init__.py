@@ -28,8 +28,12 @@ the previous release, which may run during an update; `alembic check` ignores th
 
 OPTIONAL_COLUMNS = frozenset((("vector_store_chunks", "embedding"),))
 """(table, column) of columns that are there only where an extension is (migration 0024)."""
+MADE_BY_NEED = "ix_vector_store_chunks_hnsw_"
+"""What the names of indexes begin with that workers make and drop
+(models/db/queries/vector_index.py)."""
 
 __all__ = [
+    "MADE_BY_NEED",
     "ONE_OPEN_PER_CONVERSATION",
     "OPTIONAL_COLUMNS",
     "RETIRED_COLUMNS",

@@ -382,6 +382,8 @@ _OF_STORES = [
     "chunk_search.CHUNKS",
     "chunk_search.CHUNKS_WITH_WORDS",
     "chunk_search.NEAREST_CHUNKS",
+    "vector_index.INDEX_WANTED",
+    "vector_index.SET_HAS_INDEX",
     "chunk_search.SEARCHED_STORES",
     "ingest.END_ENTRY",
     "ingest.HIDE_ENTRY",
@@ -563,6 +565,7 @@ def _of_store(database: ManyResponses) -> dict[str, object]:
         "attributes": Jsonb({}),
         "max_tokens": Ints([800]),
         "overlaps": Ints([400]),
+        "chunks": 10,
         "metadata": None,
         "set_expiry": True,
     }

@@ -1,6 +1,7 @@
 """The ingest of files into vector stores: each chunk is stored once, whoever dies."""
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from cli.database.migrate import migrate
+from cli.demo_upstream.embeddings import DIMENSIONS, embed
 from models.config.groups import FileSettings
 from models.config.retrieval import RetrievalSettings
 from models.config.settings import Settings
@@ -18,7 +20,12 @@ from models.config.upstream import UpstreamSettings
 from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import Json, execute, fetch, open_pool
 from models.db.queries import files, vector_stores
-from models.db.queries.chunk_search import HAS_EMBEDDINGS
+from models.db.queries.chunk_search import (
+    HAS_EMBEDDINGS,
+    NEAREST_CHUNKS,
+    NEAREST_CHUNKS_BY_INDEX,
+)
+from models.db.queries.vector_index import index_name
 from models.files.content import write_part
 from models.files.opening import open_storage
 from models.ids import new_uuid
@@ -40,7 +47,7 @@ from tests.support.fake_upstream import (
 )
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
-from tests.support.worker_rows import SeededDatabase, settings_for
+from tests.support.worker_rows import SeededDatabase, run_purge, settings_for
 from worker.retrieval import ingest as ingest_module
 from worker.retrieval.ingest import Ingest
 
@@ -55,7 +62,8 @@ class Stores:
 
     def __init__(self, database: SeededDatabase, settings: Settings) -> None:
         self._database = database
-        self._settings = settings
+        self.settings = self._settings = settings
+        self.project = database.project
         self.pool = database.pool
         self.store = new_uuid()
         storage = open_storage(settings)
@@ -142,7 +150,9 @@ def make_stores(
             update={
                 "files": FileSettings(folder=tmp_path),
                 "upstream": UpstreamSettings(base_url=fake.base_url),
-                "retrieval": RetrievalSettings(embedding_model=model, embedding_batch=2),
+                "retrieval": RetrievalSettings(
+                    embedding_model=model, embedding_batch=2, index_from=CHUNKS
+                ),
             }
         )
         pool = open_pool(settings, "test", 4)
@@ -227,6 +237,45 @@ async def test_the_ingest_of_a_deleted_store_is_stopped(
         await run_sql(stores.pool, "UPDATE vector_stores SET delete_requested_at = now()", {})
         await until(lambda: fake.requests_for(model)[0].closed_by_client is not None)
         assert await stores.chunks() == []
+
+
+async def test_a_large_store_is_searched_by_an_index_of_its_own_until_it_is_deleted(
+    make_stores: MakeStores, fake: FakeUpstream
+) -> None:
+    fake.decide("indexed", embeddings)
+    async with make_stores("indexed") as stores, stores.worker():
+        sql = "SELECT has_index FROM vector_stores"
+
+        async def has_index() -> Any:
+            return (await run_sql(stores.pool, sql, {}))[0]["has_index"]
+
+        await until(has_index, 20)
+        values = {
+            "store": stores.store,
+            "project": stores.project,
+            "filter": None,
+            "limit": 5,
+            "embedding": json.dumps(embed("chunk 3")),
+        }
+        exact = await fetch(stores.pool, NEAREST_CHUNKS, values)
+        by_index = values | {"dimensions": DIMENSIONS, "most": 10}
+        async with stores.pool.connection() as connection:
+            # The planner would read so small a table as a whole.
+            await connection.execute("SET enable_sort = off; SET enable_seqscan = off")
+            assert await fetch(connection, NEAREST_CHUNKS_BY_INDEX, by_index) == exact
+            await connection.execute("RESET enable_sort; RESET enable_seqscan")
+        assert len(exact) == 5
+        used = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = %(name)s"
+        name = {"name": index_name(stores.store)}
+
+        async def was_used() -> bool:
+            rows = await run_sql(stores.pool, used, name)
+            return bool(rows) and rows[0]["idx_scan"] > 0
+
+        await until(was_used)
+        await run_sql(stores.pool, "UPDATE vector_stores SET delete_requested_at = now()", {})
+        await run_purge(stores.settings)
+        assert await run_sql(stores.pool, used, name) == []
 
 
 async def test_pgvector_that_comes_later_is_used_after_the_next_migration(

@@ -1,0 +1,91 @@
+"""HNSW indexes of pgvector: one for each large store, made by a worker when files have made it so.
+
+An index of one store, not of all: a search in it never meets what other stores have, small stores
+need none, and it goes when its store goes (ADR 0054). While it is being built, and where it cannot
+be built, the store is searched by comparing each chunk.
+"""
+
+from uuid import UUID
+
+import psycopg
+import structlog
+from psycopg import sql
+
+from models.config.settings import Settings
+from models.db.database import Connection, connect, fetch
+from models.db.queries.vector_index import (
+    INDEX_WANTED,
+    SET_HAS_INDEX,
+    TRY_INDEX_LOCK,
+    UNUSED_INDEXES,
+    index_name,
+)
+from models.ids import vector_store_id
+
+logger = structlog.get_logger()
+
+_LOCK = 0x6262_2E76_6563_746F
+"""The advisory lock of whoever makes or drops an index: "bb.vecto" in ASCII."""
+_SETTINGS = "SET statement_timeout = 0; SET maintenance_work_mem = '256MB'"
+
+
+class VectorIndexes:
+    """Makes the indexes for one worker, one at a time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._is_building = False
+
+    async def make_if_large(self, store: UUID) -> None:
+        """Makes the index of a store that has become large, unless another one is being made: the
+        next file of the store tries again. Raises nothing."""
+        if self._is_building:
+            return
+        self._is_building = True
+        try:
+            async with await connect(self._settings, "vector-index") as connection:
+                await self._make_if_large(connection, store)
+        except psycopg.Error as error:
+            logger.warning(
+                "vector_index_not_made",
+                vector_store=vector_store_id(store),
+                error=str(error).strip(),
+            )
+        finally:
+            self._is_building = False
+
+    async def _make_if_large(self, connection: Connection, store: UUID) -> None:
+        values = {"store": store, "chunks": self._settings.retrieval.index_from}
+        wanted = await fetch(connection, INDEX_WANTED, values)
+        if not wanted or not (await fetch(connection, TRY_INDEX_LOCK, {"key": _LOCK}))[0]:
+            return
+        await connection.execute(_SETTINGS)
+        name = sql.Identifier(index_name(store))
+        # Of a worker that has died while it made one.
+        await connection.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(name))
+        await connection.execute(
+            sql.SQL(
+                "CREATE INDEX CONCURRENTLY {name} ON vector_store_chunks USING hnsw "
+                "((embedding::{home}.halfvec({dimensions})) {home}.halfvec_cosine_ops) "
+                "WHERE store_id = {store}"
+            ).format(
+                name=name,
+                home=sql.Identifier(wanted[0].home),
+                dimensions=sql.Literal(wanted[0].dimensions),
+                store=sql.Literal(str(store)),
+            )
+        )
+        await fetch(connection, SET_HAS_INDEX, {"store": store})
+        logger.info("vector_index_made", vector_store=vector_store_id(store))
+
+
+async def drop_unused(connection: Connection) -> None:
+    """Drops the indexes of stores that were deleted, and those that a worker has not finished."""
+    if not (await fetch(connection, TRY_INDEX_LOCK, {"key": _LOCK}))[0]:
+        return
+    try:
+        for name in await fetch(connection, UNUSED_INDEXES, {}):
+            drop = sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(name))
+            await connection.execute(drop)
+    finally:
+        await connection.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])

@@ -211,7 +211,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_vector_store_files_waiting",
         "vector_store_files",
-        ["next_attempt_at"],
+        ["project_id", "next_attempt_at"],
         postgresql_where=sa.text("status = 'in_progress' AND delete_requested_at IS NULL"),
     )
     op.create_index(

@@ -35,12 +35,21 @@ class TakenEntry:
     """its store was deleted, or has expired"""
 
 
+_WAITS = "e.status = 'in_progress' AND e.delete_requested_at IS NULL"
+
 TAKE_ENTRIES = Query(
-    """
-    WITH due AS (
-        SELECT e.id FROM vector_store_files e
-        WHERE e.status = 'in_progress' AND e.delete_requested_at IS NULL AND e.next_attempt_at <= clock_timestamp()
-        ORDER BY e.next_attempt_at LIMIT :free FOR UPDATE SKIP LOCKED)
+    f"""
+    WITH RECURSIVE waiting (project_id) AS (
+             (SELECT e.project_id FROM vector_store_files e WHERE {_WAITS} ORDER BY e.project_id LIMIT 1)
+             UNION ALL
+             SELECT (SELECT e.project_id FROM vector_store_files e WHERE {_WAITS} AND e.project_id > w.project_id ORDER BY e.project_id LIMIT 1)
+             FROM waiting w WHERE w.project_id IS NOT NULL),
+         due AS (
+             SELECT first.id FROM waiting w CROSS JOIN LATERAL (
+                 SELECT e.id FROM vector_store_files e
+                 WHERE e.project_id = w.project_id AND {_WAITS} AND e.next_attempt_at <= clock_timestamp()
+                 ORDER BY e.next_attempt_at LIMIT 1 FOR UPDATE SKIP LOCKED) first
+             ORDER BY random() LIMIT :free)
     UPDATE vector_store_files e SET attempts = e.attempts + 1, failures = e.failures + 1, next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
     FROM due, vector_stores s WHERE e.id = due.id AND s.id = e.store_id
     RETURNING e.id, e.attempts, e.project_id, e.store_id, e.file_id, e.chunks, e.max_chunk_tokens, e.chunk_overlap_tokens, e.failures - 1 AS failures,
@@ -49,8 +58,9 @@ TAKE_ENTRIES = Query(
     """,
     TakenEntry,
 )
-"""Takes up to `free` entries for as long as the lease, those that have waited longest first: if this
-worker dies, another one takes them then."""
+"""Takes up to `free` entries for as long as the lease: of each project the one that has waited
+longest, and of more projects than that some by chance, so that none waits for all files of another.
+If this worker dies, another one takes them when the lease has ended."""
 
 _IS_OURS = "e.id = :id AND e.attempts = :attempts AND e.status = 'in_progress' AND e.delete_requested_at IS NULL"
 

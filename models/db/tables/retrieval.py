@@ -146,6 +146,7 @@ vector_store_files = Table(
     Index("ix_vector_store_files_project_id", "project_id"),
     Index(
         "ix_vector_store_files_waiting",
+        "project_id",
         "next_attempt_at",
         postgresql_where=text("status = 'in_progress' AND delete_requested_at IS NULL"),
     ),

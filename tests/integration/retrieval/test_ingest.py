@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -25,6 +26,7 @@ from models.db.queries.chunk_search import (
     NEAREST_CHUNKS,
     NEAREST_CHUNKS_BY_INDEX,
 )
+from models.db.queries.ingest import TAKE_ENTRIES
 from models.db.queries.vector_index import index_name
 from models.files.content import write_part
 from models.files.opening import open_storage
@@ -70,9 +72,9 @@ class Stores:
         assert storage is not None
         self._storage = storage
 
-    async def fill(self) -> None:
-        """Makes the store and the file."""
-        project, file = self._database.project, new_uuid()
+    async def fill(self, project: UUID | None = None) -> None:
+        """Makes a store with a file."""
+        project, file = project or self._database.project, new_uuid()
         values: dict[str, Any] = dict.fromkeys(("days", "description", "dimensions", "media_type"))
         values |= dict.fromkeys(("lifetime", "batch"))
         values |= {"id": self.store, "project": project, "name": "", "metadata": Json({})}
@@ -239,6 +241,23 @@ async def test_the_ingest_of_a_deleted_store_is_stopped(
         assert await stores.chunks() == []
 
 
+async def test_a_project_does_not_wait_for_all_files_of_another(make_stores: MakeStores) -> None:
+    async with make_stores("unused") as stores:
+        other = new_uuid()
+        for project in (stores.project, stores.project, other):
+            if project == other:
+                sql = "INSERT INTO projects (id, name) VALUES (%(id)s, 'other')"
+                await run_sql(stores.pool, sql, {"id": other})
+            stores.store = new_uuid()
+            await stores.fill(project)
+        taken = [
+            await fetch(stores.pool, TAKE_ENTRIES, {"free": 2, "lease": HOUR}) for _ in range(3)
+        ]
+        first, *others = [{entry.project_id for entry in entries} for entries in taken]
+        assert first == {stores.project, other}
+        assert others == [{stores.project}, {stores.project}]
+
+
 async def test_a_large_store_is_searched_by_an_index_of_its_own_until_it_is_deleted(
     make_stores: MakeStores, fake: FakeUpstream
 ) -> None:
@@ -262,9 +281,11 @@ async def test_a_large_store_is_searched_by_an_index_of_its_own_until_it_is_dele
         async with stores.pool.connection() as connection:
             # The planner would read so small a table as a whole.
             await connection.execute("SET enable_sort = off; SET enable_seqscan = off")
-            assert await fetch(connection, NEAREST_CHUNKS_BY_INDEX, by_index) == exact
+            found = await fetch(connection, NEAREST_CHUNKS_BY_INDEX, by_index)
             await connection.execute("RESET enable_sort; RESET enable_seqscan")
-        assert len(exact) == 5
+        assert (len(exact), exact[0].number) == (5, 3)
+        assert [each.value for each in found] == [each.value for each in exact]
+        assert found[0] == exact[0]
         used = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = %(name)s"
         name = {"name": index_name(stores.store)}
 

@@ -55,6 +55,7 @@ READ_IN_ORDER = {
 """Indexes of what waits for a worker or for the purge, which are read from their beginning."""
 READ_ALL_OPEN = {
     "files.DELETABLE_PARTS",
+    "files.FILE_TOTALS",
     "files.STORED_FILES",
     "line.PLACE_OF",
     "listing.LIST_OPEN_RESPONSES",
@@ -76,10 +77,11 @@ an index, which looks the same in a plan."""
 BOUNDED = {
     "console.RECENT_ENDS",
     "console.UPSTREAM_WAITS",
+    "files.LIST_ALL_FILES",
     "operations.OLDEST_BACKLOG",
     "operations.OPEN_COUNT",
 }
-"""They read one end of an index, as many rows as their parameter says: for the console."""
+"""They read one end of an index, as many rows as their parameter says: for operators."""
 _ENTRY = "FROM vector_store_files WHERE delete_requested_at IS NULL ORDER BY id"
 MAX_PAGES = 200
 """Pages that a statement for one or two responses touches at most."""

@@ -8,10 +8,11 @@ from typing import Any
 import structlog
 
 from models.db.database import DATABASE_UNAVAILABLE
+from models.side_tasks import cancel_all
 
 logger = structlog.get_logger()
 
-_POLL = 1.0
+_POLL = 0.5
 """Seconds between two looks for due rows."""
 
 
@@ -57,5 +58,4 @@ class DueTasks:
                     async with asyncio.timeout(_POLL):
                         await self._has_room.wait()
         finally:
-            for task in self._tasks:
-                task.cancel()
+            await cancel_all(self._tasks)

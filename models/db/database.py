@@ -158,7 +158,7 @@ async def connect(
         await connection.execute(session_setup(settings))
         if check is not None:
             await check(connection)
-    except psycopg.Error:
+    except BaseException:
         await connection.close()
         raise
     return connection

@@ -5,7 +5,6 @@ from typing import Any
 
 import openai
 import pytest
-from openai.types.vector_stores import VectorStoreFile
 
 from models import keys
 from tests.support.api import until
@@ -54,11 +53,14 @@ async def test_what_is_added_is_found_by_embeddings_and_words(
     embedded: openai.AsyncOpenAI, tool_stack: Stack
 ) -> None:
     store = await embedded.vector_stores.create(name="Handbook", metadata={"a": "b"})
-    for name, text in (("tides", TIDES * 40), ("bread", BREAD * 40)):
-        file = await embedded.vector_stores.files.upload_and_poll(
-            vector_store_id=store.id, file=(f"{name}.txt", text.encode()), poll_interval_ms=50
-        )
-        assert (file.status, file.last_error) == ("completed", None)
+    await embedded.vector_stores.files.create(
+        store.id, file_id=await _upload(embedded, TIDES * 40, "tides.txt")
+    )
+    file = await embedded.vector_stores.files.upload_and_poll(
+        vector_store_id=store.id, file=("bread.txt", (BREAD * 40).encode()), poll_interval_ms=50
+    )
+    assert (file.status, file.last_error) == ("completed", None)
+    await _until_ingested(embedded, store.id)
     found = (await embedded.vector_stores.search(store.id, query="What makes bread rise?")).data
     assert found[0].filename == "bread.txt"
     assert found[0].content[0].text.startswith("Bread is made of flour")
@@ -187,14 +189,14 @@ async def test_a_file_that_cannot_be_ingested_says_why(
     embedded: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
     store = (await embedded.vector_stores.create()).id
-    ended: list[VectorStoreFile] = []
-    for name, content in (("a.png", b"\x89PNG\r\n\x1a\n" + bytes(64)), ("a.pdf", b"%PDF-1.7 no")):
-        file = await embedded.files.create(file=(name, content), purpose="assistants")
-        ended.append(
-            await embedded.vector_stores.files.create_and_poll(
-                file.id, vector_store_id=store, poll_interval_ms=50
-            )
-        )
+    ids = [
+        (await embedded.files.create(file=file, purpose="assistants")).id
+        for file in (("a.png", b"\x89PNG\r\n\x1a\n" + bytes(64)), ("a.pdf", b"%PDF-1.7 no"))
+    ]
+    await embedded.vector_stores.file_batches.create(store, file_ids=ids)
+    await _until_ingested(embedded, store)
+    files = embedded.vector_stores.files
+    ended = [await files.retrieve(each, vector_store_id=store) for each in ids]
     assert [each.status for each in ended] == ["failed", "failed"]
     codes = [each.last_error and each.last_error.code for each in ended]
     assert codes == ["unsupported_file", "invalid_file"]

@@ -7,11 +7,14 @@ long as there is room, and fetched or read again if another turn needs them.
 import asyncio
 import base64
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from models.errors import UpstreamFailed
 from worker.outbound.download import Download
+
+_PIECE = 3 * 256 * 1024
+"""Bytes that are encoded at a time: a multiple of three."""
 
 
 class FileSource(Protocol):
@@ -59,8 +62,15 @@ class FetchedFile:
 
     def data_url(self) -> str:
         """The file as a data URL. Its content must be here."""
+        return b"".join(self.data_url_pieces()).decode()
+
+    def data_url_pieces(self) -> Iterator[bytes]:
+        """The data URL in pieces. Its content must be here."""
         assert self.content is not None
-        return self._prefix + base64.b64encode(self.content).decode()
+        content = memoryview(self.content)
+        yield self._prefix.encode()
+        for start in range(0, len(content), _PIECE):
+            yield base64.b64encode(content[start : start + _PIECE])
 
 
 class FileMemory:

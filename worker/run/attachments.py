@@ -120,6 +120,11 @@ class Attachments:
             placed[place.item] = _replaced(placed[place.item], place, fields)
         return placed
 
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self._files)
+
     async def hold(self) -> None:
         """Has all files in memory, and room to send them, until `release`; reads again what was
         dropped. Raises UpstreamFailed."""

@@ -61,11 +61,12 @@ class StoredFile:
         assert row.bytes <= max_bytes
         try:
             async with asyncio.timeout_at(deadline):
-                content = await self._content()
+                chunks = await self._chunks()
         except (StorageError, TimeoutError) as error:
             logger.error("file_storage_failed", file=file_id(row.id), error=str(error))  # noqa: TRY400
             raise self.failure("they do not answer") from error
-        if not await asyncio.to_thread(_is_intact, content, row):
+        content = await asyncio.to_thread(_intact_content, chunks, row)
+        if content is None:
             logger.error("file_damaged", file=file_id(row.id))
             raise UpstreamFailed(
                 f"The stored file '{file_id(row.id)}' is damaged: it is not what was uploaded.",
@@ -84,15 +85,18 @@ class StoredFile:
             is_temporary=True,
         )
 
-    async def _content(self) -> bytes:
+    async def _chunks(self) -> list[bytes]:
         row = self._row
         parts = [PartRow(*part) for part in zip(row.parts, row.sizes, strict=True)]
         async with aclosing(read_content(self._storage, parts)) as chunks:
-            return b"".join([chunk async for chunk in chunks])
+            return [chunk async for chunk in chunks]
 
 
-def _is_intact(content: bytes, row: StoredContent) -> bool:
-    """Whether the bytes are of the kind that they were when they were uploaded."""
+def _intact_content(chunks: list[bytes], row: StoredContent) -> bytes | None:
+    """The content; None if its bytes are not of the kind that they were when it was uploaded."""
     examination = Examination()
-    examination.feed(content)
-    return examination.size == row.bytes and examination.kind() == row.media_type
+    for chunk in chunks:
+        examination.feed(chunk)
+    if examination.size != row.bytes or examination.kind() != row.media_type:
+        return None
+    return b"".join(chunks)

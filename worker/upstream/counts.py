@@ -111,7 +111,7 @@ async def _post(
     request = http.build_request(
         "POST",
         url,
-        content=encode_body(body),
+        content=bytes(encode_body(body)),
         headers=request_headers(settings),
         params=settings.plain_query or None,
         timeout=_TIMEOUT,

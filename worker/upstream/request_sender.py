@@ -29,7 +29,7 @@ from prometheus_client import Counter
 from models.side_tasks import cancel_all
 from worker.upstream.failures import sanitise_error
 from worker.upstream.open_response import OpenResponse
-from worker.upstream.request_body import RequestFiles, encode_body, is_large, pieces
+from worker.upstream.request_body import RequestFiles, encode, encode_body, is_large, pieces
 
 _END_WAIT = 0.1
 """Seconds, at least, that an upstream has to end a body of which all has been read."""
@@ -46,6 +46,8 @@ _RETRYABLE = (httpx2.RequestError, ssl.SSLError)
 
 class _NoFiles:
     """For a body without files."""
+
+    size = 0
 
     async def hold(self) -> None:
         """Does nothing."""
@@ -109,7 +111,7 @@ class RequestSender:
         files: RequestFiles,
     ) -> OpenResponse:
         try:
-            response = await prepared.send(body, traceparent, files.release)
+            response = await prepared.send(body, traceparent, files)
         except _RETRYABLE as error:
             body = await _plain(body, files)
             return await self._continue(prepared.transport, error, body, traceparent)
@@ -252,13 +254,13 @@ class _PreparedRequest:
         )
 
     async def send(
-        self, body: dict[str, Any], traceparent: str | None, on_sent: Callable[[], None]
+        self, body: dict[str, Any], traceparent: str | None, files: RequestFiles
     ) -> aiohttp.ClientResponse:
-        """The response to a request with this body. `on_sent`: called when the body was sent, if
-        that takes long. Raises what the transport raises."""
-        content = encode_body(body)
+        """The response to a request with this body. `files`: those in it; they are released when it
+        was sent, if that takes long. Raises what the transport raises."""
+        content = await encode(body, files)
         headers = {**self.headers, "content-length": str(len(content))}
-        data = pieces(content, on_sent) if is_large(content) else content
+        data = pieces(content, files.release) if is_large(content) else content
         del content
         if traceparent is not None:
             headers[_TRACEPARENT] = traceparent

@@ -9,7 +9,9 @@ from uuid import UUID
 
 import openai
 import pytest
+from typer.testing import CliRunner
 
+from cli.main import app
 from models import keys
 from models.files.storage import part_key
 from models.ids import parse_file_id
@@ -198,6 +200,10 @@ async def test_a_file_of_another_kind_or_purpose_is_refused(
     ):
         body = {"model": model, "input": user(part)}
         assert await _refusal(api, "/responses", body) == (400, code, place), part
+    large = await upload(client, "large.txt", b"x" * 300_000)
+    for count, code in ((113, "input_too_large"), (1001, "invalid_value")):
+        body = {"model": model, "input": user(*[document(large)] * count)}
+        assert await _refusal(api, "/responses", body) == (400, code, "input")
     with pytest.raises(openai.BadRequestError) as caught:
         await upload(client, "b.pdf", PNG)
     assert caught.value.code == "invalid_file"
@@ -265,6 +271,29 @@ async def test_a_response_fails_whose_history_names_a_file_that_was_deleted(
     assert len(fake.requests_for(model)) == 1
 
 
+def _requests_with(pdf: bytes) -> list[list[JSON]]:
+    """The messages of two requests that have this document."""
+    return [[{"role": "user", "content": [chat_file("a.pdf", "application/pdf", pdf)]}]] * 2
+
+
+async def test_the_next_attempt_reads_a_file_that_was_deleted_meanwhile(
+    client: openai.AsyncOpenAI, shared_stack: Stack, api: Api, fake: FakeUpstream, pdf: str
+) -> None:
+    model = fake.script([text("Half"), hang()], reply("whole"))
+    response_id = await api.create_background(model, input=user(document(pdf)))
+    async with api.follow(response_id) as stream:
+        await stream.until("response.output_text.delta")
+        await client.files.delete(pdf)
+        runner = CliRunner(env=shared_stack.environment())
+        requeue = ["responses", "requeue", response_id]
+        result = await asyncio.to_thread(runner.invoke, app, requeue, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        await stream.to_end()
+    assert stream.final["status"] == "completed"
+    assert [each.messages for each in fake.requests_for(model)] == _requests_with(PDF)
+
+
+@pytest.mark.long
 async def test_a_deleted_file_stays_for_a_response_whose_worker_is_killed(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
@@ -283,9 +312,7 @@ async def test_a_deleted_file_stays_for_a_response_whose_worker_is_killed(
             own_stack.spawn_worker()
             await stream.to_end()
         assert stream.final["status"] == "completed"
-        assert [each.messages for each in fake.requests_for(model)] == [
-            [{"role": "user", "content": [chat_file("a.pdf", "application/pdf", PDF)]}]
-        ] * 2
+        assert [each.messages for each in fake.requests_for(model)] == _requests_with(PDF)
         await until(lambda: not stored.exists())
 
 

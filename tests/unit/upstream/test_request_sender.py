@@ -1,7 +1,7 @@
 """Requests to an upstream are those of openai's SDK, and so are retries and errors."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -305,9 +305,10 @@ class _OneFile:
     def release(self) -> None:
         self.is_held = False
 
-    def data_url(self) -> str:
+    def data_url_pieces(self) -> Iterator[bytes]:
         assert self.is_held
-        return "data:text/plain;base64," + "x" * self.size
+        yield b"data:text/plain;base64,"
+        yield b"x" * self.size
 
 
 @pytest.mark.parametrize("size", [10, 1_000_000])

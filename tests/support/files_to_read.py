@@ -108,6 +108,20 @@ def stream(content: bytes, entries: bytes = b"") -> bytes:
     return b"<<%b /Length %d>>\nstream\n%b\nendstream" % (entries, len(content), content)
 
 
+def one_page(content: bytes, resources: bytes = b"", *more: bytes) -> bytes:
+    """A PDF of one page whose content is object 4; `more` is numbered from 5."""
+    return pdf(
+        [
+            b"<</Type /Catalog /Pages 2 0 R>>",
+            b"<</Type /Pages /Kids [3 0 R] /Count 1>>",
+            b"<</Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Contents 4 0 R /Resources <<%b>>>>"
+            % resources,
+            content,
+            *more,
+        ]
+    )
+
+
 def pages_with_text(texts: list[str]) -> bytes:
     """A PDF with one line on each page."""
     count = len(texts)

@@ -2,6 +2,9 @@
 longer than anybody waits for it."""
 
 import asyncio
+import errno
+import os
+import platform
 import sys
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import psutil
 import pytest
 
 from tests.support import files_to_read as files
+from worker.retrieval.extract import extraction
 from worker.retrieval.extract.extraction import ExtractionFailed, ExtractionLimits, extract
 
 MIB = 1024 * 1024
@@ -63,9 +67,8 @@ async def test_a_long_text_comes_in_small_pieces(file_of: FileOf) -> None:
 
 
 async def test_a_file_whose_limit_is_memory(file_of: FileOf) -> None:
-    path = file_of(files.xlsx(files.cell("a" * 60 * MIB)))
-    limits = ExtractionLimits(memory=96 * MIB, cpu_time=20)
-    failure = await failure_of(path, "bomb.xlsx", limits)
+    path = file_of(files.xlsx(files.cell("a" * 30 * MIB)))
+    failure = await failure_of(path, "a.xlsx", ExtractionLimits(memory=80 * MIB))
     assert (failure.code, failure.message) == (
         "invalid_file",
         "The file could not be parsed because that needs too much memory.",
@@ -97,7 +100,9 @@ async def test_the_process_ends_when_the_reader_is_cancelled(file_of: FileOf) ->
 
     reader = asyncio.create_task(read())
     await began.wait()
-    assert len(children()) == 1
+    [child] = children()
+    # nothing of this process's environment, which has keys
+    assert set(child.environ()) == {"PYTHONPATH", "PYTHONHASHSEED", "LC_ALL"}
     reader.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reader
@@ -127,3 +132,80 @@ async def test_the_process_ends_with_its_worker(file_of: FileOf) -> None:
     await worker.wait()
     await asyncio.to_thread(psutil.wait_procs, [child], 20)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+async def test_a_process_that_was_killed_is_no_fault_of_the_file(file_of: FileOf) -> None:
+    path = file_of(b"text\n" * MIB)
+
+    async def read() -> None:
+        async with extract(path, "a.txt", ExtractionLimits()) as pieces:
+            await anext(pieces)
+            [child] = children()
+            child.kill()
+            async for _ in pieces:
+                pass
+
+    with pytest.raises(ExtractionFailed) as failure:
+        await read()
+    assert failure.value.code == "server_error"
+    assert "status -9" in failure.value.cause
+
+
+async def test_an_installation_that_is_not_complete_is_no_fault_of_the_file(
+    file_of: FileOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extraction, "_CHILD", "worker.retrieval.extract.missing")
+    failure = await failure_of(file_of(b"text"), "a.txt")
+    assert failure.code == "server_error"
+    assert "No module named worker.retrieval.extract.missing" in failure.cause
+
+
+_ATTEMPTS = """
+import os, socket, subprocess, sys
+from worker.retrieval.extract.confinement import confine
+from worker.retrieval.extract.limits import ExtractionLimits
+
+confine(ExtractionLimits(), os.getppid())
+
+def write():
+    with open(sys.argv[1], "wb", buffering=0) as file:
+        file.write(b"x")
+
+for attempt in (write, socket.socket, os.fork, lambda: subprocess.run(["true"])):
+    try:
+        attempt()
+    except OSError as error:
+        print(error.errno)
+    else:
+        print("allowed")
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"),
+    reason="the filter is for these machines",
+)
+async def test_the_process_can_neither_write_nor_connect_nor_start_another(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _ATTEMPTS, str(tmp_path / "written")),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    refused = [errno.EFBIG, errno.EPERM, errno.EPERM, errno.EPERM]
+    assert output.split() == [str(each).encode() for each in refused]
+
+
+async def test_the_process_imports_little() -> None:
+    program = (
+        "import sys\nimport worker.retrieval.extract.child, worker.retrieval.extract.reading\n"
+        "print(*sys.modules)"
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-S", "-P", "-c", program),
+        stdout=asyncio.subprocess.PIPE,
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    output, _ = await process.communicate()
+    modules = set(output.decode().split())
+    assert "worker.retrieval.extract.child" in modules
+    assert not modules & {"asyncio", "pydantic", "structlog", "typing_extensions", "ssl"}

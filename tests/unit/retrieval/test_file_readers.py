@@ -3,12 +3,14 @@
 import codecs
 from datetime import date
 from io import BytesIO
+from pathlib import PurePath
 
 import pytest
 from openpyxl import Workbook
 
 from tests.support.files_to_read import docx, pages_with_text, paragraph, pptx, relations
-from worker.retrieval.extract.failures import ExtractionFailed
+from tests.support.hostile_files import HOSTILE
+from worker.retrieval.extract.failures import DAMAGED, ExtractionFailed
 from worker.retrieval.extract.limits import ExtractionLimits
 from worker.retrieval.extract.reading import read_text
 from worker.retrieval.extract.text_pieces import text_pieces
@@ -137,3 +139,26 @@ def test_more_text_than_the_limit() -> None:
     limits = ExtractionLimits(text=100)
     assert text_of(b"x" * 100, limits=limits) == "x" * 100
     assert "more than 100 bytes of text" in refusal(b"x" * 101, limits=limits)
+
+
+QUICK = frozenset(
+    (
+        *("entities in entities (billion laughs)", "an entity that is a file"),
+        *("declares 1 048 576 x 16 384 cells", "a page tree that contains itself"),
+        *("encrypted with a password", "a drawing that contains itself"),
+        *("a font that maps 10^11 characters", "not UTF-8 in its last byte"),
+    )
+)
+"""Some of the files of tests/integration/retrieval/test_hostile_files.py."""
+
+
+@pytest.mark.parametrize("name", sorted(QUICK))
+def test_what_a_hostile_file_ends_with(name: str) -> None:
+    [file] = [each for each in HOSTILE if each.what == name]
+    try:
+        result = text_of(file.make(), PurePath(file.name).suffix)
+    except ExtractionFailed as failure:
+        result = f"{failure.code}: {failure.message}"
+    except Exception:  # noqa: BLE001 - what libraries raise
+        result = f"invalid_file: {DAMAGED}"
+    assert result.lstrip("\n").startswith(file.result)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from worker.retrieval.extract.limits import ExtractionLimits
 
-_NICENESS = 10
+_NICENESS = 5
 _OPEN_FILES = 64
 _PR_SET_PDEATHSIG = 1
 _PR_SET_SECCOMP = 22

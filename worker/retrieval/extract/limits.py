@@ -30,3 +30,8 @@ class ExtractionLimits:
     def decode(cls, argument: str) -> "ExtractionLimits":
         """What `encode` made."""
         return cls(**json.loads(argument))
+
+
+def shown(size: int) -> str:
+    """A number of bytes for the user."""
+    return f"{size // MIB} MiB" if size >= MIB else f"{size} bytes"

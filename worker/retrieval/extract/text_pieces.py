@@ -5,6 +5,7 @@ from io import IncrementalNewlineDecoder
 from typing import Final
 
 from worker.retrieval.extract.failures import NO_TEXT, ExtractionFailed
+from worker.retrieval.extract.limits import shown
 
 _CHARACTERS: Final = 16_000
 """Of one piece: less than 64 KiB in UTF-8."""
@@ -25,7 +26,7 @@ def text_pieces(texts: Iterable[str], most: int) -> Iterator[bytes]:
             raise ExtractionFailed(
                 "invalid_file",
                 "The file could not be parsed because it is too large: "
-                f"it has more than {most} bytes of text.",
+                f"it has more than {shown(most)} of text.",
             )
         has_text = has_text or not text.isspace()
         yield piece

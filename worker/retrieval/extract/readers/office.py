@@ -12,7 +12,7 @@ from defusedxml.ElementTree import fromstring
 from defusedxml.sax import make_parser
 
 from worker.retrieval.extract.failures import DAMAGED, TYPE, ExtractionFailed
-from worker.retrieval.extract.limits import ExtractionLimits
+from worker.retrieval.extract.limits import ExtractionLimits, shown
 
 _MOST_PARTS = 20_000
 _PICTURES = ("/media/", "/embeddings/", "/fonts/")
@@ -45,7 +45,7 @@ class Package:
             raise ExtractionFailed(
                 "invalid_file",
                 "The file could not be parsed because it is too large: "
-                f"it unpacks to more than {limits.unpacked} bytes, or has too many parts.",
+                f"it unpacks to more than {shown(limits.unpacked)}, or has too many parts.",
                 f"{unpacked} bytes in {len(entries)} parts",
             )
         self._names = frozenset(entry.filename for entry in entries)

@@ -10,6 +10,7 @@ from models.db.queries import batches as statements
 from models.db.queries.audit import AuditEntry
 from models.db.sync import SyncConnection, fetch_sync
 from models.ids import batch_id, file_id, parse_batch_id
+from models.operator.filter import LAST_ID
 from models.operator.text import format_time
 
 ENDED = frozenset(("completed", "failed", "expired", "cancelled"))
@@ -70,7 +71,7 @@ def list_batches(
     database: SyncConnection, project: str | None, limit: int, *, only_open: bool
 ) -> list[ShownBatch]:
     """The newest batches."""
-    values = {"project": project, "open": only_open, "limit": limit}
+    values = {"project": project, "open": only_open, "before": LAST_ID, "limit": limit}
     rows = fetch_sync(database, statements.LIST_ALL_BATCHES, values)
     return [ShownBatch.from_row(row) for row in rows]
 

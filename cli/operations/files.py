@@ -1,7 +1,6 @@
 """Files, as commands show and delete them."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from cli.errors import RequestRefused
 from cli.operations.audit_entries import operator
@@ -10,6 +9,7 @@ from models.db.queries import files as statements
 from models.db.queries.audit import AuditEntry
 from models.db.sync import SyncConnection, fetch_sync
 from models.ids import file_id, parse_file_id
+from models.operator.filter import LAST_ID
 from models.operator.text import format_time
 
 
@@ -39,7 +39,7 @@ class ShownFile:
             project=row.project,
             filename=row.filename,
             purpose=row.purpose,
-            state=_state(row),
+            state=row.state,
             bytes=row.bytes,
             media_type=row.media_type,
             parts=row.parts,
@@ -48,18 +48,11 @@ class ShownFile:
         )
 
 
-def _state(row: statements.ListedFile) -> str:
-    has_expired = row.expires_at is not None and row.expires_at <= datetime.now(UTC)
-    if row.delete_requested_at is not None or has_expired:
-        return "deleted"
-    return "uploading" if row.completed_at is None else "stored"
-
-
 def list_files(
     database: SyncConnection, project: str | None, purpose: str | None, limit: int
 ) -> list[ShownFile]:
     """The newest files."""
-    values = {"project": project, "purpose": purpose, "limit": limit}
+    values = {"project": project, "purpose": purpose, "before": LAST_ID, "limit": limit}
     rows = fetch_sync(database, statements.LIST_ALL_FILES, values)
     return [ShownFile.from_row(row) for row in rows]
 
@@ -76,7 +69,7 @@ def delete(database: SyncConnection, name: str) -> ShownFile:
     entry = AuditEntry(operator(), "file.delete", name).of_project(row.project)
     values = {"id": row.id, "project": row.project_id} | entry.values()
     if not fetch_sync(database, statements.DELETE_FILE, values):
-        raise RequestRefused(f"it cannot be deleted: it is {_state(row)}")
+        raise RequestRefused(f"it cannot be deleted: it is {row.state}")
     return find(database, name)
 
 

@@ -57,7 +57,7 @@ class ListedKey:
             last_used_at=used,
             expires_at=row.expires_at,
             revoked_at=row.revoked_at,
-            state=_state(row),
+            state=row.state,
             created_seconds=round((row.now - row.created_at).total_seconds(), 3),
             unused_seconds=None if used is None else round((row.now - used).total_seconds(), 3),
         )
@@ -132,11 +132,3 @@ def _find_unrevoked(database: Database, name: str) -> KeyDetails:
     if len(unrevoked) > 1:
         raise RequestRefused(f"{shown} are the first characters of several keys; use an id")
     return unrevoked[0]
-
-
-def _state(row: KeyDetails) -> str:
-    if row.revoked_at is not None:
-        return "revoked"
-    if row.archived_at is not None:
-        return "archived"
-    return "valid" if row.is_valid else "expired"

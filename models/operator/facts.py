@@ -155,6 +155,10 @@ class ProcessState:
     """time left of its lease; negative after its expiry"""
     running: int
     """responses it owns"""
+    slots: int | None
+    """responses that it runs at most; null: it states none"""
+    version: str | None
+    """the release that it runs"""
     ended: str | None
 
     @classmethod
@@ -170,6 +174,8 @@ class ProcessState:
             age_seconds=round(seconds_between(row.started_at, row.now), 3),
             lease_seconds=round(seconds_left, 3),
             running=row.running,
+            slots=row.slots,
+            version=row.version,
             ended=row.ended,
         )
 

@@ -9,7 +9,21 @@ from starlette.routing import Route, Router
 
 from models.db.database import DATABASE_UNAVAILABLE
 from models.errors import ApiError
-from web.console import actions, content, login, overview, response, responses, static_files, tail
+from web.console import (
+    actions,
+    batches,
+    content,
+    files,
+    login,
+    overview,
+    projects,
+    response,
+    responses,
+    static_files,
+    tail,
+    webhooks,
+    workers,
+)
 from web.console.access import Session, Sessions, set_session_cookie
 from web.console.errors import PageError
 from web.console.mount import CONSOLE
@@ -34,6 +48,11 @@ PAGES: tuple[Page, ...] = (
     *content.PAGES,
     *tail.PAGES,
     *response.PAGES,
+    *workers.PAGES,
+    *projects.PAGES,
+    *webhooks.PAGES,
+    *batches.PAGES,
+    *files.PAGES,
     *login.PAGES,
     *static_files.PAGES,
     Page("/{rest:path}", _no_such_page, needs_login=False),

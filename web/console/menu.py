@@ -3,4 +3,9 @@
 MENU = (
     ("", "Overview"),
     ("/responses", "Responses"),
+    ("/batches", "Batches"),
+    ("/workers", "Workers"),
+    ("/projects", "Projects"),
+    ("/webhooks", "Webhooks"),
+    ("/files", "Files"),
 )

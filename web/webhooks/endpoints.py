@@ -209,6 +209,7 @@ class WebhookEndpoints:
             "endpoint": (await self._find(project, public_id)).id,
             "state": state,
             "after": _cursor(EVENT, paging),
+            "look_at": None,
             "max_rows": paging.row_limit,
         }
         rows = await fetch_idempotent(self._pool, statements.DELIVERIES_PAGE, values)

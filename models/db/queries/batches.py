@@ -433,14 +433,28 @@ class ListedBatch:
     errors: list[dict[str, Any]] | None
     output_file_id: UUID | None
     error_file_id: UUID | None
+    endpoint: str
+    input_tokens: int
+    output_tokens: int
+
+    @property
+    def has_ended(self) -> bool:
+        """It changes no more."""
+        return self.ended_at is not None
+
+    @property
+    def can_be_cancelled(self) -> bool:
+        """As far as its status shows."""
+        return self.status in ("validating", "in_progress")
 
 
 _LISTED = """b.id, p.name AS project, b.status, b.model, b.input_file_id, b.completion_window, b.created_at, b.expires_at, b.ended_at, b.total, b.expanded, b.completed,
-           b.failed, b.errors, b.output_file_id, b.error_file_id"""
+           b.failed, b.errors, b.output_file_id, b.error_file_id, b.endpoint, b.input_tokens, b.output_tokens"""
 LIST_ALL_BATCHES = Query(
     f"""
     SELECT {_LISTED} FROM batches b JOIN projects p ON p.id = b.project_id
-    WHERE (CAST(:project AS text) IS NULL OR p.name = :project) AND (NOT :open OR {OPEN_BATCH}) ORDER BY b.id DESC LIMIT :limit
+    WHERE (CAST(:project AS text) IS NULL OR p.name = :project) AND (NOT :open OR {OPEN_BATCH}) AND b.id < CAST(:before AS uuid)
+    ORDER BY b.id DESC LIMIT :limit
     """,
     ListedBatch,
 )

@@ -261,19 +261,36 @@ class ListedFile:
     delete_requested_at: datetime | None
     parts: int
     """stored objects"""
+    now: datetime
+
+    @property
+    def state(self) -> str:
+        """`uploading`, `stored` or `deleted`: its bytes are deleted by the purge."""
+        has_expired = self.expires_at is not None and self.expires_at <= self.now
+        if self.delete_requested_at is not None or has_expired:
+            return "deleted"
+        return "uploading" if self.completed_at is None else "stored"
 
 
 _LISTED = """f.id, f.project_id, p.name AS project, f.filename, f.purpose, f.bytes, f.media_type, f.created_at, f.completed_at, f.expires_at, f.delete_requested_at,
-           (SELECT count(*) FROM file_parts o WHERE o.file_id = f.id) AS parts"""
+           (SELECT count(*) FROM file_parts o WHERE o.file_id = f.id) AS parts, clock_timestamp() AS now"""
 LIST_ALL_FILES = Query(
     f"""
     SELECT {_LISTED} FROM files f JOIN projects p ON p.id = f.project_id
     WHERE (CAST(:project AS text) IS NULL OR p.name = :project) AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose) AND {IS_VISIBLE}
-    ORDER BY f.id DESC LIMIT :limit
+      AND f.id < CAST(:before AS uuid) ORDER BY f.id DESC LIMIT :limit
     """,
     ListedFile,
 )
-"""The newest files that clients see."""
+"""The newest files that clients see, behind the one with the id `before`."""
+LIST_FILES_OF_PROJECT = Query(
+    f"""
+    SELECT {_LISTED} FROM files f JOIN projects p ON p.id = f.project_id
+    WHERE f.project_id = :project AND {IS_VISIBLE} AND f.id < CAST(:before AS uuid) ORDER BY f.id DESC LIMIT :limit
+    """,
+    ListedFile,
+)
+"""The same of one project."""
 SHOW_FILE = Query(
     f"SELECT {_LISTED} FROM files f JOIN projects p ON p.id = f.project_id WHERE f.id = :id",
     ListedFile,
@@ -295,6 +312,28 @@ FILE_TOTALS = Query(
     PurposeTotal,
 )
 """Counts all complete files, also deleted ones that are not purged yet. It reads all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectTotal:
+    """What a project stores, of the files that were looked at."""
+
+    project: str
+    """its name"""
+    files: int
+    bytes: int
+    newest: datetime
+
+
+FILES_BY_PROJECT = Query(
+    f"""
+    SELECT p.name AS project, count(*) AS files, sum(f.bytes)::bigint AS bytes, max(f.created_at) AS newest
+    FROM (SELECT * FROM files f WHERE f.id < CAST(:before AS uuid) ORDER BY f.id DESC LIMIT :max_rows) f JOIN projects p ON p.id = f.project_id
+    WHERE {IS_VISIBLE} GROUP BY p.name ORDER BY 3 DESC LIMIT 50
+    """,
+    ProjectTotal,
+)
+"""Sums up the newest `max_rows` files by project: the 50 that store most."""
 
 # --- the purge (worker/purge.py) ---
 

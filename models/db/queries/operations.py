@@ -214,12 +214,16 @@ class WorkerRow:
     drain_requested_at: datetime | None
     now: datetime
     running: int
+    slots: int | None
+    """null: it states none"""
+    version: str | None
+    """the release that it runs; null: it does not state it"""
 
 
 WORKERS = Query(
     """
     SELECT w.id, w.kind, w.host, w.pid, w.started_at, w.expires_at, w.dead, w.ended, w.drain_requested_at, clock_timestamp() AS now,
-           (SELECT count(*) FROM responses r WHERE r.worker = w.id) AS running
+           (SELECT count(*) FROM responses r WHERE r.worker = w.id) AS running, w.slots, w.version
     FROM workers w
     WHERE NOT w.dead OR w.expires_at > clock_timestamp() - CAST(:since AS interval)
           OR EXISTS (SELECT 1 FROM responses r WHERE r.worker = w.id)

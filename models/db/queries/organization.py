@@ -103,6 +103,15 @@ class KeyDetails:
         is_expired = self.expires_at is not None and self.expires_at <= self.now
         return self.revoked_at is None and self.archived_at is None and not is_expired
 
+    @property
+    def state(self) -> str:
+        """`valid`, `revoked`, `expired`, or `archived`: its project is."""
+        if self.revoked_at is not None:
+            return "revoked"
+        if self.archived_at is not None:
+            return "archived"
+        return "valid" if self.is_valid else "expired"
+
 
 _KEYS = """
     SELECT k.id, k.prefix, k.project_id, p.name AS project, k.name, k.scopes, k.allowed_models, k.created_at, k.last_used_at, k.expires_at, k.revoked_at,
@@ -115,6 +124,16 @@ LIST_KEYS = Query(
     KeyDetails,
 )
 """Selects all keys, of one project if it is given; those that are not revoked first."""
+KEYS_PAGE = Query(
+    f"{_KEYS} WHERE k.project_id = :project AND k.id < CAST(:before AS uuid) ORDER BY k.id DESC LIMIT :max_rows",
+    KeyDetails,
+)
+"""Selects keys of a project, also revoked ones, the newest first, behind the one with the id
+`before`."""
+KEY_OF_ANY_PROJECT = Query(f"{_KEYS} WHERE k.id = :id", KeyDetails)
+"""Any key, also a revoked one. No row: there is none."""
+PROJECT_BY_ID = Query(f"SELECT {_PROJECT} FROM projects p WHERE p.id = :id", ProjectDetails)
+"""Any project, also an archived one. No row: there is none."""
 FIND_KEYS = Query(
     f"{_KEYS} WHERE k.prefix = :name OR k.hash = :hash OR replace(k.id::text, '-', '') LIKE CAST(:digits AS text) || '%' ORDER BY k.created_at",
     KeyDetails,

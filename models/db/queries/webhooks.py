@@ -139,6 +139,13 @@ LIST_ENDPOINTS = Query(
     f"{_ENDPOINTS} AND (CAST(:project AS text) IS NULL OR p.name = :project) ORDER BY e.created_at",
     Endpoint,
 )
+NEWEST_ENDPOINTS = Query(
+    f"""{_ENDPOINTS} AND (CAST(:project AS text) IS NULL OR p.name = :project) AND (NOT :failing OR e.disabled_at IS NOT NULL OR e.failures > 0)
+        AND e.id < CAST(:before AS uuid) ORDER BY e.id DESC LIMIT :max_rows""",
+    Endpoint,
+)
+"""The same, the newest first, behind the one with the id `before`. `failing`: only those that fail or
+are disabled."""
 ENDPOINTS_PAGE = Query(
     f"{_ENDPOINTS} AND e.project_id = :project AND (CAST(:after AS uuid) IS NULL OR e.id < :after) ORDER BY e.id DESC LIMIT :max_rows",
     Endpoint,
@@ -146,6 +153,8 @@ ENDPOINTS_PAGE = Query(
 """Selects endpoints of a project, the newest first, behind the one with the id `after`; null: from
 the start."""
 _ENDPOINT = f"{_ENDPOINTS} AND e.id = :id AND e.project_id = :project"
+ANY_ENDPOINT = Query(f"{_ENDPOINTS} AND e.id = :id", Endpoint)
+"""The endpoint of any project. No row: there is none."""
 FIND_ENDPOINT = Query(_ENDPOINT, Endpoint)
 LOCK_ENDPOINT = Query(f"{_ENDPOINT} FOR NO KEY UPDATE OF e", Endpoint)
 """The same, and keeps others from changing it until the transaction ends. Deliveries to it are made
@@ -220,12 +229,16 @@ class ListedDelivery:
     last_error: str | None
 
 
-_DELIVERIES = """
-    SELECT d.* FROM (
-        SELECT d.id, d.endpoint_id, d.event_id, d.type, d.object_id, d.created_at,
-               CASE WHEN d.next_attempt_at IS NOT NULL THEN 'waiting' WHEN d.delivered_at IS NULL THEN 'failed' ELSE 'delivered' END AS state,
-               d.attempts, d.next_attempt_at, d.delivered_at, d.last_status, d.last_error
-        FROM webhook_deliveries d) d"""
+_STATE = "CASE WHEN d.next_attempt_at IS NOT NULL THEN 'waiting' WHEN d.delivered_at IS NULL THEN 'failed' ELSE 'delivered' END"
+_DELIVERY = f"""d.id, d.endpoint_id, d.event_id, d.type, d.object_id, d.created_at, {_STATE} AS state,
+               d.attempts, d.next_attempt_at, d.delivered_at, d.last_status, d.last_error"""
+_DELIVERIES = f"SELECT d.* FROM (SELECT {_DELIVERY} FROM webhook_deliveries d) d"
+_DELIVERIES_LOOKED_AT = f"""SELECT d.* FROM (
+        SELECT {_DELIVERY} FROM webhook_deliveries d
+        WHERE d.endpoint_id = :endpoint
+          AND (CAST(:after AS uuid) IS NULL
+               OR (d.created_at, d.id) < (SELECT a.created_at, a.id FROM webhook_deliveries a WHERE a.event_id = :after AND a.endpoint_id = :endpoint LIMIT 1))
+        ORDER BY d.created_at DESC, d.id DESC LIMIT CAST(:look_at AS bigint)) d"""
 LIST_DELIVERIES = Query(
     f"""
     {_DELIVERIES} JOIN webhook_endpoints e ON e.id = d.endpoint_id AND e.deleted_at IS NULL
@@ -237,15 +250,37 @@ LIST_DELIVERIES = Query(
 """Selects the newest deliveries, of one endpoint or of all."""
 DELIVERIES_PAGE = Query(
     f"""
-    {_DELIVERIES} WHERE d.endpoint_id = :endpoint AND (CAST(:state AS text) IS NULL OR d.state = :state)
-      AND (CAST(:after AS uuid) IS NULL
-           OR (d.created_at, d.id) < (SELECT a.created_at, a.id FROM webhook_deliveries a WHERE a.event_id = :after AND a.endpoint_id = :endpoint LIMIT 1))
+    {_DELIVERIES_LOOKED_AT} WHERE (CAST(:state AS text) IS NULL OR d.state = :state)
     ORDER BY d.created_at DESC, d.id DESC LIMIT :max_rows
     """,
     ListedDelivery,
 )
 """Selects deliveries of one endpoint, the newest first, behind that of the event `after`; null: from
-the start."""
+the start. It looks at `look_at` of them at most; null: at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryCounts:
+    """How the newest deliveries of an endpoint have ended."""
+
+    endpoint_id: UUID
+    delivered: int
+    failed: int
+    """tried to the end, or given up"""
+    last_delivered_at: datetime | None
+
+
+DELIVERY_COUNTS = Query(
+    f"""
+    SELECT e.id AS endpoint_id, count(*) FILTER (WHERE d.state = 'delivered') AS delivered, count(*) FILTER (WHERE d.state = 'failed') AS failed,
+           max(d.delivered_at) AS last_delivered_at
+    FROM unnest(CAST(:ids AS uuid[])) AS e (id)
+    CROSS JOIN LATERAL (SELECT {_STATE} AS state, d.delivered_at FROM webhook_deliveries d WHERE d.endpoint_id = e.id ORDER BY d.created_at DESC LIMIT :look_at) d
+    GROUP BY e.id
+    """,
+    DeliveryCounts,
+)
+"""Counts among the newest `look_at` deliveries of each of these endpoints. No row: it has none."""
 DELIVERY_OF_EVENT = Query(
     f"{_DELIVERIES} WHERE d.event_id = :event_id AND d.endpoint_id = :endpoint LIMIT 1",
     ListedDelivery,

@@ -37,6 +37,8 @@ def process(*, ended: str | None = None, host: str = "host") -> ProcessState:
         drain_requested_at=None,
         now=NOW,
         running=1000,
+        slots=1000,
+        version="0.1.0",
     )
     return ProcessState.from_row(row)
 

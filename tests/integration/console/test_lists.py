@@ -1,0 +1,210 @@
+"""The pages of workers, projects, webhooks, batches and files, and what may be done there."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from uuid import UUID
+
+import pytest
+
+from models.ids import admin_id, batch_id, new_uuid
+from models.webhooks.events import event_id
+from tests.support.console import (
+    OPERATOR_TOKEN,
+    READ_ONLY_TOKEN,
+    ConsolePage,
+    ConsoleUser,
+    console_user,
+)
+from tests.support.stack import Stack
+
+_EVIL = "<script>alert(1)</script>"
+_LISTS = ("workers", "projects", "webhooks", "batches", "files")
+
+
+@dataclass(frozen=True, slots=True)
+class Things:
+    """A project with one of each, none of which a worker may touch."""
+
+    project: UUID
+    name: str
+    key: UUID
+    endpoint: UUID
+    event: UUID
+    batch: UUID
+    file: UUID
+
+
+@pytest.fixture(scope="module")
+async def things(shared_stack: Stack) -> AsyncIterator[Things]:
+    made = Things(
+        *(new_uuid(), f"lists-{new_uuid().hex[:8]}{_EVIL}"), *(new_uuid() for _ in range(5))
+    )
+    at = [
+        "INSERT INTO projects (id, name, policy) VALUES (%s, %s, '{\"quotas\": {\"running\": 7}}') RETURNING 1",
+        "INSERT INTO api_keys (id, project_id, prefix, hash, name) VALUES (%s, %s, 'sk-lists', %s, %s) RETURNING 1",
+        "INSERT INTO webhook_endpoints (id, project_id, url, types, secret_key_id, secrets) VALUES (%s, %s, %s, '{}', 'k', 'secret-of-tests') RETURNING 1",
+        "INSERT INTO webhook_deliveries (id, endpoint_id, event_id, type, object_id, attempts, next_attempt_at, last_error)"
+        " VALUES (%s, %s, %s, 'response.completed', 'resp_1', 3, NULL, %s) RETURNING 1",
+        "INSERT INTO batches (id, project_id, api_key_id, endpoint, input_file_id, completion_window, status, total, completed, model, expires_at, collector_until, expander_until)"
+        " VALUES (%s, %s, %s, '/v1/responses', %s, '24h', 'in_progress', 10, 4, %s, now() + interval '1 d', now() + interval '1 d', now() + interval '1 d') RETURNING 1",
+        "INSERT INTO files (id, project_id, filename, purpose, bytes, completed_at) VALUES (%s, %s, %s, 'user_data', 2048, now()) RETURNING 1",
+    ]
+    values: list[tuple[object, ...]] = [
+        (made.project, made.name),
+        (made.key, made.project, made.key.bytes, _EVIL),
+        (made.endpoint, made.project, f"https://127.0.0.1:9/{_EVIL}"),
+        (new_uuid(), made.endpoint, made.event, _EVIL),
+        (made.batch, made.project, made.key, made.file, _EVIL),
+        (made.file, made.project, _EVIL),
+    ]
+    for statement, given in zip(at, values, strict=True):
+        await shared_stack.value(statement, *given)
+    yield made
+    await shared_stack.value("DELETE FROM batches WHERE id = %s RETURNING 1", made.batch)
+    await shared_stack.value("DELETE FROM files WHERE id = %s RETURNING 1", made.file)
+    await shared_stack.value("DELETE FROM projects WHERE id = %s RETURNING 1", made.project)
+
+
+@pytest.fixture
+async def user(shared_stack: Stack) -> AsyncIterator[ConsoleUser]:
+    async with console_user(shared_stack, OPERATOR_TOKEN) as one:
+        yield one
+
+
+async def _shown(user: ConsoleUser, path: str) -> ConsolePage:
+    page = await user.get(f"/console/{path}")
+    assert page.status == 200, page.text
+    assert _EVIL not in page.html
+    assert "secret-of-tests" not in page.html
+    return page
+
+
+async def _confirmed(user: ConsoleUser, path: str, query: str, *fields: tuple[str, str]) -> None:
+    """Sees the question, and answers yes."""
+    question = await _shown(user, f"{path}?{query}")
+    answer = await user.post(
+        f"/console/{path}", [("form_token", question.form_token), *fields], follows=False
+    )
+    assert answer.status == 303, answer.text
+
+
+async def _audited(stack: Stack, action: str, about: str) -> str:
+    who = "SELECT min(os_user) FROM audit WHERE action = %s AND object = %s"
+    return str(await stack.value(who, action, about))
+
+
+async def test_the_processes_are_listed_with_their_slots(user: ConsoleUser) -> None:
+    page = await _shown(user, "workers")
+    assert " of 333 " in page.text or " of 3" in page.text
+    assert "serves requests" in page.text
+    assert "live" in page.text
+
+
+async def test_a_drain_reaches_only_the_process_that_was_named(
+    shared_stack: Stack, user: ConsoleUser
+) -> None:
+    process = new_uuid()
+    await shared_stack.value(
+        "INSERT INTO workers (id, kind, host, pid, expires_at) VALUES (%s, 'web', 'of-a-test', 1, now() + interval '1 h') RETURNING 1",
+        process,
+    )
+    try:
+        await _confirmed(user, "workers/drain", f"id={process}", ("id", str(process)))
+        draining = "SELECT string_agg(host, ',') FROM workers WHERE drain_requested_at IS NOT NULL AND NOT dead"
+        assert await shared_stack.value(draining) == "of-a-test"
+        assert await _audited(shared_stack, "worker.drain", str(process)) == (
+            "console (operator token)"
+        )
+        assert "draining" in (await _shown(user, "workers")).text
+    finally:
+        await shared_stack.value("DELETE FROM workers WHERE id = %s RETURNING 1", process)
+    assert (await user.get(f"/console/workers/drain?id={process}")).status == 404
+    assert (await user.get("/console/workers/drain?id=x")).status == 404
+
+
+async def test_a_project_shows_quotas_and_keys_and_a_key_is_revoked(
+    shared_stack: Stack, user: ConsoleUser, things: Things
+) -> None:
+    assert "lists-" in (await _shown(user, "projects")).text
+    path = f"projects/{admin_id('proj', things.project)}"
+    page = await _shown(user, path)
+    assert "responses that have not ended 0 7" in page.text
+    assert "Nothing was used." in page.text
+    assert "sk-lists…" in page.text
+    key = admin_id("key", things.key)
+    await _confirmed(user, "projects/keys/revoke", f"id={key}", ("id", key))
+    assert "revoked" in (await _shown(user, path)).text
+    assert await _audited(shared_stack, "key.revoke", "sk-lists") == "console (operator token)"
+    assert (await user.get("/console/projects/proj_1")).status == 404
+
+
+async def test_an_endpoint_shows_its_deliveries_and_is_changed(
+    shared_stack: Stack, user: ConsoleUser, things: Things
+) -> None:
+    endpoint, event = admin_id("whe", things.endpoint), event_id(things.event)
+    assert "https://127.0.0.1:9/" in (await _shown(user, "webhooks")).text
+    path = f"webhooks/{endpoint}"
+    for query, is_shown in (("", True), ("?state=failed", True), ("?state=delivered", False)):
+        assert (event[:20] in (await _shown(user, path + query)).text) is is_shown
+    assert (await user.get(f"/console/{path}?state=lost")).status == 400
+    fields = ("id", endpoint), ("action", "disable")
+    await _confirmed(user, "webhooks/change", f"id={endpoint}&action=disable", *fields)
+    page = await _shown(user, path)
+    assert "it was disabled by hand" in page.text
+    assert event[:20] in page.text
+    assert "/webhooks/" in (await _shown(user, "webhooks?failing=1")).html
+    resent = ("id", endpoint), ("event", event)
+    await _confirmed(user, "webhooks/resend", f"id={endpoint}&event={event}", *resent)
+    assert event[:20] in (await _shown(user, f"{path}?state=waiting")).text
+    for action, about in (("webhook.disable", endpoint), ("webhook.resend", event)):
+        assert await _audited(shared_stack, action, about) == "console (operator token)"
+
+
+async def test_a_batch_shows_its_progress_and_is_cancelled(
+    shared_stack: Stack, user: ConsoleUser, things: Things
+) -> None:
+    batch = batch_id(things.batch)
+    assert "40 %" in (await _shown(user, "batches?open=1")).text
+    assert "4 completed, 0 failed of 10 requests" in (await _shown(user, f"batches/{batch}")).text
+    await _confirmed(user, "batches/cancel", f"id={batch}", ("id", batch))
+    assert await _audited(shared_stack, "batch.cancel", batch) == "console (operator token)"
+    page = await user.get(f"/console/batches/cancel?id={batch}")
+    again = await user.post(
+        "/console/batches/cancel", [("form_token", page.form_token), ("id", batch)]
+    )
+    assert (again.status, "cannot be cancelled" in again.text) == (409, True)
+
+
+async def test_files_are_summed_up_by_project(user: ConsoleUser, things: Things) -> None:
+    assert "2.0 KiB" in (await _shown(user, "files")).text
+    assert "no file, or does not exist" in (await _shown(user, "files?project=nobodys")).text
+
+
+async def test_lists_have_words_for_what_is_not_there_and_for_wrong_positions(
+    user: ConsoleUser,
+) -> None:
+    assert "No endpoint fits." in (await _shown(user, "webhooks?project=nobodys")).text
+    assert "No batch fits." in (await _shown(user, "batches?project=nobodys")).text
+    for path in ("webhooks", "batches", "files"):
+        assert (await user.get(f"/console/{path}?before=x")).status == 400
+        assert (await user.get(f"/console/{path}/x")).status == 404
+
+
+async def test_who_only_looks_sees_the_lists_and_changes_nothing(
+    shared_stack: Stack, things: Things
+) -> None:
+    async with console_user(shared_stack, READ_ONLY_TOKEN) as reader:
+        for path in _LISTS:
+            assert "Drain" not in (await _shown(reader, path)).text
+        token = (await _shown(reader, "workers")).form_token
+        for path in (
+            "workers/drain",
+            "projects/keys/revoke",
+            "webhooks/change",
+            "webhooks/resend",
+            "batches/cancel",
+        ):
+            refused = await reader.post(f"/console/{path}", [("form_token", token)])
+            assert refused.status == 403
+        shown = await reader.get(f"/console/webhooks/{admin_id('whe', things.endpoint)}")
+        assert "Deliver again" not in shown.text

@@ -1,0 +1,208 @@
+"""The projects: policy, quotas, usage of the last days, and keys."""
+
+import asyncio
+import json
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from uuid import UUID
+
+from starlette.responses import Response
+
+from models.db.database import fetch_idempotent, find_by_id
+from models.db.queries import organization, quotas, usage
+from models.db.queries.audit import AuditEntry
+from models.db.queries.organization import KeyDetails, ProjectDetails
+from models.ids import API_KEY, PROJECT, admin_id, parse_admin_id
+from models.operator.filter import FIRST_ID
+from models.projects.policy import ProjectPolicy
+from models.projects.quotas import Limits, Quota
+from models.usage import used_tokens
+from web.console.changes import Confirmation, ask, change, first, not_found
+from web.console.page import Page
+from web.console.paging import PAGE_SIZE, before, split
+from web.console.visit import Visit
+
+_DAYS = 14
+"""Days of usage that are shown, today included."""
+_DAY = 86_400
+_project_id = partial(admin_id, PROJECT)
+_parse_project = partial(parse_admin_id, PROJECT)
+_key_id = partial(admin_id, API_KEY)
+_parse_key = partial(parse_admin_id, API_KEY)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownQuota:
+    """A quota of a project."""
+
+    name: str
+    limit: int
+    """0: none"""
+    used: int | None
+    """None: it is not counted in the database"""
+
+
+@dataclass(frozen=True, slots=True)
+class DayOfUsage:
+    """What was used on one day, in UTC."""
+
+    day: str
+    requests: int
+    input_tokens: int
+    output_tokens: int
+
+
+async def show_list(visit: Visit) -> Response:
+    """The list, the oldest first."""
+    include_archived = visit.query.get("archived") == "1"
+    after = FIRST_ID
+    if (text := visit.query.get("after")) is not None:
+        after = _parse_project(text) or FIRST_ID
+    values = {
+        "include_archived": include_archived,
+        "after": after,
+        "max_rows": PAGE_SIZE + 1,
+    }
+    rows, last = split(await fetch_idempotent(visit.pool, organization.LIST_PROJECTS, values))
+    return visit.page(
+        "projects.html",
+        projects=[(_project_id(row.id), row, _policy_text(row, indent=None)) for row in rows],
+        next_after=None if last is None else _project_id(last.id),
+        is_first=after == FIRST_ID,
+        include_archived=include_archived,
+    )
+
+
+async def show(visit: Visit) -> Response:
+    """One project."""
+    project = await _project(visit)
+    keys_before = before(visit, _parse_key)
+    values = {"project": project.id, "before": keys_before, "max_rows": PAGE_SIZE + 1}
+    found, used, days = await asyncio.gather(
+        fetch_idempotent(visit.pool, organization.KEYS_PAGE, values),
+        _quotas(visit, project),
+        _usage(visit, project),
+    )
+    keys, last = split(found)
+    return visit.page(
+        "project.html",
+        project=project,
+        public_id=_project_id(project.id),
+        policy=_policy_text(project, indent=2),
+        quotas=used,
+        days=days,
+        keys=[(_key_id(key.id), key) for key in keys],
+        next_before=None if last is None else _key_id(last.id),
+        is_first=visit.query.get("before") is None,
+    )
+
+
+async def confirm_revoke(visit: Visit) -> Response:
+    """Asks whether a key is to be revoked."""
+    key = await _key(visit, visit.query.get("id", ""))
+    used = "never" if key.last_used_at is None else f"{key.last_used_at:%Y-%m-%d %H:%M} UTC"
+    return ask(
+        visit,
+        Confirmation(
+            title=f"Revoke the key {key.prefix}…?",
+            meaning="Requests with it are refused within seconds, for ever. Responses that it has "
+            "created go on.",
+            label="Revoke",
+            path="/projects/keys/revoke",
+            back=f"/projects/{_project_id(key.project_id)}",
+            fields=[("id", _key_id(key.id))],
+            facts=[
+                ("Project", key.project),
+                ("Name", key.name or "none"),
+                ("Scopes", ", ".join(key.scopes)),
+                ("Last used", used),
+            ],
+        ),
+    )
+
+
+async def revoke(visit: Visit) -> Response:
+    """Revokes a key."""
+    fields_ = await visit.form(visit.user.token)
+    key = await _key(visit, first(fields_, "id"))
+    entry = AuditEntry(visit.actor, "key.revoke", key.prefix, project=key.project)
+    if key.revoked_at is None:
+        await change(visit, organization.REVOKE_KEY, {"id": key.id}, entry)
+    return visit.redirect(f"/projects/{_project_id(key.project_id)}")
+
+
+async def _project(visit: Visit) -> ProjectDetails:
+    identifier = _parse_project(visit.request.path_params["id"])
+    project = await find_by_id(visit.pool, organization.PROJECT_BY_ID, identifier)
+    if project is None:
+        raise not_found("project")
+    return project
+
+
+async def _key(visit: Visit, public_id: str) -> KeyDetails:
+    key = await find_by_id(visit.pool, organization.KEY_OF_ANY_PROJECT, _parse_key(public_id))
+    if key is None:
+        raise not_found("key")
+    return key
+
+
+def _policy_text(project: ProjectDetails, indent: int | None) -> str:
+    """What differs from the settings, as JSON; empty: nothing."""
+    return json.dumps(project.policy, indent=indent) if project.policy else ""
+
+
+async def _quotas(visit: Visit, project: ProjectDetails) -> list[ShownQuota]:
+    """The quotas that limit the project, and what is counted of them in the database."""
+    own = ProjectPolicy.from_json(project.policy).quotas
+    limits = Limits.of(visit.state.settings.quotas, own) or Limits()
+    used = await _used(visit, project.id, limits)
+    names = [each.name for each in fields(Limits)]
+    return [
+        ShownQuota(Quota[name].value, limit, used.get(name))
+        for name in names
+        if (limit := getattr(limits, name)) or name in used
+    ]
+
+
+async def _used(visit: Visit, project: UUID, limits: Limits) -> dict[str, int]:
+    [state] = await fetch_idempotent(visit.pool, quotas.QUOTA_STATE, {"project": project})
+    used = {name: getattr(state, name) for name in ("running", "queued", "conversations")}
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    for name, since in (("tokens_per_day", today), ("tokens_per_month", today.replace(day=1))):
+        if getattr(limits, name):
+            used[name] = await used_tokens(visit.pool, project, since)
+    return used
+
+
+async def _usage(visit: Visit, project: ProjectDetails) -> list[DayOfUsage]:
+    """The newest day first; days without usage are left out."""
+    now = datetime.now(UTC)
+    begin = now - timedelta(days=_DAYS - 1)
+    values = {
+        "first": int(begin.timestamp()) // _DAY * _DAY,
+        "last": int(now.timestamp()) + 1,
+        "width": _DAY,
+        "group_by": [],
+        "project_ids": [project.id],
+        "api_key_ids": None,
+        "models": None,
+    }
+    rows = await fetch_idempotent(visit.pool, usage.USAGE, values)
+    return [
+        DayOfUsage(
+            f"{datetime.fromtimestamp(row.bucket, UTC):%Y-%m-%d}",
+            row.requests,
+            row.input_tokens,
+            row.output_tokens,
+        )
+        for row in reversed(rows)
+    ]
+
+
+PAGES = (
+    Page("/projects", show_list),
+    Page("/projects/keys/revoke", confirm_revoke),
+    Page("/projects/keys/revoke", revoke, method="POST"),
+    Page("/projects/{id}", show),
+)

@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 from cli.errors import RequestRefused
 from cli.operations.audit_entries import audited, operator, record_audit
 from cli.operations.queries import Database
-from cli.operations.quota_state import QuotaUse, quota_state
+from cli.operations.quota_state import quota_state
 from cli.output import clean
 from models.db.queries import organization
 from models.db.queries.audit import AuditEntry
@@ -22,6 +22,7 @@ from models.db.queries.webhooks import DELETE_ENDPOINTS_OF_PROJECT
 from models.db.sync import execute_sync, fetch_sync
 from models.ids import new_uuid
 from models.operator.lookup import id_prefix
+from models.operator.quotas import QuotaUse
 from models.projects.changes import (
     DEFAULT_PROJECT,
     MAX_NAME,

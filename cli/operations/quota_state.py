@@ -2,8 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -13,18 +11,8 @@ from models.db.queries.files import STORED_FILES
 from models.db.queries.quotas import QUOTA_STATE
 from models.db.queries.usage import USED_TOKENS
 from models.db.sync import fetch_sync
+from models.operator.quotas import QuotaUse, quota_limits, quota_uses, token_periods
 from models.projects.quotas import ProjectQuotas
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaUse:
-    """One quota."""
-
-    name: str
-    used: int | None
-    """None: only Redis counts it, and Redis did not answer, or it has no limit"""
-    limit: int | None
-    """None: there is none"""
 
 
 def quota_state(
@@ -33,17 +21,9 @@ def quota_state(
     """The quotas that limit the project, and those whose use the database knows. `data`: of the
     servers. The limits of projects without own quotas are those of the configuration here."""
     defaults, cache = _configured()
-    limits: dict[str, int | None] = {}
-    for name in QuotaSettings.model_fields:
-        limit = getattr(own, name)
-        limits[name] = (getattr(defaults, name) if limit is None else limit) or None
-    limits["cache_bytes"] = own.cache_bytes or cache.project_bytes
+    limits = quota_limits(defaults, cache, own)
     used = _stored_uses(database, project) | _counted_uses(project, limits, data)
-    return [
-        QuotaUse(name, used.get(name), limit)
-        for name, limit in limits.items()
-        if limit is not None or name in used
-    ]
+    return quota_uses(limits, used)
 
 
 def _configured() -> tuple[QuotaSettings, CacheSettings]:
@@ -63,17 +43,16 @@ def _stored_uses(database: Database, project: UUID) -> dict[str, int]:
     values = {"project": project}
     [state] = fetch_sync(database, QUOTA_STATE, values)
     [files] = fetch_sync(database, STORED_FILES, {**values, "id": UUID(int=0)})
-    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    [day] = fetch_sync(database, USED_TOKENS, {**values, "since": today})
-    [month] = fetch_sync(database, USED_TOKENS, {**values, "since": today.replace(day=1)})
     return {
         "running": state.running,
         "queued": state.queued,
         "conversations": state.conversations,
         "files": files.count,
         "file_bytes": files.bytes,
-        "tokens_per_day": day,
-        "tokens_per_month": month,
+        **{
+            name: fetch_sync(database, USED_TOKENS, {**values, "since": since})[0]
+            for name, since in token_periods().items()
+        },
     }
 
 

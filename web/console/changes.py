@@ -28,6 +28,7 @@ class Confirmation:
     back: str
     """below the console: where it came from"""
     fields: Sequence[tuple[str, str]]
+    is_harmless: bool = False
     facts: Sequence[tuple[str, str]] = ()
     """what it is about, by name"""
 

@@ -2,21 +2,27 @@
 
 import asyncio
 import json
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import UUID
 
 from starlette.responses import Response
 
-from models.db.database import fetch_idempotent, find_by_id
-from models.db.queries import organization, quotas, usage
+from models.db.database import Pool, fetch_idempotent, find_by_id
+from models.db.queries import organization, usage
 from models.db.queries.audit import AuditEntry
+from models.db.queries.files import STORED_FILES
 from models.db.queries.organization import KeyDetails, ProjectDetails
+from models.db.queries.quotas import QUOTA_STATE
 from models.ids import API_KEY, PROJECT, admin_id, parse_admin_id
 from models.operator.filter import FIRST_ID
+from models.operator.quotas import QuotaUse, quota_limits, quota_uses, token_periods
 from models.projects.policy import ProjectPolicy
-from models.projects.quotas import Limits, Quota
+from models.redis.client import REDIS_ERRORS
+from models.redis.quota_uses import read_counted_uses
 from models.usage import used_tokens
 from web.console.changes import Confirmation, ask, change, first, not_found
 from web.console.page import Page
@@ -30,17 +36,6 @@ _project_id = partial(admin_id, PROJECT)
 _parse_project = partial(parse_admin_id, PROJECT)
 _key_id = partial(admin_id, API_KEY)
 _parse_key = partial(parse_admin_id, API_KEY)
-
-
-@dataclass(frozen=True, slots=True)
-class ShownQuota:
-    """A quota of a project."""
-
-    name: str
-    limit: int
-    """0: none"""
-    used: int | None
-    """None: it is not counted in the database"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +119,8 @@ async def confirm_revoke(visit: Visit) -> Response:
 
 async def revoke(visit: Visit) -> Response:
     """Revokes a key."""
-    fields_ = await visit.form(visit.user.token)
-    key = await _key(visit, first(fields_, "id"))
+    fields = await visit.form(visit.user.token)
+    key = await _key(visit, first(fields, "id"))
     entry = AuditEntry(visit.actor, "key.revoke", key.prefix, project=key.project)
     if key.revoked_at is None:
         await change(visit, organization.REVOKE_KEY, {"id": key.id}, entry)
@@ -152,26 +147,31 @@ def _policy_text(project: ProjectDetails, indent: int | None) -> str:
     return json.dumps(project.policy, indent=indent) if project.policy else ""
 
 
-async def _quotas(visit: Visit, project: ProjectDetails) -> list[ShownQuota]:
-    """The quotas that limit the project, and what is counted of them in the database."""
+async def _quotas(visit: Visit, project: ProjectDetails) -> list[QuotaUse]:
+    """The quotas that limit the project, and what is used of those that are cheap to count."""
+    settings = visit.state.settings
     own = ProjectPolicy.from_json(project.policy).quotas
-    limits = Limits.of(visit.state.settings.quotas, own) or Limits()
-    used = await _used(visit, project.id, limits)
-    names = [each.name for each in fields(Limits)]
-    return [
-        ShownQuota(Quota[name].value, limit, used.get(name))
-        for name in names
-        if (limit := getattr(limits, name)) or name in used
-    ]
+    limits = quota_limits(settings.quotas, settings.cache, own)
+    used = await _stored_uses(visit.pool, project.id, limits)
+    with suppress(*REDIS_ERRORS):
+        known = {name: limit for name, limit in limits.items() if limit}
+        used |= await read_counted_uses(visit.state.redis, project.id, known)
+    return quota_uses(limits, used)
 
 
-async def _used(visit: Visit, project: UUID, limits: Limits) -> dict[str, int]:
-    [state] = await fetch_idempotent(visit.pool, quotas.QUOTA_STATE, {"project": project})
+async def _stored_uses(
+    pool: Pool, project: UUID, limits: Mapping[str, int | None]
+) -> dict[str, int]:
+    """What the database counts. Files and tokens only if they are limited: that reads more rows."""
+    [state] = await fetch_idempotent(pool, QUOTA_STATE, {"project": project})
     used = {name: getattr(state, name) for name in ("running", "queued", "conversations")}
-    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    for name, since in (("tokens_per_day", today), ("tokens_per_month", today.replace(day=1))):
-        if getattr(limits, name):
-            used[name] = await used_tokens(visit.pool, project, since)
+    if limits["files"] or limits["file_bytes"]:
+        values = {"project": project, "id": UUID(int=0)}
+        [files] = await fetch_idempotent(pool, STORED_FILES, values)
+        used |= {"files": files.count, "file_bytes": files.bytes}
+    for name, since in token_periods().items():
+        if limits[name]:
+            used[name] = await used_tokens(pool, project, since)
     return used
 
 
@@ -187,6 +187,7 @@ async def _usage(visit: Visit, project: ProjectDetails) -> list[DayOfUsage]:
         "project_ids": [project.id],
         "api_key_ids": None,
         "models": None,
+        "kind": None,
     }
     rows = await fetch_idempotent(visit.pool, usage.USAGE, values)
     return [

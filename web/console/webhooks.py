@@ -102,6 +102,7 @@ async def confirm(visit: Visit) -> Response:
             path="/webhooks/change",
             back=f"/webhooks/{public_id}",
             fields=[("id", public_id), ("action", action)],
+            is_harmless=action == "enable",
             facts=_facts(endpoint),
         ),
     )
@@ -141,6 +142,7 @@ async def confirm_resend(visit: Visit) -> Response:
             path="/webhooks/resend",
             back=f"/webhooks/{public_id}",
             fields=[("id", public_id), ("event", event)],
+            is_harmless=True,
             facts=[
                 *_facts(endpoint),
                 ("Event", f"{event} ({delivery.type}), about {delivery.object_id}"),

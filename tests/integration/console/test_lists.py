@@ -1,10 +1,13 @@
 """The pages of workers, projects, webhooks, batches and files, and what may be done there."""
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from models.ids import admin_id, batch_id, new_uuid
 from models.webhooks.events import event_id
@@ -34,31 +37,79 @@ class Things:
     file: UUID
 
 
+async def _insert(stack: Stack, table: str, **values: object) -> None:
+    names, marks = ", ".join(values), ", ".join(["%s"] * len(values))
+    statement = f"INSERT INTO {table} ({names}) VALUES ({marks}) RETURNING 1"
+    await stack.value(statement, *values.values())
+
+
 @pytest.fixture(scope="module")
 async def things(shared_stack: Stack) -> AsyncIterator[Things]:
     made = Things(
         *(new_uuid(), f"lists-{new_uuid().hex[:8]}{_EVIL}"), *(new_uuid() for _ in range(5))
     )
-    at = [
-        "INSERT INTO projects (id, name, policy) VALUES (%s, %s, '{\"quotas\": {\"running\": 7}}') RETURNING 1",
-        "INSERT INTO api_keys (id, project_id, prefix, hash, name) VALUES (%s, %s, 'sk-lists', %s, %s) RETURNING 1",
-        "INSERT INTO webhook_endpoints (id, project_id, url, types, secret_key_id, secrets) VALUES (%s, %s, %s, '{}', 'k', 'secret-of-tests') RETURNING 1",
-        "INSERT INTO webhook_deliveries (id, endpoint_id, event_id, type, object_id, attempts, next_attempt_at, last_error)"
-        " VALUES (%s, %s, %s, 'response.completed', 'resp_1', 3, NULL, %s) RETURNING 1",
-        "INSERT INTO batches (id, project_id, api_key_id, endpoint, input_file_id, completion_window, status, total, completed, model, expires_at, collector_until, expander_until)"
-        " VALUES (%s, %s, %s, '/v1/responses', %s, '24h', 'in_progress', 10, 4, %s, now() + interval '1 d', now() + interval '1 d', now() + interval '1 d') RETURNING 1",
-        "INSERT INTO files (id, project_id, filename, purpose, bytes, completed_at) VALUES (%s, %s, %s, 'user_data', 2048, now()) RETURNING 1",
-    ]
-    values: list[tuple[object, ...]] = [
-        (made.project, made.name),
-        (made.key, made.project, made.key.bytes, _EVIL),
-        (made.endpoint, made.project, f"https://127.0.0.1:9/{_EVIL}"),
-        (new_uuid(), made.endpoint, made.event, _EVIL),
-        (made.batch, made.project, made.key, made.file, _EVIL),
-        (made.file, made.project, _EVIL),
-    ]
-    for statement, given in zip(at, values, strict=True):
-        await shared_stack.value(statement, *given)
+    later = datetime.now(UTC) + timedelta(days=1)
+    policy = Jsonb({"quotas": {"running": 7}})
+    of_project = {"project_id": made.project}
+    await _insert(shared_stack, "projects", id=made.project, name=made.name, policy=policy)
+    await _insert(
+        shared_stack,
+        "api_keys",
+        **of_project,
+        id=made.key,
+        prefix="sk-lists",
+        hash=made.key.bytes,
+        name=_EVIL,
+    )
+    await _insert(
+        shared_stack,
+        "webhook_endpoints",
+        **of_project,
+        id=made.endpoint,
+        url=f"https://127.0.0.1:9/{_EVIL}",
+        types=[],
+        secret_key_id="k",
+        secrets=b"secret-of-tests",
+    )
+    await _insert(
+        shared_stack,
+        "webhook_deliveries",
+        id=new_uuid(),
+        endpoint_id=made.endpoint,
+        event_id=made.event,
+        type="response.completed",
+        object_id="resp_1",
+        attempts=3,
+        next_attempt_at=None,
+        last_error=_EVIL,
+    )
+    await _insert(
+        shared_stack,
+        "batches",
+        **of_project,
+        id=made.batch,
+        api_key_id=made.key,
+        endpoint="/v1/responses",
+        input_file_id=made.file,
+        completion_window="24h",
+        status="in_progress",
+        total=10,
+        completed=4,
+        model=_EVIL,
+        expires_at=later,
+        collector_until=later,
+        expander_until=later,
+    )
+    await _insert(
+        shared_stack,
+        "files",
+        **of_project,
+        id=made.file,
+        filename=_EVIL,
+        purpose="user_data",
+        bytes=2048,
+        completed_at=datetime.now(UTC),
+    )
     yield made
     await shared_stack.value("DELETE FROM batches WHERE id = %s RETURNING 1", made.batch)
     await shared_stack.value("DELETE FROM files WHERE id = %s RETURNING 1", made.file)
@@ -95,7 +146,7 @@ async def _audited(stack: Stack, action: str, about: str) -> str:
 
 async def test_the_processes_are_listed_with_their_slots(user: ConsoleUser) -> None:
     page = await _shown(user, "workers")
-    assert " of 333 " in page.text or " of 3" in page.text
+    assert re.search(r"worker live \d+ of \d+", page.text)
     assert "serves requests" in page.text
     assert "live" in page.text
 
@@ -104,13 +155,13 @@ async def test_a_drain_reaches_only_the_process_that_was_named(
     shared_stack: Stack, user: ConsoleUser
 ) -> None:
     process = new_uuid()
-    await shared_stack.value(
-        "INSERT INTO workers (id, kind, host, pid, expires_at) VALUES (%s, 'web', 'of-a-test', 1, now() + interval '1 h') RETURNING 1",
-        process,
-    )
+    later = datetime.now(UTC) + timedelta(hours=1)
+    values = {"id": process, "kind": "web", "host": "of-a-test", "pid": 1, "expires_at": later}
+    await _insert(shared_stack, "workers", **values)
     try:
         await _confirmed(user, "workers/drain", f"id={process}", ("id", str(process)))
-        draining = "SELECT string_agg(host, ',') FROM workers WHERE drain_requested_at IS NOT NULL AND NOT dead"
+        requested = "drain_requested_at IS NOT NULL AND NOT dead"
+        draining = f"SELECT string_agg(host, ',') FROM workers WHERE {requested}"
         assert await shared_stack.value(draining) == "of-a-test"
         assert await _audited(shared_stack, "worker.drain", str(process)) == (
             "console (operator token)"
@@ -128,7 +179,7 @@ async def test_a_project_shows_quotas_and_keys_and_a_key_is_revoked(
     assert "lists-" in (await _shown(user, "projects")).text
     path = f"projects/{admin_id('proj', things.project)}"
     page = await _shown(user, path)
-    assert "responses that have not ended 0 7" in page.text
+    assert "running 0 7" in page.text
     assert "Nothing was used." in page.text
     assert "sk-lists…" in page.text
     key = admin_id("key", things.key)

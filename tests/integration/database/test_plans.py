@@ -72,11 +72,12 @@ READ_ALL_OPEN = {
 }
 """They read all open responses: for operators, for the purge if files were deleted, only after
 processes have died, or every few seconds for projects with quotas. An upload to a project with
-quotas reads all its files, and a new vector store all its stores. The last but one reads one end of
-an index, which looks the same in a plan."""
+quotas reads all its files, the metrics read all files, and a new vector store all its stores. The
+last but one reads one end of an index, which looks the same in a plan."""
 BOUNDED = {
     "console.RECENT_ENDS",
     "console.UPSTREAM_WAITS",
+    "files.FILES_BY_PROJECT",
     "files.LIST_ALL_FILES",
     "operations.OLDEST_BACKLOG",
     "operations.OPEN_COUNT",
@@ -196,13 +197,15 @@ async def test_a_statement_for_two_responses_touches_few_pages(database: ManyRes
 async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -> None:
     """However many are stored: as many rows as its parameters allow, and what belongs to these."""
     rows = 200
-    bounded = dict.fromkeys(("project", "model", "upstream", "reason", "statuses", "since"))
+    names = ("project", "purpose", "model", "upstream", "reason", "statuses", "since")
+    bounded = dict.fromkeys(names)
     values = bounded | {
         "before": UUID(int=2**128 - 1),
         "down_to": UUID(int=0),
         "metadata_key": None,
         "metadata_value": None,
         "max_rows": rows,
+        "limit": rows,
         "rows": rows,
         "id": database.running[0],
         "hash": b"hash",

@@ -194,6 +194,7 @@ class ConversationStore:
         """
         project = key.project_id
         self._validation.require_urls(items, key.policy.egress, _ITEMS)
+        self._validation.require_strict_schemas(items, _ITEMS)
         items = await self._account_ids.check_items(items, key, _ITEMS)
         items = await resolve_references(
             self._pool, project, items, self._settings.limits.body, _ITEMS

@@ -229,6 +229,9 @@ class WebSettings(Group):
 
     socket_time: Duration = timedelta(hours=1)
     """How long one WebSocket may be used; OpenAI has the same limit."""
+    strict_schemas: Literal["any", "openai"] = "any"
+    """Which JSON Schemas with `strict` a request may have: any that is valid, or those alone that
+    OpenAI accepts. Upstreams get them unchanged."""
 
 
 class WorkerSettings(Group):
@@ -314,6 +317,9 @@ class McpSettings(Group):
     """Largest lists of all servers of one response together, as JSON."""
     redirects: int = 3
     """Redirects that one request follows, only within the server's own origin."""
+    require_approval: Literal["always", "never"] = "always"
+    """What is meant where a tool gives no `require_approval`: whether the client approves each
+    call. OpenAI has `always`."""
 
 
 class WebSearchSettings(Group):

@@ -4,10 +4,17 @@ OpenAI."""
 import os
 import re
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from models.config.dialect import (
     DeveloperRole,
@@ -56,6 +63,12 @@ class UpstreamSettings(Group):
     reasoning_back: ReasoningBack = "none"
     """The field of an assistant message that returns the model's reasoning to it after tool calls,
     until the next user message; `think_tags` writes it at the start of the text."""
+    reasoning_summary: bool = False
+    """Makes `reasoning.summary`, where a client asks for it and the upstream sends only raw
+    reasoning, by a second call of the model for each reasoning item. What comes after the item
+    waits for it (docs/output.md). Only with `api = "chat"`."""
+    reasoning_summary_time: Duration = timedelta(seconds=30)
+    """Longest time for such a call; after it the item has no summary."""
     structured_output: StructuredOutput = "json_schema"
     """How a JSON schema is sent: as OpenAI's `json_schema`, as `json_object` with the schema in the
     instructions, as `guided_json` of old vLLM versions, or in the instructions alone (`prompt`)."""
@@ -117,6 +130,12 @@ class UpstreamSettings(Group):
                 "must be an http:// or https:// address without user name, query or fragment"
             )
         return value
+
+    @model_validator(mode="after")
+    def _check_summary(self) -> Self:
+        if self.reasoning_summary and self.api != "chat":
+            raise ValueError('reasoning_summary needs api = "chat"')
+        return self
 
     @field_validator("api_key_env")
     @classmethod

@@ -14,6 +14,7 @@ from models.wire.checks.parameters import (
     PARAMETERS,
     CacheOptions,
 )
+from models.wire.checks.strict_schemas import require_strict_schemas
 from models.wire.events import Item
 from models.wire.item_types import ADDS_TOOLS
 from models.wire.items import NewId, input_items
@@ -56,6 +57,7 @@ def parse_create(
     omits_web_search: bool = False,
     generate: bool = True,
     native: bool = False,
+    strict_schemas: bool = False,
 ) -> CreateRequest:
     """The request in a decoded body (models/wire/json_input.py).
 
@@ -64,7 +66,8 @@ def parse_create(
     `has_web_search`: this server can search the web; `omits_web_search`: else a search with
     `external_web_access` is accepted, and `without_searches` leaves it out. `generate` is false for
     a warm-up, which does not call the model and may have no input. `native`: the model's upstream
-    supports the Responses API and runs tools itself. Raises InvalidRequest, in OpenAI's wording
+    supports the Responses API and runs tools itself. `strict_schemas`: a schema with `strict` must
+    be one that OpenAI accepts. Raises InvalidRequest, in OpenAI's wording
     (docs/wire.md).
     """
     checks = NATIVE_PARAMETERS if native else PARAMETERS
@@ -79,6 +82,8 @@ def parse_create(
         for name, value in given.items()
     }
     items = input_items(checked.pop("input"), new_id)
+    if strict_schemas:
+        require_strict_schemas(checked, items)
     credentials: dict[str, dict[str, Any]] = {}
     if "tools" in checked:
         checked["tools"], credentials = split_credentials(checked["tools"])
@@ -118,6 +123,26 @@ def without_searches(request: CreateRequest) -> CreateRequest:
         kept = [tool for tool in tools if tool["type"] not in WEB_SEARCH]
         parameters = {**parameters, "tools": kept}
     return replace(request, parameters=parameters, omitted_tools=tuple(sorted(omitted)))
+
+
+def with_approvals(request: CreateRequest, default: str) -> CreateRequest:
+    """The request with a policy for each MCP server that it names without `require_approval`:
+    `default`, `always` or `never`.
+
+    It is stored with the request: a running response keeps it. `always` is what an absent policy
+    means anyway (models/wire/mcp.py), and is not written.
+    """
+    tools = request.parameters.get("tools", ())
+    if default == "always" or not any(map(_lacks_policy, tools)):
+        return request
+    tools = [
+        {**tool, "require_approval": default} if _lacks_policy(tool) else tool for tool in tools
+    ]
+    return replace(request, parameters={**request.parameters, "tools": tools})
+
+
+def _lacks_policy(tool: dict[str, Any]) -> bool:
+    return tool["type"] == "mcp" and "require_approval" not in tool
 
 
 def require_include(values: list[str]) -> None:

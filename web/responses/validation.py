@@ -22,11 +22,17 @@ from models.projects.egress import ProjectEgress
 from models.projects.routes import ProjectRoutes
 from models.secrets import Sealer, Unreadable
 from models.wire.checks.faults import shorten
+from models.wire.checks.strict_schemas import require_strict_schemas
 from models.wire.compaction import newest_compaction
 from models.wire.events import Item
 from models.wire.mcp import approval_requests, approval_responses, unmet_approvals
 from models.wire.pairing import OutputWithoutCall
-from models.wire.request import CreateRequest, parse_create, without_searches
+from models.wire.request import (
+    CreateRequest,
+    parse_create,
+    with_approvals,
+    without_searches,
+)
 from web.http.body import JsonBody, run_sized
 from web.http.errors import find_upstreams
 from web.http.outbound_urls import require_fetchable, require_item_urls, require_parameter_urls
@@ -44,6 +50,7 @@ class RequestValidation:
         self._all_passthrough = routes.server.all_passthrough
         self._egress = egress
         self._sealer = sealer
+        self._has_strict_rules = settings.web.strict_schemas == "openai"
 
     async def parse(self, body: JsonBody, key: ApiKey, *, generate: bool) -> CreateRequest:
         """The create request in `body`. Raises InvalidRequest and UpstreamNotConfigured.
@@ -65,6 +72,7 @@ class RequestValidation:
                 omits_web_search=self._settings.web_search.omit,
                 generate=generate,
                 native=native,
+                strict_schemas=self._has_strict_rules,
             ),
             body.size,
         )
@@ -77,12 +85,19 @@ class RequestValidation:
         await run_sized(partial(self._require_reachable, request, key.policy.egress), body.size)
         self._require_sealable(request)
         self._require_compactable(request)
+        request = with_approvals(request, self._settings.mcp.require_approval)
         return request if has_web_search or native else without_searches(request)
 
     def upstreams_of(self, key: ApiKey, model: str) -> list[UpstreamSettings]:
         """Those that serve the model for the project of the key."""
         routes = self._routes.of(key.project_id, key.policy.routes)
         return [destination.upstream for destination in routes.find(model)]
+
+    def require_strict_schemas(self, items: list[Item], where: str) -> None:
+        """Raises InvalidRequest for a tool among the items whose strict schema OpenAI would refuse,
+        if this deployment has OpenAI's rules. `where` is the name of the list in the request."""
+        if self._has_strict_rules:
+            require_strict_schemas({}, items, where)
 
     def require_urls(self, items: list[Item], project: ProjectEgress, where: str = "input") -> None:
         """Raises InvalidRequest for a URL that the egress rules of the project refuse.

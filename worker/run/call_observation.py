@@ -59,7 +59,7 @@ class CallObservation:
         _traceback: TracebackType | None,
     ) -> None:
         """Observes the whole call."""
-        turn, usage = self._turn, self._turn.usage
+        turn, usage = self._turn, self._turn.upstream_usage
         if turn.outcome is not None and turn.outcome.failure is not None:
             error = turn.outcome.failure
         is_answered = turn.outcome is not None and error is None

@@ -65,9 +65,9 @@ def end_call_span(
         return
     if turn.model is not None:
         span.set({"gen_ai.response.model": turn.model})
-    if turn.usage is not None:
+    if (usage := turn.upstream_usage) is not None:
         counts = ("input_tokens", "output_tokens")
-        span.set({f"gen_ai.usage.{name}": turn.usage[name] for name in counts})
+        span.set({f"gen_ai.usage.{name}": usage[name] for name in counts})
     if error is not None:
         span.fail(error_type(error))
     elif turn.outcome is not None:

@@ -157,11 +157,7 @@ class Compactions:
 
         Each part is sent with the summary of the earlier parts. A part that is too long is halved.
         """
-        parameters = {
-            name: value
-            for name, value in self._parameters.items()
-            if name not in _NOT_FOR_SUMMARIES
-        }
+        parameters = parameters_of_summary(self._parameters)
         instructions = self._parameters.get("instructions")
         parts: Iterator[str] = iter(["\n".join(texts)])
         summary, part = "", next(parts)
@@ -193,6 +189,11 @@ class Compactions:
             code="invalid_prompt",
             status=400,
         )
+
+
+def parameters_of_summary(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a request with which a summary for it is made."""
+    return {name: value for name, value in parameters.items() if name not in _NOT_FOR_SUMMARIES}
 
 
 def expand_input(

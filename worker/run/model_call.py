@@ -22,10 +22,11 @@ from worker.run.context import RunContext
 from worker.run.counting import TokenCount
 from worker.run.failover import first_answer, note_failure
 from worker.run.reasoning import content_tagger, reasoning_sealer, unseal_reasoning
+from worker.run.reasoning_summary import ReasoningSummaries, SummaryCaller
 from worker.translation.chat.request import chat_request
 from worker.translation.chat.structured import format_instructions
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
-from worker.translation.request_parameters import wants_logprobs
+from worker.translation.request_parameters import wants_logprobs, wants_summary
 from worker.translation.responses.request import NativeOptions, native_request
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
@@ -140,7 +141,7 @@ class ModelCaller:
         """Calls one upstream and translates its stream while it arrives."""
         self._has_emitted = False
         body = await self._request_body(candidate, model_input)
-        turn = self._new_turn(candidate, model_input)
+        turn = self._new_turn(candidate, model_input, visible=visible)
         async with candidate.limiter.acquire(
             candidate.model, interactive=not self._facts.background
         ) as permit:
@@ -148,14 +149,21 @@ class ModelCaller:
             await self._resources.ownership.wait_until_fresh()
             if visible:
                 self._attempt.current_turn = turn
-            with self._observe(candidate, model_input, turn) as observation:
+            observe = partial(self._observe, candidate)
+            parameters, history = model_input.parameters, model_input.history
+            caller = SummaryCaller(self._resources, candidate, parameters, observe, self._facts.id)
+            summaries = ReasoningSummaries(turn, caller, partial(self._emit, visible=visible))
+            with observe(turn, parameters, history) as observation:
                 propagates = self._resources.settings.traces.propagate
                 call = candidate.upstream.call(
                     body,
                     observation.traceparent if propagates else None,
                     self._context.attachments,
                 )
-                outcome = await self._read_turn(call, turn, permit, observation, visible=visible)
+                async with summaries:
+                    outcome = await self._read_turn(
+                        call, turn, permit, observation, summaries, visible=visible
+                    )
             permit.record_success()
         UPSTREAM_TURNS.labels(candidate.name, "answered").inc()
         self._output.upstream = candidate.name
@@ -163,15 +171,19 @@ class ModelCaller:
         return outcome, turn
 
     def _observe(
-        self, candidate: Candidate, model_input: ModelInput, turn: Turn[Any]
+        self,
+        candidate: Candidate,
+        turn: Turn[Any],
+        parameters: dict[str, Any],
+        history: list[Item],
     ) -> CallObservation:
         has_content = self._resources.settings.traces.content
         span = start_call_span(
             self._turn_span,
             candidate.upstream.settings,
             candidate.model,
-            model_input.parameters,
-            model_input.history,
+            parameters,
+            history,
             has_content=has_content,
         )
         return CallObservation(
@@ -189,6 +201,7 @@ class ModelCaller:
         turn: Turn[Any],
         permit: Permit,
         observation: CallObservation,
+        summaries: ReasoningSummaries,
         *,
         visible: bool,
     ) -> Outcome:
@@ -196,10 +209,12 @@ class ModelCaller:
         async with aclosing(upstream_call.chunks()) as reads:
             async for chunks in reads:
                 self._feed(turn, chunks, visible=visible)
+                summaries.begin()
                 if self._has_emitted:
                     permit.record_success()
                     observation.record_output()
                 await self._context.writer.wait_for_room()
+        await summaries.finish(done_seen=upstream_call.done_seen)
         self._emit(turn.finish(done_seen=upstream_call.done_seen), visible=visible)
         assert turn.outcome is not None
         if turn.outcome.failure is not None and not self._has_emitted:
@@ -253,7 +268,9 @@ class ModelCaller:
             dialect=dialect,
         )
 
-    def _new_turn(self, candidate: Candidate, model_input: ModelInput) -> Turn[Any]:
+    def _new_turn(
+        self, candidate: Candidate, model_input: ModelInput, *, visible: bool
+    ) -> Turn[Any]:
         parameters, upstream = model_input.parameters, candidate.upstream.settings
         if candidate.upstream.is_native:
             return NativeTranslator(
@@ -276,6 +293,7 @@ class ModelCaller:
                     parameters,
                     candidate.upstream.dialect,
                 ),
+                summarised=visible and upstream.reasoning_summary and wants_summary(parameters),
             ),
         )
 

@@ -82,8 +82,8 @@ class ToolLoop:
             outcome, turn = result
             if not turn.needs_another_turn:
                 return outcome
-            if turn.usage is not None:
-                self._last_input_count = (turn.usage["input_tokens"], len(self._output.entries))
+            if (usage := turn.upstream_usage) is not None:
+                self._last_input_count = (usage["input_tokens"], len(self._output.entries))
             await self._context.writer.checkpoint(turn.items, turn)
             await self._run_calls()
         return None

@@ -51,6 +51,11 @@ def relax_tool_choice(parameters: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def wants_summary(parameters: Mapping[str, Any]) -> bool:
+    """Whether the client wants summaries of the reasoning."""
+    return parameters.get("reasoning", {}).get("summary") is not None
+
+
 def wants_logprobs(parameters: Mapping[str, Any]) -> bool:
     """Whether the client wants log probabilities. `top_logprobs` alone only says how many."""
     return "message.output_text.logprobs" in parameters.get("include", ())

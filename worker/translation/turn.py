@@ -15,8 +15,9 @@ from worker.translation.item_sequence import ItemSequence
 from worker.translation.items.client_calls import CallOutput, OpenClientCall, is_json_object
 from worker.translation.items.open_item import OpenItem
 from worker.translation.items.server_calls import OpenServerCall
+from worker.translation.items.text_items import OpenReasoning
 from worker.translation.tool_catalog import ToolCatalog
-from worker.translation.usage import Usage
+from worker.translation.usage import Usage, add_usage, as_reasoning
 
 MAX_CALL_ID = 64
 """Characters. A longer id from an upstream is replaced: clients send it back, and the API takes
@@ -103,6 +104,10 @@ class Turn(Generic[EventT]):
         self._violation: UpstreamFailed | None = None
         self._call_ids: set[str] = set()
         self._usage: Usage | None = None
+        self._summary_usage: dict[str, Any] | None = None
+        """Of the calls that made summaries of its reasoning."""
+        self._unsummarised: list[OpenReasoning] = []
+        """Reasoning that waits for its summary."""
         self.model: str | None = None
         """The model that the upstream reports."""
         self.service_tier: str | None = None
@@ -148,7 +153,13 @@ class Turn(Generic[EventT]):
 
     @property
     def usage(self) -> dict[str, Any] | None:
-        """The last usage that the upstream sent, in the Responses shape; None if it sent none."""
+        """All usage of the turn, in the Responses shape; None if the upstream sent none."""
+        return add_usage(self.upstream_usage, self._summary_usage)
+
+    @property
+    def upstream_usage(self) -> dict[str, Any] | None:
+        """The last usage that the upstream sent for the turn itself, in the Responses shape; None
+        if it sent none."""
         return self._usage.to_json() if self._usage is not None else None
 
     @property
@@ -160,6 +171,32 @@ class Turn(Generic[EventT]):
         """The events that an event of the upstream causes. Raises LimitReached or UpstreamFailed
         before it uses any of it."""
         raise NotImplementedError
+
+    def end_reasoning(self, *, done_seen: bool) -> list[Event]:  # noqa: ARG002 - for chat upstreams
+        """Ends the text of reasoning that is the turn's last item and gets a summary. To be called
+        before `finish`, when the upstream's stream has ended."""
+        return []
+
+    def take_unsummarised(self) -> list[OpenReasoning]:
+        """The reasoning items that have begun to wait for a summary since the last call. Each must
+        be given to `end_summary`; the items behind it are held back until then."""
+        if not (items := self._unsummarised):
+            return items
+        self._unsummarised = []
+        return items
+
+    def end_summary(
+        self, item: OpenReasoning, summary: str, usage: dict[str, Any] | None
+    ) -> list[Event]:
+        """Closes a reasoning item that waits for its summary, and counts the `usage` of the call
+        that made it as reasoning. `summary`: empty if none was made."""
+        if usage is not None:
+            self._summary_usage = add_usage(self._summary_usage, as_reasoning(usage))
+        if not item.is_open:
+            return []
+        self._bytes_left -= len(summary)
+        events = item.append_summary_delta(0, summary) if summary else []
+        return self._sequence.in_order([*events, *item.close("completed")])
 
     def finish(self, *, done_seen: bool) -> list[Event]:
         """Ends the turn after the upstream's stream has ended without an error; sets `outcome`.

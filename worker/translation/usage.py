@@ -39,6 +39,11 @@ def bounded_count(count: int | None) -> int:
     return min(max(count or 0, 0), MAX_TOKEN_COUNT)
 
 
+def as_reasoning(usage: dict[str, Any]) -> dict[str, Any]:
+    """A usage in the Responses shape, with all its output counted as reasoning."""
+    return {**usage, "output_tokens_details": {"reasoning_tokens": usage["output_tokens"]}}
+
+
 def add_usage(so_far: dict[str, Any] | None, turn: dict[str, Any] | None) -> dict[str, Any] | None:
     """The sum of two usages in the Responses shape.
 

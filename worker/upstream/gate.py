@@ -22,6 +22,8 @@ logger = structlog.get_logger()
 
 _OUTAGE_REASONS = re.compile(r"first_token|upstream_unreachable|upstream_reset|upstream_5\d\d")
 """Reasons of failures that count: after several in a row the upstream is down."""
+UPSTREAM_FULL = "upstream_full"
+"""The reason of an UpstreamBusy: as many calls run as the limit permits."""
 _MAX_MODELS = 1000
 """Models with a circuit."""
 
@@ -101,11 +103,13 @@ class ConcurrencyLimiter:
         )
 
     @asynccontextmanager
-    async def acquire(self, model: str, *, interactive: bool) -> AsyncIterator[Permit]:
-        """Waits until the limit permits a call. Raises UpstreamBusy if it does not in time, or
-        if a circuit is open."""
+    async def acquire(
+        self, model: str, *, interactive: bool, waits: bool = True
+    ) -> AsyncIterator[Permit]:
+        """Waits until the limit permits a call, if it `waits`. Raises UpstreamBusy if it is not
+        permitted in time, with the reason UPSTREAM_FULL, or if a circuit is open."""
         self._require_closed(model)
-        await self._acquire_slot(interactive=interactive)
+        await self._acquire_slot(interactive=interactive, waits=waits)
         try:
             self._require_closed(model)  # a circuit may have opened meanwhile
             circuit = self._model_circuits.get(model)
@@ -148,7 +152,7 @@ class ConcurrencyLimiter:
             )
             raise UpstreamBusy(message, reason="upstream_down", status=503, seconds=pause)
 
-    async def _acquire_slot(self, *, interactive: bool) -> None:
+    async def _acquire_slot(self, *, interactive: bool, waits: bool) -> None:
         if self._limit is None or (
             self._running < self._limit
             and not self._interactive
@@ -158,7 +162,7 @@ class ConcurrencyLimiter:
             self._streams.set(self._running)
             return
         queue = self._interactive if interactive else self._background
-        if not interactive and len(queue) >= self._limit:
+        if not waits or (not interactive and len(queue) >= self._limit):
             raise self._busy_error()
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.append(place)
@@ -190,7 +194,7 @@ class ConcurrencyLimiter:
             f"The upstream is busy: it runs {self._limit} responses already, "
             "as many as this server gives it.",
             code="rate_limit_exceeded",
-            reason="upstream_full",
+            reason=UPSTREAM_FULL,
             status=429,
             seconds=1.0,
             envelope_code="rate_limit_exceeded",

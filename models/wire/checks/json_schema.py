@@ -2,8 +2,9 @@
 follow it (`strict`).
 
 Every schema is checked by its keywords: each must have a value that some common draft (4 to
-2020-12) allows. A strict schema must also be within OpenAI's documented subset; the errors have
-OpenAI's wording (docs/wire.md). The check is written by hand, because the `jsonschema` package
+2020-12) allows. Where OpenAI's rules are asked for (models/wire/checks/strict_schemas.py), a strict
+schema must also be within OpenAI's documented subset; the errors have OpenAI's wording
+(docs/wire.md). The check is written by hand, because the `jsonschema` package
 takes 2 ms for a small schema and 1.2 s for a large one, longer than the rest of a create request.
 A test compares it with the meta-schema. The schema is walked once, without recursion; nothing is
 fetched or compiled.
@@ -85,6 +86,31 @@ def require_schema(schema: Json, where: str, subject: str, *, code: str, strict:
             ) from None
         inner.reverse()  # so that the first one is checked next
         remaining += inner
+
+
+def require_format_schema(text_format: Json, where: str, *, strict: bool = False) -> None:
+    """Raises InvalidRequest if the schema of a checked `text.format` is none, or not a strict
+    one. `where`: the place of the format."""
+    require_schema(
+        text_format["schema"],
+        f"{where}.schema",
+        f"response_format '{text_format['name']}'",
+        code="invalid_json_schema",
+        strict=strict,
+    )
+
+
+def require_function_schema(tool: Json, where: str, *, strict: bool = False) -> None:
+    """Raises InvalidRequest if the parameters of a checked function are no JSON Schema, or not a
+    strict one. `where`: the place of the function."""
+    if "parameters" in tool:
+        require_schema(
+            tool["parameters"],
+            f"{where}.parameters",
+            f"function '{tool['name']}'",
+            code="invalid_function_parameters",
+            strict=strict,
+        )
 
 
 # What every schema must be.

@@ -22,7 +22,7 @@ from models.wire.checks.basic import (
     require_object,
 )
 from models.wire.checks.faults import shorten, too_long, wrong_type
-from models.wire.checks.json_schema import require_schema
+from models.wire.checks.json_schema import require_format_schema
 from models.wire.checks.tools import NATIVE_TOOLS, TOOL_CHOICE, TOOLS
 
 _MAX_INTEGER = 2**31 - 1
@@ -184,18 +184,11 @@ _FORMAT = Record(
 
 @dataclass(frozen=True, slots=True)
 class _JsonSchemaFormat(Check):
-    """`text.format` with a JSON Schema, which must be valid, and a strict one if `strict` is
-    true."""
+    """`text.format` with a JSON Schema, which must be valid."""
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
         options = _FORMAT(value, where)
-        require_schema(
-            options["schema"],
-            f"{where}.schema",
-            f"response_format '{options['name']}'",
-            code="invalid_json_schema",
-            strict=options.get("strict", False),
-        )
+        require_format_schema(options, where)
         return options
 
     def schema(self, scope: SchemaScope) -> Schema:

@@ -19,7 +19,7 @@ from models.wire.checks.basic import (
     String,
     Tagged,
 )
-from models.wire.checks.json_schema import require_schema
+from models.wire.checks.json_schema import require_function_schema
 from models.wire.checks.mcp import McpTool, require_distinct_labels
 from models.wire.tools import NATIVE_ONLY_TOOLS, WEB_SEARCH
 
@@ -45,18 +45,11 @@ _FUNCTION = Record(
 
 @dataclass(frozen=True, slots=True)
 class _Function(Check):
-    """A function. Its parameters must be a JSON Schema, and a strict one if `strict` is true."""
+    """A function. Its parameters must be a JSON Schema."""
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
         tool = _FUNCTION(value, where)
-        if "parameters" in tool:
-            require_schema(
-                tool["parameters"],
-                f"{where}.parameters",
-                f"function '{tool['name']}'",
-                code="invalid_function_parameters",
-                strict=tool.get("strict", False),
-            )
+        require_function_schema(tool, where)
         return tool
 
     def schema(self, scope: SchemaScope) -> Schema:

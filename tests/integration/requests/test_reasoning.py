@@ -12,7 +12,9 @@ from tests.support.api import JSON, Api, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
+    Script,
     Step,
+    UpstreamRequest,
     call,
     delta,
     done,
@@ -20,13 +22,20 @@ from tests.support.fake_upstream import (
     hang,
     reasoning,
     reply,
+    reset,
+    status,
     text,
     usage,
 )
 from tests.support.mcp_servers import McpServers
 from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 from tests.support.strict_types import check_event, check_response
-from tests.support.tool_turns import TOOL_SETTINGS, counting_server, tool_turn
+from tests.support.tool_turns import (
+    TOOL_SETTINGS,
+    counting_server,
+    item_statuses,
+    tool_turn,
+)
 
 INCLUDE_SEALED: JSON = {"include": ["reasoning.encrypted_content"]}
 WEATHER: JSON = {
@@ -44,6 +53,12 @@ QUIRKS = {
     "plain": "",
 }
 """Name of an upstream kind -> its quirks."""
+SUMMARISED = {
+    "summaries": "reasoning_summary = true\nreasoning_summary_time = 20",
+    "hasty": "reasoning_summary = true\nreasoning_summary_time = 0.2",
+    "narrow": "reasoning_summary = true\nconcurrency = 1",
+}
+"""Name of an upstream that makes summaries -> its settings."""
 REASONING_STEPS: dict[str, list[Step]] = {
     "deepseek": [delta({"reasoning_content": "I "}), delta({"reasoning_content": "look."})],
     "vllm": [reasoning("I ", "look.")],
@@ -102,11 +117,16 @@ async def reasoning_stack(
     folder = tmp_path_factory.mktemp("reasoning")
     upstreams = "".join(
         f'[upstreams.{kind}]\nbase_url = "{fake.base_url}"\n{quirks}\n'
-        for kind, quirks in {**QUIRKS, "openrouter": _OPENROUTER}.items()
+        for kind, quirks in {**QUIRKS, **SUMMARISED, "openrouter": _OPENROUTER}.items()
     )
-    routes = "".join(f'"{kind}-*" = "{kind}"\n' for kind in QUIRKS)
+    routes = "".join(f'"{kind}-*" = "{kind}"\n' for kind in (*QUIRKS, *SUMMARISED))
     (folder / "backburner.toml").write_text(f'{upstreams}[routes]\n{routes}"*" = "openrouter"\n')
-    settings = {**TOOL_SETTINGS, "BACKBURNER_CONFIG": str(folder / "backburner.toml")}
+    settings = {
+        **SHORT_LEASES,
+        **TOOL_SETTINGS,
+        "BACKBURNER_CONFIG": str(folder / "backburner.toml"),
+        "BACKBURNER_MCP__REQUIRE_APPROVAL": "never",
+    }
     async with stack(folder, database_server, suite_settings, fake, settings=settings) as own_stack:
         yield own_stack
 
@@ -473,3 +493,160 @@ async def test_the_phase_of_a_message_is_kept_and_not_sent_to_a_chat_upstream(
     await api.create(model, input="More.", previous_response_id=first["id"])
     for request in fake.requests_for(model):
         assert {"role": "assistant", "content": "Looking."} in request.messages
+
+
+async def test_tools_of_mcp_servers_need_no_approval_where_the_setting_says_so(
+    reasoning_api: Api, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
+    tool = counting_server(mcp_servers)
+    del tool["require_approval"]
+    model = fake.script(tool_turn(("count_unsafe", "no-policy")), reply("Counted."))
+    response = await reasoning_api.create(model, tools=[tool])
+    assert item_statuses(response)[1:] == ["mcp_call completed", "message completed"]
+    assert response["tools"][0]["require_approval"] == "never"
+
+
+# Summaries that a second call makes.
+
+_SUMMARISED: JSON = {"reasoning": {"effort": "high", "summary": "concise"}}
+
+
+def is_summary(request: UpstreamRequest) -> bool:
+    return "summarize" in str(request.messages[0]["content"])
+
+
+def script_summaries(fake: FakeUpstream, model: str, turn: Script, summary: Script) -> None:
+    fake.decide(model, lambda request: summary if is_summary(request) else turn)
+
+
+def summary_calls(fake: FakeUpstream, model: str) -> list[UpstreamRequest]:
+    return [request for request in fake.requests_for(model) if is_summary(request)]
+
+
+@pytest.mark.parametrize("kind", ["summaries", "narrow"])
+async def test_a_second_call_makes_the_summary_where_the_upstream_sends_raw_thoughts(
+    reasoning_api: Api, reasoning_stack: Stack, fake: FakeUpstream, kind: str
+) -> None:
+    model = f"{kind}-made"
+    turn = [reasoning("I ", "look."), text("It ", "rains."), finish(), usage(20, 9), done()]
+    script_summaries(fake, model, turn, [text("Looked ", "out."), finish(), usage(5, 3), done()])
+    async with reasoning_api.post_stream(
+        model, max_output_tokens=2000, temperature=0.5, **_SUMMARISED
+    ) as stream:
+        events = await stream.to_end()
+    assert_stream_obeys_contract(events)
+    for event in events:
+        check_event(event)
+    thought, message = stream.final["output"]
+    assert thought["summary"] == [{"type": "summary_text", "text": "Looked out."}]
+    assert thought["content"] == [{"type": "reasoning_text", "text": "I look."}]
+    assert (thought["status"], message["content"][0]["text"]) == ("completed", "It rains.")
+    of_thought = [event["type"] for event in events if event.get("output_index") == 0]
+    assert of_thought[-5:] == [
+        "response.reasoning_summary_part.added",
+        "response.reasoning_summary_text.delta",
+        "response.reasoning_summary_text.done",
+        "response.reasoning_summary_part.done",
+        "response.output_item.done",
+    ]
+    used = stream.final["usage"]
+    assert (used["input_tokens"], used["output_tokens"], used["total_tokens"]) == (25, 12, 37)
+    assert used["output_tokens_details"] == {"reasoning_tokens": 3}
+    stored = "SELECT ARRAY[input_tokens, reasoning_tokens] FROM usage_entries WHERE model = %s"
+    assert await reasoning_stack.value(stored, model) == [25, 3]
+    [call_of_summary] = summary_calls(fake, model)
+    body = call_of_summary.body
+    assert (body["max_completion_tokens"], body["temperature"]) == (2000, 0.5)
+    assert body["reasoning_effort"] == "low"
+    assert "I look." in call_of_summary.texts[0]
+    assert await reasoning_api.get(stream.response_id) == stream.final
+    unstreamed = await reasoning_api.create(model, **_SUMMARISED)
+    assert [item.get("summary") for item in unstreamed["output"]] == [thought["summary"], None]
+    without = await reasoning_api.create(model, reasoning={"effort": "high"})
+    assert without["output"][0]["summary"] == []
+    assert len(summary_calls(fake, model)) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "summary", "reason"),
+    [
+        ("summaries", [status(500)], "upstream_500"),
+        ("summaries", [text("Half"), reset()], "upstream_reset"),
+        ("summaries", [text("Half"), finish("length"), done()], "max_output_tokens"),
+        ("hasty", [text("Half"), hang()], "reasoning_summary_time"),
+    ],
+    ids=["refused", "broken off", "cut", "too slow"],
+)
+async def test_a_summary_that_fails_is_left_out_and_logged(
+    reasoning_api: Api,
+    reasoning_stack: Stack,
+    fake: FakeUpstream,
+    kind: str,
+    summary: Script,
+    reason: str,
+) -> None:
+    model = f"{kind}-{reason}"
+    script_summaries(fake, model, [reasoning("hm"), *reply("Hi.")], summary)
+    async with reasoning_api.post_stream(model, **_SUMMARISED) as stream:
+        events = await stream.to_end()
+    assert_stream_obeys_contract(events)
+    assert not [event for event in events if "summary" in event["type"]]
+    assert stream.final["status"] == "completed"
+    thought, message = stream.final["output"]
+    assert (thought["summary"], thought["status"]) == ([], "completed")
+    assert message["content"][0]["text"] == "Hi."
+    log = reasoning_stack.workers[0].log.read_text()
+    [line] = [each for each in log.splitlines() if stream.response_id in each and "summ" in each]
+    assert "reasoning_not_summarised" in line
+    assert reason in line
+
+
+async def test_reasoning_that_was_cut_gets_no_summary(
+    reasoning_api: Api, fake: FakeUpstream
+) -> None:
+    model = "summaries-cut"
+    script_summaries(
+        fake, model, [reasoning("I think"), finish("length"), usage(), done()], reply("Thought.")
+    )
+    response = await reasoning_api.create(model, **_SUMMARISED)
+    assert (response["status"], len(response["output"])) == ("incomplete", 1)
+    assert (response["output"][0]["status"], response["output"][0]["summary"]) == ("incomplete", [])
+    assert summary_calls(fake, model) == []
+
+
+async def test_a_cancel_ends_the_call_for_a_summary(reasoning_api: Api, fake: FakeUpstream) -> None:
+    model = "summaries-cancelled"
+    script_summaries(fake, model, [reasoning("hm"), *reply("Hi.")], [text("Half"), hang()])
+    response_id = await reasoning_api.create_background(model, **_SUMMARISED)
+    await until(lambda: summary_calls(fake, model) and summary_calls(fake, model)[0].sent_text)
+    assert (await reasoning_api.cancel(response_id)).status == 200
+    response = await reasoning_api.wait_for_end(response_id)
+    assert response["status"] == "cancelled"
+    assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
+    assert (response["output"][0]["status"], response["output"][0]["summary"]) == ("completed", [])
+    await until(lambda: summary_calls(fake, model)[0].closed_by_client)
+
+
+async def test_a_worker_that_is_killed_during_the_call_for_a_summary_loses_and_repeats_nothing(
+    reasoning_api: Api, reasoning_stack: Stack, fake: FakeUpstream
+) -> None:
+    model = "summaries-killed"
+    turn = [reasoning("hm"), *reply("Hi.")]
+    summaries = iter([[text("Half"), hang()], reply("Hummed.")])
+    fake.decide(model, lambda request: next(summaries) if is_summary(request) else turn)
+    response_id = await reasoning_api.create_background(model, **_SUMMARISED)
+    await until(lambda: summary_calls(fake, model) and summary_calls(fake, model)[0].sent_text)
+    reasoning_stack.kill(reasoning_stack.workers[0])
+    await reasoning_stack.start_worker()
+    response = await reasoning_api.wait_for_end(response_id)
+    assert response["status"] == "completed"
+    thought, message = response["output"]
+    assert thought["summary"] == [{"type": "summary_text", "text": "Hummed."}]
+    assert message["content"][0]["text"] == "Hi."
+    # Two calls of the attempt that ended it: reply() counts 11 and 7 each.
+    assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (22, 14)
+    async with reasoning_api.follow(response_id) as stream:
+        events = await stream.to_end()
+    assert_stream_obeys_contract(events)
+    added = [event for event in events if event["type"].endswith("summary_part.added")]
+    assert len(added) == 1

@@ -126,7 +126,23 @@ REFUSED: list[tuple[str, JSON, str, str, str]] = [
         "Invalid schema for response_format 'thing': 'type' must be one of",
     ),
     (
-        "not strict enough",
+        "a function",
+        {
+            "tools": [
+                {
+                    "type": "function",
+                    "name": "look",
+                    "parameters": {"type": "object", "required": "all"},
+                }
+            ]
+        },
+        "tools[0].parameters",
+        "invalid_function_parameters",
+        "Invalid schema for function 'look': 'required' must be an array of strings, not 'all'.",
+    ),
+]
+NOT_STRICT: list[tuple[JSON, str, str, str]] = [
+    (
         {
             "text": {
                 "format": FORMAT
@@ -147,22 +163,6 @@ REFUSED: list[tuple[str, JSON, str, str, str]] = [
         ),
     ),
     (
-        "a function",
-        {
-            "tools": [
-                {
-                    "type": "function",
-                    "name": "look",
-                    "parameters": {"type": "object", "required": "all"},
-                }
-            ]
-        },
-        "tools[0].parameters",
-        "invalid_function_parameters",
-        "Invalid schema for function 'look': 'required' must be an array of strings, not 'all'.",
-    ),
-    (
-        "a strict function in a namespace",
         {
             "tools": [
                 {
@@ -188,6 +188,34 @@ REFUSED: list[tuple[str, JSON, str, str, str]] = [
         ),
     ),
 ]
+"""What OpenAI refuses, with `param`, `code` and the beginning of its message."""
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code", "message"), NOT_STRICT, ids=["a format", "a function"]
+)
+async def test_strict_schemas_follow_openais_rules_only_where_a_setting_asks_for_them(
+    api: Api, tool_stack: Stack, fake: FakeUpstream, body: JSON, param: str, code: str, message: str
+) -> None:
+    model = fake.script(reply("{}"))
+    assert (await api.create(model, **body))["status"] == "completed"
+    [sent] = fake.requests_for(model)
+    if "text" in body:
+        schema = body["text"]["format"]["schema"]
+        assert sent.body["response_format"]["json_schema"]["schema"] == schema
+        assert sent.body["response_format"]["json_schema"]["strict"] is True
+    refused = await tool_stack.api().call(
+        "POST", "/responses", {"model": model, "input": "x", **body}
+    )
+    error = refused.body["error"]
+    assert (refused.status, error["param"], error["code"]) == (400, param, code)
+    assert error["message"].startswith(message)
+    if "tools" in body:
+        items = [{"type": "additional_tools", "role": "developer", "tools": body["tools"]}]
+        path, place = "/conversations", f"items[0].{param}"
+        refused = await tool_stack.api().call("POST", path, {"items": items})
+        assert (refused.status, refused.body["error"]["param"]) == (400, place)
+    assert len(fake.requests_for(model)) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from models.errors import InvalidRequest
 from models.wire.mcp import is_allowed, is_repeatable, needs_approval, unmet_approvals
-from models.wire.request import CreateRequest, parse_create
+from models.wire.request import CreateRequest, parse_create, with_approvals
 
 JSON = dict[str, Any]
 
@@ -323,6 +323,15 @@ def test_only_tools_that_the_policy_exempts_run_without_approval(
         for name, hints in (("read", READS), ("write", {}))
         if needs_approval(tool, name, hints)
     } == need_approval
+
+
+def test_a_server_without_a_policy_gets_that_of_the_setting() -> None:
+    chosen = {**SERVER, "server_label": "other", "require_approval": {"never": {}}}
+    request = parsed(SERVER, chosen, {"type": "custom", "name": "c"})
+    assert with_approvals(request, "always") is request
+    never, kept, custom = with_approvals(request, "never").parameters["tools"]
+    assert never == {**request.parameters["tools"][0], "require_approval": "never"}
+    assert [kept, custom] == request.parameters["tools"][1:]
 
 
 def test_only_a_tool_that_its_server_declares_harmless_may_be_repeated() -> None:

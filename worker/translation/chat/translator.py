@@ -60,6 +60,9 @@ class ChatOptions(TurnOptions):
     """The text is JSON that may come in a code fence, which is removed."""
     seal: Seal | None = None
     """Makes the `encrypted_content` of reasoning items; None: they get none."""
+    summarised: bool = False
+    """Complete reasoning of which the upstream sends only raw text waits for a summary
+    (`take_unsummarised`)."""
 
 
 class ChatTranslator(Turn[Chunk]):
@@ -77,6 +80,7 @@ class ChatTranslator(Turn[Chunk]):
         super().__init__(new_id, options)
         self._want_logprobs = options.want_logprobs
         self._seal = options.seal
+        self._summarised = options.summarised
         self._content = ContentFilter(think_tags=options.think_tags, fenced=options.fenced)
         self._is_plain = self._content.is_transparent
         self._pending_details: list[dict[str, Any]] = []
@@ -133,10 +137,27 @@ class ChatTranslator(Turn[Chunk]):
         is enough if there is any output (many local servers send no finish_reason). A stream that
         only stops was cut off.
         """
-        events = [] if self._is_plain else self._append_reasoning_and_text(*self._content.flush())
-        events += [*self._open_named_call(), *self._open_built_in_calls(at_the_end=True)]
+        events = self._end_content()
         events += self._end_turn(self._decide_outcome(done_seen=done_seen))
         return self._sequence.in_order(events)
+
+    def end_reasoning(self, *, done_seen: bool) -> list[Event]:
+        if not self._summarised:
+            return []
+        events = self._end_content()
+        is_complete = self._decide_outcome(done_seen=done_seen).status == "completed"
+        if is_complete and type(self._current_item) is OpenReasoning:
+            events += self._close_current_item()
+        return self._sequence.in_order(events)
+
+    def _end_content(self) -> list[Event]:
+        """Uses what is held back of the upstream's text and calls. A second call does nothing."""
+        events = [] if self._is_plain else self._append_reasoning_and_text(*self._content.flush())
+        return [
+            *events,
+            *self._open_named_call(),
+            *self._open_built_in_calls(at_the_end=True),
+        ]
 
     def _close_all_incomplete(self) -> list[Event]:
         """Opens the calls of built-in tools that are not open yet, and closes all open items."""
@@ -303,7 +324,12 @@ class ChatTranslator(Turn[Chunk]):
 
     def _close_current_item(self) -> list[Event]:
         current, self._current_item = self._current_item, None
-        return current.close("completed") if current is not None else []
+        if current is None:
+            return []
+        if self._summarised and type(current) is OpenReasoning and current.lacks_summary:
+            self._unsummarised.append(current)
+            return current.end_text()
+        return current.close("completed")
 
     def _decide_outcome(self, *, done_seen: bool) -> Outcome:
         reason = self._finish_reason

@@ -240,6 +240,8 @@ class OpenReasoning(OpenItem):
         super().__init__(output_index, item_id)
         self._part: ReasoningPart | None = None
         self._summaries: list[SummaryPart] = []
+        self._is_text_done = False
+        """The raw text is closed. The item may be open, for a summary."""
         self._summary_number = 0
         """The upstream's number of the last summary: another number begins another part."""
         self._details: list[dict[str, Any]] = []
@@ -266,6 +268,25 @@ class OpenReasoning(OpenItem):
             summary.added(),
             summary.append_delta(delta),
         ]
+
+    @property
+    def lacks_summary(self) -> bool:
+        """Whether it has raw text and no summary."""
+        return not self._summaries and bool(self.text.strip())
+
+    @property
+    def text(self) -> str:
+        """The raw text so far."""
+        return self._part.text() if self._part is not None else ""
+
+    def end_text(self) -> list[Event]:
+        """Closes the raw text. The item stays open, for a summary."""
+        events = self._close_text()
+        self._is_text_done = True
+        return events
+
+    def _close_text(self) -> list[Event]:
+        return [] if self._part is None or self._is_text_done else self._part.close()
 
     def add_details(self, details: list[dict[str, Any]]) -> None:
         """Keeps details that the upstream wants back unchanged."""
@@ -294,7 +315,10 @@ class OpenReasoning(OpenItem):
         Only completed reasoning is sealed: a model cannot continue from a part of it.
         """
         if self._seal is not None and status == "completed":
-            text = self._part.text() if self._part is not None else ""
-            self._encrypted_content = self._seal(reasoning_payload(text, self._details))
+            self._encrypted_content = self._seal(reasoning_payload(self.text, self._details))
         events = self._summaries[-1].close() if self._summaries else []
-        return events + (self._part.close() if self._part is not None else [])
+        return events + self._close_text()
+
+    def cut(self) -> list[Event]:
+        """As OpenItem. Reasoning that only waits for its summary is complete without one."""
+        return self.close("completed") if self._is_text_done else super().cut()

@@ -16,7 +16,7 @@ import pytest
 from tests.support.abuse import AttackedStack, attacked_stack
 from tests.support.api import Api
 from tests.support.console import CONSOLE_SETTINGS, PROXY_SETTINGS
-from tests.support.embeddings import EMBEDDING_MODEL, embeddings
+from tests.support.embeddings import EMBEDDING_MODEL, REWRITE_MODEL, embeddings
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.mcp_servers import McpServers
 from tests.support.process_logs import tails
@@ -164,6 +164,9 @@ async def tool_stack(
         "BACKBURNER_LIMITS__HISTORY": "12000000",
         "BACKBURNER_RETRIEVAL__EMBEDDING_MODEL": EMBEDDING_MODEL,
         "BACKBURNER_RETRIEVAL__EMBEDDING_BATCH": "4",
+        "BACKBURNER_RETRIEVAL__REWRITE_MODEL": REWRITE_MODEL,
+        "BACKBURNER_RETRIEVAL__REWRITE_TIME": "1",
+        "BACKBURNER_WEB__STRICT_SCHEMAS": "openai",
         "BACKBURNER_WEB_SEARCH__OMIT": "true",
         **PROXY_SETTINGS,
     }

@@ -65,6 +65,7 @@ from web.responses.store import ResponseStore
 from web.responses.unclear_creates import UnclearCreates
 from web.responses.validation import RequestValidation
 from web.retrieval.entries import EntryStore
+from web.retrieval.rewriter import QueryRewriter
 from web.retrieval.stores import VectorStores
 from web.stream.bus import Bus
 from web.stream.reader import EventReader
@@ -102,6 +103,7 @@ class AppState:
     vector_store_files: EntryStore
     vector_stores: VectorStores
     embedder: Embedder
+    query_rewriter: QueryRewriter
     expander: Expander | None
     """None: this server stores no files, so it has no batches"""
     organization: Organization
@@ -240,6 +242,8 @@ class AppState:
             has_storage=storage is not None,
         )
         embedder = Embedder(settings.retrieval, routes)
+        proxied_usage = ProxiedUsage(pool)
+        query_rewriter = QueryRewriter(settings.retrieval, routes, proxied_usage.add_tokens)
         entries = EntryStore(settings.retrieval, settings.quotas, pool)
         create_response = CreateResponse(
             PrepareRequest(
@@ -292,9 +296,15 @@ class AppState:
             batch_store=BatchStore(settings.batches, pool),
             vector_store_files=entries,
             vector_stores=VectorStores(
-                settings.retrieval, settings.quotas, pool, entries, ChunkSearch(pool, embedder)
+                settings.retrieval,
+                settings.quotas,
+                pool,
+                entries,
+                ChunkSearch(pool, embedder),
+                query_rewriter,
             ),
             embedder=embedder,
+            query_rewriter=query_rewriter,
             expander=None
             if storage is None
             else Expander(
@@ -312,7 +322,7 @@ class AppState:
             unclear_creates=unclear_creates,
             answered_responses=AnsweredResponses(pool),
             model_catalog=ModelCatalog(routes.server.upstreams),
-            proxied_usage=ProxiedUsage(pool),
+            proxied_usage=proxied_usage,
             proxy=UpstreamProxy(settings, grace_expired),
             quotas=quotas,
             grace_expired=grace_expired,
@@ -351,6 +361,7 @@ class AppState:
         await self.proxy.close()
         await self.file_store.close()
         await self.embedder.close()
+        await self.query_rewriter.close()
         await self.quotas.close()
         await self.cache.close()
         await self.redis.aclose()

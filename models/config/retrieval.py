@@ -54,6 +54,11 @@ class RetrievalSettings(Group):
     """Most texts of one request for embeddings."""
     embedding_time: Duration = timedelta(seconds=60)
     """Longest time for one request for embeddings."""
+    rewrite_model: str | None = Field(default=None, min_length=1)
+    """The model that rewrites queries where a search says `rewrite_query`, by the name that clients
+    would use: a route leads to its upstream. Unset: queries stay as they are."""
+    rewrite_time: Duration = timedelta(seconds=5)
+    """Longest time for that; then the query itself is searched."""
     language: Language = "english"
     """The language of the words in new stores: a text search configuration of PostgreSQL. `simple`
     knows no language."""

@@ -6,6 +6,8 @@ from cli.demo_upstream.embeddings import embeddings_of
 from tests.support.fake_upstream import Exchange, Script, UpstreamRequest
 
 EMBEDDING_MODEL = "embeddings"
+REWRITE_MODEL = "rewriter"
+"""The model that rewrites queries. Without a script it is unknown at the upstream."""
 
 
 def embeddings(request: UpstreamRequest) -> Script:

@@ -353,7 +353,8 @@ _SEARCH_FIELDS: dict[str, Schema] = {
     },
     "rewrite_query": {
         "type": ["boolean", "null"],
-        "description": "Accepted; queries are not rewritten.",
+        "description": "The queries are rewritten, if this server has a model for it; "
+        "`search_query` of the answer has what was searched.",
     },
 }
 _FILE_COUNTS = object_schema(dict.fromkeys((*STATUSES, "total"), COUNT))

@@ -30,22 +30,37 @@ class ProxiedUsage:
     def add(self, key: ApiKey, call: ProxiedCall, upstream: str, usage: TokenUsage | None) -> None:
         """A forwarded request of this key was answered. `usage`: None if the upstream does not
         report it."""
+        kind, used = call.endpoint.usage_kind, usage or NO_TOKENS
+        is_audio = kind is UsageKind.AUDIO_TRANSCRIPTIONS
+        units = used.seconds if is_audio else call.request.units(kind)
+        self.add_tokens(key, call.model, upstream, used, kind, units)
+
+    def add_tokens(
+        self,
+        key: ApiKey,
+        model: str,
+        upstream: str,
+        usage: TokenUsage,
+        kind: UsageKind = UsageKind.COMPLETIONS,
+        units: int = 0,
+    ) -> None:
+        """A model was called for this key. `model`: as clients name it. `units`: what its kind
+        counts besides tokens."""
         if len(self._waiting) >= _MAX_WAITING:
             return
-        tokens = asdict(usage or NO_TOKENS)
-        kind, seconds = call.endpoint.usage_kind, tokens.pop("seconds")
-        is_audio = kind is UsageKind.AUDIO_TRANSCRIPTIONS
+        tokens = asdict(usage)
+        del tokens["seconds"]
         self._waiting.append(
             {
                 "project_id": str(key.project_id),
                 "api_key_id": str(key.id),
-                "model": call.model,
+                "model": model,
                 "upstream": upstream,
                 "service_tier": None,
                 "kind": kind.value,
                 "requests": 1,
                 **tokens,
-                "units": seconds if is_audio else call.request.units(kind),
+                "units": units,
             }
         )
 

@@ -92,8 +92,8 @@ class SearchRequest:
     """A search."""
 
     queries: list[str]
-    query: str | list[str]
-    """as the client has sent it"""
+    rewrite: bool
+    """the queries may be rewritten"""
     options: SearchOptions
 
 
@@ -182,9 +182,12 @@ def parse_search(body: Any) -> SearchRequest:
     if query is None:
         raise missing("query")
     queries = _QUERIES(query, "query") if type(query) is list else [_QUERY(query, "query")]
-    if (rewrite := fields.get("rewrite_query")) is not None:
-        _BOOLEAN(rewrite, "rewrite_query")
-    return SearchRequest(queries, query, parse_search_options(fields))
+    rewrite = fields.get("rewrite_query")
+    return SearchRequest(
+        queries,
+        rewrite is not None and _BOOLEAN(rewrite, "rewrite_query"),
+        parse_search_options(fields),
+    )
 
 
 def parse_search_options(fields: dict[str, Any], where: str = "") -> SearchOptions:

@@ -31,11 +31,11 @@ from web.retrieval.entries import EntryStore
 from web.retrieval.failures import expired, quota_exceeded, store_not_found
 from web.retrieval.pages import TwoWayPaging
 from web.retrieval.requests import (
-    SearchRequest,
     parse_new_store,
     parse_search,
     parse_store_change,
 )
+from web.retrieval.rewriter import QueryRewriter
 
 
 class VectorStores:
@@ -48,12 +48,14 @@ class VectorStores:
         pool: Pool,
         entries: EntryStore,
         search: ChunkSearch,
+        rewriter: QueryRewriter,
     ) -> None:
         self._settings = settings
         self._quotas = quotas
         self._pool = pool
         self._entries = entries
         self._search = search
+        self._rewriter = rewriter
         self._is_available = False
 
     async def require_available(self, key: ApiKey) -> None:
@@ -143,9 +145,12 @@ class VectorStores:
         """The results of a search, as a page. Raises ApiError."""
         request = parse_search(body)
         store = await self._searched(key.project_id, public_id)
+        queries = request.queries
+        if request.rewrite:
+            queries = await self._rewriter.rewrite(key, queries)
         try:
             results = await self._search.search(
-                key.project_id, [store], request.queries, request.options, key.policy.routes
+                key.project_id, [store], queries, request.options, key.policy.routes
             )
         except EmbeddingsUnavailable as error:
             raise Unavailable(
@@ -155,7 +160,7 @@ class VectorStores:
             raise InvalidRequest(
                 f"The query could not be embedded: {error}", param="query", code="embedding_failed"
             ) from error
-        return _results_page(request, [result_object(result) for result in results])
+        return _results_page(queries, [result_object(result) for result in results])
 
     async def _searched(self, project: UUID, public_id: str) -> SearchedStore:
         """Raises NotFound, or InvalidRequest if it has expired."""
@@ -191,10 +196,10 @@ class VectorStores:
             raise quota_exceeded(f"{most} vector stores")
 
 
-def _results_page(request: SearchRequest, results: list[dict[str, Any]]) -> dict[str, Any]:
+def _results_page(queries: list[str], results: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "object": "vector_store.search_results.page",
-        "search_query": request.queries,
+        "search_query": queries,
         "data": results,
         "has_more": False,
         "next_page": None,

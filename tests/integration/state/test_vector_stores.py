@@ -7,9 +7,9 @@ import openai
 import pytest
 
 from models import keys
-from tests.support.api import until
-from tests.support.embeddings import EMBEDDING_MODEL
-from tests.support.fake_upstream import FakeUpstream
+from tests.support.api import JSON, until
+from tests.support.embeddings import EMBEDDING_MODEL, REWRITE_MODEL
+from tests.support.fake_upstream import FakeUpstream, hang, reply, status
 from tests.support.projects import limited_project
 from tests.support.stack import Stack
 from tests.support.worker_rows import run_purge, settings_for
@@ -79,11 +79,42 @@ async def test_what_is_added_is_found_by_embeddings_and_words(
     assert used >= 2
 
 
+async def test_a_query_is_rewritten_by_the_configured_model_where_a_search_says_so(
+    embedded: openai.AsyncOpenAI, tool_stack: Stack, fake: FakeUpstream
+) -> None:
+    store = await _store(embedded, tides=TIDES * 10, bread=BREAD * 10)
+    question: JSON = {"query": "What comes twice?"}
+
+    async def search(**options: Any) -> tuple[list[str], str]:
+        path = f"/vector_stores/{store}/search"
+        page = (await tool_stack.api().call("POST", path, question | options)).body
+        return page["search_query"], page["data"][0]["filename"]
+
+    fake.script(reply("yeast", "\nflour"), name=REWRITE_MODEL)
+    assert await search() == (["What comes twice?"], "tides.txt")
+    assert await search(rewrite_query=False) == (["What comes twice?"], "tides.txt")
+    assert fake.requests_for(REWRITE_MODEL) == []
+    assert await search(rewrite_query=True) == (["yeast flour"], "bread.txt")
+    [sent] = fake.requests_for(REWRITE_MODEL)
+    assert sent.texts == ["What comes twice?"]
+    used = "SELECT sum(input_tokens + output_tokens)::int FROM usage_entries WHERE model = %s"
+
+    async def is_counted() -> bool:
+        return bool(await tool_stack.value(used, REWRITE_MODEL) == 18)
+
+    await until(is_counted)
+    # The query itself is searched where the model makes none in time.
+    for script in ([status(500)], [hang()], reply(" ")):
+        fake.script(script, name=REWRITE_MODEL)
+        assert await search(rewrite_query=True) == (["What comes twice?"], "tides.txt")
+
+
 async def test_without_an_embedding_model_words_alone_are_searched(
     client: openai.AsyncOpenAI,
 ) -> None:
     store = await _store(client, tides=TIDES, bread=BREAD)
-    found = (await client.vector_stores.search(store, query="When do spring tides come?")).data
+    asked = "When do spring tides come?"
+    found = (await client.vector_stores.search(store, query=asked, rewrite_query=True)).data
     assert [each.filename for each in found] == ["tides.txt"]
     assert 0 < found[0].score <= 1
     assert await _found(client, store, ["the flour's", "moon"]) == ["tides.txt", "bread.txt"]

@@ -74,9 +74,10 @@ async def read(file: HostileFile, folder: Path, limits: ExtractionLimits) -> Out
     watching = asyncio.create_task(watch.run())
     result = ""
     try:
-        async with extract(path, file.name, limits) as pieces:
-            async for piece in pieces:
-                result = result or piece[:80]
+        with path.open("rb") as content:
+            async with extract(content, file.name, limits) as pieces:
+                async for piece in pieces:
+                    result = result or piece[:80]
     except ExtractionFailed as failure:
         result = f"{failure.code}: {failure.message}"
     watching.cancel()

@@ -8,11 +8,11 @@ embedded again (ADR 0054).
 """
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
-from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import structlog
 
@@ -40,6 +40,7 @@ from models.retrieval.embedder import (
     EmbeddingsUnavailable,
     TextOwner,
 )
+from models.side_tasks import cancel_all
 from worker import metrics
 from worker.due_tasks import DueTasks
 from worker.retrieval.chunking import Chunk, Chunker, ChunkingStrategy
@@ -107,7 +108,11 @@ class Ingest:
 
     async def run(self) -> None:
         """Ingests until it is cancelled. No error ends it: the process runs responses too."""
-        await self._tasks.run(self._start_due)
+        sweep = asyncio.create_task(self._indexes.sweep(self._pool), name="vector-index-sweep")
+        try:
+            await self._tasks.run(self._start_due)
+        finally:
+            await cancel_all([sweep])
 
     async def _start_due(self, free: int) -> int:
         taken = await fetch(self._pool, TAKE_ENTRIES, {"free": free, "lease": LEASE})
@@ -184,10 +189,10 @@ class Ingest:
         chunker = Chunker(strategy)
         limits = limits_of(self._extraction)
         stored = entry.chunks
-        with tempfile.TemporaryDirectory(prefix="backburner-ingest-") as folder:
-            path = Path(folder) / "file"
-            await self._copy(files[0], path)
-            async with extract(path, files[0].filename, limits) as pieces:
+        # It has no name, so it ends with this process, however that ends.
+        with tempfile.TemporaryFile() as copy:
+            await self._copy(files[0], copy)
+            async with extract(copy, files[0].filename, limits) as pieces:
                 async for piece in pieces:
                     chunks = await asyncio.to_thread(chunker.feed, piece)
                     for full in group.add(each for each in chunks if each.number >= stored):
@@ -198,15 +203,13 @@ class Ingest:
         if group.chunks:
             await self._store(entry, group.chunks)
 
-    async def _copy(self, file: FileRow, path: Path) -> None:
-        """Copies the content of a file to `path`. Raises StorageError or OSError."""
+    async def _copy(self, file: FileRow, copy: IO[bytes]) -> None:
+        """Copies the content of a file to `copy`, and goes back to its beginning. Raises
+        StorageError or OSError."""
         parts = await fetch(self._pool, FILE_PARTS, {"id": file.id})
-        copy = await asyncio.to_thread(path.open, "wb")
-        try:
-            async for chunk in read_content(self._storage, parts):
-                await asyncio.to_thread(copy.write, chunk)
-        finally:
-            await asyncio.to_thread(copy.close)
+        async for chunk in read_content(self._storage, parts):
+            await asyncio.to_thread(copy.write, chunk)
+        await asyncio.to_thread(_rewind, copy)
 
     async def _store(self, entry: TakenEntry, chunks: Sequence[Chunk]) -> None:
         """Embeds and stores these chunks, the next ones of the file."""
@@ -259,6 +262,13 @@ class Ingest:
         if await fetch(self._pool, END_ENTRY, values):
             metrics.INGESTED.labels(status).inc()
             logger.info("file_ingested", **_facts(entry), status=status, error=values["message"])
+
+
+def _rewind(file: IO[bytes]) -> None:
+    """For another process that gets the file: what counts is the place in the file itself, not
+    that in its buffer."""
+    file.flush()
+    os.lseek(file.fileno(), 0, os.SEEK_SET)
 
 
 class _Group:

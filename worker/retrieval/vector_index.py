@@ -1,10 +1,14 @@
-"""HNSW indexes of pgvector: one for each large store, made by a worker when files have made it so.
+"""HNSW indexes of pgvector: one for each large store, made by a worker when files have made it so,
+or by a sweep if that worker has died or failed.
 
 An index of one store, not of all: a search in it never meets what other stores have, small stores
 need none, and it goes when its store goes (ADR 0054). While it is being built, and where it cannot
 be built, the store is searched by comparing each chunk.
 """
 
+import asyncio
+import time
+from typing import Final
 from uuid import UUID
 
 import psycopg
@@ -12,10 +16,11 @@ import structlog
 from psycopg import sql
 
 from models.config.settings import Settings
-from models.db.database import Connection, connect, fetch
+from models.db.database import DATABASE_UNAVAILABLE, Connection, Pool, connect, fetch
 from models.db.queries.vector_index import (
     INDEX_WANTED,
     SET_HAS_INDEX,
+    SWEEP_STORES,
     TRY_INDEX_LOCK,
     UNUSED_INDEXES,
     index_name,
@@ -26,6 +31,13 @@ logger = structlog.get_logger()
 
 _LOCK = 0x6262_2E76_6563_746F
 """The advisory lock of whoever makes or drops an index: "bb.vecto" in ASCII."""
+_SWEEP_INTERVAL = 30.0
+"""Seconds between two looks of the sweep."""
+_SWEPT_STORES: Final = 200
+"""Stores of one look."""
+_FIRST: Final = UUID(int=0)
+_RETRY_PAUSE = 600.0
+"""Seconds after which a worker makes an index again that it could not make."""
 _SETTINGS = "SET statement_timeout = 0; SET maintenance_work_mem = '256MB'"
 
 
@@ -35,10 +47,35 @@ class VectorIndexes:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._is_building = False
+        self._not_before: dict[UUID, float] = {}
+        """store -> the moment after which the sweep makes its index again, which has failed."""
+
+    async def sweep(self, pool: Pool) -> None:
+        """Makes the indexes that are missing, because the worker that made one has died, or has
+        made another one then. Looks at some stores at a time. Never returns; no error ends it."""
+        after = _FIRST
+        while True:
+            try:
+                after = await self._sweep_stores(pool, after)
+            except DATABASE_UNAVAILABLE as error:
+                logger.warning("vector_index_sweep_interrupted", error=str(error).strip())
+            except Exception:
+                logger.exception("vector_index_sweep_failed")
+            await asyncio.sleep(_SWEEP_INTERVAL)
+
+    async def _sweep_stores(self, pool: Pool, after: UUID) -> UUID:
+        """Looks at the stores after this one; returns behind which one the next look begins."""
+        values: dict[str, object] = {"after": after, "rows": _SWEPT_STORES}
+        values["chunks"] = self._settings.retrieval.index_from
+        stores = await fetch(pool, SWEEP_STORES, values)
+        for store in stores:
+            if store.wants_index and time.monotonic() >= self._not_before.get(store.id, 0.0):
+                await self.make_if_large(store.id)
+        return stores[-1].id if len(stores) == _SWEPT_STORES else _FIRST
 
     async def make_if_large(self, store: UUID) -> None:
         """Makes the index of a store that has become large, unless another one is being made: the
-        next file of the store tries again. Raises nothing."""
+        next file of the store, or the sweep, tries again. Raises nothing."""
         if self._is_building:
             return
         self._is_building = True
@@ -46,6 +83,7 @@ class VectorIndexes:
             async with await connect(self._settings, "vector-index") as connection:
                 await self._make_if_large(connection, store)
         except psycopg.Error as error:
+            self._not_before[store] = time.monotonic() + _RETRY_PAUSE
             logger.warning(
                 "vector_index_not_made",
                 vector_store=vector_store_id(store),
@@ -76,6 +114,7 @@ class VectorIndexes:
             )
         )
         await fetch(connection, SET_HAS_INDEX, {"store": store})
+        self._not_before.pop(store, None)
         logger.info("vector_index_made", vector_store=vector_store_id(store))
 
 

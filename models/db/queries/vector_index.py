@@ -33,6 +33,27 @@ INDEX_WANTED = Query(
 )
 """No row: the store has an index, has fewer than `chunks` chunks or no embeddings, or is gone."""
 
+
+@dataclass(frozen=True, slots=True)
+class SweptStore:
+    """A store, for the sweep."""
+
+    id: UUID
+    wants_index: bool
+    """it has embeddings of many chunks and no index"""
+
+
+SWEEP_STORES = Query(
+    """
+    SELECT s.id, CASE WHEN s.has_index OR s.dimensions IS NULL THEN false
+        ELSE (SELECT coalesce(sum(e.chunks), 0) FROM vector_store_files e WHERE e.store_id = s.id AND e.delete_requested_at IS NULL) >= CAST(:chunks AS bigint) END AS wants_index
+    FROM vector_stores s WHERE s.id > CAST(:after AS uuid) AND s.delete_requested_at IS NULL ORDER BY s.id LIMIT CAST(:rows AS int)
+    """,
+    SweptStore,
+)
+"""The next stores after an id, and which of them have at least `chunks` chunks with embeddings and
+no index."""
+
 SET_HAS_INDEX = column(
     "UPDATE vector_stores SET has_index = true WHERE id = :store AND delete_requested_at IS NULL RETURNING id",
     UUID,

@@ -389,6 +389,7 @@ _OF_STORES = [
     "chunk_search.NEAREST_CHUNKS",
     "vector_index.INDEX_WANTED",
     "vector_index.SET_HAS_INDEX",
+    "vector_index.SWEEP_STORES",
     "chunk_search.SEARCHED_STORES",
     "ingest.END_ENTRY",
     "ingest.HIDE_ENTRY",

@@ -6,6 +6,8 @@ import errno
 import os
 import platform
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
@@ -35,8 +37,17 @@ def file_of(tmp_path: Path) -> FileOf:
     return FileOf(tmp_path / "file")
 
 
+@asynccontextmanager
+async def reading(
+    path: Path, name: str, limits: ExtractionLimits
+) -> AsyncIterator[AsyncIterator[str]]:
+    with path.open("rb") as file:
+        async with extract(file, name, limits) as pieces:
+            yield pieces
+
+
 async def text_of(path: Path, name: str, limits: ExtractionLimits = TIGHT) -> str:
-    async with extract(path, name, limits) as pieces:
+    async with reading(path, name, limits) as pieces:
         return "".join([piece async for piece in pieces])
 
 
@@ -59,7 +70,7 @@ def children() -> list[psutil.Process]:
 async def test_a_long_text_comes_in_small_pieces(file_of: FileOf) -> None:
     text = "".join(f"line {n}: héllo\n" for n in range(20_000))
     path = file_of(text.encode())
-    async with extract(path, "log.txt", TIGHT) as pieces:
+    async with reading(path, "log.txt", TIGHT) as pieces:
         parts = [piece async for piece in pieces]
     assert "".join(parts) == text
     assert max(len(part.encode()) for part in parts) <= 64 * 1024
@@ -93,7 +104,7 @@ async def test_the_process_ends_when_the_reader_is_cancelled(file_of: FileOf) ->
     began = asyncio.Event()
 
     async def read() -> None:
-        async with extract(path, "a.txt", ExtractionLimits()) as pieces:
+        async with reading(path, "a.txt", ExtractionLimits()) as pieces:
             async for _ in pieces:
                 began.set()
                 await asyncio.sleep(60)
@@ -114,10 +125,9 @@ async def test_the_process_ends_with_its_worker(file_of: FileOf) -> None:
     path = file_of(b"text\n" * MIB)
     program = (
         "import asyncio, sys\n"
-        "from pathlib import Path\n"
         "from worker.retrieval.extract.extraction import ExtractionLimits, extract\n"
         "async def main():\n"
-        "    async with extract(Path(sys.argv[1]), 'a.txt', ExtractionLimits()) as pieces:\n"
+        "    async with extract(open(sys.argv[1], 'rb'), 'a.txt', ExtractionLimits()) as pieces:\n"
         "        print(len(await anext(pieces)), flush=True)\n"
         "        await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
@@ -138,7 +148,7 @@ async def test_a_process_that_was_killed_is_no_fault_of_the_file(file_of: FileOf
     path = file_of(b"text\n" * MIB)
 
     async def read() -> None:
-        async with extract(path, "a.txt", ExtractionLimits()) as pieces:
+        async with reading(path, "a.txt", ExtractionLimits()) as pieces:
             await anext(pieces)
             [child] = children()
             child.kill()

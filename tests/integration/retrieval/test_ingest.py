@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -258,6 +260,29 @@ async def test_a_project_does_not_wait_for_all_files_of_another(make_stores: Mak
         assert others == [{stores.project}, {stores.project}]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a file has a name for a moment")
+async def test_a_worker_that_is_killed_leaves_no_copy_of_a_file(
+    make_stores: MakeStores, fake: FakeUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    model = fake.script([hang()], name="copied")
+    async with make_stores(model) as stores, stores.worker():
+        await until(lambda: fake.requests_for(model))
+        assert [name for name in _open_files() if name.startswith(str(folder))]
+        # They have no names there, so they end with the process.
+        assert list(folder.iterdir()) == []
+
+
+def _open_files() -> list[str]:
+    names = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            names.append(str(link.readlink()))
+    return names
+
+
 async def test_a_large_store_is_searched_by_an_index_of_its_own_until_it_is_deleted(
     make_stores: MakeStores, fake: FakeUpstream
 ) -> None:
@@ -297,6 +322,29 @@ async def test_a_large_store_is_searched_by_an_index_of_its_own_until_it_is_dele
         await run_sql(stores.pool, "UPDATE vector_stores SET delete_requested_at = now()", {})
         await run_purge(stores.settings)
         assert await run_sql(stores.pool, used, name) == []
+
+
+async def test_an_index_whose_worker_has_died_is_made_without_another_file(
+    make_stores: MakeStores, fake: FakeUpstream
+) -> None:
+    fake.decide("abandoned", embeddings)
+    async with make_stores("abandoned") as stores:
+        name = index_name(stores.store)
+        is_valid = f"SELECT indisvalid FROM pg_index WHERE indexrelid = '{name}'::regclass"
+
+        async def is_made() -> bool:
+            rows = await run_sql(stores.pool, "SELECT has_index FROM vector_stores", {})
+            return bool(rows[0]["has_index"])
+
+        async with stores.worker():
+            await until(is_made, 20)
+        # As a worker leaves it that dies while it makes it.
+        await run_sql(stores.pool, "UPDATE vector_stores SET has_index = false", {})
+        invalid = f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{name}'::regclass"
+        await run_sql(stores.pool, invalid, {})
+        async with stores.worker():
+            await until(is_made, 20)
+        assert await run_sql(stores.pool, is_valid, {}) == [{"indisvalid": True}]
 
 
 async def test_pgvector_that_comes_later_is_used_after_the_next_migration(

@@ -45,18 +45,19 @@ def limits_of(settings: ExtractionSettings) -> ExtractionLimits:
 
 @asynccontextmanager
 async def extract(
-    path: Path, filename: str, limits: ExtractionLimits
+    file: IO[bytes], filename: str, limits: ExtractionLimits
 ) -> AsyncIterator[AsyncIterator[str]]:
-    """The text of the file at `path`, as an iterator of pieces of at most 64 KiB in UTF-8:
+    """The text of an open file, as an iterator of pieces of at most 64 KiB in UTF-8:
 
-        async with extract(path, "report.pdf", limits) as pieces:
+        async with extract(file, "report.pdf", limits) as pieces:
             async for piece in pieces:
                 ...
 
-    The pieces joined are the text, the same in each run; where a piece ends has no meaning. No
-    piece has U+0000. `filename` is a hint: the bytes decide what the file is. The file is read as
-    fast as the caller takes the pieces. The process has ended when the block is left, also by an
-    error or a cancellation. It ends with this process, too.
+    The file is read from its present place on, by its descriptor, as fast as the caller takes the
+    pieces. The pieces joined are the text, the same in each run; where a piece ends has no meaning.
+    No piece has U+0000. `filename` is a hint: the bytes decide what the file is. The process has
+    ended when the block is left, also by an error or a cancellation. It ends with this process,
+    too.
 
     The iterator raises ExtractionFailed, and logs its cause. A file without any text is a failure,
     so at least one piece comes before the end.
@@ -64,7 +65,7 @@ async def extract(
     try:
         # In the event loop, because the kernel ends the process with the thread that has started
         # it. It takes less than a millisecond: this process is not copied (vfork).
-        process, errors = _spawn(path, filename, limits)
+        process, errors = _spawn(file, filename, limits)
     except OSError as error:
         raise _logged(ExtractionFailed("server_error", SERVER, str(error))) from None
     try:
@@ -77,29 +78,28 @@ async def extract(
 
 
 def _spawn(
-    path: Path, filename: str, limits: ExtractionLimits
+    file: IO[bytes], filename: str, limits: ExtractionLimits
 ) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     """Starts the process, and the file that has its standard error. Raises OSError."""
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     try:
-        with path.open("rb") as file:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    *("-S", "-B", "-P", "-X", "utf8", "-m", _CHILD),
-                    limits.encode(),
-                    PurePath(filename.replace("\0", "")).suffix.lower()[:16],
-                    str(os.getpid()),
-                ],
-                stdin=file,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd="/",
-                env=_environment(),
-                # A group, not a session: in a session of its own Linux would schedule it as the
-                # equal of the worker, whatever its priority.
-                process_group=0,
-            )
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                *("-S", "-B", "-P", "-X", "utf8", "-m", _CHILD),
+                limits.encode(),
+                PurePath(filename.replace("\0", "")).suffix.lower()[:16],
+                str(os.getpid()),
+            ],
+            stdin=file,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd="/",
+            env=_environment(),
+            # A group, not a session: in a session of its own Linux would schedule it as the
+            # equal of the worker, whatever its priority.
+            process_group=0,
+        )
     except BaseException:
         errors.close()
         raise

@@ -113,7 +113,7 @@ class _Endpoint:
 
 def _error_page(visit: Visit, error: Exception) -> Response:
     title, status, message = _described(visit, error)
-    request_record(visit.request).error = f"console_{status}"
+    request_record(visit.request).note_error_code(f"console_{status}")
     headers = error.headers if isinstance(error, ApiError) else {}
     page = visit.page(
         "error.html",

@@ -29,7 +29,7 @@ logger = structlog.get_logger()
 _OFFERED = (
     *("responses", "conversations", "chat", "completions", "embeddings", "rerank", "moderations"),
     *("audio", "images", "files", "uploads", "batches", "models", "organization"),
-    "vector_stores",
+    *("vector_stores", "webhook_endpoints", "webhook_event_types"),
 )
 """The first segments, behind /v1, of the routes."""
 
@@ -94,7 +94,7 @@ def find_upstreams(routes: Routes, model: str) -> tuple[Destination, ...]:
 
 async def _on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    request_record(request).error = error.code or error.type
+    request_record(request).note_error(error)
     await drain(request)
     return error_response(error)
 
@@ -136,5 +136,5 @@ async def _on_validation_error(_request: Request, error: Exception) -> Response:
 
 async def _on_other_error(request: Request, error: Exception) -> Response:
     api_error = as_api_error(error, request.url.path)
-    request_record(request).error = api_error.code or api_error.type
+    request_record(request).note_error(api_error)
     return error_response(api_error)

@@ -24,6 +24,7 @@ from models.errors import (
     UrlTooLong,
 )
 from models.ids import new_item_id
+from web.http.request_record import record_in
 from web.http.response_transport import ResponseTransport
 
 _LINGER = 1.0
@@ -285,17 +286,23 @@ class HttpProtocol(HttpToolsProtocol):
                 self.transport.close()
                 return
         self.flow.resume_reading()
-        request_id = new_item_id("req")
-        self.transport.write(_error_bytes(error, request_id))
-        self._connections.on_refused(error, request_id)
+        body = orjson.dumps(error.body())
+        record = None if cycle is None or cycle.response_complete else record_in(cycle.scope)
+        if record is None:
+            request_id = new_item_id("req")
+            self._connections.on_refused(error, request_id)
+        else:
+            # Its line follows when the application has seen that the client is gone.
+            request_id = record.id
+            record.refuse(error, len(body))
+        self.transport.write(_response_bytes(error, body, request_id))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(_LINGER, self.transport.close)
 
 
-def _error_bytes(error: ApiError, request_id: str) -> bytes:
-    """The error as an HTTP response that closes the connection."""
-    body = orjson.dumps(error.body())
+def _response_bytes(error: ApiError, body: bytes, request_id: str) -> bytes:
+    """An HTTP response with this body of the error, which closes the connection."""
     headers = {
         "content-type": "application/json",
         "content-length": str(len(body)),

@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
 from models import logs
+from models.errors import ApiError
 from models.ids import RESPONSE_ID_PATTERN, new_item_id, response_id
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
@@ -43,14 +44,15 @@ class RequestRecord:
         "_client_left",
         "_close_code",
         "_count_status",
+        "_error",
         "_is_complete",
+        "_is_refused",
         "_receive",
         "_response",
         "_scope",
         "_send",
         "_started_at",
         "direct_route",
-        "error",
         "id",
         "key_headers",
         "key_id",
@@ -80,8 +82,6 @@ class RequestRecord:
         """The headers that each answer to the request's key has, if it is valid."""
         self.status: int | None = None
         """Of the response, as soon as it has begun."""
-        self.error: str | None = None
-        """The code of the error that the client gets, else its type."""
         self.on_end: Callable[[], None] | None = None
         """Called when the request has ended (web/http/open_requests.py)."""
         self._client_id = given[1] if len(given) > 1 else None
@@ -91,11 +91,14 @@ class RequestRecord:
         self._send = send
         self._count_status = count_status
         self._started_at = time.monotonic()
+        self._error: str | None = None
+        """The code of the error that the client gets, else its type."""
         self._close_code: int | None = None
         self._bytes = 0
         self._at_end: list[Callable[[], None]] = []
         self._is_complete = False
         self._client_left = False
+        self._is_refused = False
         structlog.contextvars.bind_contextvars(request=self.id)
 
     @property
@@ -136,6 +139,8 @@ class RequestRecord:
     async def send(self, message: Message) -> None:
         """Sends a message to the client. The headers of the response get `x-request-id`, which
         official clients show in errors, and `openai-processing-ms`, the time until now."""
+        if self._is_refused:
+            return
         kind = message["type"]
         if kind == "http.response.body":
             if not self._client_left:
@@ -169,9 +174,25 @@ class RequestRecord:
         self._response = response
         bind_response(response)
 
+    def note_error(self, error: ApiError) -> None:
+        """The client gets this error."""
+        self.note_error_code(error.code or error.type)
+
+    def note_error_code(self, code: str) -> None:
+        """The client gets an error with this code."""
+        if not self._is_refused:
+            self._error = code
+
     def at_end(self, release: Callable[[], None]) -> None:
         """Calls `release` when the request has ended, however it ends."""
         self._at_end.append(release)
+
+    def refuse(self, error: ApiError, size: int) -> None:
+        """The protocol has answered the incomplete request with this error, whose body has `size`
+        bytes. What the application sends from now on reaches nobody."""
+        self._is_refused = self._is_complete = True
+        self.status, self._bytes, self._error = error.status, size, error.code or error.type
+        self._count_status(error.status)
 
     def end(self) -> None:
         """The request has ended: releases what it holds, and writes its line."""
@@ -195,8 +216,8 @@ class RequestRecord:
         }
         if fields["route"] is None:
             fields["path"] = path[:_MAX_PATH]
-        if self.error is not None:
-            fields["error"] = self.error
+        if self._error is not None:
+            fields["error"] = self._error
         if self._client_id is not None:
             fields["client_request"] = self._client_id
         if self.project is not None:
@@ -219,6 +240,12 @@ def request_record(connection: HTTPConnection) -> RequestRecord:
     """The record of this request."""
     record: RequestRecord = connection.scope[_SCOPE_KEY]
     return record
+
+
+def record_in(scope: Mapping[str, object]) -> RequestRecord | None:
+    """The record of this request; None if no application has begun it."""
+    record = scope.get(_SCOPE_KEY)
+    return record if isinstance(record, RequestRecord) else None
 
 
 def write_refusal(status: int, request_id: str, message: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream
+from tests.support.process_logs import line_of
 from tests.support.stack import Databases, Stack, SuiteSettings, stack
 from tests.support.websocket_client import socket
 
@@ -154,11 +155,20 @@ async def test_pages_of_named_origins_may_call_the_api(limited: Stack) -> None:
 async def test_a_body_that_stops_is_refused(limited: Stack) -> None:
     head = (
         "POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        f"authorization: Bearer {limited.key}\r\ncontent-length: 1000\r\n\r\n"
+        f"authorization: Bearer {limited.key}\r\ncontent-length: 1000\r\n"
+        "x-request-id: req_stopped\r\n\r\n"
     )
     async with _connection(limited) as (reader, writer):
         writer.write(head.encode() + b'{"model":')
         assert await _refusal(reader) == (408, "request_timeout")
+    line = await line_of(limited.webs[0], "http_request", request="req_stopped")
+    assert (line["status"], line["error"], line["route"]) == (
+        408,
+        "request_timeout",
+        "/v1/responses",
+    )
+    assert "aborted" not in line
+    assert line["bytes"] > 0
 
 
 async def test_connections_of_strangers_are_limited_and_those_of_clients_go_on(

@@ -12,8 +12,6 @@ from models.redis.quota_counters import CountersUnavailable, QuotaCounters
 
 logger = structlog.get_logger()
 
-_ROWS = 2000
-"""Responses that one statement visits: some milliseconds."""
 _PAUSE_FACTOR = 4
 """The pause after a statement is so many times as long as it took."""
 
@@ -37,7 +35,7 @@ class ProjectStorage:
             logger.info("storage_not_measured", project=str(project), error=str(error).strip())
 
     async def _stored_bytes(self, project: UUID) -> int:
-        values = {"project": project, "after": UUID(int=0), "rows": _ROWS}
+        values = {"project": project, "after": UUID(int=0)}
         [stored] = await fetch_idempotent(self._pool, STORED_IN_CONVERSATIONS, values)
         while True:
             started_at = time.monotonic()

@@ -53,9 +53,12 @@ class StoredPart:
     """of the project's own among them"""
 
 
+_MEASURED = 2000
+"""Responses that are measured at a time: some milliseconds. With a parameter in its place the planner expects a tenth of
+all responses, and compiles the statement."""
 STORED_WITH_RESPONSES = Query(
-    """
-    WITH page AS MATERIALIZED (SELECT r.id, r.project_id, pg_column_size(r.parameters) AS parameters FROM responses r WHERE r.id > :after ORDER BY r.id LIMIT :rows)
+    f"""
+    WITH page AS MATERIALIZED (SELECT r.id, r.project_id, pg_column_size(r.parameters) AS parameters FROM responses r WHERE r.id > :after ORDER BY r.id LIMIT {_MEASURED})
     SELECT (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last,
            (SELECT coalesce(sum(p.parameters
                    + (SELECT coalesce(sum(pg_column_size(i.payload)), 0) FROM items i WHERE i.response_id = p.id)
@@ -64,7 +67,7 @@ STORED_WITH_RESPONSES = Query(
     """,
     StoredPart,
 )
-"""Measures a part of what a project stores: the next `rows` responses behind `after`, of all
+"""Measures a part of what a project stores: the next responses behind `after`, of all
 projects, in the order of their ids. Values that are stored apart from their rows are not read."""
 STORED_IN_CONVERSATIONS = column(
     """

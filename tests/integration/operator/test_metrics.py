@@ -46,6 +46,8 @@ from tests.support.stack import SHORT_LEASES, Databases, Service, Stack, SuiteSe
 from tests.support.tool_turns import TOOL_SETTINGS, counting_server, tool_turn
 from tests.support.worker_rows import SeededDatabase, settings_for
 from web.app import _routes
+from web.console.app import PAGES
+from web.console.mount import CONSOLE
 from web.files.objects import Purpose
 from web.gauges import Backlog
 
@@ -92,7 +94,11 @@ LABELS = {
     "version": {VERSION},
     "python": {platform.python_version()},
     "method": {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "other"},
-    "route": {"other", *(route.path for route in _routes() if isinstance(route, APIRoute))},
+    "route": {
+        "other",
+        *(route.path for route in _routes() if isinstance(route, APIRoute)),
+        *(f"{CONSOLE}{page.path}" for page in PAGES),
+    },
     "class": {
         "rate_limited",
         "credential",

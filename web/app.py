@@ -39,12 +39,12 @@ from web.routes import (
     metrics,
     models,
     organization,
-    organization_webhooks,
     proxied,
     responses,
     uploads,
     usage,
     vector_stores,
+    webhook_endpoints,
     websocket,
 )
 from web.state import AppState, bind_state
@@ -64,7 +64,7 @@ _ROUTE_MODULES = (
     websocket,
     models,
     organization,
-    organization_webhooks,
+    webhook_endpoints,
     usage,
 )
 _UNKNOWN_PATHS = f"/v1/{ANY_PATH}"

@@ -98,7 +98,7 @@ def test_the_document_is_complete_and_valid() -> None:
             {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
         )
     assert "HTTPValidationError" not in components["schemas"]
-    assert len(operations()) == sum(len(path) for path in document()["paths"].values()) == 84
+    assert len(operations()) == sum(len(path) for path in document()["paths"].values()) == 103
 
 
 def test_only_a_process_on_loopback_serves_the_document() -> None:

@@ -48,12 +48,19 @@ ADMIN = tuple(
 EXAMPLES = {"create": 12, **dict.fromkeys(FEW, 2), **dict.fromkeys(ADMIN, 1)}
 """Operation -> generated requests of each mode, if not 4. A create varies most."""
 UPLOAD: Any = {"bytes": 4, "filename": "a.txt", "mime_type": "text/plain", "purpose": "user_data"}
+ENDPOINT: Any = {"name": "a", "url": "https://nowhere.invalid/", "event_types": ["batch.failed"]}
 NOT_GENERATED = {
     name
     for name in operations()
     if "vector_store" in name
     and name not in ("create_vector_store", "search_vector_store", "list_vector_store_files")
+} | {
+    name
+    for name in operations()
+    if name.startswith(("test_endpoint", "resend_event")) or name.endswith("_of_project")
 }
+"""Of webhooks those that need an endpoint that answers, and those for admins, which are the same as
+those for the key's own project."""
 CHECKS = [
     checks.status_code_conformance,
     checks.content_type_conformance,
@@ -127,6 +134,8 @@ class FuzzedServer:
     """of a batch"""
     vector_stores: list[str]
     organization: FuzzedOrganization
+    endpoints: list[str] = field(default_factory=list)
+    """of webhooks"""
     seen: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     """(operation, status, content type) -> how often"""
 
@@ -258,6 +267,7 @@ def existing_ids(server: FuzzedServer, operation: str) -> dict[str, list[str]]:
         "vector_store_id": server.vector_stores,
         "project_id": server.organization.projects,
         "account_id": server.organization.accounts,
+        "endpoint_id": server.endpoints,
         "key_id": server.organization.admin_keys
         if "admin" in operation
         else server.organization.project_keys,
@@ -281,6 +291,9 @@ def valid_bodies(server: FuzzedServer) -> dict[str, JSON]:
         "create_admin_key": {"name": "made"},
         "create_service_account": {"name": "made"},
         "create_service_account_key": {"expires_in_seconds": 3600},
+        "create_endpoint": ENDPOINT,
+        "update_endpoint": {"enabled": False},
+        "rotate_secret": {"overlap_seconds": 60},
         "create_file": {"file": "text", "purpose": "user_data"},
         "create_upload": UPLOAD,
         "add_upload_part": {"data": "text"},
@@ -393,7 +406,8 @@ BODY_CHANGES: dict[str, Callable[[st.DataObject, Any, FuzzedServer], None]] = {
 
 
 async def test_the_server_answers_as_the_openapi_document_says(tool_stack: Stack) -> None:
-    server = await server_of(tool_stack)
+    server, client = await server_of(tool_stack), tool_stack.openai()
+    server.endpoints = [(await client.webhooks.create(**ENDPOINT)).id for _ in range(4)]
     # Most of vector stores is not generated: tests/integration has their requests.
     generated_operations = {n: each for n, each in operations().items() if n not in NOT_GENERATED}
     for name in sorted(generated_operations, key=deletes_last):

@@ -211,7 +211,9 @@ AnyKey = Annotated[ApiKey, Depends(authenticate)]
 """The request's key, whatever its scopes."""
 
 
-async def _authorize_admin(connection: HTTPConnection) -> ApiKey:
+async def authorize_admin(connection: HTTPConnection) -> ApiKey:
+    """The request's key, which may change projects and keys. Raises MissingScope, and what
+    `authenticate` raises."""
     key = await authenticate(connection)
     if Scope.ADMIN not in key.scopes:
         raise MissingScope(Scope.ADMIN)
@@ -227,7 +229,7 @@ async def _authorize_files(connection: HTTPConnection) -> ApiKey:
 
 FilesKey = Annotated[ApiKey, Depends(_authorize_files)]
 """The request's key, which may use the files of its project."""
-Admin = Annotated[ApiKey, Depends(_authorize_admin)]
+Admin = Annotated[ApiKey, Depends(authorize_admin)]
 """The request's key, which may change projects and keys."""
 Key = Annotated[ApiKey, Depends(authorize)]
 """The request's key, with the policy of its project."""

@@ -8,7 +8,6 @@ _STATE = "use /v1/responses with 'previous_response_id', or /v1/conversations"
 _SPEECH = (
     "use /v1/audio/transcriptions and /v1/audio/speech, or the WebSocket of /v1/responses for text"
 )
-_HOOKS = "use /v1/organization/projects/{id}/webhook_endpoints, or 'backburner webhooks'"
 _INSTEAD = {
     "agents": "use /v1/responses with tools and 'background'",
     "assistants": _STATE,
@@ -30,8 +29,6 @@ _INSTEAD = {
     "threads": _STATE,
     "vaults": "send the credentials of MCP servers with the request; they are sealed",
     "videos": _ASK_PROVIDER,
-    "webhook_endpoints": _HOOKS,
-    "webhook_event_types": _HOOKS,
 }
 """OpenAI's other APIs, by the beginning of their path behind /v1, and what to use instead."""
 

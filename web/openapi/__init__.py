@@ -11,7 +11,7 @@ from models.config.routes import Routes
 from models.config.settings import Settings
 from models.version import VERSION
 from models.wire.api_schema import Schema, input_scope, stored_scope
-from web.openapi import objects, organization, parts, requests
+from web.openapi import admin_parts, objects, organization, parts, requests, webhook_endpoints
 from web.openapi.meaning import ABOUT
 from web.openapi.operations import operations
 
@@ -42,7 +42,7 @@ def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
         "components": {
             "securitySchemes": {
                 "bearer": _key("An API key of a project."),
-                organization.ADMIN: _key("An API key with the scope `admin`."),
+                admin_parts.ADMIN: _key("An API key with the scope `admin`."),
             },
             "headers": parts.header_components(),
             "responses": parts.error_components(settings),
@@ -60,7 +60,7 @@ def _schemas(passthrough: Collection[str], *, native: bool) -> dict[str, Schema]
     requests.show_unset_fields(
         stored.components["ListedTools"], stored.components["ListedTextSettings"]
     )
-    named |= organization.components()
+    named |= organization.components() | webhook_endpoints.components()
     return {**named, **sent.components, **stored.components}
 
 

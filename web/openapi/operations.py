@@ -2,7 +2,7 @@
 
 from models.wire.api_schema import input_scope, reference
 from models.wire.checks.parameters import INCLUDE_VALUE
-from web.openapi import examples, organization, retrieval
+from web.openapi import examples, organization, retrieval, webhook_endpoints
 from web.openapi.meaning import IDEMPOTENCY_KEY, PROXIED_RESPONSE, STATUSES
 from web.openapi.parts import (
     EVENT_STREAM,
@@ -43,6 +43,7 @@ def operations() -> dict[str, Json]:
         **_model_operations(),
         **_process_operations(),
         **organization.operations(),
+        **webhook_endpoints.operations(),
     }
 
 

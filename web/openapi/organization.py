@@ -1,34 +1,31 @@
 """The admin API in the document: projects, keys, service accounts, usage (docs/projects.md)."""
 
-from models.ids import API_KEY, PROJECT, SERVICE_ACCOUNT
+from models.ids import API_KEY, SERVICE_ACCOUNT
 from models.projects.changes import MAX_NAME, MAX_WEIGHT
 from models.projects.scopes import Scope
-from models.wire.api_schema import NULL, Schema, const, nullable, object_schema, reference
+from models.wire.api_schema import Schema, const, nullable, object_schema, reference
 from models.wire.usage_kind import UsageKind
 from web.http.admin_bodies import MAX_SECONDS
-from web.openapi.parts import (
-    PAGING,
-    Json,
-    operation,
-    path_parameter,
-    query_parameter,
-    request_body,
-    response,
+from web.openapi.admin_parts import (
+    IN_PROJECT,
+    admin_change,
+    admin_list,
+    admin_operations,
+    page_of,
+    strict_body,
 )
+from web.openapi.parts import Json, operation, path_parameter, query_parameter, response
 from web.openapi.response_schema import SECONDS
 from web.openapi.scalars import BOOLEAN, COUNT, STRING, STRINGS
 from web.routes.organization import PROJECT_SCOPES
 from web.routes.usage import GROUPS, LATEST, UNITS, WIDTHS
-
-ADMIN = "admin"
-"""The security scheme of these operations."""
 
 
 def operations() -> dict[str, Json]:
     """Name of a route's function -> its operation."""
     named = {**_project_operations(), **_key_operations(), **_account_operations()}
     named |= {f"usage_{kind.value}": _usage(kind) for kind in UsageKind}
-    return {name: {**each, "security": [{ADMIN: []}]} for name, each in named.items()}
+    return admin_operations(named)
 
 
 def components() -> dict[str, Schema]:
@@ -45,23 +42,23 @@ def _project_operations() -> dict[str, Json]:
         "include_archived", {"type": "boolean", "default": False}, "Also archived projects."
     )
     return {
-        "list_projects": _list("List projects", "OrganizationProject", archived),
-        "create_project": _change(
+        "list_projects": admin_list("List projects", "OrganizationProject", archived),
+        "create_project": admin_change(
             "Create a project", project, "CreateOrganizationProject", {"name": "team-a"}
         ),
-        "retrieve_project": operation("Get a project", project, *(401, 404), parameters=_PROJECT),
-        "update_project": _change(
+        "retrieve_project": operation("Get a project", project, *(401, 404), parameters=IN_PROJECT),
+        "update_project": admin_change(
             "Change a project",
             project,
             "UpdateOrganizationProject",
             {"policy": {"retention": "7d"}},
-            *_PROJECT,
+            *IN_PROJECT,
         ),
         "archive_project": operation(
             "Archive a project: its keys are invalid, for ever",
             project,
             *(400, 401, 404),
-            parameters=_PROJECT,
+            parameters=IN_PROJECT,
         ),
     }
 
@@ -70,16 +67,16 @@ def _key_operations() -> dict[str, Json]:
     key = {"200": response("The key.", "ProjectApiKey")}
     admin_key = {"200": response("The key.", "AdminApiKey")}
     deleted = {"200": response("It is invalid from now on.", "DeletedOfOrganization")}
-    one = (*_PROJECT, *_KEY)
+    one = (*IN_PROJECT, *_KEY)
     return {
-        "list_project_keys": _list("List the keys of a project", "ProjectApiKey", *_PROJECT),
+        "list_project_keys": admin_list("List the keys of a project", "ProjectApiKey", *IN_PROJECT),
         "retrieve_project_key": operation("Get a key", key, *(401, 404), parameters=one),
-        "update_project_key": _change(
+        "update_project_key": admin_change(
             "Change a key", key, "UpdateProjectApiKey", {"scopes": ["read"]}, *one
         ),
         "delete_project_key": operation("Revoke a key", deleted, *(401, 404), parameters=one),
-        "list_admin_keys": _list("List the keys of admins", "AdminApiKey"),
-        "create_admin_key": _change(
+        "list_admin_keys": admin_list("List the keys of admins", "AdminApiKey"),
+        "create_admin_key": admin_change(
             "Create a key of an admin",
             {"200": response("The key, with its value.", "CreatedAdminApiKey")},
             "CreateAdminApiKey",
@@ -96,20 +93,20 @@ def _key_operations() -> dict[str, Json]:
 
 def _account_operations() -> dict[str, Json]:
     account = {"200": response("The service account.", "ServiceAccount")}
-    one = (*_PROJECT, *_ACCOUNT)
+    one = (*IN_PROJECT, *_ACCOUNT)
     return {
-        "list_service_accounts": _list("List service accounts", "ServiceAccount", *_PROJECT),
-        "create_service_account": _change(
+        "list_service_accounts": admin_list("List service accounts", "ServiceAccount", *IN_PROJECT),
+        "create_service_account": admin_change(
             "Create a service account",
             {"200": response("It, with its first key.", "CreatedServiceAccount")},
             "CreateServiceAccount",
             {"name": "ci"},
-            *_PROJECT,
+            *IN_PROJECT,
         ),
         "retrieve_service_account": operation(
             "Get a service account", account, *(401, 404), parameters=one
         ),
-        "create_service_account_key": _change(
+        "create_service_account_key": admin_change(
             "Create a key of a service account",
             {"200": response("The key, with its value.", "ServiceAccountKey")},
             "CreateServiceAccountKey",
@@ -149,36 +146,12 @@ def _usage(kind: UsageKind) -> Json:
     )
 
 
-def _list(summary: str, name: str, *parameters: Json) -> Json:
-    page = {"200": response("A page.", f"{name}List")}
-    return operation(summary, page, *(400, 401, 404), parameters=[*parameters, *PAGING])
-
-
-def _change(
-    summary: str, responses: dict[str, Json], body: str, example: Json, *parameters: Json
-) -> Json:
-    return operation(
-        summary,
-        responses,
-        *(400, 401, 404, 413, 415),
-        parameters=parameters,
-        body=request_body(body, {"an example": example}),
-    )
-
-
-_PROJECT = (path_parameter("project_id", f"`{PROJECT}_` and 32 hexadecimal digits."),)
 _KEY = (path_parameter("key_id", f"`{API_KEY}_` and 32 hexadecimal digits."),)
 _ACCOUNT = (path_parameter("account_id", f"`{SERVICE_ACCOUNT}_` and 32 hexadecimal digits."),)
 _USAGE_FILTERS = ("project_ids", "api_key_ids", "models")
 
 
 # --- schemas ---
-
-
-def _body(required: dict[str, Schema], optional: dict[str, Schema]) -> Schema:
-    """A body without other fields; null is the same as leaving an optional one out."""
-    absent = {name: nullable(schema) for name, schema in optional.items()}
-    return {**object_schema(required, absent), "additionalProperties": NULL}
 
 
 def _request_bodies() -> dict[str, Schema]:
@@ -195,14 +168,14 @@ def _request_bodies() -> dict[str, Schema]:
         "allowed_models": STRINGS,
     }
     return {
-        "CreateOrganizationProject": _body({"name": name}, project),
-        "UpdateOrganizationProject": _body({}, {"name": name, **project}),
-        "UpdateProjectApiKey": _body({}, grant),
-        "CreateAdminApiKey": _body({"name": name}, {"expires_in_seconds": lifetime}),
-        "CreateServiceAccount": _body(
+        "CreateOrganizationProject": strict_body({"name": name}, project),
+        "UpdateOrganizationProject": strict_body({}, {"name": name, **project}),
+        "UpdateProjectApiKey": strict_body({}, grant),
+        "CreateAdminApiKey": strict_body({"name": name}, {"expires_in_seconds": lifetime}),
+        "CreateServiceAccount": strict_body(
             {"name": name}, {**grant, "create_service_account_only": BOOLEAN}
         ),
-        "CreateServiceAccountKey": _body({}, {"name": name, **grant}),
+        "CreateServiceAccountKey": strict_body({}, {"name": name, **grant}),
     }
 
 
@@ -251,7 +224,7 @@ def _objects() -> dict[str, Schema]:
     }
     return {
         **listed,
-        **{f"{name}List": _page_of(name) for name in listed},
+        **{f"{name}List": page_of(name) for name in listed},
         "CreatedAdminApiKey": object_schema(
             {"object": const("organization.admin_api_key"), **key, "value": STRING}
         ),
@@ -272,18 +245,6 @@ def _objects() -> dict[str, Schema]:
             {"id": STRING, "object": STRING, "deleted": {"type": "boolean", "const": True}}
         ),
     }
-
-
-def _page_of(name: str) -> Schema:
-    return object_schema(
-        {
-            "object": const("list"),
-            "data": {"type": "array", "items": reference(name)},
-            "first_id": nullable(STRING),
-            "last_id": nullable(STRING),
-            "has_more": BOOLEAN,
-        }
-    )
 
 
 def _usage_objects() -> dict[str, Schema]:

@@ -15,7 +15,8 @@ from web.http.admin_bodies import (
 )
 from web.webhooks.endpoints import EndpointFields
 
-_MAX_OVERLAP = 30 * 86_400
+MAX_OVERLAP = 30 * 86_400
+"""Seconds for which an old secret may stay valid."""
 _A_DAY = 86_400
 
 
@@ -38,7 +39,7 @@ def rotation_overlap(body: dict[str, Any]) -> timedelta:
     `keep_old_secret_active_for_24_hours`; else no time."""
     require_known(body, ("overlap_seconds", "keep_old_secret_active_for_24_hours"))
     keep = boolean_field(body, "keep_old_secret_active_for_24_hours")
-    seconds = integer_field(body, "overlap_seconds", minimum=0, maximum=_MAX_OVERLAP)
+    seconds = integer_field(body, "overlap_seconds", minimum=0, maximum=MAX_OVERLAP)
     if seconds is None:
         seconds = _A_DAY if keep else 0
     return timedelta(seconds=seconds)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
+import openai
 import pytest
 from aiohttp import web
 
@@ -117,6 +118,47 @@ async def test_an_admin_makes_tests_changes_and_deletes_an_endpoint(
     verbs = ("create", "test", "set", "resend", "disable", "enable", "delete")
     assert [row["action"] for row in rows] == [f"webhook.{verb}" for verb in verbs]
     assert all(row["key_prefix"] for row in rows)
+
+
+async def test_the_official_client_makes_endpoints_of_its_own_project(
+    admin: AdminApi, receiver: WebhookReceiver, tool_stack: Stack
+) -> None:
+    client = tool_stack.openai(key=admin.hooks.api.key)
+    made = await client.webhooks.create(
+        name="jobs", url=receiver.url, event_types=["response.completed"]
+    )
+    assert made.signing_secret.startswith("whsec_")
+    assert [each.id async for each in client.webhooks.list(limit=1)] == [made.id]
+    assert [each["id"] for each in (await admin.get())["data"]] == [made.id]
+    renamed = await client.webhooks.update(made.id, name="all jobs")
+    assert (await client.webhooks.retrieve(made.id)).name == renamed.name == "all jobs"
+    rotated = await client.webhooks.rotate_secret(made.id)
+    assert rotated.signing_secret != made.signing_secret
+    tested = await client.webhooks.test(made.id, event_type="response.completed")
+    assert (tested.success, tested.status_code) == (True, 200)
+    assert unwrap(receiver.hooks[0], rotated.signing_secret).type == tested.event_type
+    assert "batch.expired" in (await client.webhooks.event_types.list()).data
+    [row] = await admin.hooks.sql(
+        f"SELECT key_prefix FROM audit WHERE object = '{made.id}' AND action = 'webhook.create'"
+    )
+    assert row["key_prefix"]
+
+    reads = tool_stack.openai(
+        key=await asyncio.to_thread(
+            keys.create,
+            tool_stack.dsn,
+            admin.hooks.project,
+            grant=KeyGrant(frozenset((Scope.READ,)), "reads"),
+        )
+    )
+    assert (await reads.webhooks.retrieve(made.id)).id == made.id
+    with pytest.raises(openai.PermissionDeniedError):
+        await reads.webhooks.delete(made.id)
+    stranger = tool_stack.openai()
+    for request in (stranger.webhooks.retrieve, stranger.webhooks.delete):
+        with pytest.raises(openai.NotFoundError):
+            await request(made.id)
+    assert (await client.webhooks.delete(made.id)).deleted
 
 
 async def test_a_rotation_by_an_admin_keeps_the_old_secret_only_if_that_is_wanted(

@@ -1,0 +1,56 @@
+"""What the operations of the admin API have in common."""
+
+from collections.abc import Mapping
+
+from models.ids import PROJECT
+from models.wire.api_schema import NULL, Schema, const, nullable, object_schema, reference
+from web.openapi.parts import PAGING, Json, operation, path_parameter, request_body, response
+from web.openapi.scalars import BOOLEAN, STRING
+
+ADMIN = "admin"
+"""The security scheme of these operations."""
+IN_PROJECT = (path_parameter("project_id", f"`{PROJECT}_` and 32 hexadecimal digits."),)
+"""The path's project."""
+
+
+def admin_operations(named: Mapping[str, Json]) -> dict[str, Json]:
+    """Operations by the names of their functions: for keys of admins only."""
+    return {name: {**each, "security": [{ADMIN: []}]} for name, each in named.items()}
+
+
+def admin_list(summary: str, name: str, *parameters: Json) -> Json:
+    """An operation that lists objects, whose component is `name`, in pages."""
+    page = {"200": response("A page.", f"{name}List")}
+    return operation(summary, page, *(400, 401, 404), parameters=[*parameters, *PAGING])
+
+
+def admin_change(
+    summary: str, responses: dict[str, Json], body: str, example: Json, *parameters: Json
+) -> Json:
+    """An operation that creates or changes something. `body`: the component of its body."""
+    return operation(
+        summary,
+        responses,
+        *(400, 401, 404, 413, 415),
+        parameters=parameters,
+        body=request_body(body, {"an example": example}),
+    )
+
+
+def strict_body(required: dict[str, Schema], optional: dict[str, Schema]) -> Schema:
+    """A body without other fields; null is the same as leaving an optional one out."""
+    absent = {name: nullable(schema) for name, schema in optional.items()}
+    return {**object_schema(required, absent), "additionalProperties": NULL}
+
+
+def page_of(name: str) -> Schema:
+    """A page of objects of the component `name`."""
+    return object_schema(
+        {
+            "object": const("list"),
+            "data": {"type": "array", "items": reference(name)},
+            "first_id": nullable(STRING),
+            "last_id": nullable(STRING),
+            "has_more": BOOLEAN,
+        }
+    )

@@ -32,6 +32,7 @@ from models.redis.eviction import memory_problem
 from models.redis.queue import JobQueue
 from models.retrieval.embedder import Embedder
 from models.retrieval.search import ChunkSearch
+from models.retrieval.store_access import StoreAccess
 from models.secrets import Sealer
 from models.side_tasks import SideTasks, cancel_all
 from models.wire.json_input import BodyLimits
@@ -61,6 +62,7 @@ from web.responses.insert import InsertResponse
 from web.responses.item_pages import ItemReader
 from web.responses.join import AnsweredResponses, JoinResponse
 from web.responses.prepare import PrepareRequest
+from web.responses.searched_stores import SearchedStores
 from web.responses.store import ResponseStore
 from web.responses.unclear_creates import UnclearCreates
 from web.responses.validation import RequestValidation
@@ -102,6 +104,7 @@ class AppState:
     batch_store: BatchStore
     vector_store_files: EntryStore
     vector_stores: VectorStores
+    store_access: StoreAccess
     embedder: Embedder
     query_rewriter: QueryRewriter
     expander: Expander | None
@@ -242,6 +245,7 @@ class AppState:
             has_storage=storage is not None,
         )
         embedder = Embedder(settings.retrieval, routes)
+        store_access = StoreAccess(pool)
         proxied_usage = ProxiedUsage(pool)
         query_rewriter = QueryRewriter(settings.retrieval, routes, proxied_usage.add_tokens)
         entries = EntryStore(settings.retrieval, settings.quotas, pool)
@@ -254,6 +258,7 @@ class AppState:
                 lease.clock,
                 account_ids,
                 input_files,
+                SearchedStores(store_access),
             ),
             JoinResponse(pool, lease),
             InsertResponse(settings, pool, lease, unclear_creates),
@@ -300,9 +305,11 @@ class AppState:
                 settings.quotas,
                 pool,
                 entries,
+                store_access,
                 ChunkSearch(pool, embedder),
                 query_rewriter,
             ),
+            store_access=store_access,
             embedder=embedder,
             query_rewriter=query_rewriter,
             expander=None

@@ -36,6 +36,7 @@ from models.redis.channels import BACKGROUND, QUARANTINE
 from models.redis.client import redis_client
 from models.redis.queue import JobQueue
 from models.retrieval.embedder import Embedder
+from models.retrieval.search import ChunkSearch
 from models.secrets import Sealer
 from models.side_tasks import SideTasks
 from models.tracing.tracer import open_tracer
@@ -212,6 +213,7 @@ class Engine:
             quotas=QuotaNotices(settings.quotas, policies, publisher, self._lease.clock),
             file_memory=FileMemory(settings.egress.memory),
             storage=storage,
+            search=ChunkSearch(pool, connections.embedder),
             tracer=open_tracer(settings, self._lease.kind),
             exit_process=self._lease.exit_process,
         )

@@ -1,6 +1,7 @@
 """What the demo models reply to a chat completion request. Pure, except for random ids."""
 
 import json
+import re
 import secrets
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,13 @@ WORD_DELAYS = {"demo": 0.05, "demo-slow": 1.0, "demo-tools": 0.05}
 SLOW_WORDS = 60
 MAX_ECHO = 64 * 1024
 """Most characters of a message that are repeated."""
+
+FILE_SEARCH = "file_search"
+"""The function that every demo model calls if it is offered."""
+PASSAGE = re.compile(r'<passage marker="(.+?)" filename="(.*?)".*?>\n(.*?)\n</passage>', re.DOTALL)
+"""What that function returns."""
+MAX_QUOTE = 200
+"""Characters of a passage that are repeated."""
 
 MAX_DEPTH = 8
 """Levels of an example; a schema may refer to itself."""
@@ -55,7 +63,7 @@ def reply_to(body: dict[str, Any]) -> DemoReply:
         if body.get("reasoning_effort") not in (None, "none")
         else []
     )
-    call = _call_for(body) if body["model"] == "demo-tools" else None
+    call = _call_for(body)
     if call:
         return DemoReply([], call, "tool_calls", reasoning)
     words = split_words(_json_for(body) or _text_for(body))
@@ -73,6 +81,10 @@ def _text_for(body: dict[str, Any]) -> str:
             [start, *(str(number) for number in range(1, SLOW_WORDS - len(start.split()) + 1))]
         )
     if last.get("role") == "tool":
+        if passage := PASSAGE.search(_text_of(last)):
+            marker, filename, text = passage.groups()
+            quote = " ".join(text.split())[:MAX_QUOTE]
+            return f"{MARK} {filename} says: {quote} {marker}"
         return f"{MARK} The tool answered: {_text_of(last)[:MAX_ECHO]}"
     if body["model"] == "demo-tools":
         return f"{MARK} Send a function tool and I will call it. You said: {_last_user_text(body)}"
@@ -80,24 +92,28 @@ def _text_for(body: dict[str, Any]) -> str:
 
 
 def _call_for(body: dict[str, Any]) -> Call | None:
-    """A call of the first function; None without functions, or after a tool's result."""
+    """A call of the file search, or else of the first function, which is for `demo-tools`. None
+    without such a function, or after a tool's result."""
     functions = [
         tool["function"]
         for tool in body.get("tools") or []
         if isinstance(tool, dict) and isinstance(tool.get("function"), dict)
     ]
+    wanted = [each for each in functions if each.get("name") == FILE_SEARCH]
+    if body["model"] == "demo-tools":
+        wanted += functions
     if (
-        not functions
+        not wanted
         or body.get("tool_choice") == "none"
         or body["messages"][-1].get("role") == "tool"
     ):
         return None
-    schema = functions[0].get("parameters") or {}
+    schema = wanted[0].get("parameters") or {}
     arguments = {
         name: _example(property_schema, _last_user_text(body))
         for name, property_schema in (schema.get("properties") or {}).items()
     }
-    return Call(str(functions[0].get("name")), json.dumps(arguments))
+    return Call(str(wanted[0].get("name")), json.dumps(arguments))
 
 
 def _json_for(body: dict[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from models.config.routes import Route
-from models.db.arrays import Ints, Uuids
+from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import Pool, execute, fetch_idempotent
 from models.db.queries.chunk_search import (
     CHUNKS,
@@ -25,9 +25,8 @@ from models.db.queries.chunk_search import (
     SearchedStore,
 )
 from models.db.queries.vector_stores import TOUCH_STORES
-from models.retrieval.embedder import Embedder, TextOwner
+from models.retrieval.embedder import Embedder, Embeddings, TextOwner
 
-MAX_RESULTS = 50
 _FUSION = 60
 """The constant of the fusion, as its authors have it: the lower it is, the more the first places
 count."""
@@ -36,10 +35,13 @@ _CANDIDATES = 100
 _RANKED = 5000
 """Chunks whose words are ranked."""
 _AT_ONCE = 4
-"""Statements of one search that run side by side."""
+"""Statements of all searches of a process that run side by side: the others leave connections to
+what else the process does."""
 
 Position = tuple[UUID, int]
 """An entry, and the number of a chunk in it."""
+_Model = tuple[str, int | None]
+"""A model, and the dimensions that it is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class SearchOptions:
     """How a search is done."""
 
     max_results: int = 10
-    """up to MAX_RESULTS"""
+    """up to 50 (models/wire/checks/file_search.py)"""
     filter: str | None = None
     """a jsonpath on the attributes of files (models/retrieval/filters.py); None: all files"""
     score_threshold: float = 0.0
@@ -77,6 +79,7 @@ class ChunkSearch:
     def __init__(self, pool: Pool, embedder: Embedder) -> None:
         self._pool = pool
         self._embedder = embedder
+        self._limit = asyncio.Semaphore(_AT_ONCE)
 
     async def stores(self, project: UUID, ids: Sequence[UUID]) -> list[SearchedStore]:
         """Those of these stores that the project has, in any order."""
@@ -97,54 +100,61 @@ class ChunkSearch:
 
         Raises EmbeddingsUnavailable or EmbeddingsRefused, and what DATABASE_UNAVAILABLE names.
         """
-        limit = asyncio.Semaphore(_AT_ONCE)
-        embedded = await self._embedded(TextOwner(project, own_routes), stores, queries)
-        found: dict[UUID, dict[Position, float]] = {store.id: {} for store in stores}
+        owner = TextOwner(project, own_routes)
+        embedded, used = await self._embedded(owner, stores, queries)
+        found: dict[tuple[_Model | None, int], list[_Lists]] = {}
 
-        async def search_one(store: SearchedStore, at: int) -> None:
-            vectors = embedded.get((store.embedding_model, store.requested_dimensions))
-            one = _OneSearch(self._pool, limit, project, store, options)
-            scores = await one.scores(queries[at], None if vectors is None else vectors[at])
-            best = found[store.id]
-            for position, score in scores.items():
-                best[position] = max(score, best.get(position, 0.0))
+        async def search_one(store: SearchedStore, model: _Model | None, at: int) -> None:
+            one = _OneSearch(self._pool, self._limit, project, store, options)
+            lists = await one.lists(queries[at], None if model is None else embedded[model][at])
+            found.setdefault((model, at), []).append(lists)
 
-        await asyncio.gather(
-            *(search_one(store, at) for store in stores for at in range(len(queries)))
-        )
-        await execute(self._pool, TOUCH_STORES, {"ids": Uuids([store.id for store in stores])})
-        return await self._results(project, found, options)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for store in stores:
+                    model = _model_of(store)
+                    for at in range(len(queries)):
+                        group.create_task(search_one(store, model, at))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        touched = {"project": project, "ids": Uuids([store.id for store in stores])}
+        await execute(self._pool, TOUCH_STORES, touched | used.columns())
+        return await self._results(project, list(found.values()), options)
 
     async def _embedded(
         self, owner: TextOwner, stores: Sequence[SearchedStore], queries: Sequence[str]
-    ) -> dict[tuple[str | None, int | None], list[str]]:
-        """The embeddings of the queries, by the model and the dimensions of stores."""
-        wanted = {
-            (store.embedding_model, store.requested_dimensions)
-            for store in stores
-            if store.embedding_model is not None and store.dimensions is not None
-        }
-        embedded: dict[tuple[str | None, int | None], list[str]] = {}
-        for model, dimensions in wanted:
-            assert model is not None
+    ) -> tuple[dict["_Model", list[str]], "_Used"]:
+        """The embeddings of the queries, by the model of stores, and what they have used."""
+        embedded: dict[_Model, list[str]] = {}
+        used = _Used()
+        for model, dimensions in dict.fromkeys(filter(None, map(_model_of, stores))):
             answer = await self._embedder.embed(owner, queries, model, dimensions)
             embedded[model, dimensions] = answer.vectors
-        return embedded
+            used.add(model, answer)
+        return embedded, used
 
     async def _results(
-        self, project: UUID, found: dict[UUID, dict[Position, float]], options: SearchOptions
+        self, project: UUID, found: Sequence[Sequence["_Lists"]], options: SearchOptions
     ) -> list[SearchResult]:
+        """`found`: for each query and each model of stores, what each of the stores has."""
+        stores = {
+            _position(chunk): lists.store
+            for each in found
+            for lists in each
+            for chunk in (*lists.nearest, *lists.worded)
+        }
+        best: dict[Position, float] = {}
+        for each in found:
+            for position, score in _scores(each, options).items():
+                best[position] = max(score, best.get(position, 0.0))
         ranked = sorted(
-            (
-                (-score, position, store)
-                for store, scores in found.items()
-                for position, score in scores.items()
-                if score >= options.score_threshold
-            ),
+            (-score, position)
+            for position, score in best.items()
+            if score >= options.score_threshold
         )[: options.max_results]
         texts: dict[Position, ChunkText] = {}
-        for store in dict.fromkeys(each[2] for each in ranked):
-            positions = [position for _, position, of in ranked if of == store]
+        for store in dict.fromkeys(stores[position] for _, position in ranked):
+            positions = [position for _, position in ranked if stores[position] == store]
             values = {
                 "store": store,
                 "project": project,
@@ -155,9 +165,38 @@ class ChunkSearch:
                 texts[row.entry_id, row.number] = row
         return [
             SearchResult(chunk.file_id, chunk.filename, chunk.attributes, chunk.text, -score)
-            for score, position, _ in ranked
+            for score, position in ranked
             if (chunk := texts.get(position)) is not None
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lists:
+    """What one query has found in one store."""
+
+    store: UUID
+    has_embeddings: bool
+    nearest: list[FoundChunk]
+    worded: list[FoundChunk]
+
+
+class _Used:
+    """What the embeddings of queries have used, for the usage of the project."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[str, Embeddings]] = []
+
+    def add(self, model: str, embeddings: Embeddings) -> None:
+        """Adds a call for this model."""
+        self._calls.append((model, embeddings))
+
+    def columns(self) -> dict[str, object]:
+        """The parameters of TOUCH_STORES."""
+        return {
+            "models": Texts([model for model, _ in self._calls]),
+            "upstreams": Texts([embeddings.upstream for _, embeddings in self._calls]),
+            "tokens": Ints([embeddings.tokens for _, embeddings in self._calls]),
+        }
 
 
 class _OneSearch:
@@ -182,17 +221,14 @@ class _OneSearch:
             "limit": max(_CANDIDATES, options.max_results),
         }
 
-    async def scores(self, query: str, embedding: str | None) -> dict[Position, float]:
-        """The score of each chunk that was found. `embedding`: that of the query; None: the store
-        has none."""
+    async def lists(self, query: str, embedding: str | None) -> _Lists:
+        """The chunks that were found. `embedding`: that of the query; None: the store has none."""
         if embedding is None:
-            return {_position(chunk): min(1.0, chunk.value) for chunk in await self._words(query)}
-        if self._options.by_embedding_alone or not self._options.text_weight:
-            nearest = await self._nearest(embedding)
-            return {_position(chunk): max(0.0, 1.0 - chunk.value) for chunk in nearest}
+            return _Lists(self._store.id, False, [], await self._words(query))
+        if _is_by_embedding(self._options):
+            return _Lists(self._store.id, True, await self._nearest(embedding), [])
         nearest, worded = await asyncio.gather(self._nearest(embedding), self._words(query))
-        lists = [(self._options.embedding_weight, nearest), (self._options.text_weight, worded)]
-        return fuse([(weight, list(map(_position, chunks))) for weight, chunks in lists])
+        return _Lists(self._store.id, True, nearest, worded)
 
     async def _nearest(self, embedding: str) -> list[FoundChunk]:
         """By the index, if the store has one and no filter would leave few of what it finds; else,
@@ -218,6 +254,41 @@ class _OneSearch:
         }
         async with self._limit:
             return await fetch_idempotent(self._pool, CHUNKS_WITH_WORDS, values)
+
+
+def _model_of(store: SearchedStore) -> _Model | None:
+    """The model and the dimensions of the store's embeddings; None: it has none."""
+    if store.embedding_model is None or store.dimensions is None:
+        return None
+    return store.embedding_model, store.requested_dimensions
+
+
+def _is_by_embedding(options: SearchOptions) -> bool:
+    return options.by_embedding_alone or not options.text_weight
+
+
+def _scores(found: Sequence[_Lists], options: SearchOptions) -> dict[Position, float]:
+    """The score of each chunk that one query has found, in stores with the same model.
+
+    The lists of all stores are joined before they are fused: a place in the list of one store says
+    nothing of those in another.
+    """
+    nearest = sorted((chunk for each in found for chunk in each.nearest), key=_by_distance)
+    worded = sorted((chunk for each in found for chunk in each.worded), key=_by_rank)
+    if not any(each.has_embeddings for each in found):
+        return {_position(chunk): min(1.0, chunk.value) for chunk in worded}
+    if _is_by_embedding(options):
+        return {_position(chunk): max(0.0, 1.0 - chunk.value) for chunk in nearest}
+    lists = [(options.embedding_weight, nearest), (options.text_weight, worded)]
+    return fuse([(weight, list(map(_position, chunks))) for weight, chunks in lists])
+
+
+def _by_distance(chunk: FoundChunk) -> tuple[float, Position]:
+    return chunk.value, _position(chunk)
+
+
+def _by_rank(chunk: FoundChunk) -> tuple[float, Position]:
+    return -chunk.value, _position(chunk)
 
 
 def fuse(lists: Sequence[tuple[float, Sequence[Position]]]) -> dict[Position, float]:

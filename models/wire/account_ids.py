@@ -11,10 +11,8 @@ from typing import Any
 from models.ids import parse_file_id
 from models.wire.events import Item
 from models.wire.items import file_places
-from models.wire.tools import NATIVE_ONLY_TOOLS
+from models.wire.tools import is_native_only
 
-_TOOLS = frozenset((*NATIVE_ONLY_TOOLS, "shell"))
-"""Types of tools whose settings an upstream gets as the client sent them."""
 _CONTAINER_ITEMS = frozenset(("code_interpreter_call", "shell_call", "shell_call_output"))
 _OBJECT_FIELDS = frozenset(
     (
@@ -57,7 +55,7 @@ def item_account_ids(items: list[Item], where: str = "input") -> Iterator[Accoun
 def tool_account_ids(tools: list[dict[str, Any]]) -> Iterator[AccountId]:
     """The ids in the tools that an upstream runs."""
     for index, tool in enumerate(tools):
-        if tool["type"] in _TOOLS:
+        if is_native_only(tool) or tool["type"] == "shell":
             yield from _nested(tool, f"tools[{index}]")
 
 

@@ -92,6 +92,8 @@ def _initial_fields(item: Item) -> Item:
             return {"tools": []}
         case "web_search_call":
             return {"action": {"type": "search"}}
+        case "file_search_call":
+            return {"queries": []}
         case "mcp_call" | "code_interpreter_call":
             return {ARGUMENT_FIELDS[item["type"]]: ""}
         case "message":

@@ -3,7 +3,8 @@
 The fields of a tool are checked in models/wire/checks/tools.py.
 """
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,12 @@ WEB_SEARCH = frozenset(
     ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
 )
 """The types of the web search tool."""
+
+FILE_SEARCH = "file_search"
+"""The type of the tool that searches in vector stores."""
+_OWN_STORE = re.compile("vs_[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
+"""The ids that this server makes for vector stores (models/ids.py): other servers do not make a
+UUIDv7 of them."""
 
 _OMIT_HINT = (
     ", or BACKBURNER_WEB_SEARCH__OMIT=true, which leaves it out for clients that always send it"
@@ -30,7 +37,6 @@ CALL_ITEM_TYPES = {
 """type of a tool -> type of its call item."""
 
 NATIVE_ONLY_TOOLS = (
-    "file_search",
     "code_interpreter",
     "image_generation",
     "computer",
@@ -38,7 +44,24 @@ NATIVE_ONLY_TOOLS = (
     "computer_use_preview",
     "programmatic_tool_calling",
 )
-"""Tools that only a native upstream can run. They are passed to it as the client sent them."""
+"""Tools that only a native upstream can run. They are passed to it as the client sent them. So is a
+file search in vector stores of the upstream (`is_native_only`)."""
+
+
+def is_own_file_search(tool: Mapping[str, Any]) -> bool:
+    """Whether the tool searches in vector stores of this server: it names one."""
+    if tool["type"] != FILE_SEARCH:
+        return False
+    ids = tool.get("vector_store_ids")
+    return type(ids) is list and any(
+        type(each) is str and _OWN_STORE.fullmatch(each) is not None for each in ids
+    )
+
+
+def is_native_only(tool: Mapping[str, Any]) -> bool:
+    """Whether only a native upstream can run the tool."""
+    kind = tool["type"]
+    return kind in NATIVE_ONLY_TOOLS or (kind == FILE_SEARCH and not is_own_file_search(tool))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +153,7 @@ def require_valid_choice(
     server_tools = [
         tool
         for tool in available
-        if tool["type"] in ("mcp", *NATIVE_ONLY_TOOLS)
+        if tool["type"] in ("mcp", FILE_SEARCH, *NATIVE_ONLY_TOOLS)
         or (has_web_search and tool["type"] in WEB_SEARCH)
     ]
     if choice == "required" and not targets and not server_tools:

@@ -104,7 +104,12 @@ def valid_body(empty_project: EmptyProject, **more: object) -> JSON:
 
 KINDS = (
     *("model is an integer", "input[0].content[0].text is an integer", "max_output_tokens is 15"),
-    *("temperature is 2.001", "a service tier", "a tool of type 'file_search'", "an empty name"),
+    *(
+        "temperature is 2.001",
+        "a service tier",
+        "a tool of type 'code_interpreter'",
+        "an empty name",
+    ),
     *("a name with half a character", "an answer before its call", "two calls, one answered"),
     *("two calls of one id", "an id with a slash", "an id of no response"),
     "a reference to nothing",

@@ -399,12 +399,12 @@ async def test_offline_web_search(search_stack: Stack, fake: FakeUpstream, ask: 
     ]
 
 
-async def test_file_search_is_refused_because_this_server_keeps_no_files(api: Api) -> None:
-    """The suite's other optional test; this server refuses the tool with an error."""
+async def test_file_search_in_a_store_that_does_not_exist_is_refused(api: Api) -> None:
+    """The suite's other optional test; tests/integration/tools/test_file_search.py has the rest."""
     tools = [{"type": "file_search", "vector_store_ids": ["vs_1"]}]
     answer = await api.call(
         "POST",
         "/responses",
         {"model": "m", "input": "x", "tools": tools, "include": ["file_search_call.results"]},
     )
-    assert (answer.status, answer.error["param"]) == (400, "tools[0].type")
+    assert (answer.status, answer.error["param"]) == (404, "tools[0].vector_store_ids")

@@ -11,13 +11,11 @@ from models.egress import EgressPolicy, EgressRefused, FetchTarget
 from models.errors import InvalidRequest
 from models.name_lookups import look_up
 from models.wire.events import Item
-from models.wire.tools import NATIVE_ONLY_TOOLS
+from models.wire.tools import is_native_only
 from models.wire.urls import item_urls, nested_urls
 
 MAX_URLS = 1_000
 """URLs in one request. Reading one takes some microseconds."""
-_CONFIGURED_BY_CLIENT = frozenset((*NATIVE_ONLY_TOOLS, "shell"))
-"""Types of tools that an upstream gets as the client sent them, unchecked."""
 
 
 def require_fetchable(egress: EgressPolicy, url: str, param: str) -> None:
@@ -54,7 +52,7 @@ def require_parameter_urls(
     """Raises InvalidRequest for a URL that an upstream may not fetch, in what it gets as the client
     sent it: tools that it runs itself, and the parameters in `passthrough`."""
     for index, tool in enumerate(parameters.get("tools", ())):
-        if tool["type"] in _CONFIGURED_BY_CLIENT:
+        if is_native_only(tool) or tool["type"] == "shell":
             require_body_urls(egress, tool, f"tools[{index}]")
     for name in passthrough:
         if name in parameters:

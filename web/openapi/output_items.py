@@ -21,7 +21,14 @@ def output_item_components(*, native: bool) -> dict[str, Schema]:
             {
                 "url_citation": object_schema(
                     {"url": STRING, "title": STRING, "start_index": COUNT, "end_index": COUNT}
-                )
+                ),
+                "file_citation": object_schema(
+                    {
+                        "file_id": STRING,
+                        "filename": STRING,
+                        "index": {**COUNT, "description": "Where it belongs in the text."},
+                    }
+                ),
             }
         ),
         "Logprob": object_schema(
@@ -176,6 +183,22 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
             )
         }
     ),
+    "file_search_call": _server_tool_item(
+        {"queries": STRINGS},
+        results={
+            "type": "array",
+            "items": object_schema(
+                {
+                    "file_id": STRING,
+                    "filename": STRING,
+                    "score": {"type": "number", "minimum": 0, "maximum": 1},
+                    "attributes": {"type": "object"},
+                    "text": STRING,
+                }
+            ),
+            "description": "Only with `file_search_call.results` in `include`.",
+        },
+    ),
     "mcp_approval_request": _output_item(server_label=STRING, name=STRING, arguments=STRING),
 }
 """type -> an item that can be in `output`."""
@@ -188,6 +211,6 @@ _NATIVE_ITEM: Schema = {
             "status": {"enum": ["in_progress", "completed", "incomplete", "failed"]},
         }
     ),
-    "description": "An item of a tool that the upstream runs itself (`file_search_call`, "
-    "`code_interpreter_call`, …), as the upstream sent it.",
+    "description": "An item of a tool that the upstream runs itself (`code_interpreter_call`, "
+    "`image_generation_call`, …), as the upstream sent it.",
 }

@@ -1,7 +1,6 @@
 """Vector stores in the API document: their operations, and the schemas of bodies and objects."""
 
 from models.retrieval.filters import MAX_COMPARISONS, MAX_VALUES
-from models.retrieval.search import MAX_RESULTS
 from models.wire.api_schema import (
     NULL,
     Schema,
@@ -11,6 +10,7 @@ from models.wire.api_schema import (
     object_schema,
     reference,
 )
+from models.wire.checks.file_search import MAX_RESULTS, RANKERS
 from models.wire.checks.parameters import METADATA
 from web.http.params import PAGE_SIZE, PAGE_SIZES
 from web.openapi import examples
@@ -341,7 +341,7 @@ _SEARCH_FIELDS: dict[str, Schema] = {
     "ranking_options": {
         "type": ["object", "null"],
         "properties": {
-            "ranker": {"type": ["string", "null"], "enum": [*requests.RANKERS, None]},
+            "ranker": {"type": ["string", "null"], "enum": [*RANKERS, None]},
             "score_threshold": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
             "hybrid_search": {
                 "type": ["object", "null"],

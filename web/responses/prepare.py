@@ -19,6 +19,7 @@ from web.responses.input_files import InputFiles
 from web.responses.opening import Opening
 from web.responses.precomputed import PrecomputedResponse, precompute
 from web.responses.references import resolve_references
+from web.responses.searched_stores import SearchedStores
 from web.responses.validation import (
     RequestValidation,
     drop_compacted,
@@ -52,6 +53,7 @@ class PrepareRequest:
         clock: DatabaseClock,
         account_ids: AccountIds,
         input_files: InputFiles,
+        searched_stores: SearchedStores,
     ) -> None:
         self._max_bytes = settings.limits.body
         self._max_history = settings.limits.history
@@ -61,6 +63,7 @@ class PrepareRequest:
         self._clock = clock
         self._account_ids = account_ids
         self._input_files = input_files
+        self._searched_stores = searched_stores
 
     async def parse(self, body: JsonBody, key: ApiKey, *, generate: bool) -> CreateRequest:
         """The request in `body`, checked without what it continues.
@@ -113,6 +116,8 @@ class PrepareRequest:
         self._validation.require_readable(items, project)
         upstreams = self._validation.upstreams_of(key, request.model)
         await self._input_files.check(project, items, upstreams=upstreams)
+        native = bool(upstreams) and upstreams[0].api == "responses"
+        await self._searched_stores.check(request, key, native=native)
         try:
             require_outputs(*drop_compacted(items, continuation.open_calls))
         except OutputWithoutCall as error:

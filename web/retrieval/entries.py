@@ -32,9 +32,10 @@ from models.ids import (
     parse_file_id,
 )
 from models.retrieval.objects import entry_object, file_batch_object
+from models.retrieval.store_access import store_expired, store_not_found
 from models.wire.checks.faults import shorten
 from web.http.json_responses import list_envelope
-from web.retrieval.failures import expired, quota_exceeded, store_not_found
+from web.retrieval.failures import quota_exceeded
 from web.retrieval.pages import TwoWayPaging
 from web.retrieval.requests import (
     NewFile,
@@ -111,7 +112,7 @@ class EntryStore:
     def _require_room(self, locked: LockedStore, store: UUID, count: int) -> None:
         public_id = admin_id(VECTOR_STORE, store)
         if locked.is_expired:
-            raise expired(public_id)
+            raise store_expired(public_id)
         if locked.files + count > self._settings.files:
             raise InvalidRequest(
                 f"Vector store '{public_id}' would have more than {self._settings.files} files.",

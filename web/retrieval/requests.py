@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from models.errors import InvalidRequest
-from models.retrieval.filters import compile_filter
-from models.retrieval.search import MAX_RESULTS, SearchOptions
-from models.wire.checks.basic import Array, Boolean, Choice, Integer, Number, String
+from models.retrieval.options import parse_search_options
+from models.retrieval.search import SearchOptions
+from models.wire.checks.basic import Array, Boolean, Choice, Integer, String
 from models.wire.checks.faults import (
     missing,
     not_an_object,
@@ -28,7 +28,6 @@ MAX_BATCH = 2000
 MAX_QUERIES = 16
 MAX_QUERY = 4096
 """Characters of a query."""
-RANKERS = ("auto", "default-2024-11-15", "default_2024_08_21", "none")
 
 _NAME = String(at_most=256)
 _TEXT = String()
@@ -40,10 +39,6 @@ _VALUE = String(at_most=MAX_VALUE)
 _FILE_IDS = Array(_TEXT, at_most=MAX_BATCH)
 _QUERY = String(non_empty=True, at_most=MAX_QUERY)
 _QUERIES = Array(_QUERY, at_most=MAX_QUERIES, non_empty=True)
-_RESULTS = Integer(1, MAX_RESULTS)
-_SCORE = Number(0, 1)
-_WEIGHT = Number(0, 1000)
-_RANKER = Choice(*RANKERS)
 _BOOLEAN = Boolean()
 
 Attributes = dict[str, str | float | bool]
@@ -188,50 +183,6 @@ def parse_search(body: Any) -> SearchRequest:
         rewrite is not None and _BOOLEAN(rewrite, "rewrite_query"),
         parse_search_options(fields),
     )
-
-
-def parse_search_options(fields: dict[str, Any], where: str = "") -> SearchOptions:
-    """`filters`, `max_num_results` and `ranking_options` of a search or of a tool `file_search`.
-    `where`: in front of their names in errors. Raises InvalidRequest."""
-    filters, count = fields.get("filters"), fields.get("max_num_results")
-    place = f"{where}ranking_options"
-    given = fields.get("ranking_options")
-    ranking = {} if given is None else _object(given, place)
-    for name in ranking:
-        if name not in ("ranker", "score_threshold", "hybrid_search"):
-            raise unknown_parameter(f"{place}.{name}")
-    ranker, threshold = ranking.get("ranker"), ranking.get("score_threshold")
-    if ranker is not None:
-        _RANKER(ranker, f"{place}.ranker")
-    weights = _weights(ranking.get("hybrid_search"), f"{place}.hybrid_search")
-    return SearchOptions(
-        max_results=10 if count is None else _RESULTS(count, f"{where}max_num_results"),
-        filter=None if filters is None else compile_filter(filters, f"{where}filters"),
-        score_threshold=0.0 if threshold is None else _SCORE(threshold, f"{place}.score_threshold"),
-        embedding_weight=weights[0],
-        text_weight=weights[1],
-        by_embedding_alone=ranker == "none",
-    )
-
-
-def _weights(value: Any, where: str) -> tuple[float, float]:
-    if value is None:
-        return 1.0, 1.0
-    fields = _object(value, where)
-    for name in fields:
-        if name not in ("embedding_weight", "text_weight"):
-            raise unknown_parameter(f"{where}.{name}")
-    found: list[float] = []
-    for name in ("embedding_weight", "text_weight"):
-        weight = fields.get(name)
-        found.append(1.0 if weight is None else _WEIGHT(weight, f"{where}.{name}"))
-    if not any(found):
-        raise InvalidRequest(
-            f"Invalid '{where}': one of the weights must be above 0.",
-            param=where,
-            code="invalid_value",
-        )
-    return found[0], found[1]
 
 
 def parse_attributes(value: Any, where: str) -> Attributes:

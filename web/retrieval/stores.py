@@ -18,7 +18,6 @@ from models.db.database import (
 from models.db.queries import vector_stores
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.audit import Actor, AuditEntry
-from models.db.queries.chunk_search import HAS_EMBEDDINGS, SearchedStore
 from models.db.queries.files import LOCK_PROJECT
 from models.db.queries.vector_stores import StoreRow
 from models.errors import InvalidRequest, Unavailable
@@ -26,9 +25,10 @@ from models.ids import VECTOR_STORE, new_uuid, parse_admin_id, vector_store_id
 from models.retrieval.embedder import EmbeddingsRefused, EmbeddingsUnavailable
 from models.retrieval.objects import result_object, store_object
 from models.retrieval.search import ChunkSearch
+from models.retrieval.store_access import StoreAccess, store_expired, store_not_found
 from web.http.json_responses import list_envelope
 from web.retrieval.entries import EntryStore
-from web.retrieval.failures import expired, quota_exceeded, store_not_found
+from web.retrieval.failures import quota_exceeded
 from web.retrieval.pages import TwoWayPaging
 from web.retrieval.requests import (
     parse_new_store,
@@ -47,6 +47,7 @@ class VectorStores:
         quotas: QuotaSettings,
         pool: Pool,
         entries: EntryStore,
+        access: StoreAccess,
         search: ChunkSearch,
         rewriter: QueryRewriter,
     ) -> None:
@@ -54,26 +55,9 @@ class VectorStores:
         self._quotas = quotas
         self._pool = pool
         self._entries = entries
+        self._access = access
         self._search = search
         self._rewriter = rewriter
-        self._is_available = False
-
-    async def require_available(self, key: ApiKey) -> None:
-        """Raises InvalidRequest where the database has no pgvector, or if the project keeps
-        nothing."""
-        if key.policy.zero_retention:
-            raise InvalidRequest(
-                "This project has zero retention: it has no vector stores.",
-                code="unsupported_parameter",
-            )
-        if not self._is_available:
-            [self._is_available] = await fetch_idempotent(self._pool, HAS_EMBEDDINGS, {})
-        if not self._is_available:
-            raise InvalidRequest(
-                "This server has no vector stores: its database lacks the extension pgvector. "
-                "'backburner config check' tells its operator what to do.",
-                code="vector_stores_not_available",
-            )
 
     async def create(self, key: ApiKey, body: Any) -> dict[str, Any]:
         """Makes a store, with files if there are any; returns the VectorStore object. Raises
@@ -127,7 +111,7 @@ class VectorStores:
         }
         if not await fetch_idempotent(self._pool, vector_stores.UPDATE_STORE, values):
             await self._find(project, public_id)
-            raise expired(public_id)
+            raise store_expired(public_id)
         return await self.show(project, public_id)
 
     async def delete(self, project: UUID, public_id: str, actor: Actor) -> None:
@@ -144,13 +128,13 @@ class VectorStores:
     async def search(self, key: ApiKey, public_id: str, body: Any) -> dict[str, Any]:
         """The results of a search, as a page. Raises ApiError."""
         request = parse_search(body)
-        store = await self._searched(key.project_id, public_id)
+        stores = await self._access.find(key, [public_id])
         queries = request.queries
         if request.rewrite:
             queries = await self._rewriter.rewrite(key, queries)
         try:
             results = await self._search.search(
-                key.project_id, [store], queries, request.options, key.policy.routes
+                key.project_id, stores, queries, request.options, key.policy.routes
             )
         except EmbeddingsUnavailable as error:
             raise Unavailable(
@@ -161,16 +145,6 @@ class VectorStores:
                 f"The query could not be embedded: {error}", param="query", code="embedding_failed"
             ) from error
         return _results_page(queries, [result_object(result) for result in results])
-
-    async def _searched(self, project: UUID, public_id: str) -> SearchedStore:
-        """Raises NotFound, or InvalidRequest if it has expired."""
-        parsed = parse_admin_id(VECTOR_STORE, public_id)
-        found = [] if parsed is None else await self._search.stores(project, [parsed])
-        if not found:
-            raise store_not_found(public_id)
-        if found[0].is_expired:
-            raise expired(public_id)
-        return found[0]
 
     async def _find(self, project: UUID, public_id: str) -> StoreRow:
         row = await find_by_id(

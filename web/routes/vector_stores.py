@@ -171,7 +171,7 @@ async def _admit(request: Request, key: FilesKey) -> AppState:
     """Raises ApiError."""
     state = app_state(request)
     state.file_store.require_storage(key)
-    await state.vector_stores.require_available(key)
+    await state.store_access.require_available(key)
     state.quotas.require_rate(key)
     await state.quotas.admit_if_limited(key, Demand())
     return state

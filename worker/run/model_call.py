@@ -14,7 +14,7 @@ from typing import Any
 from models.errors import UpstreamFailed
 from models.tracing.spans import NO_SPAN
 from models.wire.events import Event, Item
-from models.wire.tools import NATIVE_ONLY_TOOLS
+from models.wire.tools import is_native_only
 from worker.metrics import UPSTREAM_TURNS
 from worker.run.call_observation import CallObservation
 from worker.run.call_span import error_type, start_call_span
@@ -126,8 +126,8 @@ class ModelCaller:
     async def _candidates(self) -> list[Candidate]:
         """The upstreams that can run the request, in order. Raises UpstreamFailed if none can."""
         candidates = await self._context.candidates()
-        types = (tool["type"] for tool in self._context.parameters.get("tools", ()))
-        native_only = next((type_ for type_ in types if type_ in NATIVE_ONLY_TOOLS), None)
+        tools = self._context.parameters.get("tools", ())
+        native_only = next((tool["type"] for tool in tools if is_native_only(tool)), None)
         if native_only is None:
             return candidates
         capable = [candidate for candidate in candidates if candidate.upstream.is_native]

@@ -32,6 +32,7 @@ from worker.run.handed_on_urls import require_handed_on
 from worker.run.output import history_item
 from worker.run.resources import Resources
 from worker.run.stored_files import STORAGE_UNAVAILABLE, StoredFiles
+from worker.tools.project_files import ProjectFiles
 from worker.tools.provider import ToolContext
 from worker.tools.toolbox import Toolbox
 
@@ -185,7 +186,8 @@ async def _open_toolbox(
     tools = with_added_search(attempt.facts.parameters.get("tools", []), history)
     has_mcp = any(tool["type"] == "mcp" for tool in tools)
     credentials = _open_credentials(attempt, resources) if has_mcp else {}
-    context = ToolContext(resources.settings, egress, credentials, attempt.include)
+    files = ProjectFiles(resources.search, resources.policies, attempt.claim.row.project_id)
+    context = ToolContext(resources.settings, egress, credentials, attempt.include, files)
     return await Toolbox.of(tools, context)
 
 

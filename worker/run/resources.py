@@ -13,6 +13,7 @@ from models.ownership.claims import Ownership
 from models.project_policies import ProjectPolicies
 from models.redis.answer_cache import AnswerCache
 from models.redis.queue import JobQueue
+from models.retrieval.search import ChunkSearch
 from models.secrets import Sealer
 from models.tracing.spans import Tracer
 from worker.log.journal import Journal
@@ -45,6 +46,8 @@ class Resources:
     """Of the files that all runs have fetched or read."""
     storage: FileStorage | None
     """Of files that clients have stored; None: this server stores none."""
+    search: ChunkSearch
+    """In the vector stores of all projects."""
     tracer: Tracer | None
     """None if traces are off."""
     exit_process: Callable[[], NoReturn]

@@ -32,7 +32,7 @@ def output_attributes(items: Sequence[Item], finish_reason: str) -> dict[str, st
 
 def arguments_attributes(item: Item) -> dict[str, str]:
     """What a tool gets."""
-    arguments = item.get("arguments") or item.get("action") or {}
+    arguments = item.get("arguments") or item.get("action") or item.get("queries") or {}
     return {"gen_ai.tool.call.arguments": _limited(arguments)}
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from models.config.settings import Settings
 from models.egress import EgressPolicy
 from models.wire.events import Item
+from worker.tools.project_files import ProjectFiles
 from worker.translation.items.server_calls import OpenCallFactory
 from worker.translation.items.server_tools import ServerFunction
 
@@ -49,6 +50,8 @@ class ToolContext:
     or shown."""
     include: Collection[str] = ()
     """The request's `include`: additional output that the client wants."""
+    files: ProjectFiles | None = None
+    """The files of the response's project; None: no tool searches them."""
     listed: dict[str, tuple[int, int]] = field(default_factory=dict)
     """server_label -> how many tools that MCP server has listed, and their bytes: all servers of a
     response share a limit."""

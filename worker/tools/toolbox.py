@@ -13,7 +13,8 @@ from models.config.groups import ToolSettings
 from models.errors import RunError
 from models.wire.events import Item
 from models.wire.json_input import clean_json
-from models.wire.tools import WEB_SEARCH
+from models.wire.tools import FILE_SEARCH, WEB_SEARCH
+from worker.tools.file_search import FileSearch
 from worker.tools.provider import (
     ToolCallError,
     ToolContext,
@@ -27,7 +28,10 @@ from worker.translation.items.server_tools import ServerFunction, model_tool_nam
 
 logger = structlog.get_logger()
 
-_PROVIDERS: dict[str, ToolProviderFactory] = dict.fromkeys(WEB_SEARCH, WebSearch)
+_PROVIDERS: dict[str, ToolProviderFactory] = {
+    FILE_SEARCH: FileSearch,
+    **dict.fromkeys(WEB_SEARCH, WebSearch),
+}
 """type of a tool -> what makes its provider. MCP is loaded when it is needed."""
 
 _CLOSE_TIMEOUT = 5.0

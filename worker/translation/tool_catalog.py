@@ -15,7 +15,7 @@ from models.wire.events import Item
 from models.wire.item_types import ADDS_TOOLS
 from models.wire.tools import CallableTool, CallTarget, added_tools, callable_tools, match_choice
 from worker.translation.items.built_in_tools import BUILT_IN_TOOLS
-from worker.translation.items.citations import citation_sources
+from worker.translation.items.citations import NO_SOURCES, Sources, citation_sources
 from worker.translation.items.custom_tools import CUSTOM_TOOL_ARGUMENT
 from worker.translation.items.function_names import (
     MAX_FUNCTION_NAME,
@@ -39,8 +39,8 @@ class ToolCatalog:
     offered now."""
     names: Mapping[CallTarget, str] = field(default_factory=dict)
     """The reverse of `targets`."""
-    sources: Mapping[str, str] = field(default_factory=dict)
-    """What the model may cite: URL -> title (worker/translation/items/citations.py)."""
+    sources: Sources = NO_SOURCES
+    """What the model may cite."""
     server_functions: Mapping[str, ServerFunction] = field(default_factory=dict)
     """Function name -> the function that this server runs; includes functions that are not
     offered now."""

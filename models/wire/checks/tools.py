@@ -19,9 +19,10 @@ from models.wire.checks.basic import (
     String,
     Tagged,
 )
+from models.wire.checks.file_search import FILE_SEARCH_TOOL, require_one_search
 from models.wire.checks.json_schema import require_function_schema
 from models.wire.checks.mcp import McpTool, require_distinct_labels
-from models.wire.tools import NATIVE_ONLY_TOOLS, WEB_SEARCH
+from models.wire.tools import FILE_SEARCH, NATIVE_ONLY_TOOLS, WEB_SEARCH, is_own_file_search
 
 MAX_TOOLS = 128
 
@@ -131,6 +132,22 @@ def _contains_field(value: Any, name: str) -> bool:
     return isinstance(value, list) and any(_contains_field(inner, name) for inner in value)
 
 
+@dataclass(frozen=True, slots=True)
+class _NativeFileSearch(Check):
+    """A file search for a native upstream: checked if it names a vector store of this server, else
+    passed on."""
+
+    def __call__(self, value: Any, where: str) -> dict[str, Any]:
+        if type(value) is dict and is_own_file_search({**value, "type": FILE_SEARCH}):
+            return FILE_SEARCH_TOOL(value, where)
+        return _PASSED(value, where)
+
+    def schema(self, scope: SchemaScope) -> Schema:
+        return _PASSED.schema(scope)
+
+
+_PASSED = _PassthroughTool()
+
 _CLIENT_TOOLS: dict[str, Check] = {
     **_NAMED_TOOLS,
     "namespace": _NAMESPACE,
@@ -140,10 +157,11 @@ _CLIENT_TOOLS: dict[str, Check] = {
     "apply_patch": _EMPTY,
     **dict.fromkeys(sorted(WEB_SEARCH), _WEB_SEARCH),
 }
-_MCP: dict[str, Check] = {"mcp": McpTool()}
-_PASSED_ON: dict[str, Check] = dict.fromkeys(
-    (*NATIVE_ONLY_TOOLS, "shell", "tool_search", *sorted(WEB_SEARCH)), _PassthroughTool()
-)
+_SERVER_TOOLS: dict[str, Check] = {FILE_SEARCH: FILE_SEARCH_TOOL, "mcp": McpTool()}
+_PASSED_ON: dict[str, Check] = {
+    FILE_SEARCH: _NativeFileSearch(),
+    **dict.fromkeys((*NATIVE_ONLY_TOOLS, "shell", "tool_search", *sorted(WEB_SEARCH)), _PASSED),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +174,7 @@ class _Tools(Check):
         tools: list[dict[str, Any]] = self.tools(value, where)
         _require_distinct_names(tools, where)
         require_distinct_labels(tools, where)
+        require_one_search(tools, where)
         return tools
 
     def schema(self, scope: SchemaScope) -> Schema:
@@ -166,10 +185,10 @@ def _tools(component: str, kinds: dict[str, Check]) -> _Tools:
     return _Tools(Component(component, Array(Tagged(kinds), at_most=MAX_TOOLS)))
 
 
-TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_MCP})
+TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_SERVER_TOOLS})
 """`tools` of a request to a chat upstream."""
 
-NATIVE_TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_MCP, **_PASSED_ON})
+NATIVE_TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_SERVER_TOOLS, **_PASSED_ON})
 """`tools` of a request to a native upstream, which runs some of them itself."""
 
 ADDED_TOOLS = _tools("AddedTools", _CLIENT_TOOLS)

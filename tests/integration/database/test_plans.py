@@ -561,6 +561,8 @@ def _of_store(database: ManyResponses) -> dict[str, object]:
         "numbers": Ints([0]),
         "texts": Texts(["a"]),
         "tokens": Ints([1]),
+        "models": Texts(["m"]),
+        "upstreams": Texts(["u"]),
         "embeddings": Texts(["[1,0,0,0]"]),
         "embedding": "[1,0,0,0]",
         "dimensions": 4,

@@ -1,6 +1,7 @@
 """An upstream that speaks the Responses API itself: the same promises hold (docs/adr/0015)."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,7 +12,9 @@ from tests.support.api import JSON, Api, until
 from tests.support.chaos.attempts import assert_one_stream
 from tests.support.fake_upstream import (
     FakeUpstream,
+    Script,
     Step,
+    UpstreamRequest,
     call,
     done,
     drop,
@@ -316,6 +319,42 @@ async def test_a_conversation_can_continue_at_an_upstream_of_the_other_kind(
 # --- tools ---
 
 
+async def test_a_search_in_stores_of_this_server_is_a_function_for_the_upstream(
+    own_stack: Stack, api: Api, fake: FakeUpstream
+) -> None:
+    client = own_stack.openai()
+    store = await client.vector_stores.create()
+    await client.vector_stores.files.upload_and_poll(
+        vector_store_id=store.id, file=("a.md", b"Bread rises in an hour."), poll_interval_ms=50
+    )
+    turns = iter([[begin(), native_call("c", "file_search", '{"queries": ["bread"]}'), end()]])
+
+    def decide(request: UpstreamRequest) -> Script:
+        marker = "".join(re.findall(r"\[cite:\w+\]", request.body_text)[-1:])
+        return next(turns, None) or [begin(), message_item(f"An hour {marker}."), end()]
+
+    model = fake.script()
+    fake.decide(model, decide)
+    tool = {"type": "file_search", "vector_store_ids": [store.id]}
+    response, _ = await read_stream(
+        api, model, tools=[tool], tool_choice={"type": "file_search"}, max_tool_calls=2
+    )
+    assert item_statuses(response) == ["file_search_call completed", "message completed"]
+    [part] = response["output"][1]["content"]
+    assert (part["text"], part["annotations"][0]["filename"]) == ("An hour.", "a.md")
+    first, second = (request.body for request in fake.requests_for(model))
+    assert [each["type"] for each in first["tools"]] == ["function"]
+    assert first["tool_choice"] == {"type": "function", "name": "file_search"}
+    assert [item["type"] for item in second["input"]] == [
+        *("message", "function_call", "function_call_output"),
+    ]
+    unknown = {"type": "file_search", "vector_store_ids": [store.id, "vs_1"]}
+    refused = await api.call(
+        "POST", "/responses", {"model": model, "input": "x", "tools": [unknown]}
+    )
+    assert (refused.status, refused.error["param"]) == (404, "tools[0].vector_store_ids")
+
+
 async def test_mcp_tools_run_here_and_are_functions_for_the_upstream(
     api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
@@ -416,7 +455,7 @@ async def test_tools_that_only_a_native_upstream_can_run_are_refused_for_others(
     answer = await api.call(
         "POST", "/responses", {"model": "small-2", "input": "Hi.", "tools": [FILE_SEARCH]}
     )
-    assert (answer.status, answer.error["param"]) == (400, "tools[0].type")
+    assert (answer.status, answer.error["param"]) == (404, "tools[0].vector_store_ids")
     code_tool = {
         "type": "code_interpreter",
         "container": {"network_policy": {"domain_secrets": [{"value": "s3cret"}]}},

@@ -114,4 +114,4 @@ def test_sources_are_the_results_of_searches() -> None:
         {"type": "web_search_call"},
         {"type": "mcp_call", "answer": answer.replace("https://a/", "https://b/")},
     ]
-    assert citation_sources(history) == {"https://a": "T"}
+    assert citation_sources(history).pages == {"https://a": "T"}

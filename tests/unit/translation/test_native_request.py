@@ -264,6 +264,28 @@ def test_tools_are_sent_unchanged_and_server_tools_as_functions() -> None:
     assert build_request(tools=value, searches=True)["tools"] == [value[0], value[1], value[4]]
 
 
+OWN_SEARCH = {"type": "file_search", "vector_store_ids": ["vs_" + "0" * 12 + "70008" + "0" * 15]}
+
+
+def test_a_search_in_stores_of_this_server_is_shown_as_a_function_and_its_calls_too() -> None:
+    results = [{"file_id": "file-1", "filename": "a.md", "score": 0.5, "text": "Alpha."}]
+    search = {"id": "fs_1", "type": "file_search_call", "queries": ["a"], "results": results}
+    body = build_request([search], tools=[OWN_SEARCH])
+    assert "tools" not in body
+    call, output = body["input"]
+    assert (call["type"], call["name"], call["arguments"]) == (
+        "function_call",
+        "file_search",
+        '{"queries": ["a"]}',
+    )
+    assert "Alpha." in output["output"]
+    # A search that the upstream may have made, and one that this server has made.
+    [item] = build_request([search])["input"]
+    assert (item["type"], item["results"]) == ("file_search_call", results)
+    types = [item["type"] for item in build_request([{**search, "turn": 1}])["input"]]
+    assert types == ["function_call", "function_call_output"]
+
+
 def test_the_upstreams_own_tools_share_the_limit_of_calls() -> None:
     value = [
         {"type": "function", "name": "f"},

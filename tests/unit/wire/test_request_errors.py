@@ -17,7 +17,8 @@ NO_SEARCH_CHOICE = (
 SUPPORTED_TOOLS = (
     "Supported values are: 'function', 'custom', 'namespace', 'tool_search', 'local_shell', "
     "'shell', 'apply_patch', 'web_search', "
-    "'web_search_2025_08_26', 'web_search_preview', 'web_search_preview_2025_03_11', and 'mcp'."
+    "'web_search_2025_08_26', 'web_search_preview', 'web_search_preview_2025_03_11', "
+    "'file_search', and 'mcp'."
 )
 
 
@@ -586,10 +587,10 @@ TOOLS = [
     ),
     Case(
         "hosted tool",
-        {"tools": [FUNCTION, {"type": "file_search"}]},
+        {"tools": [FUNCTION, {"type": "code_interpreter"}]},
         "tools[1].type",
         "invalid_value",
-        f"Invalid value: 'file_search'. {SUPPORTED_TOOLS}",
+        f"Invalid value: 'code_interpreter'. {SUPPORTED_TOOLS}",
     ),
     Case(
         "tool as in chat",

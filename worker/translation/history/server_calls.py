@@ -6,11 +6,14 @@ from typing import Any
 
 from models.wire.events import Item
 from worker.translation.items.client_calls import is_json_object
+from worker.translation.items.file_citations import passages_of, passages_text
 
 
 def server_call_output(item: Item) -> Item | None:
     """The output of a call that this server ran, as the model got it; None if it is not known."""
     output = item.get("answer")
+    if output is None and (passages := passages_of(item)) is not None:
+        output = passages_text(passages)
     if output is None and item["type"] == "mcp_call" and item.get("status") != "incomplete":
         output = item.get("output")
         if output is None and item.get("error") is not None:
@@ -45,6 +48,8 @@ def as_function_call(item: Item, name: str) -> Item:
         arguments = json.dumps(
             {"query": (item.get("action") or {}).get("query", "")}, ensure_ascii=False
         )
+    if item["type"] == "file_search_call":
+        arguments = json.dumps({"queries": item.get("queries") or []}, ensure_ascii=False)
     # Templates of local servers parse the arguments. Anything but an object would make them refuse
     # the whole conversation.
     return {

@@ -1,7 +1,7 @@
 """The history in the form in which a model of either API is shown it: each call with its output,
 calls of server tools as function calls."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from models.wire.events import Item
@@ -47,12 +47,15 @@ HistoryEntry = ClientCall | AnsweredServerCall | OtherItem
 
 
 def walk_history(
-    history: Sequence[Item], server_functions: Mapping[str, ServerFunction]
+    history: Sequence[Item],
+    server_functions: Mapping[str, ServerFunction],
+    kept_types: Collection[str] = (),
 ) -> Iterator[HistoryEntry]:
     """The entries of a history, oldest first.
 
     Left out are calls without an output and outputs without a call, which upstreams refuse. A call
-    of a server tool whose output is not known comes as OtherItem.
+    of a server tool whose output is not known comes as OtherItem. So does one of these types that
+    another server may have run: this server knows the turns of its own calls.
     """
     outputs = match_outputs(history)
     answering = set(outputs.values())
@@ -69,6 +72,8 @@ def walk_history(
         elif is_output(item):
             if position in answering:
                 yield OtherItem(position, item)
+        elif item["type"] in kept_types and "turn" not in item:
+            yield OtherItem(position, item)
         elif (output := server_call_output(item)) is not None:
             yield server_call(item, output, item.get("turn"))
         elif _is_denial(item) and item["approval_request_id"] in requests:

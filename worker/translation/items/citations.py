@@ -8,11 +8,13 @@ the whole link: `text[start_index:end_index]`. Other links are no citations.
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from models.wire.events import Item
+from worker.translation.items.file_citations import CitedFile, citable_files, passages_of
 
 _MAX_LINK_LENGTH = 4096
 """Characters of a link. A longer link is no citation."""
@@ -25,12 +27,26 @@ _LINK = re.compile(
 it. So the result does not depend on how much of the text after it has already arrived."""
 
 
-class CitationFinder:
-    """The citations in one text part, as it grows."""
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a text may cite."""
 
-    def __init__(self, sources: Mapping[str, str]) -> None:
-        """`sources`: URL -> title of what may be cited (`citation_sources`)."""
-        self._sources = sources
+    pages: Mapping[str, str] = field(default_factory=dict)
+    """URL -> title, of results of web searches"""
+    files: Mapping[str, CitedFile] = field(default_factory=dict)
+    """what a marker may name -> the file, of results of file searches
+    (worker/translation/items/file_citations.py)"""
+
+
+NO_SOURCES = Sources()
+
+
+class CitationFinder:
+    """The citations of web pages in one text part, as it grows."""
+
+    def __init__(self, pages: Mapping[str, str]) -> None:
+        """`pages`: URL -> title of what may be cited."""
+        self._pages = pages
         self._tail = ""
         """The end of the text so far that may contain the start of a link."""
         self._tail_start = 0
@@ -54,7 +70,7 @@ class CitationFinder:
 
     def _annotation(self, link: re.Match[str]) -> dict[str, Any] | None:
         url = link["url"]
-        title = self._sources.get(_normalise_url(url))
+        title = self._pages.get(_normalise_url(url))
         if title is None or link.end() - link.start() > _MAX_LINK_LENGTH:
             return None
         start = self._tail_start + link.start()
@@ -67,14 +83,17 @@ class CitationFinder:
         }
 
 
-def citation_sources(history: Iterable[Item]) -> dict[str, str]:
-    """URL -> title of all results of the searches in this history that the model was shown."""
-    sources: dict[str, str] = {}
+def citation_sources(history: Iterable[Item]) -> Sources:
+    """All results of the searches in this history that the model was shown."""
+    pages: dict[str, str] = {}
+    files: dict[str, CitedFile] = {}
     for item in history:
-        output = item.get("answer")
-        if item["type"] == "web_search_call" and isinstance(output, str):
-            sources |= {_normalise_url(result.url): result.title for result in _results(output)}
-    return sources
+        if item["type"] == "web_search_call" and isinstance(item.get("answer"), str):
+            results = _results(item["answer"])
+            pages |= {_normalise_url(result.url): result.title for result in results}
+        elif item["type"] == "file_search_call":
+            files |= citable_files(passages_of(item) or ())
+    return Sources(pages, files)
 
 
 class SearchResult(msgspec.Struct, frozen=True):

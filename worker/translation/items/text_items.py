@@ -1,8 +1,7 @@
 """The open items that consist of text: messages and reasoning, and their content parts."""
 
 import io
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any
 
 from models.wire.events import (
@@ -23,7 +22,8 @@ from models.wire.events import (
     TextDone,
 )
 from models.wire.item_types import ID_PREFIXES
-from worker.translation.items.citations import CitationFinder
+from worker.translation.items.citations import NO_SOURCES, CitationFinder, Sources
+from worker.translation.items.file_citations import CleanText, MarkerFilter
 from worker.translation.items.open_item import OpenItem
 from worker.translation.items.reasoning import Seal, reasoning_payload
 
@@ -43,6 +43,10 @@ class OpenPart:
     def text(self) -> str:
         """The text so far."""
         return self._text.getvalue()
+
+    def received(self) -> str:
+        """The text so far, as the upstream has sent it."""
+        return self.text()
 
     def to_json(self) -> dict[str, Any]:
         """The part's present JSON inside its item."""
@@ -68,31 +72,61 @@ class TextPart(OpenPart):
     """`output_text`, with its log probabilities and annotations."""
 
     def __init__(
-        self, item_id: str, output_index: int, content_index: int, sources: Mapping[str, str]
+        self, item_id: str, output_index: int, content_index: int, sources: Sources
     ) -> None:
-        """`sources`: URL -> title of what the text may cite."""
+        """`sources`: what the text may cite."""
         super().__init__(item_id, output_index, content_index)
         self._logprobs: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
-        self._citations = CitationFinder(sources) if sources else None
+        self._citations = CitationFinder(sources.pages) if sources.pages else None
+        self._markers = MarkerFilter(sources.files) if sources.files else None
+        self._received = self._text if self._markers is None else io.StringIO()
+        """The text with the markers that are taken out of it."""
+        self._pending_logprobs: list[dict[str, Any]] = []
+        """Of text that is held back, and of markers."""
+
+    def received(self) -> str:
+        return self._received.getvalue()
 
     def append_delta(self, delta: str, logprobs: list[dict[str, Any]]) -> list[Event]:
-        """Appends text; returns its delta and an event for each citation that it completes.
+        """Appends text; returns its delta and an event for each citation that it completes. Text
+        that may be the beginning of a marker is held back, so there may be no delta.
 
         `logprobs` belong to exactly this delta. The list is empty unless the client wants them.
         """
-        self._text.write(delta)
-        if logprobs:
+        if self._markers is None:
+            return self._append_text(delta, logprobs)
+        self._received.write(delta)
+        self._pending_logprobs += logprobs
+        return self._append_clean(self._markers.feed(delta))
+
+    def close(self) -> list[Event]:
+        held = [] if self._markers is None else self._append_clean(self._markers.flush())
+        return [*held, *super().close()]
+
+    def _append_clean(self, clean: CleanText) -> list[Event]:
+        logprobs: list[dict[str, Any]] = []
+        if clean.text:
+            logprobs, self._pending_logprobs = self._pending_logprobs, []
+        return self._append_text(clean.text, logprobs, clean.annotations)
+
+    def _append_text(
+        self,
+        text: str,
+        logprobs: list[dict[str, Any]],
+        annotations: Sequence[dict[str, Any]] = (),
+    ) -> list[Event]:
+        """Appends text, which may be empty, and annotations of it, in the order of their ends."""
+        events: list[Event] = []
+        if text:
+            self._text.write(text)
             self._logprobs.extend(logprobs)
-        delta_event: Event = TextDelta(
-            self.item_id, self.output_index, self.content_index, delta, logprobs
-        )
-        if self._citations is None:
-            return [delta_event]
-        return [
-            delta_event,
-            *(self.annotate(citation) for citation in self._citations.find(delta)),
-        ]
+            events = [
+                TextDelta(self.item_id, self.output_index, self.content_index, text, logprobs)
+            ]
+        if self._citations is not None:
+            annotations = sorted([*annotations, *self._citations.find(text)], key=_end_of)
+        return [*events, *map(self.annotate, annotations)] if annotations else events
 
     def annotate(self, annotation: dict[str, Any]) -> Event:
         """Adds an annotation in the Responses shape (flat)."""
@@ -114,6 +148,12 @@ class TextPart(OpenPart):
         return TextDone(
             self.item_id, self.output_index, self.content_index, self.text(), list(self._logprobs)
         )
+
+
+def _end_of(annotation: dict[str, Any]) -> int:
+    """Where a citation ends in the text, in characters."""
+    end: int = annotation["index" if annotation["type"] == "file_citation" else "end_index"]
+    return end
 
 
 class RefusalPart(OpenPart):
@@ -178,12 +218,8 @@ class OpenMessage(OpenItem):
 
     prefix = ID_PREFIXES["message"]
 
-    def __init__(
-        self, output_index: int, item_id: str, sources: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
-        """`sources`: URL -> title of what its text may cite
-        (worker/translation/items/citations.py).
-        """
+    def __init__(self, output_index: int, item_id: str, sources: Sources = NO_SOURCES) -> None:
+        """`sources`: what its text may cite."""
         super().__init__(output_index, item_id)
         self._sources = sources
         self._parts: list[OpenPart] = []

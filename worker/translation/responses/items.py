@@ -2,12 +2,13 @@
 events have gaps."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from models.wire.events import CustomInputDelta, CustomInputDone, Event, Item
 from models.wire.item_types import ID_PREFIXES
 from models.wire.tools import CallTarget
+from worker.translation.items.citations import Sources
 from worker.translation.items.client_calls import (
     OpenFunctionCall,
     OpenNamedCall,
@@ -39,11 +40,8 @@ class NativeMessage(NativeItem):
     kind = "message"
     prefix = ID_PREFIXES[kind]
 
-    def __init__(
-        self, output_index: int, item_id: str, raw: RawObject, sources: Mapping[str, str]
-    ) -> None:
-        """`sources`: URL -> title of search results of this server that its text may cite
-        (worker/translation/items/citations.py)."""
+    def __init__(self, output_index: int, item_id: str, raw: RawObject, sources: Sources) -> None:
+        """`sources`: results of searches of this server that its text may cite."""
         super().__init__(output_index, item_id)
         self._phase = raw.get("phase")
         self._sources = sources
@@ -77,6 +75,9 @@ class NativeMessage(NativeItem):
         return self._parts.finish_all(
             [{"type": "output_text", "text": content}] if isinstance(content, str) else content
         )
+
+    def received_text(self) -> str:
+        return self._parts.received()
 
     def to_json(self) -> Item:
         phase = {} if self._phase is None else {"phase": self._phase}

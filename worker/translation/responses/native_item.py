@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from models.wire.events import Event
 from worker.translation.items.open_item import OpenItem
-from worker.translation.responses.parts import RawObject
+from worker.translation.responses.parts import RawObject, text_of
 from worker.translation.upstream_events import UpstreamEvent
 
 
@@ -22,6 +22,10 @@ class NativeItem(OpenItem):
     def feed(self, event: UpstreamEvent) -> list[Event]:
         """The events that an upstream's event about the inside of the item causes."""
         raise NotImplementedError
+
+    def received_text(self) -> str:
+        """The text of its parts, as the upstream has sent it."""
+        return text_of(self.to_json())
 
     def finish(self, raw: RawObject) -> list[Event]:
         """Adds the content of the whole item that the events left out. The item stays open."""

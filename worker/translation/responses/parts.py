@@ -66,6 +66,10 @@ class NativeParts:
         """The parts as they are in the item."""
         return [tracked.part.to_json() for tracked in self._parts]
 
+    def received(self) -> str:
+        """The text of all parts, as the upstream has sent it."""
+        return "".join(tracked.part.received() for tracked in self._parts)
+
     def begin(self, kind: str, part_index: int | None) -> list[Event]:
         """Opens a part that the upstream begins, unless it is open already."""
         tracked = self._find(kind, part_index)
@@ -172,7 +176,7 @@ class NativeParts:
         event."""
         part = tracked.part
         rest = missing_suffix(
-            part.text(), raw.get("refusal" if tracked.kind == "refusal" else "text")
+            part.received(), raw.get("refusal" if tracked.kind == "refusal" else "text")
         )
         events = self.append_delta(tracked.kind, tracked.part_index, rest, [])
         annotations = raw.get("annotations")

@@ -15,7 +15,7 @@ from typing import Any
 from models.wire.encrypted_content import is_sealed_here, parse_tagged
 from models.wire.events import Item
 from models.wire.item_types import OUTPUTS
-from models.wire.tools import WEB_SEARCH
+from models.wire.tools import FILE_SEARCH, WEB_SEARCH, is_own_file_search
 from worker.translation.history.walk import (
     AnsweredServerCall,
     ClientCall,
@@ -88,8 +88,8 @@ def native_request(
 
     `parameters`, `history` and `tool_catalog` are those of worker/translation/chat/request.py.
     """
-    searches, calls_left = options.searches, options.calls_left
-    items = _input_items(history, tool_catalog, options.upstream, searches=searches)
+    ours, calls_left = _own_types(parameters, options), options.calls_left
+    items = _input_items(history, tool_catalog, options.upstream, ours)
     body: dict[str, Any] = {"model": model, "input": list(items), "stream": True, "store": False}
     copy_parameters(body, parameters, _COPIED_PARAMETERS)
     include = parameters.get("include", ())
@@ -98,16 +98,14 @@ def native_request(
     tools = _tools(
         parameters.get("tools", ()),
         offered,
-        searches=searches,
+        ours,
         allow_upstream_tools=calls_left != 0,
     )
     if tools:
         body["tools"] = tools
         copy_parameters(body, parameters, ("parallel_tool_calls",))
         if "tool_choice" in parameters:
-            body["tool_choice"] = _tool_choice(
-                parameters["tool_choice"], offered, searches=searches
-            )
+            body["tool_choice"] = _tool_choice(parameters["tool_choice"], offered, ours)
         if calls_left and any(is_upstream_tool(tool) for tool in tools):
             body["max_tool_calls"] = calls_left
     add_passthrough(body, parameters, options.passthrough)
@@ -121,11 +119,20 @@ def is_upstream_tool(tool: Mapping[str, Any]) -> bool:
     return tool["type"] not in _CLIENT_TOOLS
 
 
+def _own_types(parameters: Mapping[str, Any], options: NativeOptions) -> frozenset[str]:
+    """The types of the tools that this server runs, so that the upstream gets none of them."""
+    searches_files = any(map(is_own_file_search, parameters.get("tools", ())))
+    return frozenset(("mcp", *(WEB_SEARCH if options.searches else ()))) | (
+        {FILE_SEARCH} if searches_files else set()
+    )
+
+
 def _input_items(
-    history: list[Item], tool_catalog: ToolCatalog, upstream: str, *, searches: bool
+    history: list[Item], tool_catalog: ToolCatalog, upstream: str, ours: Collection[str]
 ) -> Iterator[Item]:
     """The history as input, without our ids and without items that only this server understands."""
-    for entry in walk_history(history, tool_catalog.server_functions):
+    of_upstream = () if FILE_SEARCH in ours else ("file_search_call",)
+    for entry in walk_history(history, tool_catalog.server_functions, of_upstream):
         if isinstance(entry, AnsweredServerCall):
             yield entry.call
             yield {
@@ -134,11 +141,11 @@ def _input_items(
                 "output": entry.output["output"],
             }
         else:
-            yield from _client_items(entry, upstream, searches=searches)
+            yield from _client_items(entry, upstream, ours)
 
 
 def _client_items(
-    entry: ClientCall | OtherItem, upstream: str, *, searches: bool
+    entry: ClientCall | OtherItem, upstream: str, ours: Collection[str]
 ) -> Iterator[Item]:
     item = entry.item
     kind = item["type"]
@@ -147,15 +154,10 @@ def _client_items(
     elif kind == "reasoning":
         yield from _reasoning_items(item, upstream)
     elif kind == "additional_tools":
-        tools = [tool for tool in item["tools"] if not _is_our_search(tool, searches=searches)]
+        tools = [tool for tool in item["tools"] if tool["type"] not in ours]
         yield {"type": kind, "role": item["role"], "tools": tools}
     elif not kind.startswith("mcp_") and "turn" not in item:
         yield _input_item(item)
-
-
-def _is_our_search(tool: Mapping[str, Any], *, searches: bool) -> bool:
-    """Whether the tool is a web search that this server runs."""
-    return searches and tool["type"] in WEB_SEARCH
 
 
 def _reasoning_items(item: Item, upstream: str) -> Iterator[Item]:
@@ -210,17 +212,13 @@ def _private_id(item_id: str) -> str:
 def _tools(
     tools: Collection[Mapping[str, Any]],
     tool_catalog: ToolCatalog,
+    ours: Collection[str],
     *,
-    searches: bool,
     allow_upstream_tools: bool,
 ) -> list[dict[str, Any]]:
     """The client's tools and the upstream's own, unchanged, then the functions that this server
     runs."""
-    passed_on = [
-        dict(tool)
-        for tool in tools
-        if tool["type"] != "mcp" and not _is_our_search(tool, searches=searches)
-    ]
+    passed_on = [dict(tool) for tool in tools if tool["type"] not in ours]
     server_functions = [
         {"type": "function", "name": name, **function.to_json(), "strict": False}
         for name, function in tool_catalog.server_functions.items()
@@ -232,7 +230,7 @@ def _tools(
 
 
 def _tool_choice(
-    choice: str | dict[str, Any], tool_catalog: ToolCatalog, *, searches: bool
+    choice: str | dict[str, Any], tool_catalog: ToolCatalog, ours: Collection[str]
 ) -> str | dict[str, Any]:
     """The client's choice, with this server's functions in the place of the tools that this
     server runs."""
@@ -240,12 +238,10 @@ def _tool_choice(
         return choice
     if choice["type"] == "allowed_tools":
         allowed = [
-            tool
-            for entry in choice["tools"]
-            for tool in _chosen_tools(entry, tool_catalog, searches=searches)
+            tool for entry in choice["tools"] for tool in _chosen_tools(entry, tool_catalog, ours)
         ]
         return {**choice, "tools": allowed} if allowed else "none"
-    tools = _chosen_tools(choice, tool_catalog, searches=searches)
+    tools = _chosen_tools(choice, tool_catalog, ours)
     return (
         tools[0]
         if len(tools) == 1
@@ -254,10 +250,10 @@ def _tool_choice(
 
 
 def _chosen_tools(
-    entry: dict[str, Any], tool_catalog: ToolCatalog, *, searches: bool
+    entry: dict[str, Any], tool_catalog: ToolCatalog, ours: Collection[str]
 ) -> list[dict[str, Any]]:
     """The tools that one entry of a choice means for the upstream."""
-    if entry["type"] != "mcp" and not _is_our_search(entry, searches=searches):
+    if entry["type"] not in ours:
         return [entry]
     return [
         {"type": "function", "name": name}

@@ -12,7 +12,8 @@ from typing import Any
 
 from models.wire.events import Item
 from worker.translation.items.open_item import OpenItem
-from worker.translation.responses.parts import RawObject, text_of
+from worker.translation.responses.native_item import NativeItem
+from worker.translation.responses.parts import RawObject
 from worker.translation.responses.upstream_tools import UPSTREAM_TOOL_CALLS
 from worker.translation.upstream_events import UpstreamEvent
 
@@ -56,8 +57,10 @@ class TrackedItem:
 
     @property
     def text(self) -> str:
-        """Its text in all our items for it."""
-        return self.earlier_text + (text_of(self.item.to_json()) if self.item is not None else "")
+        """Its text in all our items for it, as the upstream has sent it."""
+        if not isinstance(self.item, NativeItem):
+            return self.earlier_text
+        return self.earlier_text + self.item.received_text()
 
 
 class TrackedItems:

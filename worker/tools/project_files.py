@@ -1,0 +1,60 @@
+"""The files of one project, as a tool searches them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import psycopg
+import structlog
+
+from models.db.database import retry_while_unavailable
+from models.project_policies import ProjectPolicies
+from models.retrieval.embedder import EmbeddingsRefused, EmbeddingsUnavailable
+from models.retrieval.search import ChunkSearch, SearchOptions, SearchResult
+
+logger = structlog.get_logger()
+
+
+class SearchFailed(Exception):
+    """The files cannot be searched. The message is for the model and the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectFiles:
+    """Searches in the vector stores of one project."""
+
+    search: ChunkSearch
+    policies: ProjectPolicies
+    project: UUID
+
+    async def find(
+        self, stores: Sequence[UUID], queries: Sequence[str], options: SearchOptions
+    ) -> list[SearchResult]:
+        """The passages that fit best, from those of the stores that still exist. Waits while
+        Postgres is away. Raises SearchFailed."""
+        try:
+            return await retry_while_unavailable(
+                lambda: self._find(stores, queries, options), "file_search_waits"
+            )
+        except (EmbeddingsUnavailable, EmbeddingsRefused) as error:
+            logger.warning("file_search_failed", error=str(error))
+            raise SearchFailed(
+                "The files cannot be searched now: the queries could not be embedded."
+            ) from error
+
+    async def _find(
+        self, stores: Sequence[UUID], queries: Sequence[str], options: SearchOptions
+    ) -> list[SearchResult]:
+        policy = await self.policies.policy(self.project)
+        try:
+            found = await self.search.stores(self.project, stores)
+            open_stores = [store for store in found if not store.is_expired]
+            if not open_stores:
+                raise SearchFailed("The vector stores were deleted or have expired.")
+            return await self.search.search(
+                self.project, open_stores, queries, options, policy.routes
+            )
+        except psycopg.errors.QueryCanceled as error:
+            # The time limit of a statement: to repeat it would take as long.
+            logger.warning("file_search_failed", error=str(error).strip())
+            raise SearchFailed("The search took too long. Try a narrower one.") from error

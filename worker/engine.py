@@ -42,6 +42,7 @@ from models.side_tasks import SideTasks
 from models.tracing.tracer import open_tracer
 from models.turns import Pace, Turns
 from worker import metrics
+from worker.activity import ActivityWriter
 from worker.batches.progress import BatchProgress
 from worker.comparison import RunComparison
 from worker.control import ControlListener
@@ -63,6 +64,7 @@ from worker.run.resources import Resources
 from worker.run.runner import Run
 from worker.slots import reserved_slots
 from worker.sweeper import Sweeper
+from worker.upstream.state_writer import UpstreamStateWriter
 from worker.upstream.upstreams import Upstreams
 from worker.watch import Watch
 from worker.webhooks.deliverer import Deliverer
@@ -218,6 +220,8 @@ class Engine:
             exit_process=self._lease.exit_process,
         )
         control = ControlListener(settings, self._lease.id, self.cancel)
+        states = UpstreamStateWriter(redis, self._lease.id, connections.upstreams.states)
+        self._side_tasks.start(states.run(), "upstream-states")
         self._side_tasks.start(self._lease.tick(), "tick")
         self._side_tasks.start(publisher.run(), "publisher")
         self._side_tasks.start(connections.job_queue.run(), "job-queue")
@@ -227,6 +231,8 @@ class Engine:
         self._serve_metrics()
         await asyncio.to_thread(self._lease.register)
         self._start_sweeping(connections)
+        self._activity = ActivityWriter(pool)
+        self._side_tasks.start(self._activity.run(), "activity")
         self._side_tasks.start(Purger(settings, str(self._lease.id), storage).run(), "purge")
         if not settings.quarantine:
             self._side_tasks.start(self._webhooks().run(), "webhooks")
@@ -429,6 +435,7 @@ class Engine:
         logger.info("worker_stopping", worker=str(self._lease.id), running=len(self._runs))
         await HandOver(self._runs, self._claiming, self._settings.worker).run()
         await self._side_tasks.cancel()
+        await self._activity.write_last()
         await asyncio.to_thread(self._lease.deregister)
         await self._connections.close()
         if self._resources.storage is not None:

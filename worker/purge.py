@@ -25,6 +25,7 @@ from models.db.database import (
     fetch,
 )
 from models.db.queries import retention, usage, webhooks
+from models.db.queries.activity import DELETE_OLD_ACTIVITY
 from models.db.queries.batches import DELETE_OLD_BATCHES
 from models.db.statement import Query, RowT
 from models.files.storage import FileStorage
@@ -79,6 +80,7 @@ class Purger:
             pass
         await _step(connection, retention.DELETE_OLD_WORKERS, {})
         await _step(connection, retention.DELETE_RECOVERED_JOURNALS, {})
+        await _step(connection, DELETE_OLD_ACTIVITY, {})
         while len(await _step(connection, retention.DELETE_EXPIRED_KEYS, _ROWS)) == _MAX_ROWS:
             pass
         await self._delete_webhooks(connection)

@@ -118,9 +118,9 @@ def check_upstream(
 
     from cli.configuration import report
     from cli.configuration.conformance import NoModel, check_conformance
-    from cli.configuration.upstream_probe import probe_upstream
     from cli.settings import configured_settings
     from models.config.routes import Routes
+    from models.upstream_probe import probe_upstream
 
     with exit_on_failure(EXIT_UNUSABLE):
         settings = _add_upstream_of_up(configured_settings(), data)

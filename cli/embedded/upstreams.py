@@ -4,8 +4,8 @@ the example can name."""
 from collections.abc import Iterator
 from threading import Thread
 
-from cli.configuration.upstream_probe import TIMEOUT, UpstreamProbe, chat_models, probe_upstream
 from models.config.routes import Routes
+from models.upstream_probe import TIMEOUT, UpstreamProbe, chat_models, probe_upstream
 
 
 class UpstreamProbes:

@@ -43,6 +43,11 @@ def cache_share_keys(project: UUID) -> tuple[str, str]:
     return f"cache-answers:{project.hex}", f"cache-sizes:{project.hex}"
 
 
+def upstream_states_key(worker_id: UUID) -> str:
+    """The Redis key of what a worker knows of its upstreams (models/redis/upstream_states.py)."""
+    return f"upstream-states:{worker_id.hex}"
+
+
 def queue_for(*, background: bool, crashes: int) -> str:
     """The Celery queue of a response.
 

@@ -1,6 +1,7 @@
 """The console in a browser: what operators see, and what pages do without being loaded again."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.browser import CONTRASTS, Operator, logged_in
 from tests.support.fake_upstream import FakeUpstream, finish, hang, reply, text, usage, wait_for
 from tests.support.fake_upstream import done as end_of_stream
 from tests.support.stack import ROOT, Stack
+from web.console.menu import MENU
 
 _EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 _WITHIN = 20_000
@@ -102,8 +104,39 @@ async def test_the_list_is_live_keeps_what_is_selected_and_can_be_paused(
         await operator.open("/console/responses")
         await expect(rows.nth(5)).to_be_visible()
         await operator.save(pictures, "console-responses")
+        await tab.locator(".counts").get_by_role("link", name="failed").click()
+        await expect(tab).to_have_url(re.compile(r"\?status=failed$"))
+        await expect(rows.filter(has_text="missing-model")).to_have_count(1)
+        await expect(rows.filter(has_text="completed")).to_have_count(0)
         assert (await api.get(other))["status"] in ("queued", "in_progress")
         await api.cancel(other)
+
+
+async def test_a_drain_empties_a_worker_and_the_plots_show_what_it_has_done(
+    watched: Stack, browser: Browser, fake: FakeUpstream
+) -> None:
+    api = watched.api()
+    done = await api.create_background(fake.script(reply("Hello."), name="small-model"))
+    await api.wait_for_end(done)
+    pid = await watched.value(
+        "SELECT pid FROM attempts WHERE response_id = %s", done.removeprefix("resp_")
+    )
+    await watched.start_worker()
+    async with logged_in(browser, watched) as operator:
+        tab = operator.tab
+        await operator.open("/console/workers")
+        await tab.get_by_label(f"Drain worker {pid}").click()
+        await expect(tab.get_by_role("heading")).to_contain_text("Drain the worker")
+        [drained] = [worker for worker in watched.workers if worker.pid == pid]
+        watched.forget(drained)
+        await tab.get_by_role("button", name="Drain").click()
+        ended = tab.get_by_label("Processes that have ended")
+        await expect(ended.get_by_role("row").filter(has_text=str(pid))).to_contain_text(
+            "stopped", timeout=_WITHIN
+        )
+        await operator.open("/console/activity")
+        plot = tab.get_by_role("img", name="Ended, per minute")
+        await expect(plot).to_have_attribute("aria-label", re.compile("completed: .*max [1-9]"))
 
 
 async def test_everything_is_done_with_the_keyboard(
@@ -163,8 +196,7 @@ async def test_what_clients_send_runs_nowhere_and_every_page_is_legible(
         async with logged_in(browser, watched, scheme, width) as operator:
             tab = operator.tab
             for path in (
-                "/console",
-                "/console/responses",
+                *(f"/console{path}" for path, _ in MENU),
                 f"/console/responses/{failed}",
                 f"/console/responses/act?action=fail&id={failed}",
                 f"/console/responses/{answered}",

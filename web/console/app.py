@@ -11,6 +11,7 @@ from models.db.database import DATABASE_UNAVAILABLE
 from models.errors import ApiError
 from web.console import (
     actions,
+    activity,
     batches,
     content,
     files,
@@ -21,6 +22,9 @@ from web.console import (
     responses,
     static_files,
     tail,
+    upstreams,
+    usage,
+    vector_stores,
     webhooks,
     workers,
 )
@@ -43,6 +47,7 @@ async def _no_such_page(_visit: Visit) -> Response:
 
 PAGES: tuple[Page, ...] = (
     *overview.PAGES,
+    *activity.PAGES,
     *responses.PAGES,
     *actions.PAGES,
     *content.PAGES,
@@ -53,9 +58,12 @@ PAGES: tuple[Page, ...] = (
     *webhooks.PAGES,
     *batches.PAGES,
     *files.PAGES,
+    *upstreams.PAGES,
+    *vector_stores.PAGES,
+    *usage.PAGES,
     *login.PAGES,
     *static_files.PAGES,
-    Page("/{rest:path}", _no_such_page, needs_login=False),
+    Page("/{rest:path}", _no_such_page),
 )
 
 

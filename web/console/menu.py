@@ -2,10 +2,14 @@
 
 MENU = (
     ("", "Overview"),
+    ("/activity", "Activity"),
     ("/responses", "Responses"),
     ("/batches", "Batches"),
     ("/workers", "Workers"),
+    ("/upstreams", "Upstreams"),
     ("/projects", "Projects"),
     ("/webhooks", "Webhooks"),
     ("/files", "Files"),
+    ("/vector-stores", "Vector stores"),
+    ("/usage", "Usage"),
 )

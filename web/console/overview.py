@@ -210,4 +210,12 @@ async def show(visit: Visit) -> Response:
     )
 
 
-PAGES = (Page("", show),)
+async def _without_slash(visit: Visit) -> Response:
+    """Sends the browser to the page: `/console/` is what some people type."""
+    return visit.redirect()
+
+
+PAGES = (
+    Page("", show),
+    Page("/", _without_slash),
+)

@@ -133,6 +133,7 @@ async def _search(pool: Pool, values: dict[str, Any], limit: int, budget: float)
     started, chunk = time.monotonic(), _FIRST_CHUNK
     position, rows = values["before"], list[listing.ListedResponse]()
     while True:
+        chunk_started = time.monotonic()
         chunk_values = {"since": values["since"], "before": position, "rows": chunk}
         ends = await fetch_idempotent(pool, listing.CHUNK_END, chunk_values)
         down_to = ends[0].id if ends else FIRST_ID
@@ -141,7 +142,9 @@ async def _search(pool: Pool, values: dict[str, Any], limit: int, budget: float)
         if len(rows) > limit or not ends:
             return _page(rows, limit)
         position, chunk = down_to, min(2 * chunk, _LARGEST_CHUNK)
-        if time.monotonic() - started > budget:
+        now = time.monotonic()
+        # The next chunk takes as long as this one at least.
+        if (now - started) + (now - chunk_started) > budget:
             found = _page(rows, limit)
             found.next_before = position
             found.looked_back_to = ends[0].created_at

@@ -12,6 +12,7 @@ from models.ids import response_id
 from models.operator.text import format_date, format_seconds
 from models.version import VERSION
 from web.console.menu import MENU
+from web.console.plots import compact, short_time
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
@@ -33,6 +34,9 @@ STATUS_CLASSES = {
     "cancelling": "busy",
     "queued": "wait",
     "waiting": "wait",
+    "closed": "good",
+    "partly_open": "busy",
+    "open": "bad",
     "failed": "bad",
     "dead": "bad",
     "disabled": "bad",
@@ -71,6 +75,8 @@ def _environment() -> Environment:
         age=age,
         clock=clock,
         response_id=response_id,
+        compact=compact,
+        short_time=short_time,
         short_id=lambda public_id: public_id[:_SHORT_ID],
     )
     environment.globals.update(static_hash=static_hash, version=VERSION, menu=MENU)

@@ -14,6 +14,7 @@ from models.ownership.claims import Ownership, ReleaseReason
 from models.ownership.steps import EMPTY_TAIL, Ending
 from models.wire.events import Event, Item
 from models.wire.includes import filter_events
+from worker.activity import ACTIVITY
 from worker.log.event_log import Block, EventLog
 from worker.log.journal import Journal
 from worker.run.attempt import Attempt
@@ -163,7 +164,9 @@ class AttemptWriter:
         last_block = self._journal.unpublished(self.log, ending.tail)
         await self._ownership.end(self._claim, ending)
         self._last_block = last_block
-        ended_line(self._attempt, self.log, ending).write()
+        line = ended_line(self._attempt, self.log, ending)
+        line.write()
+        ACTIVITY.count_end(line)
 
     def publish_end(self) -> None:
         """Makes readers see the ending, or look for it if it could not be stored."""

@@ -15,6 +15,7 @@ import structlog
 
 from models.config.upstream import UpstreamSettings
 from models.errors import LimitReached, UpstreamBusy, UpstreamFailed, UpstreamUnreached
+from models.redis.upstream_states import OpenCircuit, UpstreamState
 from worker import metrics
 from worker.upstream.circuit import Circuit
 
@@ -26,6 +27,8 @@ UPSTREAM_FULL = "upstream_full"
 """The reason of an UpstreamBusy: as many calls run as the limit permits."""
 _MAX_MODELS = 1000
 """Models with a circuit."""
+_SHOWN_CIRCUITS = 20
+"""Open circuits of an upstream that the console shows, of each worker."""
 
 
 class Permit:
@@ -81,6 +84,8 @@ class ConcurrencyLimiter:
         self._running = 0
         self._interactive: deque[asyncio.Future[None]] = deque()
         self._background: deque[asyncio.Future[None]] = deque()
+        self._last_reason: str | None = None
+        self._last_failed_at = 0.0
         self._upstream_circuit = self._new_circuit()
         self._model_circuits: dict[str, Circuit] = {}
         """Circuits of models with calls or with failures."""
@@ -102,6 +107,25 @@ class ConcurrencyLimiter:
             self._model_circuits[model].wait(now) if model in self._model_circuits else 0.0,
         )
 
+    def state(self) -> UpstreamState:
+        """What is known now, for the console. Reasons only: the words of a failure may be about
+        another project's request."""
+        now = time.monotonic()
+        circuits = [(None, self._upstream_circuit), *self._model_circuits.items()]
+        return UpstreamState(
+            name=self._settings.name,
+            running=self._running,
+            limit=self._limit,
+            waiting=len(self._interactive) + len(self._background),
+            circuits=tuple(
+                OpenCircuit(circuit.last_reason, round(circuit.wait(now), 1), model)
+                for model, circuit in circuits
+                if circuit.is_open
+            )[:_SHOWN_CIRCUITS],
+            last_reason=self._last_reason,
+            last_failed_at=round(self._last_failed_at, 1),
+        )
+
     @asynccontextmanager
     async def acquire(
         self, model: str, *, interactive: bool, waits: bool = True
@@ -121,6 +145,7 @@ class ConcurrencyLimiter:
             except (UpstreamFailed, LimitReached) as failure:
                 was_open = self._upstream_circuit.is_open or circuit.is_open
                 permit.record_failure(failure)
+                self._last_reason, self._last_failed_at = failure.reason, time.time()
                 if not was_open and (self._upstream_circuit.is_open or circuit.is_open):
                     logger.warning(
                         "circuit_opened", upstream=self._settings.name, reason=failure.reason

@@ -16,6 +16,7 @@ from models.errors import (
 )
 from models.projects.policy import ProjectPolicy
 from models.projects.routes import ProjectRoutes
+from models.redis.upstream_states import UpstreamState
 from worker.upstream.client import Upstream
 from worker.upstream.failures import no_such_model, not_configured
 from worker.upstream.gate import ConcurrencyLimiter
@@ -73,6 +74,10 @@ class Upstreams:
         if not candidates:
             raise not_configured(model) if routes.has_route(model) else no_such_model(model)
         return candidates
+
+    def states(self) -> list[UpstreamState]:
+        """What is known of each of them now."""
+        return [limiter.state() for _, limiter in self._by_name.values()]
 
     async def close(self) -> None:
         """Closes all connections."""

@@ -5,6 +5,7 @@ Every statement reads a bounded number of rows, whatever is stored.
 
 from dataclasses import dataclass
 from datetime import datetime
+from uuid import UUID
 
 from models.db.queries.common import OPEN
 from models.db.statement import Query, Statement, column
@@ -138,3 +139,9 @@ SLOTS = Query(
 )
 """Counts slots and running responses of the live workers. At most as many responses are read as
 there are slots."""
+
+LIVE_WORKER_IDS = column(
+    "SELECT id FROM workers WHERE NOT dead AND expires_at > clock_timestamp() AND kind <> 'web' LIMIT 1000",
+    UUID,
+)
+"""Selects the live workers."""

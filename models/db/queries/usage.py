@@ -6,6 +6,7 @@ ending.md). The purge sums up each day (UTC) once, when it has ended, in `usage_
 """
 
 from dataclasses import dataclass
+from datetime import date
 from uuid import UUID
 
 from models.db.statement import Query, Statement, column
@@ -137,3 +138,48 @@ USAGE = Query(
 """Sums up what was used from `first` to before `last` (seconds since the epoch), in buckets of
 `width` seconds, by the labels `group_by`. Nulls: all kinds, projects, keys, models. Buckets of a day
 are those of UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class DayUsage:
+    """What a group has used on one day (UTC), for operators. A label is null if it is not grouped
+    by."""
+
+    day: date
+    project: str | None
+    """its name; of a deleted project its id"""
+    model: str | None
+    rows: int
+    """that were summed up"""
+    is_rolled: bool
+    """the day is summed up by the purge"""
+    requests: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+def _fits(alias: str) -> str:
+    return f"""(CAST(:project AS uuid) IS NULL OR {alias}.project_id = :project) AND (CAST(:model AS text) IS NULL OR {alias}.model = :model)"""
+
+
+_SHOWN = "requests, input_tokens, cached_tokens, output_tokens"
+USAGE_BY_DAY = Query(
+    f"""
+    WITH used AS (
+        (SELECT d.day, d.project_id, d.model, true AS is_rolled, {", ".join(f"d.{name}" for name in _SHOWN.split(", "))}
+         FROM usage_days d, usage_rollup w WHERE d.day >= CAST(:first AS date) AND d.day < w.rolled_until AND {_fits("d")} ORDER BY d.day DESC LIMIT :look_at)
+        UNION ALL
+        (SELECT (e.ended_at AT TIME ZONE 'UTC')::date, e.project_id, e.model, false, {", ".join(f"e.{name}" for name in _SHOWN.split(", "))}
+         FROM usage_entries e, usage_rollup w WHERE e.ended_at >= w.rolled_until::timestamp AT TIME ZONE 'UTC' AND {_fits("e")} LIMIT :look_at)),
+         summed AS (
+        SELECT u.day, CASE WHEN :by_project THEN u.project_id END AS project_id, CASE WHEN :by_model THEN u.model END AS model, count(*) AS rows,
+               bool_and(u.is_rolled) AS is_rolled, {", ".join(f"sum(u.{name})::bigint AS {name}" for name in _SHOWN.split(", "))}
+        FROM used u WHERE u.day >= CAST(:first AS date) GROUP BY 1, 2, 3)
+    SELECT s.day, CASE WHEN :by_project THEN coalesce(p.name, s.project_id::text) END AS project, s.model, s.rows, s.is_rolled, {", ".join(f"s.{name}" for name in _SHOWN.split(", "))}
+    FROM summed s LEFT JOIN projects p ON p.id = s.project_id ORDER BY s.day DESC, s.input_tokens + s.output_tokens DESC, 2, 3 LIMIT :max_rows
+    """,
+    DayUsage,
+)
+"""Sums up what was used since the day `first`, the newest day first. At most `look_at` rows of days
+that are summed up are read, and as many of those that are not."""

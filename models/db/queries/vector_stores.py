@@ -5,6 +5,7 @@ wrong. What is hidden (`delete_requested_at`) is seen by nobody, and the purge d
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from models.db.queries.audit import recorded
@@ -293,3 +294,98 @@ CANCEL_FILE_BATCH = column(
     UUID,
 )
 """Cancels what is not ingested yet. No row: all of it is, or there is no such batch."""
+
+# --- operators ---
+
+
+@dataclass(frozen=True, slots=True)
+class ListedStore:
+    """A vector store as operators see it."""
+
+    id: UUID
+    project: str
+    """its name"""
+    name: str
+    created_at: datetime
+    last_active_at: datetime
+    expires_at: datetime | None
+    is_expired: bool
+    embedding_model: str | None
+    """null: its chunks have no embeddings"""
+    dimensions: int | None
+    has_index: bool
+    counted: int
+    """files that the next five numbers are about: the newest ones"""
+    in_progress: int
+    completed: int
+    failed: int
+    cancelled: int
+    usage_bytes: int
+
+    @property
+    def state(self) -> str:
+        """`expired`, or what its files are: `failed` if one has, `in_progress`, else `completed`."""
+        if self.is_expired:
+            return "expired"
+        if self.failed:
+            return "failed"
+        return "in_progress" if self.in_progress else "completed"
+
+
+def _listed_stores(condition: str) -> Query[ListedStore]:
+    return Query(
+        f"""
+        SELECT s.id, p.name AS project, s.name, s.created_at, s.last_active_at, s.expires_at, {IS_EXPIRED} AS is_expired, s.embedding_model, s.dimensions,
+               s.has_index, n.counted, n.in_progress, n.completed, n.failed, n.cancelled, n.usage_bytes
+        FROM (SELECT * FROM vector_stores s WHERE s.delete_requested_at IS NULL AND {condition} ORDER BY s.id DESC LIMIT :max_rows) s
+        JOIN projects p ON p.id = s.project_id
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS counted, {_COUNTS}, coalesce(sum(e.usage_bytes), 0)::bigint AS usage_bytes
+            FROM (SELECT * FROM vector_store_files e WHERE e.store_id = s.id AND e.delete_requested_at IS NULL AND NOT {IS_EXPIRED}
+                  ORDER BY e.id DESC LIMIT :look_at) e) n
+        ORDER BY s.id DESC
+        """,
+        ListedStore,
+    )
+
+
+_BEFORE = "s.id < CAST(:before AS uuid)"
+LIST_ALL_STORES = _listed_stores(_BEFORE)
+"""The newest stores behind the one with the id `before`, each with counts of its newest `look_at`
+files."""
+LIST_STORES_OF_PROJECT = _listed_stores(f"s.project_id = :project AND {_BEFORE}")
+"""The same of one project."""
+SHOW_STORE = _listed_stores("s.id = :id")
+"""One store, with `max_rows` 1. No row: there is none of this id."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedEntry:
+    """A file in a store as operators see it."""
+
+    id: UUID
+    file_id: UUID
+    filename: str | None
+    """null: the file was deleted"""
+    status: str
+    error_code: str | None
+    error_message: str | None
+    chunks: int
+    usage_bytes: int
+    attempts: int
+    failures: int
+    """attempts in a row that ended without a new chunk"""
+    created_at: datetime
+    next_attempt_at: datetime
+
+
+ENTRIES_PAGE = Query(
+    """
+    SELECT e.id, e.file_id, f.filename, e.status, e.error_code, e.error_message, e.chunks, e.usage_bytes, e.attempts, e.failures, e.created_at, e.next_attempt_at
+    FROM vector_store_files e LEFT JOIN files f ON f.id = e.file_id
+    WHERE e.store_id = :store AND e.delete_requested_at IS NULL AND (CAST(:status AS text) IS NULL OR e.status = :status) AND e.id < CAST(:before AS uuid)
+    ORDER BY e.id DESC LIMIT :max_rows
+    """,
+    ListedEntry,
+)
+"""The newest files of a store behind the entry with the id `before`."""

@@ -7,6 +7,7 @@ migrations and these files differ. No statement is built from these objects; the
 
 # Each module adds its tables to the metadata.
 from models.db.tables import (
+    activity,
     audit,
     batches,
     console,
@@ -37,6 +38,7 @@ __all__ = [
     "ONE_OPEN_PER_CONVERSATION",
     "OPTIONAL_COLUMNS",
     "RETIRED_COLUMNS",
+    "activity",
     "audit",
     "batches",
     "console",

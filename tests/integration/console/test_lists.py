@@ -4,12 +4,13 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
 from uuid import UUID
 
 import pytest
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json, Jsonb
 
-from models.ids import admin_id, batch_id, new_uuid
+from models.ids import admin_id, batch_id, new_uuid, vector_store_id
 from models.webhooks.events import event_id
 from tests.support.console import (
     OPERATOR_TOKEN,
@@ -21,7 +22,10 @@ from tests.support.console import (
 from tests.support.stack import Stack
 
 _EVIL = "<script>alert(1)</script>"
-_LISTS = ("workers", "projects", "webhooks", "batches", "files")
+_LISTS = (
+    *("activity", "workers", "upstreams", "projects", "webhooks", "batches", "files"),
+    *("vector-stores", "usage"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class Things:
     event: UUID
     batch: UUID
     file: UUID
+    store: UUID
 
 
 async def _insert(stack: Stack, table: str, **values: object) -> None:
@@ -46,7 +51,7 @@ async def _insert(stack: Stack, table: str, **values: object) -> None:
 @pytest.fixture(scope="module")
 async def things(shared_stack: Stack) -> AsyncIterator[Things]:
     made = Things(
-        *(new_uuid(), f"lists-{new_uuid().hex[:8]}{_EVIL}"), *(new_uuid() for _ in range(5))
+        *(new_uuid(), f"lists-{new_uuid().hex[:8]}{_EVIL}"), *(new_uuid() for _ in range(6))
     )
     later = datetime.now(UTC) + timedelta(days=1)
     policy = Jsonb({"quotas": {"running": 7}})
@@ -110,7 +115,48 @@ async def things(shared_stack: Stack) -> AsyncIterator[Things]:
         bytes=2048,
         completed_at=datetime.now(UTC),
     )
+    await _insert(
+        shared_stack,
+        "vector_stores",
+        **of_project,
+        id=made.store,
+        name=_EVIL,
+        metadata=Json({}),
+        language="english",
+    )
+    await _insert(
+        shared_stack,
+        "vector_store_files",
+        **of_project,
+        id=new_uuid(),
+        store_id=made.store,
+        file_id=made.file,
+        attributes=Jsonb({}),
+        max_chunk_tokens=800,
+        chunk_overlap_tokens=400,
+        status="failed",
+        error_code="invalid_file",
+        error_message=f"The file is no PDF {_EVIL}",
+    )
+    await _insert(
+        shared_stack,
+        "usage_entries",
+        **of_project,
+        model=_EVIL,
+        requests=3,
+        input_tokens=12_345,
+        cached_tokens=0,
+        output_tokens=678,
+        reasoning_tokens=0,
+    )
     yield made
+    for table, identifier in (
+        ("vector_store_files", made.store),
+        ("vector_stores", made.store),
+        ("usage_entries", made.project),
+    ):
+        name = {"vector_store_files": "store_id", "vector_stores": "id"}.get(table, "project_id")
+        await shared_stack.value(f"DELETE FROM {table} WHERE {name} = %s RETURNING 1", identifier)
     await shared_stack.value("DELETE FROM batches WHERE id = %s RETURNING 1", made.batch)
     await shared_stack.value("DELETE FROM files WHERE id = %s RETURNING 1", made.file)
     await shared_stack.value("DELETE FROM projects WHERE id = %s RETURNING 1", made.project)
@@ -180,7 +226,7 @@ async def test_a_project_shows_quotas_and_keys_and_a_key_is_revoked(
     path = f"projects/{admin_id('proj', things.project)}"
     page = await _shown(user, path)
     assert "running 0 7" in page.text
-    assert "Nothing was used." in page.text
+    assert "12 345" in page.text
     assert "sk-lists…" in page.text
     key = admin_id("key", things.key)
     await _confirmed(user, "projects/keys/revoke", f"id={key}", ("id", key))
@@ -231,12 +277,52 @@ async def test_files_are_summed_up_by_project(user: ConsoleUser, things: Things)
     assert "no file, or does not exist" in (await _shown(user, "files?project=nobodys")).text
 
 
+async def test_a_vector_store_says_why_its_file_has_failed(
+    user: ConsoleUser, things: Things
+) -> None:
+    store = vector_store_id(things.store)
+    assert store[:19] in (await _shown(user, "vector-stores")).text
+    page = await _shown(user, f"vector-stores/{store}?status=failed")
+    assert "invalid_file : The file is no PDF" in page.text
+    assert (
+        "No file is completed."
+        in (await _shown(user, f"vector-stores/{store}?status=completed")).text
+    )
+    assert (await user.get(f"/console/vector-stores/{store}?status=lost")).status == 400
+
+
+async def test_usage_is_summed_up_by_day_project_and_model(
+    user: ConsoleUser, things: Things
+) -> None:
+    project = quote(things.name)
+    for group in ("day", "project", "model", "both"):
+        page = await _shown(user, f"usage?by={group}&days=1&project={project}")
+        assert "3 12 345 0 678" in page.text
+        assert ("lists-" in page.text.partition("Day (UTC)")[2]) is (group in ("project", "both"))
+    assert "There is no project nobodys." in (await _shown(user, "usage?project=nobodys")).text
+    assert (await user.get("/console/usage?by=hour")).status == 400
+
+
+async def test_an_upstream_shows_what_workers_know_of_it_and_is_checked(
+    shared_stack: Stack, user: ConsoleUser
+) -> None:
+    page = await _shown(user, "upstreams")
+    assert "default closed" in page.text
+    assert re.search(r"Written by (\d+) of \1 live worker", page.text)
+    fields = [("form_token", page.form_token), ("name", "default")]
+    checked = await user.post("/console/upstreams/check", fields)
+    assert "default answers. It lists" in checked.text
+    assert await _audited(shared_stack, "upstream.check", "default") == "console (operator token)"
+    unknown = [("form_token", page.form_token), ("name", "other")]
+    assert (await user.post("/console/upstreams/check", unknown)).status == 404
+
+
 async def test_lists_have_words_for_what_is_not_there_and_for_wrong_positions(
     user: ConsoleUser,
 ) -> None:
     assert "No endpoint fits." in (await _shown(user, "webhooks?project=nobodys")).text
     assert "No batch fits." in (await _shown(user, "batches?project=nobodys")).text
-    for path in ("webhooks", "batches", "files"):
+    for path in ("webhooks", "batches", "files", "vector-stores"):
         assert (await user.get(f"/console/{path}?before=x")).status == 400
         assert (await user.get(f"/console/{path}/x")).status == 404
 
@@ -254,6 +340,7 @@ async def test_who_only_looks_sees_the_lists_and_changes_nothing(
             "webhooks/change",
             "webhooks/resend",
             "batches/cancel",
+            "upstreams/check",
         ):
             refused = await reader.post(f"/console/{path}", [("form_token", token)])
             assert refused.status == 403

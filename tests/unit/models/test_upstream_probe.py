@@ -9,8 +9,8 @@ from threading import Thread
 import pytest
 from pydantic import SecretStr
 
-from cli.configuration.upstream_probe import UpstreamProbe, chat_models, probe_upstream
 from models.config.upstream import UpstreamSettings
+from models.upstream_probe import UpstreamProbe, chat_models, probe_upstream
 
 KEY = "sesame-sesame"
 

@@ -1,0 +1,96 @@
+"""What happened by minute and by ten minutes, for the plots of the console (ADR 0061).
+
+Each worker adds once a minute what it has ended; one of them also counts what waits and runs. There
+are two hundred rows of minutes and a thousand of ten minutes at most: the purge deletes older ones.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from models.db.statement import Query, Statement, column
+
+MINUTE = 60
+TEN_MINUTES = 600
+"""The widths of rows, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedActivity:
+    """A row to which a worker has added."""
+
+    width: int
+    begins_at: datetime
+
+
+def _sum(name: str) -> str:
+    return f"""(SELECT array_agg(coalesce(t.stored, 0) + coalesce(t.added, 0) ORDER BY t.bucket)
+                FROM unnest(a.{name}, excluded.{name}) WITH ORDINALITY AS t (stored, added, bucket))"""
+
+
+_COUNTS = ("completed", "failed", "input_tokens", "output_tokens")
+_DURATIONS = ("first_token_counts", "total_counts")
+ADD_ACTIVITY = Query(
+    f"""
+    INSERT INTO activity AS a (width, begins_at, {", ".join((*_COUNTS, *_DURATIONS))})
+    SELECT w.width, to_timestamp(floor((extract(epoch FROM statement_timestamp()) - {MINUTE}) / w.width) * w.width),
+           {", ".join(f"CAST(:{name} AS bigint)" for name in _COUNTS)}, {", ".join(f"CAST(:{name} AS int[])" for name in _DURATIONS)}
+    FROM (VALUES ({MINUTE}), ({TEN_MINUTES})) AS w (width) ORDER BY w.width
+    ON CONFLICT (width, begins_at) DO UPDATE SET
+        {", ".join(f"{name} = a.{name} + excluded.{name}" for name in _COUNTS)},
+        {", ".join(f"{name} = coalesce({_sum(name)}, '{{}}')" for name in _DURATIONS)}
+    RETURNING a.width, a.begins_at
+    """,
+    AddedActivity,
+)
+"""Adds to the minute that ended last, and to the ten minutes that it is part of. Two rows, the
+minute first."""
+
+TAKE_SAMPLE = column(
+    f"UPDATE activity SET sampled = true WHERE width = {MINUTE} AND begins_at = :minute AND NOT sampled RETURNING begins_at",
+    datetime,
+)
+"""One worker counts what waits and runs, for all. No row: another one does."""
+SET_SAMPLE = Statement(
+    """
+    UPDATE activity SET waiting = greatest(waiting, CAST(:waiting AS int)), oldest_seconds = greatest(oldest_seconds, CAST(:oldest_seconds AS float)),
+                        running = greatest(running, CAST(:running AS int))
+    WHERE width = :width AND begins_at = :begins_at
+    """
+)
+"""Stores what waits and runs; of ten minutes the largest numbers."""
+
+DELETE_OLD_ACTIVITY = column(
+    f"""
+    DELETE FROM activity WHERE begins_at < statement_timestamp() - CASE width WHEN {MINUTE} THEN interval '3 hours' ELSE interval '8 days' END RETURNING 1
+    """,
+    int,
+)
+"""Deletes what no plot shows any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityRow:
+    """What happened in some seconds. The first three are null if nobody has counted."""
+
+    begins_at: datetime
+    waiting: int | None
+    oldest_seconds: float | None
+    running: int | None
+    completed: int
+    """responses that ended as completed or incomplete"""
+    failed: int
+    input_tokens: int
+    output_tokens: int
+    first_token_counts: list[int]
+    """by bucket (models/operator/durations.py), as the next one"""
+    total_counts: list[int]
+
+
+READ_ACTIVITY = Query(
+    """
+    SELECT begins_at, waiting, oldest_seconds, running, completed, failed, input_tokens, output_tokens, first_token_counts, total_counts
+    FROM activity WHERE width = :width AND begins_at >= CAST(:since AS timestamptz) ORDER BY begins_at LIMIT 2000
+    """,
+    ActivityRow,
+)
+"""Selects the rows of this width, the oldest first."""

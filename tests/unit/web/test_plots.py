@@ -1,0 +1,96 @@
+"""The plots of the console: what their lines and labels say."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from models.db.queries.activity import ActivityRow
+from web.console.activity import Moment, moments_of, plots_of
+from web.console.plots import HEIGHT, WIDTH, Series, TimeAxis, compact, draw, short_time
+
+_BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def _axis(count: int, step: int = 60) -> TimeAxis:
+    return TimeAxis(_BEGIN, step, count, "%H:%M", 600, "%H:%M")
+
+
+def test_a_time_without_a_value_is_a_gap_and_a_single_value_is_a_dot() -> None:
+    values = [1.0, 2.0, None, 3.0, None]
+    plot = draw("Running", [Series("running", values)], _axis(5), compact)
+    [line] = plot.lines
+    assert line.path.count("M") == 2
+    assert line.path.count("L") == 1
+    assert plot.summary == "running: last no data, max 3"
+    assert [slot.text for slot in plot.slots][2:4] == ["12:02: no data", "12:03: running 3"]
+
+
+def test_round_times_have_labels() -> None:
+    axis = TimeAxis(_BEGIN.replace(minute=3), 60, 60, "%H:%M", 600, "%H:%M")
+    assert [label for _, label in axis.ticks()] == [
+        "12:10",
+        "12:20",
+        "12:30",
+        "12:40",
+        "12:50",
+        "13:00",
+    ]
+    assert [axis.label(at) for at, _ in axis.ticks()] == [label for _, label in axis.ticks()]
+
+
+def test_everything_is_drawn_within_the_picture() -> None:
+    for largest in (0.0, 0.0003, 1.0, 7.3, 99.0, 1001.0, 5e8):
+        series = [Series("a", [0.0, largest / 3, largest]), Series("b", [None, None, None])]
+        plot = draw("Any", series, _axis(3), compact)
+        for x, y in re.findall(r"([\d.]+) ([\d.]+)", plot.lines[0].path):
+            assert 0 <= float(x) <= WIDTH
+            assert 0 <= float(y) <= HEIGHT
+        heights = [height for height, _ in plot.grid]
+        assert heights == sorted(heights, reverse=True)
+        assert plot.lines[1].path == ""
+
+
+def test_values_have_units() -> None:
+    assert [compact(each) for each in (0, 0.25, 12, 3500, 2e7)] == [
+        "0",
+        "0.25",
+        "12",
+        "3.5 k",
+        "20 M",
+    ]
+    assert [short_time(each) for each in (0, 0.02, 1.5, 300, 7200)] == [
+        "0",
+        "20 ms",
+        "1.5 s",
+        "5 min",
+        "2 h",
+    ]
+
+
+def _row(minute: int, **values: object) -> ActivityRow:
+    counted: dict[str, object] = {
+        "waiting": None,
+        "oldest_seconds": None,
+        "running": None,
+        "completed": 0,
+        "failed": 0,
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "first_token_counts": [],
+        "total_counts": [],
+    }
+    return ActivityRow(_BEGIN + timedelta(minutes=minute), **counted | values)  # type: ignore[arg-type]
+
+
+def test_an_hour_of_the_week_sums_up_its_ten_minutes() -> None:
+    rows = [
+        _row(0, completed=30, waiting=4, total_counts=[0, 5]),
+        _row(50, completed=90, waiting=9, oldest_seconds=2.5, total_counts=[0, 5, 10]),
+        _row(130, failed=60),
+        _row(400, completed=1),
+    ]
+    first, second, third = moments_of(rows, _axis(3, step=3600))
+    assert (first.completed, first.waiting, first.oldest_seconds) == (2.0, 9, 2.5)
+    assert first.total[0] is not None
+    assert second == Moment()
+    assert (third.failed, third.waiting) == (1.0, None)
+    assert len(plots_of([first, second, third], _axis(3, step=3600))) == 7

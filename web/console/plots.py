@@ -1,0 +1,182 @@
+"""Plots as SVG: where lines, grid and labels are. Pure; the template plot.html draws them.
+
+A plot has two series at most, which differ in colour and in their dashes. A time without a value is
+a gap in the line.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+WIDTH, HEIGHT = 400, 150
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 394, 8, 126
+_GRID_LINES = 4
+_ROOM = 2
+"""Slots at both ends without a label: it would not fit."""
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+Values = Sequence[float | None]
+Format = Callable[[float], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line."""
+
+    name: str
+    values: Values
+    """one for each slot of time; None: not known"""
+    is_bad: bool = False
+    """what it counts is a problem"""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A series as it is drawn."""
+
+    name: str
+    path: str
+    kind: str
+    """the class of its colour"""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A part of the time, which shows its values when one points at it."""
+
+    x: float
+    width: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """What the template draws. Positions are in the units of the view box."""
+
+    title: str
+    summary: str
+    """its newest and largest values, in words"""
+    lines: list[Line]
+    grid: list[tuple[float, str]]
+    """height and label of each line of the grid"""
+    ticks: list[tuple[float, str]]
+    """position and label of times"""
+    slots: list[Slot]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAxis:
+    """The slots of time that all plots of a page share."""
+
+    begin: datetime
+    step: int
+    """seconds of a slot"""
+    count: int
+    pattern: str
+    """how a time is written, for `strftime`"""
+    tick: int
+    """seconds between two labels, at round times"""
+    tick_pattern: str
+
+    def label(self, at: int) -> str:
+        """The time at which a slot begins, in UTC."""
+        return self.time(at).strftime(self.pattern)
+
+    def ticks(self) -> list[tuple[int, str]]:
+        """The slots that have a label, and their labels."""
+        begins = [(at, self.time(at)) for at in range(self.count)]
+        return [
+            (at, begin.strftime(self.tick_pattern))
+            for at, begin in begins
+            if begin.timestamp() % self.tick == 0 and _ROOM < at < self.count - _ROOM
+        ]
+
+    def time(self, at: int) -> datetime:
+        """The time at which a slot begins."""
+        return datetime.fromtimestamp(self.begin.timestamp() + at * self.step, UTC)
+
+
+def draw(title: str, series: Sequence[Series], axis: TimeAxis, text: Format) -> Plot:
+    """The plot of one or two series. `text` writes a value."""
+    known = [value for each in series for value in each.values if value is not None]
+    step = _grid_step(max(known, default=0.0))
+    top = step * _GRID_LINES
+    return Plot(
+        title=title,
+        summary="; ".join(_summary(each, text) for each in series),
+        lines=[
+            Line(each.name, _path(each.values, top), "bad" if each.is_bad else f"line{at}")
+            for at, each in enumerate(series, 1)
+        ],
+        grid=[(_y(step * at, top), text(step * at)) for at in range(_GRID_LINES + 1)],
+        ticks=[(_x(at, axis.count), text) for at, text in axis.ticks()],
+        slots=_slots(series, axis, text),
+    )
+
+
+def compact(value: float) -> str:
+    """A number with at most three digits and a unit: `12`, `3.5 k`, `20 M`."""
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def short_time(seconds: float) -> str:
+    """A duration: `20 ms`, `1.5 s`, `5 min`, `2 h`."""
+    for size, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s")):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{1000 * seconds:.3g} ms" if seconds else "0"
+
+
+def _summary(series: Series, text: Format) -> str:
+    known = [value for value in series.values if value is not None]
+    if not known:
+        return f"{series.name}: no data"
+    last = series.values[-1]
+    newest = "no data" if last is None else text(last)
+    return f"{series.name}: last {newest}, max {text(max(known))}"
+
+
+def _grid_step(largest: float) -> float:
+    """The distance of grid lines, a round number, so that four of them hold the largest value."""
+    wanted = max(largest, 0.004) / _GRID_LINES
+    size: float = 10.0 ** math.floor(math.log10(wanted))
+    return next(each * size for each in _STEPS if each * size >= wanted * 0.999)
+
+
+def _x(at: float, count: int) -> float:
+    return round(_LEFT + (_RIGHT - _LEFT) * (at + 0.5) / count, 1)
+
+
+def _y(value: float, top: float) -> float:
+    return round(_BOTTOM - (_BOTTOM - _TOP) * value / top, 1)
+
+
+def _path(values: Values, top: float) -> str:
+    """Lines between neighbours that are both known. A value without a neighbour is a dot: a line
+    without length whose ends are round."""
+    parts: list[str] = []
+    for at, value in enumerate(values):
+        if value is None:
+            continue
+        point = f"{_x(at, len(values))} {_y(value, top)}"
+        is_first = at == 0 or values[at - 1] is None
+        parts.append(f"M{point}h0" if is_first else f"L{point}")
+    return "".join(parts)
+
+
+def _slots(series: Sequence[Series], axis: TimeAxis, text: Format) -> list[Slot]:
+    width = round((_RIGHT - _LEFT) / axis.count, 2)
+    slots = []
+    for at in range(axis.count):
+        known = [
+            f"{each.name} {text(value)}"
+            for each in series
+            if (value := each.values[at]) is not None
+        ]
+        shown = f"{axis.label(at)}: {', '.join(known) or 'no data'}"
+        slots.append(Slot(round(_LEFT + at * width, 1), width, shown))
+    return slots

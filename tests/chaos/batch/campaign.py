@@ -27,6 +27,7 @@ from tests.chaos.test_restarts import own_servers
 from tests.support.abuse import NeighbourRun, neighbour_process
 from tests.support.api import until
 from tests.support.batches import line, results, start
+from tests.support.chaos.random_kills import RandomKills
 from tests.support.chaos.tracebacks import SERVER_TRACEBACKS
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.memory_limit import MemoryLimit, WatchedProcess
@@ -162,6 +163,7 @@ class _Campaign:
         self._neighbour_port = neighbour_port
         self._memory = MemoryLimit()
         self._random = random.Random(plan.seed)
+        self._kills = RandomKills(running, postgres, self._random)
         self._names = {f"request-{number}" for number in range(plan.lines)}
 
     async def run(self) -> None:
@@ -188,6 +190,7 @@ class _Campaign:
             await self._check_events(batch)
         finally:
             self._memory.stop()
+        self._result.faults = self._kills.faults
         self._result.processes = self._memory.processes
         self._result.measurements = neighbour.measurements()
 
@@ -240,38 +243,14 @@ class _Campaign:
                 break
             if restarts and await self._collected(batch) >= restarts[-1]:
                 restarts.pop()
-                await self._restart_postgres(crash=len(restarts) == 1)
+                await self._kills.restart_postgres(crash=len(restarts) == 1)
             else:
-                await self._kill()
+                await self._kills.kill()
+            self._watch()
         await ended
         while restarts:
             restarts.pop()
             self._result.violations.append("PostgreSQL was not restarted twice: too few lines")
-
-    async def _kill(self) -> None:
-        """Kills one process, or sometimes all, and starts as many again."""
-        workers = [one for one in self._running.workers if "quarantine" not in one.name]
-        all_ = [*self._running.webs, *workers]
-        victims = all_ if self._random.random() < 0.1 else [self._random.choice(all_)]
-        self._result.faults[
-            "all processes" if len(victims) > 1 else victims[0].name.partition("-")[0]
-        ] += 1
-        for victim in victims:
-            self._running.kill(victim)
-        await asyncio.gather(*map(self._start_again, victims))
-        self._watch()
-
-    async def _start_again(self, victim: Service) -> None:
-        if victim.port is not None:
-            await self._running.start_web(victim.port)
-        else:
-            await self._running.start_worker()
-
-    async def _restart_postgres(self, *, crash: bool) -> None:
-        self._result.faults["PostgreSQL killed" if crash else "PostgreSQL stopped"] += 1
-        await asyncio.to_thread(self._postgres.kill if crash else self._postgres.stop)
-        await asyncio.to_thread(self._postgres.start)
-        self._watch()
 
     def _watch(self) -> None:
         """Measures the processes that were started since the last call."""

@@ -20,11 +20,12 @@ from tests.chaos.campaign.plan import DEFAULT, SHORT, Plan, monkey, plan
 from tests.chaos.campaign.round import RoundResult
 from tests.chaos.campaign.seeds import SEEDS_FILE, Seed, append_seed, read_seeds
 from tests.chaos.campaign.table import CampaignTotals
+from tests.chaos.ingest.__main__ import main as ingest
 
 
 def main() -> int:
     """Runs the campaign; returns 0 without violations, 1 with some, 2 for bad arguments."""
-    for option, other in (("--abuse", abuse), ("--batch", batch)):
+    for option, other in (("--abuse", abuse), ("--batch", batch), ("--ingest", ingest)):
         if option in sys.argv:
             sys.argv.remove(option)
             return other()
@@ -108,6 +109,12 @@ def _arguments() -> argparse.Namespace:
         action="store_true",
         help="instead of rounds: one large batch whose processes are killed, and an interactive"
         " client beside it; it has other options, which --batch --help lists",
+    )
+    parser.add_argument(
+        "--ingest",
+        action="store_true",
+        help="instead of rounds: files of all kinds that are ingested while processes are killed;"
+        " it has other options, which --ingest --help lists",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw values there")
     parser.add_argument(

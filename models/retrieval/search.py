@@ -6,7 +6,7 @@ Clarke and Büttcher, SIGIR 2009; ADR 0054).
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -109,14 +109,11 @@ class ChunkSearch:
             lists = await one.lists(queries[at], None if model is None else embedded[model][at])
             found.setdefault((model, at), []).append(lists)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for store in stores:
-                    model = _model_of(store)
-                    for at in range(len(queries)):
-                        group.create_task(search_one(store, model, at))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        await _run_all(
+            search_one(store, _model_of(store), at)
+            for store in stores
+            for at in range(len(queries))
+        )
         touched = {"project": project, "ids": Uuids([store.id for store in stores])}
         await execute(self._pool, TOUCH_STORES, touched | used.columns())
         return await self._results(project, list(found.values()), options)
@@ -254,6 +251,20 @@ class _OneSearch:
         }
         async with self._limit:
             return await fetch_idempotent(self._pool, CHUNKS_WITH_WORDS, values)
+
+
+async def _run_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Runs these side by side. The first error ends the others, and is raised.
+
+    A TaskGroup would leave a mark of a cancellation on the task that waits, which then does not try
+    again when Postgres is back (models/db/database.py).
+    """
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def _model_of(store: SearchedStore) -> _Model | None:

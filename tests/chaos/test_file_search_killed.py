@@ -20,6 +20,7 @@ from tests.support.fake_upstream import (
     finish,
     hang,
     reply,
+    silence_until,
     text,
     usage,
 )
@@ -103,5 +104,43 @@ async def test_a_search_and_its_citations_survive_a_killed_worker(
                 assert part["text"] == "An hour."
                 assert [note["index"] for note in part["annotations"]] == [7]
                 assert types.count("response.output_text.annotation.added") == 1
+    finally:
+        fake.decide(EMBEDDING_MODEL, embeddings)
+
+
+async def test_a_search_waits_for_postgres(private_stack: PrivateStack, fake: FakeUpstream) -> None:
+    is_away = asyncio.Event()
+
+    def embed(request: UpstreamRequest) -> Script:
+        held = "waiting" in json.dumps(request.body["input"])
+        return [silence_until(is_away), *embeddings(request)] if held else embeddings(request)
+
+    fake.decide(EMBEDDING_MODEL, embed)
+    asked = [call(0, "c", "file_search", '{"queries": ["waiting bread"]}')]
+    model = fake.script([*asked, finish("tool_calls"), usage(), done()], reply("ok"))
+    settings = {"BACKBURNER_RETRIEVAL__EMBEDDING_MODEL": EMBEDDING_MODEL}
+    try:
+        async with private_stack(settings=settings, proxied=True) as own:
+            client, api, worker = own.openai(), own.api(), own.workers[0]
+            store = await client.vector_stores.create()
+            await client.vector_stores.files.upload_and_poll(
+                vector_store_id=store.id, file=("bread.md", b"Bread rises in an hour.")
+            )
+            tools = [{"type": "file_search", "vector_store_ids": [store.id]}]
+            response_id = await api.create_background(
+                model, tools=tools, include=["file_search_call.results"]
+            )
+            await until(partial(_is_held, fake, EMBEDDING_MODEL, "waiting bread"), 20)
+            worker.proxies.postgres.refuse()
+            is_away.set()
+
+            async def has_met_it() -> bool:
+                return "file_search_waits" in worker.tail(100_000)
+
+            await until(has_met_it, 30)
+            worker.proxies.postgres.heal()
+            response = await api.wait_for_end(response_id, within=40)
+            assert item_statuses(response) == ["file_search_call completed", "message completed"]
+            assert len(response["output"][0]["results"]) == 1
     finally:
         fake.decide(EMBEDDING_MODEL, embeddings)

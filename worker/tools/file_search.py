@@ -93,21 +93,21 @@ def _open(output_index: int, new_id: Any) -> OpenFileSearchCall:
 
 def _limited(found: Sequence[SearchResult], max_bytes: int) -> list[dict[str, Any]]:
     """The results as the item has them: the best ones, up to `max_bytes` of text together. The
-    first that does not fit is cut, and those behind it are left out."""
-    results: list[dict[str, Any]] = []
+    first that does not fit is cut, and those behind it are left out. A file that is in several
+    stores gives each passage once."""
+    results: dict[tuple[UUID, str], dict[str, Any]] = {}
     for result in found:
-        text = result.text.encode()[:max_bytes].decode(errors="ignore")
-        max_bytes -= len(result.text.encode())
-        if text:
-            results.append(
-                {
-                    "file_id": file_id(result.file_id),
-                    "filename": result.filename,
-                    "score": result.score,
-                    "attributes": result.attributes,
-                    "text": text,
-                }
-            )
-        if max_bytes <= 0:
+        text = result.text.encode()[: max(0, max_bytes)].decode(errors="ignore")
+        if not text:
             break
-    return results
+        if (result.file_id, text) in results:
+            continue
+        max_bytes -= len(result.text.encode())
+        results[result.file_id, text] = {
+            "file_id": file_id(result.file_id),
+            "filename": result.filename,
+            "score": result.score,
+            "attributes": result.attributes,
+            "text": text,
+        }
+    return list(results.values())

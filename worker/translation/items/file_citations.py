@@ -29,7 +29,6 @@ _MAX_SPACES = 8
 """Spaces before a marker that go with it."""
 _OPENING = re.compile(r"[\[【]")
 _SEPARATOR = re.compile(r"[,;: ]+")
-_PASSAGE_TAG = re.compile(r"<(?=/?passage\b)", re.IGNORECASE)
 
 
 class Passage(msgspec.Struct, frozen=True):
@@ -160,7 +159,8 @@ def passages_text(passages: Sequence[Passage]) -> str:
 
 def _passage_text(passage: Passage) -> str:
     file_id, filename = html.escape(passage.file_id), html.escape(passage.filename)
-    text = _PASSAGE_TAG.sub("&lt;", passage.text)
+    # `str.replace` reads a gigabyte in a second, and this runs for each turn.
+    text = passage.text.replace("</passage", "&lt;/passage").replace("<passage", "&lt;passage")
     return (
         f'<passage marker="{_marker_of(passage)}" filename="{filename}" file_id="{file_id}" '
         f'score="{passage.score:.2f}">\n{text}\n</passage>'

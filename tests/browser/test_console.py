@@ -192,15 +192,17 @@ async def test_what_clients_send_runs_nowhere_and_every_page_is_legible(
     answered = (await api.create(model, input=_EVIL, metadata={_EVIL: _EVIL}))["id"]
     failed = await api.create_background(_EVIL, input=_EVIL)
     await api.wait_for_end(failed)
-    for scheme, width in (("light", 1280), ("dark", 375)):
+    paths = (
+        *(f"/console{path}" for path, _ in MENU),
+        f"/console/responses/{failed}",
+        f"/console/responses/act?action=fail&id={failed}",
+        f"/console/responses/{answered}",
+    )
+
+    async def look(scheme: str, width: int) -> None:
         async with logged_in(browser, watched, scheme, width) as operator:
             tab = operator.tab
-            for path in (
-                *(f"/console{path}" for path, _ in MENU),
-                f"/console/responses/{failed}",
-                f"/console/responses/act?action=fail&id={failed}",
-                f"/console/responses/{answered}",
-            ):
+            for path in paths:
                 await operator.open(path)
                 await _check_legible(operator, width, path)
             await tab.get_by_role("button", name="Show input and output").click()
@@ -208,6 +210,8 @@ async def test_what_clients_send_runs_nowhere_and_every_page_is_legible(
             await expect(tab.locator("[data-tail-state]")).to_have_text("complete")
             await expect(tab.locator(".events")).to_contain_text("onerror")
             await _check_legible(operator, width, "with content")
+
+    await asyncio.gather(look("light", 1280), look("dark", 375))
 
 
 async def _check_legible(operator: Operator, width: int, where: str) -> None:

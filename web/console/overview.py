@@ -143,9 +143,9 @@ def _problems_of(figures: Figures) -> list[Problem]:
         oldest = format_seconds(state.oldest)
         found.append(Problem(f"{state.waiting} events wait for webhooks, the oldest for {oldest}."))
     if state.failing or state.disabled:
-        found.append(
-            Problem(f"Webhook endpoints: {state.failing} fail, {state.disabled} are disabled.")
-        )
+        counts = {"failing": state.failing, "disabled": state.disabled}
+        states = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        found.append(Problem(f"Webhook endpoints: {states}.", "/webhooks?failing=1"))
     return found
 
 

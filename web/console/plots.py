@@ -14,6 +14,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 394, 8, 126
 _GRID_LINES = 4
 _ROOM = 2
 """Slots at both ends without a label: it would not fit."""
+_SPACE = "\u00a0"
+"""Before a unit: no line ends there."""
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 Values = Sequence[float | None]
@@ -117,9 +119,9 @@ def draw(title: str, series: Sequence[Series], axis: TimeAxis, text: Format) -> 
 
 def compact(value: float) -> str:
     """A number with at most three digits and a unit: `12`, `3.5 k`, `20 M`."""
-    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
-            return f"{value / size:.3g}{unit}"
+            return f"{value / size:.3g}{_SPACE}{unit}"
     return f"{value:.3g}"
 
 
@@ -127,8 +129,8 @@ def short_time(seconds: float) -> str:
     """A duration: `20 ms`, `1.5 s`, `5 min`, `2 h`."""
     for size, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s")):
         if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{1000 * seconds:.3g} ms" if seconds else "0"
+            return f"{seconds / size:.3g}{_SPACE}{unit}"
+    return f"{1000 * seconds:.3g}{_SPACE}ms" if seconds else "0"
 
 
 def _summary(series: Series, text: Format) -> str:

@@ -1,12 +1,13 @@
 """The templates: Jinja2 with autoescape, read from the package at their first use."""
 
 import hashlib
+import re
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from models.ids import response_id
 from models.operator.text import format_date, format_seconds
@@ -76,11 +77,34 @@ def _environment() -> Environment:
         clock=clock,
         response_id=response_id,
         compact=compact,
+        prose=prose,
         short_time=short_time,
         short_id=lambda public_id: public_id[:_SHORT_ID],
     )
     environment.globals.update(static_hash=static_hash, version=VERSION, menu=MENU)
     return environment
+
+
+_MARKED = re.compile(r"\*\*(.+?)\*\*|`([^`]+)`")
+
+
+def prose(text: str) -> Markup:
+    """The paragraphs of a text of ours, with `**strong**` words and `code` as Markdown marks them.
+    Everything is escaped."""
+    paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
+    return Markup().join(Markup("<p>{}</p>").format(_marked(each)) for each in paragraphs)
+
+
+def _marked(paragraph: str) -> Markup:
+    parts: list[Markup] = []
+    end = 0
+    for found in _MARKED.finditer(paragraph):
+        strong, code = found.groups()
+        parts.append(escape(paragraph[end : found.start()]))
+        kind, word = ("code", code) if strong is None else ("strong", strong)
+        parts.append(Markup("<{0}>{1}</{0}>").format(kind, word))
+        end = found.end()
+    return Markup().join([*parts, escape(paragraph[end:])])
 
 
 def badge(state: str) -> Markup:

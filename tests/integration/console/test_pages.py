@@ -211,6 +211,14 @@ async def test_static_files_are_kept_by_browsers_as_long_as_their_hash_is_named(
         assert other.headers["cache-control"] == "public, max-age=60"
 
 
+async def test_the_page_of_the_api_is_prose_and_runs_nothing(shared_stack: Stack) -> None:
+    async with console_user(shared_stack) as user:
+        page = await user.get("/docs")
+        assert "<strong>Keys.</strong> Every path under <code>/v1</code>" in page.html
+        assert "`" not in page.html.partition("<h2>Schemas")[0]
+        assert "Bearer &lt;key&gt;" in page.html
+
+
 async def test_the_overview_says_what_is_wrong(shared_stack: Stack) -> None:
     async with console_user(shared_stack, OPERATOR_TOKEN) as user:
         page = await user.get("/console")

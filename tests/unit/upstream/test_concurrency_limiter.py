@@ -208,3 +208,21 @@ async def test_circuits_of_models_do_not_grow_without_bound() -> None:
     for number in range(1100):
         await failing(one, FAILED, f"model-{number}")
     assert len(one._model_circuits) == 1000
+
+
+async def test_operators_see_what_runs_waits_and_is_refused_but_no_words_of_a_failure() -> None:
+    one = gate(limit=1)
+    assert one.state().circuits == ()
+    await failing(one, FAILED, model="broken", times=2)
+    async with inside(one):
+        waiting = asyncio.create_task(enter(one, [], "second"))
+        await settle()
+        state = one.state()
+        assert (state.running, state.limit, state.waiting) == (1, 1, 1)
+    await waiting
+    [circuit] = state.circuits
+    assert (circuit.model, circuit.reason) == ("broken", "upstream_500")
+    assert circuit.seconds > 3000
+    assert (state.last_reason, state.last_failed_at > 0) == ("upstream_500", True)
+    await failing(one, UNSENT, times=2)
+    assert {each.model for each in one.state().circuits} == {None, "broken"}

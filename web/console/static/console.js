@@ -28,7 +28,11 @@ let isPaused = false;
 
 function refreshLive() {
   const live = document.querySelector("[data-live]");
-  if (live === null) return;
+  if (live === null) {
+    // A response that has ended refreshes itself no more.
+    document.querySelector("[data-pause]").hidden = true;
+    return;
+  }
   if (!isPaused && document.visibilityState === "visible") htmx.trigger(live, "refresh");
   setTimeout(refreshLive, 1000 * Number(live.dataset.live));
 }

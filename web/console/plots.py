@@ -137,8 +137,9 @@ def _summary(series: Series, text: Format) -> str:
     known = [value for value in series.values if value is not None]
     if not known:
         return f"{series.name}: no data"
-    last = series.values[-1]
-    newest = "no data" if last is None else text(last)
+    # The last slot has no data for some seconds, until workers have written it.
+    recent = [value for value in series.values[-2:] if value is not None]
+    newest = text(recent[-1]) if recent else "no data"
     return f"{series.name}: last {newest}, max {text(max(known))}"
 
 

@@ -7,7 +7,7 @@ table that grows with them is large enough that reading all of it costs more tha
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -208,14 +208,22 @@ async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -
         "max_rows": rows,
         "limit": rows,
         "rows": rows,
+        "look_at": rows,
         "id": database.running[0],
         "hash": b"hash",
+        "store": database.vector_store,
+        "status": None,
+        "width": 600,
+        "first": date(2026, 1, 1),
+        "by_project": True,
+        "by_model": True,
     }
     filtered = values | {"model": "none", "statuses": ["failed"]}
     [end] = await _fetch(database, listing.CHUNK_END, values)
     cases = {
         **dict.fromkeys((*BOUNDED, *_OF_CONSOLE), values),
         "listing.STATUS_COUNTS": filtered,
+        "vector_stores.LIST_ALL_STORES": values | {"max_rows": 5},
         "listing.LIST_RESPONSES": filtered | {"down_to": end.id},
     }
     pages = {}
@@ -257,6 +265,8 @@ def _read_as_a_whole(plan: dict[str, Any]) -> set[str]:
 
 
 _OF_CONSOLE = [
+    "activity.READ_ACTIVITY",
+    "console.LIVE_WORKER_IDS",
     "console.DELETE_SESSION",
     "console.FIND_SESSION",
     "console.RECENT_TOKENS",
@@ -264,6 +274,8 @@ _OF_CONSOLE = [
     "listing.CHUNK_END",
     "listing.NEXT_RESPONSES",
     "listing.TOOL_CALLS",
+    "usage.USAGE_BY_DAY",
+    "vector_stores.ENTRIES_PAGE",
 ]
 _OF_RUNNING = [
     "claim.CHECKPOINTED_OUTPUT",

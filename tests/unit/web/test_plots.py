@@ -20,7 +20,7 @@ def test_a_time_without_a_value_is_a_gap_and_a_single_value_is_a_dot() -> None:
     [line] = plot.lines
     assert line.path.count("M") == 2
     assert line.path.count("L") == 1
-    assert plot.summary == "running: last no data, max 3"
+    assert plot.summary == "running: last 3, max 3"
     assert [slot.text for slot in plot.slots][2:4] == ["12:02: no data", "12:03: running 3"]
 
 

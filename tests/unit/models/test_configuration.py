@@ -221,6 +221,10 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
         '[upstreams.a]\nbase_url = "http://a.example/v1"\napi = "soap"',
         ["line 3: upstreams.a.api: Input should be 'chat' or 'responses'"],
     ),
+    "summaries of an upstream that makes its own": (
+        '[upstreams.a]\nbase_url = "http://a/v1"\napi = "responses"\nreasoning_summary = true',
+        ['line 1: upstreams.a: reasoning_summary needs api = "chat"'],
+    ),
     "a key variable that is not set": (
         '[upstreams.a]\nbase_url = "http://a.example/v1"\napi_key_env = "UNSET_KEY"',
         ["line 3: upstreams.a.api_key_env: the variable UNSET_KEY is not set in the environment"],

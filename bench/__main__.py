@@ -27,6 +27,7 @@ from bench import (
     one_response,
     open_responses,
     recovery,
+    retrieval,
     scale_out,
 )
 from bench.figures import HEADING, PastRow, Row, to_text
@@ -56,6 +57,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "open": open_responses.main,
     "scale-out": scale_out.main,
     "capacity": capacity.main,
+    "retrieval": retrieval.main,
 }
 """Benchmarks with options of their own, which a run of all benchmarks leaves out."""
 SIZES = (
@@ -109,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Start deployments and measure them, beside a chain without guarantees.",
         epilog="With options of their own (--help lists them): soak, hours of mixed load; fleet, "
         "the servers of a simulated fleet; open, many responses that wait; scale-out, two "
-        "processes of each kind against one.",
+        "processes of each kind against one; retrieval, search in a large vector store.",
     )
     parser.add_argument(
         "names",

@@ -53,12 +53,22 @@ _COMPLETION = {
     "choices": [{"index": 0, "message": _MESSAGE, "finish_reason": "stop"}],
     "usage": _USAGE,
 }
-_EMBEDDINGS = {
-    "object": "list",
-    "model": "m",
-    "data": [{"object": "embedding", "index": 0, "embedding": [0.25] * 256}],
-    "usage": _USAGE,
-}
+_DIMENSIONS = 256
+
+
+def _embeddings(request: dict[str, Any]) -> dict[str, object]:
+    """The same embedding for each text of a request."""
+    texts = request["input"]
+    embedding = [0.25] * request.get("dimensions", _DIMENSIONS)
+    count = len(texts) if isinstance(texts, list) else 1
+    return {
+        "object": "list",
+        "model": "m",
+        "data": [
+            {"object": "embedding", "index": at, "embedding": embedding} for at in range(count)
+        ],
+        "usage": _USAGE,
+    }
 
 
 def model(deltas: int, interval: float = 0.0, delay: float = 0.0) -> str:
@@ -132,7 +142,8 @@ class _Server(asyncio.Protocol):
 
     def _complete(self, request: dict[str, Any]) -> None:
         if not request.get("stream"):
-            self.reply(_EMBEDDINGS if self._url.endswith(b"/embeddings") else _COMPLETION)
+            is_embedding = self._url.endswith(b"/embeddings")
+            self.reply(_embeddings(request) if is_embedding else _COMPLETION)
             return
         if request["model"] == CALL:
             self._transport.write(_HEAD + _chunk(_call_or_text(request)) + b"0\r\n\r\n")

@@ -27,7 +27,8 @@ EXIT_BAD_CONFIGURATION = 2
 Data = Annotated[
     Path | None,
     typer.Option(
-        help="Folder of databases, credentials and logs.", show_default=".data in the checkout"
+        help="Folder of databases, credentials and logs.",
+        show_default=".data in the checkout, else ~/.local/share/backburner",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]

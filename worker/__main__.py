@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import resource
 import sys
 import warnings
 
@@ -15,6 +14,7 @@ from models.config.settings import Settings
 from models.config.tool_availability import missing_tools
 from models.config.upstream_access import all_secrets
 from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
+from models.open_files import raise_open_file_limit
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from worker.app import create_app
 from worker.memory_budget import LEAST_HEADROOM, MemoryBudget
@@ -38,7 +38,7 @@ def main() -> None:
     logs.capture_output()
     for missing in missing_tools(settings):
         structlog.get_logger().info("tool_unavailable", tool=missing.tool, setting=missing.variable)
-    max_slots = (_raise_file_limit() - _RESERVED_FILES) // _FILES_PER_SLOT
+    max_slots = (raise_open_file_limit() - _RESERVED_FILES) // _FILES_PER_SLOT
     if slots > max_slots:
         structlog.get_logger().critical(
             "too_many_streams",
@@ -98,13 +98,6 @@ def _celery_options(kind: str, slots: int) -> list[str]:
     hostname = ["--hostname", f"{kind}-{os.getpid()}@%h"]
     without = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     return ["--quiet", "worker", *options, *hostname, *without]
-
-
-def _raise_file_limit() -> int:
-    """Raises the soft limit of open files to the hard one, and returns it."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
 
 
 if __name__ == "__main__":

@@ -6,17 +6,15 @@ from typing import LiteralString
 
 import psycopg
 from alembic import command
-from alembic.config import Config
 from alembic.util import CommandError
 from psycopg.rows import TupleRow
 from sqlalchemy import create_engine, pool
 from sqlalchemy.exc import DBAPIError
 
-from cli.checkout import ROOT
 from cli.errors import CommandFailed, database_failure
 from models.db.queries.chunk_search import ADD_EMBEDDINGS
 from models.db.queries.operations import OLDEST_COMPATIBLE_REVISION, SCHEMA_REVISION
-from models.db.schema import SchemaState, newest_revision, schema_state
+from models.db.schema import SchemaState, migrations_config, newest_revision, schema_state
 from models.db.search_path import set_search_path
 
 LOCK = 0x6261636B6275726E
@@ -122,6 +120,7 @@ def _upgrade(dsn: str, schema: str | None) -> None:
     # psycopg reads the URL, because SQLAlchemy accepts no list of hosts
     engine = create_engine("postgresql+psycopg://", creator=connect, poolclass=pool.NullPool)
     with engine.connect() as connection:
-        config = Config(ROOT / "alembic.ini", attributes={"connection": connection})
+        config = migrations_config()
+        config.attributes["connection"] = connection
         command.upgrade(config, "head")
         connection.commit()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from cli.checkout import ROOT
+from cli.checkout import ROOT, is_checkout
 from cli.embedded.credentials import Credentials, load_or_create, write_private
 from cli.embedded.process import Process, ServerProcess, end_orphan, free_port
 from cli.embedded.unprivileged_user import make_substitute_folder, reachable
@@ -19,11 +19,12 @@ from models.config.addresses import normalise_database_url
 
 
 def default_folder() -> Path:
-    """`.data` in the checkout; a folder in /var/tmp if root runs `up` and `nobody` cannot reach
-    `.data`."""
-    if os.geteuid() == 0 and not reachable(ROOT):
-        return make_substitute_folder(ROOT)
-    return ROOT / ".data"
+    """`.data` in the checkout, `~/.local/share/backburner` of an installed wheel; a folder in
+    /var/tmp if root runs `up` and `nobody` cannot reach it."""
+    parent = ROOT if is_checkout() else Path.home()
+    if os.geteuid() == 0 and not reachable(parent):
+        return make_substitute_folder(parent)
+    return parent / (".data" if is_checkout() else ".local/share/backburner")
 
 
 def database_of(folder: Path) -> str:

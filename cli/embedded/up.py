@@ -5,6 +5,7 @@ import resource
 import sys
 from pathlib import Path
 
+from cli.checkout import is_checkout
 from cli.embedded.command_line import apply_command_line
 from cli.embedded.data_folder import DataFolder, default_folder
 from cli.embedded.detached import Detachment, detach
@@ -87,7 +88,8 @@ def run_detached(options: Options) -> int:
 
 def _down(options: Options) -> str:
     """The command that stops it in the background."""
-    return f"`./dev down{f' --data {options.data}' if options.data else ''}`"
+    program = "./dev" if is_checkout() else "backburner"
+    return f"`{program} down{f' --data {options.data}' if options.data else ''}`"
 
 
 def greeting(stack: Stack, folder: DataFolder, stopped_by: str, model: str) -> str:

@@ -23,12 +23,19 @@ class SchemaState(StrEnum):
     TOO_NEW = "too new for this version: start the newer version"
 
 
+def migrations_config() -> Config:
+    """Alembic's configuration with the migrations of this release, which lie beside this package
+    in a checkout, in the image and in an installed wheel."""
+    config = Config()
+    folder = Path(__file__).parents[2] / "migrations"
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    return config
+
+
 @cache
 def newest_revision() -> str:
     """The newest migration of this release."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parents[2] / "migrations"))
-    return ScriptDirectory.from_config(config).get_current_head() or ""
+    return ScriptDirectory.from_config(migrations_config()).get_current_head() or ""
 
 
 def schema_state(revision: str, oldest_revision: str | None) -> SchemaState:

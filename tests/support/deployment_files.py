@@ -51,12 +51,13 @@ def instructions() -> list[tuple[str, str]]:
 
 def copied_sources() -> list[str]:
     """The paths that the Dockerfile copies from the repository, without trailing slashes."""
-    return [
+    copied = [
         source.rstrip("/")
         for word, rest in instructions()
-        if word == "COPY"
+        if word == "COPY" and not rest.startswith("--from=")
         for source in rest.split()[:-1]
     ]
+    return list(dict.fromkeys(copied))
 
 
 def pins(lock: Path) -> dict[str, tuple[str, frozenset[str]]]:

@@ -56,7 +56,7 @@ def components(stored: SchemaScope, *, native: bool) -> dict[str, Schema]:
             {"id": STRING, "object": const("model"), "created": SECONDS, "owned_by": STRING}
         ),
         "ModelList": _list_of(reference("Model")),
-        "Alive": object_schema({"status": const("ok")}),
+        "Alive": object_schema({"status": const("ok"), "version": STRING}),
         "Readiness": _READINESS,
         "Error": _error(),
     }

@@ -12,6 +12,7 @@ from models.db.queries.operations import OLDEST_COMPATIBLE_REVISION, SCHEMA_REVI
 from models.db.schema import FIRST_WITH_COMPATIBILITY, SchemaState, schema_state
 from models.redis.client import REDIS_ERRORS
 from models.redis.eviction import memory_problem
+from models.version import VERSION
 from web.http.json_responses import json_response
 from web.state import AppState, app_state
 
@@ -23,7 +24,7 @@ _QUERY_TIMEOUT = 5.0
 @router.get("/healthz")
 async def healthz() -> Response:
     """200 while the process runs."""
-    return json_response({"status": "ok"})
+    return json_response({"status": "ok", "version": VERSION})
 
 
 @router.get("/readyz")

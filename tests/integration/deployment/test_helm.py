@@ -1,0 +1,177 @@
+"""The Helm chart: Helm's own library lints and renders it, and Kubernetes' schemas fit the result.
+
+Both packages are large and not among the tools of the tests: `pip install helm-python-sdk
+kubernetes-validate` (tried: 0.2.2 with Helm 4.2.3, 1.37.0).
+"""
+
+from typing import Any
+
+import psycopg
+import pytest
+from ruamel.yaml import YAML
+
+from models.config.groups import WebSettings, WorkerSettings
+from models.version import VERSION
+from tests.support.deployment_files import ROOT
+from tests.support.stack import Databases
+from worker import pool
+
+CHART = ROOT / "deploy" / "helm" / "backburner"
+HINT = "helm-python-sdk or kubernetes-validate is not installed"
+KUBERNETES = ("1.29", "1.33", "1.37")
+REQUIRED: dict[str, Any] = {
+    "image": {"repository": "registry.test/backburner"},
+    "existingSecret": "credentials",
+}
+CASES: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "everything": {
+        "image": {**REQUIRED["image"], "digest": f"sha256:{'0' * 64}", "pullSecrets": ["pull"]},
+        "config": '[routes]\n"*" = "default"\n',
+        "settings": {"BACKBURNER_LIMITS__WALL_CLOCK": "2h", "BACKBURNER_TRACES__ENABLED": True},
+        "files": {"existingClaim": "files"},
+        "web": {"autoscaling": {"enabled": True}, "nodeSelector": {"pool": "web"}},
+        "worker": {"keda": {"enabled": True}, "tolerations": [{"operator": "Exists"}]},
+        "service": {"annotations": {"team": "models"}},
+        "networkPolicy": {
+            "webFrom": [{"namespaceSelector": {}}],
+            "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
+            "egress": [{"ports": [{"port": 5432}]}],
+        },
+    },
+    "without policies": {"networkPolicy": {"enabled": False}},
+}
+Manifest = dict[str, Any]
+
+
+def _values(case: str) -> dict[str, Any]:
+    return REQUIRED | CASES[case]
+
+
+def _render(values: dict[str, Any]) -> list[Manifest]:
+    helm = pytest.importorskip("helm_python", reason=HINT)
+    with helm.Chart.load(str(CHART)) as chart:
+        rendered = chart.render(values, name="bb", namespace="models")
+    documents = [
+        document
+        for name, text in sorted(rendered.items())
+        if name.endswith(".yaml")
+        for document in YAML(typ="safe").load_all(text)
+    ]
+    return [document for document in documents if document]
+
+
+def _of_kind(kind: str, values: dict[str, Any]) -> dict[str, Manifest]:
+    return {each["metadata"]["name"]: each for each in _render(values) if each["kind"] == kind}
+
+
+def _pods(values: dict[str, Any]) -> dict[str, Manifest]:
+    """The specifications of all pods, by the names of what makes them."""
+    return {
+        each["metadata"]["name"]: each["spec"]["template"]["spec"]
+        for each in _render(values)
+        if each["kind"] in {"Deployment", "Job"}
+    }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_helm_finds_no_fault_in_the_chart(case: str) -> None:
+    helm = pytest.importorskip("helm_python", reason=HINT)
+    found = helm.lint(str(CHART), _values(case), strict=True)
+    assert found["errors"] == []
+    assert [each["error"] for each in found["messages"]] == ["icon is recommended"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_object_fits_the_schemas_of_kubernetes(case: str) -> None:
+    """All but those of KEDA, whose schemas Kubernetes does not have."""
+    schemas = pytest.importorskip("kubernetes_validate", reason=HINT)
+    objects = [each for each in _render(_values(case)) if "keda.sh" not in each["apiVersion"]]
+    assert len(objects) >= 6
+    for version in KUBERNETES:
+        for each in objects:
+            schemas.validate(each, version, strict=True)
+
+
+def test_a_missing_value_or_a_secret_in_the_values_is_refused() -> None:
+    helm = pytest.importorskip("helm_python", reason=HINT)
+    with pytest.raises(helm.HelmError, match=r"existingSecret"):
+        _render({"image": REQUIRED["image"]})
+    with helm.Chart.load(str(CHART)) as chart, pytest.raises(helm.HelmError):
+        chart.validate_schema({**REQUIRED, "databaseUrl": "postgresql://user:password@host/db"})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_pod_has_no_rights_and_gets_secrets_by_their_name_only(case: str) -> None:
+    pods = _pods(_values(case))
+    assert set(pods) == {
+        "bb-backburner-web",
+        "bb-backburner-worker",
+        "bb-backburner-quarantine",
+    } | {"bb-backburner-migrate"}
+    for name, pod in pods.items():
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["enableServiceLinks"] is False
+        assert pod["securityContext"]["runAsUser"] == 10001
+        [container] = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        if name.endswith("migrate"):
+            assert "envFrom" not in container, "it needs the database only"
+        else:
+            assert container["envFrom"] == [{"secretRef": {"name": "credentials"}}]
+
+
+def test_kubernetes_waits_longer_than_a_process_needs_to_stop() -> None:
+    pods = _pods(REQUIRED)
+    web = pods["bb-backburner-web"]
+    drain = int(web["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
+    grace = WebSettings().grace.total_seconds()
+    assert web["terminationGracePeriodSeconds"] >= drain + grace + 15
+    needed = WorkerSettings().longest_grace.total_seconds() + pool._STOP_SLACK + 2
+    for name in ("worker", "quarantine"):
+        assert pods[f"bb-backburner-{name}"]["terminationGracePeriodSeconds"] > needed
+
+
+def test_the_migration_runs_before_the_pods_of_a_release() -> None:
+    [job] = _of_kind("Job", REQUIRED).values()
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    for deployment in _of_kind("Deployment", REQUIRED).values():
+        assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+
+
+def test_what_is_scaled_by_load_has_no_number_of_replicas() -> None:
+    values = _values("everything")
+    deployments = _of_kind("Deployment", values)
+    assert "replicas" not in deployments["bb-backburner-web"]["spec"]
+    assert "replicas" not in deployments["bb-backburner-worker"]["spec"]
+    assert deployments["bb-backburner-quarantine"]["spec"]["replicas"] == 1
+    [hpa] = _of_kind("HorizontalPodAutoscaler", values).values()
+    assert hpa["spec"]["scaleTargetRef"]["name"] in deployments
+    assert _of_kind("ScaledObject", REQUIRED) == {}
+
+
+async def test_kedas_query_counts_open_responses(database_server: Databases) -> None:
+    [scaled] = _of_kind("ScaledObject", _values("everything")).values()
+    assert scaled["spec"]["scaleTargetRef"]["name"] == "bb-backburner-worker"
+    [trigger] = scaled["spec"]["triggers"]
+    assert trigger["type"] == "postgresql"
+    [authentication] = _of_kind("TriggerAuthentication", _values("everything")).values()
+    assert trigger["authenticationRef"]["name"] == authentication["metadata"]["name"]
+    assert authentication["spec"]["secretTargetRef"] == [
+        {"parameter": "connection", "name": "credentials", "key": "DATABASE_URL"}
+    ]
+    with psycopg.connect(await database_server.create_copy()) as connection:
+        query = trigger["metadata"]["query"]
+        assert connection.execute(query).fetchone() == (0,)
+        connection.execute("SET enable_seqscan = off")
+        plan = str(connection.execute(f"EXPLAIN {query}".encode()).fetchall())
+    assert "Index" in plan
+
+
+def test_the_chart_has_the_version_of_the_server() -> None:
+    chart = YAML(typ="safe").load(CHART / "Chart.yaml")
+    assert (chart["version"], chart["appVersion"]) == (VERSION, VERSION)

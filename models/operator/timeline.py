@@ -117,7 +117,8 @@ def _attempt(attempt: AttemptRow, block: LogSummary | None, turns: int) -> Itera
         yield event(at, "turn", f": turn {turn} was stored")
     if block is not None and block.first_at is not None and block.last_at is not None:
         yield event(block.first_at, "first_flush", ": its first events were stored")
-        text = f": events {block.first}-{block.last} in {block.blocks} flushes, {block.bytes} bytes"
+        flushes = "1 flush" if block.blocks == 1 else f"{block.blocks} flushes"
+        text = f": events {block.first}-{block.last} in {flushes}, {block.bytes} bytes"
         if block.longest_pause is not None:
             text += f"; the longest pause was {block.longest_pause:.1f} s"
         yield event(block.last_at, "last_flush", text)

@@ -97,13 +97,14 @@ def _limited(found: Sequence[SearchResult], max_bytes: int) -> list[dict[str, An
     stores gives each passage once."""
     results: dict[tuple[UUID, str], dict[str, Any]] = {}
     for result in found:
-        text = result.text.encode()[: max(0, max_bytes)].decode(errors="ignore")
+        if (result.file_id, result.text) in results:
+            continue
+        encoded = result.text.encode()
+        text = encoded[: max(0, max_bytes)].decode(errors="ignore")
+        max_bytes -= len(encoded)
         if not text:
             break
-        if (result.file_id, text) in results:
-            continue
-        max_bytes -= len(result.text.encode())
-        results[result.file_id, text] = {
+        results[result.file_id, result.text] = {
             "file_id": file_id(result.file_id),
             "filename": result.filename,
             "score": result.score,

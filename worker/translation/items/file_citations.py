@@ -11,7 +11,7 @@ import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -49,12 +49,14 @@ class CitedFile:
     filename: str
 
 
-@dataclass(frozen=True, slots=True)
-class CleanText:
+class CleanText(NamedTuple):
     """Text without markers, and the annotations of those that were in it."""
 
     text: str
-    annotations: list[dict[str, Any]]
+    annotations: Sequence[dict[str, Any]]
+
+
+_NOTHING = CleanText("", ())
 
 
 class MarkerFilter:
@@ -73,8 +75,10 @@ class MarkerFilter:
 
     def feed(self, text: str) -> CleanText:
         """What the next piece of the text adds."""
+        if not self._held and text and "[" not in text and "【" not in text and text[-1] != " ":
+            return self._joined(_NOTHING, text, ())
         text = self._held + text
-        clean = CleanText("", [])
+        clean = _NOTHING
         start, search_from = 0, 0
         while (opening := _OPENING.search(text, search_from)) is not None:
             marker = _MARKER.match(text, opening.start())
@@ -91,18 +95,20 @@ class MarkerFilter:
         end = len(text) if opening is None else opening.start()
         shown = _trimmed(text[start:end])
         self._held = text[start + len(shown) :]
-        return self._joined(clean, shown, [])
+        return self._joined(clean, shown, ())
 
     def flush(self) -> CleanText:
         """What was held back, at the end of the part: it is no marker."""
         held, self._held = self._held, ""
-        return self._joined(CleanText("", []), held, [])
+        return self._joined(_NOTHING, held, ())
 
     def _joined(self, before: CleanText, text: str, cited: Sequence[CitedFile]) -> CleanText:
         """Appends text, and citations behind it."""
         self._length += len(text)
         if text:
             self._last_cited = []
+        if not cited:
+            return CleanText(before.text + text, before.annotations)
         new = [file for file in cited if file not in self._last_cited]
         self._last_cited += new
         annotations = [

@@ -120,13 +120,16 @@ class TextPart(OpenPart):
         events: list[Event] = []
         if text:
             self._text.write(text)
-            self._logprobs.extend(logprobs)
-            events = [
+            if logprobs:
+                self._logprobs.extend(logprobs)
+            events.append(
                 TextDelta(self.item_id, self.output_index, self.content_index, text, logprobs)
-            ]
+            )
         if self._citations is not None:
             annotations = sorted([*annotations, *self._citations.find(text)], key=_end_of)
-        return [*events, *map(self.annotate, annotations)] if annotations else events
+        if annotations:
+            events += map(self.annotate, annotations)
+        return events
 
     def annotate(self, annotation: dict[str, Any]) -> Event:
         """Adds an annotation in the Responses shape (flat)."""

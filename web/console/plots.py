@@ -102,7 +102,8 @@ class TimeAxis:
 def draw(title: str, series: Sequence[Series], axis: TimeAxis, text: Format) -> Plot:
     """The plot of one or two series. `text` writes a value."""
     known = [value for each in series for value in each.values if value is not None]
-    step = _grid_step(max(known, default=0.0))
+    # Without data, or with zeros alone, a grid of whole numbers.
+    step = _grid_step(max(known, default=0.0) or float(_GRID_LINES))
     top = step * _GRID_LINES
     return Plot(
         title=title,

@@ -49,6 +49,12 @@ def test_everything_is_drawn_within_the_picture() -> None:
         assert plot.lines[1].path == ""
 
 
+def test_without_data_the_grid_has_whole_numbers() -> None:
+    for values in ([None], [0.0]):
+        plot = draw("Any", [Series("a", values)], _axis(1), compact)
+        assert [text for _, text in plot.grid] == ["0", "1", "2", "3", "4"]
+
+
 def test_values_have_units() -> None:
     numbers = " ".join(compact(each) for each in (0, 0.25, 12, 3500, 2e7))
     assert numbers.replace("\u00a0", "_") == "0 0.25 12 3.5_k 20_M"

@@ -225,7 +225,8 @@ async def fetch(
         await raw_cursor.execute(query.numbered.sql, values, binary=True)
         return query.rows(await raw_cursor.fetchall())
     # In binary, bytea columns are not sent as hex digits.
-    cursor = await on.execute(query.sql, parameters, binary=True)
+    prepare = False if query.is_planned_anew else None
+    cursor = await on.execute(query.sql, parameters, prepare=prepare, binary=True)
     return query.rows(await cursor.fetchall())
 
 

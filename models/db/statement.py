@@ -55,12 +55,16 @@ class Query(Generic[RowT]):
     """A statement that returns rows, and how a row is made. `sql` is in psycopg's form; `numbered`
     is set for a statement that is so long that psycopg would read it again each time."""
 
-    __slots__ = ("from_row", "numbered", "sql")
+    __slots__ = ("from_row", "is_planned_anew", "numbered", "sql")
 
-    def __init__(self, sql: str, from_row: Callable[..., RowT]) -> None:
+    def __init__(
+        self, sql: str, from_row: Callable[..., RowT], *, is_planned_anew: bool = False
+    ) -> None:
         """`from_row`: called with a row's columns in the order of the SELECT or RETURNING list.
         Its parameters carry the names of the columns
-        (tests/integration/database/test_statements.py)."""
+        (tests/integration/database/test_statements.py). `is_planned_anew`: Postgres plans it for
+        the values of each run, because a plan for all values is much slower."""
+        self.is_planned_anew = is_planned_anew
         self.sql = _compile(sql)
         self.numbered = NumberedQuery(self.sql) if len(self.sql) > _MAX_CACHED else None
         self.from_row = from_row

@@ -87,6 +87,7 @@ CHUNKS_WITH_WORDS = Query(
     SELECT entry_id, number, ts_rank(words, (SELECT some_word FROM query), 32)::float8 AS value FROM matching ORDER BY value DESC, entry_id, number LIMIT :limit
     """,
     FoundChunk,
+    is_planned_anew=True,
 )
 """The chunks with words of a query, those with more of them first. Up to `ranked` chunks that have
 all words and as many that have some are ranked, so that frequent words cost no more. `store_word`:

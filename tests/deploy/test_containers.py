@@ -74,7 +74,11 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     folder = tmp_path_factory.mktemp("deployment")
     copy_checkout(folder / "checkout")
     checkout = Checkout(folder / "checkout", _two_free_ports())
-    (checkout.folder / ".env").write_text("POSTGRES_PASSWORD=0\nREDIS_PASSWORD=0\n")
+    (checkout.folder / ".env").write_text(
+        "POSTGRES_PASSWORD=0\nREDIS_PASSWORD=0\n"
+        "BACKBURNER_UPSTREAM__BASE_URL=http://upstream:8001/v1\n"
+        "BACKBURNER_UPSTREAM__API_KEY=demo\n"
+    )
     end = f"docker compose down --volumes --remove-orphans; docker rmi -f {CURRENT} {PREVIOUS}"
     checkout.run(f"{end} 2>/dev/null || true")
     yield Deployment(checkout, folder)
@@ -194,6 +198,7 @@ def test_build_and_up_of_the_previous_release(deployment: Deployment) -> None:
         f"docker build --quiet --network host --build-arg PYTHON_IMAGE=$PYTHON_IMAGE"
         f" --tag {PREVIOUS} {deployment.folder}/previous"
     )
+    checkout.environment["UPSTREAM_IMAGE"] = PREVIOUS
     checkout.run("docker compose up -d --wait --no-build", BACKBURNER_IMAGE=PREVIOUS)
     deployment.key = checkout.run("docker compose exec web backburner keys create").split()[-1]
 

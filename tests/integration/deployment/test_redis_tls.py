@@ -1,4 +1,4 @@
-"""REDIS_URL with `rediss://`: all connections are encrypted, and the server's certificate checked."""
+"""REDIS_URL with `rediss://`: connections are encrypted, and the certificate is checked."""
 
 import shutil
 import time

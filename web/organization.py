@@ -33,7 +33,7 @@ from models.ids import API_KEY, PROJECT, SERVICE_ACCOUNT, admin_id, new_uuid, pa
 from models.keys import KEY_PREFIX_LENGTH, KeyGrant, hash_key, new_key
 from models.projects.changes import DEFAULT_PROJECT, BadPolicy, changed_policy
 from models.projects.policy import ProjectPolicy
-from models.projects.routes import unconfigured_upstreams
+from models.projects.policy_routes import unconfigured_upstreams
 from models.projects.scopes import Scope
 from web.http.json_responses import list_envelope
 from web.http.params import Paging

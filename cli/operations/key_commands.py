@@ -69,10 +69,10 @@ def list_keys(
     data: Data = None,
 ) -> None:
     """List the API keys: first characters, project, scopes, when made and last used, state."""
-    from cli.operations import access_report, keys
+    from cli.operations import key_report, keys
 
     with connected(data) as connection:
-        show(keys.list_keys(connection, project), access_report.keys, as_json=as_json)
+        show(keys.list_keys(connection, project), key_report.keys, as_json=as_json)
 
 
 _Keys = Annotated[

@@ -65,13 +65,13 @@ def create_project(
     data: Data = None,
 ) -> None:
     """Create a project. `backburner keys create --project NAME` makes its keys."""
-    from cli.operations import access_report, projects
+    from cli.operations import project_changes, project_report
 
     patch = _policy(retention, zero_retention, models, policy)
     with connected(data) as connection:
-        changes = projects.ProjectChanges(name, weight, patch, _routes(route))
-        project = projects.create_project(connection, changes)
-        show(project, access_report.project, as_json=as_json)
+        changes = project_changes.ProjectChanges(name, weight, patch, _routes(route))
+        project = project_changes.create_project(connection, changes)
+        show(project, project_report.project, as_json=as_json)
     warn_of_unconfigured(project.policy)
 
 
@@ -84,21 +84,21 @@ def list_projects(
     data: Data = None,
 ) -> None:
     """List the projects."""
-    from cli.operations import access_report, projects
+    from cli.operations import project_report, projects
 
     with connected(data) as connection:
         facts = projects.list_projects(connection, include_archived=archived)
-        show(facts, access_report.projects, as_json=as_json)
+        show(facts, project_report.projects, as_json=as_json)
 
 
 @app.command("show", epilog=EXIT_CODES_HELP)
 def show_project(name: Name, as_json: AsJson = False, data: Data = None) -> None:
     """Show a project, its policy, and what it uses of its quotas."""
-    from cli.operations import access_report, projects
+    from cli.operations import project_report, shown_project
 
     with connected(data) as connection:
-        facts = projects.show_project(connection, name, data)
-        show(facts, access_report.shown_project, as_json=as_json)
+        facts = shown_project.show_project(connection, name, data)
+        show(facts, project_report.shown_project, as_json=as_json)
 
 
 @app.command("set", epilog=EXIT_CODES_HELP)
@@ -118,15 +118,15 @@ def set_project(
     data: Data = None,
 ) -> None:
     """Change a project. All processes act on it within a second."""
-    from cli.operations import access_report, projects
+    from cli.operations import project_changes, project_report
 
     patch = _policy(retention, zero_retention, models, policy)
     if no_routes:
         patch["routes"] = None
     with connected(data) as connection:
-        changes = projects.ProjectChanges(new_name, weight, patch, _routes(route))
-        project = projects.change_project(connection, name, changes)
-        show(project, access_report.project, as_json=as_json)
+        changes = project_changes.ProjectChanges(new_name, weight, patch, _routes(route))
+        project = project_changes.change_project(connection, name, changes)
+        show(project, project_report.project, as_json=as_json)
     warn_of_unconfigured(project.policy)
 
 
@@ -136,10 +136,10 @@ def delete_project(name: Name, data: Data = None) -> None:
 
     What it has stored is deleted when its retention ends.
     """
-    from cli.operations import projects
+    from cli.operations import project_changes
 
     with connected(data) as connection:
-        project, cancelled = projects.delete_project(connection, name)
+        project, cancelled = project_changes.delete_project(connection, name)
     print_status(f"the project {project.name} is deleted; responses to be cancelled: {cancelled}")
 
 

@@ -31,7 +31,7 @@ def warn_of_unconfigured(policy: dict[str, Any]) -> None:
     from models.config.config_file import BadSettings
     from models.config.routes import Routes
     from models.projects.policy import ProjectPolicy
-    from models.projects.routes import unconfigured_upstreams
+    from models.projects.policy_routes import unconfigured_upstreams
 
     own = ProjectPolicy.from_json(policy).routes
     if own is None:

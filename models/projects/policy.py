@@ -7,8 +7,8 @@ from pydantic import Field, PlainSerializer
 from models.config.units import format_duration
 from models.config.values import Bytes, Duration, Group
 from models.projects.egress import ProjectEgress
+from models.projects.policy_routes import PolicyRoutes
 from models.projects.quotas import ProjectQuotas
-from models.projects.routes import PolicyRoutes
 
 PolicyDuration = Annotated[Duration, PlainSerializer(format_duration, when_used="json")]
 """A duration, stored as an operator writes it: `30d`."""

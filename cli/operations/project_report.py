@@ -1,12 +1,15 @@
-"""Projects and keys as text for people."""
+"""Projects as text for people."""
 
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from cli.operations.keys import ListedKey
-from cli.operations.projects import ListedProject, ShownProject
+from cli.operations.projects import ListedProject
 from cli.output import GREEN, GREY, clean, fitted_table, paint, table
-from models.operator.text import format_date, format_seconds
+from models.operator.text import format_date
+
+if TYPE_CHECKING:
+    from cli.operations.shown_project import ShownProject
 
 _SHORT_ID = 18
 
@@ -42,7 +45,7 @@ def project(facts: ListedProject) -> str:
     return "\n".join(lines)
 
 
-def shown_project(facts: ShownProject) -> str:
+def shown_project(facts: "ShownProject") -> str:
     """A project in several lines, and a line for each quota."""
     rows = [
         (
@@ -59,46 +62,3 @@ def _archived(facts: ListedProject) -> str:
     if facts.archived_at is None:
         return paint("active", GREEN)
     return paint(f"archived {format_date(facts.archived_at)}", GREY)
-
-
-def keys(facts: Sequence[ListedKey]) -> str:
-    """One line per key."""
-    if not facts:
-        return "there is no key"
-
-    def rows(short: bool) -> list[tuple[str, ...]]:
-        return [
-            (
-                f"{clean(key.prefix)}…",
-                str(key.id)[:_SHORT_ID] if short else str(key.id),
-                clean(key.project),
-                clean(key.name or ""),
-                ",".join(key.scopes),
-                _ago(key.created_seconds) if short else format_date(key.created_at),
-                _last_use(key, short=short),
-                _validity(key, short=short),
-            )
-            for key in facts
-        ]
-
-    head = ("KEY", "ID", "PROJECT", "NAME", "SCOPES", "CREATED", "LAST USED", "STATE")
-    return fitted_table(head, rows, ["PROJECT", "NAME"])
-
-
-def _last_use(key: ListedKey, *, short: bool) -> str:
-    if key.last_used_at is None or key.unused_seconds is None:
-        return "never"
-    return _ago(key.unused_seconds) if short else format_date(key.last_used_at)
-
-
-def _validity(key: ListedKey, *, short: bool) -> str:
-    if key.state == "valid":
-        until = "" if short or key.expires_at is None else f" until {format_date(key.expires_at)}"
-        return paint(f"valid{until}", GREEN)
-    if key.revoked_at is not None and not short:
-        return paint(f"revoked {format_date(key.revoked_at)}", GREY)
-    return paint(key.state, GREY)
-
-
-def _ago(seconds: float) -> str:
-    return f"{format_seconds(seconds)} ago"

@@ -12,12 +12,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_upstream import FakeUpstream, begin_body, raw, status
+from tests.support.files_to_read import pages_with_text
 from tests.support.stack import ROOT, Stack
 
 PAGES = ("files", "batches", "proxied-endpoints", "vector-stores")
+TIDES = "The tides of the sea are made by the moon. Spring tides come twice a month."
 PRINTED = (
     *("requests.jsonl", "completed file-", "You said: What does it say?"),
     *("completed None", "bread.md Bread is made of flour"),
+    "bread.md says: Bread is made of flour and water.",
+    f"tides.pdf says: {TIDES}\n[('tides.pdf', 118)]",
     *(f"city-{number} [Backburner demo upstream] You said: Describe" for number in range(3)),
 )
 RUN_ALL = "import runpy, sys; [runpy.run_path(program) for program in sys.argv[1:]]"
@@ -40,6 +44,7 @@ def environment(tool_stack: Stack, fake: FakeUpstream, tmp_path: Path) -> dict[s
     (tmp_path / "report.txt").write_text("Nothing has happened. " * 20)
     (tmp_path / "report.pdf").write_bytes(b"%PDF-1.7 with nothing on its pages")
     (tmp_path / "talk.mp3").write_bytes(AUDIO)
+    (tmp_path / "tides.pdf").write_bytes(pages_with_text([TIDES]))
     vectors = [{"object": "embedding", "index": each, "embedding": [0.5]} for each in (0, 1)]
     fake.script([status(200, {"object": "list", "data": vectors})], name="embedder")
     fake.script([status(200, {"text": "Hello."})], name="whisper")

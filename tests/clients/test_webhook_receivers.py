@@ -1,4 +1,4 @@
-"""Clients read the requests of webhooks unchanged: the snippet of docs/webhooks.md, and with
+"""Clients read the requests of webhooks unchanged: the snippets of docs/webhooks.md, and with
 `--live` the official client for Node."""
 
 import asyncio
@@ -8,7 +8,9 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import openai
 import pytest
 
 from cli.embedded.process import free_port
@@ -21,7 +23,7 @@ from tests.support.webhook_receiver import webhook_receiver
 from tests.support.webhooks import Hooks
 
 PAGE = (ROOT / "docs" / "webhooks.md").read_text()
-[SNIPPET] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+CREATE, RECEIVER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture
@@ -36,14 +38,18 @@ async def hooks(tool_stack: Stack, request: pytest.FixtureRequest) -> AsyncItera
 async def test_the_receiver_of_the_documentation_prints_each_event(
     hooks: Hooks, fake: FakeUpstream, tmp_path: Path
 ) -> None:
-    (tmp_path / "receiver.py").write_text(SNIPPET)
+    (tmp_path / "receiver.py").write_text(RECEIVER)
     port = free_port()
-    made = await hooks.json("create", f"http://127.0.0.1:{port}/hook", "--project", hooks.project)
+    client = openai.OpenAI(base_url=hooks.api.base_url, api_key=hooks.api.key)
+    url = f"http://127.0.0.1:{port}/hook"
+    variables: dict[str, Any] = {"client": client}
+    await asyncio.to_thread(exec, CREATE.replace("https://example.com/hook", url), variables)
+    made = variables["endpoint"]
     environment = {
         **os.environ,  # noqa: TID251
         "OPENAI_BASE_URL": hooks.api.base_url,
         "OPENAI_API_KEY": hooks.api.key,
-        "OPENAI_WEBHOOK_SECRET": made["secret"],
+        "OPENAI_WEBHOOK_SECRET": made.signing_secret,
         "PYTHONUNBUFFERED": "1",
     }
     command = [sys.executable, "-m", "uvicorn", "receiver:app", "--port", str(port)]
@@ -63,8 +69,8 @@ async def test_the_receiver_of_the_documentation_prints_each_event(
             expected = f"response.completed {created}".encode()
             while expected not in (line := await program.stdout.readline()):
                 assert line, "it has ended"
-        assert (await hooks.run("test", made["id"])).exit_code == 0
-        await hooks.until_delivered(made["id"], 2)
+        assert (await hooks.run("test", made.id)).exit_code == 0
+        await hooks.until_delivered(made.id, 2)
     finally:
         program.kill()
         await program.wait()

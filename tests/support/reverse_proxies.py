@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ def _documented(language: str, replacements: dict[str, str]) -> str:
 class ReverseProxy(ServerProcess):
     """A program that does TLS in front of web processes."""
 
-    name: str
+    death_signal = signal.SIGTERM  # it ends its own processes, which SIGKILL would leave
     package: str
 
     def __init__(self, folder: Path, certificate: Certificate, ports: Sequence[int]) -> None:

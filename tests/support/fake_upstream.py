@@ -608,9 +608,13 @@ def _decoded(content_type: str, body: bytes) -> tuple[JSON, dict[str, bytes]]:
     return fields, files
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class FakeUpstream:
-    """The server. `async with FakeUpstream(recordings) as fake: … fake.base_url`."""
+    """The server. `async with FakeUpstream(recordings) as fake: … fake.base_url`.
+
+    Without a repr of its fields: asyncio makes one of whatever a fixture returns, and that of
+    thousands of requests takes a minute.
+    """
 
     recordings: Path | None = None
     requests: list[UpstreamRequest] = field(default_factory=list)

@@ -243,9 +243,12 @@ class Service(Process):
         return self.log.read_bytes()[after:][-size:].decode(errors="replace")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Stack:
-    """One deployment: a database, a Redis, the fake upstream, and any number of processes."""
+    """One deployment: a database, a Redis, the fake upstream, and any number of processes.
+
+    Without a repr of its fields, as FakeUpstream.
+    """
 
     folder: Path
     dsn: str

@@ -37,7 +37,6 @@ QUICK = [
     "web-refused",
     "worker-kill9-unpublished",
     "worker-sigstop-in-transaction",
-    "worker-refused-past-the-lease",
     "worker-redis-refused",
     "sweeper-kill9",
     "tie-killed-worker",

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from tests.chaos.audit.auditor import audit
 from tests.conftest import PrivateStack
 from tests.support.api import until
@@ -12,6 +14,7 @@ from tests.support.stack import SHORT_LEASES
 CHUNKS = [f"w{number} " for number in range(30)]
 
 
+@pytest.mark.long
 async def test_a_run_with_a_killed_worker_has_no_violation(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -100,7 +100,7 @@ async def test_a_queued_response_starts_although_redis_was_emptied(
         assert [len(fake.requests_for(model)) for model in models] == [1] * 10
 
 
-@pytest.mark.parametrize("fault", ["killed", "hung"])
+@pytest.mark.parametrize("fault", [pytest.param("killed", marks=pytest.mark.long), "hung"])
 async def test_a_stream_continues_while_redis_is_down(
     own_stack: Stack, valkey: Valkey, fake: FakeUpstream, fault: str
 ) -> None:

@@ -123,6 +123,7 @@ def test_the_files_of_the_image_cannot_be_changed(image: Image) -> None:
     assert "PermissionError" in result.stderr
 
 
+@pytest.mark.long
 async def test_every_service_runs_on_a_read_only_file_system(
     configured_image: Image, tmp_path: Path
 ) -> None:

@@ -176,7 +176,7 @@ async def test_what_cannot_be_done_is_refused_in_one_line(
         (("create", "ftp://example.com/hook", *here), "may not be reached"),
         (("create", receiver.url, *here, "--event", "response.begun"), "response.incomplete"),
         (("create", receiver.url, "--project", "no such"), "there is no project no such"),
-        (("disable", "whe_0"), "there is no endpoint whe_0"),
+        (("disable", "whe_ffff"), "there is no endpoint whe_ffff"),
         (("resend", "evt_1"), "no id of an event"),
     ]:
         result = await hooks.run(*arguments)

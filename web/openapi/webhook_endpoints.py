@@ -146,6 +146,13 @@ def components() -> dict[str, Schema]:
                 "deleted": {"type": "boolean", "const": True},
             }
         ),
+        "WebhookEventTypeList": object_schema({"object": const("list"), "data": _EVENT_TYPES}),
+        **_deliveries(),
+    }
+
+
+def _deliveries() -> dict[str, Schema]:
+    return {
         "WebhookTest": object_schema(
             {
                 "object": const("webhook_endpoint.test"),
@@ -174,7 +181,6 @@ def components() -> dict[str, Schema]:
             }
         ),
         "WebhookDeliveryList": page_of("WebhookDelivery"),
-        "WebhookEventTypeList": object_schema({"object": const("list"), "data": _EVENT_TYPES}),
     }
 
 

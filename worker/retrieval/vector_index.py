@@ -30,7 +30,7 @@ from models.ids import vector_store_id
 logger = structlog.get_logger()
 
 _LOCK = 0x6262_2E76_6563_746F
-"""The advisory lock of whoever makes or drops an index: "bb.vecto" in ASCII."""
+"""The advisory lock for making or dropping an index: "bb.vecto" in ASCII."""
 _SWEEP_INTERVAL = 30.0
 """Seconds between two looks of the sweep."""
 _SWEPT_STORES: Final = 200

@@ -14,7 +14,7 @@ MAX_QUERIES = 5
 _MAX_QUERY = 1000
 """Characters of a query."""
 _NAMES = ("queries", "query", "q", "search_query", "input", "text")
-"""Names under which models send their queries, whatever they were told."""
+"""Names under which models send their queries, whatever the description of the function says."""
 
 
 class OpenFileSearchCall(OpenServerCall):

@@ -55,6 +55,17 @@ class HostileFile:
     result: str
 
 
+def reading_processes() -> list[psutil.Process]:
+    """The processes that read a file for this one. Others below this one do not count: those of a
+    deployment, and those of a browser, which are no longer alive at times."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if "worker.retrieval.extract.child" in child.cmdline():
+                found.append(child)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a file."""

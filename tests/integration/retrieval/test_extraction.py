@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.support import files_to_read as files
+from tests.support.hostile_files import reading_processes
 from worker.retrieval.extract import extraction
 from worker.retrieval.extract.extraction import ExtractionFailed, ExtractionLimits, extract
 
@@ -55,16 +56,8 @@ async def failure_of(path: Path, name: str, limits: ExtractionLimits = TIGHT) ->
     with pytest.raises(ExtractionFailed) as failure:
         await text_of(path, name, limits)
     assert str(path) not in failure.value.message
-    assert not children()
+    assert not reading_processes()
     return failure.value
-
-
-def children() -> list[psutil.Process]:
-    return [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if "worker.retrieval.extract.child" in " ".join(child.cmdline())
-    ]
 
 
 async def test_a_long_text_comes_in_small_pieces(file_of: FileOf) -> None:
@@ -74,7 +67,7 @@ async def test_a_long_text_comes_in_small_pieces(file_of: FileOf) -> None:
         parts = [piece async for piece in pieces]
     assert "".join(parts) == text
     assert max(len(part.encode()) for part in parts) <= 64 * 1024
-    assert not children()
+    assert not reading_processes()
 
 
 async def test_a_file_whose_limit_is_memory(file_of: FileOf) -> None:
@@ -111,13 +104,13 @@ async def test_the_process_ends_when_the_reader_is_cancelled(file_of: FileOf) ->
 
     reader = asyncio.create_task(read())
     await began.wait()
-    [child] = children()
+    [child] = reading_processes()
     # nothing of this process's environment, which has keys
     assert set(child.environ()) == {"PYTHONPATH", "PYTHONHASHSEED", "LC_ALL"}
     reader.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reader
-    assert not children()
+    assert not reading_processes()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal is Linux's")
@@ -150,7 +143,7 @@ async def test_a_process_that_was_killed_is_no_fault_of_the_file(file_of: FileOf
     async def read() -> None:
         async with reading(path, "a.txt", ExtractionLimits()) as pieces:
             await anext(pieces)
-            [child] = children()
+            [child] = reading_processes()
             child.kill()
             async for _ in pieces:
                 pass

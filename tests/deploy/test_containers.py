@@ -4,7 +4,7 @@ The tests are steps: each needs those before it, and `tests/deploy/run` stops at
 fails.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import openai
@@ -28,6 +28,9 @@ from tests.support.certificates import Certificate, self_signed
 from tests.support.reverse_proxies import Nginx
 
 pytestmark = [pytest.mark.docker, pytest.mark.long, pytest.mark.timeout(1200)]
+
+Record = Callable[[str, object], None]
+"""Adds a name and a value to the table of steps (`steps.py`)."""
 
 SERVICES = {"postgres", "redis", "web", "worker", "worker-quarantine", "upstream"}
 
@@ -90,9 +93,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return self_signed(tmp_path_factory.mktemp("certificate"))
 
 
-def test_base_images() -> None:
+def test_base_images(record_property: Record) -> None:
     """Pulled, or stand-ins."""
-    print(base_images())
+    record_property("images", ", ".join(base_images().values()))
 
 
 def test_build_up_and_key(deployment: Deployment) -> None:
@@ -110,7 +113,9 @@ def test_build_up_and_key(deployment: Deployment) -> None:
     assert '"status":"completed"' in answer.replace(" ", "")
 
 
-def test_image_is_small_unprivileged_and_of_this_version(deployment: Deployment) -> None:
+def test_image_is_small_unprivileged_and_of_this_version(
+    deployment: Deployment, record_property: Record
+) -> None:
     checkout = deployment.checkout
     layers = [
         int(line)
@@ -118,7 +123,8 @@ def test_image_is_small_unprivileged_and_of_this_version(deployment: Deployment)
             f"docker history --no-trunc --human=false --format '{{{{.Size}}}}' {CURRENT}"
         ).split()
     ]
-    print(f"image: {sum(layers) / 1e6:.0f} MB, without its base {sum(layers[:-1]) / 1e6:.0f} MB")
+    record_property("MB", f"{sum(layers) / 1e6:.0f}")
+    record_property("MB without the base", f"{sum(layers[:-1]) / 1e6:.0f}")
     assert checkout.run("docker compose exec web id -u").strip() == "10001"
     refused = checkout.run("docker compose exec web touch /app/new 2>&1 || true")
     assert "Read-only file system" in refused
@@ -232,15 +238,17 @@ def _used_images(checkout: Checkout) -> set[str]:
     return set(checkout.run(f"docker inspect --format '{{{{.Config.Image}}}}' {names}").split())
 
 
-@pytest.mark.parametrize(
-    ("image", "step"), [(CURRENT, "upgrade"), (PREVIOUS, "downgrade")], ids=["up", "down"]
-)
+@pytest.mark.parametrize("image", [CURRENT, PREVIOUS], ids=["upgrade", "downgrade"])
 def test_rolling_replacement_refuses_no_request(
-    deployment: Deployment, certificate: Certificate, nginx: Nginx, image: str, step: str
+    deployment: Deployment,
+    certificate: Certificate,
+    nginx: Nginx,
+    image: str,
+    record_property: Record,
 ) -> None:
     """To the new release with its migration, and back to the previous one on the new schema."""
     checkout, (_, newest) = deployment.checkout, previous_release()
-    if step == "upgrade":
+    if image == CURRENT:
         checkout.run("docker compose build", BACKBURNER_IMAGE=image)
     slow = deployment.client().responses.create(model="demo-slow", input="x", background=True)
     with Load(nginx.base_url, deployment.key, verify=str(certificate.file)) as load:
@@ -252,7 +260,8 @@ def test_rolling_replacement_refuses_no_request(
         _replace_web(deployment, image, nginx)
         load.wait_for_answers(20)
         assert _used_images(checkout) == {image}
-    print(f"{step}: {load.answered} answered, {len(load.refused)} refused")
+    record_property("requests answered", load.answered)
+    record_property("refused", len(load.refused))
     assert load.refused == []
     for response_id in load.open_ids:
         deployment.wait_for_end(response_id)

@@ -1,7 +1,10 @@
-"""Bursts: work of many tasks that became ready at once, spread over time."""
+"""Bursts: work of many tasks that became ready at once, spread over time and shared out fairly."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
 
 
 class Turns:
@@ -54,3 +57,48 @@ class Pace:
         """Returns when it is the caller's turn, which is a pause after the one before."""
         async with self._lock:
             await asyncio.sleep(self._pause)
+
+
+class ProjectSlots:
+    """Slots that projects take in turns. However many pieces of work of one project wait, at least
+    one slot is for the others, and the next one of each other project waits for few."""
+
+    def __init__(self, count: int) -> None:
+        """`count`: at least two."""
+        self._free = count
+        self._most = count - 1
+        """Slots that one project may have."""
+        self._used: Counter[UUID] = Counter()
+        self._waiting: dict[UUID, deque[asyncio.Future[None]]] = {}
+        """By projects, the one whose turn is next first."""
+
+    @asynccontextmanager
+    async def take(self, project: UUID) -> AsyncIterator[None]:
+        """A slot, from the beginning of the context to its end."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(project, deque()).append(turn)
+        self._give()
+        try:
+            await turn
+            yield
+        finally:
+            if not turn.cancelled():
+                self._free += 1
+                self._used -= Counter([project])
+            self._give()
+
+    def _give(self) -> None:
+        """Gives what is free to those whose turn it is."""
+        for project in list(self._waiting):
+            turns = self._waiting[project]
+            while turns and turns[0].cancelled():
+                turns.popleft()
+            has_turn = turns and self._free > 0 and self._used[project] < self._most
+            if has_turn:
+                turns.popleft().set_result(None)
+                self._free -= 1
+                self._used[project] += 1
+            if not turns:
+                del self._waiting[project]
+            elif has_turn:
+                self._waiting[project] = self._waiting.pop(project)  # now the last one

@@ -244,10 +244,13 @@ async def execute(
 async def fetch_idempotent(pool: Pool, query: Query[RowT], parameters: Parameters) -> list[RowT]:
     """`fetch`, repeated once after a lost connection. For reads, and for writes that change nothing
     the second time (cancel, delete). After a restart of Postgres all idle connections of the pool
-    are dead, and the first statement on each would fail although Postgres is back."""
+    are dead, and the first statement on each would fail although Postgres is back. A statement that
+    has reached its time limit is not repeated: it would take as long."""
     cancellation = _Cancellation()
     try:
         return await fetch(pool, query, parameters)
+    except psycopg.errors.QueryCanceled:
+        raise
     except DATABASE_UNAVAILABLE:
         cancellation.raise_if_requested()
         await pool.check()

@@ -8,8 +8,10 @@ Clarke and Büttcher, SIGIR 2009; ADR 0054).
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
+
+import psycopg
 
 from models.config.routes import Route
 from models.db.arrays import Ints, Texts, Uuids
@@ -25,7 +27,11 @@ from models.db.queries.chunk_search import (
     SearchedStore,
 )
 from models.db.queries.vector_stores import TOUCH_STORES
+from models.db.statement import Query
 from models.retrieval.embedder import Embedder, Embeddings, TextOwner
+from models.turns import ProjectSlots
+
+ResultT = TypeVar("ResultT")
 
 _FUSION = 60
 """The constant of the fusion, as its authors have it: the lower it is, the more the first places
@@ -36,7 +42,7 @@ _RANKED = 5000
 """Chunks whose words are ranked."""
 _AT_ONCE = 4
 """Statements of all searches of a process that run side by side: the others leave connections to
-what else the process does."""
+what else the process does. Projects take turns."""
 
 Position = tuple[UUID, int]
 """An entry, and the number of a chunk in it."""
@@ -73,13 +79,18 @@ class SearchResult:
     """from 0 to 1"""
 
 
+class SearchTooSlow(Exception):
+    """A statement of the search has reached its time limit: another try would take as long. The
+    message is for the client."""
+
+
 class ChunkSearch:
     """Searches for one process."""
 
     def __init__(self, pool: Pool, embedder: Embedder) -> None:
         self._pool = pool
         self._embedder = embedder
-        self._limit = asyncio.Semaphore(_AT_ONCE)
+        self._slots = ProjectSlots(_AT_ONCE)
 
     async def stores(self, project: UUID, ids: Sequence[UUID]) -> list[SearchedStore]:
         """Those of these stores that the project has, in any order."""
@@ -98,14 +109,15 @@ class ChunkSearch:
         score of a chunk is its best one. Counts as a use of the stores. `own_routes`: those of the
         project's policy.
 
-        Raises EmbeddingsUnavailable or EmbeddingsRefused, and what DATABASE_UNAVAILABLE names.
+        Raises EmbeddingsUnavailable, EmbeddingsRefused or SearchTooSlow, and what
+        DATABASE_UNAVAILABLE names.
         """
         owner = TextOwner(project, own_routes)
         embedded, used = await self._embedded(owner, stores, queries)
         found: dict[tuple[_Model | None, int], list[_Lists]] = {}
 
         async def search_one(store: SearchedStore, model: _Model | None, at: int) -> None:
-            one = _OneSearch(self._pool, self._limit, project, store, options)
+            one = _OneSearch(self._pool, self._slots, project, store, options)
             lists = await one.lists(queries[at], None if model is None else embedded[model][at])
             found.setdefault((model, at), []).append(lists)
 
@@ -202,13 +214,14 @@ class _OneSearch:
     def __init__(
         self,
         pool: Pool,
-        limit: asyncio.Semaphore,
+        slots: ProjectSlots,
         project: UUID,
         store: SearchedStore,
         options: SearchOptions,
     ) -> None:
         self._pool = pool
-        self._limit = limit
+        self._slots = slots
+        self._project = project
         self._store = store
         self._options = options
         self._values: dict[str, Any] = {
@@ -224,7 +237,7 @@ class _OneSearch:
             return _Lists(self._store.id, False, [], await self._words(query))
         if _is_by_embedding(self._options):
             return _Lists(self._store.id, True, await self._nearest(embedding), [])
-        nearest, worded = await asyncio.gather(self._nearest(embedding), self._words(query))
+        nearest, worded = await _run_all([self._nearest(embedding), self._words(query)])
         return _Lists(self._store.id, True, nearest, worded)
 
     async def _nearest(self, embedding: str) -> list[FoundChunk]:
@@ -232,15 +245,13 @@ class _OneSearch:
         or if that is too little, by comparing each chunk."""
         values = self._values | {"embedding": embedding}
         store = self._store
-        async with self._limit:
+        async with self._slots.take(self._project):
             if store.has_index and self._options.filter is None:
                 by_index = {"dimensions": store.dimensions, "most": 2 * values["limit"]}
-                found = await fetch_idempotent(
-                    self._pool, NEAREST_CHUNKS_BY_INDEX, values | by_index
-                )
+                found = await self._fetch(NEAREST_CHUNKS_BY_INDEX, values | by_index)
                 if len(found) == values["limit"]:
                     return found
-            return await fetch_idempotent(self._pool, NEAREST_CHUNKS, values)
+            return await self._fetch(NEAREST_CHUNKS, values)
 
     async def _words(self, query: str) -> list[FoundChunk]:
         values = self._values | {
@@ -249,19 +260,26 @@ class _OneSearch:
             "store_word": f"'§{self._store.id.hex}'",
             "ranked": _RANKED,
         }
-        async with self._limit:
-            return await fetch_idempotent(self._pool, CHUNKS_WITH_WORDS, values)
+        async with self._slots.take(self._project):
+            return await self._fetch(CHUNKS_WITH_WORDS, values)
+
+    async def _fetch(self, query: Query[FoundChunk], values: dict[str, Any]) -> list[FoundChunk]:
+        try:
+            return await fetch_idempotent(self._pool, query, values)
+        except psycopg.errors.QueryCanceled as error:
+            raise SearchTooSlow("The search took too long. Try a narrower one.") from error
 
 
-async def _run_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Runs these side by side. The first error ends the others, and is raised.
+async def _run_all(works: Iterable[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:
+    """The results of these, in their order, which run side by side. The first error ends the
+    others, and is raised.
 
     A TaskGroup would leave a mark of a cancellation on the task that waits, which then does not try
     again when Postgres is back (models/db/database.py).
     """
     tasks = [asyncio.create_task(work) for work in works]
     try:
-        await asyncio.gather(*tasks)
+        return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()

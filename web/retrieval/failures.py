@@ -1,6 +1,7 @@
-"""The error for a project that has as much in vector stores as it may."""
+"""Errors for requests about vector stores."""
 
-from models.errors import INSUFFICIENT_QUOTA, QuotaExceeded
+from models.errors import INSUFFICIENT_QUOTA, QuotaExceeded, Unavailable
+from models.retrieval.search import SearchTooSlow
 
 _RETRY_WHEN_STORED = 60.0
 """Seconds after which a client tries again whose project has as much as it may."""
@@ -15,3 +16,10 @@ def quota_exceeded(limit: str) -> QuotaExceeded:
         wait=_RETRY_WHEN_STORED,
         may_retry=False,
     )
+
+
+def too_slow(error: SearchTooSlow) -> Unavailable:
+    """The error for a search that has reached its time limit. A retry would take as long."""
+    refusal = Unavailable(str(error))
+    refusal.headers = {"x-should-retry": "false"}
+    return refusal

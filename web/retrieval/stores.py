@@ -24,11 +24,11 @@ from models.errors import InvalidRequest, Unavailable
 from models.ids import VECTOR_STORE, new_uuid, parse_admin_id, vector_store_id
 from models.retrieval.embedder import EmbeddingsRefused, EmbeddingsUnavailable
 from models.retrieval.objects import result_object, store_object
-from models.retrieval.search import ChunkSearch
+from models.retrieval.search import ChunkSearch, SearchTooSlow
 from models.retrieval.store_access import StoreAccess, store_expired, store_not_found
 from web.http.json_responses import list_envelope
 from web.retrieval.entries import EntryStore
-from web.retrieval.failures import quota_exceeded
+from web.retrieval.failures import quota_exceeded, too_slow
 from web.retrieval.pages import TwoWayPaging
 from web.retrieval.requests import (
     parse_new_store,
@@ -136,6 +136,8 @@ class VectorStores:
             results = await self._search.search(
                 key.project_id, stores, queries, request.options, key.policy.routes
             )
+        except SearchTooSlow as error:
+            raise too_slow(error) from error
         except EmbeddingsUnavailable as error:
             raise Unavailable(
                 "The query could not be embedded: no upstream makes embeddings now. Please retry."

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-import psycopg
 import structlog
 
 from models.db.database import retry_while_unavailable
 from models.project_policies import ProjectPolicies
 from models.retrieval.embedder import EmbeddingsRefused, EmbeddingsUnavailable
-from models.retrieval.search import ChunkSearch, SearchOptions, SearchResult
+from models.retrieval.search import ChunkSearch, SearchOptions, SearchResult, SearchTooSlow
 
 logger = structlog.get_logger()
 
@@ -36,6 +35,9 @@ class ProjectFiles:
             return await retry_while_unavailable(
                 lambda: self._find(stores, queries, options), "file_search_waits"
             )
+        except SearchTooSlow as error:
+            logger.warning("file_search_failed", error=str(error))
+            raise SearchFailed(str(error)) from error
         except (EmbeddingsUnavailable, EmbeddingsRefused) as error:
             logger.warning("file_search_failed", error=str(error))
             raise SearchFailed(
@@ -46,15 +48,8 @@ class ProjectFiles:
         self, stores: Sequence[UUID], queries: Sequence[str], options: SearchOptions
     ) -> list[SearchResult]:
         policy = await self.policies.policy(self.project)
-        try:
-            found = await self.search.stores(self.project, stores)
-            open_stores = [store for store in found if not store.is_expired]
-            if not open_stores:
-                raise SearchFailed("The vector stores were deleted or have expired.")
-            return await self.search.search(
-                self.project, open_stores, queries, options, policy.routes
-            )
-        except psycopg.errors.QueryCanceled as error:
-            # The time limit of a statement: to repeat it would take as long.
-            logger.warning("file_search_failed", error=str(error).strip())
-            raise SearchFailed("The search took too long. Try a narrower one.") from error
+        found = await self.search.stores(self.project, stores)
+        open_stores = [store for store in found if not store.is_expired]
+        if not open_stores:
+            raise SearchFailed("The vector stores were deleted or have expired.")
+        return await self.search.search(self.project, open_stores, queries, options, policy.routes)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import openai
+import psycopg
 import pytest
 
 from models import keys
@@ -17,6 +18,7 @@ from tests.support.api import JSON, Api, Stream, decode, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.embeddings import EMBEDDING_MODEL, embeddings
 from tests.support.fake_upstream import (
+    Exchange,
     FakeUpstream,
     Script,
     Step,
@@ -484,21 +486,28 @@ async def test_a_search_that_fails_is_told_to_the_model_which_answers(
         assert tool_message(fake, model).startswith(f"Error: {error}")
 
 
-async def test_a_store_that_is_deleted_while_the_response_runs_is_searched_no_more(
-    library: Library, fake: FakeUpstream
+@pytest.mark.parametrize("end", ["deleted", "expired"])
+async def test_a_store_that_ends_while_the_response_runs_is_searched_no_more(
+    library: Library, fake: FakeUpstream, end: str
 ) -> None:
     store = (await library.client.vector_stores.create(name="short-lived")).id
-    deleted = asyncio.Event()
+    ended = asyncio.Event()
     found = {}
     for name, tool in (
         ("both", library.tool(store, library.texts)),
         ("alone", library.tool(store)),
     ):
-        model = fake.script([wait_for(deleted), *calling(search("bread"))], reply("ok"))
+        model = fake.script([wait_for(ended), *calling(search("bread"))], reply("ok"))
         found[name] = await library.api.create_background(model, tools=[tool])
         await until(partial(_is_called, fake, model))
-    await library.client.vector_stores.delete(store)
-    deleted.set()
+    if end == "deleted":
+        await library.client.vector_stores.delete(store)
+    else:
+        await library.stack.value(
+            "UPDATE vector_stores SET expires_at = now() WHERE id = %s RETURNING 1",
+            store.removeprefix("vs_"),
+        )
+    ended.set()
     outputs = {
         name: (await library.api.wait_for_end(each))["output"] for name, each in found.items()
     }
@@ -508,6 +517,58 @@ async def test_a_store_that_is_deleted_while_the_response_runs_is_searched_no_mo
 
 async def _is_called(fake: FakeUpstream, model: str) -> bool:
     return bool(fake.requests_for(model))
+
+
+async def test_a_store_is_searched_while_another_of_its_files_is_ingested(
+    library: Library, fake: FakeUpstream, held_queries: dict[str, Script]
+) -> None:
+    client, ingested = library.client, asyncio.Event()
+
+    async def embed_later(exchange: Exchange) -> None:
+        await ingested.wait()
+        for step in embeddings(exchange.request):
+            await step(exchange)
+
+    held_queries["Stars"] = [embed_later]
+    store = await client.vector_stores.create()
+    later = await client.vector_stores.files.upload(
+        vector_store_id=store.id, file=("stars.txt", b"Stars shine at night.")
+    )
+    await client.vector_stores.files.create_and_poll(
+        library.files["bread.md"], vector_store_id=store.id, poll_interval_ms=50
+    )
+    assert (await client.vector_stores.retrieve(store.id)).status == "in_progress"
+    names = []
+    for _ in range(2):
+        model = citing(fake, lambda m: [f"Found {'; '.join(m)}."], calling(search("bread stars")))
+        stream = await read(library, model, tools=[library.tool(store.id)])
+        names.append(stream.final["output"][1]["content"][0]["text"])
+        ingested.set()
+        await client.vector_stores.files.poll(
+            later.id, vector_store_id=store.id, poll_interval_ms=50
+        )
+    assert names[0] == "Found bread.md."
+    assert "stars.txt" in names[1]
+
+
+@pytest.mark.long
+async def test_a_search_that_takes_too_long_is_told_to_the_model_and_the_client(
+    library: Library, fake: FakeUpstream
+) -> None:
+    """PostgreSQL ends a statement after 15 s: here it waits for a lock."""
+    model = fake.script(calling(search("bread")), reply("I could not look."))
+    async with (
+        await psycopg.AsyncConnection.connect(library.stack.dsn) as connection,
+        connection.transaction(),
+    ):
+        await connection.execute("LOCK TABLE vector_store_chunks")
+        created = await library.api.create_background(model, tools=[library.tool()])
+        with pytest.raises(openai.InternalServerError, match="The search took too long") as slow:
+            await library.client.vector_stores.search(library.texts, query="bread")
+        ended = await library.api.wait_for_end(created)
+    assert slow.value.response.headers["x-should-retry"] == "false"
+    assert [item["status"] for item in ended["output"]] == ["failed", "completed"]
+    assert tool_message(fake, model) == "Error: The search took too long. Try a narrower one."
 
 
 async def test_a_search_that_was_interrupted_is_made_again(

@@ -9,7 +9,13 @@ from models.db import database
 from models.ids import file_id, new_uuid
 from models.project_policies import ProjectPolicies
 from models.projects.policy import DEFAULT_POLICY, ProjectPolicy
-from models.retrieval.search import ChunkSearch, SearchOptions, SearchResult, _run_all
+from models.retrieval.search import (
+    ChunkSearch,
+    SearchOptions,
+    SearchResult,
+    SearchTooSlow,
+    _run_all,
+)
 from worker.tools.file_search import _limited
 from worker.tools.project_files import ProjectFiles, SearchFailed
 
@@ -67,13 +73,13 @@ async def test_a_search_is_tried_again_when_postgres_is_back(
 ) -> None:
     monkeypatch.setattr(database, "RETRY_DELAY", 0)
     away = [psycopg.OperationalError("away") for _ in range(6)]
-    for errors, expected in ((away, "found"), ([psycopg.errors.QueryCanceled("slow")], None)):
+    for errors, expected in ((away, "found"), ([SearchTooSlow("It took too long.")], None)):
         double: Any = _Searches(*errors)
         files = ProjectFiles(
             cast("ChunkSearch", double), cast("ProjectPolicies", double), new_uuid()
         )
         if expected is None:
-            with pytest.raises(SearchFailed, match="took too long"):
+            with pytest.raises(SearchFailed, match="It took too long"):
                 await files.find([], ["x"], SearchOptions())
         else:
             assert (await files.find([], ["x"], SearchOptions()))[0].text == expected

@@ -2,7 +2,8 @@
 (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/)."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +20,12 @@ _REQUEST_ATTRIBUTES = {
     "top_p": "gen_ai.request.top_p",
     "max_output_tokens": "gen_ai.request.max_tokens",
 }
+_OPERATIONS = {
+    "/chat/completions": "chat",
+    "/completions": "text_completion",
+    "/embeddings": "embeddings",
+}
+"""Path of a forwarded request -> its operation in the conventions. The others have none there."""
 _FINISH_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
@@ -37,17 +44,10 @@ def start_call_span(
     """
     if not parent.is_recorded:
         return NO_SPAN if parent is NO_SPAN else parent.start("chat")
-    address = urlsplit(upstream.base_url)
-    attributes: dict[str, str | int | float] = {
-        "gen_ai.operation.name": "chat",
-        # The API that it speaks; `server.address` shows whose it is.
-        "gen_ai.provider.name": "openai",
-        "openai.api.type": "responses" if upstream.api == "responses" else "chat_completions",
-        "gen_ai.request.model": model,
-        "backburner.upstream": upstream.name,
-        "server.address": address.hostname or "",
-        "server.port": address.port or _DEFAULT_PORTS.get(address.scheme, 0),
-    }
+    attributes = _attributes("chat", upstream, model)
+    attributes["openai.api.type"] = (
+        "responses" if upstream.api == "responses" else "chat_completions"
+    )
     for parameter, attribute in _REQUEST_ATTRIBUTES.items():
         if (value := parameters.get(parameter)) is not None:
             attributes[attribute] = value
@@ -76,6 +76,42 @@ def end_call_span(
         if has_content:
             span.set(output_attributes(turn.output, reason))
     span.end()
+
+
+@contextmanager
+def forwarding_span(
+    parent: Span, upstream: UpstreamSettings, model: str, path: str
+) -> Iterator[Span]:
+    """The span of a request that is forwarded to `upstream`, below its attempt. `model`: its name
+    there. `path`: behind the base URL."""
+    if not parent.is_recorded:
+        yield NO_SPAN
+        return
+    operation = _OPERATIONS.get(path, path.rpartition("/")[2])
+    attributes = _attributes(operation, upstream, model)
+    span = parent.start(f"{operation} {model}", attributes, SpanKind.CLIENT)
+    try:
+        yield span
+    except BaseException as error:
+        span.fail(error_type(error))
+        raise
+    finally:
+        span.end()
+
+
+def _attributes(
+    operation: str, upstream: UpstreamSettings, model: str
+) -> dict[str, str | int | float]:
+    address = urlsplit(upstream.base_url)
+    return {
+        "gen_ai.operation.name": operation,
+        # The API that it speaks; `server.address` shows whose it is.
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": model,
+        "backburner.upstream": upstream.name,
+        "server.address": address.hostname or "",
+        "server.port": address.port or _DEFAULT_PORTS.get(address.scheme, 0),
+    }
 
 
 def error_type(error: BaseException) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from models.wire.forwarding import answer_item, requested_body
 from models.wire.proxied_usage import TokenUsage, usage_in
 from worker.metrics import UPSTREAM_TURNS
+from worker.run.call_span import forwarding_span
 from worker.run.context import RunContext
 from worker.run.failover import first_answer
 from worker.translation.turn import Outcome
@@ -40,8 +41,10 @@ async def _call(context: RunContext, request: dict[str, Any], candidate: Candida
     async with candidate.limiter.acquire(candidate.model, interactive=False) as permit:
         # As late as possible: a process that was suspended may have lost the response.
         await resources.ownership.wait_until_fresh()
-        body = {**request, "model": candidate.model}
-        answer = await candidate.upstream.plain.call(context.attempt.stored.path, body)
+        body, path = {**request, "model": candidate.model}, context.attempt.stored.path
+        upstream = candidate.upstream
+        with forwarding_span(context.span, upstream.settings, candidate.model, path):
+            answer = await upstream.plain.call(path, body)
         permit.record_success()
     UPSTREAM_TURNS.labels(candidate.name, "answered").inc()
     context.output.upstream = candidate.name

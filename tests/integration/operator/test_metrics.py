@@ -30,6 +30,7 @@ from models.ownership.creates import UnclearCreate, void_values
 from models.projects.quotas import Quota
 from models.version import VERSION
 from tests.support.api import until
+from tests.support.batches import line, start, until_status
 from tests.support.deployment_files import ROOT
 from tests.support.fake_upstream import FakeUpstream, hang, reply, status, text
 from tests.support.mcp_servers import McpServers
@@ -486,6 +487,40 @@ async def test_a_response_is_one_trace_that_continues_the_clients(
     assert "secret question" not in repr(spans)
     assert "the answer" not in repr(spans)
     assert not any("traceparent" in request.headers for request in fake.requests_for(model))
+
+
+async def test_the_forwarded_call_of_a_batch_has_a_span(
+    own_stack: Stack, fake: FakeUpstream, collector: OtlpReceiver
+) -> None:
+    client = own_stack.openai()
+    answer = {"object": "list", "data": [], "usage": {"prompt_tokens": 5, "total_tokens": 5}}
+    model, refusing = fake.script([status(200, answer)]), fake.script([status(400, {})])
+    lines = [
+        line(name, url="/v1/embeddings", body={"model": name, "input": "secret question"})
+        for name in (model, refusing)
+    ]
+    await until_status(client, await start(client, lines, endpoint="/v1/embeddings"), "completed")
+
+    def calls() -> list[ReceivedSpan]:
+        named = {f"embeddings {model}", f"embeddings {refusing}"}
+        spans = [span for span in collector.spans if span.name in named]
+        return spans if len(spans) == 2 else []
+
+    spans = await until(calls)
+    assert {(span.name, span.failed, span.kind) for span in spans} == {
+        (f"embeddings {model}", False, "CLIENT"),
+        (f"embeddings {refusing}", True, "CLIENT"),
+    }
+    for span in spans:
+        assert span.attributes["gen_ai.operation.name"] == "embeddings"
+        assert span.attributes["backburner.upstream"] == "default"
+
+    def attempts() -> set[str]:
+        ids = {span.id for span in collector.spans if span.name == "attempt"}
+        return ids & {span.parent for span in spans}
+
+    await until(lambda: len(attempts()) == 2)
+    assert "secret question" not in repr(spans)
 
 
 async def test_a_response_that_waits_for_its_upstream_is_counted_and_traced(

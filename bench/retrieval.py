@@ -25,6 +25,7 @@ from models.db.database import open_pool
 
 _MODEL = model(1)
 _CONNECTIONS = 4
+MIB = 1024 * 1024
 
 
 async def _rows(folder: Path, options: argparse.Namespace) -> AsyncIterator[Row]:
@@ -47,7 +48,7 @@ async def _search_rows(started: Cluster, options: argparse.Namespace) -> AsyncIt
     settings = Settings(
         database_url=SecretStr(started.dsn),
         redis_url=SecretStr(started.valkey.url),
-        retrieval=RetrievalSettings(index_from=1),
+        retrieval=RetrievalSettings(index_from=1, index_memory=options.index_memory * MIB),
     )
     pool = open_pool(settings, "bench", _CONNECTIONS)
     await pool.open(wait=True)
@@ -87,6 +88,12 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--dimensions", type=int, default=384)
     parser.add_argument("--queries", type=int, default=100)
+    parser.add_argument(
+        "--index-memory",
+        type=int,
+        default=RetrievalSettings().index_memory // MIB,
+        help="MiB in which PostgreSQL makes an index (default: %(default)s)",
+    )
     options = parser.parse_args(arguments)
     if options.chunks % CHUNKS_OF_FILE:
         parser.error(f"--chunks must be a multiple of {CHUNKS_OF_FILE}")

@@ -144,7 +144,8 @@ class SearchBench:
                 "CREATE TABLE bench_plain AS SELECT entry_id, number, "
                 f"embedding::{home}.halfvec({dimensions}) FROM vector_store_chunks".encode()
             )
-            await connection.execute("SET maintenance_work_mem = '256MB'")
+            memory = self._settings.retrieval.index_memory // 1024
+            await connection.execute(f"SET maintenance_work_mem = '{memory}kB'".encode())
             began = time.monotonic()
             make = f"CREATE INDEX ON bench_plain USING hnsw (embedding {home}.halfvec_cosine_ops)"
             await connection.execute(make.encode())
@@ -198,7 +199,7 @@ class SearchBench:
 
 async def _measure(queries: Sequence[Query], search: Found) -> Measured:
     """One query after the other, after a round that is not counted."""
-    for query in queries[:10]:
+    for query in queries[: max(1, len(queries) // 10)]:
         await search(query)
     found, times = [], []
     for query in queries:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from models.config.values import Duration, Group
+from models.config.values import Bytes, Duration, Group
 
 Language = Literal[
     "simple",
@@ -67,6 +67,9 @@ class RetrievalSettings(Group):
     index_from: int = Field(default=50_000, ge=1)
     """Chunks from which on a store with embeddings gets an HNSW index. Smaller ones are searched by
     comparing each chunk, which is exact."""
+    index_memory: Bytes = Field(default=256 * 1024 * 1024, ge=64 * 1024 * 1024)
+    """Memory in which PostgreSQL makes such an index. A larger index takes many times as long: a
+    chunk needs about 800 bytes, and two for each dimension."""
     ingests: int = Field(default=2, ge=1)
     """Files that one worker ingests at a time."""
     ingest_time: Duration = timedelta(days=1)

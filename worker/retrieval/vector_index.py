@@ -8,6 +8,7 @@ be built, the store is searched by comparing each chunk.
 
 import asyncio
 import time
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -38,7 +39,8 @@ _SWEPT_STORES: Final = 200
 _FIRST: Final = UUID(int=0)
 _RETRY_PAUSE = 600.0
 """Seconds after which a worker makes an index again that it could not make."""
-_SETTINGS = "SET statement_timeout = 0; SET maintenance_work_mem = '256MB'"
+_NO_ROOM = "no longer fits into maintenance_work_mem"
+"""In the notice of pgvector that an index is larger than the memory in which it is made."""
 
 
 class VectorIndexes:
@@ -97,7 +99,12 @@ class VectorIndexes:
         wanted = await fetch(connection, INDEX_WANTED, values)
         if not wanted or not (await fetch(connection, TRY_INDEX_LOCK, {"key": _LOCK}))[0]:
             return
-        await connection.execute(_SETTINGS)
+        memory = self._settings.retrieval.index_memory // 1024
+        await connection.execute("SET statement_timeout = 0")
+        await connection.execute(
+            sql.SQL("SET maintenance_work_mem = {}").format(sql.Literal(f"{memory}kB"))
+        )
+        connection.add_notice_handler(partial(_log_notice, store))
         name = sql.Identifier(index_name(store))
         # Of a worker that has died while it made one.
         await connection.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(name))
@@ -116,6 +123,16 @@ class VectorIndexes:
         await fetch(connection, SET_HAS_INDEX, {"store": store})
         self._not_before.pop(store, None)
         logger.info("vector_index_made", vector_store=vector_store_id(store))
+
+
+def _log_notice(store: UUID, notice: psycopg.errors.Diagnostic) -> None:
+    """Tells the operator why the index takes long."""
+    if _NO_ROOM in (notice.message_primary or ""):
+        logger.warning(
+            "vector_index_needs_memory",
+            vector_store=vector_store_id(store),
+            error=f"{notice.message_primary}; raise BACKBURNER_RETRIEVAL__INDEX_MEMORY",
+        )
 
 
 async def drop_unused(connection: Connection) -> None:

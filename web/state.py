@@ -22,6 +22,7 @@ from models.db.database import (
 from models.db.queries.api_keys import ApiKey
 from models.egress import EgressPolicy
 from models.files.opening import open_storage
+from models.files.storage import FileStorage
 from models.ids import response_id
 from models.ownership.lease import Lease
 from models.ownership.waiting import enqueue_waiting
@@ -30,8 +31,6 @@ from models.redis.answer_cache import AnswerCache
 from models.redis.client import REDIS_ERRORS, redis_client
 from models.redis.eviction import memory_problem
 from models.redis.queue import JobQueue
-from models.retrieval.embedder import Embedder
-from models.retrieval.search import ChunkSearch
 from models.retrieval.store_access import StoreAccess
 from models.secrets import Sealer
 from models.side_tasks import SideTasks, cancel_all
@@ -47,10 +46,10 @@ from web.http import auth
 from web.http.body import bind_bodies
 from web.http.open_requests import OpenRequests
 from web.http.request_record import request_record
-from web.http.shares import Share
+from web.http.shares import Shares
 from web.memory import FreedMemory
 from web.model_catalog import ModelCatalog
-from web.organization import Organization
+from web.organization.organization import Organization
 from web.proxy.proxy import UpstreamProxy
 from web.proxy.usage import ProxiedUsage
 from web.quotas.quotas import Quotas
@@ -66,10 +65,9 @@ from web.responses.searched_stores import SearchedStores
 from web.responses.store import ResponseStore
 from web.responses.unclear_creates import UnclearCreates
 from web.responses.validation import RequestValidation
-from web.retrieval.entries import EntryStore
-from web.retrieval.rewriter import QueryRewriter
-from web.retrieval.stores import VectorStores
+from web.retrieval.retrieval import Retrieval
 from web.stream.bus import Bus
+from web.stream.polls import LogPolls
 from web.stream.reader import EventReader
 from web.webhooks.endpoints import WebhookEndpoints
 
@@ -94,6 +92,7 @@ class AppState:
     account_ids: AccountIds
     keys: auth.Keys
     open_requests: OpenRequests
+    shares: Shares
     bus: Bus
     event_reader: EventReader
     cache: AnswerCache
@@ -102,11 +101,7 @@ class AppState:
     file_store: FileStore
     file_uploads: Uploads
     batch_store: BatchStore
-    vector_store_files: EntryStore
-    vector_stores: VectorStores
-    store_access: StoreAccess
-    embedder: Embedder
-    query_rewriter: QueryRewriter
+    retrieval: Retrieval
     expander: Expander | None
     """None: this server stores no files, so it has no batches"""
     organization: Organization
@@ -124,38 +119,6 @@ class AppState:
     stop_event: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process begins to stop."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
-
-    @cached_property
-    def bodies(self) -> Share:
-        """Bytes of the request bodies that are read and checked."""
-        web = self.settings.web
-        wait = web.bodies_wait.total_seconds()
-        return Share("large requests", web.bodies, web.bodies_per_project, wait)
-
-    @cached_property
-    def spools(self) -> Share:
-        """Bytes of uploads in temporary files."""
-        web = self.settings.web
-        wait = web.bodies_wait.total_seconds()
-        return Share("uploads", web.spools, web.spools_per_project, wait)
-
-    @cached_property
-    def sockets(self) -> Share:
-        """Open WebSockets."""
-        web = self.settings.web
-        return Share("open WebSockets", web.sockets, web.sockets_per_project)
-
-    @cached_property
-    def streams(self) -> Share:
-        """Streams, and requests that wait for the end of a response."""
-        web = self.settings.web
-        return Share("open streams and waiting requests", web.streams, web.streams_per_project)
-
-    @cached_property
-    def uploads(self) -> Share:
-        """Files that are being received."""
-        web = self.settings.web
-        return Share("uploads", web.uploads, web.uploads_per_project)
 
     @cached_property
     def body_limits(self) -> BodyLimits:
@@ -180,7 +143,7 @@ class AppState:
         """Counts this request among the streams and waiting requests until it ends. Raises
         ShareUsedUp or Unavailable."""
         record = request_record(connection)
-        record.at_end(self.streams.take(record.project or "").release)
+        record.at_end(self.shares.streams.take(record.project or "").release)
 
     @property
     def stopping(self) -> bool:
@@ -197,7 +160,7 @@ class AppState:
         pool = open_pool(settings, str(lease.id), settings.web.pool_size)
         await pool.open(wait=True)
         await asyncio.to_thread(lease.register)
-        state = cls._build(settings, host, lease, pool)
+        state = cls._build(_Common.open(settings, lease, pool), host)
         lease.access_revision.watch(state.keys.forget)
         lease.access_revision.watch(state.open_requests.check)
         state.side_tasks.start(state.open_requests.run(), "open-requests")
@@ -212,8 +175,9 @@ class AppState:
         state.side_tasks.start(state.bus.run(), "bus")
         if state.expander is not None:
             state.side_tasks.start(state.expander.run(), "batches")
-        state.side_tasks.start(state.bus.poll_journals(), "poll-journals")
-        state.side_tasks.start(state.bus.poll_idle_readers(), "poll-idle-readers")
+        polls = LogPolls(settings, pool, state.bus)
+        state.side_tasks.start(polls.read_journals(), "poll-journals")
+        state.side_tasks.start(polls.watch_idle_readers(), "poll-idle-readers")
         state.spawn(state.enqueue_at_start())
         state.spawn(state.check_redis())
         if state.file_store.storage_state is not None:
@@ -221,119 +185,51 @@ class AppState:
         return state
 
     @classmethod
-    def _build(cls, settings: Settings, host: str, lease: Lease, pool: Pool) -> "AppState":
-        redis = redis_client(settings, f"web-control-{lease.id.hex}")
-        cache = AnswerCache(settings, f"web-cache-{lease.id.hex}")
-        job_queue = JobQueue(settings, counters.ENQUEUES_DROPPED)
-        bus = Bus(settings, pool, lease.id)
-        event_reader = EventReader(pool, bus)
-        grace_expired = asyncio.Event()
-        routes = ProjectRoutes(settings)
-        sealer = Sealer(settings.sealing_keys)
-        unclear_creates = UnclearCreates(settings, lease)
-        egress = EgressPolicy(settings.egress)
-        validation = RequestValidation(settings, routes, egress, sealer)
-        quotas = Quotas.open(settings, pool, lease)
-        items = ItemReader(pool)
-        account_ids = AccountIds(routes, sealer, pool)
-        storage = open_storage(settings)
-        file_store = FileStore(settings, pool, storage)
-        input_files = InputFiles(
-            pool,
-            list(routes.server.upstreams.values()),
-            settings.egress.file_bytes,
-            has_storage=storage is not None,
-        )
-        embedder = Embedder(settings.retrieval, routes)
-        store_access = StoreAccess(pool)
+    def _build(cls, common: "_Common", host: str) -> "AppState":
+        settings, pool, routes = common.settings, common.pool, common.routes
         proxied_usage = ProxiedUsage(pool)
-        query_rewriter = QueryRewriter(settings.retrieval, routes, proxied_usage.add_tokens)
-        entries = EntryStore(settings.retrieval, settings.quotas, pool)
-        create_response = CreateResponse(
-            PrepareRequest(
-                settings,
-                pool,
-                validation,
-                RequestCache(settings.cache, pool, cache, routes, sealer),
-                lease.clock,
-                account_ids,
-                input_files,
-                SearchedStores(store_access),
-            ),
-            JoinResponse(pool, lease),
-            InsertResponse(settings, pool, lease, unclear_creates),
-            sealer,
-            job_queue,
-            bus,
-            quotas,
-        )
+        grace_expired = asyncio.Event()
+        create_response = _create_response(common)
+        file_store = FileStore(settings, pool, common.storage)
         return cls(
             settings=settings,
             host=host,
             pool=pool,
-            redis=redis,
-            lease=lease,
-            job_queue=job_queue,
+            redis=common.redis,
+            lease=common.lease,
+            job_queue=common.job_queue,
             routes=routes,
-            sealer=sealer,
-            egress=egress,
-            account_ids=account_ids,
+            sealer=common.sealer,
+            egress=common.egress,
+            account_ids=common.account_ids,
             keys=auth.Keys(pool),
             open_requests=OpenRequests(pool),
-            bus=bus,
-            event_reader=event_reader,
-            cache=cache,
-            response_store=ResponseStore(
-                pool,
-                items,
-                redis,
-                event_reader,
-                cache,
-                settings.web.cancel_wait.total_seconds(),
-                lease.clock,
-                quotas.on_ended,
-            ),
-            conversation_store=ConversationStore(
-                settings, pool, items, validation, lease.clock, account_ids, input_files
-            ),
+            shares=Shares(settings.web),
+            bus=common.bus,
+            event_reader=common.event_reader,
+            cache=common.cache,
+            response_store=_response_store(common),
+            conversation_store=_conversation_store(common),
             file_store=file_store,
             file_uploads=Uploads(settings.files, pool, file_store),
             batch_store=BatchStore(settings.batches, pool),
-            vector_store_files=entries,
-            vector_stores=VectorStores(
-                settings.retrieval,
-                settings.quotas,
-                pool,
-                entries,
-                store_access,
-                ChunkSearch(pool, embedder),
-                query_rewriter,
+            retrieval=Retrieval.open(
+                settings, pool, routes, common.store_access, proxied_usage.add_tokens
             ),
-            store_access=store_access,
-            embedder=embedder,
-            query_rewriter=query_rewriter,
-            expander=None
-            if storage is None
-            else Expander(
-                settings,
-                pool,
-                storage,
-                create_response,
-                PrepareForwarded(routes, account_ids, egress, lease.clock),
-                quotas,
-                job_queue,
+            expander=_expander(common, create_response),
+            organization=Organization.open(pool, routes.server.upstreams),
+            webhook_endpoints=WebhookEndpoints(
+                pool, common.sealer, common.egress, settings.webhooks
             ),
-            organization=Organization(pool, routes.server.upstreams),
-            webhook_endpoints=WebhookEndpoints(pool, sealer, egress, settings.webhooks),
             create_response=create_response,
-            unclear_creates=unclear_creates,
+            unclear_creates=common.unclear_creates,
             answered_responses=AnsweredResponses(pool),
             model_catalog=ModelCatalog(routes.server.upstreams),
             proxied_usage=proxied_usage,
             proxy=UpstreamProxy(settings, grace_expired),
-            quotas=quotas,
+            quotas=common.quotas,
             grace_expired=grace_expired,
-            side_tasks=SideTasks(lease.exit_process),
+            side_tasks=SideTasks(common.lease.exit_process),
         )
 
     def begin_shutdown(self) -> None:
@@ -367,8 +263,7 @@ class AppState:
         await self.model_catalog.close()
         await self.proxy.close()
         await self.file_store.close()
-        await self.embedder.close()
-        await self.query_rewriter.close()
+        await self.retrieval.close()
         await self.quotas.close()
         await self.cache.close()
         await self.redis.aclose()
@@ -417,11 +312,134 @@ class AppState:
             logger.warning("enqueue_at_start_failed", error=str(error).strip())
 
 
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What several objects of the process use."""
+
+    settings: Settings
+    lease: Lease
+    pool: Pool
+    redis: Redis
+    cache: AnswerCache
+    job_queue: JobQueue
+    bus: Bus
+    event_reader: EventReader
+    routes: ProjectRoutes
+    sealer: Sealer
+    egress: EgressPolicy
+    validation: RequestValidation
+    quotas: Quotas
+    items: ItemReader
+    account_ids: AccountIds
+    storage: FileStorage | None
+    input_files: InputFiles
+    store_access: StoreAccess
+    unclear_creates: UnclearCreates
+
+    @classmethod
+    def open(cls, settings: Settings, lease: Lease, pool: Pool) -> "_Common":
+        """Connects to Redis when it is used first."""
+        routes = ProjectRoutes(settings)
+        sealer = Sealer(settings.sealing_keys)
+        egress = EgressPolicy(settings.egress)
+        bus = Bus(settings, lease.id)
+        storage = open_storage(settings)
+        return cls(
+            settings=settings,
+            lease=lease,
+            pool=pool,
+            redis=redis_client(settings, f"web-control-{lease.id.hex}"),
+            cache=AnswerCache(settings, f"web-cache-{lease.id.hex}"),
+            job_queue=JobQueue(settings, counters.ENQUEUES_DROPPED),
+            bus=bus,
+            event_reader=EventReader(pool, bus),
+            routes=routes,
+            sealer=sealer,
+            egress=egress,
+            validation=RequestValidation(settings, routes, egress, sealer),
+            quotas=Quotas.open(settings, pool, lease),
+            items=ItemReader(pool),
+            account_ids=AccountIds(routes, sealer, pool),
+            storage=storage,
+            input_files=InputFiles(
+                pool,
+                list(routes.server.upstreams.values()),
+                settings.egress.file_bytes,
+                has_storage=storage is not None,
+            ),
+            store_access=StoreAccess(pool),
+            unclear_creates=UnclearCreates(settings, lease),
+        )
+
+
+def _create_response(common: _Common) -> CreateResponse:
+    settings, pool, lease = common.settings, common.pool, common.lease
+    cache = RequestCache(settings.cache, pool, common.cache, common.routes, common.sealer)
+    prepare = PrepareRequest(
+        settings,
+        pool,
+        common.validation,
+        cache,
+        lease.clock,
+        common.account_ids,
+        common.input_files,
+        SearchedStores(common.store_access),
+    )
+    return CreateResponse(
+        prepare,
+        JoinResponse(pool, lease),
+        InsertResponse(settings, pool, lease, common.unclear_creates),
+        common.sealer,
+        common.job_queue,
+        common.bus,
+        common.quotas,
+    )
+
+
+def _response_store(common: _Common) -> ResponseStore:
+    return ResponseStore(
+        common.pool,
+        common.items,
+        common.redis,
+        common.event_reader,
+        common.cache,
+        common.settings.web.cancel_wait.total_seconds(),
+        common.lease.clock,
+        common.quotas.on_ended,
+    )
+
+
+def _conversation_store(common: _Common) -> ConversationStore:
+    return ConversationStore(
+        common.settings,
+        common.pool,
+        common.items,
+        common.validation,
+        common.lease.clock,
+        common.account_ids,
+        common.input_files,
+    )
+
+
+def _expander(common: _Common, create_response: CreateResponse) -> Expander | None:
+    if common.storage is None:
+        return None
+    return Expander(
+        common.settings,
+        common.pool,
+        common.storage,
+        create_response,
+        PrepareForwarded(common.routes, common.account_ids, common.egress, common.lease.clock),
+        common.quotas,
+        common.job_queue,
+    )
+
+
 def bind_state(app: FastAPI, state: AppState) -> None:
     """Makes `state` the one that `app_state` returns for requests of this application."""
     app.state.app_state = state
     auth.bind_keys(app, state.keys, state.open_requests, state.quotas.headers)
-    bind_bodies(app, state.bodies)
+    bind_bodies(app, state.shares.bodies)
 
 
 def app_state(connection: HTTPConnection) -> AppState:

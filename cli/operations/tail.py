@@ -21,6 +21,7 @@ from models.ids import new_uuid
 from models.side_tasks import cancel_all
 from models.wire.events import split_frames
 from web.stream.bus import Bus
+from web.stream.polls import LogPolls
 from web.stream.reader import DONE, EventReader
 
 _INDENT = " " * 8
@@ -58,10 +59,11 @@ async def _event_reader(settings: Settings) -> AsyncIterator[EventReader]:
     """A reader as in a web process. Without Redis it polls the workers' journals."""
     pool = open_pool(settings, "operator-tail", 2)
     await pool.open()
-    bus = Bus(settings, pool, new_uuid())
+    bus = Bus(settings, new_uuid())
+    polls = LogPolls(settings, pool, bus)
     tasks = [
         asyncio.create_task(work)
-        for work in (bus.run(), bus.poll_journals(), bus.poll_idle_readers())
+        for work in (bus.run(), polls.read_journals(), polls.watch_idle_readers())
     ]
     try:
         yield EventReader(pool, bus)

@@ -161,7 +161,7 @@ async def test_a_reader_that_connects_as_redis_stops_reads_the_log() -> None:
     settings = Settings(
         database_url=cast("Any", "postgres://unused/none"), redis_url=cast("Any", "redis://unused")
     )
-    bus = Bus(settings, cast("Any", None), new_uuid())
+    bus = Bus(settings, new_uuid())
     bus._connection = cast("Any", _ClosedConnection())
     async with bus.subscribe(new_uuid()) as inbox:
         bus.wake_all()

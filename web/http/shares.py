@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from typing import Self
 
+from models.config.groups import WebSettings
 from models.errors import ApiError, ShareUsedUp, Unavailable
 
 _MAX_WAITING = 16
@@ -78,6 +79,24 @@ class Share:
             del self._used_by[project]
         if amount < 0:
             self._freed.set()
+
+
+class Shares:
+    """The shares of one process."""
+
+    def __init__(self, web: WebSettings) -> None:
+        wait = web.bodies_wait.total_seconds()
+        self.bodies = Share("large requests", web.bodies, web.bodies_per_project, wait)
+        """Bytes of the request bodies that are read and checked."""
+        self.spools = Share("uploads", web.spools, web.spools_per_project, wait)
+        """Bytes of uploads in temporary files."""
+        self.sockets = Share("open WebSockets", web.sockets, web.sockets_per_project)
+        self.streams = Share(
+            "open streams and waiting requests", web.streams, web.streams_per_project
+        )
+        """Streams, and requests that wait for the end of a response."""
+        self.uploads = Share("uploads", web.uploads, web.uploads_per_project)
+        """Files that are being received."""
 
 
 class Held:

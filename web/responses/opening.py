@@ -10,7 +10,7 @@ from models.wire.events import Event, frame
 from models.wire.request import CreateRequest
 from models.wire.response import ResponseFacts, response_object
 from web.responses.facts import opening_event_types
-from web.stream.bus import Channel
+from web.stream.inboxes import Channel
 from web.stream.reader import KnownEvents
 
 

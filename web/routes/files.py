@@ -39,7 +39,7 @@ async def create_file(request: Request, key: FilesKey) -> Response:
     state.quotas.require_rate(key)
     await state.quotas.admit_if_limited(key, Demand())
     record = request_record(request)
-    record.at_end(state.uploads.take(record.project or "").release)
+    record.at_end(state.shares.uploads.take(record.project or "").release)
     return json_response(await state.file_store.create(key, request))
 
 

@@ -28,7 +28,9 @@ from web.http.auth import Admin
 from web.http.body import json_object, read_json
 from web.http.json_responses import json_response
 from web.http.params import boolean, paging
-from web.organization import KeyChanges, Organization, ProjectFields
+from web.organization.organization import Organization
+from web.organization.project_keys import KeyChanges
+from web.organization.projects import ProjectFields
 from web.state import app_state
 
 router = APIRouter(prefix="/v1/organization")
@@ -43,7 +45,7 @@ PROJECT_SCOPES = tuple(scope.value for scope in Scope if scope is not Scope.ADMI
 async def list_projects(request: Request, _key: Admin) -> Response:
     """The projects, the oldest first; with `include_archived=true` also archived ones."""
     archived = boolean(request, "include_archived", default=False)
-    page = await _organization(request).list_projects(paging(request), include_archived=archived)
+    page = await _organization(request).projects.page(paging(request), include_archived=archived)
     return json_response(page)
 
 
@@ -51,36 +53,38 @@ async def list_projects(request: Request, _key: Admin) -> Response:
 async def create_project(request: Request, _key: Admin) -> Response:
     """Creates a project."""
     fields = _project_fields(await _body(request), required=True)
-    return json_response(await _organization(request).create_project(fields, actor_of(request)))
+    return json_response(await _organization(request).projects.create(fields, actor_of(request)))
 
 
 @router.get("/projects/{project_id}")
 async def retrieve_project(project_id: str, request: Request, _key: Admin) -> Response:
     """One project."""
-    return json_response(await _organization(request).show_project(project_id))
+    return json_response(await _organization(request).projects.show(project_id))
 
 
 @router.post("/projects/{project_id}")
 async def update_project(project_id: str, request: Request, _key: Admin) -> Response:
     """Changes a project. `policy` is a JSON Merge Patch."""
     fields = _project_fields(await _body(request), required=False)
-    changed = await _organization(request).change_project(project_id, fields, actor_of(request))
+    changed = await _organization(request).projects.change(project_id, fields, actor_of(request))
     return json_response(changed)
 
 
 @router.post("/projects/{project_id}/archive")
 async def archive_project(project_id: str, request: Request, _key: Admin) -> Response:
     """Makes all keys of a project invalid, for ever, and cancels its open responses."""
-    organization = _organization(request)
-    response = json_response(await organization.archive_project(project_id, actor_of(request)))
-    response.background = BackgroundTask(organization.cancel_late_creates, project_id)
+    projects = _organization(request).projects
+    response = json_response(await projects.archive(project_id, actor_of(request)))
+    response.background = BackgroundTask(projects.cancel_late_creates, project_id)
     return response
 
 
 @router.get("/projects/{project_id}/api_keys")
 async def list_project_keys(project_id: str, request: Request, _key: Admin) -> Response:
     """The keys of a project that were not revoked."""
-    return json_response(await _organization(request).list_keys(project_id, paging(request)))
+    return json_response(
+        await _organization(request).project_keys.page(project_id, paging(request))
+    )
 
 
 @router.get("/projects/{project_id}/api_keys/{key_id}")
@@ -88,7 +92,7 @@ async def retrieve_project_key(
     project_id: str, key_id: str, request: Request, _key: Admin
 ) -> Response:
     """One key of a project."""
-    return json_response(await _organization(request).show_key(project_id, key_id))
+    return json_response(await _organization(request).project_keys.show(project_id, key_id))
 
 
 @router.post("/projects/{project_id}/api_keys/{key_id}")
@@ -97,7 +101,7 @@ async def update_project_key(
 ) -> Response:
     """Changes what a key may do, and until when. No scopes: everything of its project."""
     changes = _key_changes(await _body(request))
-    changed = await _organization(request).update_key(
+    changed = await _organization(request).project_keys.change(
         project_id, key_id, changes, actor_of(request)
     )
     return json_response(changed)
@@ -108,14 +112,18 @@ async def delete_project_key(
     project_id: str, key_id: str, request: Request, _key: Admin
 ) -> Response:
     """Makes a key invalid, for ever."""
-    deleted = await _organization(request).delete_key(project_id, key_id, actor_of(request))
+    deleted = await _organization(request).project_keys.delete(
+        project_id, key_id, actor_of(request)
+    )
     return json_response(deleted)
 
 
 @router.get("/projects/{project_id}/service_accounts")
 async def list_service_accounts(project_id: str, request: Request, _key: Admin) -> Response:
     """The service accounts of a project."""
-    return json_response(await _organization(request).list_accounts(project_id, paging(request)))
+    return json_response(
+        await _organization(request).service_accounts.page(project_id, paging(request))
+    )
 
 
 @router.post("/projects/{project_id}/service_accounts")
@@ -125,10 +133,10 @@ async def create_service_account(project_id: str, request: Request, key: Admin) 
     require_known(body, (*_KEY_FIELDS, "create_service_account_only"))
     name, grant = name_field(body, required=True) or "", _grant(body)
     only_account = boolean_field(body, "create_service_account_only")
-    organization, actor = _organization(request), actor_of(request)
-    account = await organization.create_account(project_id, name, actor)
+    accounts, actor = _organization(request).service_accounts, actor_of(request)
+    account = await accounts.create(project_id, name, actor)
     if not only_account:
-        account["api_key"] = await organization.create_account_key(
+        account["api_key"] = await accounts.create_key(
             project_id, account["id"], grant, key.id, actor
         )
     return json_response(account)
@@ -139,7 +147,7 @@ async def retrieve_service_account(
     project_id: str, account_id: str, request: Request, _key: Admin
 ) -> Response:
     """One service account."""
-    return json_response(await _organization(request).show_account(project_id, account_id))
+    return json_response(await _organization(request).service_accounts.show(project_id, account_id))
 
 
 @router.post("/projects/{project_id}/service_accounts/{account_id}/api_keys")
@@ -150,7 +158,7 @@ async def create_service_account_key(
     body = await _body(request)
     require_known(body, _KEY_FIELDS)
     name_field(body, required=False)
-    made = await _organization(request).create_account_key(
+    made = await _organization(request).service_accounts.create_key(
         project_id, account_id, _grant(body), key.id, actor_of(request)
     )
     return json_response(made)
@@ -161,14 +169,16 @@ async def delete_service_account(
     project_id: str, account_id: str, request: Request, _key: Admin
 ) -> Response:
     """Deletes a service account; its keys are invalid from now on."""
-    deleted = await _organization(request).delete_account(project_id, account_id, actor_of(request))
+    deleted = await _organization(request).service_accounts.delete(
+        project_id, account_id, actor_of(request)
+    )
     return json_response(deleted)
 
 
 @router.get("/admin_api_keys")
 async def list_admin_keys(request: Request, _key: Admin) -> Response:
     """The keys of admins, the newest first unless `order=asc`."""
-    return json_response(await _organization(request).list_admin_keys(paging(request)))
+    return json_response(await _organization(request).admin_keys.page(paging(request)))
 
 
 @router.post("/admin_api_keys")
@@ -176,7 +186,7 @@ async def create_admin_key(request: Request, key: Admin) -> Response:
     """Creates a key with the scope `admin`, which is shown here only."""
     body = await _body(request)
     require_known(body, ("name", "expires_in_seconds"))
-    made = await _organization(request).create_admin_key(
+    made = await _organization(request).admin_keys.create(
         name_field(body, required=True) or "", lifetime_field(body), key.id, actor_of(request)
     )
     return json_response(made)
@@ -185,13 +195,13 @@ async def create_admin_key(request: Request, key: Admin) -> Response:
 @router.get("/admin_api_keys/{key_id}")
 async def retrieve_admin_key(key_id: str, request: Request, _key: Admin) -> Response:
     """One key of an admin."""
-    return json_response(await _organization(request).show_admin_key(key_id))
+    return json_response(await _organization(request).admin_keys.show(key_id))
 
 
 @router.delete("/admin_api_keys/{key_id}")
 async def delete_admin_key(key_id: str, request: Request, _key: Admin) -> Response:
     """Makes a key of an admin invalid, for ever."""
-    return json_response(await _organization(request).delete_admin_key(key_id, actor_of(request)))
+    return json_response(await _organization(request).admin_keys.delete(key_id, actor_of(request)))
 
 
 def _organization(request: Request) -> Organization:

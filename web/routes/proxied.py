@@ -78,7 +78,7 @@ def _open_form(state: AppState, request: Request, key: ApiKey, boundary: bytes) 
     limits = state.body_limits_of(key)
     record = request_record(request)
     project = record.project or ""
-    fields, spool = Held(state.bodies, project), Spool(Held(state.spools, project))
+    fields, spool = Held(state.shares.bodies, project), Spool(Held(state.shares.spools, project))
     record.at_end(fields.release)
     record.at_end(spool.close)
     parser = FormParser(boundary, limits.text)

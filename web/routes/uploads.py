@@ -30,7 +30,7 @@ async def add_upload_part(upload_id: str, request: Request, key: FilesKey) -> Re
     state.quotas.require_rate(key)
     await state.quotas.admit_if_limited(key, Demand())
     record = request_record(request)
-    record.at_end(state.uploads.take(record.project or "").release)
+    record.at_end(state.shares.uploads.take(record.project or "").release)
     return json_response(await state.file_uploads.add_part(key, upload_id, request))
 
 

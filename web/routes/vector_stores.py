@@ -22,20 +22,20 @@ async def create_vector_store(request: Request, key: FilesKey) -> Response:
     """Makes a vector store, with files if there are any."""
     state = await _admit(request, key)
     body = await read_json(request, state.body_limits_of(key))
-    return json_response(await state.vector_stores.create(key, body.value))
+    return json_response(await state.retrieval.stores.create(key, body.value))
 
 
 @router.get("")
 async def list_vector_stores(request: Request, key: FilesKey) -> Response:
     """The vector stores of the project, newest first unless `order=asc`."""
-    stores = app_state(request).vector_stores
+    stores = app_state(request).retrieval.stores
     return json_response(await stores.page(key.project_id, TwoWayPaging.of(request)))
 
 
 @router.get("/{vector_store_id}")
 async def retrieve_vector_store(vector_store_id: str, request: Request, key: FilesKey) -> Response:
     """The vector store."""
-    stores = app_state(request).vector_stores
+    stores = app_state(request).retrieval.stores
     return json_response(await stores.show(key.project_id, vector_store_id))
 
 
@@ -45,14 +45,14 @@ async def update_vector_store(vector_store_id: str, request: Request, key: Files
     state = await _admit(request, key)
     body = await read_json(request, state.body_limits_of(key))
     return json_response(
-        await state.vector_stores.update(key.project_id, vector_store_id, body.value)
+        await state.retrieval.stores.update(key.project_id, vector_store_id, body.value)
     )
 
 
 @router.delete("/{vector_store_id}")
 async def delete_vector_store(vector_store_id: str, request: Request, key: FilesKey) -> Response:
     """Deletes the vector store. Its files stay."""
-    stores = app_state(request).vector_stores
+    stores = app_state(request).retrieval.stores
     await stores.delete(key.project_id, vector_store_id, actor_of(request))
     return json_response({"id": vector_store_id, "object": "vector_store.deleted", "deleted": True})
 
@@ -62,7 +62,7 @@ async def search_vector_store(vector_store_id: str, request: Request, key: Files
     """The chunks of the vector store that fit a query best."""
     state = await _admit(request, key)
     body = await read_json(request, state.body_limits_of(key))
-    return json_response(await state.vector_stores.search(key, vector_store_id, body.value))
+    return json_response(await state.retrieval.stores.search(key, vector_store_id, body.value))
 
 
 @router.post("/{vector_store_id}/files")
@@ -70,7 +70,7 @@ async def add_vector_store_file(vector_store_id: str, request: Request, key: Fil
     """Adds a file to the vector store; it is ingested in the background."""
     state = await _admit(request, key)
     body = await read_json(request, state.body_limits_of(key))
-    return json_response(await state.vector_store_files.add(key, vector_store_id, body.value))
+    return json_response(await state.retrieval.files.add(key, vector_store_id, body.value))
 
 
 @router.get("/{vector_store_id}/files")
@@ -79,7 +79,7 @@ async def list_vector_store_files(
 ) -> Response:
     """The files of the vector store, newest first unless `order=asc`."""
     status = choice(request, "filter", STATUSES)
-    files = app_state(request).vector_store_files
+    files = app_state(request).retrieval.files
     paging = TwoWayPaging.of(request)
     return json_response(await files.page(key.project_id, vector_store_id, paging, status))
 
@@ -89,7 +89,7 @@ async def retrieve_vector_store_file(
     vector_store_id: str, file_id: str, request: Request, key: FilesKey
 ) -> Response:
     """A file of the vector store."""
-    files = app_state(request).vector_store_files
+    files = app_state(request).retrieval.files
     return json_response(await files.show(key.project_id, vector_store_id, file_id))
 
 
@@ -100,7 +100,7 @@ async def update_vector_store_file(
     """Replaces the attributes of a file of the vector store."""
     state = await _admit(request, key)
     body = await read_json(request, state.body_limits_of(key))
-    files = state.vector_store_files
+    files = state.retrieval.files
     return json_response(await files.update(key.project_id, vector_store_id, file_id, body.value))
 
 
@@ -109,7 +109,7 @@ async def remove_vector_store_file(
     vector_store_id: str, file_id: str, request: Request, key: FilesKey
 ) -> Response:
     """Removes a file from the vector store. The file itself stays."""
-    files = app_state(request).vector_store_files
+    files = app_state(request).retrieval.files
     await files.remove(key.project_id, vector_store_id, file_id)
     return json_response({"id": file_id, "object": "vector_store.file.deleted", "deleted": True})
 
@@ -120,7 +120,7 @@ async def vector_store_file_content(
 ) -> Response:
     """The chunks of a file of the vector store."""
     state = app_state(request)
-    content = await state.vector_store_files.content(key.project_id, vector_store_id, file_id)
+    content = await state.retrieval.files.content(key.project_id, vector_store_id, file_id)
     headers = {"content-type": "application/json"}
     return ContentResponse(content, 200, headers, state.settings.web.send_timeout.total_seconds())
 
@@ -132,7 +132,7 @@ async def create_vector_store_file_batch(
     """Adds files to the vector store; they are ingested in the background."""
     state = await _admit(request, key)
     body = await read_json(request, state.body_limits_of(key))
-    files = state.vector_store_files
+    files = state.retrieval.files
     return json_response(await files.add_batch(key, vector_store_id, body.value))
 
 
@@ -141,7 +141,7 @@ async def retrieve_vector_store_file_batch(
     vector_store_id: str, batch_id: str, request: Request, key: FilesKey
 ) -> Response:
     """A batch of files."""
-    files = app_state(request).vector_store_files
+    files = app_state(request).retrieval.files
     return json_response(await files.show_batch(key.project_id, vector_store_id, batch_id))
 
 
@@ -150,7 +150,7 @@ async def cancel_vector_store_file_batch(
     vector_store_id: str, batch_id: str, request: Request, key: FilesKey
 ) -> Response:
     """Cancels what is not ingested yet of a batch of files."""
-    files = app_state(request).vector_store_files
+    files = app_state(request).retrieval.files
     return json_response(await files.cancel_batch(key.project_id, vector_store_id, batch_id))
 
 
@@ -160,7 +160,7 @@ async def list_vector_store_file_batch_files(
 ) -> Response:
     """The files of a batch, newest first unless `order=asc`."""
     status = choice(request, "filter", STATUSES)
-    files = app_state(request).vector_store_files
+    files = app_state(request).retrieval.files
     paging = TwoWayPaging.of(request)
     return json_response(
         await files.page(key.project_id, vector_store_id, paging, status, batch_id)
@@ -171,7 +171,7 @@ async def _admit(request: Request, key: FilesKey) -> AppState:
     """Raises ApiError."""
     state = app_state(request)
     state.file_store.require_storage(key)
-    await state.store_access.require_available(key)
+    await state.retrieval.access.require_available(key)
     state.quotas.require_rate(key)
     await state.quotas.admit_if_limited(key, Demand())
     return state

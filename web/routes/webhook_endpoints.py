@@ -31,7 +31,7 @@ async def _named_project(request: Request) -> EndpointProject:
         key = await authorize(request)
         return EndpointProject(key.project_id, key.project, key.policy.egress)
     await authorize_admin(request)
-    project = await app_state(request).organization.find_project(public_id)
+    project = await app_state(request).organization.projects.find(public_id)
     policy = ProjectPolicy.from_json(project.policy)
     return EndpointProject(project.id, project.name, policy.egress)
 

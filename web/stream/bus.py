@@ -1,14 +1,12 @@
 """The live bus: one Redis pub/sub connection of a web process, whose messages go to all readers.
 
-The bus is only for speed. What it loses, a reader finds in the log. While it is disconnected, the
-process polls the journals of the workers whose responses are read.
+The bus is only for speed. What it loses, a reader finds in the log (web/stream/polls.py).
 """
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -16,20 +14,12 @@ import structlog
 from redis.asyncio import Redis
 
 from models.config.settings import Settings
-from models.db.arrays import Ints, Uuids
-from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
 from models.db.queries.common import LogBlock
-from models.db.queries.read import (
-    JOURNAL_BATCHES,
-    LAST_BATCH,
-    MOVED_LOGS,
-    OWNERS,
-    JournalBatch,
-)
 from models.deadlines import IdleTimeout
 from models.redis.channels import events, web_process
 from models.redis.client import REDIS_ERRORS, connect_redis
 from models.redis.raw_connection import RawConnection, pack
+from web.stream.inboxes import Channel, EndInbox, Inbox, distribute
 
 logger = structlog.get_logger()
 
@@ -38,121 +28,18 @@ _PING_INTERVAL = 1.0
 _SUBSCRIBE_TIMEOUT = 1.0
 _PREPARED_SECONDS = 10.0
 """So long a prepared inbox waits for its reader."""
-_POLL_INTERVAL = 0.25
-"""Seconds between two polls of the journals while the bus is disconnected."""
-_POLLS_PER_LOOK = 4
-"""So many polls of the journals are between two looks at the logs of all readers."""
-_MAX_POSITIONS = 1000
-"""Readers for which one statement looks whether their logs have moved."""
-_LAST_NUMBER = 2**31 - 1
-_FAST_POLL_AFTER = 2.0
-"""Seconds without a message after which a reader that had just received one reads the log: its
-worker may have lost Redis (I8)."""
+_RECONNECT_DELAY = 0.25
+"""Seconds before the bus is connected again."""
 _UNSUBSCRIBE_DELAY = 0.1
 """Seconds after which an unsubscription is sent, unless another command takes it along."""
 _PING = pack(b"PING")
 
 
-@dataclass(slots=True, eq=False)
-class Inbox:
-    """Blocks for one reader.
-
-    A block that does not fit is dropped; the reader then reads it from the log.
-    """
-
-    limit: int
-    """bytes of all blocks"""
-    blocks: deque[LogBlock] = field(default_factory=deque)
-    size: int = 0
-    must_read_log: bool = False
-    """The reader should read the log: an ending, a dropped block, a reconnected bus."""
-    idle_seconds: float = 0.0
-    """Seconds since the last block or notification."""
-    poll_fast: bool = False
-    """Events have just arrived, so a pause may mean that messages are lost."""
-    number: int = _LAST_NUMBER
-    """of the last event that the reader has sent, when it last began to wait; by default, for a
-    reader that waits only for the end, more than there can be"""
-    attempt: int = 0
-    """of that event; 0: none was sent"""
-    was_prepared: bool = False
-    """It has got every message since Redis confirmed the subscription."""
-    _ready: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def put(self, block: LogBlock) -> None:
-        """Adds a block if there is room for it, else makes the reader read the log."""
-        if self.size + len(block.frames) > self.limit:
-            self.wake()
-            return
-        self.blocks.append(block)
-        self.size += len(block.frames)
-        self.idle_seconds = 0.0
-        self.poll_fast = True
-        self._ready.set()
-
-    def wake(self) -> None:
-        """Makes the reader read the log."""
-        self.must_read_log = True
-        self.idle_seconds = 0.0
-        self._ready.set()
-
-    async def next(self) -> LogBlock | None:
-        """Waits for the next block; None if the reader should read the log."""
-        if not self.blocks and not self.must_read_log:
-            self._ready.clear()
-            await self._ready.wait()
-        if not self.blocks:
-            self.must_read_log = False
-            return None
-        block = self.blocks.popleft()
-        self.size -= len(block.frames)
-        return block
-
-
-class EndInbox(Inbox):
-    """For a reader that waits only for the end: deltas do not wake it."""
-
-    def put(self, block: LogBlock) -> None:  # noqa: ARG002
-        """Drops the block."""
-        self.idle_seconds = 0.0
-
-
-@dataclass(slots=True, eq=False)
-class Channel:
-    """The subscription to one response's events, which all its readers in this process share."""
-
-    name: bytes
-    response_id: UUID
-    inboxes: set[Inbox] = field(default_factory=set)
-    confirmed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while Redis has confirmed the present subscription."""
-    has_missed: bool = False
-    """The bus was disconnected since its readers have read the log."""
-    prepared: Inbox | None = None
-    """An inbox without a reader yet."""
-    prepared_until: float = 0.0
-    """in the loop's time"""
-
-    @property
-    def is_subscribed(self) -> bool:
-        """Redis has confirmed the subscription: each message that is sent now arrives."""
-        return self.confirmed.is_set()
-
-    def confirm(self) -> None:
-        """Redis has confirmed the subscription."""
-        self.confirmed.set()
-        if self.has_missed:
-            self.has_missed = False
-            for inbox in self.inboxes:
-                inbox.wake()
-
-
 class Bus:
     """The subscriptions of one web process."""
 
-    def __init__(self, settings: Settings, pool: Pool, lease_id: UUID) -> None:
+    def __init__(self, settings: Settings, lease_id: UUID) -> None:
         self._settings = settings
-        self._pool = pool
         self._lease_id = lease_id
         self._channels: dict[bytes, Channel] = {}
         self._prepared: deque[Channel] = deque()
@@ -209,10 +96,30 @@ class Bus:
         finally:
             self._leave(channel, inbox)
 
+    def all_readers(self) -> list[tuple[UUID, Inbox]]:
+        """The inboxes, each with the id of its response."""
+        return [
+            (channel.response_id, inbox)
+            for channel in self._channels.values()
+            for inbox in channel.inboxes
+        ]
+
+    @property
+    def read_responses(self) -> list[UUID]:
+        """The ids of the responses that have readers."""
+        return [channel.response_id for channel in self._channels.values()]
+
     def wake_all(self) -> None:
         """Makes every reader read the log."""
-        for _, inbox in self._all_readers():
+        for _, inbox in self.all_readers():
             inbox.wake()
+
+    def deliver(self, response_id: UUID, block: LogBlock) -> None:
+        """Gives a block that did not come by the bus to the readers of its response."""
+        channel = self._channels.get(events(response_id).encode())
+        if channel is not None:
+            for inbox in channel.inboxes:
+                inbox.put(block)
 
     async def run(self) -> None:
         """Receives messages for ever; reconnects after errors."""
@@ -225,7 +132,7 @@ class Bus:
             finally:
                 self._connection = None
                 await redis.aclose()
-            await asyncio.sleep(_POLL_INTERVAL)
+            await asyncio.sleep(_RECONNECT_DELAY)
 
     async def _connect_and_listen(self, redis: Redis) -> None:
         async with asyncio.timeout(2 * _PING_INTERVAL):
@@ -260,7 +167,7 @@ class Bus:
                 while True:
                     idle_timeout.set_deadline(loop.time() + 2.5 * _PING_INTERVAL)
                     for reply in await connection.read():
-                        self._deliver(reply)
+                        self._receive(reply)
         finally:
             pings.cancel()
 
@@ -273,13 +180,13 @@ class Bus:
             # `_listen` sees that no message arrives.
             logger.info("bus_ping_failed", error=str(error))
 
-    def _deliver(self, reply: Any) -> None:
+    def _receive(self, reply: Any) -> None:
         """`reply`: a list of bytes, or the bytes of a PONG."""
         kind = reply[0]
         if kind == b"message":
             channel = self._channels.get(reply[1])
             if channel is not None:
-                _distribute(channel.inboxes, reply[2])
+                distribute(channel.inboxes, reply[2])
         elif kind == b"subscribe":
             self._confirm(reply[1])
 
@@ -309,7 +216,7 @@ class Bus:
             async with asyncio.timeout(_SUBSCRIBE_TIMEOUT):
                 await channel.confirmed.wait()
         except TimeoutError:
-            # The reader still gets its events: `poll_idle_readers` makes it read the log.
+            # The reader still gets its events: `LogPolls` makes it read the log.
             logger.info("subscribe_unconfirmed")
 
     def _leave(self, channel: Channel, inbox: Inbox) -> None:
@@ -332,7 +239,7 @@ class Bus:
             except REDIS_ERRORS as error:
                 logger.info("bus_commands_failed", error=str(error))
 
-    def _drop_prepared(self) -> None:
+    def drop_prepared(self) -> None:
         """Removes prepared inboxes whose readers did not come in time."""
         now = asyncio.get_running_loop().time()
         while self._prepared and self._prepared[0].prepared_until <= now:
@@ -340,97 +247,3 @@ class Bus:
             inbox, channel.prepared = channel.prepared, None
             if inbox is not None:
                 self._leave(channel, inbox)
-
-    async def poll_idle_readers(self) -> None:
-        """Looks from time to time whether the logs of idle readers have moved, because a
-        notification may be lost."""
-        poll = self._settings.web.poll.total_seconds()
-        step = min(_FAST_POLL_AFTER / 2, poll / 2)
-        while True:
-            await asyncio.sleep(step)
-            self._drop_prepared()
-            idle = []
-            for response_id, inbox in self._all_readers():
-                inbox.idle_seconds += step
-                if inbox.idle_seconds >= (min(_FAST_POLL_AFTER, poll) if inbox.poll_fast else poll):
-                    inbox.poll_fast = False
-                    inbox.idle_seconds = 0.0
-                    idle.append((response_id, inbox))
-            try:
-                await self._wake_moved(idle)
-            except DATABASE_UNAVAILABLE as error:
-                logger.warning("idle_poll_failed", error=str(error).strip())
-                for _, inbox in idle:
-                    inbox.idle_seconds = poll  # again after the next step
-
-    async def _wake_moved(self, readers: list[tuple[UUID, Inbox]]) -> None:
-        """Makes those of these readers read the log whose log has moved: one statement for many."""
-        for start in range(0, len(readers), _MAX_POSITIONS):
-            part = readers[start : start + _MAX_POSITIONS]
-            positions = {
-                "ids": Uuids([response_id for response_id, _ in part]),
-                "numbers": Ints([inbox.number for _, inbox in part]),
-                "attempts": Ints([inbox.attempt for _, inbox in part]),
-            }
-            for place in await fetch(self._pool, MOVED_LOGS, positions):
-                part[place - 1][1].wake()
-
-    def _all_readers(self) -> list[tuple[UUID, Inbox]]:
-        return [
-            (channel.response_id, inbox)
-            for channel in self._channels.values()
-            for inbox in channel.inboxes
-        ]
-
-    async def poll_journals(self) -> None:
-        """While the bus is disconnected, delivers events from the workers' journals, and looks
-        once a second whether the readers' logs have moved."""
-        while True:
-            last: dict[UUID, int] = {}
-            polls = 0
-            while not self.healthy and self._channels:
-                polls += 1
-                try:
-                    await self._read_journals(last)
-                    if polls % _POLLS_PER_LOOK == 0:
-                        await self._wake_moved(self._all_readers())
-                except DATABASE_UNAVAILABLE as error:
-                    logger.warning("journal_poll_failed", error=str(error).strip())
-                await asyncio.sleep(_POLL_INTERVAL)
-            await asyncio.sleep(_POLL_INTERVAL)
-
-    async def _read_journals(self, last: dict[UUID, int]) -> None:
-        """Delivers the workers' new journal batches; `last`: worker -> the last batch delivered."""
-        response_ids = [channel.response_id for channel in self._channels.values()]
-        for worker in await fetch(self._pool, OWNERS, {"ids": response_ids}):
-            if worker not in last:
-                last[worker] = (await fetch(self._pool, LAST_BATCH, {"worker": worker}))[0]
-                self.wake_all()
-                continue
-            new = {"worker": worker, "last": last[worker]}
-            for batch in await fetch(self._pool, JOURNAL_BATCHES, new):
-                last[worker] = batch.batch
-                self._deliver_batch(batch)
-
-    def _deliver_batch(self, batch: JournalBatch) -> None:
-        for response_id, block in batch.blocks():
-            channel = self._channels.get(events(response_id).encode())
-            if channel is not None:
-                for inbox in channel.inboxes:
-                    inbox.put(block)
-
-
-def _distribute(readers: set[Inbox], payload: bytes) -> None:
-    """Delivers a message: `<attempt> <first> <last>\\n<frames>`.
-
-    An empty one announces an ending, which is read from the log.
-    """
-    if not payload:
-        for inbox in readers:
-            inbox.wake()
-        return
-    head, _, frames = payload.partition(b"\n")
-    attempt, first, last = map(int, head.split())
-    block = LogBlock(attempt, first, last, frames)
-    for inbox in readers:
-        inbox.put(block)

@@ -24,7 +24,8 @@ from models.db.queries.read import (
 from models.ids import response_id as public_id
 from models.lifecycle import TERMINAL, Status
 from models.wire.events import ends_stream, split_frames
-from web.stream.bus import Bus, Inbox
+from web.stream.bus import Bus
+from web.stream.inboxes import Inbox
 
 logger = structlog.get_logger()
 

@@ -2,20 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import cast
 from uuid import UUID
 
 import pytest
 from redis.asyncio import Redis
 
 from models.config.settings import Settings
-from models.db.database import Pool
 from models.ids import new_uuid
 from models.redis.channels import events
 from tests.support.api import until
 from tests.support.stack import Stack
 from web.stream import bus as module
-from web.stream.bus import Bus, Inbox
+from web.stream.bus import Bus
+from web.stream.inboxes import Inbox
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ async def redis(shared_stack: Stack) -> AsyncIterator[Redis]:
 async def bus(shared_stack: Stack) -> AsyncIterator[Bus]:
     """A connected bus. Nothing here reads the log."""
     settings = Settings(database_url="postgresql://unused", redis_url=shared_stack.redis_url)
-    bus = Bus(settings, cast("Pool", None), new_uuid())
+    bus = Bus(settings, new_uuid())
     running = asyncio.create_task(bus.run())
     await until(lambda: bus.healthy)
     yield bus
@@ -72,9 +71,8 @@ async def test_a_prepared_inbox_whose_reader_does_not_come_is_dropped(
     response_id = new_uuid()
     channel = bus.prepare(response_id)
     await until(lambda: channel.is_subscribed)
-    watching = asyncio.create_task(bus.poll_idle_readers())
-    await until(lambda: bus.readers == 0)
-    watching.cancel()
+    bus.drop_prepared()
+    assert bus.readers == 0
     async with bus.subscribe(response_id) as inbox:
         assert not inbox.was_prepared
     async with asyncio.timeout(10):

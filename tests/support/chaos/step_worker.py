@@ -23,7 +23,7 @@ from models.ownership.takeover import Claim
 from models.redis.channels import events as events_channel
 from models.wire.events import Event, decode_frame, split_frames
 from tests.support.worker_rows import DatabaseWorker
-from web.stream.bus import Inbox, _distribute
+from web.stream.inboxes import Inbox, distribute
 from web.stream.reader import DONE, EventReader
 from worker.log.event_log import EventLog
 from worker.log.journal import Journal
@@ -259,7 +259,7 @@ class FakeBus:
 
     def deliver(self, channel: str, payload: bytes) -> None:
         if readers := self.inboxes.get(channel):
-            _distribute(readers, payload)
+            distribute(readers, payload)
 
 
 @dataclass(slots=True, eq=False)

@@ -10,19 +10,18 @@ from models.config.settings import Settings
 from models.db.arrays import Uuids
 from models.db.database import Pool
 from models.db.queries.common import LogBlock
-from web.stream import bus as module
+from web.stream import polls as module
 from web.stream.bus import Bus
+from web.stream.polls import LogPolls
 
 
 async def test_the_log_of_a_reader_that_has_just_received_something_is_looked_at_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_FAST_POLL_AFTER", 0.02)
-    bus = Bus(
-        Settings(database_url="postgresql://unused", redis_url="redis://unused"),
-        cast("Pool", None),
-        uuid4(),
-    )
+    settings = Settings(database_url="postgresql://unused", redis_url="redis://unused")
+    bus = Bus(settings, uuid4())
+    polls = LogPolls(settings, cast("Pool", None), bus)
 
     async def fetch(_pool: object, _query: object, positions: dict[str, Uuids]) -> list[int]:
         assert positions["ids"].data == Uuids([active_id]).data
@@ -31,7 +30,7 @@ async def test_the_log_of_a_reader_that_has_just_received_something_is_looked_at
     monkeypatch.setattr(module, "fetch", fetch)
     active_id = uuid4()
     async with bus.subscribe(active_id) as active, bus.subscribe(uuid4()) as waiting:
-        watch = asyncio.create_task(bus.poll_idle_readers())
+        watch = asyncio.create_task(polls.watch_idle_readers())
         active.put(LogBlock(1, 0, 0, b"data: {}\n\n"))
         assert await active.next() is not None
         async with asyncio.timeout(10):

@@ -1,0 +1,1 @@
+"""What the admin API shows and changes, in OpenAI's shapes (docs/projects.md)."""

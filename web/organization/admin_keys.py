@@ -1,0 +1,50 @@
+"""The keys of admins, as the admin API shows and changes them."""
+
+from datetime import timedelta
+from uuid import UUID
+
+from models.db.database import Pool
+from models.db.queries import organization as statements
+from models.db.queries.audit import Actor
+from models.ids import API_KEY
+from models.keys import KeyGrant
+from models.projects.scopes import Scope
+from web.http.params import Paging
+from web.organization.key_store import KeyStore
+from web.organization.projects import Projects
+from web.organization.shapes import Json, admin_key_object, deleted_object, page_of
+from web.organization.statements import fetch_page
+
+
+class AdminKeys:
+    """The keys with the scope `admin`."""
+
+    def __init__(self, pool: Pool, projects: Projects, keys: KeyStore) -> None:
+        self._pool = pool
+        self._projects = projects
+        self._keys = keys
+
+    async def page(self, paging: Paging) -> Json:
+        """A page, in the order that it asks for."""
+        query = statements.ADMIN_KEYS[paging.order]
+        rows = await fetch_page(self._pool, query, paging, API_KEY, {})
+        return page_of([admin_key_object(row) for row in rows], paging)
+
+    async def show(self, public_id: str) -> Json:
+        """Raises NotFound."""
+        return admin_key_object(await self._keys.find(public_id, None))
+
+    async def create(
+        self, name: str, lifetime: timedelta | None, maker: UUID, actor: Actor
+    ) -> Json:
+        """A key of the default project with the scope `admin` alone, and its value, which is shown
+        here only. `maker`: the id of the key that makes it."""
+        grant = KeyGrant(frozenset((Scope.ADMIN,)), name, None, lifetime)
+        project = await self._projects.default()
+        key_id, key = await self._keys.create(project, grant, None, maker, actor)
+        return admin_key_object(await self._keys.find(key_id, None)) | {"value": key}
+
+    async def delete(self, public_id: str, actor: Actor) -> Json:
+        """Makes it invalid. Raises NotFound."""
+        await self._keys.revoke(await self._keys.find(public_id, None), actor)
+        return deleted_object(public_id, "organization.admin_api_key.deleted")

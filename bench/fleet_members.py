@@ -99,10 +99,11 @@ class FleetWorker(Engine):
     async def start(self) -> None:
         """As `Engine.start`, and takes messages from then on."""
         await super().start()
-        upstreams = _PlannedUpstreams(self._settings, self._slots, self._lease.wait_until_fresh)
+        slots = self._capacity.slots
+        upstreams = _PlannedUpstreams(self._settings, slots, self._lease.wait_until_fresh)
         self._resources = dataclasses.replace(self._resources, upstreams=upstreams)
         queues = (INTERACTIVE, BACKGROUND)
-        self._wake_ups = WakeUps(self._settings, "fleet-queues", queues, self, self._deliver)
+        self._wake_ups = WakeUps(self._settings, "fleet-queues", queues, self.intake, self._deliver)
         self.start_side_task(self._wake_ups.run(), "wake-ups")
 
     async def stop(self) -> None:
@@ -116,7 +117,7 @@ class FleetWorker(Engine):
             self._wake_ups.on_capacity_changed()
 
     def _deliver(self, queue: str, message: bytes) -> None:
-        self.run_from_message(_response_ids(message), queue)
+        self.intake.run_from_message(_response_ids(message), queue)
 
 
 def _response_ids(message: bytes) -> Sequence[UUID]:

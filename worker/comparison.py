@@ -26,7 +26,7 @@ class RunComparison:
         claiming: Collection[UUID],
         on_capacity_changed: Callable[[], None],
     ) -> None:
-        """`runs`, `claiming`: what runs here and what is about to, as the engine keeps them."""
+        """`runs`, `claiming`: those of `Capacity`."""
         self._runs = runs
         self._claiming = claiming
         self._on_capacity_changed = on_capacity_changed

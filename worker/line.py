@@ -23,6 +23,7 @@ from models.ownership.line import Choice, ChosenClaim
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
 from models.redis.queue import JobQueue
+from worker.capacity import Capacity
 from worker.shares import Shares
 
 logger = structlog.get_logger()
@@ -34,13 +35,8 @@ _MAX_NAMED = 512
 seconds later."""
 
 
-class Slots(Protocol):
-    """The slots of the worker, and what runs in them (the engine)."""
-
-    @property
-    def slots(self) -> int: ...
-
-    def free_for(self, queue: str) -> int: ...
+class Starter(Protocol):
+    """Starts what was chosen (worker/intake.py)."""
 
     def spawn(self, orphans: Sequence[UUID]) -> None: ...
 
@@ -62,13 +58,12 @@ class Line:
     """Chooses, for one worker, what of the line is next."""
 
     def __init__(
-        self, slots: Slots, claiming: set[UUID], ownership: Ownership, job_queue: JobQueue
+        self, starter: Starter, capacity: Capacity, ownership: Ownership, job_queue: JobQueue
     ) -> None:
-        """`claiming`: what is about to run in the slots. A slot for which a choice is on its way
-        has a made-up id there."""
+        """A slot for which a choice is on its way has a made-up id in `capacity.claiming`."""
         self.shares = Shares()
-        self._slots = slots
-        self._claiming = claiming
+        self._starter = starter
+        self._capacity = capacity
         self._ownership = ownership
         self._job_queue = job_queue
         self._queues = {BACKGROUND: _QueueState(), INTERACTIVE: _QueueState()}
@@ -84,7 +79,7 @@ class Line:
     def note_full(self) -> None:
         """Slots were taken just now."""
         for queue, state in self._queues.items():
-            state.is_crowded = state.is_crowded or not self._slots.free_for(queue)
+            state.is_crowded = state.is_crowded or not self._capacity.free_for(queue)
 
     def choose_soon(self, queue: str, ids: Collection[UUID]) -> None:
         """Chooses for all free slots of this queue, once the other messages that came with this one
@@ -114,15 +109,15 @@ class Line:
         ids, state.named, state.is_due = state.named, [], False
         if queue == BACKGROUND:
             self._spawn_interrupted()
-        free = min(self._slots.free_for(queue), _MAX_CHOSEN)
+        free = min(self._capacity.free_for(queue), _MAX_CHOSEN)
         self._start(_Wanted((queue,), free, ids))
 
     def _spawn_interrupted(self) -> None:
         """Gives interrupted responses half of the free slots; a single one in turn."""
         self._is_turn_of_line = bool(self._interrupted) and not self._is_turn_of_line
         if self._is_turn_of_line:
-            number = -(-self._slots.free_for(BACKGROUND) // 2)
-            self._slots.spawn(self._interrupted[:number])
+            number = -(-self._capacity.free_for(BACKGROUND) // 2)
+            self._starter.spawn(self._interrupted[:number])
             del self._interrupted[:number]
 
     def _start(self, wanted: "_Wanted") -> None:
@@ -144,37 +139,37 @@ class Line:
             logger.exception("choice_failed")
             return
         self.shares.serve(chosen)
-        self._slots.run_chosen([each.claim for each in chosen])
+        self._starter.run_chosen([each.claim for each in chosen])
         if len(chosen) == wanted.max_rows:
             self._announce(wanted)
         elif wanted.is_whole_line:
             for queue in wanted.queues:
-                self._queues[queue].is_crowded = not self._slots.free_for(queue)
+                self._queues[queue].is_crowded = not self._capacity.free_for(queue)
         others = set(wanted.ids) - {each.claim.id for each in chosen}
         with contextlib.suppress(*DATABASE_UNAVAILABLE):
             await self._ownership.confirm(others)
 
     async def _claim(self, wanted: "_Wanted") -> list[ChosenClaim]:
-        """Claims what is next. The claims are in `_claiming` then."""
+        """Claims what is next. The claims are in `capacity.claiming` then."""
         if not wanted.max_rows:
             return []
         reserved = {new_uuid() for _ in range(wanted.max_rows)}
-        self._claiming |= reserved
+        self._capacity.claiming |= reserved
         self.note_full()
         try:
             chosen = await self._ownership.take_next(
                 Choice(
                     max_rows=wanted.max_rows,
                     kinds=[queue == BACKGROUND for queue in wanted.queues],
-                    slots=self._slots.slots,
+                    slots=self._capacity.slots,
                     shares=self.shares.known(),
                     ids=wanted.ids,
                     waiting=wanted.waiting,
                 )
             )
-            self._claiming.update(each.claim.id for each in chosen)
+            self._capacity.claiming.update(each.claim.id for each in chosen)
         finally:
-            self._claiming -= reserved
+            self._capacity.claiming -= reserved
         return chosen
 
     def _announce(self, wanted: "_Wanted") -> None:

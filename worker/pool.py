@@ -57,25 +57,27 @@ class AsyncioPool(BasePool):
     async def _start_reading(
         self, queues: Sequence[str], deliver: Callable[[str, bytes], None]
     ) -> None:
-        self._wake_ups = WakeUps(self.app.settings, "worker-queues", queues, self.engine, deliver)
+        self._wake_ups = WakeUps(
+            self.app.settings, "worker-queues", queues, self.engine.intake, deliver
+        )
         self._reading = self.engine.start_side_task(self._wake_ups.run(), "wake-ups")
 
     def run(self, response_ids: Sequence[UUID], queue: str) -> None:
         """Starts the responses of one message. Called in the event loop."""
-        self.engine.run_from_message(response_ids, queue)
+        self.engine.intake.run_from_message(response_ids, queue)
 
     def start_blocking(self, response_ids: Sequence[UUID], queue: str) -> bool:
         """`run`, called on Celery's thread. Returns whether the queue has a free slot after it."""
 
         async def start() -> bool:
             self.run(response_ids, queue)
-            return self.engine.free_for(queue) > 0
+            return self.engine.intake.free_for(queue) > 0
 
         return asyncio.run_coroutine_threadsafe(start(), self.loop).result()
 
     def has_slot(self, queue: str) -> bool:
         """Whether a response of this queue can be started. For every thread."""
-        return self.engine.free_for(queue) > 0
+        return self.engine.intake.free_for(queue) > 0
 
     def _on_capacity_changed(self) -> None:
         if self._wake_ups is not None:

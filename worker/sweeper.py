@@ -21,6 +21,7 @@ from models.db.queries import sweep
 from models.ownership.lease import Lease
 from models.ownership.waiting import enqueue_waiting
 from models.redis.queue import JobQueue
+from worker.capacity import Capacity
 from worker.watch import Watch
 
 logger = structlog.get_logger()
@@ -35,14 +36,8 @@ _SHARE_PAUSE = 0.1
 """Seconds between two shares of the orphans of a dead process."""
 
 
-class Slots(Protocol):
-    """The slots in which claimed orphans run (the engine)."""
-
-    @property
-    def free_for_background(self) -> int: ...
-
-    @property
-    def free_for_endings(self) -> int: ...
+class Starter(Protocol):
+    """Starts what was found (worker/intake.py)."""
 
     def spawn(self, orphans: Sequence[UUID], *, to_end: bool = False) -> None: ...
 
@@ -55,12 +50,19 @@ class Sweeper:
     """The sweep of one worker."""
 
     def __init__(
-        self, settings: Settings, lease: Lease, pool: Pool, slots: Slots, job_queue: JobQueue
+        self,
+        settings: Settings,
+        lease: Lease,
+        pool: Pool,
+        capacity: Capacity,
+        starter: Starter,
+        job_queue: JobQueue,
     ) -> None:
         self._settings = settings
         self._lease = lease
         self._pool = pool
-        self._slots = slots
+        self._capacity = capacity
+        self._starter = starter
         self._job_queue = job_queue
         self._has_orphans = asyncio.Event()
 
@@ -90,35 +92,35 @@ class Sweeper:
         if claims_all and not self._settings.quarantine:
             await self._claim_all_orphans(watch)
             return
-        free = self._slots.free_for_background
+        free = self._capacity.free_for_background
         share = -(-free // _TAKE_FRACTION)
-        self._slots.spawn(await self._orphans(share))
+        self._starter.spawn(await self._orphans(share))
         if not self._settings.quarantine:
-            self._slots.choose_old(
-                min(share, self._slots.free_for_background), self._settings.lease.ring_interval
+            self._starter.choose_old(
+                min(share, self._capacity.free_for_background), self._settings.lease.ring_interval
             )
             interrupted = [] if free else await self._orphans(_INTERRUPTED, in_line=False)
-            self._slots.interrupted(interrupted)
+            self._starter.interrupted(interrupted)
         await enqueue_waiting(self._pool, self._job_queue, self._settings)
 
     async def _end_orphans(self) -> None:
         """Claims orphans that are only to be ended, also if the worker is full."""
         values = {
-            "max_rows": self._slots.free_for_endings,
+            "max_rows": self._capacity.free_for_endings,
             "lease": self._settings.lease.duration,
         }
-        self._slots.spawn(await fetch(self._pool, sweep.ORPHANS_TO_END, values), to_end=True)
+        self._starter.spawn(await fetch(self._pool, sweep.ORPHANS_TO_END, values), to_end=True)
 
     async def _claim_all_orphans(self, watch: Watch) -> None:
         """Claims orphans until no slot is free, or it has tried to claim all. Each worker takes
         its share of them at random, then of those that are left, so that few claims collide."""
         tried: set[UUID] = set()
-        while free := self._slots.free_for_background:
+        while free := self._capacity.free_for_background:
             orphans = [each for each in await self._orphans(free + len(tried)) if each not in tried]
             if not orphans:
                 return
             share = random.sample(orphans, -(-len(orphans) // watch.live_workers))[:free]
-            self._slots.spawn(share)
+            self._starter.spawn(share)
             tried.update(share)
             await asyncio.sleep(_SHARE_PAUSE)
 

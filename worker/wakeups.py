@@ -29,7 +29,7 @@ other worker may know of yet."""
 
 
 class Slots(Protocol):
-    """The slots of this worker (the engine)."""
+    """The slots of this worker (worker/intake.py)."""
 
     def free_for(self, queue: str) -> int:
         """How many responses of this queue can be started."""

@@ -50,15 +50,7 @@ async def prepare_run(
 ) -> RunContext:
     """The context of the run. `span`: of the attempt. Raises RunError if the response cannot run
     with this input, and NoMemory."""
-    claimed_input = attempt.claim.row.input
-    if claimed_input is not None:
-        loaded, own_count = claimed_input, len(claimed_input)
-        attempt.history_size = json_size(claimed_input)
-    else:
-        async with resources.memory.load() as has_memory:
-            if not has_memory:
-                raise NoMemory
-            loaded, own_count = await _load_history(attempt, resources)
+    loaded, own_count = await _load_input(attempt, resources)
     purpose = attempt.stored.purpose
     if purpose is Purpose.ANSWER and ends_with_trigger(loaded):
         purpose = Purpose.COMPACT
@@ -125,6 +117,19 @@ async def write_first_events(attempt: Attempt, writer: AttemptWriter, pool: Pool
     writer.write(attempt.resume(rows))
     output = attempt.output
     continue_after(item["id"] for item in [*output.items, *output.unstored_items])
+
+
+async def _load_input(attempt: Attempt, resources: Resources) -> tuple[list[Item], int]:
+    """The history with the input of the request, and how many of its last items are that input.
+    Raises what `_load_history` does, and NoMemory."""
+    claimed = attempt.claim.row.input
+    if claimed is not None:
+        attempt.history_size = json_size(claimed)
+        return claimed, len(claimed)
+    async with resources.memory.load() as has_memory:
+        if not has_memory:
+            raise NoMemory
+        return await _load_history(attempt, resources)
 
 
 async def _load_history(attempt: Attempt, resources: Resources) -> tuple[list[Item], int]:

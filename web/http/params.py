@@ -5,11 +5,16 @@ They are parsed here, not by FastAPI, so that their errors have our envelope and
 
 import re
 from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
 
 from fastapi import Request
 
 from models.errors import InvalidRequest
+from models.ids import parse_admin_id
+from models.wire.events import Item
 from models.wire.request import require_include
+from web.http.json_responses import list_envelope
 
 PAGE_SIZES = {"minimum": 1, "maximum": 100}
 PAGE_SIZE = 20
@@ -99,6 +104,22 @@ class Paging:
     def row_limit(self) -> int:
         """Rows to read: one more than the page has, which shows whether there are more."""
         return self.limit + 1
+
+    def after_id(self, prefix: str) -> UUID | None:
+        """The id behind which the page begins, in a list of admin ids with this prefix; None: the
+        first page. Raises InvalidRequest for what is no such id."""
+        found = None if self.after is None else parse_admin_id(prefix, self.after)
+        if self.after is not None and found is None:
+            raise InvalidRequest(
+                f"Invalid 'after': '{self.after[:100]}' is no id of this list.",
+                param="after",
+                code="invalid_value",
+            )
+        return found
+
+    def page_of(self, objects: list[Item]) -> dict[str, Any]:
+        """The page, made of the objects of all rows that were read."""
+        return list_envelope(objects[: self.limit], has_more=len(objects) > self.limit)
 
 
 def paging(request: Request) -> Paging:

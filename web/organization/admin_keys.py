@@ -12,7 +12,7 @@ from models.projects.scopes import Scope
 from web.http.params import Paging
 from web.organization.key_store import KeyStore
 from web.organization.projects import Projects
-from web.organization.shapes import Json, admin_key_object, deleted_object, page_of
+from web.organization.shapes import Json, admin_key_object, deleted_object
 from web.organization.statements import fetch_page
 
 
@@ -28,7 +28,7 @@ class AdminKeys:
         """A page, in the order that it asks for."""
         query = statements.ADMIN_KEYS[paging.order]
         rows = await fetch_page(self._pool, query, paging, API_KEY, {})
-        return page_of([admin_key_object(row) for row in rows], paging)
+        return paging.page_of([admin_key_object(row) for row in rows])
 
     async def show(self, public_id: str) -> Json:
         """Raises NotFound."""

@@ -13,7 +13,7 @@ from models.projects.scopes import Scope
 from web.http.params import Paging
 from web.organization.key_store import KeyStore
 from web.organization.projects import Projects
-from web.organization.shapes import Json, deleted_object, page_of, project_key_object
+from web.organization.shapes import Json, deleted_object, project_key_object
 from web.organization.statements import fetch_page, record
 
 
@@ -57,7 +57,7 @@ class ProjectKeys:
         """A page, the oldest first."""
         values = {"project": (await self._projects.find(project)).id}
         rows = await fetch_page(self._pool, statements.PROJECT_KEYS, paging, API_KEY, values)
-        return page_of([project_key_object(row) for row in rows], paging)
+        return paging.page_of([project_key_object(row) for row in rows])
 
     async def show(self, project: str, public_id: str) -> Json:
         """One key."""

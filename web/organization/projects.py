@@ -26,7 +26,7 @@ from models.projects.changes import DEFAULT_PROJECT, BadPolicy, changed_policy
 from models.projects.policy import ProjectPolicy
 from models.projects.policy_routes import unconfigured_upstreams
 from web.http.params import Paging
-from web.organization.shapes import Json, page_of, project_object
+from web.organization.shapes import Json, project_object
 from web.organization.statements import fetch_page, record
 
 _NOTICED = 1.5
@@ -60,7 +60,7 @@ class Projects:
         """A page, the oldest first."""
         values = {"include_archived": include_archived}
         rows = await fetch_page(self._pool, statements.LIST_PROJECTS, paging, PROJECT, values)
-        return page_of([project_object(row) for row in rows], paging)
+        return paging.page_of([project_object(row) for row in rows])
 
     async def show(self, public_id: str) -> Json:
         """Raises NotFound."""

@@ -12,7 +12,7 @@ from models.keys import KeyGrant
 from web.http.params import Paging
 from web.organization.key_store import KeyStore
 from web.organization.projects import Projects
-from web.organization.shapes import Json, account_object, deleted_object, page_of, seconds_of
+from web.organization.shapes import Json, account_object, deleted_object, seconds_of
 from web.organization.statements import fetch_page, record
 
 
@@ -30,7 +30,7 @@ class ServiceAccounts:
         values = {"project": (await self._projects.find(project)).id}
         query = statements.LIST_SERVICE_ACCOUNTS
         rows = await fetch_page(self._pool, query, paging, SERVICE_ACCOUNT, values)
-        return page_of([account_object(row) for row in rows], paging)
+        return paging.page_of([account_object(row) for row in rows])
 
     async def show(self, project: str, public_id: str) -> Json:
         """One account."""

@@ -5,21 +5,17 @@ from typing import Any
 
 from models.db.queries.organization import KeyDetails, ProjectDetails, ServiceAccount
 from models.ids import API_KEY, PROJECT, SERVICE_ACCOUNT, admin_id
-from web.http.json_responses import list_envelope
-from web.http.params import Paging
 
 Json = dict[str, Any]
 
 
-def page_of(objects: list[Json], paging: Paging) -> Json:
-    return list_envelope(objects[: paging.limit], has_more=len(objects) > paging.limit)
-
-
 def seconds_of(time: datetime | None) -> int | None:
+    """Seconds since the epoch."""
     return None if time is None else int(time.timestamp())
 
 
 def project_object(row: ProjectDetails) -> Json:
+    """A project; `weight` and `policy` are ours."""
     return {
         "object": "organization.project",
         "id": admin_id(PROJECT, row.id),
@@ -33,6 +29,7 @@ def project_object(row: ProjectDetails) -> Json:
 
 
 def account_object(row: ServiceAccount) -> Json:
+    """A service account."""
     return {
         "object": "organization.project.service_account",
         "id": admin_id(SERVICE_ACCOUNT, row.id),
@@ -56,6 +53,7 @@ def _key_fields(row: KeyDetails) -> Json:
 
 
 def project_key_object(row: KeyDetails) -> Json:
+    """A key of a project, without its value."""
     owner: Json = {"type": "service_account"}
     if row.service_account_id is not None and row.service_account_created_at is not None:
         owner["service_account"] = {
@@ -73,6 +71,7 @@ def project_key_object(row: KeyDetails) -> Json:
 
 
 def admin_key_object(row: KeyDetails) -> Json:
+    """A key of an admin, without its value."""
     return {
         "object": "organization.admin_api_key",
         **_key_fields(row),
@@ -81,4 +80,5 @@ def admin_key_object(row: KeyDetails) -> Json:
 
 
 def deleted_object(public_id: str, kind: str) -> Json:
+    """The answer to a delete."""
     return {"object": kind, "id": public_id, "deleted": True}

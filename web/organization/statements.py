@@ -6,8 +6,6 @@ from typing import Any, TypeVar
 from models.db.database import Connection, Pool, execute, fetch_idempotent
 from models.db.queries.audit import RECORD, Actor, AuditEntry
 from models.db.statement import Query
-from models.errors import InvalidRequest
-from models.ids import parse_admin_id
 from web.http.params import Paging
 
 RowT = TypeVar("RowT")
@@ -18,14 +16,7 @@ async def fetch_page(
 ) -> list[RowT]:
     """The rows of a page and one more, if there is one. `prefix`: of the ids in the list. Raises
     InvalidRequest for a position that is no such id."""
-    after = None if paging.after is None else parse_admin_id(prefix, paging.after)
-    if paging.after is not None and after is None:
-        raise InvalidRequest(
-            f"Invalid 'after': '{paging.after[:100]}' is no id of this list.",
-            param="after",
-            code="invalid_value",
-        )
-    position = {"after": after, "max_rows": paging.row_limit}
+    position = {"after": paging.after_id(prefix), "max_rows": paging.row_limit}
     return await fetch_idempotent(pool, query, {**position, **values})
 
 

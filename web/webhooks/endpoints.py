@@ -25,7 +25,6 @@ from models.secrets import NoKey, Sealed, Sealer, Unreadable
 from models.signing_secrets import open_secrets, seal_secrets, secret_hint
 from models.webhooks.events import TEST_OBJECT, EventType
 from models.webhooks.signature import new_secret
-from web.http.json_responses import list_envelope
 from web.http.outbound_urls import require_fetchable
 from web.http.params import Paging
 
@@ -75,11 +74,11 @@ class WebhookEndpoints:
         """A page, the newest first."""
         values = {
             "project": project.id,
-            "after": _cursor(WEBHOOK_ENDPOINT, paging),
+            "after": paging.after_id(WEBHOOK_ENDPOINT),
             "max_rows": paging.row_limit,
         }
         rows = await fetch_idempotent(self._pool, statements.ENDPOINTS_PAGE, values)
-        return _page([self._shown(row) for row in rows], paging)
+        return paging.page_of([self._shown(row) for row in rows])
 
     async def show(self, project: EndpointProject, public_id: str) -> Json:
         """One endpoint."""
@@ -208,12 +207,12 @@ class WebhookEndpoints:
         values = {
             "endpoint": (await self._find(project, public_id)).id,
             "state": state,
-            "after": _cursor(EVENT, paging),
+            "after": paging.after_id(EVENT),
             "look_at": None,
             "max_rows": paging.row_limit,
         }
         rows = await fetch_idempotent(self._pool, statements.DELIVERIES_PAGE, values)
-        return _page([_shown_delivery(row) for row in rows], paging)
+        return paging.page_of([_shown_delivery(row) for row in rows])
 
     async def resend(
         self, project: EndpointProject, public_id: str, event: str, actor: Actor
@@ -289,21 +288,6 @@ def _only(rows: list[Endpoint], public_id: str) -> Endpoint:
     if not rows:
         raise NotFound(f"No webhook endpoint found with id '{public_id[:100]}'.")
     return rows[0]
-
-
-def _cursor(prefix: str, paging: Paging) -> UUID | None:
-    after = None if paging.after is None else parse_admin_id(prefix, paging.after)
-    if paging.after is not None and after is None:
-        raise InvalidRequest(
-            f"Invalid 'after': '{paging.after[:100]}' is no id of this list.",
-            param="after",
-            code="invalid_value",
-        )
-    return after
-
-
-def _page(objects: list[Json], paging: Paging) -> Json:
-    return list_envelope(objects[: paging.limit], has_more=len(objects) > paging.limit)
 
 
 def _public(endpoint: UUID) -> str:

@@ -29,6 +29,7 @@ from models.wire.pairing import OutputWithoutCall, find_open_calls, unanswered_c
 from models.wire.size import json_size
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
+from web.http.shares import Held
 from web.responses.account_ids import AccountIds
 from web.responses.continuation import Continuation, conversation_locked, conversation_row
 from web.responses.input_files import InputFiles
@@ -70,17 +71,17 @@ class ConversationStore:
         """Creates a conversation with its items. Raises InvalidRequest with nothing stored."""
         metadata, items = parse_conversation(body, new_id=new_item_id)
         items, open_calls = await self._prepare_items(key, items, Continuation())
-        new_id, created_at = new_uuid(), self._clock.now()
+        new_id, created_at, size = new_uuid(), self._clock.now(), json_size(items)
         values = {
             "id": new_id,
             "project": key.project_id,
             "created_at": created_at,
             "metadata": Jsonb(metadata),
             "items": Jsonb(items),
-            "size": json_size(items),
+            "size": size,
             "unanswered_calls": open_calls,
         }
-        await fetch_idempotent(self._pool, conversations.CREATE, values)
+        await fetch_idempotent(self._pool, conversations.CREATE, values, size=size)
         return conversation_object(conversation_id(new_id), created_at, metadata)
 
     async def show(self, project: UUID, public_id: str) -> dict[str, Any]:
@@ -117,28 +118,31 @@ class ConversationStore:
             _require_idle(row)
             continuation = Continuation(conversation=row.id, open_calls=row.unanswered_calls)
             items, open_calls = await self._prepare_items(key, new_items, continuation)
+            size = json_size(items)
             values = _revision_condition(row, project) | {
                 "items": Jsonb(items),
-                "size": json_size(items),
+                "size": size,
                 "unanswered_calls": open_calls,
             }
-            if await fetch_idempotent(self._pool, conversations.ADD_ITEMS, values):
+            if await fetch_idempotent(self._pool, conversations.ADD_ITEMS, values, size=size):
                 return list_envelope(items)
             row = await self._find(project, public_id, items)
             if len(row.existing_item_ids) == len(items):
                 # An earlier try, whose outcome was unknown, has stored them.
                 return list_envelope(items)
 
-    async def page(self, project: UUID, public_id: str, paging: Paging) -> dict[str, Any]:
-        """A page of the items, as OpenAI's list object."""
+    async def page(
+        self, project: UUID, public_id: str, paging: Paging, held: Held
+    ) -> dict[str, Any]:
+        """A page of the items, as OpenAI's list object. `held`: as for `ItemReader.page`."""
         row = await self._find(project, public_id)
         query = conversations.PAGE[paging.order]
-        return await self._items.page(query, {"id": row.id}, paging)
+        return await self._items.page(query, {"id": row.id}, paging, held)
 
-    async def item(self, project: UUID, public_id: str, item_id: str) -> Item:
-        """One item. Raises NotFound."""
+    async def item(self, project: UUID, public_id: str, item_id: str, held: Held) -> Item:
+        """One item. `held`: as for `ItemReader.page`. Raises NotFound."""
         row = await self._find(project, public_id)
-        item = await self._items.item(conversations.ITEM, {"id": row.id, "item": item_id})
+        item = await self._items.item(conversations.ITEM, {"id": row.id, "item": item_id}, held)
         if item is None:
             raise _item_not_found(item_id, public_id)
         return item
@@ -146,19 +150,22 @@ class ConversationStore:
     async def remove_item(
         self, project: UUID, public_id: str, item_id: str, actor: Actor
     ) -> dict[str, Any]:
-        """Removes an item; returns the Conversation object.
+        """Removes an item; returns the Conversation object. Raises NotFound.
 
         An item that belongs to a response too is not deleted.
         """
-        await self.item(project, public_id, item_id)
+        was_there = False
         entry = AuditEntry(
             actor, "conversation.item.delete", public_id, details={"item": shorten(item_id)}
         )
         while True:
             row = await self._find(project, public_id, [{"id": item_id}])
             if not row.existing_item_ids:
+                if not was_there:
+                    raise _item_not_found(item_id, public_id)
                 # Removed by this request, or by another one.
                 return _conversation_object(row)
+            was_there = True
             _require_idle(row)
             values = {"id": row.id, "types": [*CALLS, *OUTPUTS]}
             remaining_calls = [

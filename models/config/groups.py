@@ -199,10 +199,11 @@ class WebSettings(Group):
     """Most streams and waiting requests of one process; further ones get a 503."""
     streams_per_project: int = Field(default=3200, ge=0)
     """The same of one project; further ones get a 429. 0: no own limit."""
-    bodies: Bytes = 128 * 1024 * 1024
-    """Most bytes of request bodies and WebSocket messages that one process reads and checks at a
-    time. Those up to 64 KiB do not count. A process needs about six times as much memory."""
-    bodies_per_project: Bytes = 96 * 1024 * 1024
+    bodies: Bytes = 96 * 1024 * 1024
+    """Most bytes of request bodies, WebSocket messages, responses, and items of lists that one
+    process reads, checks and sends at a time. Those up to 64 KiB do not count, and items up to
+    8 MiB. A process needs about six times as much memory."""
+    bodies_per_project: Bytes = 72 * 1024 * 1024
     """The same of one project; 0: no own limit."""
     bodies_wait: Duration = timedelta(seconds=5)
     """How long a larger body waits for others before it is refused."""

@@ -82,6 +82,10 @@ _CONNECTIONS_AT_START = 4
 RETRY_DELAY = 0.5
 """Seconds between two tries while Postgres is unavailable."""
 
+_LARGE = 4 * 1024 * 1024
+"""Bytes of a statement after which its connection is closed, and the pool opens another one: libpq
+keeps a buffer of up to twice the size of the largest message."""
+
 _REFUSALS = (psycopg.errors.QueryCanceled, psycopg.errors.OutOfMemory)
 """Those of DATABASE_UNAVAILABLE that may concern this one statement: it takes longer than its time
 limit, or more memory than there is."""
@@ -213,12 +217,21 @@ async def fetch(
     query: Query[RowT],
     parameters: Parameters,
     pool_timeout: float | None = None,
+    *,
+    size: int = 0,
 ) -> list[RowT]:
     """All rows of one statement, on a connection of the pool (autocommitted) or on this connection
-    (in its transaction, if one is open). `pool_timeout`: seconds to wait for a free connection."""
+    (in its transaction, if one is open). `pool_timeout`: seconds to wait for a free connection.
+    `size`: bytes of the parameters or of the rows, if there may be many."""
     if isinstance(on, AsyncConnectionPool):
         async with on.connection(timeout=pool_timeout) as connection:
-            return await fetch(connection, query, parameters)
+            try:
+                rows = await fetch(connection, query, parameters)
+                size = max(size, query.size(rows))
+                return rows
+            finally:
+                if size > _LARGE:
+                    await connection.close()
     if query.numbered is not None:
         values = [parameters[name] for name in query.numbered.parameters]
         raw_cursor = AsyncRawCursor(on)
@@ -241,20 +254,22 @@ async def execute(
         await on.execute(statement.sql, parameters, binary=True)
 
 
-async def fetch_idempotent(pool: Pool, query: Query[RowT], parameters: Parameters) -> list[RowT]:
+async def fetch_idempotent(
+    pool: Pool, query: Query[RowT], parameters: Parameters, *, size: int = 0
+) -> list[RowT]:
     """`fetch`, repeated once after a lost connection. For reads, and for writes that change nothing
     the second time (cancel, delete). After a restart of Postgres all idle connections of the pool
     are dead, and the first statement on each would fail although Postgres is back. A statement that
     has reached its time limit is not repeated: it would take as long."""
     cancellation = _Cancellation()
     try:
-        return await fetch(pool, query, parameters)
+        return await fetch(pool, query, parameters, size=size)
     except psycopg.errors.QueryCanceled:
         raise
     except DATABASE_UNAVAILABLE:
         cancellation.raise_if_requested()
         await pool.check()
-        return await fetch(pool, query, parameters, pool_timeout=1.0)
+        return await fetch(pool, query, parameters, pool_timeout=1.0, size=size)
 
 
 async def find_by_id(

@@ -8,7 +8,7 @@ command of an operator may take. A test compares the result with SQLAlchemy's
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, LiteralString, TypeVar
 
 RowT = TypeVar("RowT")
@@ -55,15 +55,22 @@ class Query(Generic[RowT]):
     """A statement that returns rows, and how a row is made. `sql` is in psycopg's form; `numbered`
     is set for a statement that is so long that psycopg would read it again each time."""
 
-    __slots__ = ("from_row", "is_planned_anew", "numbered", "sql")
+    __slots__ = ("_size_of", "from_row", "is_planned_anew", "numbered", "sql")
 
     def __init__(
-        self, sql: str, from_row: Callable[..., RowT], *, is_planned_anew: bool = False
+        self,
+        sql: str,
+        from_row: Callable[..., RowT],
+        *,
+        is_planned_anew: bool = False,
+        size_of: Callable[[RowT], int] | None = None,
     ) -> None:
         """`from_row`: called with a row's columns in the order of the SELECT or RETURNING list.
         Its parameters carry the names of the columns
         (tests/integration/database/test_statements.py). `is_planned_anew`: Postgres plans it for
-        the values of each run, because a plan for all values is much slower."""
+        the values of each run, because a plan for all values is much slower. `size_of`: the bytes
+        of all rows, which each row tells, if there may be many."""
+        self._size_of = size_of
         self.is_planned_anew = is_planned_anew
         self.sql = _compile(sql)
         self.numbered = NumberedQuery(self.sql) if len(self.sql) > _MAX_CACHED else None
@@ -73,6 +80,10 @@ class Query(Generic[RowT]):
         """The typed rows of what psycopg fetched."""
         from_row = self.from_row
         return [from_row(*record) for record in records]
+
+    def size(self, rows: Sequence[RowT]) -> int:
+        """Bytes of the rows; 0 if they are few."""
+        return self._size_of(rows[0]) if rows and self._size_of is not None else 0
 
 
 def column(sql: str, value_type: type[RowT]) -> Query[RowT]:  # noqa: ARG001  (only for mypy)

@@ -46,7 +46,7 @@ class BodyLimits:
     """objects, arrays, and what they hold"""
 
 
-def decode_request(raw: bytes, limits: BodyLimits) -> Any:
+def decode_request(raw: bytes | bytearray, limits: BodyLimits) -> Any:
     """The JSON value in a request body, which is no larger than `limits.size`. Raises
     RequestTooLarge, and what `decode_body` raises."""
     _require_few_values(raw, limits)
@@ -56,7 +56,7 @@ def decode_request(raw: bytes, limits: BodyLimits) -> Any:
     return body
 
 
-def decode_body(raw: bytes) -> Any:
+def decode_body(raw: bytes | bytearray) -> Any:
     """The JSON value in `raw`.
 
     It can be stored and encoded: it has no NaN or Infinity, no integer beyond 64 bits, and at most
@@ -75,7 +75,7 @@ def decode_body(raw: bytes) -> Any:
     return body
 
 
-def _require_few_values(raw: bytes, limits: BodyLimits) -> None:
+def _require_few_values(raw: bytes | bytearray, limits: BodyLimits) -> None:
     """Judges the bytes, before values are made of them: two bytes become an object of sixty.
 
     Commas and brackets in strings are counted too. So strings are left out if there seem to be too
@@ -87,7 +87,7 @@ def _require_few_values(raw: bytes, limits: BodyLimits) -> None:
         raise RequestTooLarge(f"{limits.values} JSON values")
 
 
-def _has_more_values(raw: bytes, limit: int) -> bool:
+def _has_more_values(raw: bytes | bytearray, limit: int) -> bool:
     counter = ValueCounter()
     for start in range(0, len(raw), _PIECE):
         counter.feed(raw[start : start + _PIECE])
@@ -113,7 +113,7 @@ def inline_size(body: Any) -> int:
     return size
 
 
-def _parse(raw: bytes) -> Any:
+def _parse(raw: bytes | bytearray) -> Any:
     try:
         body = _decode(raw)
     except msgspec.DecodeError:
@@ -155,7 +155,7 @@ def clean_json(value: Any) -> Any:
     return value
 
 
-def _require_encodable(body: Any, raw: bytes) -> None:
+def _require_encodable(body: Any, raw: bytes | bytearray) -> None:
     """Encodes the body to find what cannot be encoded: at 1 GB/s faster than a walk in Python."""
     wrapped = body
     # A body cannot have more levels than opening brackets.

@@ -19,7 +19,7 @@ class ValueCounter:
         """What stands for the beginning of a string that has not ended: a quote, and a backslash if
         the last byte escapes the next one."""
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, piece: bytes | bytearray) -> None:
         """Counts the values in the next piece."""
         piece = self._open + piece
         match = _COMPLETE.match(piece)
@@ -30,6 +30,6 @@ class ValueCounter:
         self._open = unfinished[:1] + b"\\" * (escapes % 2)
 
 
-def count_marks(encoded: bytes) -> int:
+def count_marks(encoded: bytes | bytearray) -> int:
     """Commas and opening brackets, also in strings: never fewer than there are values."""
     return encoded.count(b",") + encoded.count(b"[") + encoded.count(b"{")

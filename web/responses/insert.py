@@ -192,7 +192,7 @@ class InsertResponse:
     ) -> list[UUID]:
         values = self._values([new.row])
         if new.precomputed is None:
-            return await fetch(self._pool, statement, values, pool_timeout)
+            return await fetch(self._pool, statement, values, pool_timeout, size=new.row.size)
         async with (
             self._pool.connection(timeout=pool_timeout) as connection,
             connection.transaction(),

@@ -1,6 +1,5 @@
 """Lists of items, read in pages that are bounded in bytes (docs/limits.md)."""
 
-import asyncio
 from typing import Any
 
 from models.db.database import Pool, fetch_idempotent
@@ -9,6 +8,7 @@ from models.db.statement import Query
 from models.wire.events import Item
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
+from web.http.shares import Held
 
 _MAX_SIZE = 8 * 1024 * 1024
 """The size of a page (models/wire/size.py)."""
@@ -16,37 +16,43 @@ _NO_LIMIT = 2**62
 
 
 class ItemReader:
-    """Reads stored items. An item may be as large as a body: of those that are larger than a page
-    one is read at a time, so that a process never holds many of them."""
+    """Reads stored items. An item may be as large as a body: one that is larger than a page counts
+    as one, until it is sent, so that a process never holds many of them."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._large_reads = asyncio.Semaphore(1)
 
     async def page(
-        self, query: Query[PagedItem], values: dict[str, Any], paging: Paging
+        self, query: Query[PagedItem], values: dict[str, Any], paging: Paging, held: Held
     ) -> dict[str, Any]:
         """A page as OpenAI's list object: at least one item if there is any, then as many as the
-        page may have. `query`: one of `item_pages`."""
+        page may have. `query`: one of `item_pages`. `held`: what the answer has of the process's
+        memory. Raises ShareUsedUp or Unavailable."""
         values = {**values, "after": paging.after, "max_size": _MAX_SIZE}
         rows = await self._fetch(query, {**values, "limit": paging.row_limit})
         items = [row.payload for row in rows if row.payload is not None][: paging.limit]
         if rows and not items:
-            first = await self._large(query, {**values, "limit": 1})
+            first = await self._large(query, {**values, "limit": 1}, rows[0].total, held)
             items = [] if first is None else [first]
         return list_envelope(items, has_more=len(rows) > len(items))
 
-    async def item(self, query: Query[PagedItem], values: dict[str, Any]) -> Item | None:
-        """One item; None if there is none."""
+    async def item(
+        self, query: Query[PagedItem], values: dict[str, Any], held: Held
+    ) -> Item | None:
+        """One item; None if there is none. `held`: as for `page`."""
         rows = await self._fetch(query, {**values, "max_size": _MAX_SIZE})
         if not rows:
             return None
-        return rows[0].payload or await self._large(query, values)
+        return rows[0].payload or await self._large(query, values, rows[0].total, held)
 
-    async def _large(self, query: Query[PagedItem], values: dict[str, Any]) -> Item | None:
-        async with self._large_reads:
-            rows = await self._fetch(query, {**values, "max_size": _NO_LIMIT})
+    async def _large(
+        self, query: Query[PagedItem], values: dict[str, Any], size: int, held: Held
+    ) -> Item | None:
+        await held.grow(size)
+        rows = await self._fetch(query, {**values, "max_size": _NO_LIMIT}, size)
         return rows[0].payload if rows else None
 
-    async def _fetch(self, query: Query[PagedItem], values: dict[str, Any]) -> list[PagedItem]:
-        return await fetch_idempotent(self._pool, query, values)
+    async def _fetch(
+        self, query: Query[PagedItem], values: dict[str, Any], size: int = 0
+    ) -> list[PagedItem]:
+        return await fetch_idempotent(self._pool, query, values, size=size)

@@ -29,6 +29,7 @@ from models.redis.client import REDIS_ERRORS
 from models.shown_responses import shown_object
 from web.counters import CANCEL_SECONDS, RESPONSES_ENDED
 from web.http.params import Paging
+from web.http.shares import Held
 from web.responses.facts import cancel_values
 from web.responses.item_pages import ItemReader
 from web.responses.shown import ShownResponses
@@ -205,10 +206,13 @@ class ResponseStore:
         rows = await fetch_idempotent(self._pool, read.RESPONSE, {"id": deleted_id})
         return bool(rows) and await self.request_cancel(rows[0], "deleted")
 
-    async def input_items(self, response: FoundResponse, paging: Paging) -> dict[str, Any]:
-        """A page of the response's input, as OpenAI's list object."""
+    async def input_items(
+        self, response: FoundResponse, paging: Paging, held: Held
+    ) -> dict[str, Any]:
+        """A page of the response's input, as OpenAI's list object. `held`: as for
+        `ItemReader.page`."""
         query = read.INPUT_ITEMS[paging.order]
-        return await self._items.page(query, {"id": response.id}, paging)
+        return await self._items.page(query, {"id": response.id}, paging, held)
 
     async def _reload(self, row: ResponseRow) -> ResponseRow:
         """The row as it is now. Raises NotFound if it was deleted."""

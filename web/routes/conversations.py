@@ -6,7 +6,7 @@ from starlette.responses import Response
 from models.redis.quota_counters import Demand
 from web.http.actor import actor_of
 from web.http.auth import Key, Project
-from web.http.body import read_json
+from web.http.body import held_bytes, read_json
 from web.http.json_responses import json_response
 from web.http.params import paging, parse_include, storable_item_id
 from web.responses.zero_retention import require_conversations
@@ -73,7 +73,9 @@ async def list_items(conversation_id: str, request: Request, project: Project) -
     page_query = paging(request)
     parse_include(request)
     return json_response(
-        await app_state(request).conversation_store.page(project, conversation_id, page_query)
+        await app_state(request).conversation_store.page(
+            project, conversation_id, page_query, held_bytes(request)
+        )
     )
 
 
@@ -85,7 +87,7 @@ async def retrieve_item(
     parse_include(request)
     return json_response(
         await app_state(request).conversation_store.item(
-            project, conversation_id, storable_item_id(item_id) or ""
+            project, conversation_id, storable_item_id(item_id) or "", held_bytes(request)
         )
     )
 

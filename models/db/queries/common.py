@@ -159,6 +159,8 @@ class PagedItem:
     """An item of a page. `payload` is None if the page is full without it."""
 
     payload: dict[str, Any] | None
+    total: int
+    """bytes of this item and those before it on the page"""
 
 
 def item_pages(owner: str, key: str) -> dict[str, Query[PagedItem]]:
@@ -168,7 +170,7 @@ def item_pages(owner: str, key: str) -> dict[str, Query[PagedItem]]:
     return {
         order: Query(
             f"""
-            SELECT CASE WHEN page.total <= CAST(:max_size AS bigint) THEN page.payload END AS payload
+            SELECT CASE WHEN page.total <= CAST(:max_size AS bigint) THEN page.payload END AS payload, page.total::bigint AS total
             FROM (SELECT i.payload, i.nr, sum({STORED_SIZE}) OVER (ORDER BY i.nr {order}) AS total
                   FROM (SELECT i.payload, i.size, i.{key} AS nr FROM items i WHERE {owner.format(item="i")}
                         AND (CAST(:after AS text) IS NULL OR i.{key} {comparison}

@@ -214,6 +214,7 @@ HISTORY = Query(
     ORDER BY needed.depth DESC, needed.direction, needed.position, needed.id
     """,
     HistoryRow,
+    size_of=lambda row: row.total_size,
 )
 """Selects the history of a response in order: the items of its conversation before it, or the input
 and output of each response before it, then its own input ('input' sorts before 'output'). Of the

@@ -165,6 +165,28 @@ async def test_a_body_of_unknown_size_is_counted_as_it_arrives(
     await until(lambda: _holds(web_alone, 0))
 
 
+async def test_an_item_that_is_larger_than_a_page_counts_until_it_is_sent(
+    web_alone: Stack, neighbour: Api
+) -> None:
+    api = web_alone.api()
+    url = "data:image/png;base64," + "QUJD" * (9 * MIB // 4)
+    item = {"role": "user", "content": [{"type": "input_image", "image_url": url}]}
+    created = await api.call("POST", "/conversations", {"items": [item]})
+    assert created.status == 200, created.raw
+    page = f"/conversations/{created.body['id']}/items"
+    listed = await api.call("GET", page)
+    assert listed.body["data"][0]["content"][0]["image_url"] == url
+    one = f"{page}/{listed.body['data'][0]['id']}"
+    async with _half_a_body(web_alone, neighbour.key, 3 * MIB):
+        await until(lambda: _holds(web_alone, 3 * MIB))
+        for path in (page, one):
+            refused = await api.call("GET", path)
+            assert (refused.status, refused.error["code"]) == (503, "server_error")
+        assert (await api.call("DELETE", one)).status == 200, "it is deleted without being read"
+    await until(lambda: _holds(web_alone, 0))
+    assert (await api.call("DELETE", one)).status == 404
+
+
 # --- WebSockets ---
 
 

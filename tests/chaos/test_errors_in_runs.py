@@ -128,6 +128,7 @@ async def test_attempts_that_break_off_with_errors_are_counted_as_crashes(
         assert kinds == ["worker", "worker", "quarantine"]
 
 
+@pytest.mark.long
 async def test_an_ending_that_postgres_always_cancels_fails_the_response_and_no_other(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

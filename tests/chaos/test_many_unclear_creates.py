@@ -7,12 +7,15 @@ import asyncio
 from http import HTTPStatus
 
 import psycopg
+import pytest
 
 from tests.conftest import PrivateStack
 from tests.support.api import HttpResponse, until
 from tests.support.chaos.tracebacks import POSTGRES_TRACEBACKS
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.stack import SHORT_LEASES
+
+pytestmark = pytest.mark.long
 
 _CREATES, _UNCLEAR = 350, 100
 """All of them wait for the pool's connections; so would a voiding that used the pool."""

@@ -26,6 +26,7 @@ _KEEPALIVE_TIMER = "02"
 _HUNDREDTHS = 100
 
 
+@pytest.mark.long
 async def test_a_worker_consumes_messages_again_soon_after_its_connections_were_lost(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -425,7 +425,7 @@ HELD_TURN = [
 ]
 
 
-@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize("is_cancelled", [False, pytest.param(True, marks=pytest.mark.long)])
 async def test_items_that_the_stream_holds_back_survive_a_kill(
     private_stack: PrivateStack, fake: FakeUpstream, *, is_cancelled: bool
 ) -> None:
@@ -456,7 +456,7 @@ async def test_items_that_the_stream_holds_back_survive_a_kill(
         assert events[-1]["response"]["output"] == ended["output"]
 
 
-@pytest.mark.parametrize("action", ["cancel", "delete"])
+@pytest.mark.parametrize("action", ["cancel", pytest.param("delete", marks=pytest.mark.long)])
 async def test_a_response_whose_worker_died_in_a_call_can_be_cancelled_and_deleted(
     private_stack: PrivateStack, fake: FakeUpstream, action: str
 ) -> None:

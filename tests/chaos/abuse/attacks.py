@@ -164,7 +164,7 @@ async def _large_bodies(offender: Offender) -> None:
 async def _input_items(offender: Offender) -> None:
     body = _image_body(offender.model(reply("small")))
     _image_body.cache_clear()
-    answer = await offender.call("POST", "/responses", body)
+    answer = await offender.insist("/responses", body)
     if answer is not None and answer.status == 200:
         path = f"/responses/{answer.body['id']}"
         await offender.all(offender.call("GET", f"{path}/input_items") for _ in range(8))
@@ -335,7 +335,7 @@ async def _history(offender: Offender) -> None:
     path = f"/conversations/{created.body['id']}"
     items = as_json({"items": [_image(60 * MIB)]})
     for _ in range(4):
-        answer = await offender.call("POST", f"{path}/items", items)
+        answer = await offender.insist(f"{path}/items", items)
         if answer is None or answer.status != 200:
             break
     conversation = created.body["id"]
@@ -354,7 +354,7 @@ async def _chain(offender: Offender) -> None:
     previous: JSON = {}
     for _ in range(4):
         body = {"model": model, "input": [_image(60 * MIB)], "background": True, **previous}
-        answer = await offender.call("POST", "/responses", as_json(body))
+        answer = await offender.insist("/responses", as_json(body))
         if answer is None or answer.status != 200:
             break
         await offender.end(answer.body["id"])

@@ -19,6 +19,8 @@ from tests.support.api import JSON, TERMINAL, Api, HttpResponse
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.mcp_servers import McpServers
 
+_TRIES = 20
+"""Of a request that the server has no time for."""
 _PATIENCE = 20.0
 """Seconds for which an offender waits for an answer, or for the end of a response."""
 
@@ -124,6 +126,16 @@ class Offender:
             self.count(answer.status)
             return answer
         return None
+
+    async def insist(self, path: str, body: bytes) -> HttpResponse | None:
+        """POSTs until the server has time for it (no 429 and no 503), but not for ever."""
+        answer = None
+        for _ in range(_TRIES):
+            answer = await self.call("POST", path, body)
+            if answer is None or answer.status not in (429, 503):
+                break
+            await asyncio.sleep(1)
+        return answer
 
     async def create(self, model: str, **fields: Any) -> str | None:
         """Creates a background response; its id if it was accepted."""

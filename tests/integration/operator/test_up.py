@@ -394,6 +394,7 @@ async def test_logs_are_followed_also_after_they_were_cut(data: Path) -> None:
     assert {next(lines) for _ in range(2)} == {("web", "not whole"), ("web-2", "another")}
 
 
+@pytest.mark.long
 async def test_a_detached_up_returns_when_it_is_ready_and_down_stops_it(data: Path) -> None:
     where = ("--data", str(data))
     assert (await run_command("status", *where)).code == 1
@@ -554,6 +555,7 @@ async def test_the_file_of_the_working_directory_is_used_and_the_flag_overrides_
         assert "Warning" not in result.err
 
 
+@pytest.mark.long
 async def test_configured_servers_are_used_and_none_is_started(data: Path) -> None:
     logs = data.parent / "logs"
     postgres = Postgres(data.parent / "postgres", logs, port=free_port(), password="given")

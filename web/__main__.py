@@ -13,6 +13,7 @@ from models.config.routes import Routes
 from models.config.upstream_access import all_secrets
 from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
 from models.open_files import raise_open_file_limit
+from models.process_memory import give_back_large_blocks
 from web.app import Application, create_app
 from web.http.protocol import HttpProtocol
 from web.state import started_state
@@ -51,6 +52,7 @@ def main() -> None:
     logs.hide([*all_secrets(Routes(settings).upstreams.values()), *settings.s3.secrets])
     logs.capture_output()
     raise_open_file_limit()
+    give_back_large_blocks()
     try:
         wait_until_available(settings)
     except DATABASE_UNAVAILABLE as error:

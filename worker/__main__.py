@@ -15,6 +15,7 @@ from models.config.tool_availability import missing_tools
 from models.config.upstream_access import all_secrets
 from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
 from models.open_files import raise_open_file_limit
+from models.process_memory import give_back_large_blocks
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from worker.app import create_app
 from worker.memory_budget import LEAST_HEADROOM, MemoryBudget
@@ -38,6 +39,7 @@ def main() -> None:
     logs.capture_output()
     for missing in missing_tools(settings):
         structlog.get_logger().info("tool_unavailable", tool=missing.tool, setting=missing.variable)
+    give_back_large_blocks()
     max_slots = (raise_open_file_limit() - _RESERVED_FILES) // _FILES_PER_SLOT
     if slots > max_slots:
         structlog.get_logger().critical(

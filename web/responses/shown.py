@@ -18,6 +18,8 @@ from models.lifecycle import Status
 from models.ownership.grouping import GroupedRequests
 from models.shown_responses import shown_object
 from models.wire.events import Item
+from web.http.body import UNCOUNTED_BYTES
+from web.http.shares import Held
 from web.responses.running import KnownPart, RunningOutput, RunningOutputs
 
 _MAX_READ = 32
@@ -56,13 +58,22 @@ class ShownResponses:
         self._reads = GroupedRequests(self._read, max_requests=_MAX_READ, gap=0)
 
     async def body(
-        self, project: UUID, wanted_id: UUID, include: Collection[str] = ()
+        self,
+        project: UUID,
+        wanted_id: UUID,
+        include: Collection[str] = (),
+        held: Held | None = None,
     ) -> bytes | None:
         """The Response object as JSON; None if the project may not see the response. `include`:
-        values of this request, in addition to those of the create."""
+        values of this request, in addition to those of the create. `held`: what the answer has of
+        the process's memory. Raises ShareUsedUp or Unavailable."""
         shown = _INCOMPLETE
         while not shown.is_complete:
             shown = await self._reads.submit(_Get(project, wanted_id, include))
+            if held is not None:
+                size = self._outputs.find(wanted_id).size if shown.body is None else len(shown.body)
+                if size > UNCOUNTED_BYTES:
+                    await held.grow(size)
         return shown.body
 
     async def _read(self, gets: list[_Get]) -> list[_Shown]:

@@ -82,14 +82,21 @@ class ResponseStore:
             raise _not_found(public_id)
         return row
 
-    async def show(self, project: UUID, public_id: str, include: Collection[str] = ()) -> bytes:
+    async def show(
+        self,
+        project: UUID,
+        public_id: str,
+        include: Collection[str] = (),
+        held: Held | None = None,
+    ) -> bytes:
         """The Response object as JSON: the fold of the events so far (I7).
 
-        `include`: values of this request, in addition to those of the create. Raises NotFound as
-        `find` does.
+        `include`: values of this request, in addition to those of the create. `held`: what the
+        answer has of the process's memory. Raises NotFound as `find` does, ShareUsedUp and
+        Unavailable.
         """
         wanted_id = parse_response_id(public_id)
-        body = wanted_id and await self._shown.body(project, wanted_id, include)
+        body = wanted_id and await self._shown.body(project, wanted_id, include, held)
         if not body:
             raise _not_found(public_id)
         return body

@@ -15,7 +15,7 @@ from models import ids
 from models.errors import ApiError, InvalidRequest
 from web.http.actor import actor_of
 from web.http.auth import Key, Project
-from web.http.body import UNCOUNTED_BYTES, held_bytes, read_json
+from web.http.body import held_bytes, read_json
 from web.http.direct import DirectRoute
 from web.http.json_responses import json_response
 from web.http.params import boolean, integer, paging, parse_include
@@ -79,10 +79,8 @@ async def retrieve(response_id: str, request: Request, key: Key) -> Response:
     after = integer(request, "starting_after", **EVENT_NUMBERS)
     include = parse_include(request)
     if not stream:
-        body = await state.response_store.show(project, response_id, include)
-        if len(body) > UNCOUNTED_BYTES:
-            await held_bytes(request).grow(len(body))
-        return json_response(body)
+        held = held_bytes(request)
+        return json_response(await state.response_store.show(project, response_id, include, held))
     row = await state.response_store.find(project, response_id)
     if not row.background:
         raise InvalidRequest(

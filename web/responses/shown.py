@@ -5,7 +5,7 @@ what a GET shows is younger than the GET
 (docs/adr/0031-creates-and-gets-share-statements.md).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -62,18 +62,18 @@ class ShownResponses:
         project: UUID,
         wanted_id: UUID,
         include: Collection[str] = (),
-        held: Held | None = None,
+        hold: Callable[[], Held] | None = None,
     ) -> bytes | None:
         """The Response object as JSON; None if the project may not see the response. `include`:
-        values of this request, in addition to those of the create. `held`: what the answer has of
-        the process's memory. Raises ShareUsedUp or Unavailable."""
-        shown = _INCOMPLETE
+        values of this request, in addition to those of the create. `hold`: makes what a large
+        answer has of the process's memory. Raises ShareUsedUp or Unavailable."""
+        shown, held = _INCOMPLETE, None
         while not shown.is_complete:
             shown = await self._reads.submit(_Get(project, wanted_id, include))
-            if held is not None:
-                size = self._outputs.find(wanted_id).size if shown.body is None else len(shown.body)
-                if size > UNCOUNTED_BYTES:
-                    await held.grow(size)
+            size = self._outputs.find(wanted_id).size if shown.body is None else len(shown.body)
+            if hold is not None and size > UNCOUNTED_BYTES:
+                held = held or hold()
+                await held.grow(size)
         return shown.body
 
     async def _read(self, gets: list[_Get]) -> list[_Shown]:

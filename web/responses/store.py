@@ -87,16 +87,15 @@ class ResponseStore:
         project: UUID,
         public_id: str,
         include: Collection[str] = (),
-        held: Held | None = None,
+        hold: Callable[[], Held] | None = None,
     ) -> bytes:
         """The Response object as JSON: the fold of the events so far (I7).
 
-        `include`: values of this request, in addition to those of the create. `held`: what the
-        answer has of the process's memory. Raises NotFound as `find` does, ShareUsedUp and
-        Unavailable.
+        `include`: values of this request, in addition to those of the create. `hold`: as for
+        `ShownResponses.body`. Raises NotFound as `find` does, ShareUsedUp and Unavailable.
         """
         wanted_id = parse_response_id(public_id)
-        body = wanted_id and await self._shown.body(project, wanted_id, include, held)
+        body = wanted_id and await self._shown.body(project, wanted_id, include, hold)
         if not body:
             raise _not_found(public_id)
         return body

@@ -79,8 +79,8 @@ async def retrieve(response_id: str, request: Request, key: Key) -> Response:
     after = integer(request, "starting_after", **EVENT_NUMBERS)
     include = parse_include(request)
     if not stream:
-        held = held_bytes(request)
-        return json_response(await state.response_store.show(project, response_id, include, held))
+        hold = partial(held_bytes, request)
+        return json_response(await state.response_store.show(project, response_id, include, hold))
     row = await state.response_store.find(project, response_id)
     if not row.background:
         raise InvalidRequest(

@@ -17,7 +17,7 @@ _NO_LIMIT = 2**62
 
 class ItemReader:
     """Reads stored items. An item may be as large as a body: one that is larger than a page counts
-    as one, until it is sent, so that a process never holds many of them."""
+    among the large bodies until it is sent, so that a process never holds many (ADR 0039)."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

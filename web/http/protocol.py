@@ -24,6 +24,7 @@ from models.errors import (
     UrlTooLong,
 )
 from models.ids import new_item_id
+from web.http.body_deadline import BodyDeadline
 from web.http.request_record import record_in
 from web.http.response_transport import ResponseTransport
 
@@ -36,8 +37,6 @@ _TLS_REFUSED = (
     "A client began a TLS handshake, but this port speaks plain HTTP: its base URL must begin with "
     "http://, or name a proxy that does TLS."
 )
-_LEAST_PROGRESS = 1024
-"""Bytes of a body that must arrive in `web.body_pause`."""
 
 
 class Connections:
@@ -101,15 +100,17 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_over = False
         """Nothing more is parsed here: the connection was refused, or became a WebSocket."""
         self._head_timer: asyncio.TimerHandle | None = None
-        self._body_timer: asyncio.TimerHandle | None = None
+        self._body_deadline = BodyDeadline(
+            self._settings.body_pause.total_seconds(),
+            is_read=self._is_body_read,
+            on_late=self._on_late_body,
+        )
         self._in_head = False
         self._in_body = False
         self._parsed_head = 0
         """bytes of the head that the parser has delivered"""
         self._received_head = 0
         """bytes received since the head began, while it is incomplete"""
-        self._progress = 0
-        """bytes of the body since the last look at it"""
 
     # --- connection ---
 
@@ -170,8 +171,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._is_over or self.transport.is_closing():
             return
         if self._in_body:
-            if self._body_timer is None:
-                self._start_body_timer()
+            self._body_deadline.start(self.loop)
         elif self._in_head or self.cycle is None or self.cycle.response_complete:
             # Also empty lines between two requests, of which the parser delivers nothing.
             self._received_head += len(data)
@@ -226,15 +226,13 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """A part of the body."""
-        self._progress += len(body)
         super().on_body(body)
+        self._body_deadline.received(len(body))
 
     def on_message_complete(self) -> None:
         """The request is complete."""
         self._in_body = False
-        if self._body_timer is not None:
-            self._body_timer.cancel()
-            self._body_timer = None
+        self._body_deadline.stop()
         super().on_message_complete()
 
     # --- deadlines ---
@@ -249,25 +247,18 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    def _start_body_timer(self) -> None:
-        self._progress = 0
-        seconds = self._settings.body_pause.total_seconds()
-        self._body_timer = self.loop.call_later(seconds, self._check_progress)
+    def _is_body_read(self) -> bool:
+        # A client that waits for "100 Continue" sends nothing either.
+        return not (self.flow.read_paused or self.cycle.waiting_for_100_continue)
 
-    def _check_progress(self) -> None:
-        # While the application does not read, or the client waits for "100 Continue", nothing can
-        # arrive.
-        is_expected = not (self.flow.read_paused or self.cycle.waiting_for_100_continue)
-        if is_expected and self._progress < _LEAST_PROGRESS:
-            self._refuse(RequestTimeout("The body of the request did not arrive in time."))
-            return
-        self._start_body_timer()
+    def _on_late_body(self) -> None:
+        self._refuse(RequestTimeout("The body of the request did not arrive in time."))
 
     def _stop_timers(self) -> None:
-        for timer in (self._head_timer, self._body_timer):
-            if timer is not None:
-                timer.cancel()
-        self._head_timer = self._body_timer = None
+        self._body_deadline.stop()
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
     # --- refusal ---
 

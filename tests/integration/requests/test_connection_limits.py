@@ -28,7 +28,7 @@ async def limited(
     """One web process with short times and few connections, and no worker."""
     settings = {
         "BACKBURNER_WEB__HEAD_TIME": "1",
-        "BACKBURNER_WEB__BODY_PAUSE": "2",
+        "BACKBURNER_WEB__BODY_PAUSE": "4",
         "BACKBURNER_WEB__MESSAGE_PAUSE": "1",
         "BACKBURNER_WEB__CONNECTIONS": "100",
         "BACKBURNER_WEB__CONNECTIONS_PER_ADDRESS": "80",

@@ -17,7 +17,7 @@ from models.db.queries import listing, operations
 from models.db.queries.audit import AuditEntry
 from models.db.queries.leases import LIVE_WORKERS
 from models.db.queries.line import PLACE_OF, PlaceInLine
-from models.db.queries.read import OUTPUT_ITEMS
+from models.db.queries.read import ANY_SIZE, OUTPUT_ITEMS
 from models.db.sync import SyncConnection, fetch_sync
 from models.ids import response_id
 from models.operator.diagnosis import diagnose
@@ -101,8 +101,10 @@ def show(database: Database, id_text: str, *, with_output: bool) -> ShownRespons
     if not details:
         raise no_response(id_text)
     why = diagnose(row, live_counts(database), _place(database, row.id)).why
-    items = fetch_sync(database, OUTPUT_ITEMS, {"id": row.id}) if with_output else None
-    output = None if items is None else [item for item in items if item is not None]
+    output = None
+    if with_output:
+        items = fetch_sync(database, OUTPUT_ITEMS, {"id": row.id, "max_size": ANY_SIZE})
+        output = [one.item for one in items if one.item is not None]
     return ShownResponse.from_row(details[0], why, output)
 
 

@@ -76,9 +76,9 @@ class ProxiedWorker:
         ]
 
     async def items(self, response_id: UUID) -> list[str]:
-        values = {"id": response_id}
+        values = {"id": response_id, "max_size": read_queries.ANY_SIZE}
         items = await fetch(self.database.pool, read_queries.OUTPUT_ITEMS, values)
-        return [item["type"] for item in items if item is not None]
+        return [one.item["type"] for one in items if one.item is not None]
 
     async def owned(self) -> list[leases.OwnedResponse]:
         """The rows that its next heartbeat reads."""

@@ -32,6 +32,8 @@ _BODY_READ = "backburner.body_read"
 """The key of a request's scope that is set when the body was read."""
 
 T = TypeVar("T")
+Hold = Callable[[], Held]
+"""Makes what a request has of the process's memory for large bodies and answers (`held_bytes`)."""
 
 
 @dataclass(slots=True)

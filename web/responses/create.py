@@ -161,7 +161,7 @@ class CreateResponse:
         """
         options = _Options(unstored_ids, generate, purpose, request_id, is_socket)
         try:
-            async with self._slots:
+            async with self._slots.take(key.project_id):
                 return await self._create(key, body, headers, options)
         finally:
             body.release()

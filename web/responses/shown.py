@@ -3,9 +3,12 @@
 GETs that arrive while one statement is on its way are answered by the next one, all of them. So
 what a GET shows is younger than the GET
 (docs/adr/0031-creates-and-gets-share-statements.md).
+
+An output of more than 64 KiB is not read, or not kept, before the GET has its part of the process's
+memory for large bodies (docs/limits.md).
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -18,8 +21,7 @@ from models.lifecycle import Status
 from models.ownership.grouping import GroupedRequests
 from models.shown_responses import shown_object
 from models.wire.events import Item
-from web.http.body import UNCOUNTED_BYTES
-from web.http.shares import Held
+from web.http.body import UNCOUNTED_BYTES, Hold
 from web.responses.running import KnownPart, RunningOutput, RunningOutputs
 
 _MAX_READ = 32
@@ -33,6 +35,8 @@ class _Get:
     project: UUID
     id: UUID
     include: Collection[str]
+    max_size: int
+    """of the items that the statement may return (models/wire/size.py)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class _Shown:
     """False: there is more to read"""
     body: bytes | None = None
     """the Response object as JSON; None: the project may not see the response"""
+    size: int = 0
+    """bytes of the body, or of the memory that the next read needs"""
 
 
 _INCOMPLETE = _Shown(is_complete=False)
@@ -62,18 +68,22 @@ class ShownResponses:
         project: UUID,
         wanted_id: UUID,
         include: Collection[str] = (),
-        hold: Callable[[], Held] | None = None,
+        *,
+        hold: Hold,
     ) -> bytes | None:
         """The Response object as JSON; None if the project may not see the response. `include`:
         values of this request, in addition to those of the create. `hold`: makes what a large
         answer has of the process's memory. Raises ShareUsedUp or Unavailable."""
-        shown, held = _INCOMPLETE, None
+        shown, held, max_size = _INCOMPLETE, None, UNCOUNTED_BYTES
         while not shown.is_complete:
-            shown = await self._reads.submit(_Get(project, wanted_id, include))
-            size = self._outputs.find(wanted_id).size if shown.body is None else len(shown.body)
-            if hold is not None and size > UNCOUNTED_BYTES:
+            shown = await self._reads.submit(_Get(project, wanted_id, include, max_size))
+            if shown.size > max_size:
                 held = held or hold()
-                await held.grow(size)
+                # The object shows texts twice (`output_text`), and a running response grows.
+                max_size = 2 * shown.size + UNCOUNTED_BYTES
+                await held.grow(max_size)
+        if held is not None:
+            held.set(min(held.amount, shown.size))
         return shown.body
 
     async def _read(self, gets: list[_Get]) -> list[_Shown]:
@@ -81,48 +91,57 @@ class ShownResponses:
         keys = list(dict.fromkeys((get.project, get.id) for get in gets))
         outputs = [self._outputs.find(wanted_id) for _, wanted_id in keys]
         known = [output.known for output in outputs]
-        rows = await fetch_idempotent(self._pool, SHOWN_RESPONSES, _values(keys, known))
+        max_sizes = dict.fromkeys(keys, 0)
+        for get in gets:
+            max_sizes[get.project, get.id] = max(get.max_size, max_sizes[get.project, get.id])
+        values = _values(keys, known, list(max_sizes.values()))
+        rows = await fetch_idempotent(self._pool, SHOWN_RESPONSES, values)
         shown: dict[tuple[UUID, UUID], _ShownRow] = {}
         for row in rows:
             place = row.place - 1
-            shown[keys[place]] = self._show(row, outputs[place], known[place])
+            if row.items_size > max_sizes[keys[place]]:
+                shown[keys[place]] = _ShownRow(row, None, row.items_size)
+            else:
+                shown[keys[place]] = self._show(row, outputs[place], known[place])
         return [
-            shown[get.project, get.id].encode(get.include)
-            if (get.project, get.id) in shown
-            else _NOT_FOUND
+            shown[get.project, get.id].encode(get) if (get.project, get.id) in shown else _NOT_FOUND
             for get in gets
         ]
 
     def _show(self, row: ShownResponseRow, output: RunningOutput, known: KnownPart) -> "_ShownRow":
         if row.status != Status.IN_PROGRESS:
             self._outputs.forget(row.id)
-            return _ShownRow(row, row.items or [])
+            return _ShownRow(row, row.items or [], row.items_size)
         # Another batch may have folded more in the meantime.
         is_complete = output.known is known and output.add(row)
         self._outputs.keep(row.id, output)
-        return _ShownRow(row, output.items() if is_complete else None)
+        return _ShownRow(row, output.items() if is_complete else None, output.size)
 
 
 class _ShownRow:
     """A response as one statement has read it. Equal GETs share its JSON."""
 
-    def __init__(self, row: ResponseRow, items: list[Item] | None) -> None:
-        """`items`: the output; None if there is more to read."""
+    def __init__(self, row: ResponseRow, items: list[Item] | None, size: int) -> None:
+        """`items`: the output; None if there is more to read. `size`: bytes of memory of the
+        output, about."""
         self._row = row
         self._items = items
+        self._size = size
         self._encoded: dict[frozenset[str], _Shown] = {}
 
-    def encode(self, include: Collection[str]) -> _Shown:
-        if self._items is None:
-            return _INCOMPLETE
-        key = frozenset(include)
+    def encode(self, get: _Get) -> _Shown:
+        if self._items is None or self._size > get.max_size:
+            return _Shown(is_complete=False, size=self._size)
+        key = frozenset(get.include)
         if key not in self._encoded:
-            body = shown_object(self._row, self._items, include)
-            self._encoded[key] = _Shown(body=orjson.dumps(body))
+            body = orjson.dumps(shown_object(self._row, self._items, get.include))
+            self._encoded[key] = _Shown(body=body, size=len(body))
         return self._encoded[key]
 
 
-def _values(keys: Sequence[tuple[UUID, UUID]], known: Sequence[KnownPart]) -> dict[str, object]:
+def _values(
+    keys: Sequence[tuple[UUID, UUID]], known: Sequence[KnownPart], max_sizes: Sequence[int]
+) -> dict[str, object]:
     return {
         "projects": Uuids([project for project, _ in keys]),
         "ids": Uuids([wanted_id for _, wanted_id in keys]),
@@ -131,5 +150,6 @@ def _values(keys: Sequence[tuple[UUID, UUID]], known: Sequence[KnownPart]) -> di
         "checkpoints": Ints([part.checkpoint for part in known]),
         "numbers": Ints([part.number for part in known]),
         "batches": Bigints([part.batch for part in known]),
+        "max_sizes": Bigints(max_sizes),
         **PAGE_LIMITS,
     }

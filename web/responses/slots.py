@@ -6,17 +6,20 @@ anything to do meanwhile (docs/adr/0036-a-web-process-works-on-few-creates-at-a-
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from uuid import UUID
 
 import structlog
 
 from models.errors import Unavailable
-from models.turns import Turns
+from models.turns import ProjectSlots, Turns
 
 logger = structlog.get_logger()
 
 MAX_CREATES = 64
-"""Creates that are checked and stored at a time. With fewer, a Postgres whose commits take long
-would limit the rate."""
+"""Creates that are checked and stored at a time, one less of a project. With fewer, a Postgres
+whose commits take long would limit the rate."""
 MAX_IN_A_TURN = 4
 """Creates that are checked in one turn of the event loop: a millisecond or two."""
 _MAX_WAIT = 5.0
@@ -24,29 +27,22 @@ _MAX_WAIT = 5.0
 
 
 class CreateSlots:
-    """As an async context manager it holds one slot. Creates get theirs in the order of arrival."""
+    """Projects take turns; the creates of a project get their slots in the order of arrival."""
 
     def __init__(self) -> None:
-        self._free = asyncio.Semaphore(MAX_CREATES)
+        self._slots = ProjectSlots(MAX_CREATES)
         self._turns = Turns(MAX_IN_A_TURN)
 
-    async def __aenter__(self) -> None:
-        """Waits for a slot, and for a turn of the event loop. Raises Unavailable if there is no
-        slot within five seconds."""
-        if not self._free.locked():
-            await self._free.acquire()
-        else:
+    @asynccontextmanager
+    async def take(self, project: UUID) -> AsyncIterator[None]:
+        """A slot, from the beginning of the context to its end, and at the beginning a turn of the
+        event loop. Raises Unavailable if there is no slot within five seconds."""
+        async with AsyncExitStack() as slot:
             try:
                 async with asyncio.timeout(_MAX_WAIT):
-                    await self._free.acquire()
+                    await slot.enter_async_context(self._slots.take(project))
             except TimeoutError:
                 logger.warning("create_waited_too_long", seconds=_MAX_WAIT)
                 raise Unavailable from None
-        try:
             await self._turns.wait()
-        except BaseException:
-            self._free.release()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        self._free.release()
+            yield

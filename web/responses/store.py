@@ -28,6 +28,7 @@ from models.redis.channels import events as events_channel
 from models.redis.client import REDIS_ERRORS
 from models.shown_responses import shown_object
 from web.counters import CANCEL_SECONDS, RESPONSES_ENDED
+from web.http.body import UNCOUNTED_BYTES, Hold
 from web.http.params import Paging
 from web.http.shares import Held
 from web.responses.facts import cancel_values
@@ -87,7 +88,8 @@ class ResponseStore:
         project: UUID,
         public_id: str,
         include: Collection[str] = (),
-        hold: Callable[[], Held] | None = None,
+        *,
+        hold: Hold,
     ) -> bytes:
         """The Response object as JSON: the fold of the events so far (I7).
 
@@ -95,18 +97,24 @@ class ResponseStore:
         `ShownResponses.body`. Raises NotFound as `find` does, ShareUsedUp and Unavailable.
         """
         wanted_id = parse_response_id(public_id)
-        body = wanted_id and await self._shown.body(project, wanted_id, include, hold)
+        body = wanted_id and await self._shown.body(project, wanted_id, include, hold=hold)
         if not body:
             raise _not_found(public_id)
         return body
 
-    async def show_ended(self, row: ResponseRow) -> dict[str, Any]:
-        """The Response object of a response that has ended. Raises NotFound if it was deleted
-        meanwhile."""
-        rows = await fetch_idempotent(self._pool, read.OUTPUT_ITEMS, {"id": row.id})
+    async def show_ended(self, row: ResponseRow, *, hold: Hold) -> dict[str, Any]:
+        """The Response object of a response that has ended. `hold`: as for `ShownResponses.body`.
+        Raises NotFound if it was deleted meanwhile, ShareUsedUp and Unavailable."""
+        values = {"id": row.id, "max_size": UNCOUNTED_BYTES}
+        rows = await fetch_idempotent(self._pool, read.OUTPUT_ITEMS, values)
+        if rows and rows[0].total > UNCOUNTED_BYTES:
+            values["max_size"] = rows[0].total
+            # The object shows texts twice (`output_text`).
+            await hold().grow(2 * rows[0].total)
+            rows = await fetch_idempotent(self._pool, read.OUTPUT_ITEMS, values)
         if not rows:
             raise _not_found(response_id(row.id))
-        return shown_object(row, [item for item in rows if item is not None])
+        return shown_object(row, [one.item for one in rows if one.item is not None])
 
     async def cancel(self, row: ResponseRow, actor: Actor) -> ResponseRow:
         """Cancels a background response and returns its row, which has ended unless the worker took

@@ -1,5 +1,6 @@
 """/v1/responses/compact: a response that only compacts its history."""
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from models.ids import response_id
 from models.wire.checks.faults import missing
 from models.wire.compaction import CompactedHistory
 from web.http.auth import Key
-from web.http.body import read_json
+from web.http.body import Hold, held_bytes, read_json
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
 from web.responses.unstored import unstored_create
@@ -46,7 +47,8 @@ async def compact(request: Request, key: Key) -> Response:
     accepted = await state.create_response.create(key, body, request.headers, request_id=record.id)
     record.note_response(accepted.id)
     row = await wait_for_completion(state, accepted, request, "The history could not be compacted.")
-    return json_response(await _compaction_object(state, key.project_id, row))
+    hold = partial(held_bytes, request)
+    return json_response(await _compaction_object(state, key.project_id, row, hold))
 
 
 def to_create_body(body: Any) -> dict[str, Any]:
@@ -68,8 +70,10 @@ def to_create_body(body: Any) -> dict[str, Any]:
     return {**create_body, "input": items}
 
 
-async def _compaction_object(state: AppState, project: UUID, row: ResponseRow) -> dict[str, Any]:
-    item = (await state.response_store.show_ended(row))["output"][-1]
+async def _compaction_object(
+    state: AppState, project: UUID, row: ResponseRow, hold: Hold
+) -> dict[str, Any]:
+    item = (await state.response_store.show_ended(row, hold=hold))["output"][-1]
     unsealed = state.sealer.open_token("compaction", project, item["encrypted_content"])
     return {
         "id": response_id(row.id),

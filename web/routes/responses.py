@@ -80,7 +80,9 @@ async def retrieve(response_id: str, request: Request, key: Key) -> Response:
     include = parse_include(request)
     if not stream:
         hold = partial(held_bytes, request)
-        return json_response(await state.response_store.show(project, response_id, include, hold))
+        return json_response(
+            await state.response_store.show(project, response_id, include, hold=hold)
+        )
     row = await state.response_store.find(project, response_id)
     if not row.background:
         raise InvalidRequest(
@@ -112,7 +114,8 @@ async def cancel(response_id: str, request: Request, project: Project) -> Respon
     """Cancels a background response. A second cancel returns the same object."""
     store = app_state(request).response_store
     await store.cancel(await store.find_row(project, response_id), actor_of(request))
-    return json_response(await store.show(project, response_id))
+    hold = partial(held_bytes, request)
+    return json_response(await store.show(project, response_id, hold=hold))
 
 
 @router.get("/{response_id}/input_items")
@@ -139,12 +142,15 @@ async def _build_response(
         return await _json(state, accepted, request, accepted.final_object)
     if create_request.background and not accepted.is_repeat:
         return await _json(state, accepted, request, accepted.initial_object)
+    hold = partial(held_bytes, request)
     if create_request.background:
         public_id = ids.response_id(accepted.id)
-        shown = await state.response_store.show(project, public_id)
+        shown = await state.response_store.show(project, public_id, hold=hold)
         return await _json(state, accepted, request, shown)
     row = await wait_for_response(state, accepted, request)
-    return await _json(state, accepted, request, await state.response_store.show_ended(row))
+    return await _json(
+        state, accepted, request, await state.response_store.show_ended(row, hold=hold)
+    )
 
 
 def _keeps_connection(body: Any) -> bool:

@@ -8,6 +8,7 @@ from uuid import UUID
 from models.db.queries.common import (
     ENDED,
     OPEN,
+    STORED_SIZE,
     LogBlock,
     array,
     item_pages,
@@ -94,15 +95,33 @@ INPUT_ITEMS = item_pages("{item}.response_id = :id AND {item}.direction = 'input
 """Pages of a response's own input."""
 OUTPUT_PAGE = item_pages("{item}.response_id = :id AND {item}.direction = 'output'", "position")
 """Pages of a response's output, as far as it is stored."""
-OUTPUT_ITEMS: Query[dict[str, Any] | None] = Query(
-    """
-    SELECT i.payload AS item FROM responses r LEFT JOIN items i ON i.response_id = r.id AND i.direction = 'output'
-    WHERE r.id = :id AND r.delete_requested_at IS NULL ORDER BY i.position
+ANY_SIZE: Final = 2**62
+"""As `max_size`: no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputItem:
+    """An output item that is stored."""
+
+    item: dict[str, Any] | None
+    """None: there are no items, or all together are too large"""
+    total: int
+    """the size of all items together (models/wire/size.py)"""
+
+
+OUTPUT_ITEMS = Query(
+    f"""
+    SELECT CASE WHEN output.total <= CAST(:max_size AS bigint) THEN output.payload END AS item, coalesce(output.total, 0)::bigint AS total
+    FROM (SELECT i.payload, i.position, sum({STORED_SIZE}) OVER () AS total
+          FROM responses r LEFT JOIN items i ON i.response_id = r.id AND i.direction = 'output'
+          WHERE r.id = :id AND r.delete_requested_at IS NULL) output
+    ORDER BY output.position
     """,
-    lambda item: item,
+    OutputItem,
 )
 """Selects the output items that are stored: all of a response that has ended, else those of
-finished turns. One row with None: there are no items. No row: the response is deleted."""
+finished turns. If all together are larger than `max_size`, their size without them. One row
+without an item and with the total 0: there are no items. No row: the response is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +258,10 @@ class ShownResponseRow(ResponseRow):
     lasts: list[int] | None
     frames: list[bytes] | None
     items: list[dict[str, Any]] | None
-    """the output items that are stored; null if there are none, or the caller has them"""
+    """the output items that are stored; null if there are none, the caller has them, or all together
+    are larger than the caller can take"""
+    items_size: int
+    """of the output items that the caller lacks (models/wire/size.py)"""
 
     def blocks(self, *, journalled: bool) -> list[LogBlock]:
         """The blocks of the event log, or those of the journal."""
@@ -255,20 +277,21 @@ SHOWN_RESPONSES = Query(
     f"""
     WITH requested AS MATERIALIZED (
         SELECT * FROM unnest({array("ids", "uuid")}, {array("projects", "uuid")}, {array("attempts", "int")}, {array("workers", "uuid")},
-                             {array("checkpoints", "int")}, {array("numbers", "int")}, {array("batches", "bigint")})
-             WITH ORDINALITY AS a (id, project, attempt, worker, checkpoint, number, batch, place)
+                             {array("checkpoints", "int")}, {array("numbers", "int")}, {array("batches", "bigint")}, {array("max_sizes", "bigint")})
+             WITH ORDINALITY AS a (id, project, attempt, worker, checkpoint, number, batch, max_size, place)
     ),
     response AS MATERIALIZED (
         SELECT known.*, CASE WHEN known.is_continued THEN known.known_number ELSE known.checkpoint_number END AS number,
                CASE WHEN known.is_continued THEN known.known_batch ELSE 0 END AS batch
-        FROM (SELECT a.place::int AS place, {RESPONSE_COLUMNS}, r.worker, r.checkpoint_number, a.number AS known_number, a.batch AS known_batch,
+        FROM (SELECT a.place::int AS place, {RESPONSE_COLUMNS}, r.worker, r.checkpoint_number, a.number AS known_number, a.batch AS known_batch, a.max_size,
                      r.status = 'in_progress' AND r.attempt = a.attempt AND r.worker IS NOT DISTINCT FROM a.worker
                      AND r.checkpoint_number = a.checkpoint AS is_continued
               FROM requested a JOIN responses r ON r.id = a.id WHERE {_is_visible("a.project")}) known
     )
     SELECT {_response_names("response")}, response.place, response.worker, response.checkpoint_number, response.is_continued,
            (SELECT max(j.batch) FROM journal j WHERE j.worker = response.worker) AS last_batch,
-           blocks.are_journalled, blocks.block_attempts, blocks.firsts, blocks.lasts, blocks.frames, items.items
+           blocks.are_journalled, blocks.block_attempts, blocks.firsts, blocks.lasts, blocks.frames, items.items,
+           stored.size AS items_size
     FROM response
     CROSS JOIN LATERAL (
         SELECT array_agg(b.is_journalled) AS are_journalled, array_agg(b.attempt) AS block_attempts, array_agg(b.first) AS firsts,
@@ -282,8 +305,12 @@ SHOWN_RESPONSES = Query(
               ORDER BY is_journalled, first, last) b
     ) blocks
     CROSS JOIN LATERAL (
+        SELECT coalesce(sum({STORED_SIZE}), 0)::bigint AS size FROM items i
+        WHERE NOT response.is_continued AND i.response_id = response.id AND i.direction = 'output'
+    ) stored
+    CROSS JOIN LATERAL (
         SELECT array_agg(i.payload ORDER BY i.position) AS items FROM items i
-        WHERE NOT response.is_continued AND i.response_id = response.id AND i.direction = 'output' AND (response.status <> 'in_progress' OR NOT EXISTS (
+        WHERE NOT response.is_continued AND stored.size <= response.max_size AND i.response_id = response.id AND i.direction = 'output' AND (response.status <> 'in_progress' OR NOT EXISTS (
             SELECT 1 FROM tool_calls c WHERE c.response_id = i.response_id AND c.in_order AND NOT c.finished AND c.position < i.position))
     ) items
     """,
@@ -301,7 +328,8 @@ gets the blocks after that number. Batches are stored one after the other, so wh
 holds is known. Else the caller gets all items, and the blocks after the checkpoint.
 
 In both cases that is a page of the event log, and the owner's journal, which is valid only behind
-the last page. Items that the stream holds back behind a tool call that still runs are left out."""
+the last page. Items that the stream holds back behind a tool call that still runs are left out.
+Items that are larger than `max_sizes`, all of a response together, are not read."""
 
 OWNERS = column(
     "SELECT DISTINCT worker FROM responses WHERE id = ANY(:ids) AND worker IS NOT NULL", UUID

@@ -444,8 +444,13 @@ async def test_a_checkpoint_resets_the_deaths_and_is_repeated_without_effect(
         row["checkpoint_number"],
         row["next_output_index"],
     ) == (0, 1, 4, 1)
-    stored = await fetch(database.pool, read_queries.OUTPUT_ITEMS, {"id": response_id})
-    assert stored == [item]
+    values = {"id": response_id, "max_size": read_queries.ANY_SIZE}
+    [stored] = await fetch(database.pool, read_queries.OUTPUT_ITEMS, values)
+    assert stored.item == item
+    values["max_size"] = stored.total - 1
+    assert await fetch(database.pool, read_queries.OUTPUT_ITEMS, values) == [
+        read_queries.OutputItem(None, stored.total)
+    ]
 
 
 async def test_the_journal_reports_a_new_row_a_repeated_row_and_a_lost_marker(

@@ -485,6 +485,7 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
         "workers": Uuids([database.owner] * 2),
         "checkpoints": Ints([-1, -1]),
         "batches": Bigints([0, 0]),
+        "max_sizes": Bigints([2**62, 2**62]),
         "projects": Uuids([database.project] * 2),
     }
     cases["claim.UNFLUSHED_JOURNALS"] = common | {"previous": Uuids([database.owner] * 2)}

@@ -1,13 +1,16 @@
 """A GET of a running response folds only what is new, and never mixes what does not fit (I7)."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 from uuid import UUID
 
 import orjson
 import pytest
 
-from models.db.database import fetch, open_pool
+from models.db.database import fetch, fetch_idempotent, open_pool
 from models.db.queries import read, run
+from models.db.queries.read import ShownResponseRow
+from models.errors import Unavailable
 from models.ownership.steps import Tail
 from models.ownership.takeover import Claim
 from models.wire.events import (
@@ -23,6 +26,7 @@ from models.wire.events import (
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import DatabaseWorker, SeededDatabase, settings_for, turn
+from web.http.shares import Held, Share
 from web.responses import running
 from web.responses.running import RunningOutputs
 from web.responses.shown import ShownResponses
@@ -109,10 +113,14 @@ class Gets:
         self.outputs = RunningOutputs(max_bytes)
         self._shown = ShownResponses(database.pool, self.outputs)
         self._project = database.project
+        self.memory = Share("large answers", 10_000_000, 0)
+
+    def _hold(self) -> Held:
+        return self.memory.take("project", 0)
 
     async def text(self, response: UUID) -> str:
         """The text that a GET shows."""
-        body = await self._shown.body(self._project, response)
+        body = await self._shown.body(self._project, response, hold=self._hold)
         assert body is not None
         text: str = orjson.loads(body)["output_text"]
         return text
@@ -180,3 +188,27 @@ async def test_the_memory_for_folds_is_bounded(database: SeededDatabase) -> None
             text = await gets.text(writer.response)
             assert text.endswith("x" * length)
             assert gets.outputs.size <= 20_000
+
+
+async def test_a_large_output_is_read_when_there_is_memory_for_it(
+    database: SeededDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received: list[int] = []
+
+    async def fetch_counted(*arguments: Any) -> list[ShownResponseRow]:
+        rows: list[ShownResponseRow] = await fetch_idempotent(*arguments)
+        received.extend(len(orjson.dumps(row.items)) for row in rows)
+        return rows
+
+    monkeypatch.setattr("web.responses.shown.fetch_idempotent", fetch_counted)
+    gets, writer = Gets(database), await _start(database)
+    large = "x" * 200_000
+    done = {"id": "msg_1", "type": "message", "content": [PART | {"text": large}]}
+    await writer.checkpoint(done)
+    others = gets.memory.take("other", 9_900_000)
+    with pytest.raises(Unavailable):
+        await gets.text(writer.response)
+    assert max(received) < 1000, "what waits for memory must not be in it"
+    others.release()
+    assert await gets.text(writer.response) == large
+    assert gets.memory.used == pytest.approx(2 * len(large), rel=0.1)

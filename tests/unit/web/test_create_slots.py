@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -9,6 +10,9 @@ from models.errors import Unavailable
 from tests.support.api import until
 from web.responses import slots
 from web.responses.slots import MAX_CREATES, MAX_IN_A_TURN, CreateSlots
+
+_PROJECT = uuid4()
+_OF_ONE_PROJECT = MAX_CREATES - 1
 
 
 class _Creates:
@@ -19,8 +23,8 @@ class _Creates:
         self._slots = CreateSlots()
         self._may_end = asyncio.Semaphore(0)
 
-    async def create(self, number: int) -> None:
-        async with self._slots:
+    async def create(self, number: int, project: UUID = _PROJECT) -> None:
+        async with self._slots.take(project):
             self.begun.append(number)
             await self._may_end.acquire()
 
@@ -31,13 +35,13 @@ class _Creates:
 
 async def test_a_burst_of_creates_is_worked_on_in_the_order_of_arrival_and_few_at_a_time() -> None:
     creates = _Creates()
-    count = MAX_CREATES + 20
+    count = _OF_ONE_PROJECT + 20
     tasks = [asyncio.create_task(creates.create(number)) for number in range(count)]
-    await until(lambda: len(creates.begun) == MAX_CREATES)
+    await until(lambda: len(creates.begun) == _OF_ONE_PROJECT)
     await asyncio.sleep(0)
-    assert len(creates.begun) == MAX_CREATES
+    assert len(creates.begun) == _OF_ONE_PROJECT
     creates.end(5)
-    await until(lambda: len(creates.begun) == MAX_CREATES + 5)
+    await until(lambda: len(creates.begun) == _OF_ONE_PROJECT + 5)
     creates.end(count)
     await asyncio.gather(*tasks)
     assert creates.begun == list(range(count))
@@ -48,26 +52,26 @@ async def test_a_create_that_waits_too_long_is_refused_and_takes_no_slot(
 ) -> None:
     monkeypatch.setattr(slots, "_MAX_WAIT", 0.01)
     creates = _Creates()
-    tasks = [asyncio.create_task(creates.create(number)) for number in range(MAX_CREATES)]
-    await until(lambda: len(creates.begun) == MAX_CREATES)
+    tasks = [asyncio.create_task(creates.create(number)) for number in range(_OF_ONE_PROJECT)]
+    await until(lambda: len(creates.begun) == _OF_ONE_PROJECT)
     with pytest.raises(Unavailable) as refused:
         await creates.create(-1)
     assert (refused.value.status, refused.value.headers) == (503, {"retry-after": "1"})
-    creates.end(MAX_CREATES + 1)
+    creates.end(_OF_ONE_PROJECT + 1)
     await asyncio.gather(*tasks)
-    await creates.create(MAX_CREATES)
-    assert creates.begun == list(range(MAX_CREATES + 1))
+    await creates.create(_OF_ONE_PROJECT)
+    assert creates.begun == list(range(_OF_ONE_PROJECT + 1))
 
 
 async def test_a_burst_of_creates_lets_the_event_loop_do_other_work_in_between() -> None:
     creates = _Creates()
-    tasks = [asyncio.create_task(creates.create(number)) for number in range(MAX_CREATES)]
+    tasks = [asyncio.create_task(creates.create(number)) for number in range(_OF_ONE_PROJECT)]
     seen = [0]
-    while seen[-1] < MAX_CREATES:
+    while seen[-1] < _OF_ONE_PROJECT:
         await asyncio.sleep(0)
         seen.append(len(creates.begun))
     assert max(after - before for before, after in itertools.pairwise(seen)) == MAX_IN_A_TURN
-    creates.end(MAX_CREATES)
+    creates.end(_OF_ONE_PROJECT)
     await asyncio.gather(*tasks)
 
 
@@ -79,6 +83,19 @@ async def test_a_create_that_is_given_up_while_it_waits_takes_neither_slot_nor_t
     creates.end(len(tasks))
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(result) for result in results].count(asyncio.CancelledError) == 1
-    creates.end(MAX_CREATES)
-    await asyncio.gather(*(creates.create(number) for number in range(MAX_CREATES)))
-    assert len(creates.begun) == MAX_IN_A_TURN + 1 + MAX_CREATES
+    creates.end(_OF_ONE_PROJECT)
+    await asyncio.gather(*(creates.create(number) for number in range(_OF_ONE_PROJECT)))
+    assert len(creates.begun) == MAX_IN_A_TURN + 1 + _OF_ONE_PROJECT
+
+
+async def test_a_create_of_another_project_does_not_wait_behind_a_burst() -> None:
+    creates = _Creates()
+    burst = [asyncio.create_task(creates.create(number)) for number in range(500)]
+    await until(lambda: len(creates.begun) == _OF_ONE_PROJECT)
+    others = [asyncio.create_task(creates.create(1000 + n, uuid4())) for n in range(3)]
+    await until(lambda: 1000 in creates.begun)
+    creates.end(3)
+    await until(lambda: {1000, 1001, 1002} <= set(creates.begun))
+    assert len(creates.begun) <= MAX_CREATES + 3
+    creates.end(600)
+    await asyncio.gather(*burst, *others)

@@ -26,7 +26,7 @@ from models.errors import (
 from models.ids import new_item_id
 from web.http.body_deadline import BodyDeadline
 from web.http.request_record import record_in
-from web.http.response_transport import ResponseTransport
+from web.http.response_transport import ResponseTransport, until_sent
 
 _LINGER = 1.0
 """Seconds in which the rest of a refused request is read and dropped. A connection that is closed
@@ -149,6 +149,9 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.close()
         self.loop.call_later(_LINGER, self.transport.abort)
 
+    async def _until_sent(self) -> None:
+        await until_sent(self.transport, self.flow, self._settings.send_timeout.total_seconds())
+
     def _release(self) -> None:
         if self._is_admitted:
             self.trust()
@@ -194,6 +197,7 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._is_trusted:
             self.scope["state"]["trust_connection"] = self.trust
         self.scope["state"]["close_connection"] = self.close
+        self.scope["state"]["until_sent"] = self._until_sent
         self.scope["state"]["peer_address"] = self._address
 
     def on_url(self, url: bytes) -> None:

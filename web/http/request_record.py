@@ -15,6 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from models import logs
 from models.errors import ApiError
 from models.ids import RESPONSE_ID_PATTERN, new_item_id, response_id
+from web.http.response_transport import LARGE_BODY
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 """A client's request id of any other form is replaced by ours."""
@@ -159,6 +160,9 @@ class RequestRecord:
         elif kind == "websocket.close":
             self._close_code = message.get("code")
         await self._send(message)
+        if kind == "http.response.body" and len(message.get("body", b"")) > LARGE_BODY:
+            # What the request holds for the body is released when the request has ended.
+            await self._scope["state"]["until_sent"]()
 
     def _key_headers(self, others: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """The headers of the key that are not among the others: an error has its own."""

@@ -1,8 +1,13 @@
-"""Sends the head of a response together with its body."""
+"""Sends the head of a response together with its body, and waits until a large body is sent."""
 
 import asyncio
+from typing import Final
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+LARGE_BODY: Final = 64 * 1024
+"""Bytes. A larger body is sent without a copy of it, and its request ends when it was sent."""
 
 
 class ResponseTransport(asyncio.Transport):
@@ -30,7 +35,11 @@ class ResponseTransport(asyncio.Transport):
             if has_body:
                 return
         elif self._head:
-            data, self._head = self._head + data, b""
+            if len(data) > LARGE_BODY:
+                self._transport.write(self._head)
+            else:
+                data = self._head + data
+            self._head = b""
         self._transport.write(data)
 
     def close(self) -> None:
@@ -43,3 +52,18 @@ class ResponseTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         """Whether the connection is closed."""
         return self._transport.is_closing()
+
+
+async def until_sent(transport: asyncio.Transport, flow: FlowControl, pause: float) -> None:
+    """Returns when the network has taken what was written to the connection, all but some KiB, or
+    the connection is closed. A client that takes nothing in `pause` seconds is disconnected."""
+    left = transport.get_write_buffer_size()
+    while True:
+        try:
+            async with asyncio.timeout(pause):
+                await flow.drain()
+                return
+        except TimeoutError:
+            before, left = left, transport.get_write_buffer_size()
+            if left >= before:
+                transport.abort()

@@ -8,7 +8,7 @@ import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from web.http.response_transport import ResponseTransport
+from web.http.response_transport import LARGE_BODY, ResponseTransport, until_sent
 
 
 class _Connection(asyncio.Transport):
@@ -16,6 +16,15 @@ class _Connection(asyncio.Transport):
         super().__init__()
         self.written: list[bytes] = []
         self.is_closed = False
+        self.unsent = 0
+        self.flow = FlowControl(self)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def abort(self) -> None:
+        self.is_closed = True
+        self.flow.resume_writing()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written.append(bytes(data))
@@ -96,3 +105,37 @@ async def test_a_response_that_ends_early_is_written_as_far_as_it_came() -> None
     assert connection.is_closed
     head = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"
     assert connection.written == [b"HTTP/1.1 100 Continue\r\n\r\n", head]
+
+
+async def test_a_large_body_is_not_copied_behind_its_head() -> None:
+    connection, cycle = _start("GET")
+    body = b"x" * (LARGE_BODY + 1)
+    await cycle.send(_head((b"content-length", b"%d" % len(body))))
+    await cycle.send(_body(body))
+    assert [len(part) for part in connection.written][1:] == [len(body)]
+
+
+async def test_a_body_is_sent_when_the_client_has_taken_it() -> None:
+    class Slow(_Connection):
+        """Its client takes something between two looks."""
+
+        def get_write_buffer_size(self) -> int:
+            self.unsent -= 100
+            if self.unsent <= 500:
+                self.flow.resume_writing()
+            return self.unsent
+
+    connection = Slow()
+    connection.flow.pause_writing()
+    connection.unsent = 1000
+    await until_sent(connection, connection.flow, 0.001)
+    assert connection.unsent <= 500
+    assert not connection.is_closed
+
+
+async def test_a_client_that_takes_nothing_of_a_body_is_disconnected() -> None:
+    connection = _Connection()
+    connection.flow.pause_writing()
+    connection.unsent = 1000
+    await until_sent(connection, connection.flow, 0.01)
+    assert connection.is_closed

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import openai
 import pytest
 
+from cli.embedded import process
 from tests.support.abuse import AttackedStack, attacked_stack
 from tests.support.api import Api
 from tests.support.console import CONSOLE_SETTINGS, PROXY_SETTINGS
@@ -53,8 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Ignores a developer's backburner.toml, also while tests are collected."""
+    """Ignores a developer's backburner.toml, also while tests are collected. Gives each of eight
+    processes of pytest ports of its own: one that was found free is not taken at once."""
     os.environ["BACKBURNER_CONFIG"] = ""  # noqa: TID251
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))  # noqa: TID251
+    process.PORTS = process.PORTS[number % 8 :: 8]
 
 
 _ORDER = (

@@ -28,6 +28,7 @@ from tests.support.fake_upstream import (
     usage,
 )
 from tests.support.mcp_servers import McpServers
+from tests.support.process_logs import line_of
 from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 from tests.support.strict_types import check_event, check_response
 from tests.support.tool_turns import (
@@ -595,10 +596,10 @@ async def test_a_summary_that_fails_is_left_out_and_logged(
     thought, message = stream.final["output"]
     assert (thought["summary"], thought["status"]) == ([], "completed")
     assert message["content"][0]["text"] == "Hi."
-    log = reasoning_stack.workers[0].log.read_text()
-    [line] = [each for each in log.splitlines() if stream.response_id in each and "summ" in each]
-    assert "reasoning_not_summarised" in line
-    assert reason in line
+    line = await line_of(
+        reasoning_stack.workers[0], "reasoning_not_summarised", response=stream.response_id
+    )
+    assert reason in str(line)
 
 
 async def test_reasoning_that_was_cut_gets_no_summary(

@@ -1,10 +1,11 @@
 """Bursts: work of many tasks that became ready at once, spread over time and shared out fairly."""
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 
 class Turns:
@@ -45,6 +46,23 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._next_turn)
 
 
+class ProjectTurns:
+    """`Turns` of each project: however many tasks of one project are ready, those of others run
+    after few of them."""
+
+    def __init__(self, size: int) -> None:
+        """`size`: callers of one project that go on in one turn."""
+        self._size = size
+        self._turns: WeakValueDictionary[UUID, Turns] = WeakValueDictionary()
+
+    async def wait(self, project: UUID) -> None:
+        """Returns as `Turns.wait` does."""
+        turns = self._turns.get(project)
+        if turns is None:
+            turns = self._turns[project] = Turns(self._size)
+        await turns.wait()
+
+
 class Pace:
     """Lets callers go on one by one, so that what they do leaves time for everything else."""
 
@@ -60,45 +78,79 @@ class Pace:
 
 
 class ProjectSlots:
-    """Slots that projects take in turns. However many pieces of work of one project wait, at least
-    one slot is for the others, and the next one of each other project waits for few."""
+    """Slots that projects take in turns. However many pieces of work of one project wait, some
+    slots are for the others, and the next one of each other project waits for few.
+
+    A project gets another slot while it has fewer than twice as many as are free: two thirds of all
+    if it is alone, less beside others. So one that begins finds a free slot at once, mostly.
+    """
 
     def __init__(self, count: int) -> None:
         """`count`: at least two."""
         self._free = count
         self._most = count - 1
-        """Slots that one project may have."""
-        self._used: Counter[UUID] = Counter()
+        """Slots that one project may have in any case."""
+        self._used: dict[UUID, int] = {}
         self._waiting: dict[UUID, deque[asyncio.Future[None]]] = {}
         """By projects, the one whose turn is next first."""
+
+    @property
+    def waiting(self) -> int:
+        """Pieces of work that wait for a slot now."""
+        return sum(len(turns) for turns in self._waiting.values())
 
     @asynccontextmanager
     async def take(self, project: UUID) -> AsyncIterator[None]:
         """A slot, from the beginning of the context to its end."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(project, deque()).append(turn)
-        self._give()
+        await self.acquire(project)
         try:
-            await turn
             yield
         finally:
-            if not turn.cancelled():
-                self._free += 1
-                self._used -= Counter([project])
-            self._give()
+            self.release(project)
+
+    async def acquire(self, project: UUID) -> None:
+        """Returns when the project has one more slot. The caller gives it back with `release`."""
+        if project not in self._waiting and self._use(project):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(project, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._give()
+            else:
+                self.release(project)
+            raise
+
+    def release(self, project: UUID) -> None:
+        """The project gives a slot back."""
+        self._free += 1
+        self._used[project] -= 1
+        if not self._used[project]:
+            del self._used[project]
+        self._give()
+
+    def _use(self, project: UUID) -> bool:
+        """Gives the project a slot, if it may have one."""
+        used = self._used.get(project, 0)
+        if used >= min(2 * self._free, self._most):
+            return False
+        self._free -= 1
+        self._used[project] = used + 1
+        return True
 
     def _give(self) -> None:
-        """Gives what is free to those whose turn it is."""
+        """Gives what is free to those whose turn it is: at most one to each, as no more can have
+        become free."""
         for project in list(self._waiting):
             turns = self._waiting[project]
             while turns and turns[0].cancelled():
                 turns.popleft()
-            has_turn = turns and self._free > 0 and self._used[project] < self._most
-            if has_turn:
+            had_turn = bool(turns) and self._use(project)
+            if had_turn:
                 turns.popleft().set_result(None)
-                self._free -= 1
-                self._used[project] += 1
             if not turns:
                 del self._waiting[project]
-            elif has_turn:
+            elif had_turn:
                 self._waiting[project] = self._waiting.pop(project)  # now the last one

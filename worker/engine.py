@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from models.config.routes import Routes
 from models.config.settings import Settings
-from models.db.database import Pool, open_pool
+from models.db.database import ACTING_PROJECT, Pool, open_pool
 from models.egress import EgressPolicy
 from models.files.opening import open_storage
 from models.ids import response_id as public_id
@@ -167,6 +167,7 @@ class Engine:
         self._side_tasks.start(connections.job_queue.run(), "job-queue")
         self._side_tasks.start(journal.batch_writer.run(), "journal")
         self._side_tasks.start(journal.flush_writer.run(), "flushes")
+        self._side_tasks.start(journal.large_frames.run(), "large-frames")
         self._side_tasks.start(control.run(), "control")
         self._serve_metrics()
         await asyncio.to_thread(self._lease.register)
@@ -248,6 +249,7 @@ class Engine:
     async def _run(self, claim: Claim) -> None:
         metrics.count_claim(claim)
         runs, shares = self._capacity.runs, self.intake.line.shares
+        ACTING_PROJECT.set(claim.row.project_id)
         run = runs[claim.id] = Run(claim, self._resources)
         shares.begin(claim.row.project_id)
         if self._capacity.is_stopping:

@@ -7,6 +7,7 @@ supervisor waits, if Postgres answers slowly.
 import asyncio
 import json
 from collections.abc import Sequence
+from contextvars import Context
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from uuid import UUID
@@ -62,7 +63,7 @@ class ReleaseWriter:
         waiting = _Waiting(release)
         self._waiting.append(waiting)
         if self._writing is None:
-            self._writing = asyncio.create_task(self._write_all())
+            self._writing = asyncio.create_task(self._write_all(), context=Context())
         await waiting.done
 
     async def _write_all(self) -> None:

@@ -15,7 +15,7 @@ from uuid import UUID
 from fastapi import Depends, FastAPI
 from starlette.requests import HTTPConnection
 
-from models.db.database import Pool, execute, fetch_idempotent
+from models.db.database import ACTING_PROJECT, Pool, execute, fetch_idempotent
 from models.db.queries.api_keys import FIND_API_KEY, TOUCH_API_KEY, ApiKey
 from models.errors import (
     IncorrectApiKey,
@@ -170,6 +170,7 @@ async def authenticate(connection: HTTPConnection) -> ApiKey:
     except (Unauthenticated, TooManyUnknownKeys):
         keys.failures.add(address)
         raise
+    ACTING_PROJECT.set(key.project_id)
     record = request_record(connection)
     record.project, record.key_id, record.key_prefix = key.project, key.id, key.prefix
     record.key_headers = partial(connection.app.state.headers_of_key, key)

@@ -18,7 +18,7 @@ from models.turns import ProjectSlots, Turns
 logger = structlog.get_logger()
 
 MAX_CREATES = 64
-"""Creates that are checked and stored at a time, one less of a project. With fewer, a Postgres
+"""Creates that are checked and stored at a time, two thirds of them of one project. With fewer, a Postgres
 whose commits take long would limit the rate."""
 MAX_IN_A_TURN = 4
 """Creates that are checked in one turn of the event loop: a millisecond or two."""

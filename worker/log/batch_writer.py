@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import structlog
@@ -21,12 +21,15 @@ from models.db.queries.leases import MARK_JOURNAL, SET_JOURNAL_COMMIT
 from models.db.queries.run import JOURNAL, JournalOutcome
 from models.ownership.lease import Lease
 from worker import metrics
-from worker.log.event_log import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, Block, EventLog
+from worker.log.event_log import MAX_ROW_BYTES, Block, EventLog
 from worker.log.flush_writer import FlushWriter
+from worker.log.large_frames import LargeFrames
 from worker.log.open_logs import OpenLogs
 
 logger = structlog.get_logger()
 
+_MAX_BYTES = 1024 * 1024
+"""Bytes of frames in one batch: all streams of the process wait for it."""
 _MANY_LOGS = 64
 _LONGEST_GAP = 5
 """After a batch of `_MANY_LOGS` logs the next one waits for so many times `journal_gap`, after a
@@ -43,6 +46,7 @@ class BatchWriter:
         lease: Lease,
         logs: OpenLogs,
         flush_writer: FlushWriter,
+        large_frames: LargeFrames,
         publish: Callable[[EventLog, Block], None],
     ) -> None:
         """`publish` is called for each block after Postgres has confirmed its batch."""
@@ -51,6 +55,7 @@ class BatchWriter:
         self._lease = lease
         self._logs = logs
         self._flush_writer = flush_writer
+        self._large_frames = large_frames
         self._publish = publish
         self._batch = 0
         """Number of the present or last batch."""
@@ -76,8 +81,16 @@ class BatchWriter:
 
     async def write(self, logs: list[EventLog]) -> None:
         """Writes the fresh frames of these logs as one batch, then publishes them."""
+        small = [log for log in logs if not log.has_large_frame]
+        for log in logs:
+            if log.has_large_frame:
+                self._large_frames.store(log)
+        if small:
+            await self._write_batch(small)
+
+    async def _write_batch(self, logs: list[EventLog]) -> None:
         self._batch += 1
-        blocks = list(self._cut_blocks(logs))
+        blocks = self._cut_blocks(logs)
         with metrics.JOURNAL_SECONDS.time():
             await self._store(blocks)
         self._logs.confirmed_batch = self._batch
@@ -86,16 +99,22 @@ class BatchWriter:
         self._logs.request_flush([log for log, _ in blocks])
         await self._logs.notify_waiters()
 
-    def _cut_blocks(self, logs: list[EventLog]) -> Iterator[tuple[EventLog, Block]]:
-        """One block of each log until the statement is full. The rest goes into the next batch."""
-        bytes_left = MAX_STATEMENT_BYTES
+    def _cut_blocks(self, logs: list[EventLog]) -> list[tuple[EventLog, Block]]:
+        """One block of each log, of an equal share, until the batch is full. The rest goes into the
+        next one, before all the logs that have a block in this one."""
+        blocks: list[tuple[EventLog, Block]] = []
+        bytes_left = _MAX_BYTES
         for log in logs:
-            if bytes_left > 0:
-                block = log.cut_block(self._batch, min(bytes_left, MAX_ROW_BYTES))
-                bytes_left -= len(block.frames)
-                yield log, block
+            if bytes_left <= 0:
+                break
+            share = bytes_left // (len(logs) - len(blocks))
+            block = log.cut_block(self._batch, min(share, MAX_ROW_BYTES))
+            bytes_left -= len(block.frames)
+            blocks.append((log, block))
+        for log in [*logs[len(blocks) :], *logs[: len(blocks)]]:
             if log.fresh:
                 self._logs.mark_dirty(log)
+        return blocks
 
     async def _store(self, blocks: list[tuple[EventLog, Block]]) -> None:
         """Inserts the batch. If Postgres has truncated the journal, flushes every log first.

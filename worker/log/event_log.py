@@ -13,13 +13,9 @@ from models.redis.channels import events as events_channel
 from models.wire.events import Event, frame
 from worker import metrics
 
-MAX_STATEMENT_BYTES = 4 * 1024 * 1024
-"""Bytes of frames in one statement, or one frame if that is larger.
-
-They are copied several times on their way to Postgres.
-"""
 MAX_ROW_BYTES = 256 * 1024
-"""Bytes of frames of one response in one statement, or one frame if that is larger.
+"""Bytes of frames of one response in one statement. A larger frame is stored alone
+(worker/log/large_frames.py).
 
 A statement makes one row per response, and readers read whole rows.
 """
@@ -54,6 +50,8 @@ class EventLog:
     closed: bool = False
     is_journal_paused: bool = False
     """A statement stores the fresh frames now, so no journal batch may take them."""
+    is_stored_apart: bool = False
+    """Its next frame is large, and is about to be stored alone: no journal batch may take it."""
     started_at: float = field(default_factory=time.monotonic)
     has_first_event: bool = False
     """An event after `response.in_progress` is written."""
@@ -80,6 +78,16 @@ class EventLog:
         self.size += written
         metrics.EVENTS.inc(self.next_number - first)
         return written
+
+    @property
+    def has_large_frame(self) -> bool:
+        """Whether the first of the fresh frames is too large for a row with others."""
+        return bool(self.fresh) and len(self.fresh[0]) > MAX_ROW_BYTES
+
+    def next_frame(self) -> Tail:
+        """The first of the fresh frames, alone. The tail before it is flushed."""
+        number = self.next_number - len(self.fresh)
+        return Tail(number, number, self.fresh[0])
 
     def cut_block(self, batch: int, max_bytes: int) -> Block:
         """Moves fresh frames into the tail as one block: as many as fit, and at least one."""

@@ -12,11 +12,13 @@ from models.db.queries.run import FLUSH
 from models.ownership.lease import Lease
 from models.ownership.steps import Tail
 from worker import metrics
-from worker.log.event_log import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, EventLog
+from worker.log.event_log import MAX_ROW_BYTES, EventLog
 from worker.log.open_logs import OpenLogs
 
 _MAX_LOGS = 200
 """Logs in one statement."""
+_MAX_STATEMENT_BYTES = 4 * 1024 * 1024
+"""Bytes of frames in one statement. They are copied several times on their way to Postgres."""
 
 
 class FlushWriter:
@@ -49,6 +51,19 @@ class FlushWriter:
         ordered = sorted(logs, key=lambda log: log.claim.id)
         for start in range(0, max(1, len(ordered)), _MAX_LOGS):
             await self._flush_locked(ordered[start : start + _MAX_LOGS])
+
+    async def store_large(self, log: EventLog) -> None:
+        """Stores the tail of this log, and then its next frame, which is in no journal batch. The
+        caller holds the lock of the log."""
+        while log.tail:
+            tail = log.tail_to_flush(MAX_ROW_BYTES)
+            await self._store([(log, tail)], self._deleted_batch)
+            log.drop_flushed(tail.last)
+        if log.has_large_frame:
+            frame = log.next_frame()
+            await self._store([(log, frame)], self._deleted_batch)
+            log.take_stored(frame.last)
+        await self._logs.notify_waiters()
 
     async def _flush_locked(self, logs: list[EventLog]) -> None:
         for log in logs:
@@ -103,7 +118,7 @@ class FlushWriter:
 def _cut_tails(logs: list[EventLog]) -> tuple[list[tuple[EventLog, Tail]], bool]:
     """The tails for one statement, and whether it holds all tails of the logs completely."""
     tails: list[tuple[EventLog, Tail]] = []
-    bytes_left, is_complete = MAX_STATEMENT_BYTES, True
+    bytes_left, is_complete = _MAX_STATEMENT_BYTES, True
     for log in logs:
         if not log.tail or log.closed:
             continue

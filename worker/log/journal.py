@@ -7,18 +7,21 @@ before any newer one.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from models.config.settings import Settings
 from models.db.database import Pool
 from models.ownership.lease import Lease
 from models.ownership.steps import Tail
+from models.turns import ProjectSlots
 from models.wire.events import Event
 from worker import metrics
 from worker.log.batch_writer import BatchWriter
 from worker.log.event_log import Block, EventLog
 from worker.log.flush_writer import FlushWriter
+from worker.log.large_frames import LargeFrames
 from worker.log.open_logs import OpenLogs
 from worker.log.publisher import Publisher
 
@@ -28,6 +31,11 @@ _MAX_PUBLISHED_END = 64 * 1024
 """Bytes. The terminal event has the whole output once more, and every reader has an inbox of a few
 hundred KiB."""
 
+_LARGE_OUTPUT = 1024 * 1024
+"""Bytes of an output whose last events take long to encode."""
+_LARGE_OUTPUTS = 2
+"""Of two projects, that are encoded and stored at a time."""
+
 
 class Journal:
     """Stores and publishes the event logs of one process. Everything runs in one event loop."""
@@ -36,9 +44,11 @@ class Journal:
         self._publisher = publisher
         self._logs = OpenLogs(settings)
         self.flush_writer = FlushWriter(settings, lease, pool, self._logs)
+        self.large_frames = LargeFrames(self._logs, self.flush_writer, self._announce)
         self.batch_writer = BatchWriter(
-            settings, lease, self._logs, self.flush_writer, self._publish
+            settings, lease, self._logs, self.flush_writer, self.large_frames, self._publish
         )
+        self._large_outputs = ProjectSlots(_LARGE_OUTPUTS)
 
     def open(self, log: EventLog) -> None:
         """Journals, publishes and flushes this log from now on."""
@@ -111,6 +121,16 @@ class Journal:
         """The part of `log.unflushed()` that is not published. None if it is large."""
         return log.unpublished(tail, self._logs.confirmed_batch, _MAX_PUBLISHED_END)
 
+    @asynccontextmanager
+    async def large_output(self, log: EventLog, size: int) -> AsyncIterator[None]:
+        """A turn to encode and store the last events of an output of `size` bytes, which have all
+        of it several times. A small output does not wait for one."""
+        if size < _LARGE_OUTPUT:
+            yield
+            return
+        async with self._large_outputs.take(log.claim.row.project_id):
+            yield
+
     def publish_end(self, log: EventLog, block: Block | None) -> None:
         """Publishes an ending. `block`: the last frames up to the terminal event, which a confirmed
         transaction has stored; None if they are large, or could not be stored.
@@ -120,6 +140,9 @@ class Journal:
         """
         if block is not None:
             self._publish(log, block)
+        self._announce(log)
+
+    def _announce(self, log: EventLog) -> None:
         self._publisher.publish(log.channel, b"")
 
     def _publish(self, log: EventLog, block: Block) -> None:

@@ -67,7 +67,9 @@ class OpenLogs:
     def take_dirty(self) -> list[EventLog]:
         """The logs for the next batch; those that another statement is storing are left out."""
         logs = [
-            log for log in self._dirty if log.fresh and not log.closed and not log.is_journal_paused
+            log
+            for log in self._dirty
+            if log.fresh and not (log.closed or log.is_journal_paused or log.is_stored_apart)
         ]
         self._dirty.clear()
         return logs

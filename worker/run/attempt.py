@@ -98,6 +98,12 @@ class Attempt:
         """Whether no attempt has written an event: the log holds only those of the create."""
         return self.claim.log_end <= (1 if self.facts.background else 0)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the output so far, about."""
+        turn = self.current_turn
+        return self.output.size + (0 if turn is None else turn.weight)
+
     def start(self) -> list[Event]:
         """The first event of the first attempt."""
         return [ResponseInProgress(response_object(self.facts, []))]

@@ -4,6 +4,7 @@ Each write to Postgres is fenced: it raises LeaseLost if the response has anothe
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -53,6 +54,11 @@ class AttemptWriter:
         `may_wait` for others that come within milliseconds."""
         visible = filter_events(events, self._attempt.include)
         self._journal.write(self.log, visible, may_wait=may_wait)
+
+    def large_output(self) -> AbstractAsyncContextManager[None]:
+        """A turn to write the last events of the turn or of the response, if they are large. Other
+        responses of the process go on between one and the next."""
+        return self._journal.large_output(self.log, self._attempt.size)
 
     async def wait_for_room(self) -> None:
         """Waits until the log has room for more bytes (I12)."""
@@ -128,6 +134,10 @@ class AttemptWriter:
         its unstored items, and if that is not possible, without any items: without an ending it
         would run again and again.
         """
+        async with self.large_output():
+            return await self._end(end_state)
+
+    async def _end(self, end_state: EndState) -> EndState:
         try:
             self.write(self._attempt.close_open_items())
             return await self._end_unless_cancelled(end_state, self._attempt.ending)

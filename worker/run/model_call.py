@@ -41,6 +41,8 @@ from worker.upstream.upstreams import Candidate
 
 _LONG_HISTORY = 1000
 """Items from which the translation of a history takes milliseconds."""
+_FAST_READ = 4
+"""Events. A read of the stream of a model that writes at its usual pace has one or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +216,12 @@ class ModelCaller:
                     permit.record_success()
                     observation.record_output()
                 await self._context.writer.wait_for_room()
+                if len(chunks) > _FAST_READ:
+                    await self._resources.fast_reads.wait(self._project)
         await summaries.finish(done_seen=upstream_call.done_seen)
-        self._emit(turn.finish(done_seen=upstream_call.done_seen), visible=visible)
+        async with self._context.writer.large_output():
+            self._emit(turn.finish(done_seen=upstream_call.done_seen), visible=visible)
+            await self._context.writer.wait_for_room()
         assert turn.outcome is not None
         if turn.outcome.failure is not None and not self._has_emitted:
             raise turn.outcome.failure

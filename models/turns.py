@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -16,13 +16,14 @@ class Turns:
         self._size = size
         self._left = size
         """Callers that may go on in this turn."""
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
+        """By origin, the one that is next first."""
         self._is_counting = False
         """`_next_turn` will be called."""
 
-    async def wait(self) -> None:
+    async def wait(self, origin: Hashable = None) -> None:
         """Returns at once for the first callers of a turn, in the next turn for the next ones, and
-        so on."""
+        so on. `origin`: such as a project; callers of different origins go on in turn."""
         loop = asyncio.get_running_loop()
         if not self._is_counting:
             self._is_counting = True
@@ -31,13 +32,17 @@ class Turns:
             self._left -= 1
             return
         turn = loop.create_future()
-        self._waiting.append(turn)
+        self._waiting.setdefault(origin, deque()).append(turn)
         await turn
 
     def _next_turn(self) -> None:
         self._left = self._size
         while self._left > 0 and self._waiting:
-            turn = self._waiting.popleft()
+            origin = next(iter(self._waiting))
+            turns = self._waiting.pop(origin)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[origin] = turns  # now the last one
             if not turn.done():
                 turn.set_result(None)
                 self._left -= 1
@@ -86,9 +91,8 @@ class ProjectSlots:
     """
 
     def __init__(self, count: int) -> None:
-        """`count`: at least two."""
         self._free = count
-        self._most = count - 1
+        self._most = max(1, count - 1)
         """Slots that one project may have in any case."""
         self._used: dict[UUID, int] = {}
         self._waiting: dict[UUID, deque[asyncio.Future[None]]] = {}

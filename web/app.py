@@ -18,6 +18,7 @@ from models.errors import ApiError, HostNotAllowed, MethodNotAllowed
 from models.hosts import is_loopback
 from models.tracing.spans import NO_SPAN, Tracer
 from models.tracing.tracer import open_tracer
+from models.turns import Turns
 from web import gauges, openapi
 from web.console.mount import CONSOLE, Console, wants_page
 from web.counters import OTHER_ROUTES, count_http_response, observe_request
@@ -69,6 +70,9 @@ _ROUTE_MODULES = (
 )
 _UNKNOWN_PATHS = f"/v1/{ANY_PATH}"
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
+_IN_A_TURN = 8
+"""Requests that begin in one turn of the event loop, which takes a few milliseconds. Hundreds that
+one client sends at the same moment would stop everything else for a second. Keys take turns."""
 
 
 class Application(FastAPI):
@@ -94,6 +98,7 @@ class Application(FastAPI):
         self.tracer: Tracer | None = None
         """Set while the application runs, if traces are on."""
         self.connections = Connections(settings.web, _record_refusal)
+        self._turns = Turns(_IN_A_TURN)
         self._serve: ASGIApp = self._respond
         if settings.web.cors_origins:
             self._serve = CrossOrigin(self._respond, settings.web.cors_origins)
@@ -117,6 +122,7 @@ class Application(FastAPI):
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request or WebSocket; `receive` and `send` are those of its record."""
+        await self._turns.wait(_authorization(scope))
         route = None
         if scope["type"] == "http":
             route = responses.direct_route(scope["method"], scope["path"])
@@ -153,6 +159,11 @@ class Application(FastAPI):
         return self.openapi_schema
 
 
+def _authorization(scope: Scope) -> bytes | None:
+    """The header with the key, whatever is in it."""
+    return next((value for name, value in scope["headers"] if name == b"authorization"), None)
+
+
 def _record_refusal(error: ApiError, request_id: str) -> None:
     count_http_response(error.status)
     write_refusal(error.status, request_id, error.message)
@@ -179,7 +190,8 @@ async def _lifespan(app: Application) -> AsyncIterator[None]:
     gauges.bind(state)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    # A collection of what a burst of requests leaves stops all others: a large one for half a second.
+    gc.set_threshold(10_000, 5, 100)
     try:
         yield
     finally:

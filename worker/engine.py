@@ -288,10 +288,11 @@ class Engine:
 
 
 def _tune_garbage_collector() -> None:
-    """What is loaded at the start is never collected; later collections are rarer."""
+    """What is loaded at the start is never collected. All streams wait for a collection, so each is
+    small; the long ones, of all objects, are rare."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(10_000, 5, 100)
 
 
 def _context_of(claim: Claim) -> dict[str, object]:

@@ -179,8 +179,10 @@ class Intake:
             try:
                 claim = await self._claim(taking, [response_id])
                 if claim is not None:
-                    is_batch = claim.row.lane == Lane.BATCH
-                    await (self._batch_starts if is_batch else self._starts).wait()
+                    if claim.row.lane == Lane.BATCH:
+                        await self._batch_starts.wait()
+                    else:
+                        await self._starts.wait(claim.row.project_id)
             finally:
                 self._capacity.claiming.discard(response_id)
             if claim is not None:

@@ -174,7 +174,8 @@ class WebSettings(Group):
     reader_buffer: Bytes = 256 * 1024
     """Most unsent data of one reader; a slower reader continues from the event log."""
     pool_size: int = Field(default=8, ge=2)
-    """Most database connections of one process for requests (docs/deploy.md, "Sizing")."""
+    """Most database connections of one process for requests (docs/deploy.md, "Sizing"). One project
+    uses two thirds of them at most."""
     connections: int = Field(default=5000, ge=1)
     """Most open HTTP connections of one process; further ones get a 503."""
     connections_per_address: int = Field(default=1000, ge=0)
@@ -253,8 +254,9 @@ class WorkerSettings(Group):
     stream, up to five times as long."""
     tail_bytes: Bytes = 1024 * 1024
     """Most unflushed events of one response; above it, its upstream is not read."""
-    pool_size: int = 8
-    """Database connections of one worker."""
+    pool_size: int = Field(default=8, ge=1)
+    """Database connections of one worker. The responses of one project use two thirds of them at
+    most."""
     memory: Annotated[Bytes, Field(ge=128 * 1024 * 1024)] | None = None
     """Most memory of one worker process; it claims nothing when three quarters are used, and hands
     responses over before all is. Unset: 80 % of the container's limit; without a container half of

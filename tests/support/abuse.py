@@ -43,7 +43,15 @@ from tests.support.neighbour import (
     NeighbourArguments,
     read_measurements,
 )
-from tests.support.stack import Databases, Service, Stack, StackOptions, SuiteSettings, stack
+from tests.support.stack import (
+    DEFAULT_STREAMS,
+    Databases,
+    Service,
+    Stack,
+    StackOptions,
+    SuiteSettings,
+    stack,
+)
 from tests.support.tool_turns import TOOL_SETTINGS
 
 WEB_LIMIT = 1024 * MIB
@@ -90,8 +98,10 @@ class Attack:
 class AttackedStack:
     """A running deployment, whose processes are limited and watched."""
 
-    def __init__(self, running: Stack, neighbour_port: int) -> None:
+    def __init__(self, running: Stack, neighbour_port: int, streams: int) -> None:
+        """`streams`: slots of each worker."""
         self.stack = running
+        self._streams = streams
         self.memory = MemoryLimit()
         self.idle = Latencies()
         """Of the neighbour, before the first attack."""
@@ -209,7 +219,8 @@ class AttackedStack:
             if process.port is not None:
                 await self.stack.start_web(process.port)
             else:
-                await self.stack.start_worker(quarantine=process.name.startswith("quarantine"))
+                is_quarantine = process.name.startswith("quarantine")
+                await self.stack.start_worker(streams=self._streams, quarantine=is_quarantine)
         self.watch()
         return ended
 
@@ -292,7 +303,7 @@ async def attacked_stack(
         **options.get("settings", {}),
     }
     async with stack(folder, server_databases, suite_settings, fake, **options) as running:
-        attacked = AttackedStack(running, port)
+        attacked = AttackedStack(running, port, options.get("streams", DEFAULT_STREAMS))
         try:
             await attacked.open(server_databases.server)
             yield attacked

@@ -36,6 +36,8 @@ from tests.support.fork_server import MODULES, Launch, fork_server
 from tests.support.process_logs import tails, tracebacks
 
 ROOT = Path(__file__).parents[2]
+DEFAULT_STREAMS = 200
+"""Slots of a worker, without those for foreground responses alone."""
 SHORT_LEASES = {
     "BACKBURNER_LEASE__DURATION": "3",
     "BACKBURNER_LEASE__BEAT": "0.5",
@@ -338,7 +340,7 @@ class Stack:
             self.webs.append(process)
         return process
 
-    def spawn_worker(self, *, streams: int = 200, quarantine: bool = False) -> Service:
+    def spawn_worker(self, *, streams: int = DEFAULT_STREAMS, quarantine: bool = False) -> Service:
         """Starts a worker process without waiting for it."""
         if quarantine:
             process = self._start("quarantine", "worker", "--quarantine")
@@ -353,7 +355,9 @@ class Stack:
         self.workers.append(process)
         return process
 
-    async def start_worker(self, *, streams: int = 200, quarantine: bool = False) -> Service:
+    async def start_worker(
+        self, *, streams: int = DEFAULT_STREAMS, quarantine: bool = False
+    ) -> Service:
         """Starts a worker process and waits until it claims."""
         process = self.spawn_worker(streams=streams, quarantine=quarantine)
         await self.wait_until_claiming(process)
@@ -536,7 +540,7 @@ async def stack(
 
 async def _start_processes(one: Stack, options: StackOptions) -> None:
     """Returns when every web process answers and every worker claims."""
-    streams = options.get("streams", 200)
+    streams = options.get("streams", DEFAULT_STREAMS)
     spawned = [one.spawn_worker(streams=streams) for _ in range(options.get("workers", 1))]
     if options.get("quarantine"):
         spawned.append(one.spawn_worker(quarantine=True))

@@ -51,15 +51,18 @@ class Share:
             return Unavailable(f"The server has too many {self._what}. Please retry.")
         return None
 
-    async def wait_for(self, project: str, amount: int, own: int) -> None:
-        """Waits until one that has `own` can have `amount`. Raises as `take` does, after some
-        seconds, or at once if many wait."""
+    async def wait_for(
+        self, project: str, amount: int, own: int, wait: float | None = None
+    ) -> None:
+        """Waits until one that has `own` can have `amount`. Raises as `take` does, after `wait`
+        seconds; without it after a few, or at once if many wait."""
         if self.refusal(project, amount, own) is None:
             return
-        is_patient = self._waiting[project] < _MAX_WAITING
+        if wait is None:
+            wait = self._wait if self._waiting[project] < _MAX_WAITING else 0
         self._waiting[project] += 1
         try:
-            async with asyncio.timeout(self._wait if is_patient else 0):
+            async with asyncio.timeout(wait):
                 while self.refusal(project, amount, own) is not None:
                     self._freed.clear()
                     await self._freed.wait()
@@ -119,10 +122,11 @@ class Held:
             self._share.add(self._project, amount - self.amount)
             self.amount = amount
 
-    async def grow(self, amount: int) -> None:
-        """Has at least so much from now on, after a wait for it. Raises as `Share.take` does."""
+    async def grow(self, amount: int, wait: float | None = None) -> None:
+        """Has at least so much from now on, after a wait for it, of `wait` seconds or as the share
+        has it. Raises as `Share.take` does."""
         if amount > self.amount:
-            await self._share.wait_for(self._project, amount, self.amount)
+            await self._share.wait_for(self._project, amount, self.amount, wait)
             self.set(amount)
 
     def split(self) -> Self:

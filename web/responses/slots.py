@@ -18,8 +18,8 @@ from models.turns import ProjectSlots, Turns
 logger = structlog.get_logger()
 
 MAX_CREATES = 64
-"""Creates that are checked and stored at a time, two thirds of them of one project. With fewer, a Postgres
-whose commits take long would limit the rate."""
+"""Creates that are checked and stored at a time, two thirds of them of one project. With fewer, a
+Postgres whose commits take long would limit the rate."""
 MAX_IN_A_TURN = 4
 """Creates that are checked in one turn of the event loop: a millisecond or two."""
 _MAX_WAIT = 5.0
@@ -44,5 +44,5 @@ class CreateSlots:
             except TimeoutError:
                 logger.warning("create_waited_too_long", seconds=_MAX_WAIT)
                 raise Unavailable from None
-            await self._turns.wait()
+            await self._turns.wait(project)
             yield

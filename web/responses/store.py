@@ -38,6 +38,10 @@ from web.stream.reader import EventReader
 
 logger = structlog.get_logger()
 
+_ANSWER_WAIT = 60.0
+"""Seconds for which the answer of a foreground request waits for memory. A client that was refused
+would repeat the request, and the model would run again."""
+
 
 class ResponseStore:
     """Reads, cancels and deletes stored responses."""
@@ -110,7 +114,7 @@ class ResponseStore:
         if rows and rows[0].total > UNCOUNTED_BYTES:
             values["max_size"] = rows[0].total
             # The object shows texts twice (`output_text`).
-            await hold().grow(2 * rows[0].total)
+            await hold().grow(2 * rows[0].total, _ANSWER_WAIT)
             rows = await fetch_idempotent(self._pool, read.OUTPUT_ITEMS, values)
         if not rows:
             raise _not_found(response_id(row.id))

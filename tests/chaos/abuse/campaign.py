@@ -27,13 +27,16 @@ SETTINGS = {
     "BACKBURNER_WEB__BODY_PAUSE": "3",
     "BACKBURNER_WEB__SEND_TIMEOUT": "5",
     "BACKBURNER_TOOLS__TIME": "10",
-    "BACKBURNER_QUOTAS__RUNNING": "400",
-    "BACKBURNER_QUOTAS__QUEUED": "300",
+    "BACKBURNER_QUOTAS__RUNNING": "300",
+    "BACKBURNER_QUOTAS__QUEUED": "200",
     "BACKBURNER_QUOTAS__OPEN_STREAMS": "200",
     "BACKBURNER_QUOTAS__OPEN_SOCKETS": "100",
 }
 """Time limits that end an attack before the campaign does, and quotas, which are unset by default.
-The neighbour has the same quotas, and needs a tenth of them."""
+The neighbour has the same quotas, and needs a tenth of them. Three projects together may not take
+all slots of the worker: who waits for a slot waits as long as others need it (ADR 0041)."""
+_STREAMS = 1000
+"""Background responses that the worker runs at a time, as in `docker-compose.yml`."""
 _FULL_SIZE = 5.0
 """Minutes of a campaign in which every attack has its full size."""
 _KEY_TIME = 5.0
@@ -155,6 +158,7 @@ async def open_deployment() -> AsyncIterator[tuple[AttackedStack, Servers]]:
                 suite_settings,
                 upstream,
                 quarantine=True,
+                streams=_STREAMS,
                 settings=SETTINGS,
                 allowed_tracebacks=SERVER_TRACEBACKS,
             ) as attacked,

@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from models import keys
+from models.ids import response_id
 from tests.support.api import Api, StreamRefused, until
-from tests.support.fake_upstream import FakeUpstream
+from tests.support.fake_upstream import FakeUpstream, done, finish, text, wait_for
 from tests.support.stack import Databases, Stack, SuiteSettings, stack
 from tests.support.websocket_client import socket
 
@@ -185,6 +186,28 @@ async def test_an_item_that_is_larger_than_a_page_counts_until_it_is_sent(
         assert (await api.call("DELETE", one)).status == 200, "it is deleted without being read"
     await until(lambda: _holds(web_alone, 0))
     assert (await api.call("DELETE", one)).status == 404
+
+
+async def test_the_answer_of_a_foreground_request_waits_for_memory(
+    web_alone: Stack, neighbour: Api, fake: FakeUpstream
+) -> None:
+    worker = await web_alone.start_worker()
+    may_end = asyncio.Event()
+    model = fake.script([wait_for(may_end), text("x" * 2 * MIB), finish(), done()])
+    body = {"model": model, "input": "Hello.", "metadata": {"of": "waiting"}}
+    answer = asyncio.create_task(neighbour.call("POST", "/responses", body))
+    async with _half_a_body(web_alone, web_alone.key, 6 * MIB):
+        await until(lambda: _holds(web_alone, 6 * MIB))
+        may_end.set()
+        find = "SELECT id FROM responses WHERE parameters LIKE '%waiting%' AND status = 'completed'"
+        await until(lambda: web_alone.value(f"SELECT EXISTS ({find})"))
+        response = response_id(await web_alone.value(find))
+        refused = await neighbour.call("GET", f"/responses/{response}")
+        assert refused.status == 503, "it has waited for `web.bodies_wait`"
+        assert not answer.done()
+    assert (await answer).body["id"] == response
+    worker.kill()
+    web_alone.forget(worker)
 
 
 # --- WebSockets ---

@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from models.turns import Pace, ProjectSlots, ProjectTurns
+from models.turns import Pace, ProjectSlots, ProjectTurns, Turns
 
 
 async def test_callers_of_a_pace_go_on_one_by_one_in_their_order() -> None:
@@ -82,3 +82,18 @@ async def test_the_tasks_of_one_project_leave_room_for_those_of_others() -> None
     await asyncio.gather(*tasks)
     assert done.index(other) <= 4
     assert done.count(busy) == 20
+
+
+async def test_callers_of_several_projects_go_on_in_turn() -> None:
+    turns, busy, other = Turns(2), uuid4(), uuid4()
+    done: list[UUID] = []
+
+    async def work(project: UUID) -> None:
+        await turns.wait(project)
+        done.append(project)
+
+    tasks = [asyncio.create_task(work(project)) for project in [busy] * 9 + [other] * 3]
+    await asyncio.gather(*tasks)
+    assert done[:2] == [busy] * 2
+    assert done[2:8] == [busy, other] * 3
+    assert done[8:] == [busy] * 4

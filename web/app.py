@@ -190,7 +190,7 @@ async def _lifespan(app: Application) -> AsyncIterator[None]:
     gauges.bind(state)
     gc.collect()
     gc.freeze()
-    # A collection of what a burst of requests leaves stops all others: a large one for half a second.
+    # All requests wait for a collection: a large one, of what a burst has left, took half a second.
     gc.set_threshold(10_000, 5, 100)
     try:
         yield

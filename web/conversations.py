@@ -3,8 +3,11 @@
 Always within one project (I11).
 """
 
+import asyncio
 from typing import Any
 from uuid import UUID
+
+import orjson
 
 from models.config.settings import Settings
 from models.db.database import Jsonb, Pool, fetch_idempotent
@@ -26,7 +29,7 @@ from models.wire.events import Item
 from models.wire.item_types import CALLS, OUTPUTS
 from models.wire.items import duplicate_item
 from models.wire.pairing import OutputWithoutCall, find_open_calls, unanswered_calls
-from models.wire.size import json_size
+from models.wire.size import encoded_size
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.http.shares import Held
@@ -71,13 +74,14 @@ class ConversationStore:
         """Creates a conversation with its items. Raises InvalidRequest with nothing stored."""
         metadata, items = parse_conversation(body, new_id=new_item_id)
         items, open_calls = await self._prepare_items(key, items, Continuation())
-        new_id, created_at, size = new_uuid(), self._clock.now(), json_size(items)
+        encoded, size = await _encode(items)
+        new_id, created_at = new_uuid(), self._clock.now()
         values = {
             "id": new_id,
             "project": key.project_id,
             "created_at": created_at,
             "metadata": Jsonb(metadata),
-            "items": Jsonb(items),
+            "items": encoded,
             "size": size,
             "unanswered_calls": open_calls,
         }
@@ -118,9 +122,9 @@ class ConversationStore:
             _require_idle(row)
             continuation = Continuation(conversation=row.id, open_calls=row.unanswered_calls)
             items, open_calls = await self._prepare_items(key, new_items, continuation)
-            size = json_size(items)
+            encoded, size = await _encode(items)
             values = _revision_condition(row, project) | {
-                "items": Jsonb(items),
+                "items": encoded,
                 "size": size,
                 "unanswered_calls": open_calls,
             }
@@ -233,3 +237,17 @@ def _conversation_object(row: ConversationRow | UpdatedConversation) -> dict[str
 
 def _item_not_found(item_id: str, public_id: str) -> NotFound:
     return NotFound(f"Item with id '{shorten(item_id)}' not found in conversation '{public_id}'.")
+
+
+async def _encode(items: list[Item]) -> tuple[Jsonb, int]:
+    """The items as a parameter of a statement, and their size. Both may take part of a second, so
+    they are encoded once, and other requests go on in between."""
+    encoded = orjson.dumps(items)
+    await asyncio.sleep(0)
+    size = encoded_size(encoded)
+    await asyncio.sleep(0)
+    return Jsonb(encoded, dumps=_as_it_is), size
+
+
+def _as_it_is(encoded: bytes) -> bytes:
+    return encoded

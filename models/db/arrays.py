@@ -39,7 +39,8 @@ class _Packed:
     """the number of the array's type"""
 
     def __init__(self, length: int, elements: Iterable[bytes], *, has_nulls: bool = False) -> None:
-        self.data = _head(self.element, length, has_nulls) + b"".join(elements)
+        # One piece, not a join and a sum: an element may have 60 MiB.
+        self.data = b"".join([_head(self.element, length, has_nulls), *elements])
 
 
 class Byteas(_Packed):

@@ -4,6 +4,7 @@ Creates that arrive while one statement is on its way are stored together by the
 (docs/adr/0031-creates-and-gets-share-statements.md).
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -191,6 +192,8 @@ class InsertResponse:
         self, statement: Query[UUID], new: NewResponse, pool_timeout: float | None
     ) -> list[UUID]:
         values = self._values([new.row])
+        if new.row.size > _MAX_GROUP_BYTES:
+            await asyncio.sleep(0)  # the values of 60 MiB, and their statement, take 0.1 s each
         if new.precomputed is None:
             return await fetch(self._pool, statement, values, pool_timeout, size=new.row.size)
         async with (

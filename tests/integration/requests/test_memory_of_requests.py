@@ -199,7 +199,8 @@ async def test_the_answer_of_a_foreground_request_waits_for_memory(
     async with _half_a_body(web_alone, web_alone.key, 6 * MIB):
         await until(lambda: _holds(web_alone, 6 * MIB))
         may_end.set()
-        find = "SELECT id FROM responses WHERE parameters LIKE '%waiting%' AND status = 'completed'"
+        has_ended = "status = 'completed' AND strpos(parameters::text, 'waiting') > 0"
+        find = f"SELECT id FROM responses WHERE {has_ended}"
         await until(lambda: web_alone.value(f"SELECT EXISTS ({find})"))
         response = response_id(await web_alone.value(find))
         refused = await neighbour.call("GET", f"/responses/{response}")

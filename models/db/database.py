@@ -26,11 +26,12 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 from uuid import UUID
 
+import orjson
 import psycopg
 import structlog
 from psycopg import AsyncConnection, AsyncRawCursor
 from psycopg.rows import TupleRow
-from psycopg.types.json import Json, Jsonb
+from psycopg.types.json import Json, Jsonb, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from models.config.settings import Settings
@@ -274,14 +275,16 @@ async def fetch(
     pool_timeout: float | None = None,
     *,
     size: int = 0,
+    keeps_json: bool = False,
 ) -> list[RowT]:
     """All rows of one statement, on a connection of the pool (autocommitted) or on this connection
     (in its transaction, if one is open). `pool_timeout`: seconds to wait for a free connection.
-    `size`: bytes of the parameters or of the rows, if there may be many."""
+    `size`: bytes of the parameters or of the rows, if there may be many. `keeps_json`: JSON values
+    are not decoded; each is an `orjson.Fragment`, which an answer takes as it is."""
     if isinstance(on, AsyncConnectionPool):
         async with on.connection(timeout=pool_timeout) as connection:
             try:
-                rows = await fetch(connection, query, parameters)
+                rows = await fetch(connection, query, parameters, keeps_json=keeps_json)
                 size = max(size, query.size(rows))
                 return rows
             finally:
@@ -294,7 +297,10 @@ async def fetch(
         return query.rows(await raw_cursor.fetchall())
     # In binary, bytea columns are not sent as hex digits.
     prepare = False if query.is_planned_anew else None
-    cursor = await on.execute(query.sql, parameters, prepare=prepare, binary=True)
+    cursor = on.cursor()
+    if keeps_json:
+        set_json_loads(orjson.Fragment, cursor)
+    await cursor.execute(query.sql, parameters, prepare=prepare, binary=True)
     return query.rows(await cursor.fetchall())
 
 
@@ -310,7 +316,12 @@ async def execute(
 
 
 async def fetch_idempotent(
-    pool: Pool, query: Query[RowT], parameters: Parameters, *, size: int = 0
+    pool: Pool,
+    query: Query[RowT],
+    parameters: Parameters,
+    *,
+    size: int = 0,
+    keeps_json: bool = False,
 ) -> list[RowT]:
     """`fetch`, repeated once after a lost connection. For reads, and for writes that change nothing
     the second time (cancel, delete). After a restart of Postgres all idle connections of the pool
@@ -318,13 +329,15 @@ async def fetch_idempotent(
     has reached its time limit is not repeated: it would take as long."""
     cancellation = _Cancellation()
     try:
-        return await fetch(pool, query, parameters, size=size)
+        return await fetch(pool, query, parameters, size=size, keeps_json=keeps_json)
     except psycopg.errors.QueryCanceled:
         raise
     except DATABASE_UNAVAILABLE:
         cancellation.raise_if_requested()
         await pool.check()
-        return await fetch(pool, query, parameters, pool_timeout=1.0, size=size)
+        return await fetch(
+            pool, query, parameters, pool_timeout=1.0, size=size, keeps_json=keeps_json
+        )
 
 
 async def find_by_id(

@@ -29,30 +29,32 @@ class ItemReader:
         page may have. `query`: one of `item_pages`. `held`: what the answer has of the process's
         memory. Raises ShareUsedUp or Unavailable."""
         values = {**values, "after": paging.after, "max_size": _MAX_SIZE}
-        rows = await self._fetch(query, {**values, "limit": paging.row_limit})
+        rows = await fetch_idempotent(self._pool, query, {**values, "limit": paging.row_limit})
         items = [row.payload for row in rows if row.payload is not None][: paging.limit]
-        if rows and not items:
-            first = await self._large(query, {**values, "limit": 1}, rows[0].total, held)
-            items = [] if first is None else [first]
-        return list_envelope(items, has_more=len(rows) > len(items))
+        if not rows or items:
+            return list_envelope(items, has_more=len(rows) > len(items))
+        first = await self._large(query, {**values, "limit": 1}, rows[0].total, held)
+        if first is None:
+            return list_envelope([])
+        envelope = list_envelope([{"id": first.id}], has_more=len(rows) > 1)
+        return envelope | {"data": [first.payload]}
 
     async def item(
         self, query: Query[PagedItem], values: dict[str, Any], held: Held
     ) -> Item | None:
-        """One item; None if there is none. `held`: as for `page`."""
-        rows = await self._fetch(query, {**values, "max_size": _MAX_SIZE})
-        if not rows:
-            return None
-        return rows[0].payload or await self._large(query, values, rows[0].total, held)
+        """One item, as an answer has it; None if there is none. `held`: as for `page`."""
+        rows = await fetch_idempotent(self._pool, query, {**values, "max_size": _MAX_SIZE})
+        if not rows or rows[0].payload is not None:
+            return rows[0].payload if rows else None
+        large = await self._large(query, values, rows[0].total, held)
+        return None if large is None else large.payload
 
     async def _large(
         self, query: Query[PagedItem], values: dict[str, Any], size: int, held: Held
-    ) -> Item | None:
+    ) -> PagedItem | None:
+        """The row of an item of so many bytes. Its payload is not decoded: that and encoding it
+        again would take part of a second, in which nothing else is served."""
         await held.grow(size)
-        rows = await self._fetch(query, {**values, "max_size": _NO_LIMIT}, size)
-        return rows[0].payload if rows else None
-
-    async def _fetch(
-        self, query: Query[PagedItem], values: dict[str, Any], size: int = 0
-    ) -> list[PagedItem]:
-        return await fetch_idempotent(self._pool, query, values, size=size)
+        values = {**values, "max_size": _NO_LIMIT}
+        rows = await fetch_idempotent(self._pool, query, values, size=size, keeps_json=True)
+        return rows[0] if rows else None

@@ -161,6 +161,7 @@ class PagedItem:
     payload: dict[str, Any] | None
     total: int
     """bytes of this item and those before it on the page"""
+    id: str
 
 
 def item_pages(owner: str, key: str) -> dict[str, Query[PagedItem]]:
@@ -170,9 +171,9 @@ def item_pages(owner: str, key: str) -> dict[str, Query[PagedItem]]:
     return {
         order: Query(
             f"""
-            SELECT CASE WHEN page.total <= CAST(:max_size AS bigint) THEN page.payload END AS payload, page.total::bigint AS total
-            FROM (SELECT i.payload, i.nr, sum({STORED_SIZE}) OVER (ORDER BY i.nr {order}) AS total
-                  FROM (SELECT i.payload, i.size, i.{key} AS nr FROM items i WHERE {owner.format(item="i")}
+            SELECT CASE WHEN page.total <= CAST(:max_size AS bigint) THEN page.payload END AS payload, page.total::bigint AS total, page.item_id AS id
+            FROM (SELECT i.payload, i.item_id, i.nr, sum({STORED_SIZE}) OVER (ORDER BY i.nr {order}) AS total
+                  FROM (SELECT i.payload, i.item_id, i.size, i.{key} AS nr FROM items i WHERE {owner.format(item="i")}
                         AND (CAST(:after AS text) IS NULL OR i.{key} {comparison}
                              (SELECT a.{key} FROM items a WHERE {owner.format(item="a")} AND a.item_id = :after LIMIT 1))
                         ORDER BY i.{key} {order} LIMIT :limit) i) page

@@ -131,7 +131,7 @@ PAGE = item_pages("{item}.conversation_id = :id", "id")
 """Pages of a conversation's items."""
 ITEM = Query(
     f"""
-    SELECT CASE WHEN {STORED_SIZE} <= CAST(:max_size AS bigint) THEN i.payload END AS payload, {STORED_SIZE}::bigint AS total
+    SELECT CASE WHEN {STORED_SIZE} <= CAST(:max_size AS bigint) THEN i.payload END AS payload, {STORED_SIZE}::bigint AS total, i.item_id AS id
     FROM items i WHERE i.conversation_id = :id AND i.item_id = :item LIMIT 1
     """,
     PagedItem,

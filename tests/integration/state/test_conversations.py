@@ -588,7 +588,7 @@ async def test_an_item_is_in_a_conversation_only_once(api: Api, fake: FakeUpstre
                 "POST",
                 "/responses",
                 {
-                    "model": "m",
+                    "model": "of-duplicates",
                     "input": [user("one", id="msg_one")],
                     "conversation": conversation_id,
                 },
@@ -603,7 +603,7 @@ async def test_an_item_is_in_a_conversation_only_once(api: Api, fake: FakeUpstre
         )
         assert refused.error["message"].startswith("Duplicate item found with id msg_one.")
     assert await texts_of(api, conversation_id) == [("user", "one")]
-    assert fake.requests_for("m") == []
+    assert fake.requests_for("of-duplicates") == []
 
 
 @pytest.mark.parametrize("mode", [{"background": True}, {}], ids=["background", "foreground"])

@@ -3,7 +3,6 @@
 Always within one project (I11).
 """
 
-import asyncio
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +17,7 @@ from models.db.queries.conversations import ConversationRow, UpdatedConversation
 from models.errors import NotFound
 from models.ids import conversation_id, new_item_id, new_uuid
 from models.ownership.clock import DatabaseClock
+from models.turns import pause_if_large
 from models.wire.checks.faults import shorten
 from models.wire.conversation import (
     conversation_object,
@@ -129,6 +129,7 @@ class ConversationStore:
                 "unanswered_calls": open_calls,
             }
             if await fetch_idempotent(self._pool, conversations.ADD_ITEMS, values, size=size):
+                await pause_if_large(size)
                 return list_envelope(items)
             row = await self._find(project, public_id, items)
             if len(row.existing_item_ids) == len(items):
@@ -240,12 +241,11 @@ def _item_not_found(item_id: str, public_id: str) -> NotFound:
 
 
 async def _encode(items: list[Item]) -> tuple[Jsonb, int]:
-    """The items as a parameter of a statement, and their size. Both may take part of a second, so
-    they are encoded once, and other requests go on in between."""
+    """The items as a parameter of a statement, and their size."""
     encoded = orjson.dumps(items)
-    await asyncio.sleep(0)
+    await pause_if_large(len(encoded))
     size = encoded_size(encoded)
-    await asyncio.sleep(0)
+    await pause_if_large(len(encoded))
     return Jsonb(encoded, dumps=_as_it_is), size
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -46,18 +47,22 @@ class BodyLimits:
     """objects, arrays, and what they hold"""
 
 
-def decode_request(raw: bytes | bytearray, limits: BodyLimits) -> Any:
-    """The JSON value in a request body, which is no larger than `limits.size`. Raises
+def decode_request(
+    raw: bytes | bytearray, limits: BodyLimits, pause: Callable[[], None] = lambda: None
+) -> Any:
+    """The JSON value in a request body, which is no larger than `limits.size`. `pause` is called
+    between two passes over all of it, each of which holds the interpreter lock. Raises
     RequestTooLarge, and what `decode_body` raises."""
     _require_few_values(raw, limits)
-    body = decode_body(raw)
+    pause()
+    body = decode_body(raw, pause)
     if len(raw) > limits.text and len(raw) - inline_size(body) > limits.text:
         raise RequestTooLarge(f"{limits.text} bytes without inline files")
     return body
 
 
-def decode_body(raw: bytes | bytearray) -> Any:
-    """The JSON value in `raw`.
+def decode_body(raw: bytes | bytearray, pause: Callable[[], None] = lambda: None) -> Any:
+    """The JSON value in `raw`. `pause`: as for `decode_request`.
 
     It can be stored and encoded: it has no NaN or Infinity, no integer beyond 64 bits, and at most
     190 levels. Lone surrogates and U+0000 become U+FFFD, in values and keys. Raises
@@ -71,6 +76,7 @@ def decode_body(raw: bytes | bytearray) -> Any:
         raise _invalid_json(f"it is not UTF-8 (byte {fault.start})") from None
     except ValueError as fault:  # from msgspec, from json, or for an integer of thousands of digits
         raise _invalid_json(str(fault)) from None
+    pause()
     _require_encodable(body, raw)
     return body
 

@@ -1,6 +1,7 @@
 """The body of a request, read within the size limit."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from models.errors import (
     UnsupportedMediaType,
 )
 from models.http_bodies import is_uncompressed
+from models.turns import PAUSE, is_large, pause_if_large
 from models.wire.checks.faults import not_an_object
 from models.wire.json_input import BodyLimits, decode_request
 from web.http.request_record import request_record
@@ -93,7 +95,11 @@ async def read_json(request: Request, limits: BodyLimits, also: str = "") -> Jso
     if announced > UNCOUNTED_BYTES:
         await held.grow(int(announced))
     raw = await _read(request, limits.size, held)
-    value = await run_sized(partial(decode_request, raw, limits), len(raw))
+    decode = partial(decode_request, raw, limits)
+    if is_large(len(raw)):
+        decode = partial(decode, pause=partial(time.sleep, PAUSE))
+    value = await run_sized(decode, len(raw))
+    await pause_if_large(len(raw))
     return JsonBody(value, len(raw), held)
 
 

@@ -4,7 +4,6 @@ Creates that arrive while one statement is on its way are stored together by the
 (docs/adr/0031-creates-and-gets-share-statements.md).
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,6 +31,7 @@ from models.ids import response_id
 from models.ownership.creates import UnclearCreate
 from models.ownership.grouping import GroupedRequests
 from models.ownership.lease import Lease
+from models.turns import pause_if_large
 from web.responses.continuation import conversation_locked
 from web.responses.precomputed import PrecomputedResponse
 from web.responses.slots import MAX_CREATES
@@ -191,9 +191,9 @@ class InsertResponse:
     async def _execute(
         self, statement: Query[UUID], new: NewResponse, pool_timeout: float | None
     ) -> list[UUID]:
+        await pause_if_large(new.row.size)
         values = self._values([new.row])
-        if new.row.size > _MAX_GROUP_BYTES:
-            await asyncio.sleep(0)  # the values of 60 MiB, and their statement, take 0.1 s each
+        await pause_if_large(new.row.size)
         if new.precomputed is None:
             return await fetch(self._pool, statement, values, pool_timeout, size=new.row.size)
         async with (

@@ -5,6 +5,7 @@ from typing import Any
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries.common import PagedItem
 from models.db.statement import Query
+from models.turns import pause_if_large
 from models.wire.events import Item
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
@@ -57,4 +58,5 @@ class ItemReader:
         await held.grow(size)
         values = {**values, "max_size": _NO_LIMIT}
         rows = await fetch_idempotent(self._pool, query, values, size=size, keeps_json=True)
+        await pause_if_large(size)
         return rows[0] if rows else None

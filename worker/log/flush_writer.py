@@ -4,6 +4,8 @@ Each flush also deletes the journal batches of which every frame is flushed.
 """
 
 import asyncio
+import itertools
+from collections.abc import Iterable
 
 from models.config.settings import Settings
 from models.db.arrays import Byteas, Ints, Uuids
@@ -17,8 +19,9 @@ from worker.log.open_logs import OpenLogs
 
 _MAX_LOGS = 200
 """Logs in one statement."""
-_MAX_STATEMENT_BYTES = 4 * 1024 * 1024
-"""Bytes of frames in one statement. They are copied several times on their way to Postgres."""
+_MAX_STATEMENT_BYTES = 1024 * 1024
+"""Bytes of frames in one statement, about. The small logs come first: they never wait for those of
+outputs of megabytes."""
 
 
 class FlushWriter:
@@ -46,11 +49,21 @@ class FlushWriter:
             # A log that another statement is writing now is left to the next flush.
             await self.flush([log for log in logs if not log.lock.locked()])
 
-    async def flush(self, logs: list[EventLog]) -> None:
-        """Flushes these logs. Waits for those that another statement is writing now."""
-        ordered = sorted(logs, key=lambda log: log.claim.id)
-        for start in range(0, max(1, len(ordered)), _MAX_LOGS):
-            await self._flush_locked(ordered[start : start + _MAX_LOGS])
+    async def flush(self, logs: Iterable[EventLog]) -> None:
+        """Flushes what the tails of these logs hold now. Waits for logs that another statement is
+        writing."""
+        ends = {
+            log: log.tail[-1].last for log in sorted(logs, key=lambda log: log.size) if log.tail
+        }
+        if not ends:
+            await self._flush_part([])
+        while ends:
+            part = _next_part(ends)
+            await self._flush_part(part)
+            for log in part:
+                end = ends.pop(log)
+                if log.flushed_number < end:
+                    ends[log] = end
 
     async def store_large(self, log: EventLog) -> None:
         """Stores the tail of this log, and then its next frame, which is in no journal batch. The
@@ -65,28 +78,24 @@ class FlushWriter:
             log.take_stored(frame.last)
         await self._logs.notify_waiters()
 
-    async def _flush_locked(self, logs: list[EventLog]) -> None:
-        for log in logs:
+    async def _flush_part(self, logs: list[EventLog]) -> None:
+        """Flushes a row of each of these logs with one statement, and trims the journal."""
+        ordered = sorted(logs, key=lambda log: log.claim.id)
+        for log in ordered:
             await log.lock.acquire()
         try:
-            while await self._flush_part(logs):
-                await self._logs.notify_waiters()
+            tails = [(log, log.tail_to_flush(MAX_ROW_BYTES)) for log in ordered if log.tail]
+            deletable = self._deletable_batch()
+            if tails or deletable > self._deleted_batch:
+                with metrics.FLUSH_SECONDS.time():
+                    await self._store(tails, deletable)
+                self._deleted_batch = max(self._deleted_batch, deletable)
+                for log, tail in tails:
+                    log.drop_flushed(tail.last)
         finally:
-            for log in logs:
+            for log in ordered:
                 log.lock.release()
         await self._logs.notify_waiters()
-
-    async def _flush_part(self, logs: list[EventLog]) -> bool:
-        """Flushes as much of the tails as one statement holds; returns whether some is left."""
-        tails, is_complete = _cut_tails(logs)
-        deletable = self._deletable_batch()
-        if tails or deletable > self._deleted_batch:
-            with metrics.FLUSH_SECONDS.time():
-                await self._store(tails, deletable)
-            self._deleted_batch = deletable
-            for log, tail in tails:
-                log.drop_flushed(tail.last)
-        return not is_complete
 
     async def _store(self, tails: list[tuple[EventLog, Tail]], deletable: int) -> None:
         """Writes one flush, repeated identically until Postgres confirms it."""
@@ -115,17 +124,16 @@ class FlushWriter:
         return min(oldest - 1, confirmed)
 
 
-def _cut_tails(logs: list[EventLog]) -> tuple[list[tuple[EventLog, Tail]], bool]:
-    """The tails for one statement, and whether it holds all tails of the logs completely."""
-    tails: list[tuple[EventLog, Tail]] = []
-    bytes_left, is_complete = _MAX_STATEMENT_BYTES, True
+def _next_part(logs: Iterable[EventLog]) -> list[EventLog]:
+    """The logs for the next statement, in their order. Each is locked until it is confirmed, and
+    its ending waits: so a statement is short, and takes no log that another one is writing, unless
+    there are no others."""
+    part: list[EventLog] = []
+    size = 0
     for log in logs:
-        if not log.tail or log.closed:
-            continue
-        if bytes_left <= 0:
-            return tails, False
-        tail = log.tail_to_flush(min(bytes_left, MAX_ROW_BYTES))
-        bytes_left -= len(tail.frames)
-        is_complete = is_complete and tail.last == log.tail[-1].last
-        tails.append((log, tail))
-    return tails, is_complete
+        if size > _MAX_STATEMENT_BYTES or len(part) == _MAX_LOGS:
+            break
+        if not log.lock.locked():
+            part.append(log)
+            size += min(log.size, MAX_ROW_BYTES)
+    return part or list(itertools.islice(logs, 1))

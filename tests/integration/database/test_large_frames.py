@@ -53,6 +53,11 @@ class _Worker:
         for text in texts:
             self.step_worker.append_delta(run, text)
 
+    async def write_all(self) -> None:
+        """Writes all frames to the journal, in as many batches as that needs."""
+        while any(run.log.fresh for run in self.step_worker.runs.values()):
+            await self.step_worker.write_journal()
+
     async def stored(self, run: StepRun) -> list[bytes]:
         """The frames in its event log."""
         values = {"id": run.claim.id, "after": -1}
@@ -106,3 +111,38 @@ async def test_streams_that_fill_the_batches_take_turns_with_the_others(worker: 
     channels = [channel for channel, _ in published]
     assert len(channels) >= 3 * len(many)
     assert channels.index(small.log.channel) <= len(many)
+
+
+async def test_a_small_log_is_locked_only_for_its_own_flush(worker: _Worker) -> None:
+    piece = "x" * 200 * 1024
+    *many, small = await worker.begin(13)
+    for run in many:
+        worker.append(run, piece, piece)
+    worker.append(small, "Hello.")
+    await worker.write_all()
+    logs = [run.log for run in [*many, small]]
+    held, lock = many[0].log, many[0].log.lock
+    await lock.acquire()
+    flushing = asyncio.create_task(worker.step_worker.journal_writer.flush_writer.flush(logs))
+    await until(lambda: not any(log.tail for log in logs if log is not held))
+    assert not any(log.lock.locked() for log in logs if log is not held)
+    assert not flushing.done(), "it waits for the log that another statement is writing"
+    lock.release()
+    await flushing
+    assert not held.tail
+    assert len(await worker.stored(many[0])) == held.next_number
+
+
+async def test_an_ending_does_not_wait_for_the_flush_of_large_logs(worker: _Worker) -> None:
+    piece = "x" * 200 * 1024
+    *many, small = await worker.begin(9)
+    worker.append(small, "Hello.")
+    for run in many:
+        worker.append(run, piece, piece, piece)
+    await worker.write_all()
+    logs = [run.log for run in [*many, small]]
+    flushing = asyncio.create_task(worker.step_worker.journal_writer.flush_writer.flush(logs))
+    ended = await worker.step_worker.finish(small, Status.COMPLETED, send_twice=False)
+    assert ended == "completed"
+    assert not flushing.done()
+    await flushing

@@ -7,7 +7,9 @@ from models.config.settings import Settings
 from worker.log.event_log import EventLog
 
 _MAX_HELD_BYTES = 64 * 1024 * 1024
-"""Bytes that all logs together may hold before no upstream is read any more."""
+"""Bytes that all logs together may hold before only small ones get more."""
+_SMALL = 64 * 1024
+"""Bytes up to which a log may always grow: others may hold what they want, its upstream is read."""
 
 
 class OpenLogs:
@@ -114,8 +116,8 @@ class OpenLogs:
             await self._progress.wait_for(condition)
 
     def _is_over_limit(self, log: EventLog) -> bool:
-        is_full = log.size > self._tail_bytes or self._held_bytes > _MAX_HELD_BYTES
-        return is_full and not log.closed
+        limit = self._tail_bytes if self._held_bytes <= _MAX_HELD_BYTES else _SMALL
+        return log.size > limit and not log.closed
 
     def _is_journaled(self, log: EventLog) -> bool:
         is_confirmed = not log.tail or log.tail[-1].batch <= self.confirmed_batch

@@ -16,6 +16,7 @@ from tests.support.chaos.step_worker import StepRun, StepWorker
 from tests.support.memory_limit import MIB
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, settings_for
+from worker.log import open_logs
 from worker.log.event_log import MAX_ROW_BYTES
 
 
@@ -146,3 +147,20 @@ async def test_an_ending_does_not_wait_for_the_flush_of_large_logs(worker: _Work
     assert ended == "completed"
     assert not flushing.done()
     await flushing
+
+
+async def test_a_small_log_has_room_whatever_others_hold(
+    worker: _Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_logs, "_MAX_HELD_BYTES", 1024)
+    large, small = await worker.begin(2)
+    worker.append(large, "x" * 200 * 1024)
+    worker.append(small, "Hello.")
+    journal = worker.step_worker.journal_writer
+    async with asyncio.timeout(5):
+        await journal.wait_for_room(small.log)
+    waiting = asyncio.create_task(journal.wait_for_room(large.log))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    worker.start()
+    await waiting

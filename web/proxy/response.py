@@ -14,8 +14,9 @@ import aiohttp
 import anyio
 import orjson
 import structlog
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from models.config.groups import LimitSettings
 from models.config.routes import Destination
@@ -29,6 +30,7 @@ from models.config.upstream_access import (
 from models.errors import UPSTREAM_ENDED_EARLY, ApiError, RunFailed
 from models.http_bodies import is_uncompressed
 from models.wire.proxied_usage import USAGE_PIECE, TokenUsage, find_usage
+from web.http.body import drain
 from web.http.connection import wait_for_disconnect
 from web.proxy.endpoints import Endpoint
 from web.proxy.failures import endpoint_not_offered, message_in, upstream_error
@@ -136,11 +138,10 @@ class ProxiedResponse(Response):
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """Sends the response, unless the client disconnects or the grace period ends first."""
         request = self._call.request
-        if self._error_body is not None:
-            # Nothing more of the request is sent.
-            await self.close()
-            request.stop()
         try:
+            if self._error_body is not None:
+                await self._send_error(Request(scope, request.receive), send, self._error_body)
+                return
             async with anyio.create_task_group() as group:
                 for end in (
                     lambda: wait_for_disconnect(request.receive),
@@ -154,22 +155,31 @@ class ProxiedResponse(Response):
                 self.connection.close()
             await self.close()
 
+    async def _send_error(self, request: Request, send: Send, body: bytes) -> None:
+        """Sends an error, and then reads what is left of the request, for some seconds: a client
+        that still sends when its connection is closed may never see the answer."""
+        # Nothing more of the request is sent.
+        await self.close()
+        self._call.request.stop()
+        await send(self._head())
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await drain(request)
+        await send({"type": "http.response.body", "body": b""})
+
+    def _head(self) -> Message:
+        return {
+            "type": "http.response.start",
+            "status": self.status_code,
+            "headers": self._response_headers(),
+        }
+
     async def _send_to_client(self, send: Send, path: str) -> None:
         """Sends head and body.
 
         If the upstream's body ends early, ours is not completed: the web server closes the
         connection.
         """
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self._response_headers(),
-            }
-        )
-        if self._error_body is not None:
-            await send({"type": "http.response.body", "body": self._error_body})
-            return
+        await send(self._head())
         head, tail = b"", _EVENT_END
         try:
             async for chunk in self._read_chunks():

@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from uuid import UUID
-from weakref import WeakValueDictionary
 
 
 class Turns:
@@ -49,23 +48,6 @@ class Turns:
         self._is_counting = self._left < self._size
         if self._is_counting:
             asyncio.get_running_loop().call_soon(self._next_turn)
-
-
-class ProjectTurns:
-    """`Turns` of each project: however many tasks of one project are ready, those of others run
-    after few of them."""
-
-    def __init__(self, size: int) -> None:
-        """`size`: callers of one project that go on in one turn."""
-        self._size = size
-        self._turns: WeakValueDictionary[UUID, Turns] = WeakValueDictionary()
-
-    async def wait(self, project: UUID) -> None:
-        """Returns as `Turns.wait` does."""
-        turns = self._turns.get(project)
-        if turns is None:
-            turns = self._turns[project] = Turns(self._size)
-        await turns.wait()
 
 
 class Pace:

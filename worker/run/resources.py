@@ -16,7 +16,7 @@ from models.redis.queue import JobQueue
 from models.retrieval.search import ChunkSearch
 from models.secrets import Sealer
 from models.tracing.spans import Tracer
-from models.turns import ProjectTurns
+from models.turns import Turns
 from worker.log.journal import Journal
 from worker.memory_budget import MemoryBudget
 from worker.outbound.file_memory import FileMemory
@@ -25,7 +25,7 @@ from worker.run.quota_notices import QuotaNotices
 from worker.upstream.upstreams import Upstreams
 
 _FAST_READS = 1
-"""Of one project in a turn of the event loop. A read of 64 KiB takes two or three milliseconds."""
+"""In a turn of the event loop. A read of 64 KiB takes two or three milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Resources:
     """None if traces are off."""
     exit_process: Callable[[], NoReturn]
     """Ends the process now. Its journal is recovered by the next owners of its responses."""
-    fast_reads: ProjectTurns = field(default_factory=lambda: ProjectTurns(_FAST_READS))
+    fast_reads: Turns = field(default_factory=lambda: Turns(_FAST_READS))
     """For streams whose upstream sends faster than a model writes: their work would fill the event
     loop, and everybody else's would wait."""
     new_id: Callable[[str], str] = new_item_id

@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from models.turns import Pace, ProjectSlots, ProjectTurns, Turns
+from models.turns import Pace, ProjectSlots, Turns
 
 
 async def test_callers_of_a_pace_go_on_one_by_one_in_their_order() -> None:
@@ -68,20 +68,6 @@ async def test_a_slot_is_free_again_after_its_work_was_cancelled_or_failed() -> 
         await waiting
     async with asyncio.timeout(5), slots.take(project):
         pass
-
-
-async def test_the_tasks_of_one_project_leave_room_for_those_of_others() -> None:
-    turns, busy, other = ProjectTurns(2), uuid4(), uuid4()
-    done: list[UUID] = []
-
-    async def work(project: UUID) -> None:
-        await turns.wait(project)
-        done.append(project)
-
-    tasks = [asyncio.create_task(work(project)) for project in [busy] * 20 + [other]]
-    await asyncio.gather(*tasks)
-    assert done.index(other) <= 4
-    assert done.count(busy) == 20
 
 
 async def test_callers_of_several_projects_go_on_in_turn() -> None:

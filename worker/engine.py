@@ -17,7 +17,8 @@ from redis.asyncio import Redis
 
 from models.config.routes import Routes
 from models.config.settings import Settings
-from models.db.database import ACTING_PROJECT, Pool, open_pool
+from models.db.database import Pool, open_pool
+from models.db.shared_pool import ACTING_PROJECT
 from models.egress import EgressPolicy
 from models.files.opening import open_storage
 from models.ids import response_id as public_id

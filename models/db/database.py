@@ -22,19 +22,18 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from contextvars import ContextVar
 from typing import Any, TypeVar
 from uuid import UUID
 
 import orjson
 import psycopg
 import structlog
-from psycopg import AsyncConnection, AsyncRawCursor
-from psycopg.rows import TupleRow
+from psycopg import AsyncRawCursor
 from psycopg.types.json import Json, Jsonb, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from models.config.settings import Settings
+from models.db.shared_pool import Connection, SharedPool
 from models.db.statement import Query, RowT, Statement, column
 from models.db.sync import (
     Parameters,
@@ -46,11 +45,9 @@ from models.db.sync import (
     session_setup,
 )
 from models.errors import StatementRefused
-from models.turns import ProjectSlots
 
 logger = structlog.get_logger()
 
-Connection = AsyncConnection[TupleRow]
 Pool = AsyncConnectionPool[Connection]
 ConnectionCheck = Callable[[Connection], Awaitable[None]]
 ResultT = TypeVar("ResultT")
@@ -103,80 +100,11 @@ BACKEND_PID = column("SELECT pg_backend_pid() AS pid", int)
 """The process id of this session of Postgres."""
 
 
-ACTING_PROJECT: ContextVar[UUID | None] = ContextVar("acting_project", default=None)
-"""Whose work the statements of this task are. None: the process's own, or that of several projects
-together. A web process sets it with the key of a request, a worker with the run of a response."""
-
-
 class TransactionPooling(Exception):
     """A connection pooler gives the sessions of this process to others between transactions."""
 
     def __str__(self) -> str:
         return "the connection pooler pools transactions; set it to pool sessions"
-
-
-class _SharedPool(AsyncConnectionPool[Connection]):
-    """A pool that the projects share (`ACTING_PROJECT`).
-
-    The work of a project waits for its turn, and leaves connections for the others and for the
-    process itself, which takes whatever is free
-    (docs/adr/0063-projects-take-turns-at-the-connections.md).
-
-    It hands out the connection that was returned last: statements that come one after another run
-    in one session, which has planned them and whose caches they have filled. psycopg's pool takes
-    the one that was returned first, so that they visit all sessions in turn. Those that only a
-    burst has used stay unused then, and the pool closes them.
-    """
-
-    def __init__(self, *arguments: Any, max_size: int, **named: Any) -> None:
-        super().__init__(*arguments, max_size=max_size, **named)
-        self._slots = ProjectSlots(max_size)
-        self._users: dict[Connection, UUID] = {}
-        """The connections that are in use for a project."""
-
-    async def getconn(
-        self,
-        timeout: float | None = None,  # noqa: ASYNC109  (psycopg_pool declares it)
-    ) -> Connection:
-        """Raises PoolTimeout if there is no connection within `timeout` seconds."""
-        project = ACTING_PROJECT.get()
-        if project is None:
-            return await super().getconn(timeout)
-        end = time.monotonic() + (self.timeout if timeout is None else timeout)
-        try:
-            async with asyncio.timeout(end - time.monotonic()):
-                await self._slots.acquire(project)
-        except TimeoutError:
-            raise PoolTimeout("the other statements of this project take too long") from None
-        try:
-            connection = await super().getconn(max(0.0, end - time.monotonic()))
-        except BaseException:
-            self._slots.release(project)
-            raise
-        self._users[connection] = project
-        return connection
-
-    async def putconn(self, conn: Connection) -> None:
-        """The connection is not used any more."""
-        try:
-            await super().putconn(conn)
-        finally:
-            project = self._users.pop(conn, None)
-            if project is not None:
-                self._slots.release(project)
-
-    def get_stats(self) -> dict[str, int]:
-        """psycopg's figures; those that wait for their turn wait too."""
-        stats = super().get_stats()
-        stats["requests_waiting"] += self._slots.waiting
-        return stats
-
-    async def _get_ready_connection(
-        self,
-        timeout: float | None,  # noqa: ASYNC109  (psycopg_pool declares it)
-    ) -> Connection | None:
-        self._pool.rotate(1)
-        return await super()._get_ready_connection(timeout)
 
 
 def open_pool(
@@ -192,7 +120,7 @@ def open_pool(
 
     arguments = connection_arguments(settings, name)
     conninfo = arguments.pop("conninfo")
-    return _SharedPool(
+    return SharedPool(
         conninfo,
         connection_class=Connection,
         kwargs=arguments,
@@ -454,7 +382,6 @@ def is_refusal(error: Exception) -> bool:
 
 
 __all__ = [
-    "ACTING_PROJECT",
     "DATABASE_UNAVAILABLE",
     "NOT_EXECUTED",
     "RETRY_DELAY",

@@ -15,8 +15,9 @@ from uuid import UUID
 from fastapi import Depends, FastAPI
 from starlette.requests import HTTPConnection
 
-from models.db.database import ACTING_PROJECT, Pool, execute, fetch_idempotent
+from models.db.database import Pool, execute, fetch_idempotent
 from models.db.queries.api_keys import FIND_API_KEY, TOUCH_API_KEY, ApiKey
+from models.db.shared_pool import ACTING_PROJECT
 from models.errors import (
     IncorrectApiKey,
     MissingScope,

@@ -7,7 +7,7 @@ it would take seconds, and all streams of the process would wait for it.
 import asyncio
 from collections.abc import Callable
 
-from models.db.database import ACTING_PROJECT
+from models.db.shared_pool import ACTING_PROJECT
 from models.turns import ProjectSlots
 from worker.log.event_log import EventLog
 from worker.log.flush_writer import FlushWriter

@@ -6,6 +6,7 @@ iteration is not used, because it costs five times as much as raw bytes and msgs
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
@@ -75,6 +76,8 @@ class UpstreamCall:
         self._secrets = secrets
         self._gap = limits.token_gap.total_seconds()
         """Seconds until the next event with output is due."""
+        self._silence_end = math.inf
+        """When that is, in the event loop's time."""
         # The last event of a native upstream repeats the whole output.
         self._splitter = SseSplitter(
             limit=max(_EVENT_LIMIT, limits.output) if native else _EVENT_LIMIT
@@ -98,9 +101,9 @@ class UpstreamCall:
         """
         loop = asyncio.get_running_loop()
         turn_end = loop.time() + self._limits.turn.total_seconds()
-        deadline = loop.time() + self._limits.first_token.total_seconds()
+        self._silence_end = loop.time() + self._limits.first_token.total_seconds()
         idle_timeout = IdleTimeout()
-        idle_timeout.set_deadline(min(turn_end, deadline))
+        idle_timeout.set_deadline(min(turn_end, self._silence_end))
         async with self._reads(idle_timeout, turn_end) as reads:
             is_open = True
             while is_open:
@@ -113,8 +116,11 @@ class UpstreamCall:
                     yield events
                     has_progress = self._note_progress(events)
                     now = loop.time()
-                    deadline = now + self._gap if has_progress else deadline + now - paused_at
-                    idle_timeout.set_deadline(min(turn_end, deadline))
+                    if has_progress:
+                        self._silence_end = now + self._gap
+                    else:
+                        self._silence_end += now - paused_at
+                    idle_timeout.set_deadline(min(turn_end, self._silence_end))
                 if failure is not None:
                     raise failure
 
@@ -144,8 +150,7 @@ class UpstreamCall:
             yield
         except CONNECTION_ERRORS as error:
             if not self._finished:
-                turn_over = asyncio.get_running_loop().time() >= turn_end
-                raise self._error_of(error, turn_over=turn_over) from error
+                raise self._error_of(error, turn_over=turn_end <= self._silence_end) from error
         except UpstreamFailed as failure:
             raise redacted(failure, self._secrets) from failure.__cause__
 

@@ -61,14 +61,19 @@ from tests.support.upstream_faults import (
     waited_for,
 )
 
-FIRST_TOKEN, TOKEN_GAP, TURN, OUTPUT = 1.0, 0.8, 4.0, 6_000_000
-SHORT_LIMITS = {
+FIRST_TOKEN, TOKEN_GAP, TURN, OUTPUT = 2.0, 1.6, 4.0, 6_000_000
+LATE = 20
+"""How many seconds after a limit its end may be seen: the machine may be busy."""
+ONE_CALL = {
     "BACKBURNER_LEASE__SWEEP": "0.2",
     "BACKBURNER_UPSTREAM__MAX_RETRIES": "0",
+    "BACKBURNER_LIMITS__OUTPUT": str(OUTPUT),
+}
+SHORT_LIMITS = {
+    **ONE_CALL,
     "BACKBURNER_LIMITS__FIRST_TOKEN": str(FIRST_TOKEN),
     "BACKBURNER_LIMITS__TOKEN_GAP": str(TOKEN_GAP),
     "BACKBURNER_LIMITS__TURN": str(TURN),
-    "BACKBURNER_LIMITS__OUTPUT": str(OUTPUT),
 }
 MEGABYTE = 1_000_000
 TEXT_FRAME, FINISH_FRAME, DONE_FRAME = (
@@ -80,19 +85,32 @@ WHOLE_STREAM = TEXT_FRAME + FINISH_FRAME + DONE_FRAME
 
 
 @pytest.fixture(scope="module")
+async def one_call_stack(
+    tmp_path_factory: pytest.TempPathFactory,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
+    fake: FakeUpstream,
+) -> AsyncIterator[Stack]:
+    """A deployment that calls its upstream once."""
+    folder = tmp_path_factory.mktemp("one-call")
+    async with stack(folder, database_server, suite_settings, fake, settings=ONE_CALL) as running:
+        yield running
+    RUNNING_STACKS.remove(running)
+
+
+@pytest.fixture(scope="module")
 async def short_limits_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    """A deployment with short limits that calls its upstream once."""
+    """The same with short limits of time: for upstreams that are silent, as a busy machine reaches
+    such limits also where the upstream is not.
+    """
+    folder = tmp_path_factory.mktemp("short")
     async with stack(
-        tmp_path_factory.mktemp("short"),
-        database_server,
-        suite_settings,
-        fake,
-        settings=SHORT_LIMITS,
+        folder, database_server, suite_settings, fake, settings=SHORT_LIMITS
     ) as running:
         yield running
     RUNNING_STACKS.remove(running)
@@ -340,18 +358,18 @@ REFUSING_BODIES = [
 
 @cases(REFUSALS)
 async def test_a_refusal_becomes_its_class_of_error(
-    short_limits_stack: Stack, fault: FaultCase
+    one_call_stack: Stack, fault: FaultCase
 ) -> None:
-    await assert_fails(short_limits_stack, fault)
+    await assert_fails(one_call_stack, fault)
 
 
 @cases(REFUSING_BODIES)
 async def test_every_body_of_a_refusal_becomes_a_clean_error(
-    short_limits_stack: Stack, fake: FakeUpstream, fault: FaultCase
+    one_call_stack: Stack, fake: FakeUpstream, fault: FaultCase
 ) -> None:
     if "{model}" in fault.message:
         model = fake.script(fault.script)
-        answer = (await request_three_ways(short_limits_stack, model)).answer
+        answer = (await request_three_ways(one_call_stack, model)).answer
         assert (answer.status, answer.error["code"], answer.error["param"]) == (
             400,
             "model_not_found",
@@ -359,12 +377,12 @@ async def test_every_body_of_a_refusal_becomes_a_clean_error(
         )
         assert answer.error["message"] == fault.message.format(model=model)
     else:
-        await assert_fails(short_limits_stack, fault)
+        await assert_fails(one_call_stack, fault)
 
 
 @pytest.mark.parametrize("code", [300, 301, 302, 303, 307, 308])
 async def test_a_redirect_is_not_followed_and_the_credential_not_sent_on(
-    short_limits_stack: Stack, fake: FakeUpstream, code: int
+    one_call_stack: Stack, fake: FakeUpstream, code: int
 ) -> None:
     async with FakeUpstream() as other_server:
         message = f"The upstream answered with an unexpected redirect (HTTP {code})."
@@ -377,7 +395,7 @@ async def test_a_redirect_is_not_followed_and_the_credential_not_sent_on(
         ):
             script = [status(code, b"", {"location": location})]
             await assert_fails(
-                short_limits_stack, FaultCase(location, script, 502, "server_error", message)
+                one_call_stack, FaultCase(location, script, 502, "server_error", message)
             )
         assert other_server.requests == []
 
@@ -582,19 +600,21 @@ ERRORS_IN_STREAM = [
 
 
 @cases(BROKEN_STREAMS)
-async def test_a_broken_stream_fails_the_response(
-    short_limits_stack: Stack, fault: FaultCase
-) -> None:
-    await assert_fails(short_limits_stack, fault)
+async def test_a_broken_stream_fails_the_response(one_call_stack: Stack, fault: FaultCase) -> None:
+    await assert_fails(one_call_stack, fault)
 
 
 @cases(ERRORS_IN_STREAM)
 async def test_an_error_under_http_200_fails_the_response(
-    short_limits_stack: Stack, fault: FaultCase
+    one_call_stack: Stack, fault: FaultCase
 ) -> None:
-    await assert_fails(short_limits_stack, fault)
+    await assert_fails(one_call_stack, fault)
 
 
+NO_FIRST_TOKEN, NO_FURTHER_TOKEN = (
+    f"The upstream was silent for longer than the limit of {seconds:g} s ({limit})."
+    for seconds, limit in ((FIRST_TOKEN, "first_token"), (TOKEN_GAP, "token_gap"))
+)
 BROKEN_AFTER_OUTPUT: list[tuple[str, Script, str, str]] = [
     ("a reset in a frame", [raw(b'data: {"choices":[{"del'), reset()], "server_error", ENDED_EARLY),
     ("an end in a frame", [raw(b'data: {"choices":[{"del'), drop()], "server_error", ENDED_EARLY),
@@ -613,12 +633,6 @@ BROKEN_AFTER_OUTPUT: list[tuple[str, Script, str, str]] = [
         OVERLOADED,
     ),
     (
-        "silence",
-        [hang()],
-        "server_error",
-        f"The upstream was silent for longer than the limit of {TOKEN_GAP:g} s (token_gap).",
-    ),
-    (
         "a frame without end",
         [raw(b"data: "), separate_reads(*[b"x" * 65536] * 257)],
         "server_error",
@@ -627,38 +641,46 @@ BROKEN_AFTER_OUTPUT: list[tuple[str, Script, str, str]] = [
 ]
 
 
+OPEN_ITEMS = {
+    "text": text("so ", "far"),
+    "reasoning": reasoning("so ", "far"),
+    "call": call(0, "call_1", "f", "so ", "far"),
+}
+
+
 @pytest.mark.parametrize(
     ("script", "code", "message"),
     [pytest.param(*row[1:], id=row[0]) for row in BROKEN_AFTER_OUTPUT],
 )
-@pytest.mark.parametrize("open_item", ["text", "reasoning", "call"])
+@pytest.mark.parametrize("open_item", OPEN_ITEMS)
 async def test_a_stream_that_breaks_after_output_keeps_the_output(
-    short_limits_stack: Stack,
-    fake: FakeUpstream,
-    script: Script,
-    code: str,
-    message: str,
-    open_item: str,
+    one_call_stack: Stack, script: Script, code: str, message: str, open_item: str
 ) -> None:
-    openings = {
-        "text": text("so ", "far"),
-        "reasoning": reasoning("so ", "far"),
-        "call": call(0, "call_1", "f", "so ", "far"),
-    }
-    model = fake.script([openings[open_item], *script])
-    outcome = await request_three_ways(short_limits_stack, model)
+    error = {"code": code, "message": message}
+    await assert_output_is_kept(one_call_stack, [OPEN_ITEMS[open_item], *script], error)
+
+
+@pytest.mark.parametrize("open_item", OPEN_ITEMS)
+async def test_a_stream_that_is_silent_after_output_keeps_the_output(
+    short_limits_stack: Stack, open_item: str
+) -> None:
+    error = {"code": "server_error", "message": NO_FURTHER_TOKEN}
+    await assert_output_is_kept(short_limits_stack, [OPEN_ITEMS[open_item], hang()], error)
+
+
+async def assert_output_is_kept(stack: Stack, script: Script, error: JSON) -> None:
+    """Checks a fault after the output "so far"."""
+    model = stack.fake.script(script)
+    outcome = await request_three_ways(stack, model)
     assert outcome.answer.status == 200, outcome.answer.raw
     for response in (outcome.answer.body, outcome.events[-1]["response"], outcome.stored):
         check_response(response)
-        assert (response["status"], response["error"]) == (
-            "failed",
-            {"code": code, "message": message},
-        )
+        assert (response["status"], response["error"]) == ("failed", error)
         [item] = response["output"]
         assert item["status"] == "incomplete"
         assert "so far" in json.dumps(item)
-    assert_no_internals(outcome, fake)
-    await assert_all_closed(fake, model)
+    assert_no_internals(outcome, stack.fake)
+    await assert_all_closed(stack.fake, model)
 
 
 # The upstream is silent or slow: the limits of this server.
@@ -675,9 +697,6 @@ def _drip(data: bytes) -> Step:
     return step
 
 
-NO_FIRST_TOKEN = (
-    f"The upstream was silent for longer than the limit of {FIRST_TOKEN:g} s (first_token)."
-)
 SILENT_STREAMS = [
     FaultCase("nothing at all", [hang()], 504, "server_error", NO_FIRST_TOKEN),
     FaultCase(
@@ -746,7 +765,7 @@ async def test_an_upstream_without_a_first_token_ends_at_the_limit(
 ) -> None:
     started = time.monotonic()
     await assert_fails(short_limits_stack, fault)
-    assert FIRST_TOKEN <= time.monotonic() - started < FIRST_TOKEN + 3
+    assert FIRST_TOKEN <= time.monotonic() - started < FIRST_TOKEN + LATE
 
 
 KEEP_ALIVES = {
@@ -763,11 +782,8 @@ async def test_keep_alives_do_not_extend_the_limit_between_two_tokens(
     model = fake.script([text("so far"), _drip(KEEP_ALIVES[keep_alive])])
     started = time.monotonic()
     outcome = await request_three_ways(short_limits_stack, model)
-    assert TOKEN_GAP <= time.monotonic() - started < TOKEN_GAP + 3
-    assert (
-        outcome.stored["error"]["message"]
-        == f"The upstream was silent for longer than the limit of {TOKEN_GAP:g} s (token_gap)."
-    )
+    assert TOKEN_GAP <= time.monotonic() - started < TOKEN_GAP + LATE
+    assert outcome.stored["error"]["message"] == NO_FURTHER_TOKEN
     assert outcome.stored["output_text"] == "so far"
     await assert_all_closed(fake, model)
 
@@ -775,7 +791,7 @@ async def test_keep_alives_do_not_extend_the_limit_between_two_tokens(
 async def test_a_slow_upstream_within_the_limits_completes(
     short_limits_stack: Stack, fake: FakeUpstream
 ) -> None:
-    pause = TOKEN_GAP / 2
+    pause = TOKEN_GAP / 4
     model = fake.script(
         [text("one ", "two ", "three ", "four", gap=pause), finish(), usage(), done()]
     )
@@ -790,7 +806,7 @@ async def test_a_turn_without_end_ends_at_the_limit(
     model = fake.script([_drip(text_event("x"))])
     started = time.monotonic()
     outcome = await request_three_ways(short_limits_stack, model)
-    assert TURN <= time.monotonic() - started < TURN + 3
+    assert TURN <= time.monotonic() - started < TURN + LATE
     for response in (outcome.answer.body, outcome.events[-1]["response"], outcome.stored):
         assert response["error"] == {
             "code": "server_error",
@@ -1361,10 +1377,10 @@ CALLS = [
     ],
 )
 async def test_an_unusual_stream_is_understood(
-    short_limits_stack: Stack, fake: FakeUpstream, case: UnusualStream
+    one_call_stack: Stack, fake: FakeUpstream, case: UnusualStream
 ) -> None:
     model = fake.script(case.script)
-    outcome = await request_three_ways(short_limits_stack, model)
+    outcome = await request_three_ways(one_call_stack, model)
     assert outcome.answer.status == 200, outcome.answer.raw
     for response in (outcome.answer.body, outcome.events[-1]["response"], outcome.stored):
         check_response(response)
@@ -1425,16 +1441,6 @@ ENDLESS = [
         "one event of endless lines", TOO_LONG, endless((b"data: " + b"x" * 1000 + b"\n") * 64)
     ),
     _broken("a comment without end", TOO_LONG, endless(b"x" * 65536, head(SSE) + b": ")),
-    FaultCase(
-        "comments without end", [endless(b": x\n\n" * 8000)], 504, "server_error", NO_FIRST_TOKEN
-    ),
-    FaultCase(
-        "web pages without end",
-        [endless(b"<p>x</p>\n" * 8000)],
-        504,
-        "server_error",
-        NO_FIRST_TOKEN,
-    ),
     _broken(
         "a gzip bomb", COMPRESSED, status(200, gzip_bomb(TEXT_FRAME), {"content-encoding": "gzip"})
     ),
@@ -1446,27 +1452,47 @@ ENDLESS = [
     ),
     _broken("headers without end", NO_HTTP, endless(b"x-a: y\r\n" * 8000, b"HTTP/1.1 200 OK\r\n")),
 ]
+ENDLESS_WITHOUT_TOKENS = [
+    FaultCase(
+        "comments without end", [endless(b": x\n\n" * 8000)], 504, "server_error", NO_FIRST_TOKEN
+    ),
+    FaultCase(
+        "web pages without end",
+        [endless(b"<p>x</p>\n" * 8000)],
+        504,
+        "server_error",
+        NO_FIRST_TOKEN,
+    ),
+]
 
 
 @cases(ENDLESS)
 async def test_an_endless_stream_is_cut_off_in_bounded_memory(
+    one_call_stack: Stack, fault: FaultCase
+) -> None:
+    await assert_fails_in_bounded_memory(one_call_stack, fault)
+
+
+@cases(ENDLESS_WITHOUT_TOKENS)
+async def test_an_endless_stream_without_tokens_ends_at_the_limit_in_bounded_memory(
     short_limits_stack: Stack, fault: FaultCase
 ) -> None:
-    started = time.monotonic()
-    _, growth = await memory_growth(
-        short_limits_stack.workers, assert_fails(short_limits_stack, fault, flood=True)
-    )
+    await assert_fails_in_bounded_memory(short_limits_stack, fault)
+
+
+async def assert_fails_in_bounded_memory(stack: Stack, fault: FaultCase) -> None:
+    """Checks a fault that sends without end."""
+    _, growth = await memory_growth(stack.workers, assert_fails(stack, fault, flood=True))
     assert growth < 200 * MEGABYTE, growth
-    assert time.monotonic() - started < 15
 
 
 async def test_a_model_with_too_much_output_is_cut_off_and_its_output_kept(
-    short_limits_stack: Stack, fake: FakeUpstream
+    one_call_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script([endless(text_event("x" * 60_000))])
     outcome, growth = await memory_growth(
-        [*short_limits_stack.workers, *short_limits_stack.webs],
-        request_three_ways(short_limits_stack, model),
+        [*one_call_stack.workers, *one_call_stack.webs],
+        request_three_ways(one_call_stack, model),
     )
     assert outcome.answer.status == 200
     for response in (outcome.answer.body, outcome.events[-1]["response"], outcome.stored):
@@ -1480,10 +1506,11 @@ async def test_a_model_with_too_much_output_is_cut_off_and_its_output_kept(
 
 
 async def test_after_all_faults_no_process_has_died_and_no_log_has_a_secret(
-    short_limits_stack: Stack, fake: FakeUpstream
+    one_call_stack: Stack, short_limits_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("as ever"))
-    assert (await request_three_ways(short_limits_stack, model)).stored["output_text"] == "as ever"
-    assert len(short_limits_stack.started) == 2, "a process was started again"
-    for process in short_limits_stack.started:
-        assert SECRET not in process.log.read_text(errors="replace")
+    for running in (one_call_stack, short_limits_stack):
+        assert (await request_three_ways(running, model)).stored["output_text"] == "as ever"
+        assert len(running.started) == 2, "a process was started again"
+        for process in running.started:
+            assert SECRET not in process.log.read_text(errors="replace")

@@ -43,7 +43,12 @@ from tests.support.chaos.wire import Statements
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text
 from tests.support.sql import run_sql
 from tests.support.stack import RUNNING_STACKS, Databases, Service, Stack, SuiteSettings, stack
-from tests.support.worker_rows import SeededDatabase, insert_values, settings_for
+from tests.support.worker_rows import (
+    SeededDatabase,
+    insert_values,
+    open_seeded_database,
+    settings_for,
+)
 
 END_TOGETHER = fragment(end_queries.END_TOGETHER, "SET status = owned.status")
 
@@ -87,13 +92,8 @@ class ProxiedWorker:
 
 @pytest.fixture(scope="module")
 async def database(database_server: Databases) -> AsyncIterator[SeededDatabase]:
-    dsn = await database_server.create_copy()
-    pool = open_pool(settings_for(dsn), "unclear-commits", 4)
-    await pool.open(wait=True)
-    database = SeededDatabase(pool, dsn)
-    await database.create_project()
-    yield database
-    await pool.close()
+    async with open_seeded_database(database_server, 4) as database:
+        yield database
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """A database with workers that exist only as rows, for tests of ownership."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -9,7 +11,7 @@ import orjson
 from models.config.groups import LeaseSettings
 from models.config.settings import Settings
 from models.db.arrays import Booleans, Ints, Uuids
-from models.db.database import Pool, connect, execute, fetch
+from models.db.database import Pool, connect, execute, fetch, open_pool
 from models.db.queries import claim as claim_queries
 from models.db.queries import create as create_queries
 from models.db.queries import leases
@@ -24,6 +26,7 @@ from models.ownership.lease import Kind, Lease
 from models.ownership.steps import Ending, Step, Tail
 from models.wire.events import ArgumentsDelta, Item, frame
 from tests.support.sql import Record, run_sql
+from tests.support.stack import Databases
 from worker.purge import Purger
 
 
@@ -234,3 +237,15 @@ def ending(status: Status, first: int, last: int) -> Ending:
 def turn(items: list[Item], usage: dict[str, Any] | None) -> Step:
     """A finished first turn."""
     return Step(items=items, position=0, calls=[], turns=1, usage=usage, next_output_index=1)
+
+
+@asynccontextmanager
+async def open_seeded_database(
+    server: Databases, connections: int
+) -> AsyncIterator[SeededDatabase]:
+    """A new database with a project; `connections`: of its pool, at most."""
+    dsn = await server.create_copy()
+    async with open_pool(settings_for(dsn), "test", connections) as pool:
+        database = SeededDatabase(pool, dsn)
+        await database.create_project()
+        yield database

@@ -18,18 +18,20 @@ from models.ownership.takeover import Claim
 from tests.support.api import until
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
-from tests.support.worker_rows import DatabaseWorker, SeededDatabase, ending, frames, settings_for
+from tests.support.worker_rows import (
+    DatabaseWorker,
+    SeededDatabase,
+    ending,
+    frames,
+    open_seeded_database,
+    settings_for,
+)
 
 
 @pytest.fixture(scope="module")
 async def database(database_server: Databases) -> AsyncIterator[SeededDatabase]:
-    dsn = await database_server.create_copy()
-    pool = open_pool(settings_for(dsn), "grouped-tests", 16)
-    await pool.open(wait=True)
-    database = SeededDatabase(pool, dsn)
-    await database.create_project()
-    yield database
-    await pool.close()
+    async with open_seeded_database(database_server, 16) as database:
+        yield database
 
 
 async def _take_all(worker: DatabaseWorker, ids: Sequence[UUID]) -> list[Claim]:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from models.db.database import Pool, execute, fetch_idempotent, open_pool
+from models.db.database import Pool, execute, fetch_idempotent
 from models.db.queries.api_keys import INSERT_API_KEY
 from models.db.statement import Query
 from models.errors import IncorrectApiKey
 from models.ids import new_uuid
 from models.keys import DEFAULT_GRANT, hash_key
 from tests.support.stack import Databases
-from tests.support.worker_rows import SeededDatabase, settings_for
+from tests.support.worker_rows import open_seeded_database
 from web.http import auth
 
 
@@ -29,14 +29,11 @@ async def test_requests_of_one_moment_share_the_lookup_of_their_key(
         return await fetch_idempotent(pool, query, values)
 
     monkeypatch.setattr(auth, "fetch_idempotent", count)
-    dsn = await database_server.create_copy()
-    async with open_pool(settings_for(dsn), "test", 2) as pool:
-        database = SeededDatabase(pool, dsn)
-        await database.create_project()
+    async with open_seeded_database(database_server, 2) as database:
         new_key = {"id": new_uuid(), "prefix": "bb", "hash": hash_key("a"), "project": "house"}
         new_key |= DEFAULT_GRANT.values
-        await execute(pool, INSERT_API_KEY, new_key)
-        keys = auth.Keys(pool)
+        await execute(database.pool, INSERT_API_KEY, new_key)
+        keys = auth.Keys(database.pool)
         leaving = asyncio.create_task(keys.require("a"))
         others = [asyncio.create_task(keys.require("a")) for _ in range(20)]
         await asyncio.sleep(0)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from models.db.database import fetch, open_pool
+from models.db.database import fetch
 from models.db.queries import claim as claim_queries
 from models.lifecycle import Status
 from models.side_tasks import cancel_all
@@ -15,7 +15,7 @@ from tests.support.api import until
 from tests.support.chaos.step_worker import StepRun, StepWorker
 from tests.support.memory_limit import MIB
 from tests.support.stack import Databases
-from tests.support.worker_rows import SeededDatabase, settings_for
+from tests.support.worker_rows import SeededDatabase, open_seeded_database, settings_for
 from worker.log import open_logs
 from worker.log.event_log import MAX_ROW_BYTES
 
@@ -68,19 +68,14 @@ class _Worker:
 
 @pytest.fixture
 async def worker(database_server: Databases) -> AsyncIterator[_Worker]:
-    dsn = await database_server.create_copy()
-    pool = open_pool(settings_for(dsn), "large-frames", 4)
-    await pool.open(wait=True)
-    database = SeededDatabase(pool, dsn)
-    await database.create_project()
-    worker = _Worker(database)
-    await database.register(worker.step_worker)
-    yield worker
-    await cancel_all(worker.tasks)
-    connection = worker.step_worker.journal_writer.batch_writer.connection
-    if connection is not None:
-        await connection.close()
-    await pool.close()
+    async with open_seeded_database(database_server, 4) as database:
+        worker = _Worker(database)
+        await database.register(worker.step_worker)
+        yield worker
+        await cancel_all(worker.tasks)
+        connection = worker.step_worker.journal_writer.batch_writer.connection
+        if connection is not None:
+            await connection.close()
 
 
 async def test_a_large_frame_is_stored_in_its_place_and_never_journaled(worker: _Worker) -> None:

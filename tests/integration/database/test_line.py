@@ -9,14 +9,19 @@ from uuid import UUID
 import pytest
 
 from models.db.arrays import Booleans, Ints, Uuids
-from models.db.database import fetch, open_pool
+from models.db.database import fetch
 from models.db.queries import line
 from models.ids import new_uuid
 from models.lifecycle import Lane
 from models.ownership.line import Choice
 from tests.support.sql import rows_read, run_sql
 from tests.support.stack import Databases
-from tests.support.worker_rows import DatabaseWorker, SeededDatabase, line_values, settings_for
+from tests.support.worker_rows import (
+    DatabaseWorker,
+    SeededDatabase,
+    line_values,
+    open_seeded_database,
+)
 from worker.shares import Shares
 
 SHORT = 10_000
@@ -26,10 +31,7 @@ PROJECTS = 1000
 
 @pytest.fixture(scope="module")
 async def seeded(database_server: Databases) -> AsyncIterator[SeededDatabase]:
-    dsn = await database_server.create_copy()
-    async with open_pool(settings_for(dsn), "test", 6) as pool:
-        database = SeededDatabase(pool, dsn)
-        await database.create_project()
+    async with open_seeded_database(database_server, 6) as database:
         yield database
 
 

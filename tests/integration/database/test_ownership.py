@@ -8,7 +8,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from models.db.database import execute, fetch, open_pool
+from models.db.database import execute, fetch
 from models.db.queries import claim as claim_queries
 from models.db.queries import create as create_queries
 from models.db.queries import end as end_queries
@@ -39,6 +39,7 @@ from tests.support.worker_rows import (
     frames,
     insert_values,
     line_values,
+    open_seeded_database,
     settings_for,
     turn,
 )
@@ -51,13 +52,8 @@ from web.stream.reader import EventReader
 
 @pytest.fixture(scope="module")
 async def database(database_server: Databases) -> AsyncIterator[SeededDatabase]:
-    dsn = await database_server.create_copy()
-    pool = open_pool(settings_for(dsn), "ownership-tests", 16)
-    await pool.open(wait=True)
-    database = SeededDatabase(pool, dsn)
-    await database.create_project()
-    yield database
-    await pool.close()
+    async with open_seeded_database(database_server, 16) as database:
+        yield database
 
 
 async def test_of_many_claims_of_one_new_response_exactly_one_wins(

@@ -7,20 +7,17 @@ from uuid import UUID
 import pytest
 from psycopg import IsolationLevel
 
-from models.db.database import Connection, Pool, connect, open_pool
+from models.db.database import Connection, Pool, connect
 from models.db.queries import claim, read, run
 from models.db.statement import Query
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
-from tests.support.worker_rows import SeededDatabase, settings_for
+from tests.support.worker_rows import SeededDatabase, open_seeded_database, settings_for
 
 
 @pytest.fixture
 async def database(database_server: Databases) -> AsyncIterator[SeededDatabase]:
-    dsn = await database_server.create_copy()
-    async with open_pool(settings_for(dsn), "pages-read-tests", 4) as pool:
-        database = SeededDatabase(pool, dsn)
-        await database.create_project()
+    async with open_seeded_database(database_server, 4) as database:
         yield database
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from models.db.database import fetch, open_pool
+from models.db.database import fetch
 from models.db.queries import leases, sweep
 from models.db.statement import Query
 from models.ids import new_uuid
 from tests.support.api import until
 from tests.support.sql import rows_read, run_sql
 from tests.support.stack import Databases
-from tests.support.worker_rows import DatabaseWorker, SeededDatabase, settings_for
+from tests.support.worker_rows import DatabaseWorker, SeededDatabase, open_seeded_database
 
 OPEN_RESPONSES = 3000
 SWEEP_VALUES = {
@@ -31,10 +31,7 @@ SWEEP_VALUES = {
 
 @pytest.fixture(scope="module")
 async def database(database_server: Databases) -> AsyncIterator[SeededDatabase]:
-    dsn = await database_server.create_copy()
-    async with open_pool(settings_for(dsn), "test", 4) as pool:
-        database = SeededDatabase(pool, dsn)
-        await database.create_project()
+    async with open_seeded_database(database_server, 4) as database:
         yield database
 
 

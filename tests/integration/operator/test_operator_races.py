@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from models.db.database import fetch, open_pool
+from models.db.database import fetch
 from models.db.queries import end as end_queries
 from models.db.queries import leases, operations
 from models.db.queries import sweep as sweep_queries
@@ -22,7 +22,7 @@ from tests.support.worker_rows import (
     SeededDatabase,
     ending,
     frames,
-    settings_for,
+    open_seeded_database,
     turn,
 )
 
@@ -31,13 +31,8 @@ ROUNDS = 20
 
 @pytest.fixture(scope="module")
 async def database(database_server: Databases) -> AsyncIterator[SeededDatabase]:
-    dsn = await database_server.create_copy()
-    pool = open_pool(settings_for(dsn), "operator-races", 16)
-    await pool.open(wait=True)
-    database = SeededDatabase(pool, dsn)
-    await database.create_project()
-    yield database
-    await pool.close()
+    async with open_seeded_database(database_server, 16) as database:
+        yield database
 
 
 async def _owned(worker: DatabaseWorker) -> dict[object, leases.OwnedResponse]:

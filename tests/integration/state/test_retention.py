@@ -20,20 +20,21 @@ from tests.support.audit import AUDITED
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text, wait_for
 from tests.support.sql import run_sql
 from tests.support.stack import ROOT, SHORT_LEASES, Databases
-from tests.support.worker_rows import SeededDatabase, ending, run_purge, settings_for
+from tests.support.worker_rows import (
+    SeededDatabase,
+    ending,
+    open_seeded_database,
+    run_purge,
+    settings_for,
+)
 from worker import purge as purge_module
 from worker.purge import Purger
 
 
 @pytest.fixture
 async def database(database_server: Databases) -> AsyncIterator[SeededDatabase]:
-    dsn = await database_server.create_copy()
-    pool = open_pool(settings_for(dsn), "retention-tests", 4)
-    await pool.open(wait=True)
-    database = SeededDatabase(pool, dsn)
-    await database.create_project()
-    yield database
-    await pool.close()
+    async with open_seeded_database(database_server, 4) as database:
+        yield database
 
 
 async def _create_ended(database: SeededDatabase, previous: UUID | None = None) -> UUID:

@@ -7,7 +7,7 @@ from uuid import UUID
 import orjson
 import pytest
 
-from models.db.database import fetch, fetch_idempotent, open_pool
+from models.db.database import fetch, fetch_idempotent
 from models.db.queries import read, run
 from models.db.queries.read import ShownResponseRow
 from models.errors import Unavailable
@@ -25,7 +25,7 @@ from models.wire.events import (
 )
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
-from tests.support.worker_rows import DatabaseWorker, SeededDatabase, settings_for, turn
+from tests.support.worker_rows import DatabaseWorker, SeededDatabase, open_seeded_database, turn
 from web.http.shares import Held, Share
 from web.responses import running
 from web.responses.running import RunningOutputs
@@ -36,10 +36,7 @@ PART = {"type": "output_text", "text": "", "annotations": []}
 
 @pytest.fixture
 async def database(database_server: Databases) -> AsyncIterator[SeededDatabase]:
-    dsn = await database_server.create_copy()
-    async with open_pool(settings_for(dsn), "running-output-tests", 4) as pool:
-        database = SeededDatabase(pool, dsn)
-        await database.create_project()
+    async with open_seeded_database(database_server, 4) as database:
         yield database
 
 

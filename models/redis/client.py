@@ -4,11 +4,14 @@ import socket
 from typing import Any
 from urllib.parse import quote
 
+import redis
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
+from redis.driver_info import DriverInfo
 from redis.exceptions import RedisError
+from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry as BlockingRetry
 
 from models.config.settings import Settings
@@ -36,6 +39,15 @@ KEEPALIVE_OPTIONS = {
 11 s. A peer that confirms bytes and never replies is noticed only by the time limit of a reply."""
 
 
+_OF_ALL_CONNECTIONS = {
+    # By default each new connection looks up redis-py's version among the installed packages, and
+    # asks for notifications that only a commercial product sends. Both together took longer than
+    # the connection itself, in the event loop.
+    "driver_info": DriverInfo(lib_version=redis.__version__),
+    "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+}
+
+
 class _SentinelRedis(Redis):
     """A client of the primary that Sentinel names. Each new connection asks for it."""
 
@@ -56,6 +68,7 @@ def connect_redis(settings: Settings, name: str, timeout: float | None, **option
         "socket_timeout": timeout,
         "socket_connect_timeout": REDIS_TIMEOUT,
         "socket_keepalive_options": KEEPALIVE_OPTIONS,
+        **_OF_ALL_CONNECTIONS,
         **options,
     }
     address = SentinelAddress.parse(url)

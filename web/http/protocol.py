@@ -129,6 +129,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._stop_timers()
         self._release()
         super().connection_lost(exc)
+        self._forget_request()
 
     def handle_websocket_upgrade(self) -> None:
         """The connection becomes a WebSocket; their number has a limit of its own."""
@@ -136,6 +137,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._stop_timers()
         self._release()
         super().handle_websocket_upgrade()
+        self._forget_request()
 
     def trust(self) -> None:
         """The client has sent a valid API key."""
@@ -151,6 +153,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     async def _until_sent(self) -> None:
         await until_sent(self.transport, self.flow, self._settings.send_timeout.total_seconds())
+
+    def _forget_request(self) -> None:
+        # It refers to the connection. What both have would be left to the garbage collector.
+        self.cycle = self.scope = None  # type: ignore[assignment]
 
     def _release(self) -> None:
         if self._is_admitted:

@@ -199,11 +199,18 @@ class RequestRecord:
         self._count_status(error.status)
 
     def end(self) -> None:
-        """The request has ended: releases what it holds, and writes its line."""
+        """The request has ended: releases what it holds, and writes its line.
+
+        Nothing refers to it from its own scope any more. Otherwise each request would be left to
+        the garbage collector, with all its objects.
+        """
+        del self._scope[_SCOPE_KEY]
         if self.on_end is not None:
             self.on_end()
+            self.on_end = None
         for release in self._at_end:
             release()
+        self._at_end.clear()
         self._write_line()
 
     def _write_line(self) -> None:

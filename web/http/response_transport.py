@@ -1,6 +1,7 @@
 """Sends the head of a response together with its body, and waits until a large body is sent."""
 
 import asyncio
+import weakref
 from typing import Final
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -22,7 +23,8 @@ class ResponseTransport(asyncio.Transport):
         """`transport`: of the connection."""
         super().__init__()
         self._transport = transport
-        self._cycle = cycle
+        # It refers to this object, and what it holds of a request is to be freed with the request.
+        self._cycle: RequestResponseCycle = weakref.proxy(cycle)
         self._head: bytes | None = None
         """None: not written yet; empty: sent"""
 

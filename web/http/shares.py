@@ -5,6 +5,7 @@ The counts are those of this process. Quotas of a project over all processes are
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from typing import Self
 
 from models.config.groups import WebSettings
@@ -41,38 +42,43 @@ class Share:
         held.set(amount)
         return held
 
-    def refusal(self, project: str, amount: int, own: int = 0) -> ApiError | None:
-        """The error if one that has `own` cannot have `amount`."""
+    def require(self, project: str, amount: int, own: int = 0) -> None:
+        """Raises as `take` does if one that has `own` cannot have `amount`."""
         others = self._used_by.get(project, 0) - own
         if others and others + amount > self._of_project:
-            return ShareUsedUp(f"Your project has too many {self._what} at this server.")
+            raise ShareUsedUp(f"Your project has too many {self._what} at this server.")
         others = self._used - own
         if others and others + amount > self._total:
-            return Unavailable(f"The server has too many {self._what}. Please retry.")
-        return None
+            raise Unavailable(f"The server has too many {self._what}. Please retry.")
 
     async def wait_for(
         self, project: str, amount: int, own: int, wait: float | None = None
     ) -> None:
         """Waits until one that has `own` can have `amount`. Raises as `take` does, after `wait`
         seconds; without it after a few, or at once if many wait."""
-        if self.refusal(project, amount, own) is None:
+        if self._fits(project, amount, own):
             return
         if wait is None:
             wait = self._wait if self._waiting[project] < _MAX_WAITING else 0
         self._waiting[project] += 1
         try:
-            async with asyncio.timeout(wait):
-                while self.refusal(project, amount, own) is not None:
-                    self._freed.clear()
-                    await self._freed.wait()
-        except TimeoutError:
-            if (error := self.refusal(project, amount, own)) is not None:
-                raise error from None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    while not self._fits(project, amount, own):
+                        self._freed.clear()
+                        await self._freed.wait()
         finally:
             self._waiting[project] -= 1
             if not self._waiting[project]:
                 del self._waiting[project]
+        self.require(project, amount, own)
+
+    def _fits(self, project: str, amount: int, own: int) -> bool:
+        try:
+            self.require(project, amount, own)
+        except ApiError:
+            return False
+        return True
 
     def add(self, project: str, amount: int) -> None:
         """Counts what was taken, or given back if `amount` is negative."""
@@ -115,9 +121,7 @@ class Held:
     def set(self, amount: int) -> None:
         """Has so much from now on. Raises as `Share.take` does; then nothing has changed."""
         if amount > self.amount:
-            error = self._share.refusal(self._project, amount, self.amount)
-            if error is not None:
-                raise error
+            self._share.require(self._project, amount, self.amount)
         if amount != self.amount:
             self._share.add(self._project, amount - self.amount)
             self.amount = amount

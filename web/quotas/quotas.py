@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import NoReturn, Self
+from typing import Self
 from uuid import UUID
 
 import structlog
@@ -18,6 +18,7 @@ from models.config.groups import QuotaSettings
 from models.config.settings import Settings
 from models.db.database import DATABASE_UNAVAILABLE, Pool
 from models.db.queries.api_keys import ApiKey
+from models.errors import QuotaExceeded
 from models.ownership.clock import DatabaseClock
 from models.ownership.lease import Lease
 from models.projects.quotas import WINDOW, Limits, ProjectLimits, Quota
@@ -119,7 +120,7 @@ class Quotas:
         requests, tokens = self._local.seconds_unused(key.project_id)
         wait = requests + WINDOW / limits.requests_per_minute - WINDOW
         if wait > 0:
-            self._refuse(limits, Decision(Quota.requests_per_minute, wait, requests, tokens))
+            raise self._refusal(limits, Decision(Quota.requests_per_minute, wait, requests, tokens))
 
     @asynccontextmanager
     async def admitted(
@@ -143,7 +144,7 @@ class Quotas:
         """Admits and counts a request. Raises QuotaExceeded."""
         if limits.tokens_per_minute and demand.tokens > limits.tokens_per_minute:
             used = self._local.seconds_unused(project)
-            self._refuse(limits, Decision(Quota.tokens_per_minute, 0, *used), demand.tokens)
+            raise self._refusal(limits, Decision(Quota.tokens_per_minute, 0, *used), demand.tokens)
         own = self.connections.of(project)
         kind = next((kind for kind in CONNECTIONS if getattr(demand, kind.name)), None)
         connection = None if kind is None else self.connections.add(project, kind)
@@ -154,7 +155,7 @@ class Quotas:
             if connection is not None and (decision is None or decision.refused is not None):
                 connection.close()
         if decision.refused is not None:
-            self._refuse(limits, decision, demand.tokens)
+            raise self._refusal(limits, decision, demand.tokens)
         return Admission(self, project, limits, demand, connection)
 
     async def _decide(
@@ -218,11 +219,10 @@ class Quotas:
             # The next correction does it.
             return
 
-    def _refuse(self, limits: Limits, decision: Decision, tokens: int = 0) -> NoReturn:
-        """Raises QuotaExceeded."""
+    def _refusal(self, limits: Limits, decision: Decision, tokens: int = 0) -> QuotaExceeded:
         assert decision.refused is not None
         QUOTA_REFUSALS.labels(decision.refused.name).inc()
         now = self._usage.now
         error = quota_exceeded(limits, decision.refused, decision.wait, tokens, now)
         error.headers |= rate_headers(limits, decision.requests, decision.tokens)
-        raise error
+        return error

@@ -230,6 +230,10 @@ class Run:
                 raise
             failure = None if self._has_output else self.claim.row.last_failure
             raise error_of_end_reason(EndReason.DEADLINE, failure) from error
+        finally:
+            # It refers to the task, whose exception refers to this frame: all of it would be left
+            # to the garbage collector.
+            del wall_clock
 
     async def _end(self, end_state: EndState) -> None:
         limits = await self._resources.quotas.limits_of(self.claim)

@@ -7,6 +7,7 @@ are held back until it is closed. A turn whose items come one after the other is
 """
 
 from collections.abc import Callable
+from weakref import WeakMethod
 
 from models.wire.events import Event
 from worker.translation.items.client_calls import OpenClientCall
@@ -25,6 +26,7 @@ class ItemSequence:
     """The items in the order of their beginning, which is the order of the output."""
 
     def __init__(self, first_index: int, close_if_complete: CloseIfComplete) -> None:
+        """`close_if_complete`: a method of the turn that has this sequence."""
         self.items: list[OpenItem] = []
         self.front: OpenItem | None = None
         """The open item that holds back those behind it; None: nothing is held back, and only the
@@ -32,7 +34,9 @@ class ItemSequence:
         self.held_weight = 0
         """Bytes of memory that held events take besides their text, approximately."""
         self._first_index = first_index
-        self._close_if_complete = close_if_complete
+        # The turn refers to this object. Two that refer to each other are left to the garbage
+        # collector, with all the output.
+        self._close_if_complete = WeakMethod(close_if_complete)
         self._front_end: JsonEnd | None = None
         """Where the arguments of the front end, if it is a client's call."""
         self._held: dict[int, list[Event]] = {}
@@ -49,7 +53,7 @@ class ItemSequence:
         last = self.items[-1] if self.items else None
         events = []
         if last is not None and last.is_open:
-            events = self._close_if_complete(last, item)
+            events = self._close(last, item)
             if self.front is None and last.is_open:
                 self._set_front(last)
         self.items.append(item)
@@ -62,7 +66,7 @@ class ItemSequence:
             return []
         events = call.push(arguments)
         if call is self.front and self._front_end is not None and self._front_end.feed(arguments):
-            events += self._close_if_complete(call, self.items[-1])
+            events += self._close(call, self.items[-1])
         return events
 
     def in_order(self, events: list[Event]) -> list[Event]:
@@ -95,9 +99,14 @@ class ItemSequence:
             self.front = None
         else:
             if item.is_open:
-                events += self._close_if_complete(item, self.items[position + 1])
+                events += self._close(item, self.items[position + 1])
             self._set_front(item)
         return events
+
+    def _close(self, item: OpenItem, next_item: OpenItem) -> list[Event]:
+        close_if_complete = self._close_if_complete()
+        assert close_if_complete is not None
+        return close_if_complete(item, next_item)
 
     def _set_front(self, item: OpenItem) -> None:
         self.front, self._front_end = item, None

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 NEVER = float("inf")
+_AGAIN = 5.0
+"""Seconds after which a task is cancelled again that has not ended. A cancellation is lost if
+another exception, or in Python 3.11 a result of `asyncio.wait_for`, meets it in its task."""
 
 
 class IdleTimeout:
@@ -22,6 +25,8 @@ class IdleTimeout:
         self._fires_at = NEVER
         """When the timer fires, in the loop's time; a handle of uvloop does not always know it."""
         self._task: asyncio.Task[object] | None = None
+        self._cancellations = 0
+        """How often the task was cancelled here."""
         self.expired = False
 
     def set_deadline(self, deadline: float) -> None:
@@ -45,13 +50,22 @@ class IdleTimeout:
         try:
             yield
         except asyncio.CancelledError:
-            if self.expired and task.uncancel() <= cancels_before:
+            self._end(task)
+            if self.expired and task.cancelling() <= cancels_before:
                 raise TimeoutError from None
             raise
         finally:
-            self._task = None
-            if self._timer is not None:
-                self._timer.cancel()
+            self._end(task)
+
+    def _end(self, task: "asyncio.Task[object]") -> None:
+        """Takes back all cancellations, also those that were lost: the next one of somebody else
+        would be taken for ours, or ours for one of somebody else."""
+        self._task = None
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._cancellations:
+            self._cancellations -= 1
+            task.uncancel()
 
     def _schedule(self, when: float) -> None:
         if self._timer is not None:
@@ -67,4 +81,6 @@ class IdleTimeout:
             self._schedule(self._deadline)
             return
         self.expired = True
+        self._cancellations += 1
         self._task.cancel()
+        self._schedule(self._loop.time() + _AGAIN)

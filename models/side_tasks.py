@@ -10,7 +10,8 @@ logger = structlog.get_logger()
 
 
 class SideTasks:
-    """Runs tasks beside the requests or responses of a process. If one fails, the process exits.
+    """Runs tasks beside the requests or responses of a process. If one fails, or is cancelled by
+    anything but `cancel`, the process exits.
 
     A process without its heartbeat, journal or bus cannot keep what it promises; a new one can.
     """
@@ -18,6 +19,7 @@ class SideTasks:
     def __init__(self, exit_process: Callable[[], NoReturn]) -> None:
         self._exit_process = exit_process
         self._tasks: set[asyncio.Task[None]] = set()
+        self._are_ending = False
 
     def start(self, work: Coroutine[Any, Any, None], name: str | None = None) -> asyncio.Task[None]:
         """Runs `work` as a task; `name` appears in the log if it fails."""
@@ -28,11 +30,18 @@ class SideTasks:
 
     async def cancel(self) -> None:
         """Cancels all of them and waits until they have ended."""
+        self._are_ending = True
         await cancel_all(self._tasks)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            if self._are_ending:
+                return
+            error: BaseException | None = asyncio.CancelledError()
+        else:
+            error = task.exception()
+        if error is not None:
             logger.critical("side_task_failed", task=task.get_name(), exc_info=error)
             self._exit_process()
 

@@ -3,6 +3,8 @@
 import asyncio
 from typing import NoReturn
 
+import pytest
+
 from models.side_tasks import SideTasks, cancel_all
 
 
@@ -14,14 +16,15 @@ def exit_process() -> NoReturn:
     raise ProcessExited
 
 
-async def test_a_process_whose_side_task_failed_exits() -> None:
+@pytest.mark.parametrize("error", [ValueError("no heartbeat"), asyncio.CancelledError()])
+async def test_a_process_whose_side_task_failed_exits(error: BaseException) -> None:
     exits: asyncio.Queue[BaseException] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, context: exits.put_nowait(context["exception"]))
     tasks = SideTasks(exit_process)
 
     async def fail() -> None:
-        raise ValueError("no heartbeat")
+        raise error
 
     try:
         tasks.start(fail(), "heartbeat")

@@ -1,7 +1,9 @@
 """Which call a piece belongs to: each row is something that an upstream really sends."""
 
+import gc
 import json
 import random
+import weakref
 from contextlib import suppress
 from typing import Any
 
@@ -419,3 +421,15 @@ def test_what_is_held_back_is_limited() -> None:
     events += translator.close_incomplete()
     done = assert_items_obey_contract(decoded(events))
     assert [item["arguments"] for item in done.values()] == ["{", "x" * fed]
+
+
+def test_a_turn_is_freed_without_the_garbage_collector() -> None:
+    gc.disable()
+    try:
+        translator = ChatTranslator(counter(), ChatOptions())
+        translator.feed(parse_chunk(json.dumps(delta(content="Hm.")).encode()))
+        left = weakref.ref(translator)
+        del translator
+        assert left() is None
+    finally:
+        gc.enable()

@@ -1,6 +1,6 @@
 # One image for all services; docker-compose.yml has the command of each.
-# docs/security.md, "Supply chain", says how to name the base by its digest.
-ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+# docs/security.md, "Supply chain", says how to move the base to a newer digest.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm@sha256:528257d48c1da0dcecc2e725d1ae34498d60c965f1241e39cd6a85a8859bdf84
 
 # The packages, in a stage of their own, so that what is removed here is in no layer of the image.
 FROM ${PYTHON_IMAGE} AS packages

@@ -8,17 +8,13 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
-from tests.support.deployment_files import ROOT
+from tests.support.deployment_files import DEFAULTS, ROOT
 
 PROJECT = "backburner-test"
 """The name of the Compose project: not that of a deployment on this machine, whose containers and
 volumes stay as they are."""
 CURRENT, PREVIOUS = f"{PROJECT}/server:current", f"{PROJECT}/server:previous"
-_BASES = {
-    "PYTHON_IMAGE": "python:3.11-slim-bookworm",
-    "POSTGRES_IMAGE": "pgvector/pgvector:pg18",
-    "REDIS_IMAGE": "valkey/valkey:9.1",
-}
+_BASES = {name: DEFAULTS[name] for name in ("PYTHON_IMAGE", "POSTGRES_IMAGE", "REDIS_IMAGE")}
 
 
 def _succeeds(*command: str) -> bool:

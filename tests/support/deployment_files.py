@@ -17,6 +17,12 @@ DEPLOY = ROOT / "docs" / "deploy.md"
 
 VARIABLE = re.compile(r"(?<!\$)\$\{(?P<name>\w+)(?P<operator>:?[-?+])?(?P<word>[^}]*)\}")
 """`${NAME:?message}` and the like; `$$` is a dollar for the container's own shell."""
+DEFAULTS = {
+    match["name"]: match["word"]
+    for match in VARIABLE.finditer(COMPOSE.read_text())
+    if match["operator"] == ":-"
+}
+"""What docker-compose.yml takes for an unset variable."""
 
 
 def services() -> dict[str, dict[str, Any]]:

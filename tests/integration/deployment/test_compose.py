@@ -110,10 +110,10 @@ def test_a_container_has_no_privileges(name: str) -> None:
 
 
 @EVERY
-def test_an_image_is_pinned_to_a_version(name: str) -> None:
+def test_an_image_of_others_is_pinned_to_a_version_and_a_digest(name: str) -> None:
     image = with_defaults(SERVICES[name]["image"])
-    assert re.search(r":[\w.-]+$", image)
-    assert not image.endswith(":latest")
+    digest = "" if name in OURS else "@sha256:[0-9a-f]{64}"
+    assert re.fullmatch(rf"[\w/]+:(?!latest)[\w.-]+{digest}", image)
 
 
 @EVERY

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.deployment_files import (
+    DEFAULTS,
     DOCKERFILE,
     DOCKERIGNORE,
     ROOT,
@@ -58,8 +59,10 @@ def test_all_packages_of_the_product_are_in_the_image() -> None:
     assert {"web", "worker", "models", "cli", "migrations"} <= set(copied_sources())
 
 
-def test_the_base_image_is_pinned_to_a_minor_version() -> None:
-    assert re.fullmatch(r"PYTHON_IMAGE=python:3\.\d+-slim-\w+", _only("ARG"))
+def test_the_base_image_is_pinned_to_a_minor_version_and_a_digest() -> None:
+    base = _only("ARG")
+    assert re.fullmatch(r"PYTHON_IMAGE=python:3\.\d+-slim-\w+@sha256:[0-9a-f]{64}", base)
+    assert base == f"PYTHON_IMAGE={DEFAULTS['PYTHON_IMAGE']}"
     stages = [rest for word, rest in instructions() if word == "FROM"]
     assert stages == ["${PYTHON_IMAGE} AS packages", "${PYTHON_IMAGE}"]
 

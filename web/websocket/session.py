@@ -61,7 +61,7 @@ class SocketSession:
 
     def __init__(self, socket: WebSocket, state: AppState, key: str, limits: BodyLimits) -> None:
         """`key`: the API key of the handshake, which is checked again with every create. `limits`:
-        of each create."""
+        those of a body at the handshake."""
         self._socket = socket
         self._state = state
         self._key = key
@@ -153,7 +153,7 @@ class SocketSession:
                 None,
             )
         raw = text.encode()
-        limits = self._limits
+        limits = await self._read_limits()
         if len(raw) > limits.size:
             raise FrameRefused(RequestTooLarge(f"{limits.size} bytes"), None)
         create = await run_sized(partial(parse_frame, raw, limits), len(raw))
@@ -165,6 +165,13 @@ class SocketSession:
         except InvalidRequest as error:
             raise FrameRefused(error, create.stream_id) from None
         self._lanes.start(create.stream_id, create.size, partial(self._run, create))
+
+    async def _read_limits(self) -> BodyLimits:
+        """Those of the project's policy as it is now. If the key cannot be looked up they stay as
+        they were: the create fails for the same reason when its turn comes."""
+        with suppress(ApiError, *DATABASE_UNAVAILABLE):
+            self._limits = self._state.body_limits_of(await self._state.keys.require(self._key))
+        return self._limits
 
     # --- events to the client ---
 

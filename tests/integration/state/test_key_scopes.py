@@ -26,6 +26,7 @@ from tests.support.fake_upstream import (
     wait_for,
 )
 from tests.support.stack import Stack
+from tests.support.websocket_client import socket
 
 
 def _api(stack: Stack, *scopes: Scope, lifetime: timedelta | None = None) -> Api:
@@ -211,6 +212,31 @@ async def test_the_body_of_a_project_is_limited(shared_stack: Stack) -> None:
     api = shared_stack.api(key=key)
     refused = await api.call("POST", "/responses", {"model": "m", "input": "x" * 3000})
     assert (refused.status, refused.error["code"]) == (413, "request_too_large")
+
+
+async def test_an_open_websocket_follows_a_change_of_the_limits(shared_stack: Stack) -> None:
+    key = keys.create(shared_stack.dsn, "small frames")
+    create = {"model": "warm-up", "input": "x" * 3000, "generate": False}
+    async with socket(shared_stack.api(key=key)) as connection:
+
+        async def is_refused() -> bool:
+            await connection.create(**create)
+            while (frame := await connection.next())["type"] != "response.completed":
+                if frame["type"] == "error":
+                    return bool(frame["status"] == 413)
+            return False
+
+        assert not await is_refused()
+        policy = '{"limits": {"text": "2KiB"}}'
+        await command_facts(shared_stack, "projects", "set", "small frames", "--policy", policy)
+        await until(is_refused, 10)
+        policy = '{"limits": null}'
+        await command_facts(shared_stack, "projects", "set", "small frames", "--policy", policy)
+
+        async def is_taken() -> bool:
+            return not await is_refused()
+
+        await until(is_taken, 10)
 
 
 async def test_a_rotated_key_is_valid_until_the_stated_time(shared_stack: Stack) -> None:

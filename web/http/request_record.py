@@ -218,25 +218,31 @@ class RequestRecord:
         level = "debug" if path in _QUIET_PATHS else "info"
         if not logs.is_written(level):
             return
-        fields = {
-            "method": self.method,
-            "route": self.route,
+        fields = self.client_fields() | {
             "status": self.status,
             "seconds": round(self.seconds, 6),
-            "request": self.id,
         }
         if fields["route"] is None:
             fields["path"] = path[:_MAX_PATH]
         if self._error is not None:
             fields["error"] = self._error
-        if self._client_id is not None:
-            fields["client_request"] = self._client_id
-        if self.project is not None:
-            fields["project"], fields["key"] = self.project, self.key_prefix
         if self._scope["type"] == "websocket":
             logs.write_line("websocket_closed", fields | {"code": self._close_code}, level=level)
         else:
             logs.write_line("http_request", fields | self._http_fields(), level=level)
+
+    def client_fields(self) -> dict[str, object]:
+        """The fields of a line that say what was sent, and who sent it."""
+        fields: dict[str, object] = {
+            "method": self.method,
+            "route": self.route,
+            "request": self.id,
+        }
+        if self._client_id is not None:
+            fields["client_request"] = self._client_id
+        if self.project is not None:
+            fields["project"], fields["key"] = self.project, self.key_prefix
+        return fields
 
     def _http_fields(self) -> dict[str, object]:
         fields: dict[str, object] = {"bytes": self._bytes}

@@ -49,7 +49,9 @@ class Lanes:
                 code="websocket_queue_full",
             )
 
-    def start(self, lane: str | None, size: int, run: Callable[[], Awaitable[None]]) -> None:
+    def start(
+        self, lane: str | None, size: int, run: Callable[[], Awaitable[None]]
+    ) -> asyncio.Task[None]:
         """Starts a task that awaits `run()` after the previous create of the lane has ended."""
         task = asyncio.create_task(self._run_in_turn(run, self._last_in_lane.get(lane)))
         self._last_in_lane[lane] = task
@@ -57,6 +59,7 @@ class Lanes:
         self.idle.clear()
         self._pending_bytes += size
         task.add_done_callback(lambda done: self._on_done(done, size))
+        return task
 
     async def _run_in_turn(
         self, run: Callable[[], Awaitable[None]], previous: asyncio.Task[None] | None

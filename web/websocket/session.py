@@ -39,6 +39,7 @@ from web.responses.create import AcceptedResponse
 from web.state import AppState
 from web.stream.obfuscation import obfuscate_if_requested
 from web.stream.reader import DONE
+from web.websocket.create_line import CreateLine
 from web.websocket.frames import CreateFrame, FrameRefused, error_frame, event_frame, parse_frame
 from web.websocket.lanes import Lanes
 
@@ -136,14 +137,17 @@ class SocketSession:
         with suppress(*_CLOSED):
             while (message := await self._socket.receive())["type"] != "websocket.disconnect":
                 held: Held | None = message.get("held")
+                line = CreateLine(request_record(self._socket))
                 try:
-                    await self._start_create(message.get("text"), held)
+                    await self._start_create(message.get("text"), held, line)
                 except FrameRefused as refused:
                     if held is not None:
                         held.release()
+                    line.note_error(refused.error)
+                    line.write(server_ended=True)
                     await self._send_error(refused.error, refused.stream_id)
 
-    async def _start_create(self, text: str | None, held: Held | None) -> None:
+    async def _start_create(self, text: str | None, held: Held | None, line: CreateLine) -> None:
         """Starts the create of a frame. Raises FrameRefused."""
         if text is None:
             raise FrameRefused(
@@ -164,7 +168,14 @@ class SocketSession:
             self._lanes.require_capacity(create.stream_id, create.size)
         except InvalidRequest as error:
             raise FrameRefused(error, create.stream_id) from None
-        self._lanes.start(create.stream_id, create.size, partial(self._run, create))
+        task = self._lanes.start(create.stream_id, create.size, partial(self._run, create, line))
+        # Also of one that is cancelled before its turn.
+        task.add_done_callback(lambda _: line.write(server_ended=self._server_ends))
+
+    @property
+    def _server_ends(self) -> bool:
+        """What is not complete is ended by this server, and not by the client."""
+        return self._state.stopping or self._key_revoked.is_set()
 
     async def _read_limits(self) -> BodyLimits:
         """Those of the project's policy as it is now. If the key cannot be looked up they stay as
@@ -175,24 +186,25 @@ class SocketSession:
 
     # --- events to the client ---
 
-    async def _run(self, create: CreateFrame) -> None:
+    async def _run(self, create: CreateFrame, line: CreateLine) -> None:
         """Runs one create to its end."""
         try:
-            await self._respond(create)
+            await self._respond(create, line)
         except _CLOSED:
             logger.info("socket_disconnected")  # `_read` ends too, and with it the connection
         except Exception as error:  # noqa: BLE001  (every error becomes a frame)
-            await self._report(error, create.stream_id)
+            reported = as_api_error(error, self._socket.url.path)
+            line.note_error(reported)
+            await self._report(reported, create.stream_id)
 
-    async def _report(self, error: Exception, stream_id: str | None) -> None:
+    async def _report(self, reported: ApiError, stream_id: str | None) -> None:
         """Sends the client the error of its create."""
-        reported = as_api_error(error, self._socket.url.path)
         with suppress(*_CLOSED):
             await self._send_error(reported, stream_id)
         if isinstance(reported, Unauthenticated):
             self._key_revoked.set()
 
-    async def _respond(self, create: CreateFrame) -> None:
+    async def _respond(self, create: CreateFrame, line: CreateLine) -> None:
         key = await self._state.keys.require(self._key)
         require_scope(key, reads=False)
         creating = asyncio.create_task(self._create(create, key))
@@ -201,7 +213,7 @@ class SocketSession:
         except asyncio.CancelledError:
             creating.add_done_callback(self._cancel_if_created)
             raise
-        await self._stream_response(create, accepted)
+        await self._stream_response(create, accepted, line)
 
     async def _create(self, create: CreateFrame, key: ApiKey) -> AcceptedResponse:
         self._state.quotas.require_rate(key)
@@ -216,9 +228,12 @@ class SocketSession:
             is_socket=True,
         )
 
-    async def _stream_response(self, create: CreateFrame, accepted: AcceptedResponse) -> None:
+    async def _stream_response(
+        self, create: CreateFrame, accepted: AcceptedResponse, line: CreateLine
+    ) -> None:
         """Sends the response's events to their end. Cancels the response if that fails."""
         bind_response(accepted.id)
+        line.note_response(accepted.id)
         if not accepted.request.store:
             self._track_unstored(accepted.id)
         finished = False
@@ -231,6 +246,7 @@ class SocketSession:
             raise ServerStopping  # which ends all streams; this one may end before the connection
         if not finished:
             raise ApiError(f"The stream of the response '{response_id(accepted.id)}' ended early.")
+        line.note_end()
         if not accepted.request.store:
             await self._set_retention(
                 [accepted.id], timedelta(seconds=max(0.0, self._deadline - time.monotonic()))

@@ -13,6 +13,7 @@ from tests.support.api import UNKNOWN_RESPONSE_ID, Api, until
 from tests.support.fake_upstream import FakeUpstream, call, hang, reply, status, text
 from tests.support.process_logs import line_of, lines
 from tests.support.stack import Service, Stack
+from tests.support.websocket_client import socket as open_socket
 
 
 def new_request_id() -> str:
@@ -173,7 +174,16 @@ async def test_a_worker_logs_only_json_to_its_end(shared_stack: Stack) -> None:
     assert events[-1] == "worker_stopped"
 
 
-async def test_a_websocket_has_one_line_and_so_has_its_response(
+def creates_of(web: Service, request_id: str) -> list[Any]:
+    """The lines of the creates on a WebSocket."""
+    return [
+        line
+        for line in lines(web)
+        if line["event"] == "websocket_create" and line["request"] == request_id
+    ]
+
+
+async def test_a_websocket_each_create_on_it_and_its_response_have_one_line(
     shared_stack: Stack, web: Service
 ) -> None:
     request_id = new_request_id()
@@ -185,7 +195,38 @@ async def test_a_websocket_has_one_line_and_so_has_its_response(
         created = (await socket.receive_json())["response"]["id"]
         while (await socket.receive_json())["type"] != "response.completed":
             pass
+        await socket.send_json({"type": "response.steer"})
+        assert (await socket.receive_json())["status"] == 400
+        await socket.send_json({"type": "response.create", "input": "Hello."})
+        assert (await socket.receive_json())["status"] == 400
+        await until(lambda: len(creates_of(web, request_id)) == 3)
+    first, steer, second = creates_of(web, request_id)
+    project = {"project": "default", "key": shared_stack.key[:8]}
+    head = {"method": "GET", "route": "/v1/responses", "level": "info", **project}
+    assert head.items() <= first.items() & steer.items() & second.items()
+    assert (first["status"], first["response"], "error" in first) == (200, created, False)
+    assert (steer["status"], steer["error"]) == (400, "steering_not_supported")
+    assert (second["status"], "response" in second) == (400, False)
+    assert second["error"] == "missing_required_parameter"
+    assert not [line for line in (first, steer, second) if "aborted" in line]
     line = await line_of(web, "websocket_closed", request=request_id)
     assert (line["status"], line["code"], line["route"]) == (101, 1000, "/v1/responses")
     ended = await line_of(web, "response_ended", request=request_id)
     assert (ended["response"], ended["status"], ended["attempts"]) == (created, "completed", 0)
+
+
+async def test_the_line_of_a_create_says_that_its_client_left(
+    shared_stack: Stack, web: Service, fake: FakeUpstream
+) -> None:
+    request_id = new_request_id()
+    headers = {"x-request-id": request_id}
+    async with open_socket(shared_stack.api(), headers=headers) as connection:
+        await connection.create(fake.script([text("x"), hang()]), stream_id="a")
+        created = (await connection.until("response.created"))["response"]["id"]
+        await connection.create("never", stream_id="a")
+        await connection.until("response.output_text.delta")
+    await until(lambda: len(creates_of(web, request_id)) == 2)
+    by_status = {line["status"]: line for line in creates_of(web, request_id)}
+    assert by_status[200]["response"] == created
+    assert "response" not in by_status[499]
+    assert {line["aborted"] for line in by_status.values()} == {"client"}

@@ -57,6 +57,8 @@ class TextOwner:
     project: UUID
     routes: dict[str, Route] | None
     """its own ones, as its policy has them; None: those of the server"""
+    api_key: UUID | None = None
+    """the key with which its usage counts; None: no key"""
 
 
 class EmbeddingsUnavailable(Exception):

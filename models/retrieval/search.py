@@ -13,7 +13,6 @@ from uuid import UUID
 
 import psycopg
 
-from models.config.routes import Route
 from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import Pool, execute, fetch_idempotent
 from models.db.queries.chunk_search import (
@@ -99,20 +98,18 @@ class ChunkSearch:
 
     async def search(
         self,
-        project: UUID,
+        owner: TextOwner,
         stores: Sequence[SearchedStore],
         queries: Sequence[str],
         options: SearchOptions,
-        own_routes: dict[str, Route] | None = None,
     ) -> list[SearchResult]:
         """The chunks that fit any of the queries best, from any of the stores, the best first. The
-        score of a chunk is its best one. Counts as a use of the stores. `own_routes`: those of the
-        project's policy.
+        score of a chunk is its best one. Counts as a use of the stores, by their `owner`.
 
         Raises EmbeddingsUnavailable, EmbeddingsRefused or SearchTooSlow, and what
         DATABASE_UNAVAILABLE names.
         """
-        owner = TextOwner(project, own_routes)
+        project = owner.project
         embedded, used = await self._embedded(owner, stores, queries)
         found: dict[tuple[_Model | None, int], list[_Lists]] = {}
 
@@ -126,7 +123,8 @@ class ChunkSearch:
             for store in stores
             for at in range(len(queries))
         )
-        touched = {"project": project, "ids": Uuids([store.id for store in stores])}
+        ids = Uuids([store.id for store in stores])
+        touched = {"project": project, "api_key": owner.api_key, "ids": ids}
         await execute(self._pool, TOUCH_STORES, touched | used.columns())
         return await self._results(project, list(found.values()), options)
 

@@ -22,7 +22,7 @@ from models.db.queries.files import LOCK_PROJECT
 from models.db.queries.vector_stores import StoreRow
 from models.errors import InvalidRequest, Unavailable
 from models.ids import VECTOR_STORE, new_uuid, parse_admin_id, vector_store_id
-from models.retrieval.embedder import EmbeddingsRefused, EmbeddingsUnavailable
+from models.retrieval.embedder import EmbeddingsRefused, EmbeddingsUnavailable, TextOwner
 from models.retrieval.objects import result_object, store_object
 from models.retrieval.search import ChunkSearch, SearchTooSlow
 from models.retrieval.store_access import StoreAccess, store_expired, store_not_found
@@ -133,9 +133,8 @@ class VectorStores:
         if request.rewrite:
             queries = await self._rewriter.rewrite(key, queries)
         try:
-            results = await self._search.search(
-                key.project_id, stores, queries, request.options, key.policy.routes
-            )
+            owner = TextOwner(key.project_id, key.policy.routes, key.id)
+            results = await self._search.search(owner, stores, queries, request.options)
         except SearchTooSlow as error:
             raise too_slow(error) from error
         except EmbeddingsUnavailable as error:

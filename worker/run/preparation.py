@@ -191,7 +191,8 @@ async def _open_toolbox(
     tools = with_added_search(attempt.facts.parameters.get("tools", []), history)
     has_mcp = any(tool["type"] == "mcp" for tool in tools)
     credentials = _open_credentials(attempt, resources) if has_mcp else {}
-    files = ProjectFiles(resources.search, resources.policies, attempt.claim.row.project_id)
+    row = attempt.claim.row
+    files = ProjectFiles(resources.search, resources.policies, row.project_id, row.api_key_id)
     context = ToolContext(resources.settings, egress, credentials, attempt.include, files)
     return await Toolbox.of(tools, context)
 

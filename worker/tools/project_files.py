@@ -8,7 +8,7 @@ import structlog
 
 from models.db.database import retry_while_unavailable
 from models.project_policies import ProjectPolicies
-from models.retrieval.embedder import EmbeddingsRefused, EmbeddingsUnavailable
+from models.retrieval.embedder import EmbeddingsRefused, EmbeddingsUnavailable, TextOwner
 from models.retrieval.search import ChunkSearch, SearchOptions, SearchResult, SearchTooSlow
 
 logger = structlog.get_logger()
@@ -25,6 +25,8 @@ class ProjectFiles:
     search: ChunkSearch
     policies: ProjectPolicies
     project: UUID
+    api_key: UUID | None = None
+    """With which the usage of searches counts."""
 
     async def find(
         self, stores: Sequence[UUID], queries: Sequence[str], options: SearchOptions
@@ -52,4 +54,5 @@ class ProjectFiles:
         open_stores = [store for store in found if not store.is_expired]
         if not open_stores:
             raise SearchFailed("The vector stores were deleted or have expired.")
-        return await self.search.search(self.project, open_stores, queries, options, policy.routes)
+        owner = TextOwner(self.project, policy.routes, self.api_key)
+        return await self.search.search(owner, open_stores, queries, options)

@@ -64,6 +64,8 @@ class ClaimedRow:
     last_failure: str | None
     """if the attempt before was deferred: the message of the upstream's failure"""
     lane: int
+    api_key_id: UUID | None
+    """of the request that made it, for the usage of its tools"""
 
 
 _MAX_INPUT_BYTES = 16 * 1024
@@ -104,7 +106,7 @@ def claim_sql(
                extract(epoch FROM created_at)::bigint AS created_at, extract(epoch FROM deadline - clock_timestamp())::float AS seconds_left,
                extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at ELSE created_at END)::float AS seconds_queued,
                checkpoint_number, next_output_index, turns, usage, traceparent, request_id, cache_key, cache_ttl,
-               secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input, {_LAST_FAILURE} AS last_failure, lane
+               secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input, {_LAST_FAILURE} AS last_failure, lane, api_key_id
                {last_column}
         FROM claimed LEFT JOIN job_secrets secrets ON secrets.response_id = claimed.id"""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from models.db.statement import Query, column
+from models.wire.usage_kind import UsageKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,8 @@ def _store_chunks(has_embeddings: bool) -> Query[int]:
                         to_tsvector(s.language::regconfig, c.text) || array_to_tsvector(ARRAY['§' || replace(s.id::text, '-', '')]){value}
                  FROM entry, s, unnest(CAST(:texts AS text[]), CAST(:tokens AS int[]), CAST(:embeddings AS text[])) WITH ORDINALITY AS c (text, tokens, embedding, nr)),
              used AS (
-                 INSERT INTO usage_entries (project_id, api_key_id, model, upstream, service_tier, requests, input_tokens, cached_tokens, output_tokens, reasoning_tokens)
-                 SELECT entry.project_id, NULL, CAST(:model AS text), CAST(:upstream AS text), NULL, 1, CAST(:input_tokens AS bigint), 0, 0, 0
+                 INSERT INTO usage_entries (project_id, api_key_id, model, upstream, service_tier, kind, requests, input_tokens, cached_tokens, output_tokens, reasoning_tokens)
+                 SELECT entry.project_id, NULL, CAST(:model AS text), CAST(:upstream AS text), NULL, '{UsageKind.EMBEDDINGS}', 1, CAST(:input_tokens AS bigint), 0, 0, 0
                  FROM entry WHERE CAST(:model AS text) IS NOT NULL)
         SELECT chunks FROM entry
         """,

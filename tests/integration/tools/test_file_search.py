@@ -609,8 +609,15 @@ async def test_what_searches_use_is_counted(library: Library, fake: FakeUpstream
     await client.vector_stores.files.upload_and_poll(
         vector_store_id=store.id, file=("a.txt", BREAD.encode()), poll_interval_ms=50
     )
-    used = "SELECT count(*) FROM usage_entries WHERE project_id = %s AND model = %s"
+    used = (
+        "SELECT count(*) FROM usage_entries"
+        " WHERE project_id = %s AND model = %s AND kind = 'embeddings'"
+    )
     before = await library.stack.value(used, project.id, EMBEDDING_MODEL)
+    assert before == 1, "the chunks of the file"
+    used += " AND api_key_id IS NOT NULL"
     model = fake.script(calling(search("bread")), reply("ok"))
     await project.api().create(model, tools=[library.tool(store.id)])
-    assert await library.stack.value(used, project.id, EMBEDDING_MODEL) == before + 1
+    assert await library.stack.value(used, project.id, EMBEDDING_MODEL) == 1
+    await client.vector_stores.search(store.id, query="bread")
+    assert await library.stack.value(used, project.id, EMBEDDING_MODEL) == 2

@@ -96,11 +96,11 @@ def _store(
     """Returns False if the key exists already, or the project was archived."""
     # commands import this module, and the rows of these statements import pydantic
     from models.db.queries.api_keys import INSERT_API_KEY, INSERT_PROJECT
-    from models.db.queries.audit import RECORD
+    from models.db.queries.audit import RECORD, AuditEntry
 
     with psycopg.connect(dsn, target_session_attrs="primary") as connection:
         connection.execute(set_search_path(schema))
-        execute_sync(connection, INSERT_PROJECT, {"id": new_uuid(), "name": project})
+        made = fetch_sync(connection, INSERT_PROJECT, {"id": new_uuid(), "name": project})
         stored = fetch_sync(
             connection,
             INSERT_API_KEY,
@@ -112,6 +112,9 @@ def _store(
                 **grant.values,
             },
         )
+        if made and actor is not None:
+            entry = AuditEntry(actor, "project.create", project, project=project)
+            execute_sync(connection, RECORD, entry.values())
         if stored and actor is not None:
             execute_sync(connection, RECORD, creation_entry(actor, key, project, grant).values())
         return bool(stored)

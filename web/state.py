@@ -169,7 +169,7 @@ class AppState:
         state.side_tasks.start(state.job_queue.run(), "job-queue")
         state.side_tasks.start(state.unclear_creates.run(), "unclear-creates")
         state.side_tasks.start(state.answered_responses.run(), "answered-responses")
-        state.side_tasks.start(state.keys.failures.run(), "failed-authentications")
+        state.side_tasks.start(state.keys.refused.run(), "refused-requests")
         state.side_tasks.start(state.quotas.connections.run(), "open-connections")
         state.side_tasks.start(FreedMemory(pool).run(), "freed-memory")
         state.side_tasks.start(state.bus.run(), "bus")
@@ -257,7 +257,7 @@ class AppState:
             await self.answered_responses.store()
             await self.proxied_usage.store()
         with suppress(*DATABASE_UNAVAILABLE):
-            await self.keys.failures.store()
+            await self.keys.refused.store()
         await self.job_queue.close()
         await asyncio.to_thread(self.lease.deregister)
         await self.model_catalog.close()

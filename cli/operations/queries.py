@@ -11,7 +11,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from cli.errors import RequestRefused
-from cli.operations.audit_entries import audited, operator
+from cli.operations.audit_entries import audited, operator, record_response_action
 from cli.output import clean
 from models.db.queries import listing, operations
 from models.db.queries.audit import AuditEntry
@@ -95,7 +95,8 @@ def list_open(database: Database, wanted: Filter, limit: int) -> ResponseList:
 
 
 def show(database: Database, id_text: str, *, with_output: bool) -> ShownResponse:
-    """One response; with its output items if `with_output`. Raises RequestRefused."""
+    """One response; with its output items if `with_output`, which the audit log records. Raises
+    RequestRefused."""
     row = _response_row(database, id_text)
     details = fetch_sync(database, listing.RESPONSE_DETAILS, {"id": row.id})
     if not details:
@@ -103,6 +104,7 @@ def show(database: Database, id_text: str, *, with_output: bool) -> ShownRespons
     why = diagnose(row, live_counts(database), _place(database, row.id)).why
     output = None
     if with_output:
+        record_response_action(database, "reveal", row.id, "done")
         items = fetch_sync(database, OUTPUT_ITEMS, {"id": row.id, "max_size": ANY_SIZE})
         output = [one.item for one in items if one.item is not None]
     return ShownResponse.from_row(details[0], why, output)

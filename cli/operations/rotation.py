@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import cast
 from uuid import UUID
 
+from cli.operations.audit_entries import operator, record_audit
 from cli.operations.queries import Database
 from models.db.queries import sealed
+from models.db.queries.audit import AuditEntry
 from models.db.statement import Query
 from models.db.sync import fetch_sync
 from models.secrets import Sealed, Sealer, TokenKind, Unreadable
@@ -34,6 +36,16 @@ class Rotation:
     """Rows that were sealed again."""
     unreadable: int = 0
     """Rows that stay as they are: no configured key opens them."""
+
+
+def audited_rotation(database: Database, sealer: Sealer, key_id: str) -> Rotation:
+    """As `rotate`; the audit log has that it begins, and what it has done."""
+    record_audit(database, AuditEntry(operator(), "secrets.rotate", key_id, "requested"))
+    done = rotate(database, sealer, key_id)
+    details = {"sealed": done.credentials + done.webhooks + done.items}
+    details["unreadable"] = done.unreadable
+    record_audit(database, AuditEntry(operator(), "secrets.rotate", key_id, details=details))
+    return done
 
 
 def rotate(database: Database, sealer: Sealer, key_id: str) -> Rotation:

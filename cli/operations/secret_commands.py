@@ -28,7 +28,7 @@ def rotate_secrets(as_json: AsJson = False, data: Data = None) -> None:
     The other keys of the list open what they have sealed. Restart web and workers with the new list
     first (docs/security.md). The command may be interrupted and repeated.
     """
-    from cli.operations.rotation import rotate
+    from cli.operations.rotation import audited_rotation
     from cli.operations.webhooks import secret_keys_of
     from models.secrets import Sealer, key_id_of, parse_keys
 
@@ -36,7 +36,7 @@ def rotate_secrets(as_json: AsJson = False, data: Data = None) -> None:
         keys = parse_keys(secret_keys_of(data) or "")
         if not keys:
             raise CommandFailed("BACKBURNER_SECRET_KEYS is not set")
-        done = rotate(connection, Sealer(keys), key_id_of(keys[0]))
+        done = audited_rotation(connection, Sealer(keys), key_id_of(keys[0]))
         show(done, _text, as_json=as_json)
     if done.unreadable:
         print_status(

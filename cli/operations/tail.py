@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from cli.operations.audit_entries import record_response_action
 from cli.operations.connection import connected
 from cli.operations.queries import resolve_id
 from cli.options import resolve_database, resolve_redis_url
@@ -29,10 +30,12 @@ _INDENT = " " * 8
 
 
 def run(id_text: str, after: int, data: Path | None, *, as_json: bool) -> bool:
-    """Prints the events with numbers above `after`, until the response has ended. Returns False if
-    it was deleted before. Raises RequestRefused if there is no such response."""
+    """Prints the events with numbers above `after`, until the response has ended; the audit log
+    records it. Returns False if the response was deleted before. Raises RequestRefused if there is
+    no such response."""
     with connected(data) as connection:
         response_id = resolve_id(connection, id_text)
+        record_response_action(connection, "reveal", response_id, "done")
     settings = child_settings(resolve_database(data).dsn, resolve_redis_url(data) or NO_REDIS)
     logs.configure("error")
     return asyncio.run(_follow(settings, response_id, after, as_json=as_json))

@@ -67,7 +67,7 @@ async def log_in(visit: Visit) -> Response:
     await _GUESSES.wait_for_turn(address)
     role = role_of_token(visit.settings, fields.get("token", [""])[0].strip())
     if role is None:
-        visit.state.keys.failures.add(address)
+        visit.state.keys.refused.add_unauthenticated(address)
         return _form(visit, status=403, problem="This token is not valid.")
     _GUESSES.refund(address)
     await _open_session(visit, role, _TOKEN_NAMES[role])
@@ -88,7 +88,7 @@ async def _log_in_by_link(visit: Visit, link: str) -> Response:
     await _GUESSES.wait_for_turn(address)
     sessions = Sessions(visit.pool, visit.settings.session_time)
     if not await sessions.use_link(link):
-        visit.state.keys.failures.add(address)
+        visit.state.keys.refused.add_unauthenticated(address)
         return _form(
             visit,
             status=403,

@@ -10,9 +10,10 @@ from starlette.requests import Request
 
 from models.config.groups import FileSettings
 from models.db.arrays import Uuids
-from models.db.database import Pool, fetch, fetch_idempotent, find_by_id
+from models.db.database import Pool, execute, fetch, fetch_idempotent, find_by_id
 from models.db.queries import files
 from models.db.queries.api_keys import ApiKey
+from models.db.queries.audit import RECORD, Actor, AuditEntry
 from models.db.queries.files import FileRow, PartRow, UploadRow
 from models.errors import InvalidRequest, NotFound, RequestTimeout, RequestTooLarge
 from models.files.content import FileGone, read_content, write_part
@@ -164,10 +165,13 @@ class Uploads:
                 )
         return rows[0]
 
-    async def cancel(self, key: ApiKey, public_id: str) -> dict[str, Any]:
+    async def cancel(self, key: ApiKey, public_id: str, actor: Actor) -> dict[str, Any]:
         """Ends an upload without a file; returns the Upload object. Raises ApiError."""
         upload = await self._find_pending(key, public_id)
-        await fetch_idempotent(self._pool, files.ABANDON_FILE, {"id": upload.id})
+        entry = AuditEntry(actor, "upload.cancel", public_id)
+        async with self._pool.connection() as connection, connection.transaction():
+            if await fetch(connection, files.ABANDON_FILE, {"id": upload.id}):
+                await execute(connection, RECORD, entry.values())
         return upload_object(await self._find(key, public_id), None)
 
     async def _find(self, key: ApiKey, public_id: str) -> UploadRow:

@@ -29,9 +29,10 @@ from models.ids import PROJECT, admin_id
 from models.keys import CACHE_SECONDS, hash_key
 from models.projects.model_access import may_use
 from models.projects.scopes import Scope
-from web.http.failed_authentications import FailedAuthentications
+from web.http.actor import actor_of
 from web.http.guesses import KeyGuesses
 from web.http.open_requests import OpenRequests
+from web.http.refused_requests import RefusedRequests
 from web.http.request_record import request_record
 
 _LAST_USED_INTERVAL = 60.0
@@ -44,8 +45,8 @@ class Keys:
     """Looks up API keys, with a short-lived cache."""
 
     def __init__(self, pool: Pool) -> None:
-        self.failures = FailedAuthentications(pool)
-        """The requests without a valid key."""
+        self.refused = RefusedRequests(pool)
+        """The requests that the audit log counts."""
         self._pool = pool
         self._cached: dict[bytes, tuple[ApiKey, float]] = {}
         """Keys, and until when each is valid without another look-up."""
@@ -169,7 +170,7 @@ async def authenticate(connection: HTTPConnection) -> ApiKey:
     try:
         key = await keys.require(read_api_key(connection), address)
     except (Unauthenticated, TooManyUnknownKeys):
-        keys.failures.add(address)
+        keys.refused.add_unauthenticated(address)
         raise
     ACTING_PROJECT.set(key.project_id)
     record = request_record(connection)
@@ -218,6 +219,9 @@ async def authorize_admin(connection: HTTPConnection) -> ApiKey:
     `authenticate` raises."""
     key = await authenticate(connection)
     if Scope.ADMIN not in key.scopes:
+        record = request_record(connection)
+        keys: Keys = connection.app.state.keys
+        keys.refused.add_unauthorized(actor_of(connection), f"{record.method} {record.route}")
         raise MissingScope(Scope.ADMIN)
     return key
 

@@ -21,12 +21,14 @@ from models.db.database import (
 )
 from models.db.queries import vector_stores
 from models.db.queries.api_keys import ApiKey
+from models.db.queries.audit import Actor, AuditEntry
 from models.db.queries.vector_stores import EntryRow, FileBatchRow, LockedStore
 from models.errors import InvalidRequest, NotFound
 from models.ids import (
     FILE_BATCH,
     VECTOR_STORE,
     admin_id,
+    file_id,
     new_uuid,
     parse_admin_id,
     parse_file_id,
@@ -175,11 +177,13 @@ class EntryStore:
             raise _not_in_store(store, file)
         return entry_object(rows[0])
 
-    async def remove(self, project: UUID, store: str, file: str) -> None:
+    async def remove(self, project: UUID, store: str, file: str, actor: Actor) -> None:
         """Removes a file from a store; the file itself stays. Raises NotFound."""
         row = await self._find(project, store, file)
         values = {"file": row.file_id, "store": row.store_id}
-        await fetch_idempotent(self._pool, vector_stores.REMOVE_ENTRY, values)
+        details = {"file": file_id(row.file_id)}
+        entry = AuditEntry(actor, "vector_store.file.delete", store, details=details)
+        await fetch_idempotent(self._pool, vector_stores.REMOVE_ENTRY, values | entry.values())
 
     async def content(self, project: UUID, store: str, file: str) -> AsyncGenerator[bytes, None]:
         """The chunks of a file as the JSON of a page, in pieces. Raises NotFound."""
@@ -205,12 +209,15 @@ class EntryStore:
         """The VectorStoreFileBatch object. Raises NotFound."""
         return file_batch_object(await self._find_batch(project, store, batch))
 
-    async def cancel_batch(self, project: UUID, store: str, batch: str) -> dict[str, Any]:
+    async def cancel_batch(
+        self, project: UUID, store: str, batch: str, actor: Actor
+    ) -> dict[str, Any]:
         """Cancels what is not ingested yet; returns the VectorStoreFileBatch object. A batch that
         has ended stays as it is. Raises NotFound."""
         row = await self._find_batch(project, store, batch)
         values = {"id": row.id, "store": row.store_id}
-        await fetch_idempotent(self._pool, vector_stores.CANCEL_FILE_BATCH, values)
+        entry = AuditEntry(actor, "vector_store.batch.cancel", store, details={"batch": batch})
+        await fetch_idempotent(self._pool, vector_stores.CANCEL_FILE_BATCH, values | entry.values())
         return await self.show_batch(project, store, batch)
 
     # --- finding ---

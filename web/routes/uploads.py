@@ -4,6 +4,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.redis.quota_counters import Demand
+from web.http.actor import actor_of
 from web.http.auth import FilesKey
 from web.http.body import read_json
 from web.http.json_responses import json_response
@@ -45,4 +46,5 @@ async def complete_upload(upload_id: str, request: Request, key: FilesKey) -> Re
 @router.post("/{upload_id}/cancel")
 async def cancel_upload(upload_id: str, request: Request, key: FilesKey) -> Response:
     """Ends an upload without a file."""
-    return json_response(await app_state(request).file_uploads.cancel(key, upload_id))
+    uploads = app_state(request).file_uploads
+    return json_response(await uploads.cancel(key, upload_id, actor_of(request)))

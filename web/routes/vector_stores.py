@@ -110,7 +110,7 @@ async def remove_vector_store_file(
 ) -> Response:
     """Removes a file from the vector store. The file itself stays."""
     files = app_state(request).retrieval.files
-    await files.remove(key.project_id, vector_store_id, file_id)
+    await files.remove(key.project_id, vector_store_id, file_id, actor_of(request))
     return json_response({"id": file_id, "object": "vector_store.file.deleted", "deleted": True})
 
 
@@ -151,7 +151,10 @@ async def cancel_vector_store_file_batch(
 ) -> Response:
     """Cancels what is not ingested yet of a batch of files."""
     files = app_state(request).retrieval.files
-    return json_response(await files.cancel_batch(key.project_id, vector_store_id, batch_id))
+    cancelled = await files.cancel_batch(
+        key.project_id, vector_store_id, batch_id, actor_of(request)
+    )
+    return json_response(cancelled)
 
 
 @router.get("/{vector_store_id}/file_batches/{batch_id}/files")

@@ -79,10 +79,11 @@ VALID_KEYS = column(
 )
 """Selects those of the keys `ids` that are valid."""
 TOUCH_API_KEY = Statement("UPDATE api_keys SET last_used_at = clock_timestamp() WHERE id = :id")
-INSERT_PROJECT = Statement(
-    "INSERT INTO projects (id, name) VALUES (:id, :name) ON CONFLICT (name) DO NOTHING"
+INSERT_PROJECT = column(
+    "INSERT INTO projects (id, name) VALUES (:id, :name) ON CONFLICT (name) DO NOTHING RETURNING id",
+    UUID,
 )
-"""Inserts a project unless one has the name."""
+"""Inserts a project. No row: one has the name."""
 INSERT_API_KEY = column(
     """
     INSERT INTO api_keys (id, project_id, prefix, hash, scopes, name, allowed_models, expires_at)

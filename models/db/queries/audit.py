@@ -13,6 +13,7 @@ from uuid import UUID
 
 import orjson
 
+from models.audit_actions import ACTIONS
 from models.db.statement import Query, Statement
 from models.ids import new_uuid
 
@@ -50,7 +51,7 @@ class AuditEntry:
 
     actor: Actor
     action: str
-    """subject and verb: `response.delete`"""
+    """subject and verb, one of ACTIONS: `response.delete`"""
     object_id: str | None = None
     """the public id or the name of what it was done to"""
     outcome: str = "done"
@@ -59,6 +60,10 @@ class AuditEntry:
     """the name of the object's project, if it is not the actor's"""
     details: dict[str, Any] = field(default_factory=dict)
     id: UUID = field(default_factory=new_uuid)
+
+    def __post_init__(self) -> None:
+        if self.action not in ACTIONS:
+            raise ValueError(f"models/audit_actions.py does not list {self.action}")
 
     def of_project(self, project: str) -> Self:
         """The same entry about an object of this project."""
@@ -106,13 +111,14 @@ RECORD_ABOUT_RESPONSE = Statement(
 )
 """Adds an entry about a response, with the name of its project."""
 
-RECORD_FAILED_AUTHENTICATIONS = Statement("""
-    INSERT INTO audit (id, at, actor, address, action, outcome, details)
-    SELECT f.id, f.at, 'unknown', f.address, 'authentication.fail', 'refused', jsonb_build_object('count', f.count)
-    FROM jsonb_to_recordset(CAST(:counts AS jsonb)) AS f (id uuid, at timestamptz, address text, count bigint)
+RECORD_REFUSED = Statement("""
+    INSERT INTO audit (id, at, actor, key_id, key_prefix, project, address, action, object, outcome, details)
+    SELECT f.id, f.at, f.actor, f.key_id, f.key_prefix, f.project, f.address, f.action, f.object, 'refused', jsonb_build_object('count', f.count)
+    FROM jsonb_to_recordset(CAST(:counts AS jsonb))
+         AS f (id uuid, at timestamptz, actor text, key_id uuid, key_prefix text, project text, address text, action text, object text, count bigint)
     ON CONFLICT (id) DO NOTHING
 """)
-"""Adds an entry for each address whose requests had no valid key in one minute."""
+"""Adds entries about refused requests, each of which counts equal ones of one minute."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,13 +234,16 @@ UPDATE_ATTRIBUTES = Query(
 """No row: the store does not have the file."""
 
 REMOVE_ENTRY = column(
-    """
-    UPDATE vector_store_files e SET delete_requested_at = clock_timestamp()
-    WHERE e.file_id = :file AND e.store_id = :store AND e.delete_requested_at IS NULL RETURNING e.id
+    f"""
+    WITH hidden AS (UPDATE vector_store_files e SET delete_requested_at = clock_timestamp()
+                    WHERE e.file_id = :file AND e.store_id = :store AND e.delete_requested_at IS NULL RETURNING e.id),
+         audited AS ({recorded("hidden")})
+    SELECT id FROM hidden
     """,
     UUID,
 )
-"""Removes a file from a store. No row: the store does not have it."""
+"""Removes a file from a store, and adds the entry to the audit log. No row: the store does not have
+it."""
 
 CHUNK_TEXTS = column(
     "SELECT c.text FROM vector_store_chunks c WHERE c.store_id = :store AND c.entry_id = :entry AND c.number >= :first ORDER BY c.number LIMIT :limit",
@@ -283,18 +286,20 @@ FIND_FILE_BATCH = Query(
 """No row: the store has no such batch."""
 
 CANCEL_FILE_BATCH = column(
-    """
+    f"""
     WITH cancelled AS (UPDATE vector_store_file_batches SET cancelled_at = coalesce(cancelled_at, clock_timestamp())
                        WHERE id = :id AND store_id = :store
                          AND (cancelled_at IS NOT NULL OR EXISTS (SELECT 1 FROM vector_store_files e WHERE e.batch_id = :id AND e.status = 'in_progress' AND e.delete_requested_at IS NULL))
                        RETURNING id),
          entries AS (UPDATE vector_store_files e SET status = 'cancelled' FROM cancelled
-                     WHERE e.batch_id = cancelled.id AND e.status = 'in_progress' AND e.delete_requested_at IS NULL)
+                     WHERE e.batch_id = cancelled.id AND e.status = 'in_progress' AND e.delete_requested_at IS NULL RETURNING e.id),
+         audited AS ({recorded("entries")})
     SELECT id FROM cancelled
     """,
     UUID,
 )
-"""Cancels what is not ingested yet. No row: all of it is, or there is no such batch."""
+"""Cancels what is not ingested yet, and adds the entry to the audit log if there is such a file. No
+row: all of it is, or there is no such batch."""
 
 # --- operators ---
 

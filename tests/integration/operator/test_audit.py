@@ -9,12 +9,15 @@ from typing import Any
 
 import psycopg
 import pytest
+from fastapi import FastAPI
+from starlette.requests import Request
 from typer.testing import CliRunner, Result
 
 from cli.main import app
 from models import keys
 from models.db.database import execute, open_pool
 from models.db.queries.audit import RECORD, Actor, ActorKind, AuditEntry
+from models.errors import MissingScope
 from models.ids import parse_response_id
 from tests.support.api import JSON, Api, until
 from tests.support.audit import audit_entries
@@ -22,7 +25,10 @@ from tests.support.fake_upstream import FakeUpstream, hang, reply, text
 from tests.support.sql import run_sql
 from tests.support.stack import Databases, Stack
 from tests.support.worker_rows import SeededDatabase, run_purge, settings_for
-from web.http.failed_authentications import FailedAuthentications
+from web.http.auth import Keys, authorize_admin, bind_keys
+from web.http.open_requests import OpenRequests
+from web.http.refused_requests import RefusedRequests
+from web.http.request_record import RequestRecord
 
 
 async def backburner(stack: Stack, *arguments: str) -> Result:
@@ -138,7 +144,7 @@ async def test_pages_follow_each_other_and_an_export_has_one_line_an_entry(
     shared_stack: Stack,
 ) -> None:
     dsn, actor = shared_stack.dsn, Actor(ActorKind.SERVER, project="paged")
-    entries = [AuditEntry(actor, "test.page", str(number)) for number in range(5)]
+    entries = [AuditEntry(actor, "worker.drain", str(number)) for number in range(5)]
     async with open_pool(settings_for(dsn), "test", 1) as pool:
         for entry in entries:
             await execute(pool, RECORD, entry.values())
@@ -223,10 +229,10 @@ async def test_entries_are_deleted_by_age_only_if_that_is_set(
 async def test_requests_without_a_valid_key_are_one_entry_an_address_and_minute(
     database: SeededDatabase,
 ) -> None:
-    failures = FailedAuthentications(database.pool)
+    failures = RefusedRequests(database.pool)
     for number in range(3_000):
-        failures.add("192.0.2.1")
-        failures.add(f"198.51.{number // 256}.{number % 256}")
+        failures.add_unauthenticated("192.0.2.1")
+        failures.add_unauthenticated(f"198.51.{number // 256}.{number % 256}")
     await failures.store()
     await failures.store()
     rows: list[dict[str, Any]] = await run_sql(
@@ -242,13 +248,63 @@ async def test_requests_without_a_valid_key_are_one_entry_an_address_and_minute(
     assert len(await _ages(database)) == 1_001
 
 
+async def test_requests_that_lack_the_scope_of_admins_are_one_entry_a_key_and_route(
+    database: SeededDatabase,
+) -> None:
+    key = await asyncio.to_thread(keys.create, database.dsn, "no admin")
+    known, app_of_requests = Keys(database.pool), FastAPI()
+    bind_keys(app_of_requests, known, OpenRequests(database.pool), lambda _: {})
+    for method in ("GET", "POST", "POST"):
+        scope: dict[str, Any] = {
+            "type": "http",
+            "app": app_of_requests,
+            "method": method,
+            "path": "/v1/organization/projects",
+            "headers": [(b"authorization", f"Bearer {key}".encode())],
+            "client": ("192.0.2.7", 1),
+        }
+        unused: Any = None
+        record = RequestRecord(scope, unused, unused, lambda _: None)
+        record.direct_route = "/v1/organization/projects"
+        with pytest.raises(MissingScope):
+            await authorize_admin(Request(scope))
+    await known.refused.store()
+    rows = await run_sql(
+        database.pool,
+        "SELECT actor, key_prefix, project, address, action, object, outcome, details FROM audit"
+        " WHERE action = 'admin.refuse' ORDER BY object",
+    )
+    common = {
+        "actor": "key",
+        "key_prefix": key[:8],
+        "project": "no admin",
+        "address": "192.0.2.7",
+        "action": "admin.refuse",
+        "outcome": "refused",
+    }
+    path = "/v1/organization/projects"
+    assert rows == [
+        {**common, "object": f"GET {path}", "details": {"count": 1}},
+        {**common, "object": f"POST {path}", "details": {"count": 2}},
+    ]
+
+
+async def test_a_project_that_a_new_key_makes_is_recorded(shared_stack: Stack) -> None:
+    for _ in range(2):
+        made = await backburner(shared_stack, "keys", "create", "--project", "made by a key")
+        assert made.exit_code == 0
+    entries = await audit_entries(shared_stack, project="made by a key")
+    assert [entry["action"] for entry in entries] == ["project.create", "key.create", "key.create"]
+    assert entries[0]["object"] == "made by a key"
+
+
 async def test_counts_are_kept_while_the_database_is_away(database: SeededDatabase) -> None:
-    failures = FailedAuthentications(database.pool)
-    failures.add("192.0.2.1")
+    failures = RefusedRequests(database.pool)
+    failures.add_unauthenticated("192.0.2.1")
     await database.pool.close()
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the pool raises
         await failures.store()
-    failures.add("192.0.2.1")
+    failures.add_unauthenticated("192.0.2.1")
     async with open_pool(settings_for(database.dsn), "test", 1) as pool:
         failures._pool = pool
         await failures.store()

@@ -15,6 +15,7 @@ from cli.main import app
 from models.ids import new_uuid
 from tests.conftest import PrivateStack
 from tests.support.api import UNKNOWN_RESPONSE_ID, until
+from tests.support.audit import audit_entries
 from tests.support.chaos.attempts import assert_one_stream
 from tests.support.fake_upstream import FakeUpstream, hang, reply, status, text
 from tests.support.stack import ROOT, SHORT_LEASES, Databases, Stack, SuiteSettings, stack
@@ -313,6 +314,11 @@ async def test_a_response_is_shown_by_the_beginning_of_its_id(
             response["output"],
         )
     text_result = await backburner(own_stack, "responses", "show", short_id, "--output")
+    await command_facts(own_stack, "responses", "show", short_id)
+    entries = await audit_entries(own_stack, object=response["id"], action="response.reveal")
+    assert [(entry["actor"], entry["project"]) for entry in entries] == [
+        ("operator", "default")
+    ] * 3
     assert "    Hello." in text_result.out.split("\n")
     ambiguous = await backburner(own_stack, "explain", short_id[: len("resp_") + 6])
     assert ambiguous.code == REFUSED
@@ -382,6 +388,8 @@ async def test_a_response_is_followed_to_its_end(own_stack: Stack, fake: FakeUps
     events = [json.loads(line) for line in followed.out.splitlines()]
     assert events == [json.loads(frame.partition(b"\ndata: ")[2]) for frame in stream.frames]
     replayed = await backburner(own_stack, "responses", "tail", stream.response_id, "--after", "4")
+    entries = await audit_entries(own_stack, object=stream.response_id, action="response.reveal")
+    assert len(entries) == 2
     lines = replayed.out.split("\n")
     assert lines[:3] == [
         "     5  response.output_text.delta",

@@ -6,6 +6,9 @@ from typing import Any
 import openai
 import pytest
 
+from tests.support.audit import audit_entries
+from tests.support.stack import Stack
+
 
 def _md5(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
@@ -46,7 +49,7 @@ async def test_parts_become_a_file_in_the_order_of_their_ids(client: openai.Asyn
 
 
 async def test_an_upload_that_does_not_fit_stays_open_until_it_is_cancelled(
-    client: openai.AsyncOpenAI,
+    client: openai.AsyncOpenAI, shared_stack: Stack
 ) -> None:
     upload = await _begin(client, 4, "a.png")
     part = await client.uploads.parts.create(upload, data=b"text")
@@ -62,6 +65,8 @@ async def test_an_upload_that_does_not_fit_stays_open_until_it_is_cancelled(
             await client.uploads.complete(upload, part_ids=ids)
         assert caught.value.code == code, ids
     assert (await client.uploads.cancel(upload)).status == "cancelled"
+    [entry] = await audit_entries(shared_stack, object=upload)
+    assert (entry["actor"], entry["action"]) == ("key", "upload.cancel")
     assert upload not in str([each async for each in client.files.list()])
 
 

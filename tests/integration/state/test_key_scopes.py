@@ -216,11 +216,11 @@ async def test_the_body_of_a_project_is_limited(shared_stack: Stack) -> None:
 
 async def test_an_open_websocket_follows_a_change_of_the_limits(shared_stack: Stack) -> None:
     key = keys.create(shared_stack.dsn, "small frames")
-    create = {"model": "warm-up", "input": "x" * 3000, "generate": False}
+    long_text = "x" * 3000
     async with socket(shared_stack.api(key=key)) as connection:
 
         async def is_refused() -> bool:
-            await connection.create(**create)
+            await connection.create("warm-up", input=long_text, generate=False)
             while (frame := await connection.next())["type"] != "response.completed":
                 if frame["type"] == "error":
                     return bool(frame["status"] == 413)

@@ -8,6 +8,7 @@ import pytest
 
 from models import keys
 from tests.support.api import JSON, until
+from tests.support.audit import audit_entries
 from tests.support.embeddings import EMBEDDING_MODEL, REWRITE_MODEL
 from tests.support.fake_upstream import FakeUpstream, hang, reply, status
 from tests.support.projects import limited_project
@@ -172,7 +173,7 @@ async def test_a_search_is_filtered_by_attributes(client: openai.AsyncOpenAI) ->
 
 
 async def test_a_batch_of_files_is_listed_in_pages_and_cancelled(
-    embedded: openai.AsyncOpenAI, fake: FakeUpstream
+    embedded: openai.AsyncOpenAI, tool_stack: Stack
 ) -> None:
     store = (await embedded.vector_stores.create()).id
     batches = embedded.vector_stores.file_batches
@@ -202,6 +203,11 @@ async def test_a_batch_of_files_is_listed_in_pages_and_cancelled(
     cancelled = await batches.cancel(cancelled.id, vector_store_id=store)
     assert cancelled.file_counts.total == 2
     assert cancelled.file_counts.in_progress == 0
+    entries = await audit_entries(tool_stack, object=store)
+    expected = ("vector_store.batch.cancel", {"batch": cancelled.id})
+    assert [(entry["action"], entry["details"]) for entry in entries] == (
+        [expected] if cancelled.file_counts.cancelled else []
+    )
     shown = await files.retrieve(ids[0], vector_store_id=store)
     assert (shown.status, shown.attributes) == ("completed", {"a": 1})
     again = await files.create_and_poll(
@@ -246,6 +252,9 @@ async def test_what_is_deleted_is_found_no_more_and_its_rows_are_purged(
     assert (await embedded.vector_stores.retrieve(store)).file_counts.total == 1
     removed = await embedded.vector_stores.files.delete(left, vector_store_id=store)
     assert removed.deleted
+    [entry] = await audit_entries(tool_stack, object=store)
+    assert (entry["actor"], entry["action"]) == ("key", "vector_store.file.delete")
+    assert entry["details"] == {"file": left}
     assert await _found(embedded, store, "tides") == []
     await embedded.files.retrieve(left)
     await embedded.vector_stores.files.create_and_poll(

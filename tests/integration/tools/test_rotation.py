@@ -5,6 +5,7 @@ import secrets
 from tests.conftest import PrivateStack
 from tests.integration.operator.test_operations import backburner
 from tests.support.api import JSON, until
+from tests.support.audit import audit_entries
 from tests.support.fake_upstream import FakeUpstream, done, finish, reply, text, usage
 from tests.support.mcp_servers import McpServers
 from tests.support.stack import SHORT_LEASES
@@ -49,6 +50,13 @@ async def test_after_a_rotation_the_old_key_can_be_removed(
         assert counts == {"credentials": 1, "webhooks": 1, "items": 1, "unreadable": 0}
         again = await backburner(running, "secrets", "rotate", environment={KEYS: f"{new},{old}"})
         assert "0 credentials of open responses, 0 webhooks, 0 items" in again.out
+        entries = await audit_entries(running, action="secrets.rotate")
+        details = [entry["details"] for entry in entries if entry["outcome"] == "done"]
+        assert details == [
+            {"sealed": 0, "unreadable": 3},
+            {"sealed": 3, "unreadable": 0},
+            {"sealed": 0, "unreadable": 0},
+        ]
 
         running.settings = {**running.settings, KEYS: new}
         web = await running.start_web()

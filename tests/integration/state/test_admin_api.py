@@ -15,7 +15,7 @@ from models.keys import KeyGrant
 from models.projects.scopes import Scope
 from models.usage import used_tokens
 from tests.integration.operator.test_operations import backburner, command_facts
-from tests.support.api import until
+from tests.support.api import UNKNOWN_RESPONSE_ID, until
 from tests.support.fake_upstream import FakeUpstream, done, finish, hang, reply, text, usage
 from tests.support.stack import Stack
 from tests.support.worker_rows import run_purge, settings_for
@@ -91,6 +91,16 @@ async def test_a_service_account_has_keys_that_work_until_they_are_deleted(
     widened = await projects.api_keys.update(first_key.id, project_id=project.id, scopes=[])
     assert widened.model_extra is not None
     assert widened.model_extra["scopes"] == ["responses"]
+    continuing = {"model": "any", "input": "x", "previous_response_id": UNKNOWN_RESPONSE_ID}
+    for models, code in (([], "model_not_found"), (["*"], "previous_response_not_found")):
+        await projects.api_keys.update(
+            first_key.id, project_id=project.id, extra_body={"allowed_models": models}
+        )
+
+        async def gets(wanted: str = code) -> bool:
+            return (await api.call("POST", "/responses", continuing)).error["code"] == wanted
+
+        await until(gets, 5)
     deleted = await projects.api_keys.delete(first_key.id, project_id=project.id)
     assert deleted.deleted
 

@@ -202,7 +202,7 @@ class AppState:
             sealer=common.sealer,
             egress=common.egress,
             account_ids=common.account_ids,
-            keys=auth.Keys(pool),
+            keys=auth.Keys(pool, settings.web.guesses),
             open_requests=OpenRequests(pool),
             shares=Shares(settings.web),
             bus=common.bus,
@@ -364,7 +364,7 @@ class _Common:
             input_files=InputFiles(
                 pool,
                 list(routes.server.upstreams.values()),
-                settings.egress.file_bytes,
+                settings,
                 has_storage=storage is not None,
             ),
             store_access=StoreAccess(pool),

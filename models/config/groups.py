@@ -23,9 +23,6 @@ from models.config.values import (
 )
 from models.process_memory import default_budget
 
-_ORIGIN = r"[a-z][a-z0-9+.-]*://[^\s/*?#@]+"
-"""An origin as browsers send it."""
-
 
 class LeaseSettings(Group):
     """How processes show that they are alive, and when work of dead ones is claimed by others."""
@@ -154,86 +151,6 @@ class QuotaSettings(Group):
     """Input and output tokens of one day in UTC."""
     tokens_per_month: Tokens | None = Field(default=None, ge=0)
     """Input and output tokens of one calendar month in UTC."""
-
-
-class WebSettings(Group):
-    """The web processes."""
-
-    ping: Duration = timedelta(seconds=15)
-    """Time between two keep-alive comments on an idle stream."""
-    send_timeout: Duration = timedelta(seconds=60)
-    """A connection whose client reads nothing for this long is closed."""
-    poll: Duration = timedelta(seconds=5)
-    """How often the database is asked for a waiting reader although no notification arrived."""
-    grace: Duration = timedelta(seconds=10)
-    """How long foreground requests may still run at shutdown."""
-    cancel_wait: Duration = timedelta(seconds=5)
-    """How long a cancel request waits for the response to end."""
-    ephemeral_background: bool = False
-    """Allows `background` with `store: false`; such a response is kept 10 minutes after its end."""
-    reader_buffer: Bytes = 256 * 1024
-    """Most unsent data of one reader; a slower reader continues from the event log."""
-    pool_size: int = Field(default=8, ge=2)
-    """Most database connections of one process for requests (docs/deploy.md, "Sizing"). One project
-    uses two thirds of them at most."""
-    connections: int = Field(default=5000, ge=1)
-    """Most open HTTP connections of one process; further ones get a 503."""
-    connections_per_address: int = Field(default=1000, ge=0)
-    """Most open HTTP connections from one address that have not yet sent a valid API key; 0: no
-    limit. All clients behind a reverse proxy have its address."""
-    head_bytes: Bytes = 64 * 1024
-    """Largest request line and headers of a request; larger ones get a 431."""
-    url_bytes: Bytes = 16 * 1024
-    """Longest URL of a request; longer ones get a 414."""
-    head_time: Duration = timedelta(seconds=10)
-    """Longest time in which the headers of a request must arrive; also for the first request of a
-    connection."""
-    message_pause: Duration = timedelta(seconds=15)
-    """A WebSocket of whose incomplete message less than 1 KiB arrives in this time is closed."""
-    body_pause: Duration = timedelta(seconds=15)
-    """A request of whose body less than 1 KiB arrives in this time gets a 408."""
-    sockets: int = 1000
-    """Most open WebSockets of one process."""
-    sockets_per_project: int = Field(default=800, ge=0)
-    """Most open WebSockets of one project in one process; 0: no own limit."""
-    streams: int = Field(default=4000, ge=1)
-    """Most streams and waiting requests of one process; further ones get a 503."""
-    streams_per_project: int = Field(default=3200, ge=0)
-    """The same of one project; further ones get a 429. 0: no own limit."""
-    bodies: Bytes = 96 * 1024 * 1024
-    """Most bytes of request bodies, WebSocket messages, responses, and items of lists that one
-    process reads, checks and sends at a time. Those up to 64 KiB do not count, and items up to
-    8 MiB. A process needs about six times as much memory."""
-    bodies_per_project: Bytes = 72 * 1024 * 1024
-    """The same of one project; 0: no own limit."""
-    bodies_wait: Duration = timedelta(seconds=5)
-    """How long a larger body waits for others before it is refused."""
-    uploads: int = Field(default=64, ge=1)
-    """Most files that one process receives at a time. Each needs half a megabyte of memory; 7 MB
-    if it goes to a bucket."""
-    uploads_per_project: int = Field(default=48, ge=0)
-    """The same of one project; 0: no own limit."""
-    spools: Bytes = 256 * 1024 * 1024
-    """Most bytes of uploads that one process keeps in temporary files, because their `model` comes
-    behind their file. The folder is that of `TMPDIR`, else `/tmp`."""
-    spools_per_project: Bytes = 192 * 1024 * 1024
-    """The same of one project; 0: no own limit."""
-    cors_origins: TextList = ()
-    """Origins whose pages may call the API from a browser, such as `https://app.example`. Unset:
-    none."""
-
-    @field_validator("cors_origins")
-    @classmethod
-    def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(re.fullmatch(_ORIGIN, origin) for origin in value):
-            raise ValueError("each must be an origin such as https://app.example, without a path")
-        return value
-
-    socket_time: Duration = timedelta(hours=1)
-    """How long one WebSocket may be used; OpenAI has the same limit."""
-    strict_schemas: Literal["any", "openai"] = "any"
-    """Which JSON Schemas with `strict` a request may have: any that is valid, or those alone that
-    OpenAI accepts. Upstreams get them unchanged."""
 
 
 class WorkerSettings(Group):
@@ -392,6 +309,10 @@ class FileSettings(Group):
     """Largest file."""
     batch_bytes: Bytes = Field(default=200 * 1024 * 1024, ge=1)
     """Largest file of purpose `batch`."""
+    part_bytes: Bytes = Field(default=64 * 1024 * 1024, ge=1)
+    """Largest part of an upload; OpenAI has the same limit."""
+    per_request: int = Field(default=1000, ge=1)
+    """Most stored files that one request names."""
     upload_time: Duration = timedelta(hours=1)
     """Longest time for one upload. What is not complete then is deleted."""
     batch_retention: Duration | None = timedelta(days=30)

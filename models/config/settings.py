@@ -43,7 +43,6 @@ from models.config.groups import (
     TraceSettings,
     WebhookSettings,
     WebSearchSettings,
-    WebSettings,
     WorkerSettings,
 )
 from models.config.retrieval import RetrievalSettings
@@ -51,6 +50,7 @@ from models.config.routes import Route, routing_errors
 from models.config.s3 import S3Settings
 from models.config.upstream import UpstreamSettings
 from models.config.values import Duration, SchemaName, SentinelAddress, TextList
+from models.config.web import WebSettings
 from models.secrets import parse_keys
 
 

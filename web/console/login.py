@@ -21,7 +21,7 @@ from web.http.guesses import KeyGuesses
 _LOGIN_COOKIE = "backburner-console-login"
 """A random value of the browser from which the token of the login form is derived."""
 _PURPOSE = "login"
-_GUESSES = KeyGuesses()
+_GUESSES = KeyGuesses(20)
 """Of this process. They count apart from those of API keys."""
 _TOKEN_NAMES = {Role.OPERATOR: "console (operator token)", Role.READ_ONLY: "console (read-only)"}
 _LINK_NAME = "console (one-time link)"

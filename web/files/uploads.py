@@ -34,8 +34,6 @@ from web.http.body import json_object
 
 T = TypeVar("T")
 
-PART_BYTES = 64 * 1024 * 1024
-"""Largest part, as at OpenAI."""
 MAX_PARTS = 1000
 
 
@@ -81,7 +79,8 @@ class Uploads:
         """Stores a part while it arrives; returns the UploadPart object. Raises ApiError."""
         storage = self._store.require_storage(key)
         upload = await self._find_pending(key, public_id)
-        form = MultipartForm(request, PART_BYTES + FORM_BYTES)
+        most = self._settings.part_bytes
+        form = MultipartForm(request, most + FORM_BYTES)
         part_id: UUID | None = None
         async for part in form.parts():
             if part.name != "data" or part.filename is None or part_id is not None:
@@ -90,7 +89,7 @@ class Uploads:
                     param="data",
                     code="invalid_value",
                 )
-            chunks = examined(part, Examination(), PART_BYTES)
+            chunks = examined(part, Examination(), most)
             try:
                 written = await write_part(
                     self._pool,

@@ -44,7 +44,8 @@ _READING_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 class Keys:
     """Looks up API keys, with a short-lived cache."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, guesses: int) -> None:
+        """`guesses`: look-ups of unknown keys for one address that are not delayed."""
         self.refused = RefusedRequests(pool)
         """The requests that the audit log counts."""
         self._pool = pool
@@ -53,7 +54,7 @@ class Keys:
         self._lookups: dict[bytes, asyncio.Task[ApiKey | None]] = {}
         """Those that run now. Requests of one moment with the same key share one."""
         self._last_used_written: dict[UUID, float] = {}
-        self._guesses = KeyGuesses()
+        self._guesses = KeyGuesses(guesses)
 
     async def require(self, key: str, address: str = "") -> ApiKey:
         """What is stored of this key. `address`: the client's. Raises IncorrectApiKey for a string

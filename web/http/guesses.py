@@ -10,8 +10,6 @@ _REMEMBERED = 1.0
 after this time."""
 _INTERVAL = 0.1
 """Seconds between two look-ups of unknown keys for one address, after the first ones."""
-_BURST = 20
-"""Look-ups of unknown keys for one address that are not delayed."""
 _LONGEST_WAIT = 2.0
 """Seconds. A request that would wait longer is refused."""
 _MAX_ENTRIES = 10_000
@@ -25,7 +23,9 @@ class KeyGuesses:
     keeps one number for each address). Keys that were valid before are not delayed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, burst: int) -> None:
+        """`burst`: look-ups for one address that are not delayed."""
+        self._burst = burst
         self._unknown: dict[bytes, float] = {}
         """until when each key is answered without a look-up"""
         self._paid_until: dict[str, float] = {}
@@ -45,7 +45,7 @@ class KeyGuesses:
         """Waits until the address may have another key looked up. Raises TooManyUnknownKeys."""
         now = time.monotonic()
         paid_until = max(now, self._paid_until.get(address, now))
-        wait = paid_until - now - _BURST * _INTERVAL
+        wait = paid_until - now - self._burst * _INTERVAL
         if wait > _LONGEST_WAIT:
             raise TooManyUnknownKeys(wait)
         if len(self._paid_until) >= _MAX_ENTRIES:

@@ -14,7 +14,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from models.config.groups import WebSettings
+from models.config.web import WebSettings
 from models.errors import (
     ApiError,
     HeadTooLarge,

@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Self
 
-from models.config.groups import WebSettings
+from models.config.web import WebSettings
 from models.errors import ApiError, ShareUsedUp, Unavailable
 
 _MAX_WAITING = 16

@@ -6,6 +6,7 @@ All of a request are looked up with one statement. A request that names none cos
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
 from models.db.arrays import Uuids
 from models.db.database import Pool, fetch_idempotent
@@ -17,8 +18,6 @@ from models.wire.checks.faults import shorten
 from models.wire.events import Item
 from models.wire.items import FilePlace, file_places
 
-MAX_FILES = 1_000
-"""Stored files that one request names."""
 _MAX_SHOWN = 10
 """Ids that one error repeats."""
 _FOR_BATCHES = ("batch", "batch_output")
@@ -32,15 +31,15 @@ class InputFiles:
         self,
         pool: Pool,
         upstreams: Sequence[UpstreamSettings],
-        max_bytes: int,
+        settings: Settings,
         *,
         has_storage: bool,
     ) -> None:
-        """`upstreams`: all that are configured. `max_bytes`: of all files of one request.
-        `has_storage`: this server stores files."""
+        """`upstreams`: all that are configured. `has_storage`: this server stores files."""
         self._pool = pool
         self._upstreams = upstreams
-        self._max_bytes = max_bytes
+        self._max_files = settings.files.per_request
+        self._max_bytes = settings.egress.file_bytes
         self._has_storage = has_storage
 
     async def check(
@@ -64,9 +63,9 @@ class InputFiles:
         if any(upstream.api == "responses" for upstream in upstreams):
             # web/responses/account_ids.py judges the ids of an upstream's account.
             places = [place for place in places if ids[place.value] is not None]
-        if len(places) > MAX_FILES:
+        if len(places) > self._max_files:
             raise InvalidRequest(
-                f"Invalid '{where}': more than {MAX_FILES} files.",
+                f"Invalid '{where}': more than {self._max_files} files.",
                 param=where,
                 code="invalid_value",
             )

@@ -9,7 +9,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
-from models.config.groups import WebSettings
+from models.config.web import WebSettings
 from models.deadlines import IdleTimeout
 from web.http.connection import wait_for_disconnect
 from web.quotas.connections import OpenConnection

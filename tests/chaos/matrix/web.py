@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from models.config.groups import WebSettings
+from models.config.web import WebSettings
 from models.db.queries import read as read_queries
 from tests.chaos.matrix.checks import (
     assert_completes,

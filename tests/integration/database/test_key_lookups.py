@@ -33,7 +33,7 @@ async def test_requests_of_one_moment_share_the_lookup_of_their_key(
         new_key = {"id": new_uuid(), "prefix": "bb", "hash": hash_key("a"), "project": "house"}
         new_key |= DEFAULT_GRANT.values
         await execute(database.pool, INSERT_API_KEY, new_key)
-        keys = auth.Keys(database.pool)
+        keys = auth.Keys(database.pool, 20)
         leaving = asyncio.create_task(keys.require("a"))
         others = [asyncio.create_task(keys.require("a")) for _ in range(20)]
         await asyncio.sleep(0)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from models.config.groups import WebSettings, WorkerSettings
+from models.config.groups import WorkerSettings
+from models.config.web import WebSettings
 from tests.support.deployment_files import (
     COMPOSE,
     DEPLOY,

@@ -10,7 +10,8 @@ import psycopg
 import pytest
 from ruamel.yaml import YAML
 
-from models.config.groups import WebSettings, WorkerSettings
+from models.config.groups import WorkerSettings
+from models.config.web import WebSettings
 from models.version import VERSION
 from tests.support.deployment_files import ROOT
 from tests.support.stack import Databases

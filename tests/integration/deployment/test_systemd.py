@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from models.config.groups import WebSettings, WorkerSettings
+from models.config.groups import WorkerSettings
+from models.config.web import WebSettings
 from tests.support.deployment_files import ROOT
 from worker import pool
 

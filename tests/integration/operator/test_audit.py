@@ -252,7 +252,7 @@ async def test_requests_that_lack_the_scope_of_admins_are_one_entry_a_key_and_ro
     database: SeededDatabase,
 ) -> None:
     key = await asyncio.to_thread(keys.create, database.dsn, "no admin")
-    known, app_of_requests = Keys(database.pool), FastAPI()
+    known, app_of_requests = Keys(database.pool, 20), FastAPI()
     bind_keys(app_of_requests, known, OpenRequests(database.pool), lambda _: {})
     for method in ("GET", "POST", "POST"):
         scope: dict[str, Any] = {

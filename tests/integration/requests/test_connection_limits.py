@@ -6,6 +6,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
 
+import openai
 import psutil
 import pytest
 
@@ -33,6 +34,8 @@ async def limited(
         "BACKBURNER_WEB__CONNECTIONS": "100",
         "BACKBURNER_WEB__CONNECTIONS_PER_ADDRESS": "80",
         "BACKBURNER_WEB__CORS_ORIGINS": "https://app.example",
+        "BACKBURNER_FILES__PART_BYTES": "1KiB",
+        "BACKBURNER_FILES__PER_REQUEST": "2",
     }
     async with stack(
         tmp_path_factory.mktemp("limited"),
@@ -185,6 +188,22 @@ async def test_connections_of_strangers_are_limited_and_those_of_clients_go_on(
         assert await _refusal(stranger) == (503, "server_error")
         kept_writer.write(request)
         assert (await kept.readuntil(b"}}")).startswith(b"HTTP/1.1 404 ")
+
+
+async def test_parts_and_files_of_a_request_are_bounded_by_settings(limited: Stack) -> None:
+    client, api = limited.openai(), limited.api()
+    upload = await client.uploads.create(
+        bytes=2000, filename="a.txt", mime_type="text/plain", purpose="user_data"
+    )
+    await client.uploads.parts.create(upload.id, data=b"a" * 1024)
+    with pytest.raises(openai.APIStatusError) as refused:
+        await client.uploads.parts.create(upload.id, data=b"a" * 1025)
+    assert (refused.value.status_code, refused.value.code) == (413, "request_too_large")
+    for count, code in ((2, "file_not_found"), (3, "invalid_value")):
+        files = [{"type": "input_file", "file_id": f"file-{number:032}"} for number in range(count)]
+        message = {"role": "user", "content": files}
+        answer = await api.call("POST", "/responses", {"model": "m", "input": [message]})
+        assert (answer.status, answer.error["code"]) == (400, code)
 
 
 async def test_guessed_keys_are_slowed_and_known_ones_are_not(limited: Stack) -> None:

@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from models.config.groups import WebSettings
+from models.config.web import WebSettings
 from tests.support.api import until
 from web.http.protocol import Connections, HttpProtocol
 from web.http.request_record import RequestRecord

@@ -17,7 +17,13 @@ from models.projects.quotas import WINDOW, Limits, Quota
 from models.projects.usage import Usage
 from models.redis.client import REDIS_ERRORS
 from models.redis.counted_responses import CountedResponses
-from models.redis.quota_scripts import ADMIT, MEASURED, REPORT_CONNECTIONS, SETTLE
+from models.redis.quota_scripts import (
+    ADMIT,
+    KEPT_SECONDS,
+    MEASURED,
+    REPORT_CONNECTIONS,
+    SETTLE,
+)
 from models.redis.raw_connection import pack
 
 logger = structlog.get_logger()
@@ -216,7 +222,7 @@ class QuotaCounters:
             for name, value in (values | _budgets(usage, period)).items():
                 pipeline.hset(numbers, name, value)
             for key in (numbers, open_responses, waiting):
-                pipeline.expire(key, 3600)
+                pipeline.expire(key, KEPT_SECONDS)
             await pipeline.execute()
 
         await self._limited(write, _CORRECTION_PATIENCE)

@@ -1,7 +1,8 @@
 """The scripts that count what projects use, in Redis (ADR 0040).
 
-A project has four keys. All of them expire after an hour without a request; they are then made
-again from the database.
+A project has four keys. All of them expire a month after its last request; they are then made
+again from the database. So a full Redis evicts cached answers first, which expire sooner
+(`volatile-ttl`), and a project that is idle for some hours keeps what was measured.
 
 - numbers (a hash): `requests` and `tokens`, the two rates (below); `day:…`, `month:…`, `stored`,
   `conversations`, sums of the database; `reserved`, the sum of the reserved tokens of all open
@@ -15,7 +16,10 @@ A rate is the generic cell rate algorithm, which keeps one number: the time at w
 was used until now no longer counts. Times are milliseconds of Redis' clock.
 """
 
-_BEGIN = """
+KEPT_SECONDS = 30 * 24 * 3600
+"""Much longer than the answer cache keeps anything (`cache.longest_ttl`)."""
+
+_BEGIN = f"""
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local numbers, open, waiting = KEYS[1], KEYS[2], KEYS[3]
@@ -23,7 +27,7 @@ local function number(name)
   return tonumber(redis.call('HGET', numbers, name) or '0') or 0
 end
 local function keep()
-  for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, 3600) end
+  for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, {KEPT_SECONDS}) end
 end
 """
 
@@ -152,12 +156,12 @@ known; the rate of tokens, 0 if there is none; the day and the month. What was r
 given back, as far as it still counts; more than was reserved delays the project by a minute at
 most."""
 
-REPORT_CONNECTIONS = """
+REPORT_CONNECTIONS = f"""
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 if tonumber(ARGV[2]) > 0 then
   redis.call('HSET', KEYS[1], ARGV[1], string.format('%s:%.0f', ARGV[2], now + tonumber(ARGV[3])))
-  redis.call('EXPIRE', KEYS[1], 3600)
+  redis.call('EXPIRE', KEYS[1], {KEPT_SECONDS})
 else
   redis.call('HDEL', KEYS[1], ARGV[1])
 end
@@ -165,12 +169,12 @@ return redis.status_reply('OK')
 """
 """How many connections of a kind a web process has open, and for how long that is valid."""
 
-MEASURED = """
+MEASURED = f"""
 local clock = redis.call('TIME')
 local values = redis.call('HMGET', KEYS[1], 'stored', 'stored_before')
 local added = math.max(0, (tonumber(values[1]) or 0) - (tonumber(values[2]) or 0))
 redis.call('HSET', KEYS[1], 'stored', ARGV[1] + added, 'measured', clock[1] * 1000)
-redis.call('EXPIRE', KEYS[1], 3600)
+redis.call('EXPIRE', KEYS[1], {KEPT_SECONDS})
 return redis.status_reply('OK')
 """
 """What a project stores was measured. What was added meanwhile is added: it may count twice until it

@@ -1,6 +1,7 @@
 """Quotas while Redis is away, and after a worker or a web process was killed."""
 
 import asyncio
+import secrets
 import time
 
 import pytest
@@ -26,8 +27,10 @@ def _held(gate: asyncio.Event) -> Script:
     return [text("held"), wait_for(gate), finish(), usage(), done()]
 
 
-async def _create(api: Api, model: str, *, background: bool = True) -> HttpResponse:
-    body = {"model": model, "input": "Hi.", "background": background}
+async def _create(
+    api: Api, model: str, *, background: bool = True, text: str = "Hi."
+) -> HttpResponse:
+    body = {"model": model, "input": text, "background": background}
     return await api.call("POST", "/responses", body)
 
 
@@ -41,6 +44,10 @@ async def test_limits_stay_while_redis_is_away_and_what_a_killed_worker_ran_is_n
         assert stack.valkey is not None
         counted = await limited_project(stack, running=1)
         rated = await limited_project(stack, requests_per_minute=4)
+        full = await limited_project(stack, stored_bytes=85_000)
+        random_text = secrets.token_urlsafe(60_000)  # 80 000 bytes that cannot be compressed
+        stored = await _create(full.api(), fake.script(reply("ok")), text=random_text)
+        assert stored.status == 200
         gate = asyncio.Event()
         model = fake.script(_held(gate), _held(gate), reply("again"))
         held = await _create(counted.api(), model)
@@ -49,6 +56,17 @@ async def test_limits_stay_while_redis_is_away_and_what_a_killed_worker_ran_is_n
 
         stack.valkey.kill()
         assert (await _create(counted.api(1), model)).status == 429, "Postgres says what runs"
+
+        # This process has never learned from Redis what the project stores.
+        admitted: list[int] = []
+
+        async def is_full() -> bool:
+            answer = await _create(full.api(1), fake.script(reply("ok")))
+            admitted.append(answer.status)
+            return answer.status == 429 and answer.error["code"] == "insufficient_quota"
+
+        await until(is_full)
+        assert len(admitted) < 60, "Postgres says what is stored"
         began_at = time.monotonic()
         answers = [
             await _create(rated.api(web), fake.script(reply("ok"))) for web in (0, 1, 0, 1, 0, 1)

@@ -32,7 +32,9 @@ class _Project:
     responses: dict[UUID, int] = field(default_factory=dict)
     """what was admitted since, and its reserved tokens"""
     stored_bytes: int = 0
-    """as Redis counted them last, and what was admitted since"""
+    """as Redis counted them last, or as they were measured, and what was admitted since"""
+    is_stored_known: bool = False
+    """`stored_bytes` is more than what was admitted here"""
     conversations: int = 0
 
 
@@ -53,11 +55,24 @@ class LocalQuotas:
         of_project.responses.clear()
         of_project.conversations = 0
 
+    def needs_stored_bytes(self, project: UUID) -> bool:
+        """Whether nobody has counted what the project stores since this process has started. True
+        once: the caller measures it, and calls `set_stored_bytes`."""
+        of_project = self._of(project)
+        is_known, of_project.is_stored_known = of_project.is_stored_known, True
+        return not is_known
+
+    def set_stored_bytes(self, project: UUID, stored: int | None) -> None:
+        """So much is stored besides what was admitted here; None: it could not be measured."""
+        of_project = self._of(project)
+        of_project.stored_bytes += stored or 0
+        of_project.is_stored_known = stored is not None
+
     def observe(self, project: UUID, decision: Decision) -> None:
         """Takes over the rates as Redis has counted them."""
         of_project, now = self._of(project), time.monotonic()
         of_project.requests, of_project.tokens = now + decision.requests, now + decision.tokens
-        of_project.stored_bytes = decision.stored_bytes
+        of_project.stored_bytes, of_project.is_stored_known = decision.stored_bytes, True
 
     def decide(
         self,

@@ -166,6 +166,8 @@ class Quotas:
         except CountersUnavailable:
             if self._local.needs_usage(project):
                 await self._read_usage(project, limits)
+            if limits.stored_bytes and self._local.needs_stored_bytes(project):
+                self._spawn(self._measure_alone(project))
             processes = self._usage.web_processes
             return self._local.decide(project, limits, demand, own, processes)
         self._local.observe(project, decision)
@@ -190,6 +192,11 @@ class Quotas:
             )
         assert decision is not None
         return decision
+
+    async def _measure_alone(self, project: UUID) -> None:
+        """Measures what the project stores for this process, which has never learned it from
+        Redis."""
+        self._local.set_stored_bytes(project, await self._storage.measured(project))
 
     async def _read_usage(self, project: UUID, limits: Limits) -> None:
         """If Postgres is unavailable too, what was read last stays in force."""

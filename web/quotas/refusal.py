@@ -40,11 +40,17 @@ def quota_exceeded(
             f"{1 if is_requests else tokens}. Please try again in {format_reset(wait)}."
         )
         return _rate_limited(message, "requests" if is_requests else "tokens", wait)
+    return too_many_open(limit, quota.value)
+
+
+def too_many_open(limit: int, what: str, *, may_retry: bool = True) -> QuotaExceeded:
+    """The error for a project that has as much open as it may. `may_retry`: it ends soon."""
     message = (
-        f"This project has reached its limit of {limit} {quota.value}. "
+        f"This project has reached its limit of {limit} {what}. "
         "Please try again when one of them has ended."
     )
-    return _rate_limited(message, "requests", _COUNT_WAIT)
+    wait = _COUNT_WAIT if may_retry else _STORED_WAIT
+    return _rate_limited(message, "requests", wait, may_retry=may_retry)
 
 
 def _rate_limited(message: str, kind: str, wait: float, *, may_retry: bool = True) -> QuotaExceeded:

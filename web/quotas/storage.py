@@ -27,12 +27,25 @@ class ProjectStorage:
     async def measure(self, project: UUID) -> None:
         """Measures the project and reports the sum. If Postgres or Redis is away, it is measured
         some minutes later."""
+        stored = await self.measured(project)
+        if stored is not None:
+            try:
+                await self._counters.set_stored(project, stored)
+            except CountersUnavailable as error:
+                self._log_unmeasured(project, error)
+
+    async def measured(self, project: UUID) -> int | None:
+        """How many bytes the project stores. None if Postgres is away."""
         try:
             async with self._one_at_a_time:
-                stored = await self._stored_bytes(project)
-            await self._counters.set_stored(project, stored)
-        except (CountersUnavailable, *DATABASE_UNAVAILABLE) as error:
-            logger.info("storage_not_measured", project=str(project), error=str(error).strip())
+                return await self._stored_bytes(project)
+        except DATABASE_UNAVAILABLE as error:
+            self._log_unmeasured(project, error)
+            return None
+
+    @staticmethod
+    def _log_unmeasured(project: UUID, error: Exception) -> None:
+        logger.info("storage_not_measured", project=str(project), error=str(error).strip())
 
     async def _stored_bytes(self, project: UUID) -> int:
         values = {"project": project, "after": UUID(int=0)}

@@ -1,8 +1,9 @@
 """The work on batches: a task of each web process and of each worker.
 
-A process takes one batch at a time for a short lease, does what there is to do, and gives it back.
-Another process goes on where one has stopped or died. The lease only saves work: what two processes
-do at once is stored once (models/db/queries/batches.py).
+A process takes one batch at a time for a short lease, does a slice of what there is to do, and
+gives it back. Then it may be another project's turn (models/db/queries/batch_turns.py). Another
+process goes on where one has stopped or died. The lease only saves work: what two processes do at
+once is stored once (models/db/queries/batches.py).
 """
 
 import asyncio
@@ -25,7 +26,11 @@ logger = structlog.get_logger()
 LEASE: Final = timedelta(seconds=10)
 """So long a batch is this process's since it has taken it, or has stored something of it."""
 PAUSE: Final = timedelta(milliseconds=500)
-"""Until a batch on which was worked is looked at again."""
+"""Until a batch is looked at again for which there was nothing more to do."""
+NO_PAUSE: Final = timedelta(0)
+"""The same where there was more: it waits only for its next turn."""
+GROUPS_OF_A_SLICE: Final = 10
+"""Groups of lines that are worked on before it is the next project's turn."""
 _PAUSE_AFTER_ERROR: Final = timedelta(seconds=5)
 _POLL = 1.0
 """Seconds between two looks for batches."""

@@ -7,9 +7,11 @@ others stay in the file.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -27,19 +29,13 @@ from models.batches.lines import (
     parse_line,
     read_lines,
 )
-from models.batches.work import LEASE, PAUSE, BatchWork
+from models.batches.work import GROUPS_OF_A_SLICE, LEASE, NO_PAUSE, PAUSE, BatchWork
 from models.config.settings import Settings
 from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, fetch_idempotent
 from models.db.queries.api_keys import FIND_API_KEY_BY_ID, ApiKey
-from models.db.queries.batches import (
-    FAIL_BATCH,
-    MOVE_EXPANSION,
-    RELEASE_EXPANSION,
-    SET_EXPANDED,
-    TAKE_TO_EXPAND,
-    ExpandedBatch,
-)
+from models.db.queries.batch_turns import RELEASE_EXPANSION, TAKE_TO_EXPAND, ExpandedBatch
+from models.db.queries.batches import FAIL_BATCH, MOVE_EXPANSION, SET_EXPANDED
 from models.db.queries.create import INSERT, NewRow, insert_values
 from models.db.queries.files import FILE_PARTS, FIND_FILE
 from models.errors import (
@@ -117,33 +113,37 @@ class Expander:
 
     async def _try(self, batch: ExpandedBatch) -> timedelta:
         try:
-            await self._expand(batch)
+            has_more = await self._expand(batch)
         except QuotaExceeded:
             return _PAUSE_OF_QUOTA
-        return PAUSE
+        return NO_PAUSE if has_more else PAUSE
 
-    async def _expand(self, batch: ExpandedBatch) -> None:
-        """Expands lines until as many are open as may be. Raises QuotaExceeded, StorageError,
-        Unavailable, and what DATABASE_UNAVAILABLE names."""
+    async def _expand(self, batch: ExpandedBatch) -> bool:
+        """Expands a slice of the lines, or as many as may be open; whether more can be expanded.
+        Raises QuotaExceeded, StorageError, Unavailable, and what DATABASE_UNAVAILABLE names."""
         room = self._settings.batches.open - batch.open
-        if room <= 0:
-            return
+        chunks = await self._content(batch) if room > 0 else None
+        if chunks is None:
+            return False
         keys = await fetch_idempotent(self._pool, FIND_API_KEY_BY_ID, {"id": batch.api_key_id})
         key = keys[0] if keys else None
-        start = batch.expanded_bytes
-        async for lines in group_lines(await self._lines(batch), min(room, _MAX_LINES)):
-            if key is not None:
-                await self._quotas.admit_if_limited(key, _ONE_TOKEN)
-            group = await self._make(batch, key, start, lines)
-            if not await self._store(batch, group):
-                return
-            start = lines[-1].end
-            room -= len(group.numbers)
-            if room < _MAX_LINES:
-                return
+        start, groups = batch.expanded_bytes, 0
+        async with aclosing(chunks):
+            read = read_lines(chunks, batch.expanded_lines, start, self._settings.batches.line)
+            async for lines in group_lines(read, min(room, _MAX_LINES)):
+                if key is not None:
+                    await self._quotas.admit_if_limited(key, _ONE_TOKEN)
+                group = await self._make(batch, key, start, lines)
+                if not await self._store(batch, group):
+                    return False
+                start, groups = lines[-1].end, groups + 1
+                room -= len(group.numbers)
+                if room < _MAX_LINES or groups == GROUPS_OF_A_SLICE:
+                    return room >= _MAX_LINES
+        return False
 
-    async def _lines(self, batch: ExpandedBatch) -> AsyncIterator[InputLine]:
-        """The lines from the cursor on. None, if the file is gone: then the batch fails."""
+    async def _content(self, batch: ExpandedBatch) -> AsyncGenerator[bytes, None] | None:
+        """The input from the cursor on. None: the file is gone, so the batch fails."""
         values = {"id": batch.input_file_id, "project": batch.project_id}
         if not await fetch_idempotent(self._pool, FIND_FILE, values):
             error = InvalidLine(
@@ -153,11 +153,9 @@ class Expander:
             )
             failed = {"id": batch.id, "errors": orjson.dumps([error.at(None)]).decode()}
             await fetch(self._pool, FAIL_BATCH, failed)
-            return _no_lines()
+            return None
         parts = await fetch_idempotent(self._pool, FILE_PARTS, {"id": batch.input_file_id})
-        chunks = read_content(self._storage, parts, batch.expanded_bytes)
-        longest = self._settings.batches.line
-        return read_lines(chunks, batch.expanded_lines, batch.expanded_bytes, longest)
+        return read_content(self._storage, parts, batch.expanded_bytes)
 
     async def _make(
         self, batch: ExpandedBatch, key: ApiKey | None, start: int, lines: list[InputLine]
@@ -190,7 +188,7 @@ class Expander:
         if key is None:
             raise IncorrectApiKey
         size = len(line.text or b"")
-        request = await run_sized(lambda: self._parse(line, batch.endpoint), size)
+        request = await run_sized(partial(_parse, line, batch.endpoint, self._limits), size)
         body = JsonBody(request.body, size)
         if batch.endpoint != RESPONSES:
             return await self._prepare_forwarded.prepare_line(
@@ -202,13 +200,6 @@ class Expander:
         # From its end on: it may wait for longer than it would be kept from its creation on.
         retention = row.retention or int(self._settings.retention.total_seconds())
         return msgspec.structs.replace(row, kept_for=retention)
-
-    def _parse(self, line: InputLine, endpoint: str) -> LineRequest:
-        """It was checked before, perhaps with other limits."""
-        try:
-            return parse_line(line.text, endpoint, self._limits)
-        except InvalidLine as fault:
-            raise InvalidRequest(fault.message, param=fault.param, code=fault.code) from fault
 
     async def _store(self, batch: ExpandedBatch, group: _Group) -> bool:
         """Stores the responses and enqueues them. False: another process has done it, or the batch
@@ -262,9 +253,12 @@ class Expander:
         return insert_values(rows, None, self._settings.retention, queue_wait)
 
 
-async def _no_lines() -> AsyncIterator[InputLine]:
-    return
-    yield
+def _parse(line: InputLine, endpoint: str, limits: BodyLimits) -> LineRequest:
+    """It was checked before, perhaps with other limits. Raises InvalidRequest."""
+    try:
+        return parse_line(line.text, endpoint, limits)
+    except InvalidLine as fault:
+        raise InvalidRequest(fault.message, param=fault.param, code=fault.code) from fault
 
 
 def _refused(error: ApiError) -> str:

@@ -12,9 +12,11 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
+from models.batches.work import GROUPS_OF_A_SLICE
 from models.config.settings import Settings
 from models.db.arrays import Ints, Uuids
 from models.db.database import Pool, fetch
+from models.db.queries.batch_turns import TakenBatch
 from models.db.queries.batches import (
     COLLECT,
     ENDED_RESPONSES,
@@ -23,11 +25,11 @@ from models.db.queries.batches import (
     SET_OUTPUT_FILE,
     UNEXPANDED_LINES,
     ReadyLine,
-    TakenBatch,
 )
 from models.files.content import FileGone, write_part
 from models.files.storage import FileStorage
 from models.ids import batch_id, new_uuid
+from worker.batches.outcome import Outcome
 from worker.batches.results import Results, results_of
 
 _MAX_LINES = 200
@@ -62,20 +64,22 @@ class Collection:
         self._waiting_since: dict[UUID, float] = {}
         """Batches with a few results that wait for others."""
 
-    async def collect(self, batch: TakenBatch) -> bool:
-        """Writes what can be written; True if no line is left. Raises StorageError, what
-        DATABASE_UNAVAILABLE names, and UniqueViolation if another worker does the same."""
+    async def collect(self, batch: TakenBatch) -> Outcome:
+        """Writes a slice of what can be written. Raises StorageError, what DATABASE_UNAVAILABLE
+        names, and UniqueViolation if another worker does the same."""
         files = _Files(batch)
-        left = batch.left
+        left, groups = batch.left, 0
         lines = await self._lines(batch)
         while lines and self._is_worth_it(batch, len(lines), left):
+            if groups == GROUPS_OF_A_SLICE:
+                return Outcome.MORE
             try:
                 await self._write(batch, files, lines)
             except (_Collected, FileGone):
-                return False
-            left -= len(lines)
+                return Outcome.WAITS
+            left, groups = left - len(lines), groups + 1
             lines = await self._lines(batch)
-        return left <= 0
+        return Outcome.WAITS if left > 0 else Outcome.COMPLETE
 
     async def _lines(self, batch: TakenBatch) -> list[ReadyLine]:
         """The next lines whose results can be written: not many, and not large ones together."""

@@ -7,24 +7,18 @@ from datetime import timedelta
 import structlog
 from redis.asyncio import Redis
 
-from models.batches.work import LEASE, PAUSE, BatchWork
+from models.batches.work import GROUPS_OF_A_SLICE, LEASE, NO_PAUSE, PAUSE, BatchWork
 from models.config.settings import Settings
 from models.db.database import Json, Pool, fetch
-from models.db.queries.batches import (
-    CANCEL_LINES,
-    DELETE_LINES,
-    END_BATCH,
-    FAIL_BATCH,
-    RELEASE_BATCH,
-    TAKE_BATCH,
-    TakenBatch,
-)
+from models.db.queries.batch_turns import RELEASE_BATCH, TAKE_BATCH, TakenBatch
+from models.db.queries.batches import CANCEL_LINES, DELETE_LINES, END_BATCH, FAIL_BATCH
 from models.files.storage import FileStorage
 from models.ids import batch_id
 from models.redis.channels import control
 from models.redis.client import REDIS_ERRORS
 from worker import metrics
 from worker.batches.collection import Collection
+from worker.batches.outcome import Outcome
 from worker.batches.validation import InputGone, Validation
 
 logger = structlog.get_logger()
@@ -54,24 +48,22 @@ class BatchProgress:
 
     async def _try(self, batch: TakenBatch) -> timedelta:
         try:
-            await self._work_on(batch)
+            outcome = await self._work_on(batch)
         except InputGone:
             await self._fail(batch)
-        return PAUSE
+            return PAUSE
+        if outcome is Outcome.COMPLETE:
+            await self._end(batch)
+        return NO_PAUSE if outcome is Outcome.MORE else PAUSE
 
-    async def _work_on(self, batch: TakenBatch) -> None:
+    async def _work_on(self, batch: TakenBatch) -> Outcome:
         if batch.is_valid:
             if batch.ending is not None:
                 await self._cancel_lines(batch)
-            is_over = await self._collection.collect(batch)
-        elif batch.ending is None:
-            await self._validation.run(batch)
-            is_over = False
-        else:
-            await self._delete_lines(batch)
-            is_over = True
-        if is_over:
-            await self._end(batch)
+            return await self._collection.collect(batch)
+        if batch.ending is None:
+            return await self._validation.run(batch)
+        return await self._delete_lines(batch)
 
     async def _end(self, batch: TakenBatch) -> None:
         for status in await fetch(self._pool, END_BATCH, {"id": batch.id}):
@@ -87,10 +79,12 @@ class BatchProgress:
         values = {"id": batch.id, "errors": Json([_INPUT_GONE])}
         await fetch(self._pool, FAIL_BATCH, values)
 
-    async def _delete_lines(self, batch: TakenBatch) -> None:
+    async def _delete_lines(self, batch: TakenBatch) -> Outcome:
         values = {"id": batch.id, "rows": _ROWS}
-        while len(await fetch(self._pool, DELETE_LINES, values)) == _ROWS:
-            pass
+        for _ in range(GROUPS_OF_A_SLICE):
+            if len(await fetch(self._pool, DELETE_LINES, values)) < _ROWS:
+                return Outcome.COMPLETE
+        return Outcome.MORE
 
     async def _cancel_lines(self, batch: TakenBatch) -> None:
         """Records the cancel of all open responses of the batch, and notifies their workers."""

@@ -1,11 +1,13 @@
 """The validation of a batch: each line of its input is checked before the first one runs.
 
 In groups: a group's lines are stored, and the cursor is moved, in one transaction. A `custom_id`
-that is there twice is found by a unique index, so that no process holds all of them.
+that is there twice is found by a unique index, so that no process holds all of them. A large input
+is checked in slices: after each, it may be another batch's turn.
 """
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
 
@@ -18,20 +20,17 @@ from models.batches.lines import (
     group_lines,
     read_lines,
 )
+from models.batches.work import GROUPS_OF_A_SLICE
 from models.config.settings import Settings
 from models.db.arrays import Ints, Texts
 from models.db.database import Json, Pool, fetch
-from models.db.queries.batches import (
-    ADD_LINES,
-    END_VALIDATION,
-    INSERT_LINES,
-    MOVE_VALIDATION,
-    TakenBatch,
-)
+from models.db.queries.batch_turns import TakenBatch
+from models.db.queries.batches import ADD_LINES, END_VALIDATION, INSERT_LINES, MOVE_VALIDATION
 from models.db.queries.files import FILE_PARTS, FIND_FILE
 from models.files.content import read_content
 from models.files.storage import FileStorage
 from models.wire.json_input import BodyLimits
+from worker.batches.outcome import Outcome
 
 MAX_ERRORS = 100
 """After so many errors nothing more is checked."""
@@ -55,25 +54,28 @@ class Validation:
         self._storage = storage
         self._lease = lease
 
-    async def run(self, batch: TakenBatch) -> None:
-        """Checks the input from where it was checked last, to its end or until there are too many
-        errors. Raises InputGone, StorageError, and what DATABASE_UNAVAILABLE names."""
+    async def run(self, batch: TakenBatch) -> Outcome:
+        """Checks a slice of the input from where it was checked last, or to its end, or until there
+        are too many errors. Raises InputGone, StorageError, and what DATABASE_UNAVAILABLE names."""
         found = {"id": batch.input_file_id, "project": batch.project_id}
         if not await fetch(self._pool, FIND_FILE, found):
             raise InputGone
         parts = await fetch(self._pool, FILE_PARTS, {"id": batch.input_file_id})
-        position = batch.validated_bytes
-        chunks = read_content(self._storage, parts, position)
-        lines = read_lines(chunks, batch.validated_lines, position, self._settings.line)
-        async for group in group_lines(lines):
-            checked = await asyncio.to_thread(check_lines, group, batch.endpoint, self._limits)
-            counts = await self._store(batch, position, group, checked)
-            if counts is None:
-                return
-            position = group[-1].end
-            if counts.is_over:
-                break
+        position, groups = batch.validated_bytes, 0
+        async with aclosing(read_content(self._storage, parts, position)) as chunks:
+            lines = read_lines(chunks, batch.validated_lines, position, self._settings.line)
+            async for group in group_lines(lines):
+                checked = await asyncio.to_thread(check_lines, group, batch.endpoint, self._limits)
+                counts = await self._store(batch, position, group, checked)
+                if counts is None:
+                    return Outcome.WAITS
+                position, groups = group[-1].end, groups + 1
+                if counts.is_over:
+                    break
+                if groups == GROUPS_OF_A_SLICE:
+                    return Outcome.MORE
         await self._end(batch, position)
+        return Outcome.WAITS
 
     async def _store(
         self,

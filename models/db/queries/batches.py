@@ -2,7 +2,8 @@
 
 A batch is validated and collected by a worker, and expanded by a web process. Two processes that do
 the same at once do no harm: each group of lines is one transaction, which moves a cursor of the
-batch, or deletes lines, on condition that nobody else has done it.
+batch, or deletes lines, on condition that nobody else has done it. Which batch a process works on is
+in models/db/queries/batch_turns.py.
 """
 
 from dataclasses import dataclass
@@ -106,52 +107,6 @@ batch, or it is ending already."""
 
 # --- the worker ---
 
-
-@dataclass(frozen=True, slots=True)
-class TakenBatch:
-    """A batch that this worker works on now."""
-
-    id: UUID
-    project_id: UUID
-    endpoint: str
-    input_file_id: UUID
-    status: str
-    ending: str | None
-    """the terminal status that it will have"""
-    is_valid: bool
-    """all lines of its input were checked"""
-    output_lifetime: Any
-    """a timedelta, or None"""
-    expires_at: datetime
-    validated_lines: int
-    validated_bytes: int
-    left: int
-    """lines whose results are in no file yet"""
-    output_file_id: UUID | None
-    output_parts: int
-    error_file_id: UUID | None
-    error_parts: int
-
-
-TAKE_BATCH = Query(
-    f"""
-    WITH due AS (
-        SELECT b.id, b.ending IS NULL AND b.expires_at <= clock_timestamp() AS is_over FROM batches b
-        WHERE {OPEN_BATCH} AND b.collector_until <= clock_timestamp() ORDER BY b.collector_until LIMIT 1 FOR UPDATE SKIP LOCKED)
-    UPDATE batches b SET collector_until = clock_timestamp() + CAST(:lease AS interval), ending = CASE WHEN due.is_over THEN 'expired' ELSE b.ending END,
-           status = CASE WHEN due.is_over THEN 'finalizing' ELSE b.status END, finalizing_at = CASE WHEN due.is_over THEN clock_timestamp() ELSE b.finalizing_at END
-    FROM due WHERE b.id = due.id
-    RETURNING b.id, b.project_id, b.endpoint, b.input_file_id, b.status, b.ending, b.in_progress_at IS NOT NULL AS is_valid, b.output_lifetime, b.expires_at, b.validated_lines, b.validated_bytes, (b.total - b.completed - b.failed)::int AS left, b.output_file_id, b.output_parts, b.error_file_id, b.error_parts
-    """,
-    TakenBatch,
-)
-"""Takes the batch that no worker has worked on for the longest time, for as long as the lease. One whose
-time is over expires by that. No row: there is nothing to do now."""
-RELEASE_BATCH = column(
-    "UPDATE batches b SET collector_until = clock_timestamp() + CAST(:pause AS interval) WHERE b.id = :id RETURNING b.id",
-    UUID,
-)
-"""Nothing more is to be done before `pause` is over."""
 
 MOVE_VALIDATION = column(
     """
@@ -349,41 +304,6 @@ that want to know of it get a delivery. No row: lines are left, or it has ended.
 # --- the web process ---
 
 
-@dataclass(frozen=True, slots=True)
-class ExpandedBatch:
-    """A batch whose lines this process makes responses of now."""
-
-    id: UUID
-    project_id: UUID
-    api_key_id: UUID
-    endpoint: str
-    input_file_id: UUID
-    expanded_lines: int
-    expanded_bytes: int
-    seconds_left: float
-    """until it expires"""
-    open: int
-    """lines that were expanded and are not collected"""
-
-
-TAKE_TO_EXPAND = Query(
-    """
-    WITH due AS (
-        SELECT b.id FROM batches b WHERE b.status IN ('validating', 'in_progress', 'finalizing', 'cancelling') AND b.status = 'in_progress' AND b.ending IS NULL
-          AND b.expanded < b.total AND b.expander_until <= clock_timestamp()
-        ORDER BY b.expander_until LIMIT 1 FOR UPDATE SKIP LOCKED)
-    UPDATE batches b SET expander_until = clock_timestamp() + CAST(:lease AS interval) FROM due WHERE b.id = due.id
-    RETURNING b.id, b.project_id, b.api_key_id, b.endpoint, b.input_file_id, b.expanded_lines, b.expanded_bytes,
-              extract(epoch FROM b.expires_at - clock_timestamp())::float AS seconds_left,
-              (SELECT count(*) FROM batch_lines l WHERE l.batch_id = b.id AND l.expanded)::int AS open
-    """,
-    ExpandedBatch,
-)
-"""Takes a batch that has lines to expand, for as long as the lease. No row: there is none now."""
-RELEASE_EXPANSION = column(
-    "UPDATE batches b SET expander_until = clock_timestamp() + CAST(:pause AS interval) WHERE b.id = :id RETURNING b.id",
-    UUID,
-)
 MOVE_EXPANSION = column(
     """
     UPDATE batches b SET expanded_lines = :to_line, expanded_bytes = :to_byte, expanded = b.expanded + :requests, expander_until = clock_timestamp() + CAST(:lease AS interval)

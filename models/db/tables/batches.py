@@ -80,7 +80,8 @@ batches = Table(
     ),
     Index("ix_batches_project_id", "project_id", "id"),
     Index(
-        "ix_batches_collector_until",
+        "ix_batches_turns",
+        "project_id",
         "collector_until",
         postgresql_where=text(
             "status IN ('validating', 'in_progress', 'finalizing', 'cancelling')"

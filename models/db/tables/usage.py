@@ -1,5 +1,7 @@
 """What responses have used. Nothing here refers to them: usage is kept when they are deleted."""
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -16,13 +18,14 @@ from sqlalchemy import (
 from models.db.tables.base import TIMESTAMP, metadata
 
 
-def _labels() -> list[Column[str]]:
+def _labels() -> list[Column[Any]]:
     return [
         Column("api_key_id", Uuid),
         Column("model", Text, nullable=False),
         Column("upstream", Text),
         Column("service_tier", Text),
         Column("kind", Text, comment="of a proxied request; null: completions"),
+        Column("batch", Boolean, comment="of a request in a batch; null: it is not"),
     ]
 
 

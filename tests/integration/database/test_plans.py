@@ -48,7 +48,7 @@ READ_IN_ORDER = {
     "ix_responses_deleted",
     "ix_files_deleted",
     "ix_file_parts_unused",
-    "ix_batches_collector_until",
+    "ix_batches_turns",
     "ix_vector_store_files_waiting",
     "ix_vector_store_files_deleted",
 }
@@ -371,6 +371,10 @@ _OF_FILES = [
     "files.LIST_FILES[desc]",
 ]
 _OF_BATCHES = [
+    "batch_turns.RELEASE_BATCH",
+    "batch_turns.RELEASE_EXPANSION",
+    "batch_turns.TAKE_BATCH",
+    "batch_turns.TAKE_TO_EXPAND",
     "batches.ADD_LINES",
     "batches.CANCEL_BATCH",
     "batches.CANCEL_LINES",
@@ -388,12 +392,8 @@ _OF_BATCHES = [
     "batches.MOVE_VALIDATION",
     "batches.NUMBER_PART",
     "batches.READY_LINES",
-    "batches.RELEASE_BATCH",
-    "batches.RELEASE_EXPANSION",
     "batches.SET_EXPANDED",
     "batches.SET_OUTPUT_FILE[output]",
-    "batches.TAKE_BATCH",
-    "batches.TAKE_TO_EXPAND",
     "batches.UNEXPANDED_LINES",
 ]
 _OF_STORES = [
@@ -581,6 +581,7 @@ def _of_store(database: ManyResponses) -> dict[str, object]:
         "dimensions": 4,
         "model": "m",
         "upstream": "u",
+        "api_key": None,
         "query": "word",
         "language": "english",
         "store_word": f"'§{store.hex}'",

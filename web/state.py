@@ -43,7 +43,7 @@ from web.conversations import ConversationStore
 from web.files.store import FileStore
 from web.files.uploads import Uploads
 from web.http import auth
-from web.http.body import bind_bodies
+from web.http.body import bind_bodies, limits_of_project
 from web.http.open_requests import OpenRequests
 from web.http.request_record import request_record
 from web.http.shares import Shares
@@ -128,12 +128,7 @@ class AppState:
 
     def body_limits_of(self, key: ApiKey) -> BodyLimits:
         """How large the body of a request with this key may be."""
-        own = key.policy.limits
-        if own.body is None and own.text is None:
-            return self.body_limits
-        limits = self.body_limits
-        size = min(limits.size, own.body or limits.size)
-        return BodyLimits(size, min(limits.text, own.text or limits.text), limits.values)
+        return limits_of_project(self.body_limits, key.policy.limits)
 
     def routes_of(self, key: ApiKey) -> Routes:
         """The upstreams that serve requests with this key."""

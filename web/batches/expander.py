@@ -44,6 +44,7 @@ from models.errors import (
     InternalError,
     InvalidRequest,
     QuotaExceeded,
+    RequestTooLarge,
     Unavailable,
 )
 from models.files.content import read_content
@@ -55,7 +56,7 @@ from models.redis.quota_counters import Demand
 from models.wire.json_input import BodyLimits
 from web.batches.forwarded import PrepareForwarded
 from web.counters import count_accepted
-from web.http.body import JsonBody, run_sized
+from web.http.body import JsonBody, limits_of_project, run_sized
 from web.quotas.quotas import Quotas
 from web.responses.create import CreateResponse
 
@@ -188,7 +189,8 @@ class Expander:
         if key is None:
             raise IncorrectApiKey
         size = len(line.text or b"")
-        request = await run_sized(partial(_parse, line, batch.endpoint, self._limits), size)
+        limits = limits_of_project(self._limits, key.policy.limits)
+        request = await run_sized(partial(_parse, line, batch.endpoint, limits), size)
         body = JsonBody(request.body, size)
         if batch.endpoint != RESPONSES:
             return await self._prepare_forwarded.prepare_line(
@@ -254,10 +256,16 @@ class Expander:
 
 
 def _parse(line: InputLine, endpoint: str, limits: BodyLimits) -> LineRequest:
-    """It was checked before, perhaps with other limits. Raises InvalidRequest."""
+    """The request in a line. It was checked before, perhaps with other limits: those of the project
+    are judged here, as for a POST, so that they fail a line and not the batch. Raises
+    RequestTooLarge and InvalidRequest."""
+    if line.text is None or len(line.text) > limits.size:
+        raise RequestTooLarge(f"{limits.size} bytes")
     try:
         return parse_line(line.text, endpoint, limits)
     except InvalidLine as fault:
+        if isinstance(fault.__cause__, RequestTooLarge):
+            raise fault.__cause__ from None
         raise InvalidRequest(fault.message, param=fault.param, code=fault.code) from fault
 
 

@@ -7,10 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+from uuid import UUID
 
 from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
 
+from models.db.shared_pool import ACTING_PROJECT
 from models.errors import (
     ClientDisconnected,
     InvalidRequest,
@@ -18,9 +20,11 @@ from models.errors import (
     UnsupportedMediaType,
 )
 from models.http_bodies import is_uncompressed
-from models.turns import PAUSE, is_large, pause_if_large
+from models.projects.policy import ProjectLimits
+from models.turns import PAUSE, ProjectSlots, is_large, pause_if_large
 from models.wire.checks.faults import not_an_object
-from models.wire.json_input import BodyLimits, decode_request
+from models.wire.json_input import BodyLimits, count_values, decode_counted
+from web.http.body_deadline import ReservedBody
 from web.http.request_record import request_record
 from web.http.shares import Held, Share
 
@@ -29,7 +33,14 @@ _DRAIN_TIMEOUT = 5.0
 _MAX_INLINE_BYTES = 64 * 1024
 UNCOUNTED_BYTES = 64 * 1024
 """Smaller bodies are always read: a process has as much for each connection anyway."""
+_UNCOUNTED_COST = 256 * 1024
+"""Bytes. A smaller body counts too if its cost is larger: it has thousands of values."""
+_VALUE_COST = 100
+"""Bytes for each value of a body, beside its text (docs/adr/0039)."""
 _LARGE_BODIES = ThreadPoolExecutor(1, "large-body")
+_TURNS = ProjectSlots(1)
+"""Projects take turns at that thread."""
+_NO_PROJECT = UUID(int=0)
 _BODY_READ = "backburner.body_read"
 """The key of a request's scope that is set when the body was read."""
 
@@ -62,16 +73,25 @@ async def run_sized(work: Callable[[], T], size: int) -> T:
 
     In the event loop a large body would delay all streams; the largest take longer than a lease
     lasts. One thread works on all large bodies: each further one would take its turn at the
-    interpreter between two turns of the event loop (docs/adr/0038).
+    interpreter between two turns of the event loop (docs/adr/0038). Projects take turns.
     """
     if size <= _MAX_INLINE_BYTES:
         return work()
-    return await asyncio.get_running_loop().run_in_executor(_LARGE_BODIES, work)
+    async with _TURNS.take(ACTING_PROJECT.get() or _NO_PROJECT):
+        return await asyncio.get_running_loop().run_in_executor(_LARGE_BODIES, work)
 
 
 def bind_bodies(app: FastAPI, bodies: Share) -> None:
     """Makes `read_json` count the bytes of this application's requests in `bodies`."""
     app.state.bodies = bodies
+
+
+def limits_of_project(limits: BodyLimits, own: ProjectLimits) -> BodyLimits:
+    """`limits`, as far as those of a project are not smaller."""
+    if own.body is None and own.text is None:
+        return limits
+    size, text = own.body or limits.size, own.text or limits.text
+    return BodyLimits(min(limits.size, size), min(limits.text, text), limits.values)
 
 
 def held_bytes(request: Request) -> Held:
@@ -87,7 +107,8 @@ async def read_json(request: Request, limits: BodyLimits, also: str = "") -> Jso
     """The JSON body. `also`: another content type that the route accepts, for the message.
 
     Raises UnsupportedMediaType, RequestTooLarge (before the whole body is read) or InvalidRequest;
-    before a large body is read ShareUsedUp or Unavailable, if the process reads many others.
+    before a large body is read or decoded ShareUsedUp or Unavailable, if the process has many
+    others; RequestTimeout if a large body arrives slowly.
     """
     _require_json(request.headers, also)
     announced = _require_size(request.headers, limits.size)
@@ -95,7 +116,12 @@ async def read_json(request: Request, limits: BodyLimits, also: str = "") -> Jso
     if announced > UNCOUNTED_BYTES:
         await held.grow(int(announced))
     raw = await _read(request, limits.size, held)
-    decode = partial(decode_request, raw, limits)
+    values = await run_sized(partial(count_values, raw, limits), len(raw))
+    cost = len(raw) + _VALUE_COST * values
+    if len(raw) > UNCOUNTED_BYTES or cost > _UNCOUNTED_COST:
+        await held.grow(cost, has_arrived=True)
+    await pause_if_large(len(raw))
+    decode = partial(decode_counted, raw, limits)
     if is_large(len(raw)):
         decode = partial(decode, pause=partial(time.sleep, PAUSE))
     value = await run_sized(decode, len(raw))
@@ -186,9 +212,10 @@ def announced_size(headers: Headers) -> float:
 async def _read(request: Request, limit: int, held: Held) -> bytearray:
     # Pieces that are joined at the end need twice the memory.
     body = bytearray()
+    reserved = ReservedBody(request.receive, held.period)
     has_more = True
     while has_more:
-        message = await request.receive()
+        message = await (reserved.next(held.amount) if held.amount else request.receive())
         if message["type"] == "http.disconnect":
             # Nothing can be sent any more, but the log should not show an error of this server.
             raise InvalidRequest("The request body ended early.", code="invalid_json")

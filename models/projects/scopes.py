@@ -12,7 +12,7 @@ class Scope(StrEnum):
     READ = "read"
     """Only requests that change nothing."""
     FILES = "files"
-    """The files of its project, their uploads, vector stores and batches."""
+    """The files of its project, their uploads and vector stores; its batches may only be read."""
     ADMIN = "admin"
     """The projects, keys and usage of the whole server; nothing of a project."""
 

@@ -56,6 +56,7 @@ from models.redis.quota_counters import Demand
 from models.wire.json_input import BodyLimits
 from web.batches.forwarded import PrepareForwarded
 from web.counters import count_accepted
+from web.http.auth import require_scope
 from web.http.body import JsonBody, limits_of_project, run_sized
 from web.quotas.quotas import Quotas
 from web.responses.create import CreateResponse
@@ -188,6 +189,8 @@ class Expander:
     async def _new_row(self, batch: ExpandedBatch, key: ApiKey | None, line: InputLine) -> NewRow:
         if key is None:
             raise IncorrectApiKey
+        # Scopes can be changed while the batch runs.
+        require_scope(key, reads=False)
         size = len(line.text or b"")
         limits = limits_of_project(self._limits, key.policy.limits)
         request = await run_sized(partial(_parse, line, batch.endpoint, limits), size)

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from models.redis.quota_counters import Demand
 from web.http.actor import actor_of
-from web.http.auth import FilesKey
+from web.http.auth import FilesKey, Key
 from web.http.body import read_json
 from web.http.json_responses import json_response
 from web.http.params import PAGE_SIZE, PAGE_SIZES, Paging, integer, storable_item_id
@@ -15,7 +15,7 @@ router = APIRouter(prefix="/v1/batches")
 
 
 @router.post("")
-async def create_batch(request: Request, key: FilesKey) -> Response:
+async def create_batch(request: Request, key: Key) -> Response:
     """Creates a batch of the requests in a file."""
     state = app_state(request)
     state.file_store.require_storage(key)
@@ -41,7 +41,7 @@ async def retrieve_batch(batch_id: str, request: Request, key: FilesKey) -> Resp
 
 
 @router.post("/{batch_id}/cancel")
-async def cancel_batch(batch_id: str, request: Request, key: FilesKey) -> Response:
+async def cancel_batch(batch_id: str, request: Request, key: Key) -> Response:
     """Begins to cancel the batch, and its responses."""
     store = app_state(request).batch_store
     return json_response(await store.cancel(key.project_id, batch_id, actor_of(request)))

@@ -15,6 +15,7 @@ from models.lifecycle import Lane
 from models.projects.scopes import Scope
 from tests.integration.operator.test_operations import backburner, command_facts
 from tests.support.api import Api, until
+from tests.support.batches import line, upload
 from tests.support.fake_upstream import (
     FakeUpstream,
     done,
@@ -48,6 +49,25 @@ async def test_a_key_that_only_reads_changes_nothing(
         assert (refused.status, refused.error["code"]) == (403, "missing_scope")
         assert "Missing scopes: responses." in refused.error["message"]
     assert (await writer.call("GET", path)).status == 200
+
+
+async def test_a_key_for_files_runs_no_batches_and_may_see_them(shared_stack: Stack) -> None:
+    writer, reader, files = (
+        _api(shared_stack, scope) for scope in (Scope.RESPONSES, Scope.READ, Scope.FILES)
+    )
+    uploaded = await upload(shared_stack.openai(key=files.key), [line("a")])
+    body = {"input_file_id": uploaded, "endpoint": "/v1/responses", "completion_window": "24h"}
+    batch = (await writer.call("POST", "/batches", body)).body
+    path = f"/batches/{batch['id']}"
+    for api in (reader, files):
+        for refused in (
+            await api.call("POST", "/batches", body),
+            await api.call("POST", f"{path}/cancel", {}),
+        ):
+            assert (refused.status, refused.error["code"]) == (403, "missing_scope")
+            assert "Missing scopes: responses." in refused.error["message"]
+        assert (await api.call("GET", path)).body["id"] == batch["id"]
+        assert (await api.call("GET", "/batches")).status == 200
 
 
 async def test_an_admins_key_reads_nothing_of_a_project(shared_stack: Stack) -> None:

@@ -175,7 +175,7 @@ class CreateResponse:
         """
         request = await self._prepare_request.parse(body, key, generate=True)
         require_model(key, request.model)
-        request = limit_tier(batch_request(request), key.policy.highest_tier)
+        request = _within_policy(batch_request(request), key)
         options = _Options((), True, Purpose.ANSWER, request_id, False)
         context = _RequestContext(key, body, new_uuid(), new_uuid(), None, None, options)
         prepared = await self._prepare_request.prepare(
@@ -193,9 +193,7 @@ class CreateResponse:
             body, key, generate=options.generate and not is_count
         )
         require_model(key, request.model)
-        if key.policy.zero_retention:
-            request = without_storage(request)
-        request = limit_tier(request, key.policy.highest_tier)
+        request = _within_policy(request, key)
         hashable_body = self._hashable_body(body.value, request)
         idempotency_key = await run_sized(
             partial(
@@ -389,6 +387,13 @@ class CreateResponse:
         if not request.credentials or not is_run:
             return None
         return self._sealer.seal(new_id, request.credentials)
+
+
+def _within_policy(request: CreateRequest, key: ApiKey) -> CreateRequest:
+    """The request as the policy of its project lets it be made. Raises InvalidRequest."""
+    if key.policy.zero_retention:
+        request = without_storage(request)
+    return limit_tier(request, key.policy.highest_tier)
 
 
 async def _demand_of(request: CreateRequest, context: _RequestContext, limits: Limits) -> Demand:

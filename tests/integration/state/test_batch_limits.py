@@ -125,6 +125,43 @@ async def _lose_its_key(running: _Running) -> None:
     assert {one["response"]["status_code"] for one in errors.values()} == {401}
 
 
+async def _lose_its_scope(running: _Running) -> None:
+    other = running.stack.openai(key=await _second_key(running))
+    await _change_key(running, "scopes = '{files}'")
+    running.client = other
+    output, errors = await running.finish("completed")
+    assert sorted(output) == NAMES[:2]
+    assert _codes(errors) == dict.fromkeys(NAMES[2:], "missing_scope")
+
+
+async def _lose_its_model(running: _Running) -> None:
+    await _change_key(running, "allowed_models = '{another}'")
+    output, errors = await running.finish("completed")
+    assert sorted(output) == NAMES[:2]
+    assert _codes(errors) == dict.fromkeys(NAMES[2:], "model_not_found")
+
+
+async def _change_key(running: _Running, change: str) -> None:
+    query = f"UPDATE api_keys SET {change} WHERE hash = %s RETURNING id"
+    await running.stack.value(query, keys.hash_key(running.key))
+
+
+async def _lose_its_retention(running: _Running) -> None:
+    """What had begun was stored; what begins later is not, and its results are written all the
+    same."""
+    change = (
+        """UPDATE projects SET policy = '{"zero_retention": true}' WHERE id = %s RETURNING id"""
+    )
+    await running.stack.value(change, await running.value("project_id"))
+    output, errors = await running.finish("completed")
+    assert (sorted(output), errors) == (NAMES, {})
+    kept = "SELECT count(*) FROM responses WHERE request_id = %s AND store"
+    assert await running.stack.value(kept, running.batch.id) == 2
+    kept = """SELECT count(*) FROM responses
+              WHERE request_id = %s AND NOT store AND expires_at > clock_timestamp()"""
+    assert await running.stack.value(kept, running.batch.id) == 0
+
+
 async def _second_key(running: _Running) -> str:
     project = await running.stack.value(
         "SELECT p.name FROM projects p JOIN api_keys k ON k.project_id = p.id WHERE k.hash = %s",
@@ -186,12 +223,15 @@ async def _use_up_its_tokens(running: _Running) -> None:
 LOSSES = {
     "its file": _lose_its_file,
     "its key": _lose_its_key,
+    "its scope": _lose_its_scope,
+    "its model": _lose_its_model,
+    "its retention": _lose_its_retention,
     "a response": _lose_a_response,
     "its project": _lose_its_project,
 }
 
 
-async def test_a_batch_that_loses_its_file_key_project_or_a_response_has_a_result_for_each_request(
+async def test_a_batch_that_loses_something_while_it_runs_has_a_result_for_each_request(
     small: Stack, fake: FakeUpstream
 ) -> None:
     async def run(name: str) -> None:

@@ -5,6 +5,7 @@ from typing import Final
 
 import orjson
 
+from models.config.routes import Routes
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.create import NewRow
 from models.egress import EgressPolicy
@@ -19,6 +20,7 @@ from models.wire.request import CreateRequest
 from web.http.body import JsonBody, run_sized
 from web.proxy.checks import RequestChecks, require_served_model
 from web.proxy.endpoints import ENDPOINTS, Endpoint
+from web.proxy.service_tier import within_highest_tier
 from web.responses.account_ids import AccountIds
 from web.responses.batch_requests import UNSTORED_SECONDS
 from web.responses.opening import Opening
@@ -48,10 +50,12 @@ class PrepareForwarded:
         Raises InvalidRequest, NotFound, ModelNotAllowed or UpstreamNotConfigured.
         """
         endpoint = _ENDPOINTS[path]
-        model = await self._check(endpoint, key, body)
+        routes = self._routes.of(key.project_id, key.policy.routes)
+        model = await self._check(endpoint, routes, key, body)
+        sent = within_highest_tier(endpoint, key, routes.find(model), body.value)
         request = CreateRequest(model, [], {}, background=True, store=False)
         opening = Opening.of(request, new_uuid(), self._clock.now())
-        item = await run_sized(partial(request_item, new_item_id, body.value), body.size)
+        item = await run_sized(partial(request_item, new_item_id, sent), body.size)
         return NewRow(
             id=opening.id,
             project=key.project_id,
@@ -70,7 +74,7 @@ class PrepareForwarded:
             kept_for=UNSTORED_SECONDS,
         )
 
-    async def _check(self, endpoint: Endpoint, key: ApiKey, body: JsonBody) -> str:
+    async def _check(self, endpoint: Endpoint, routes: Routes, key: ApiKey, body: JsonBody) -> str:
         """The model of the request."""
         if body.value.get("stream"):
             raise InvalidRequest(
@@ -79,7 +83,6 @@ class PrepareForwarded:
                 code="unsupported_parameter",
             )
         named = body.value.get("model")
-        routes = self._routes.of(key.project_id, key.policy.routes)
         model = require_served_model(endpoint, routes, key, named)
         egress = self._egress.of_project(key.policy.egress)
         checks = RequestChecks(endpoint, model, key, self._account_ids, egress)

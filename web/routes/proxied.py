@@ -20,6 +20,7 @@ from web.proxy.checks import RequestChecks, require_served_model
 from web.proxy.endpoints import ENDPOINTS, Endpoint
 from web.proxy.requests import FormRequest, JsonRequest, ProxiedRequest
 from web.proxy.response import ProxiedCall, ProxiedResponse
+from web.proxy.service_tier import within_highest_tier
 from web.proxy.spool import Spool
 from web.state import AppState, app_state
 
@@ -59,6 +60,8 @@ async def _forward_json(
     model = require_served_model(endpoint, state.routes_of(key), key, value.get("model"))
     checks = _checks(state, endpoint, key, model)
     await checks.check_body(value, body.size)
+    upstreams = state.routes_of(key).find(model)
+    body.value = within_highest_tier(endpoint, key, upstreams, value)
     return await _admit(state, checks, JsonRequest(body, request.receive))
 
 

@@ -207,7 +207,7 @@ class AppState:
             conversation_store=_conversation_store(common),
             file_store=file_store,
             file_uploads=Uploads(settings.files, pool, file_store),
-            batch_store=BatchStore(settings.batches, pool),
+            batch_store=BatchStore(settings.batches, settings.quotas, pool),
             retrieval=Retrieval.open(
                 settings, pool, routes, common.store_access, proxied_usage.add_tokens
             ),

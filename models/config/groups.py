@@ -143,6 +143,8 @@ class QuotaSettings(Group):
     """Stored files."""
     file_bytes: Bytes | None = Field(default=None, ge=0)
     """Bytes of stored files."""
+    batches: int | None = Field(default=200, ge=0)
+    """Batches that have not ended."""
     vector_stores: int | None = Field(default=None, ge=0)
     """Vector stores that have not expired."""
     vector_bytes: Bytes | None = Field(default=None, ge=0)

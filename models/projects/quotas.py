@@ -25,6 +25,8 @@ WINDOW = 60.0
 class ProjectQuotas(QuotaSettings):
     """The quotas that one project has. Unset: the quota of the settings; 0: no limit."""
 
+    batches: Annotated[int, Field(ge=0)] | None = None
+    """Its batches that have not ended."""
     cache_bytes: Annotated[Bytes, Field(ge=1)] | None = None
     """Most bytes of its cached answers, in place of `cache.project_bytes`."""
 

@@ -7,19 +7,20 @@ from uuid import UUID
 
 from models.batches.lines import ENDPOINTS
 from models.batches.objects import batch_object, parse_window
-from models.config.groups import BatchSettings
-from models.db.database import Json, Pool, fetch, fetch_idempotent, find_by_id
+from models.config.groups import BatchSettings, QuotaSettings
+from models.db.database import Connection, Json, Pool, fetch, fetch_idempotent, find_by_id
 from models.db.queries import batches
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.audit import Actor, AuditEntry
 from models.db.queries.batches import BatchRow
-from models.db.queries.files import FIND_FILE, FileRow
+from models.db.queries.files import FIND_FILE, LOCK_PROJECT, FileRow
 from models.errors import InvalidRequest, NotFound
 from models.ids import new_uuid, parse_batch_id, parse_file_id
 from models.wire.checks.basic import Integer, String
 from models.wire.checks.faults import missing, not_an_object, shorten, unknown_parameter
 from models.wire.checks.parameters import METADATA
 from web.http.params import Paging
+from web.quotas.refusal import too_many_open
 
 _FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
 _REQUIRED = ("input_file_id", "endpoint", "completion_window")
@@ -31,13 +32,14 @@ _LIFETIME = Integer(3600, 2_592_000)
 class BatchStore:
     """The batches of all projects."""
 
-    def __init__(self, settings: BatchSettings, pool: Pool) -> None:
+    def __init__(self, settings: BatchSettings, quotas: QuotaSettings, pool: Pool) -> None:
         self._settings = settings
+        self._quotas = quotas
         self._pool = pool
 
     async def create(self, key: ApiKey, body: Any) -> dict[str, Any]:
         """Stores a batch; returns the Batch object. Its input is checked by a worker. Raises
-        InvalidRequest, or NotFound for its file."""
+        InvalidRequest, NotFound for its file, or QuotaExceeded."""
         fields = _known_fields(body)
         for name in _REQUIRED:
             if fields.get(name) is None:
@@ -61,7 +63,10 @@ class BatchStore:
             "output_lifetime": lifetime,
             "window": window,
         }
-        return batch_object((await fetch(self._pool, batches.INSERT_BATCH, values))[0])
+        async with self._pool.connection() as connection, connection.transaction():
+            await self._require_quota(connection, key)
+            [row] = await fetch(connection, batches.INSERT_BATCH, values)
+        return batch_object(row)
 
     async def show(self, project: UUID, public_id: str) -> dict[str, Any]:
         """The Batch object. Raises NotFound."""
@@ -89,6 +94,18 @@ class BatchStore:
         if row.status not in ("cancelling", "cancelled"):
             raise InvalidRequest(f"Cannot cancel a batch with status '{row.status}'.")
         return batch_object(row)
+
+    async def _require_quota(self, connection: Connection, key: ApiKey) -> None:
+        """In the transaction that makes a batch. Raises QuotaExceeded."""
+        own = key.policy.quotas.batches
+        most = self._quotas.batches if own is None else own
+        if not most:
+            return
+        values = {"project": key.project_id}
+        await fetch(connection, LOCK_PROJECT, values)
+        [count] = await fetch(connection, batches.OPEN_BATCHES, values)
+        if count >= most:
+            raise too_many_open(most, "batches that have not ended", may_retry=False)
 
     async def _find(self, project: UUID, public_id: str) -> BatchRow:
         row = await find_by_id(

@@ -80,6 +80,10 @@ INSERT_BATCH = Query(
     """,
     BatchRow,
 )
+OPEN_BATCHES = column(
+    f"SELECT count(*)::int FROM batches b WHERE b.project_id = :project AND {OPEN_BATCH}", int
+)
+"""Counts the batches of a project that have not ended."""
 FIND_BATCH = Query(
     f"SELECT {_COLUMNS} FROM batches b WHERE b.id = :id AND b.project_id = :project", BatchRow
 )

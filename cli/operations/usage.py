@@ -49,6 +49,7 @@ def usage(database: Database, wanted: UsageFilter, by: Sequence[str]) -> list[di
         "last": int(now.timestamp()) + 1,
         "width": width,
         "kind": None,
+        "batch": None,
         "group_by": [_LABELS[name] for name in by if name in _LABELS],
         "project_ids": None if project is None else [project],
         "api_key_ids": None,

@@ -191,6 +191,7 @@ async def _usage(visit: Visit, project: ProjectDetails) -> list[DayOfUsage]:
         "api_key_ids": None,
         "models": None,
         "kind": None,
+        "batch": None,
     }
     rows = await fetch_idempotent(visit.pool, usage.USAGE, values)
     return [

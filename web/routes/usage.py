@@ -132,6 +132,7 @@ async def _usage(request: Request, kind: UsageKind) -> dict[str, Any]:
         "project_ids": _ids(request, "project_ids", PROJECT),
         "api_key_ids": _ids(request, "api_key_ids", API_KEY),
         "models": _texts(request, "models") or None,
+        "batch": _batch(request),
     }
     for name in _NOT_KEPT:
         if _texts(request, name):
@@ -140,12 +141,11 @@ async def _usage(request: Request, kind: UsageKind) -> dict[str, Any]:
                 param=name,
                 code="unsupported_parameter",
             )
-    is_empty = boolean(request, "batch", default=False) or bool(_texts(request, "user_ids"))
     state = app_state(request)
-    rows = [] if is_empty else await fetch_idempotent(state.pool, USAGE, values)
+    rows = [] if _texts(request, "user_ids") else await fetch_idempotent(state.pool, USAGE, values)
     results: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
-        results.setdefault(row.bucket, []).append(_result(row, kind, groups))
+        results.setdefault(row.bucket, []).append(_result(row, kind))
     return page.to_json(results, state.lease.clock.now())
 
 
@@ -175,6 +175,13 @@ def _page_start(request: Request, width: int) -> int | None:
     return int(digits)
 
 
+def _batch(request: Request) -> bool | None:
+    """Whether only requests in batches are wanted, or only others. None: both."""
+    if "batch" not in request.query_params:
+        return None
+    return boolean(request, "batch", default=False)
+
+
 def _texts(request: Request, name: str) -> list[str]:
     """The values of a list, which clients spell `name`, `name[]` or with commas."""
     given = request.query_params.getlist(name) + request.query_params.getlist(f"{name}[]")
@@ -189,7 +196,7 @@ def _ids(request: Request, name: str, prefix: str) -> list[Any] | None:
     return [found for text in texts if (found := parse_admin_id(prefix, text)) is not None]
 
 
-def _result(row: UsageRow, kind: UsageKind, groups: list[str]) -> dict[str, Any]:
+def _result(row: UsageRow, kind: UsageKind) -> dict[str, Any]:
     result: dict[str, Any] = {
         "object": f"organization.usage.{kind.value}.result",
         "input_tokens": row.input_tokens,
@@ -209,7 +216,7 @@ def _result(row: UsageRow, kind: UsageKind, groups: list[str]) -> dict[str, Any]
             "output_reasoning_tokens": row.reasoning_tokens,
             "input_audio_tokens": 0,
             "output_audio_tokens": 0,
-            "batch": False if "batch" in groups else None,
+            "batch": row.batch,
             "service_tier": row.service_tier,
         }
     return result

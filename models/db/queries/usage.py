@@ -10,14 +10,15 @@ from datetime import date
 from uuid import UUID
 
 from models.db.statement import Query, Statement, column
+from models.lifecycle import Lane
 from models.wire.counting import COUNTED_BY
 from models.wire.usage_kind import UsageKind
 
 _LABELS = "project_id, api_key_id, model, upstream, service_tier"
 _COUNTS = "requests, input_tokens, cached_tokens, output_tokens, reasoning_tokens"
-_ALL_LABELS = f"{_LABELS}, kind"
+_ALL_LABELS = f"{_LABELS}, kind, batch"
 _ALL_COUNTS = f"{_COUNTS}, units"
-"""Responses have no `kind` and no `units`: they are completions."""
+"""Responses have no `kind` and no `units`: they are completions. Proxied requests have no `batch`."""
 _SUMS = ", ".join(f"coalesce(sum({name}), 0)::bigint AS {name}" for name in _ALL_COUNTS.split(", "))
 
 
@@ -25,10 +26,10 @@ def _tokens(path: str) -> str:
     return f"coalesce((usage #>> '{{{path}}}')::bigint, 0)"
 
 
-USED_COLUMNS = "r.project_id, r.api_key_id, r.model, r.upstream, r.service_tier, r.usage, r.turns"
+USED_COLUMNS = f"r.project_id, r.api_key_id, r.model, r.upstream, r.service_tier, nullif(r.lane = {Lane.BATCH.value}, false) AS batch, r.usage, r.turns"
 """What the CTE `updated` of an ending returns for INSERT_USED; `r` is the response after it."""
-INSERT_USED = f"""INSERT INTO usage_entries ({_LABELS}, {_COUNTS})
-                  SELECT {_LABELS}, turns, {_tokens("input_tokens")}, {_tokens("input_tokens_details,cached_tokens")},
+INSERT_USED = f"""INSERT INTO usage_entries ({_LABELS}, batch, {_COUNTS})
+                  SELECT {_LABELS}, batch, turns, {_tokens("input_tokens")}, {_tokens("input_tokens_details,cached_tokens")},
                          {_tokens("output_tokens")}, {_tokens("output_tokens_details,reasoning_tokens")}
                   FROM updated WHERE turns > 0 AND (usage IS NULL OR usage -> '{COUNTED_BY}' IS NULL)"""
 """For the WITH clause of an ending: adds what the response has used. Nothing for one that never
@@ -37,7 +38,7 @@ called a model, or only counted tokens."""
 INSERT_PROXIED = Statement(f"""
     INSERT INTO usage_entries ({_ALL_LABELS}, {_ALL_COUNTS})
     SELECT {_ALL_LABELS}, {_ALL_COUNTS} FROM jsonb_to_recordset(CAST(:entries AS jsonb)) AS e (
-        project_id uuid, api_key_id uuid, model text, upstream text, service_tier text, kind text, requests bigint, input_tokens bigint, cached_tokens bigint,
+        project_id uuid, api_key_id uuid, model text, upstream text, service_tier text, kind text, batch boolean, requests bigint, input_tokens bigint, cached_tokens bigint,
         output_tokens bigint, reasoning_tokens bigint, units bigint)
 """)
 """Adds what proxied requests have used."""
@@ -97,6 +98,8 @@ class UsageRow:
     model: str | None
     upstream: str | None
     service_tier: str | None
+    batch: bool | None
+    """whether it was used by requests in batches"""
     requests: int
     input_tokens: int
     cached_tokens: int
@@ -108,9 +111,18 @@ class UsageRow:
 
 def _wanted(alias: str) -> str:
     kind = f"(CAST(:kind AS text) IS NULL OR coalesce({alias}.kind, '{UsageKind.COMPLETIONS}') = :kind)"
-    return f"{kind} AND " + " AND ".join(
+    batch = f"(CAST(:batch AS boolean) IS NULL OR coalesce({alias}.batch, false) = :batch)"
+    return f"{kind} AND {batch} AND " + " AND ".join(
         f"(CAST(:{name}s AS {kind}[]) IS NULL OR {alias}.{name} = ANY(CAST(:{name}s AS {kind}[])))"
         for name, kind in (("project_id", "uuid"), ("api_key_id", "uuid"), ("model", "text"))
+    )
+
+
+def _used_columns(alias: str) -> str:
+    names = f"{_LABELS}, {_ALL_COUNTS}".split(", ")
+    return (
+        ", ".join(f"{alias}.{name}" for name in names)
+        + f", coalesce({alias}.batch, false) AS batch"
     )
 
 
@@ -121,22 +133,23 @@ def _grouped(name: str) -> str:
 USAGE = Query(
     f"""
     WITH used AS (
-        SELECT extract(epoch FROM d.day)::bigint AS at, {", ".join(f"d.{name}" for name in f"{_LABELS}, {_ALL_COUNTS}".split(", "))}
+        SELECT extract(epoch FROM d.day)::bigint AS at, {_used_columns("d")}
         FROM usage_days d, usage_rollup w
         WHERE CAST(:width AS bigint) = 86400 AND d.day < w.rolled_until AND d.day >= to_timestamp(:first) AT TIME ZONE 'UTC' AND d.day < to_timestamp(:last) AT TIME ZONE 'UTC'
           AND {_wanted("d")}
         UNION ALL
-        SELECT extract(epoch FROM e.ended_at)::bigint AS at, {", ".join(f"e.{name}" for name in f"{_LABELS}, {_ALL_COUNTS}".split(", "))}
+        SELECT extract(epoch FROM e.ended_at)::bigint AS at, {_used_columns("e")}
         FROM usage_entries e, usage_rollup w
         WHERE e.ended_at >= to_timestamp(:first) AND e.ended_at < to_timestamp(:last)
           AND (CAST(:width AS bigint) < 86400 OR e.ended_at >= w.rolled_until::timestamp AT TIME ZONE 'UTC') AND {_wanted("e")})
-    SELECT u.at / CAST(:width AS bigint) * CAST(:width AS bigint) AS bucket, {", ".join(_grouped(name) for name in _LABELS.split(", "))}, {_SUMS}
-    FROM used u GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
+    SELECT u.at / CAST(:width AS bigint) * CAST(:width AS bigint) AS bucket, {", ".join(_grouped(name) for name in (*_LABELS.split(", "), "batch"))}, {_SUMS}
+    FROM used u GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
     """,
     UsageRow,
 )
 """Sums up what was used from `first` to before `last` (seconds since the epoch), in buckets of
-`width` seconds, by the labels `group_by`. Nulls: all kinds, projects, keys, models. Buckets of a day
+`width` seconds, by the labels `group_by`. Nulls: all kinds, projects, keys,
+models, in batches or not. Buckets of a day
 are those of UTC."""
 
 

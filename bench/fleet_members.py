@@ -83,10 +83,10 @@ class _PlannedUpstreams(Upstreams):
     def candidates(
         self,
         model: str,
-        project: UUID,  # noqa: ARG002
+        project: UUID,
         policy: ProjectPolicy,  # noqa: ARG002
     ) -> list[Candidate]:
-        return [Candidate(*self._planned, model)]
+        return [Candidate(*self._planned, model, project)]
 
 
 class FleetWorker(Engine):

@@ -390,7 +390,11 @@ class UpstreamUnreached(UpstreamFailed):
 
 
 class UpstreamBusy(UpstreamUnreached):
-    """The upstream is at its limit, or its circuit is open. Retry in `seconds`."""
+    """The upstream is at its limit, or its circuit is open. Retry in `seconds`.
+
+    `returns_soon`: a background response is deferred for the shortest time. It has waited for a
+    permit, and its project has no other response that waits there.
+    """
 
     def __init__(
         self,
@@ -401,6 +405,7 @@ class UpstreamBusy(UpstreamUnreached):
         status: int,
         seconds: float,
         envelope_code: str | None = None,
+        returns_soon: bool = False,
     ) -> None:
         super().__init__(
             message,
@@ -412,6 +417,7 @@ class UpstreamBusy(UpstreamUnreached):
             is_temporary=True,
         )
         self.seconds = seconds
+        self.returns_soon = returns_soon
 
 
 class ToolFailed(UpstreamFailed):
@@ -434,12 +440,16 @@ class FailedCall:
 
 class Deferred(RunError):
     """No upstream is available now, and the response can wait: no worker claims it for at least
-    `seconds`. The last of `failures` is the one that it waits for."""
+    `seconds`, longer with each attempt unless it `returns_soon`. The last of `failures` is the one
+    that it waits for."""
 
-    def __init__(self, seconds: float, failures: Sequence[FailedCall]) -> None:
+    def __init__(
+        self, seconds: float, failures: Sequence[FailedCall], *, returns_soon: bool = False
+    ) -> None:
         super().__init__(f"deferred for {seconds:.1f} s")
         self.seconds = seconds
         self.failures = failures
+        self.returns_soon = returns_soon
 
 
 class LimitReached(RunError):

@@ -79,7 +79,7 @@ UPSTREAM_STREAMS = Gauge(
 )
 CIRCUITS_OPEN = Gauge(
     "backburner_upstream_circuits_open",
-    "Circuits that are open: the upstream's own, and those of models there.",
+    "Circuits that are open: the upstream's own, those of models, and those of projects.",
     ["upstream"],
     registry=REGISTRY,
 )

@@ -100,8 +100,12 @@ class UpstreamSettings(Group):
     wait: Duration = timedelta(seconds=10)
     """Longest wait for a call to end when `concurrency` is reached; then the next upstream is
     tried, or the response is deferred or refused."""
+    waiting_per_project: Annotated[int, Field(ge=1)] = 256
+    """Foreground calls of one project that wait for that, in each worker process; more are treated
+    at once as if they had waited. Of background responses as many wait as `concurrency`."""
     circuit_failures: Annotated[int, Field(ge=1)] = 5
-    """Failures in a row after which a worker process stops calling the upstream."""
+    """Failures in a row after which a worker process stops calling the upstream, or a model there,
+    for all projects or for the one whose requests failed."""
     circuit_pause: Duration = timedelta(seconds=10)
     """How long it then makes no call; doubles with each failed probe, up to four times."""
 

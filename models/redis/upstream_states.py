@@ -30,6 +30,8 @@ class OpenCircuit(msgspec.Struct, frozen=True, omit_defaults=True):
     """until the next call is permitted"""
     model: str | None = None
     """None: the upstream as a whole"""
+    project: str | None = None
+    """the id of the one whose calls are refused; None: those of all"""
 
 
 class UpstreamState(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -38,7 +38,7 @@ async def run_forwarding(context: RunContext) -> Outcome | None:
 async def _call(context: RunContext, request: dict[str, Any], candidate: Candidate) -> Any:
     """The answer of this upstream."""
     resources = context.resources
-    async with candidate.limiter.acquire(candidate.model, interactive=False) as permit:
+    async with candidate.acquire(interactive=False) as permit:
         # As late as possible: a process that was suspended may have lost the response.
         await resources.ownership.wait_until_fresh()
         body, path = {**request, "model": candidate.model}, context.attempt.stored.path

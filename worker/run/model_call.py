@@ -31,11 +31,11 @@ from worker.translation.responses.request import NativeOptions, native_request
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 from worker.translation.turn import Outcome, Turn, TurnOptions
+from worker.upstream.circuits import Permit
 from worker.upstream.client import StreamEvent, UpstreamCall
 from worker.upstream.failures import (
     no_such_tool,
 )
-from worker.upstream.gate import Permit
 from worker.upstream.overflow import OVERFLOW
 from worker.upstream.upstreams import Candidate
 
@@ -144,9 +144,7 @@ class ModelCaller:
         self._has_emitted = False
         body = await self._request_body(candidate, model_input)
         turn = self._new_turn(candidate, model_input, visible=visible)
-        async with candidate.limiter.acquire(
-            candidate.model, interactive=not self._facts.background
-        ) as permit:
+        async with candidate.acquire(interactive=not self._facts.background) as permit:
             # As late as possible: a process that was suspended may have lost the response.
             await self._resources.ownership.wait_until_fresh()
             if visible:

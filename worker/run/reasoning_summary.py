@@ -27,7 +27,8 @@ from worker.translation.dialect import Dialect
 from worker.translation.items.text_items import OpenReasoning
 from worker.translation.tool_catalog import ToolCatalog
 from worker.translation.turn import Turn
-from worker.upstream.gate import UPSTREAM_FULL, Permit
+from worker.upstream.circuits import Permit
+from worker.upstream.gate import UPSTREAM_FULL
 from worker.upstream.upstreams import Candidate
 
 logger = structlog.get_logger()
@@ -148,9 +149,8 @@ class SummaryCaller:
     async def _call(self, turn: ChatTranslator, text: str) -> None:
         """Calls the model beside the turn's call if the upstream's limit permits one more, else
         after it, in its place."""
-        limiter, model = self._candidate.limiter, self._candidate.model
         try:
-            async with limiter.acquire(model, interactive=False, waits=False) as permit:
+            async with self._candidate.acquire(interactive=False, waits=False) as permit:
                 await self._read(turn, text, permit)
         except UpstreamBusy as busy:
             if busy.reason != UPSTREAM_FULL:

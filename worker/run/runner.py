@@ -303,7 +303,7 @@ class Run:
 
     async def _defer(self, deferred: Deferred) -> None:
         """Gives the response up until a later time: a sweep claims it then."""
-        delay = self._jittered_delay(deferred.seconds)
+        delay = self._jittered_delay(deferred)
         waits_for = deferred.failures[-1]
         logger.info(
             "response_deferred",
@@ -345,12 +345,12 @@ class Run:
             self._resources.exit_process()
         self._release_reason = reason
 
-    def _jittered_delay(self, seconds: float) -> timedelta:
-        """How long the response is deferred: at least `seconds`, longer with each attempt.
+    def _jittered_delay(self, deferred: Deferred) -> timedelta:
+        """How long the response is deferred: longer with each attempt, unless it returns soon.
 
         The random part spreads the deferred responses, so that they do not return all at once.
         """
-        attempts = attempts_on_timeline(self.claim.attempt)
+        attempts = 1 if deferred.returns_soon else attempts_on_timeline(self.claim.attempt)
         backoff = min(_MAX_RETRY_DELAY, 1.5 ** min(attempts, 20))
         jitter = random.uniform(1.0, 1.25)  # noqa: S311 - need not be unpredictable
-        return timedelta(seconds=max(seconds, backoff) * jitter)
+        return timedelta(seconds=max(deferred.seconds, backoff) * jitter)

@@ -6,6 +6,7 @@ its failure opens it again for twice as long.
 """
 
 from datetime import timedelta
+from uuid import UUID
 
 _MAX_PAUSE_FACTOR = 4
 """Pauses grow to this many times the first."""
@@ -17,9 +18,12 @@ class Circuit:
     """The circuit of one upstream, or of one model there. Times are seconds of any monotonic
     clock."""
 
-    def __init__(self, failures: int, pause: timedelta) -> None:
-        """Opens after `failures` in a row, first for `pause`."""
+    def __init__(self, failures: int, pause: timedelta, projects: int = 1) -> None:
+        """Opens after `failures` in a row, of at least so many `projects`, first for `pause`."""
         self._threshold = failures
+        self._min_projects = projects
+        self._projects: set[UUID | None] = set()
+        """Some of those whose calls failed: as many as have to."""
         self._first_pause = pause.total_seconds()
         self._failures = 0
         self._pause = 0.0
@@ -55,14 +59,17 @@ class Circuit:
     def record_success(self) -> None:
         """A call has its first output: closes the circuit."""
         self._failures, self._pause, self._has_probe = 0, 0.0, False
+        self._projects.clear()
 
-    def record_failure(self, now: float, *, as_probe: bool) -> None:
-        """A call failed. In an open circuit only the probe counts; calls that began earlier do
-        not."""
+    def record_failure(self, now: float, *, as_probe: bool, project: UUID | None = None) -> None:
+        """A call of this project failed. In an open circuit only the probe counts; calls that began
+        earlier do not."""
         self._failures += 1
+        if len(self._projects) < self._min_projects:
+            self._projects.add(project)
         if as_probe:
             self._open(now, min(self._pause * 2, self._first_pause * _MAX_PAUSE_FACTOR))
-        elif not self.is_open and self._failures >= self._threshold:
+        elif not self.is_open and self._is_outage:
             self._open(now, self._first_pause)
 
     def record_end(self, *, as_probe: bool) -> None:
@@ -70,6 +77,11 @@ class Circuit:
         may be made."""
         self._calls -= 1
         self._has_probe = self._has_probe and not as_probe
+
+    @property
+    def _is_outage(self) -> bool:
+        """Whether so many calls failed, of so many projects, that it opens."""
+        return self._failures >= self._threshold and len(self._projects) >= self._min_projects
 
     def _open(self, now: float, pause: float) -> None:
         self._pause, self._open_until, self._has_probe = pause, now + pause, False

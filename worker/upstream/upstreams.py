@@ -1,6 +1,7 @@
 """The upstreams of a worker process, and which of them are called for a model."""
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from models.errors import (
 from models.projects.policy import ProjectPolicy
 from models.projects.routes import ProjectRoutes
 from models.redis.upstream_states import UpstreamState
+from worker.upstream.circuits import Permit
 from worker.upstream.client import Upstream
 from worker.upstream.failures import no_such_model, not_configured
 from worker.upstream.gate import ConcurrencyLimiter
@@ -29,16 +31,28 @@ servers name the end of a day."""
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An upstream that serves a model, its limiter, and the model's name there."""
+    """An upstream that serves a model of a project, its limiter, and the model's name there."""
 
     upstream: Upstream
     limiter: ConcurrencyLimiter
     model: str
+    project: UUID
 
     @property
     def name(self) -> str:
         """The upstream's name."""
         return self.upstream.settings.name
+
+    @property
+    def seconds_open(self) -> float:
+        """Seconds until it may be called because a circuit is open; 0: now."""
+        return self.limiter.seconds_open(self.model, self.project)
+
+    def acquire(
+        self, *, interactive: bool, waits: bool = True
+    ) -> AbstractAsyncContextManager[Permit]:
+        """As ConcurrencyLimiter.acquire, for this model and project."""
+        return self.limiter.acquire(self.model, self.project, interactive=interactive, waits=waits)
 
 
 class Upstreams:
@@ -68,7 +82,7 @@ class Upstreams:
         UpstreamFailed if no route leads to one (any more)."""
         routes = self._routes.of(project, policy.routes)
         candidates = [
-            Candidate(*self._by_name[destination.upstream.name], destination.model)
+            Candidate(*self._by_name[destination.upstream.name], destination.model, project)
             for destination in routes.find(model)
         ]
         if not candidates:
@@ -97,8 +111,7 @@ def failure_of_all(
     waits = {
         at: max(_seconds_to_wait(failure), circuit_seconds)
         for at, (candidate, failure) in enumerate(failed)
-        if (circuit_seconds := candidate.limiter.seconds_open(candidate.model)) > 0
-        or _is_temporary(failure)
+        if (circuit_seconds := candidate.seconds_open) > 0 or _is_temporary(failure)
     }
     if can_wait and waits:
         order = sorted(range(len(failed)), key=lambda at: at in waits)
@@ -106,7 +119,10 @@ def failure_of_all(
             FailedCall(failed[at][0].name, failed[at][1].reason, failed[at][1].message)
             for at in order
         ]
-        return Deferred(min(waits.values()), calls)
+        returns_soon = any(
+            isinstance(failure, UpstreamBusy) and failure.returns_soon for _, failure in failed
+        )
+        return Deferred(min(waits.values()), calls, returns_soon=returns_soon)
     failures = [failure for _, failure in failed]
     real_failures = [failure for failure in failures if not isinstance(failure, UpstreamBusy)]
     return (real_failures or failures)[-1]

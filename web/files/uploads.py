@@ -35,6 +35,9 @@ from web.http.body import json_object
 T = TypeVar("T")
 
 MAX_PARTS = 1000
+_MOST_OF_ANNOUNCED = 2
+"""The parts of an upload may be so many times as large as the file, so that a client can send some
+again. More would be stored beside the project's quota, which counts the file."""
 
 
 class Uploads:
@@ -79,7 +82,7 @@ class Uploads:
         """Stores a part while it arrives; returns the UploadPart object. Raises ApiError."""
         storage = self._store.require_storage(key)
         upload = await self._find_pending(key, public_id)
-        most = self._settings.part_bytes
+        most = await self._require_room(upload)
         form = MultipartForm(request, most + FORM_BYTES)
         part_id: UUID | None = None
         async for part in form.parts():
@@ -116,6 +119,21 @@ class Uploads:
             "created_at": int(unix_seconds(part_id)),
             "upload_id": public_id,
         }
+
+    async def _require_room(self, upload: UploadRow) -> int:
+        """How many bytes the next part may have. Raises InvalidRequest if there is no room for
+        one."""
+        [so_far] = await fetch_idempotent(self._pool, files.UPLOADED_SO_FAR, {"id": upload.id})
+        room = _MOST_OF_ANNOUNCED * upload.bytes - so_far.bytes
+        if room <= 0 or so_far.parts >= MAX_PARTS:
+            raise InvalidRequest(
+                f"The upload has received {so_far.bytes} bytes in {so_far.parts} parts, and was "
+                f"created for {upload.bytes} bytes and at most {MAX_PARTS} parts. Cancel it, and "
+                "create a new one.",
+                param="data",
+                code="too_many_parts",
+            )
+        return min(self._settings.part_bytes, room)
 
     async def complete(self, key: ApiKey, public_id: str, body: Any) -> dict[str, Any]:
         """Makes a file of the parts, in the order of `part_ids`; returns the Upload object with it.

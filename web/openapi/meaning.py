@@ -167,6 +167,7 @@ CODES: dict[str, str] = {
     "context_length_exceeded": "the upstream reports that the request is too long for the model",
     "invalid_file": "a file is empty, or not what its name, its purpose or its place claims",
     "invalid_range": "the range begins behind the end of the file",
+    "too_many_parts": "the upload has received too many parts, or too many bytes",
     "upload_not_pending": "the upload was completed or cancelled, or has expired",
     "files_not_stored": "this server stores no files",
     "vector_stores_not_available": "this server has no vector stores",

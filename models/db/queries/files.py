@@ -190,6 +190,22 @@ FIND_UPLOAD = Query(
 )
 """No row: the project has no such upload, or the purge has deleted it."""
 
+
+@dataclass(frozen=True, slots=True)
+class UploadedSoFar:
+    """What an upload has received."""
+
+    parts: int
+    """also those that are being written"""
+    bytes: int
+    """of those that are stored"""
+
+
+UPLOADED_SO_FAR = Query(
+    "SELECT count(*) AS parts, coalesce(sum(p.bytes), 0)::bigint AS bytes FROM file_parts p WHERE p.file_id = :id AND NOT p.abandoned",
+    UploadedSoFar,
+)
+
 UPLOADED_PARTS = Query(
     """
     SELECT p.id, p.bytes FROM unnest(CAST(:ids AS uuid[])) WITH ORDINALITY AS given (id, nr)

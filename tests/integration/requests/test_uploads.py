@@ -70,6 +70,21 @@ async def test_an_upload_that_does_not_fit_stays_open_until_it_is_cancelled(
     assert upload not in str([each async for each in client.files.list()])
 
 
+async def test_parts_are_not_stored_without_end_beside_the_quota(
+    client: openai.AsyncOpenAI,
+) -> None:
+    upload = await _begin(client, 4, "a.txt")
+    for data in (b"text", b"tex"):
+        await client.uploads.parts.create(upload, data=data)
+    with pytest.raises(openai.APIStatusError) as caught:
+        await client.uploads.parts.create(upload, data=b"text")
+    assert (caught.value.status_code, caught.value.code) == (413, "request_too_large")
+    await client.uploads.parts.create(upload, data=b"t")
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.uploads.parts.create(upload, data=b"t")
+    assert refused.value.code == "too_many_parts"
+
+
 async def test_a_bad_upload_is_refused(client: openai.AsyncOpenAI) -> None:
     good: dict[str, Any] = {
         "bytes": 1,

@@ -1,12 +1,12 @@
 """How many responses a worker runs at a time, and how many more it may claim."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from uuid import UUID
 
 from models.redis.channels import BACKGROUND
 from worker.memory_budget import MemoryBudget
 from worker.run.runner import Run
-from worker.slots import reserved_slots
+from worker.slots import background_slots, reserved_slots
 
 _ENDING_SLOTS = 16
 """Responses above the slots that may be claimed only to be ended. Each takes milliseconds, and none
@@ -20,11 +20,17 @@ class Capacity:
         self, slots: int, memory: MemoryBudget, may_claim: Callable[[], bool], *, is_shared: bool
     ) -> None:
         """`slots`: how many responses run at a time. `may_claim`: whether the process is sure of
-        its lease. `is_shared`: some of the slots are reserved for foreground responses."""
+        its lease. `is_shared`: between foreground and background responses, each of which leave
+        some slots to the others."""
         self.slots = slots
         self.runs: dict[UUID, Run] = {}
         self.claiming: set[UUID] = set()
         self.is_stopping = False
+        self.background_waits = False
+        """Background responses may be waiting in line. Set by worker/line.py."""
+        self._background: set[UUID] = set()
+        """The background responses among `runs` and `claiming`."""
+        self._is_shared = is_shared
         self._reserved = reserved_slots(slots) if is_shared else 0
         self._memory = memory
         self._may_claim = may_claim
@@ -37,8 +43,15 @@ class Capacity:
 
     @property
     def free_for_background(self) -> int:
-        """Free slots without those reserved for foreground responses."""
-        return max(0, self.free - self._reserved)
+        """Free slots without those reserved for foreground responses. As long as fewer background
+        responses run than foreground ones must leave them, they may use those too."""
+        free = self.free
+        return max(0, free - self._reserved, self._kept_for_background(free))
+
+    @property
+    def kept_for_background(self) -> int:
+        """Free slots that foreground responses leave to background ones that wait."""
+        return self._kept_for_background(self.free) if self.background_waits else 0
 
     @property
     def free_for_endings(self) -> int:
@@ -47,15 +60,46 @@ class Capacity:
 
     def free_for(self, queue: str) -> int:
         """Free slots for the responses of this queue."""
-        return self.free_for_background if queue == BACKGROUND else self.free
+        if queue == BACKGROUND:
+            return self.free_for_background
+        return self.free - self.kept_for_background
 
     def __contains__(self, response_id: object) -> bool:
         """Whether the response runs here, or is about to."""
         return response_id in self.runs or response_id in self.claiming
 
+    def claim(self, ids: Collection[UUID], *, background: bool) -> None:
+        """These responses are about to run: each takes a slot."""
+        self.claiming.update(ids)
+        if background:
+            self._background.update(ids)
+
+    def end_claims(self, ids: Collection[UUID]) -> None:
+        """The claims of these responses are over: they begin to run now, or they do not run."""
+        self.claiming.difference_update(ids)
+        self._background.difference_update(ids)
+
+    def begin(self, run: Run) -> None:
+        """The response runs now."""
+        self.runs[run.claim.id] = run
+        if run.claim.row.background:
+            self._background.add(run.claim.id)
+
+    def end(self, run: Run) -> None:
+        """The response runs no more."""
+        del self.runs[run.claim.id]
+        self._background.discard(run.claim.id)
+
     def count_claims(self, count: int) -> None:
         """So many claims begin: each needs memory soon."""
         self._memory.count_claims(count)
+
+    def _kept_for_background(self, free: int) -> int:
+        """How many of so many free slots. Slots for which there is no memory do not count."""
+        if not self._is_shared:
+            return 0
+        usable = len(self.runs) + len(self.claiming) + free
+        return max(0, min(free, background_slots(usable) - len(self._background)))
 
     def _free_of(self, slots: int) -> int:
         if self.is_stopping or not self._may_claim():

@@ -111,7 +111,7 @@ class Engine:
         """`slots`: how many responses run at a time (worker/slots.py). `on_capacity_changed` is
         called in the event loop after each change of the free slots."""
         self._settings = settings
-        self._on_capacity_changed = on_capacity_changed
+        self._notify_readers = on_capacity_changed
         self._memory = MemoryBudget(settings.worker.memory_budget)
         self._capacity = capacity = Capacity(
             slots,
@@ -119,7 +119,9 @@ class Engine:
             lambda: self._lease.is_fresh,
             is_shared=not settings.quarantine,
         )
-        self._comparison = RunComparison(capacity.runs, capacity.claiming, on_capacity_changed)
+        self._comparison = RunComparison(
+            capacity.runs, capacity.claiming, self._on_capacity_changed
+        )
         self._lease = Lease(
             settings,
             "quarantine" if settings.quarantine else "worker",
@@ -249,9 +251,10 @@ class Engine:
 
     async def _run(self, claim: Claim) -> None:
         metrics.count_claim(claim)
-        runs, shares = self._capacity.runs, self.intake.line.shares
+        shares = self.intake.line.shares
         ACTING_PROJECT.set(claim.row.project_id)
-        run = runs[claim.id] = Run(claim, self._resources)
+        run = Run(claim, self._resources)
+        self._capacity.begin(run)
         shares.begin(claim.row.project_id)
         if self._capacity.is_stopping:
             run.stop(StopReason.HAND_OVER)
@@ -259,9 +262,13 @@ class Engine:
             with structlog.contextvars.bound_contextvars(**_context_of(claim)):
                 await run.run()
         finally:
-            del runs[claim.id]
+            self._capacity.end(run)
             shares.end(claim.row.project_id)
             _count_attempt(run)
+
+    def _on_capacity_changed(self) -> None:
+        self.intake.line.on_capacity_changed()
+        self._notify_readers()
 
     def cancel(self, response_id: UUID) -> None:
         """Stops the response if it runs here: a cancel was recorded for it."""

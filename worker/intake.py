@@ -16,7 +16,7 @@ from models.ids import response_id as public_id
 from models.lifecycle import Lane
 from models.ownership.claims import Ownership
 from models.ownership.takeover import Claim
-from models.redis.channels import QUARANTINE
+from models.redis.channels import BACKGROUND, QUARANTINE
 from models.redis.queue import JobQueue
 from models.turns import Pace, Turns
 from worker.capacity import Capacity
@@ -91,8 +91,8 @@ class Intake:
         if len(ids) > free:
             self._job_queue.give_back(ids[free:], queue)
         self._capacity.count_claims(len(ids[:free]))
+        self._capacity.claim(ids[:free], background=queue == BACKGROUND)
         for response_id in ids[:free]:
-            self._capacity.claiming.add(response_id)
             self._start(self._claim_and_run(response_id, self._take(response_id)))
         self.line.note_full()
 
@@ -112,7 +112,7 @@ class Intake:
         ids = [orphan for orphan in orphans if orphan not in capacity][:free]
         if not ids:
             return
-        capacity.claiming.update(ids)
+        capacity.claim(ids, background=not to_end)
         capacity.count_claims(len(ids))
         self.line.note_full()
         self._on_capacity_changed()
@@ -131,6 +131,11 @@ class Intake:
     def interrupted(self, orphans: Sequence[UUID]) -> None:
         """These responses of crashed workers are to have some of the next slots."""
         self.line.interrupted(orphans)
+
+    def expect_background(self) -> None:
+        """Background responses may be waiting in line: for the sweeper of a full worker, because
+        their wake-ups may be lost."""
+        self.line.expect_background()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -159,7 +164,7 @@ class Intake:
             for response_id in ids:
                 self._start(self._claim_and_run(response_id, self._take_orphan(response_id)))
             return
-        self._capacity.claiming.difference_update(set(ids) - {claim.id for claim in claims})
+        self._capacity.end_claims(set(ids) - {claim.id for claim in claims})
         self._run_claims(claims)
 
     async def _take_orphan(self, response_id: UUID) -> Claim | None:
@@ -184,7 +189,7 @@ class Intake:
                     else:
                         await self._starts.wait(claim.row.project_id)
             finally:
-                self._capacity.claiming.discard(response_id)
+                self._capacity.end_claims([response_id])
             if claim is not None:
                 await self._run(claim)
         except Exception:

@@ -4,6 +4,10 @@ As long as this worker has a slot for each response whose wake-up it reads, it c
 wake-ups. Once all slots of a queue were taken, others may be waiting in line. Then a wake-up only
 says that somebody waits: Postgres chooses whose turn it is. That ends as soon as the line has
 fewer responses than there are free slots.
+
+Foreground and background responses are two lines. A slot that becomes free goes to the background
+line if fewer background responses run here than foreground ones must leave them, and some may be
+waiting (worker/capacity.py). That ends too when the line is empty.
 """
 
 import asyncio
@@ -33,6 +37,9 @@ _MAX_CHOSEN = 50
 _MAX_NAMED = 512
 """Ids of wake-ups that are kept for the next choice. Other workers learn of a dropped one two
 seconds later."""
+_WAKE_UP_TIME = 0.05
+"""Seconds for which slots that are kept for background responses wait for a wake-up. Then Postgres
+chooses without one: another worker may have read it."""
 
 
 class Starter(Protocol):
@@ -71,6 +78,8 @@ class Line:
         self._interrupted: list[UUID] = []
         """Orphans that are not in line, because their owner has crashed."""
         self._is_turn_of_line = False
+        self._look: asyncio.TimerHandle | None = None
+        """Begins a choice for the slots that are kept for background responses."""
 
     def is_crowded(self, queue: str) -> bool:
         """Whether responses of this queue may be waiting in line."""
@@ -99,10 +108,26 @@ class Line:
         """These responses, whose owners have crashed, share the next slots with the line."""
         self._interrupted = list(orphans)
 
+    def expect_background(self) -> None:
+        """Background responses may be waiting in line."""
+        self._capacity.background_waits = True
+
+    def on_capacity_changed(self) -> None:
+        """Slots may have become free. If some are kept for background responses, a choice for them
+        begins soon: with the next wake-up, or without one."""
+        if self._look is None and self._capacity.kept_for_background:
+            loop = asyncio.get_running_loop()
+            self._look = loop.call_later(_WAKE_UP_TIME, self._look_for_background)
+
     async def wait_until_known(self) -> None:
         """Waits for the outcome of each choice that is on its way."""
         if self._choices:
             await asyncio.wait(set(self._choices))
+
+    def _look_for_background(self) -> None:
+        self._look = None
+        if self._capacity.kept_for_background:
+            self.choose_soon(BACKGROUND, ())
 
     def _choose_for(self, queue: str) -> None:
         state = self._queues[queue]
@@ -121,23 +146,30 @@ class Line:
             del self._interrupted[:number]
 
     def _start(self, wanted: "_Wanted") -> None:
-        task = asyncio.create_task(self._choose(wanted))
+        places = {new_uuid() for _ in range(wanted.max_rows)}
+        self._capacity.claim(places, background=BACKGROUND in wanted.queues)
+        if places:
+            self.note_full()
+        task = asyncio.create_task(self._choose(wanted, places))
         self._choices.add(task)
         task.add_done_callback(self._choices.discard)
 
-    async def _choose(self, wanted: "_Wanted") -> None:
+    async def _choose(self, wanted: "_Wanted", places: Collection[UUID]) -> None:
         try:
-            chosen = await self._claim(wanted)
+            chosen = await self._claim(wanted, places)
         except DATABASE_UNAVAILABLE as error:
             # If Postgres has stored the claims, the next heartbeat finds and releases them.
             logger.warning("choice_outcome_unknown", error=str(error).strip())
+            self._note_result(wanted, found_all=False)
             await asyncio.sleep(RETRY_DELAY)
             self._announce(wanted)
             return
         except Exception:
             # The sweep tries it again.
             logger.exception("choice_failed")
+            self._note_result(wanted, found_all=False)
             return
+        self._note_result(wanted, found_all=len(chosen) == wanted.max_rows)
         self.shares.serve(chosen)
         self._starter.run_chosen([each.claim for each in chosen])
         if len(chosen) == wanted.max_rows:
@@ -145,17 +177,21 @@ class Line:
         elif wanted.is_whole_line:
             for queue in wanted.queues:
                 self._queues[queue].is_crowded = not self._capacity.free_for(queue)
-        others = set(wanted.ids) - {each.claim.id for each in chosen}
-        with contextlib.suppress(*DATABASE_UNAVAILABLE):
-            await self._ownership.confirm(others)
+        if wanted.max_rows:
+            await self._confirm(set(wanted.ids) - {each.claim.id for each in chosen})
 
-    async def _claim(self, wanted: "_Wanted") -> list[ChosenClaim]:
-        """Claims what is next. The claims are in `capacity.claiming` then."""
+    def _note_result(self, wanted: "_Wanted", *, found_all: bool) -> None:
+        """Notes whether more background responses wait. `found_all`: the choice has found as many
+        responses as it wanted."""
+        if BACKGROUND in wanted.queues and wanted.is_whole_line:
+            self._capacity.background_waits = found_all or bool(self._interrupted)
+
+    async def _claim(self, wanted: "_Wanted", places: Collection[UUID]) -> list[ChosenClaim]:
+        """Claims what is next. The claims are in `capacity.claiming` then, instead of `places`."""
         if not wanted.max_rows:
+            # The next choice, here or elsewhere, begins when it may choose them.
+            await self._confirm(wanted.ids)
             return []
-        reserved = {new_uuid() for _ in range(wanted.max_rows)}
-        self._capacity.claiming |= reserved
-        self.note_full()
         try:
             chosen = await self._ownership.take_next(
                 Choice(
@@ -167,10 +203,15 @@ class Line:
                     waiting=wanted.waiting,
                 )
             )
-            self._capacity.claiming.update(each.claim.id for each in chosen)
+            for each in chosen:
+                self._capacity.claim([each.claim.id], background=each.claim.row.background)
         finally:
-            self._capacity.claiming -= reserved
+            self._capacity.end_claims(places)
         return chosen
+
+    async def _confirm(self, ids: Collection[UUID]) -> None:
+        with contextlib.suppress(*DATABASE_UNAVAILABLE):
+            await self._ownership.confirm(ids)
 
     def _announce(self, wanted: "_Wanted") -> None:
         """More may be waiting: another worker may have a slot for it."""

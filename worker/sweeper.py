@@ -45,6 +45,8 @@ class Starter(Protocol):
 
     def interrupted(self, orphans: Sequence[UUID]) -> None: ...
 
+    def expect_background(self) -> None: ...
+
 
 class Sweeper:
     """The sweep of one worker."""
@@ -101,6 +103,8 @@ class Sweeper:
             )
             interrupted = [] if free else await self._orphans(_INTERRUPTED, in_line=False)
             self._starter.interrupted(interrupted)
+            if not free:
+                self._starter.expect_background()
         await enqueue_waiting(self._pool, self._job_queue, self._settings)
 
     async def _end_orphans(self) -> None:

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
 import pytest
 
 from models import keys
+from tests.conftest import PrivateStack
 from tests.support.api import Api, until
 from tests.support.fake_upstream import (
     FakeUpstream,
@@ -25,6 +27,8 @@ _numbers = count()
 STREAMS = 2
 SLOTS = 3
 """Of a worker with so few streams, none of them reserved."""
+STREAMS_OF_BOTH_KINDS, SLOTS_OF_BOTH_KINDS = 9, 10
+"""Of a worker that reserves one slot for foreground responses, and one for background ones."""
 
 
 class Turns:
@@ -33,6 +37,7 @@ class Turns:
     def __init__(self, fake: FakeUpstream) -> None:
         self._fake = fake
         self._open: list[asyncio.Event] = []
+        """the calls that wait, the oldest one first"""
         self._are_held = True
         self.order: list[str] = []
         """the model of each call"""
@@ -61,6 +66,11 @@ class Turns:
         self._open.pop(0).set()
         await self.begun(number + 1)
         return self.order[-1]
+
+    @property
+    def next_to_end(self) -> str:
+        """The model of the oldest call."""
+        return self.order[-len(self._open)]
 
     def end_all(self) -> None:
         """Ends all calls, also those to come."""
@@ -135,6 +145,44 @@ async def test_a_project_whose_clients_wait_for_hundreds_of_answers_delays_anoth
     await asyncio.gather(*waiting)
 
 
+@asynccontextmanager
+async def _waiting_clients(api: Api, model: str, number: int) -> AsyncIterator[None]:
+    """So many clients, each of which sends its next foreground request when one is answered."""
+
+    async def wait_for_answers() -> None:
+        while True:
+            await api.create(model)
+
+    clients = [asyncio.create_task(wait_for_answers()) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+
+
+async def test_clients_that_always_wait_for_answers_delay_a_background_response_by_few_slots(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    async with private_stack(streams=STREAMS_OF_BOTH_KINDS) as running:
+        turns, other = Turns(fake), running.api(key=keys.create(running.dsn, "other"))
+        many, few = turns.model("many"), turns.model("few")
+        async with _waiting_clients(running.api(), many, 20):
+            await turns.begun(SLOTS_OF_BOTH_KINDS)
+            await until(lambda: running.value("SELECT count(*) = 20 FROM responses"))
+            await _create(other, few, 3)
+            assert few in [await turns.next() for _ in range(3)]
+            # It has its slot, and the clients have the others.
+            while turns.next_to_end != few:
+                assert await turns.next() == many
+            # Its next one follows, although the clients have sent their requests earlier.
+            assert few in [await turns.next() for _ in range(3)]
+        turns.end_all()
+        completed = "SELECT count(*) = 3 FROM responses WHERE status = 'completed' AND model = %s"
+        await until(lambda: running.value(completed, few))
+
+
 async def test_a_lower_service_tier_waits_behind_a_higher_one_but_not_for_ever(
     running: Stack, turns: Turns
 ) -> None:
@@ -180,3 +228,32 @@ async def test_turns_stay_fair_without_redis(running: Stack, turns: Turns, other
         " WHERE status = 'queued' RETURNING 1"
     )
     assert few in [await turns.next(), await turns.next()]
+
+
+async def test_a_lost_wake_up_of_a_background_response_is_found_while_clients_take_all_slots(
+    running: Stack, turns: Turns, other: Api
+) -> None:
+    many, few = turns.model("many"), turns.model("few")
+    redis = running.redis()
+
+    async def reads_nothing() -> bool:
+        return bool((await redis.info("clients"))["blocked_clients"] == 0)
+
+    async with _waiting_clients(running.api(), many, 3 * SLOTS):
+        await turns.begun(SLOTS)
+        await until(reads_nothing)
+        [lost] = await _create(other, few, 1)
+        await until(lambda: redis.llen("background"))
+        await redis.delete("background")
+        await redis.aclose()
+        # A sweep takes no response whose wake-up may still be on its way.
+        await running.value(
+            "UPDATE responses SET enqueued_at = enqueued_at - interval '1 minute', confirmed = true"
+            " WHERE id = %s::uuid RETURNING 1",
+            lost.removeprefix("resp_"),
+        )
+        async with asyncio.timeout(20):
+            while await turns.next() != few:
+                pass
+        turns.end_all()
+    assert (await other.wait_for_end(lost))["status"] == "completed"

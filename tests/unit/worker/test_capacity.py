@@ -1,0 +1,93 @@
+"""How many slots foreground and background responses leave to each other."""
+
+from uuid import UUID
+
+import pytest
+
+from models.ids import new_uuid
+from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
+from worker.capacity import Capacity
+from worker.memory_budget import MemoryBudget
+
+SLOTS = 20
+"""Two of them are reserved."""
+
+
+def _capacity(slots: int = SLOTS, *, is_shared: bool = True) -> Capacity:
+    return Capacity(slots, MemoryBudget(None), lambda: True, is_shared=is_shared)
+
+
+def _claim(capacity: Capacity, number: int, *, background: bool) -> list[UUID]:
+    ids = [new_uuid() for _ in range(number)]
+    capacity.claim(ids, background=background)
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("foreground", "background", "free_for_foreground", "free_for_background"),
+    [
+        (0, 0, 20, 18),
+        (15, 0, 5, 3),
+        (18, 0, 2, 2),  # the reserve, of which background has had nothing
+        (20, 0, 0, 0),
+        (0, 18, 2, 0),
+        (17, 1, 2, 1),
+        (16, 2, 2, 0),
+    ],
+)
+def test_each_kind_has_a_tenth_of_the_slots_for_itself(
+    foreground: int, background: int, free_for_foreground: int, free_for_background: int
+) -> None:
+    capacity = _capacity()
+    _claim(capacity, foreground, background=False)
+    _claim(capacity, background, background=True)
+    assert capacity.free_for(INTERACTIVE) == free_for_foreground
+    assert capacity.free_for(BACKGROUND) == free_for_background
+
+
+@pytest.mark.parametrize(("background", "left"), [(0, 0), (1, 1), (2, 2)])
+def test_foreground_leaves_background_its_slots_only_while_some_waits(
+    background: int, left: int
+) -> None:
+    capacity = _capacity()
+    _claim(capacity, background, background=True)
+    _claim(capacity, 18 - background, background=False)
+    assert capacity.free_for(INTERACTIVE) == 2
+    capacity.background_waits = True
+    assert capacity.free_for(INTERACTIVE) == left
+    assert capacity.kept_for_background == 2 - left
+
+
+def test_a_background_response_that_ends_leaves_its_slot_to_the_next_one() -> None:
+    capacity = _capacity()
+    capacity.background_waits = True
+    ids = _claim(capacity, 2, background=True)
+    _claim(capacity, 18, background=False)
+    capacity.end_claims(ids)
+    assert capacity.free_for(INTERACTIVE) == 0
+    assert capacity.free_for(BACKGROUND) == 2
+
+
+@pytest.mark.parametrize(("slots", "left"), [(1, 1), (2, 1), (9, 8), (10, 9), (1112, 1001)])
+def test_a_worker_without_a_reserve_keeps_one_slot_for_each_kind(slots: int, left: int) -> None:
+    capacity = _capacity(slots)
+    capacity.background_waits = True
+    assert capacity.free_for(INTERACTIVE) == left
+
+
+def test_a_worker_that_is_short_of_memory_keeps_a_tenth_of_what_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    capacity = _capacity(1112)
+    _claim(capacity, 30, background=False)
+    capacity.background_waits = True
+    monkeypatch.setattr(MemoryBudget, "claims_that_fit", lambda _, most: min(most, 10))
+    assert capacity.free_for(BACKGROUND) == 4
+    assert capacity.free_for(INTERACTIVE) == 6
+
+
+def test_a_quarantine_worker_keeps_nothing() -> None:
+    capacity = _capacity(is_shared=False)
+    capacity.background_waits = True
+    assert capacity.free_for(QUARANTINE) == SLOTS
+    assert capacity.free_for_background == SLOTS

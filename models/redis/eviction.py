@@ -4,8 +4,8 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 _SAFE_POLICIES = frozenset(("noeviction", "volatile-ttl", "volatile-lru", "volatile-lfu"))
-"""They evict no queue: of our keys only those of the answer cache and of quotas have an expiry. With
-volatile-ttl the cache is evicted first; what quotas lose is counted anew from the database."""
+"""They evict no queue: of our keys only those of the answer cache and of quotas have an expiry.
+With volatile-ttl the cache is evicted first; what quotas lose is counted anew."""
 
 
 async def memory_problem(redis: Redis) -> str | None:

@@ -102,6 +102,78 @@ def without_secrets(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
+_EVENT_END = re.compile(rb"(?<=\n\n)|(?<=\n\r\n)")
+"""The place between two events of a stream."""
+_EVENT_ENDS = (b"\n\n", b"\n\r\n")
+_MAX_HELD = 1024 * 1024
+"""Bytes of an event that are kept back until its end is there."""
+
+
+class StreamedSecrets:
+    """Removes secrets from the errors in a stream of events, which goes on byte for byte otherwise:
+    a header's value may be a common word, and what the model writes must not be changed.
+
+    Only the beginning of a secret at the end of a piece is kept back, and what follows a secret in
+    an event until the end of this event shows whether it is an error.
+    """
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._texts = tuple(secrets)
+        self._secrets = tuple(text.encode() for text in self._texts)
+        self._bytes = frozenset(b"".join(self._secrets))
+        self._held = b""
+        self._is_inside = False
+        """Whether a part of an event was returned and its end was not."""
+
+    def feed(self, piece: bytes) -> bytes:
+        """What may be sent now, of this piece and what was kept back before."""
+        data = self._held + piece
+        if not any(secret in data for secret in self._secrets):
+            end = len(data) - self._beginning_at_end(data)
+            self._held = data[end:]
+            return self._sent(data[:end])
+        *events, self._held = _EVENT_END.split(data)
+        sent = b"".join(map(self._judged, events))
+        if len(self._held) > _MAX_HELD:
+            sent, self._held = sent + self._without(self._held), b""
+        return self._sent(sent)
+
+    def finish(self) -> bytes:
+        """What was kept back, at the end of the stream."""
+        held, self._held = self._held, b""
+        return self._judged(held)
+
+    def _judged(self, event: bytes) -> bytes:
+        """The event without secrets if it is an error, or if its beginning was sent before: then
+        nobody knows."""
+        is_error = self._is_inside or b"error" in event.lower()
+        self._is_inside = False
+        return self._without(event) if is_error else event
+
+    def _without(self, event: bytes) -> bytes:
+        text = without_secrets(event.decode(errors="surrogateescape"), self._texts)
+        return text.encode(errors="surrogateescape")
+
+    def _sent(self, data: bytes) -> bytes:
+        if data:
+            self._is_inside = not data.endswith(_EVENT_ENDS)
+        return data
+
+    def _beginning_at_end(self, data: bytes) -> int:
+        """How many bytes at the end of the data may be the beginning of a secret."""
+        if not data or data[-1] not in self._bytes:
+            return 0  # as at the end of an event
+        return max(
+            (
+                length
+                for secret in self._secrets
+                for length in range(1, len(secret))
+                if data.endswith(secret[:length])
+            ),
+            default=0,
+        )
+
+
 def excerpt(message: str) -> str:
     """The part of an upstream's message that is shown."""
     return message[:_MAX_MESSAGE]

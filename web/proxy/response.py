@@ -1,4 +1,5 @@
-"""An upstream's answer on its way to the client, unchanged (docs/adr/0016).
+"""An upstream's answer on its way to the client, unchanged but for this server's credentials in
+errors (docs/adr/0016).
 
 At most one read of it is in memory: while the client does not receive, nothing is read. The client
 gets the upstream's status and body, and the few headers that it needs to read or to retry.
@@ -23,6 +24,7 @@ from models.config.routes import Destination
 from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import (
     CREDENTIAL_STATUSES,
+    StreamedSecrets,
     credential_message,
     secrets_of,
     without_secrets,
@@ -182,7 +184,7 @@ class ProxiedResponse(Response):
         await send(self._head())
         head, tail = b"", _EVENT_END
         try:
-            async for chunk in self._read_chunks():
+            async for chunk in self._read_pieces():
                 if len(head) < USAGE_PIECE:
                     head += chunk[: USAGE_PIECE - len(head)]
                 tail = (tail + chunk)[-USAGE_PIECE:]
@@ -212,6 +214,23 @@ class ProxiedResponse(Response):
             # llama.cpp writes the usage before the embeddings.
             usage = find_usage(head)
         self._call.on_usage(self._call, self._upstream.name, usage)
+
+    async def _read_pieces(self) -> AsyncIterator[bytes]:
+        """What is sent of the body: that of a stream without this server's credential in its
+        errors, any other one as it is. Raises RunFailed as `_read_chunks` does."""
+        if not self._content_type.startswith(_STREAM_TYPE):
+            async for chunk in self._read_chunks():
+                yield chunk
+            return
+        secrets = StreamedSecrets(secrets_of(self._upstream))
+        try:
+            async for chunk in self._read_chunks():
+                if piece := secrets.feed(chunk):
+                    yield piece
+        except RunFailed:
+            yield secrets.finish()
+            raise
+        yield secrets.finish()
 
     async def _read_chunks(self) -> AsyncIterator[bytes]:
         """The body, one read at a time.
@@ -280,10 +299,11 @@ class ProxiedResponse(Response):
         headers["content-type"] = self._content_type
         if self._upstream_response.status in CREDENTIAL_STATUSES:
             headers["x-should-retry"] = "false"
-        if self._error_body is not None:
-            headers["content-length"] = str(len(self._error_body))
         if self._content_type.startswith(_STREAM_TYPE):
             headers |= SSE_HEADERS
+            headers.pop("content-length", None)  # an error in it may become shorter
+        if self._error_body is not None:
+            headers["content-length"] = str(len(self._error_body))
         return [
             (name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()
         ]

@@ -411,10 +411,12 @@ async def test_no_error_shows_the_key_the_headers_or_the_query_of_an_upstream(
     seen = answer.raw + streamed.raw
     made = streamed.headers.get("x-request-id", "")
     explained = await _command(own_stack, "explain", made, "--json")
-    if not in_stream:
-        proxied = await api.call("POST", "/chat/completions", {"model": model, "messages": []})
-        assert proxied.status >= 400
-        seen += proxied.raw
+    body = {"model": model, "messages": [], "stream": in_stream}
+    proxied = await api.call("POST", "/chat/completions", body)
+    assert (proxied.status == 200) is in_stream
+    if in_stream:
+        assert "Invalid token … of …" in proxied.raw.decode()
+    seen += proxied.raw
     assert b"canary" not in seen, seen
     assert "canary" not in explained
 

@@ -6,7 +6,12 @@ import sys
 from uuid import UUID
 
 from models.config.upstream import UpstreamSettings
-from models.config.upstream_access import all_secrets, secrets_of, without_secrets
+from models.config.upstream_access import (
+    StreamedSecrets,
+    all_secrets,
+    secrets_of,
+    without_secrets,
+)
 from models.secrets import Sealer
 from tests.support.stack import ROOT
 
@@ -45,6 +50,41 @@ def test_key_headers_and_query_are_removed_in_every_spelling() -> None:
         assert "…" in hidden, text
         assert "1234" not in hidden, text
     assert without_secrets("abc", secrets) == "abc", "a word of three letters is in any text"
+
+
+CONTENT = b'data: {"text": "key-01 is no key"}\n\n'
+ERROR = b'event: error\r\ndata: {"message": "not key-0123456789 of 12345678"}\r\n\r\n'
+
+
+def streamed(*pieces: bytes) -> list[bytes]:
+    """What is sent at each piece of a stream, and at its end."""
+    stream = StreamedSecrets(secrets_of(UPSTREAM))
+    return [*map(stream.feed, pieces), stream.finish()]
+
+
+def test_an_error_in_a_stream_shows_none_of_them_wherever_the_stream_is_cut() -> None:
+    whole = CONTENT + ERROR + CONTENT
+    hidden = whole.replace(b"key-0123456789", "…".encode()).replace(b"12345678", "…".encode())
+    for first in range(len(whole)):
+        for second in (first, first + 1, first + 9, len(whole)):
+            pieces = whole[:first], whole[first:second], whole[second:]
+            assert b"".join(streamed(*pieces)) == hidden
+    without_end = ERROR.rstrip()
+    assert b"123456" not in b"".join(streamed(without_end))
+    assert b"123456" not in b"".join(streamed(without_end[:-12])), "cut inside of a secret"
+    long = b"data: " + b"x" * 2_000_000 + b" 12345678 "
+    sent = streamed(long + b"y" * 2_000_000, b"z")
+    assert len(sent[0]) > 4_000_000, "an event without an end is not kept for ever"
+    assert b"12345678" not in b"".join(sent)
+
+
+def test_nothing_else_in_a_stream_is_changed_or_kept_back() -> None:
+    word = b'data: {"text": "12345678"}\n\n'
+    assert streamed(CONTENT, word, CONTENT) == [CONTENT, word, CONTENT, b""]
+    assert streamed(b"data: the k", b"ing\n\n") == [b"data: the ", b"king\n\n", b""]
+    assert b"".join(streamed(b"\xc3", b"\xa9\xff 12345678 error\n\n")) == (
+        b"\xc3\xa9\xff \xe2\x80\xa6 error\n\n"
+    )
 
 
 def test_a_traceback_in_a_log_shows_none_of_them() -> None:

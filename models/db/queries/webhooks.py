@@ -35,15 +35,21 @@ class Delivery:
 
 TAKE_DELIVERIES = Query(
     """
-    WITH ready AS (
-             SELECT e.id, CASE WHEN e.failures > 0 THEN 1 ELSE CAST(:at_once AS int) END - coalesce(busy.tries, 0) AS room
-             FROM webhook_endpoints e LEFT JOIN unnest(CAST(:busy AS uuid[]), CAST(:tries AS int[])) AS busy (id, tries) ON busy.id = e.id
+    WITH busy AS (SELECT * FROM unnest(CAST(:busy AS uuid[]), CAST(:tries AS int[])) AS b (id, tries)),
+         used AS (SELECT e.project_id, sum(busy.tries) AS tries FROM busy JOIN webhook_endpoints e ON e.id = busy.id GROUP BY e.project_id),
+         ready AS (
+             SELECT e.id, e.project_id, CASE WHEN e.failures > 0 THEN 1 ELSE CAST(:at_once AS int) END - coalesce(busy.tries, 0) AS room,
+                    coalesce(used.tries, 0) AS used
+             FROM webhook_endpoints e LEFT JOIN busy ON busy.id = e.id LEFT JOIN used ON used.project_id = e.project_id
              WHERE e.disabled_at IS NULL AND (e.paused_until IS NULL OR e.paused_until <= clock_timestamp())),
-         due AS (
-             SELECT waiting.id FROM (SELECT * FROM ready WHERE room > 0) ready CROSS JOIN LATERAL (
+         placed AS (
+             SELECT waiting.id, waiting.next_attempt_at, ready.used + row_number() OVER (PARTITION BY ready.project_id ORDER BY waiting.next_attempt_at) AS place
+             FROM (SELECT * FROM ready WHERE room > 0) ready CROSS JOIN LATERAL (
                  SELECT d.id, d.next_attempt_at FROM webhook_deliveries d WHERE d.endpoint_id = ready.id AND d.next_attempt_at <= clock_timestamp()
-                 ORDER BY d.next_attempt_at LIMIT ready.room FOR UPDATE SKIP LOCKED) waiting
-             ORDER BY waiting.next_attempt_at LIMIT :free)
+                 ORDER BY d.next_attempt_at LIMIT ready.room FOR UPDATE SKIP LOCKED) waiting),
+         due AS (
+             SELECT ordered.id FROM (SELECT p.id, p.place, row_number() OVER (ORDER BY p.place, p.next_attempt_at) AS turn FROM placed p) ordered
+             WHERE ordered.place <= 2 * (CAST(:free AS int) - ordered.turn + 1))
     UPDATE webhook_deliveries d SET attempts = d.attempts + 1, next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
     FROM due, webhook_endpoints e WHERE d.id = due.id AND e.id = d.endpoint_id
     RETURNING d.id, d.attempts, d.event_id, d.type, d.object_id, d.created_at, e.id AS endpoint_id, e.project_id, e.url, e.secret_key_id, e.secrets,
@@ -51,10 +57,15 @@ TAKE_DELIVERIES = Query(
     """,
     Delivery,
 )
-"""Takes due deliveries for as long as the lease, those that have waited longest first: if this
-worker dies, another one tries them then. At most `at_once` of an endpoint, one of an endpoint whose
-last try failed, each without the `tries` that this worker makes of it now: so a slow endpoint holds
-few of the tries that run at a time."""
+"""Takes due deliveries for as long as the lease: if this worker dies, another one tries them then.
+At most `at_once` of an endpoint, one of an endpoint whose last try failed, each without the `tries`
+that this worker makes of it now: so a slow endpoint holds few of the tries that run at a time.
+
+Projects take turns, the one with the fewest tries first; of a project those that have waited
+longest. As in `ProjectSlots` (models/turns.py), a project gets another one while it has fewer than
+twice as many as are free: `place` is the number of its tries with this one, and `turn - 1` others
+are taken before it. As places grow and what is free shrinks, all that follow the first one that is
+left out are left out too."""
 
 DELIVERED = Statement("""
     WITH delivered AS (UPDATE webhook_deliveries SET delivered_at = clock_timestamp(), next_attempt_at = NULL, last_status = :status, last_error = NULL

@@ -148,6 +148,32 @@ async def test_a_hanging_and_a_dead_endpoint_delay_no_other(
         assert 1 <= len(hanging.hooks) <= 8
 
 
+async def test_a_project_whose_endpoints_are_slow_leaves_tries_to_the_others(
+    private_stack: PrivateStack, receiver: WebhookReceiver, fake: FakeUpstream
+) -> None:
+    """Its endpoints could hold all tries of the worker: 16 of them take 8 at a time. They get two
+    thirds, and the rest waits when the event of another project arrives."""
+    settings = {**SEALED, "BACKBURNER_WEBHOOKS__TIMEOUT": "300"}
+    async with private_stack(settings=settings) as running, webhook_receiver() as slow:
+        one = await asyncio.to_thread(Hooks, running, "slow")
+        other = await asyncio.to_thread(Hooks, running, "other")
+        slow.released.clear()
+        for _ in range(16):
+            made = await one.api.call("POST", "/webhook_endpoints", {"url": slow.url})
+            assert made.status == 200
+        await other.create(receiver)
+        model = fake.script(reply("Hello."))
+        for _ in range(9):
+            await one.api.create_background(model)
+        await until(lambda: len(slow.hooks) >= 86, 30)
+        created = await other.api.create_background(model)
+        await until(lambda: receiver.hooks, 30)
+        assert json.loads(receiver.hooks[0].body)["data"] == {"id": created}
+        assert len(slow.hooks) == 86
+        slow.released.set()
+        await until(lambda: len(slow.hooks) == 9 * 16, 30)
+
+
 async def test_a_rotation_signs_with_both_secrets_and_a_resend_has_the_same_id(
     hooks: Hooks, receiver: WebhookReceiver
 ) -> None:

@@ -191,7 +191,8 @@ class SearchBench:
 
     def _search(self, search: ChunkSearch, store: SearchedStore, options: SearchOptions) -> Found:
         async def find(query: Query) -> list[tuple[UUID, int]]:
-            results = await search.search(self._store.project, [store], [query.text], options, None)
+            owner = TextOwner(self._store.project, None)
+            results = await search.search(owner, [store], [query.text], options)
             return [(result.file_id, hash(result.text)) for result in results]
 
         return find

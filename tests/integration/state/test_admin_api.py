@@ -98,7 +98,8 @@ async def test_a_service_account_has_keys_that_work_until_they_are_deleted(
         )
 
         async def gets(wanted: str = code) -> bool:
-            return (await api.call("POST", "/responses", continuing)).error["code"] == wanted
+            answer = await api.call("POST", "/responses", continuing)
+            return bool(answer.error["code"] == wanted)
 
         await until(gets, 5)
     deleted = await projects.api_keys.delete(first_key.id, project_id=project.id)

@@ -53,8 +53,15 @@ def decode_request(
     """The JSON value in a request body, which is no larger than `limits.size`. `pause` is called
     between two passes over all of it, each of which holds the interpreter lock. Raises
     RequestTooLarge, and what `decode_body` raises."""
-    _require_few_values(raw, limits)
+    count_values(raw, limits)
     pause()
+    return decode_counted(raw, limits, pause)
+
+
+def decode_counted(
+    raw: bytes | bytearray, limits: BodyLimits, pause: Callable[[], None] = lambda: None
+) -> Any:
+    """What `decode_request` returns for a body whose values were counted."""
     body = decode_body(raw, pause)
     if len(raw) > limits.text and len(raw) - inline_size(body) > limits.text:
         raise RequestTooLarge(f"{limits.text} bytes without inline files")
@@ -81,25 +88,31 @@ def decode_body(raw: bytes | bytearray, pause: Callable[[], None] = lambda: None
     return body
 
 
-def _require_few_values(raw: bytes | bytearray, limits: BodyLimits) -> None:
-    """Judges the bytes, before values are made of them: two bytes become an object of sixty.
+def count_values(raw: bytes | bytearray, limits: BodyLimits) -> int:
+    """How many values a body has, or more. Judges the bytes, before values are made of them: two
+    bytes become an object of sixty. Raises RequestTooLarge.
 
     Commas and brackets in strings are counted too. So strings are left out if there seem to be too
     many values, unless the body is so large that this would take long.
     """
-    if len(raw) < _MIN_COUNTED or count_marks(raw) <= limits.values:
-        return
-    if len(raw) > limits.text or _has_more_values(raw, limits.values):
+    count = count_marks(raw)
+    if len(raw) < _MIN_COUNTED or count <= limits.values:
+        return count
+    if len(raw) <= limits.text:
+        count = _count_exactly(raw, limits.values)
+    if count > limits.values:
         raise RequestTooLarge(f"{limits.values} JSON values")
+    return count
 
 
-def _has_more_values(raw: bytes | bytearray, limit: int) -> bool:
+def _count_exactly(raw: bytes | bytearray, limit: int) -> int:
+    """The number of values; some number above the limit if there are more."""
     counter = ValueCounter()
     for start in range(0, len(raw), _PIECE):
         counter.feed(raw[start : start + _PIECE])
         if counter.count > limit:
-            return True
-    return False
+            break
+    return counter.count
 
 
 def inline_size(body: Any) -> int:

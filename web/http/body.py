@@ -113,13 +113,14 @@ async def read_json(request: Request, limits: BodyLimits, also: str = "") -> Jso
     _require_json(request.headers, also)
     announced = _require_size(request.headers, limits.size)
     held = held_bytes(request)
+    held.is_arriving = True
     if announced > UNCOUNTED_BYTES:
         await held.grow(int(announced))
     raw = await _read(request, limits.size, held)
     values = await run_sized(partial(count_values, raw, limits), len(raw))
     cost = len(raw) + _VALUE_COST * values
     if len(raw) > UNCOUNTED_BYTES or cost > _UNCOUNTED_COST:
-        await held.grow(cost, has_arrived=True)
+        await held.grow_to_decode(cost)
     await pause_if_large(len(raw))
     decode = partial(decode_counted, raw, limits)
     if is_large(len(raw)):

@@ -3,8 +3,14 @@
 import asyncio
 from collections.abc import Callable
 
+from starlette.types import Message, Receive
+
+from models.errors import RequestTimeout
+
 _LEAST_PROGRESS = 1024
 """Bytes of a body that must arrive in a period."""
+_PERIODS = 40
+"""Longest time of a body for which memory was reserved, in periods: others wait for that memory."""
 
 
 class BodyDeadline:
@@ -54,3 +60,38 @@ class BodyDeadline:
             self._on_late()
         else:
             self._begin(loop)
+
+
+class ReservedBody:
+    """The arrival of a body for which memory is reserved: of each such body a fortieth must arrive
+    in a period. Time in which the server does not read does not count."""
+
+    def __init__(self, receive: Receive, seconds: float) -> None:
+        """`seconds` is the length of a period."""
+        self._receive = receive
+        self._seconds = seconds
+        self._left = seconds
+        self._received = 0
+        """bytes since the period began"""
+
+    async def next(self, reserved: int) -> Message:
+        """The next message of the request. `reserved`: bytes. Raises RequestTimeout."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            async with asyncio.timeout(self._left):
+                message = await self._receive()
+        except TimeoutError:
+            raise RequestTimeout(
+                f"The body of the request arrives too slowly: {self._least(reserved)} bytes are "
+                f"expected every {self._seconds:g} seconds."
+            ) from None
+        self._left -= clock() - began
+        self._received += len(message.get("body", b""))
+        if self._received >= self._least(reserved):
+            self._left, self._received = self._seconds, 0
+        return message
+
+    @staticmethod
+    def _least(reserved: int) -> int:
+        return max(_LEAST_PROGRESS, reserved // _PERIODS)

@@ -9,6 +9,8 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 LARGE_BODY: Final = 64 * 1024
 """Bytes. A larger body is sent without a copy of it, and its request ends when it was sent."""
+_PAUSES: Final = 40
+"""Longest time in which a client may take a large body, in times of `web.send_timeout`."""
 
 
 class ResponseTransport(asyncio.Transport):
@@ -58,8 +60,9 @@ class ResponseTransport(asyncio.Transport):
 
 async def until_sent(transport: asyncio.Transport, flow: FlowControl, pause: float) -> None:
     """Returns when the network has taken what was written to the connection, all but some KiB, or
-    the connection is closed. A client that takes nothing in `pause` seconds is disconnected."""
-    left = transport.get_write_buffer_size()
+    the connection is closed. A client that takes less than a fortieth of it in `pause` seconds is
+    disconnected: others wait for the memory."""
+    left = total = transport.get_write_buffer_size()
     while True:
         try:
             async with asyncio.timeout(pause):
@@ -67,5 +70,5 @@ async def until_sent(transport: asyncio.Transport, flow: FlowControl, pause: flo
                 return
         except TimeoutError:
             before, left = left, transport.get_write_buffer_size()
-            if left >= before:
+            if before - left < max(1, total // _PAUSES):
                 transport.abort()

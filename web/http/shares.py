@@ -4,32 +4,38 @@ The counts are those of this process. Quotas of a project over all processes are
 """
 
 import asyncio
-from collections import Counter
-from contextlib import suppress
+from collections import Counter, deque
 from typing import Self
 
 from models.config.web import WebSettings
 from models.errors import ApiError, ShareUsedUp, Unavailable
 
 _MAX_WAITING = 16
-"""Requests of one project that wait. Each may have sent as much as the network buffers."""
+"""Requests of one project that wait. Each may have sent as much as the network buffers. Bodies that
+have arrived are bounded by what they have."""
 
 
 class Share:
     """An amount: connections, or bytes. A project that uses nothing gets what it needs, however
     small its share is, and so does the only one that uses anything."""
 
-    def __init__(self, what: str, total: int, of_project: int, wait: float = 0) -> None:
+    def __init__(
+        self, what: str, total: int, of_project: int, wait: float = 0, period: float = 0
+    ) -> None:
         """`what`: in the plural, for messages. `of_project` 0: as much as there is. `wait`: seconds
-        that `Held.grow` waits."""
+        that `Held.grow` waits. `period`: of the arrival of what parts are taken for
+        (web/http/body_deadline.py), in seconds."""
+        self.period = period
         self._what = what
         self._total = total
         self._of_project = of_project or total
         self._wait = wait
         self._used = 0
         self._used_by: Counter[str] = Counter()
-        self._waiting: Counter[str] = Counter()
-        self._freed = asyncio.Event()
+        self._arriving: Counter[str] = Counter()
+        """What bodies have that are not decoded yet, by project."""
+        self._waiting: dict[str, deque[_Waiting]] = {}
+        """By project, the one whose turn is next first."""
 
     @property
     def used(self) -> int:
@@ -42,52 +48,89 @@ class Share:
         held.set(amount)
         return held
 
-    def require(self, project: str, amount: int, own: int = 0) -> None:
-        """Raises as `take` does if one that has `own` cannot have `amount`."""
-        others = self._used_by.get(project, 0) - own
+    def require(self, held: "Held", amount: int, *, to_decode: bool = False) -> None:
+        """Raises as `take` does if this one cannot have `amount`. `to_decode`: it is a body that
+        has arrived. Those that are not decoded yet do not count then: they are bounded already, and
+        each would wait for the others."""
+        if to_decode:
+            others = self._used_by[held.project] - self._arriving[held.project]
+            all_others = self._used - self._arriving.total()
+        else:
+            others = self._used_by[held.project] - held.amount
+            all_others = self._used - held.amount
         if others and others + amount > self._of_project:
             raise ShareUsedUp(f"Your project has too many {self._what} at this server.")
-        others = self._used - own
-        if others and others + amount > self._total:
+        if all_others and all_others + amount > self._total:
             raise Unavailable(f"The server has too many {self._what}. Please retry.")
 
     async def wait_for(
-        self, project: str, amount: int, own: int, wait: float | None = None
+        self, held: "Held", amount: int, wait: float | None, *, to_decode: bool
     ) -> None:
-        """Waits until one that has `own` can have `amount`. Raises as `take` does, after `wait`
-        seconds; without it after a few, or at once if many wait."""
-        if self._fits(project, amount, own):
-            return
+        """Waits until this one has `amount`; projects take turns. Raises as `take` does, after
+        `wait` seconds; without it after a few, or at once if many wait."""
+        waiting = self._waiting.setdefault(held.project, deque())
         if wait is None:
-            wait = self._wait if self._waiting[project] < _MAX_WAITING else 0
-        self._waiting[project] += 1
+            wait = self._wait if to_decode or len(waiting) < _MAX_WAITING else 0
+        one = _Waiting(held, amount, to_decode)
+        waiting.append(one)
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    while not self._fits(project, amount, own):
-                        self._freed.clear()
-                        await self._freed.wait()
+            async with asyncio.timeout(wait):
+                await one.turn.wait()
+        except TimeoutError:
+            if not one.turn.is_set():
+                self.require(held, amount, to_decode=to_decode)
+                held.count(amount, is_decoded=to_decode)
         finally:
-            self._waiting[project] -= 1
-            if not self._waiting[project]:
-                del self._waiting[project]
-        self.require(project, amount, own)
+            if not one.turn.is_set():
+                self._forget(one)
 
-    def _fits(self, project: str, amount: int, own: int) -> bool:
+    def fits(self, held: "Held", amount: int, *, to_decode: bool) -> bool:
+        """Whether this one can have `amount`."""
         try:
-            self.require(project, amount, own)
+            self.require(held, amount, to_decode=to_decode)
         except ApiError:
             return False
         return True
 
-    def add(self, project: str, amount: int) -> None:
-        """Counts what was taken, or given back if `amount` is negative."""
+    def add(self, project: str, amount: int, *, arriving: int = 0) -> None:
+        """Counts what was taken, or given back if `amount` is negative. `arriving`: the same for
+        bodies that are not decoded yet."""
         self._used += amount
-        self._used_by[project] += amount
-        if not self._used_by[project]:
-            del self._used_by[project]
+        for counter, change in ((self._used_by, amount), (self._arriving, arriving)):
+            counter[project] += change
+            if not counter[project]:
+                del counter[project]
         if amount < 0:
-            self._freed.set()
+            self._give()
+
+    def _give(self) -> None:
+        """Gives what is free to those that wait for it, project by project."""
+        projects = deque(self._waiting)
+        while projects:
+            project = projects.popleft()
+            one = self._next_of(project)
+            if one is None:
+                continue
+            self._forget(one)
+            if project in self._waiting:
+                self._waiting[project] = self._waiting.pop(project)  # now the last one
+                projects.append(project)
+            one.held.count(one.amount, is_decoded=one.to_decode)
+            one.turn.set()
+
+    def _next_of(self, project: str) -> "_Waiting | None":
+        fitting = (
+            one
+            for one in self._waiting[project]
+            if self.fits(one.held, one.amount, to_decode=one.to_decode)
+        )
+        return next(fitting, None)
+
+    def _forget(self, one: "_Waiting") -> None:
+        waiting = self._waiting[one.held.project]
+        waiting.remove(one)
+        if not waiting:
+            del self._waiting[one.held.project]
 
 
 class Shares:
@@ -95,8 +138,14 @@ class Shares:
 
     def __init__(self, web: WebSettings) -> None:
         wait = web.bodies_wait.total_seconds()
-        self.bodies = Share("large requests", web.bodies, web.bodies_per_project, wait)
-        """Bytes of the request bodies that are read and checked."""
+        self.bodies = Share(
+            "large requests",
+            web.bodies,
+            web.bodies_per_project,
+            wait,
+            web.body_pause.total_seconds(),
+        )
+        """Bytes of the request bodies that are read and checked, and of what is made of them."""
         self.spools = Share("uploads", web.spools, web.spools_per_project, wait)
         """Bytes of uploads in temporary files."""
         self.sockets = Share("open WebSockets", web.sockets, web.sockets_per_project)
@@ -111,34 +160,70 @@ class Shares:
 class Held:
     """What one request or connection has of a share."""
 
-    __slots__ = ("_project", "_share", "amount")
+    __slots__ = ("_share", "amount", "is_arriving", "project")
 
     def __init__(self, share: Share, project: str) -> None:
         self._share = share
-        self._project = project
+        self.project = project
         self.amount = 0
+        self.is_arriving = False
+        """It is a body that is not decoded yet. Set before it has anything."""
+
+    @property
+    def period(self) -> float:
+        """Seconds: see `Share`."""
+        return self._share.period
 
     def set(self, amount: int) -> None:
         """Has so much from now on. Raises as `Share.take` does; then nothing has changed."""
         if amount > self.amount:
-            self._share.require(self._project, amount, self.amount)
-        if amount != self.amount:
-            self._share.add(self._project, amount - self.amount)
-            self.amount = amount
+            self._share.require(self, amount)
+        self.count(amount)
+
+    def count(self, amount: int, *, is_decoded: bool = False) -> None:
+        """Has so much from now on, which was found to fit. `is_decoded`: also for its objects."""
+        before, self.amount = self.amount, amount
+        arriving = 0
+        if self.is_arriving:
+            arriving = (0 if is_decoded else amount) - before
+            self.is_arriving = not is_decoded
+        if before != amount or arriving:
+            self._share.add(self.project, amount - before, arriving=arriving)
 
     async def grow(self, amount: int, wait: float | None = None) -> None:
         """Has at least so much from now on, after a wait for it, of `wait` seconds or as the share
         has it. Raises as `Share.take` does."""
         if amount > self.amount:
-            await self._share.wait_for(self._project, amount, self.amount, wait)
-            self.set(amount)
+            await self._grow(amount, wait, to_decode=False)
+
+    async def grow_to_decode(self, amount: int) -> None:
+        """The same for a body that has arrived, and its objects."""
+        await self._grow(max(amount, self.amount), None, to_decode=True)
+
+    async def _grow(self, amount: int, wait: float | None, *, to_decode: bool) -> None:
+        if self._share.fits(self, amount, to_decode=to_decode):
+            self.count(amount, is_decoded=to_decode)
+        else:
+            await self._share.wait_for(self, amount, wait, to_decode=to_decode)
 
     def split(self) -> Self:
         """Gives all that it has to a new object."""
-        other = type(self)(self._share, self._project)
+        other = type(self)(self._share, self.project)
         other.amount, self.amount = self.amount, 0
+        other.is_arriving = self.is_arriving
         return other
 
     def release(self) -> None:
         """Has nothing any more. May be called again."""
         self.set(0)
+
+
+class _Waiting:
+    """One that waits for a part."""
+
+    def __init__(self, held: Held, amount: int, to_decode: bool) -> None:
+        self.held = held
+        self.amount = amount
+        self.to_decode = to_decode
+        self.turn = asyncio.Event()
+        """Set when it has the part."""

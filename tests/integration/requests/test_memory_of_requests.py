@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -11,8 +12,10 @@ import pytest
 
 from models import keys
 from models.ids import response_id
+from tests.support.abuse import WEB_LIMIT
 from tests.support.api import Api, StreamRefused, until
 from tests.support.fake_upstream import FakeUpstream, done, finish, text, wait_for
+from tests.support.memory_limit import MemoryLimit, WatchedProcess
 from tests.support.stack import Databases, Stack, SuiteSettings, stack
 from tests.support.websocket_client import socket
 
@@ -209,6 +212,69 @@ async def test_the_answer_of_a_foreground_request_waits_for_memory(
     assert (await answer).body["id"] == response
     worker.kill()
     web_alone.forget(worker)
+
+
+# --- what a body costs as objects ---
+
+
+def _many_objects(size: int) -> bytes:
+    """A create of so many bytes at most, of which a process makes nearly forty times as many: an
+    object with one member is the largest value of its length."""
+    start, end = b'{"model": "m", "background": true, "input": [', b"0]}"
+    nested = b'{"":' * 180 + b"0" + b"}" * 180 + b","
+    return start + nested * ((size - len(start) - len(end)) // len(nested)) + end
+
+
+async def _status(api: Api, body: bytes) -> int:
+    return (await api.call("POST", "/responses", body)).status
+
+
+async def test_bodies_that_become_large_objects_do_not_fill_the_container(
+    tmp_path: Path, database_server: Databases, suite_settings: SuiteSettings, fake: FakeUpstream
+) -> None:
+    body, memory = _many_objects(3 * MIB), MemoryLimit()
+    async with stack(tmp_path, database_server, suite_settings, fake, workers=0) as running:
+        watched = memory.watch(WatchedProcess("web", running.webs[0].pid, WEB_LIMIT))
+        memory.start()
+        try:
+            statuses = await asyncio.gather(*(_status(running.api(), body) for _ in range(18)))
+        finally:
+            memory.stop()
+    assert watched.killed_at is None
+    assert 400 in statuses
+    assert set(statuses) <= {400, 429}
+
+
+async def test_a_body_counts_with_the_objects_that_are_made_of_it(
+    web_alone: Stack, neighbour: Api
+) -> None:
+    large, small = _many_objects(400_000), _many_objects(60_000)
+    assert await _status(neighbour, large) == 400, "alone it may cost more than there is"
+    async with contextlib.AsyncExitStack() as sockets:
+
+        async def hold(key: str, size: int) -> None:
+            _, _, writer = await sockets.enter_async_context(_handshake(web_alone, key))
+            await _send(writer, _begin(size + 1) + b"x" * size)
+
+        await hold(web_alone.key, 6 * MIB)
+        await until(lambda: _holds(web_alone, 6 * MIB))
+        assert await _status(neighbour, large) == 503
+        assert await _status(neighbour, small) == 400
+        await hold(neighbour.key, 3 * MIB // 2)
+        await until(lambda: _holds(web_alone, 15 * MIB // 2))
+        assert await _status(neighbour, small) == 503, "60 KB become 2 MB"
+        plain = _large_create(60_000)
+        assert (await neighbour.call("POST", "/responses", plain)).status == 200
+    await until(lambda: _holds(web_alone, 0))
+
+
+async def test_bodies_that_arrive_do_not_keep_others_from_being_decoded(
+    web_alone: Stack, neighbour: Api
+) -> None:
+    async with _half_a_body(web_alone, web_alone.key, 6 * MIB):
+        await until(lambda: _holds(web_alone, 6 * MIB))
+        assert await _status(neighbour, _many_objects(400_000)) == 400
+    await until(lambda: _holds(web_alone, 0))
 
 
 # --- WebSockets ---

@@ -57,6 +57,54 @@ async def test_few_requests_of_a_project_wait() -> None:
         task.cancel()
 
 
+async def test_bodies_that_have_arrived_do_not_wait_for_each_other() -> None:
+    share = Share("things", total=10, of_project=8, wait=30)
+    bodies = [Held(share, "a") for _ in range(4)]
+    for body in bodies:
+        body.is_arriving = True
+        await body.grow(2)
+    # The last one arrives still.
+    waiting = [asyncio.create_task(body.grow_to_decode(20)) for body in bodies[:3]]
+    for body, task in zip(bodies, waiting, strict=False):
+        await task
+        assert [other.amount for other in bodies].count(20) == 1
+        body.release()
+    assert share.used == 2
+    bodies[3].release()
+    assert share.used == 0
+    assert share.take("a", 20).amount == 20, "nothing is left of them"
+
+
+async def test_a_body_that_has_no_memory_for_its_objects_is_refused() -> None:
+    share = Share("things", total=10, of_project=8, wait=0)
+    first, second = share.take("a", 4), Held(share, "a")
+    second.is_arriving = True
+    await second.grow(2)
+    with pytest.raises(ShareUsedUp):
+        await second.grow_to_decode(5)
+    first.release()
+    await second.grow_to_decode(5)
+    assert share.used == 5
+
+
+async def test_projects_take_turns_at_what_is_free() -> None:
+    share = Share("things", total=10, of_project=8, wait=30)
+    first, bodies = share.take("a", 20), [Held(share, project) for project in "aaabb"]
+    waiting = [asyncio.create_task(body.grow(8)) for body in bodies]
+    await asyncio.sleep(0)
+    served = list[str]()
+    while True:
+        first.release()
+        await asyncio.sleep(0)
+        ready = [body for body in bodies if body.amount]
+        if not ready:
+            break
+        (first,) = ready
+        served.append(first.project)
+    await asyncio.gather(*waiting)
+    assert "".join(served) == "ababa"
+
+
 @pytest.mark.parametrize("piece", [b"", b"x"])
 def test_fragments_take_only_their_bytes(piece: bytes) -> None:
     messages = Messages(ServerProtocol())

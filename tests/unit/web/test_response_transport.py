@@ -139,3 +139,19 @@ async def test_a_client_that_takes_nothing_of_a_body_is_disconnected() -> None:
     connection.unsent = 1000
     await until_sent(connection, connection.flow, 0.01)
     assert connection.is_closed
+
+
+async def test_a_client_that_takes_little_of_a_large_body_is_disconnected() -> None:
+    class Slow(_Connection):
+        """Its client takes a byte between two looks."""
+
+        def get_write_buffer_size(self) -> int:
+            self.unsent -= 1
+            return self.unsent
+
+    connection = Slow()
+    connection.flow.pause_writing()
+    connection.unsent = 10_000
+    await until_sent(connection, connection.flow, 0.001)
+    assert connection.is_closed
+    assert connection.unsent > 9_000

@@ -18,7 +18,8 @@ class WebSettings(Group):
     ping: Duration = timedelta(seconds=15)
     """Time between two keep-alive comments on an idle stream."""
     send_timeout: Duration = timedelta(seconds=60)
-    """A connection whose client reads nothing for this long is closed."""
+    """A connection whose client reads nothing for this long is closed; of an answer over 64 KiB it
+    must read a fortieth."""
     poll: Duration = timedelta(seconds=5)
     """How often the database is asked for a waiting reader although no notification arrived."""
     grace: Duration = timedelta(seconds=10)
@@ -50,7 +51,8 @@ class WebSettings(Group):
     message_pause: Duration = timedelta(seconds=15)
     """A WebSocket of whose incomplete message less than 1 KiB arrives in this time is closed."""
     body_pause: Duration = timedelta(seconds=15)
-    """A request of whose body less than 1 KiB arrives in this time gets a 408."""
+    """A request of whose body less than 1 KiB arrives in this time gets a 408; of one over 64 KiB a
+    fortieth must arrive."""
     sockets: int = 1000
     """Most open WebSockets of one process."""
     sockets_per_project: int = Field(default=800, ge=0)
@@ -61,8 +63,9 @@ class WebSettings(Group):
     """The same of one project; further ones get a 429. 0: no own limit."""
     bodies: Bytes = 96 * 1024 * 1024
     """Most bytes of request bodies, WebSocket messages, responses, and items of lists that one
-    process reads, checks and sends at a time. Those up to 64 KiB do not count, and items up to
-    8 MiB. A process needs about six times as much memory."""
+    process reads, checks and sends at a time. A body also counts 100 bytes for each JSON value,
+    from its arrival on. Bodies up to 64 KiB do not count unless they have thousands of values, and
+    items up to 8 MiB. A process needs about six times as much memory."""
     bodies_per_project: Bytes = 72 * 1024 * 1024
     """The same of one project; 0: no own limit."""
     bodies_wait: Duration = timedelta(seconds=5)

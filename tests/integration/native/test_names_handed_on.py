@@ -14,6 +14,7 @@ from models import keys
 from models.projects.egress import ProjectEgress
 from models.projects.policy import ProjectPolicy
 from tests.support.api import JSON, Api, until
+from tests.support.batches import results, start, until_status
 from tests.support.fake_upstream import FakeUpstream, Script, UpstreamRequest, status
 from tests.support.native_script import native_reply
 from tests.support.stack import Databases, Stack, SuiteSettings, stack
@@ -110,3 +111,22 @@ async def test_a_name_in_a_parameter_is_judged_again_before_each_attempt(
     ended = await one.api.wait_for_end(waiting)
     assert ended["status"] == "failed"
     assert f"The upstream may not fetch '{URL}'" in ended["error"]["message"]
+
+
+async def test_a_line_of_a_batch_that_is_forwarded_is_judged_again_when_it_is_sent(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    one = await project(own_stack, "lines", *HERE)
+    fake.decide("chat-lines", busy)
+    part = {"type": "image_url", "image_url": {"url": URL}}
+    body = {"model": "chat-lines", "messages": [{"role": "user", "content": [part]}]}
+    line = {"custom_id": "one", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    official = own_stack.openai(key=one.api.key)
+    batch = await start(official, [line], endpoint="/v1/chat/completions")
+    await until(lambda: fake.requests_for("chat-lines"), 30)
+    await one.allow(*ELSEWHERE)
+    ended = await until_status(official, batch, "completed")
+    found = (await results(official, ended.error_file_id))["one"]["response"]
+    assert (found["status_code"], found["body"]["error"]["code"]) == (400, "invalid_value")
+    assert f"The upstream may not fetch '{URL}'" in found["body"]["error"]["message"]
+    assert found["body"]["error"]["param"] == "messages[0].content[0].image_url.url"

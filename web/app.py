@@ -186,6 +186,7 @@ def create_app(settings: Settings, host: str = "127.0.0.1") -> Application:
 async def _lifespan(app: Application) -> AsyncIterator[None]:
     state = await AppState.open(app.settings, app.listen_host)
     bind_state(app, state)
+    health.bind_dependency_looks(app, state)
     app.tracer = open_tracer(app.settings, "web")
     gauges.bind(state)
     gc.collect()

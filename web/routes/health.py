@@ -1,9 +1,10 @@
 """Liveness and readiness; without authentication, so the bodies contain no secrets."""
 
 import asyncio
-from typing import Any
+import time
+from typing import Any, NamedTuple
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import Response
 
 from models.db.database import DATABASE_UNAVAILABLE, fetch_idempotent
@@ -19,6 +20,8 @@ from web.state import AppState, app_state
 router = APIRouter()
 
 _QUERY_TIMEOUT = 5.0
+_KEPT = 0.5
+"""Seconds for which a look at PostgreSQL and Redis serves other requests."""
 
 
 @router.get("/healthz")
@@ -27,39 +30,86 @@ async def healthz() -> Response:
     return json_response({"status": "ok", "version": VERSION})
 
 
+class Dependencies(NamedTuple):
+    """What a look at PostgreSQL and Redis has found."""
+
+    database: str
+    schema: str | None
+    schema_state: SchemaState | None
+    workers: dict[str, int]
+    """live processes of each kind"""
+    redis: str
+    redis_memory: str | None
+
+
+class DependencyLooks:
+    """Looks at PostgreSQL and Redis, one at a time. Requests need no key, so those that come
+    meanwhile share it, and a result serves those that come soon."""
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._look: asyncio.Task[Dependencies] | None = None
+        self._began = 0.0
+
+    async def show(self) -> Dependencies:
+        """The result of the look that runs now, or of one that began lately."""
+        now = time.monotonic()
+        if self._look is None or (self._look.done() and now - self._began > _KEPT):
+            self._began = now
+            self._look = asyncio.create_task(_look(self._state))
+        # A client that disconnects ends its own request only.
+        return await asyncio.shield(self._look)
+
+
+def bind_dependency_looks(app: FastAPI, state: AppState) -> None:
+    """Makes `/readyz` of this application share its looks."""
+    app.state.dependency_looks = DependencyLooks(state)
+
+
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
     """200 if Postgres responds within 5 s, this release runs on its schema, this process could
     renew its lease, and the process is not stopping. Redis, workers and the storage of files are
-    only reported."""
+    only reported. What this process knows itself is of now, everything else up to half a second
+    old."""
     state = app_state(request)
-    report: dict[str, Any] = {
-        "ready": False,
-        "stopping": state.stopping,
-        "database": "unreachable",
-        "schema": None,
-        "schema_state": None,
-        "lease": "ok" if state.lease.is_valid else "not renewed",
-        "workers": {},
-    }
-    try:
-        async with asyncio.timeout(_QUERY_TIMEOUT):
-            report["schema"], report["schema_state"] = await _schema(state)
-            workers = await fetch_idempotent(state.pool, LIVE_WORKERS, {})
-            report["workers"] = {count.kind: count.live for count in workers}
-        report["database"] = "ok"
-    except (*DATABASE_UNAVAILABLE, TimeoutError) as error:
-        report["database"] = f"unreachable: {type(error).__name__}"
-    report["redis"], report["redis_memory"] = await _redis_status(state)
+    looks: DependencyLooks = request.app.state.dependency_looks
+    found = await looks.show()
     storage = state.file_store.storage_state
-    report["files"] = None if storage is None else await storage.show()
-    report["ready"] = (
-        report["database"] == "ok"
-        and report["schema_state"] == SchemaState.OK
+    files = None if storage is None else await storage.show()
+    is_ready = (
+        found.database == "ok"
+        and found.schema_state == SchemaState.OK
         and state.lease.is_valid
         and not state.stopping
     )
-    return json_response(report, status=200 if report["ready"] else 503)
+    report: dict[str, Any] = {
+        "ready": is_ready,
+        "stopping": state.stopping,
+        "database": found.database,
+        "schema": found.schema,
+        "schema_state": found.schema_state,
+        "lease": "ok" if state.lease.is_valid else "not renewed",
+        "workers": found.workers,
+        "redis": found.redis,
+        "redis_memory": found.redis_memory,
+        "files": files,
+    }
+    if found.redis == "ok" and not state.bus.healthy:
+        report["redis"] = "connecting"
+    return json_response(report, status=200 if is_ready else 503)
+
+
+async def _look(state: AppState) -> Dependencies:
+    database, schema, state_of_schema, workers = "ok", None, None, {}
+    try:
+        async with asyncio.timeout(_QUERY_TIMEOUT):
+            schema, state_of_schema = await _schema(state)
+            counts = await fetch_idempotent(state.pool, LIVE_WORKERS, {})
+            workers = {count.kind: count.live for count in counts}
+    except (*DATABASE_UNAVAILABLE, TimeoutError) as error:
+        database = f"unreachable: {type(error).__name__}"
+    return Dependencies(database, schema, state_of_schema, workers, *await _redis_status(state))
 
 
 async def _redis_status(state: AppState) -> tuple[str, str | None]:
@@ -72,7 +122,7 @@ async def _redis_status(state: AppState) -> tuple[str, str | None]:
             problem = await memory_problem(state.redis)
     except REDIS_ERRORS as error:
         return f"unreachable: {type(error).__name__}", None
-    return "ok" if state.bus.healthy else "connecting", problem or "ok"
+    return "ok", problem or "ok"
 
 
 async def _schema(state: AppState) -> tuple[str, SchemaState]:

@@ -36,8 +36,11 @@ class WebSettings(Group):
     connections: int = Field(default=5000, ge=1)
     """Most open HTTP connections of one process; further ones get a 503."""
     connections_per_address: int = Field(default=1000, ge=0)
-    """Most open HTTP connections from one address that have not yet sent a valid API key; 0: no
-    limit. All clients behind a reverse proxy have its address."""
+    """Most open HTTP connections from one address, or from one /64 network of IPv6, that have not
+    yet sent a valid API key; 0: no limit. All clients behind a reverse proxy have its address."""
+    connections_per_project: int = Field(default=4000, ge=0)
+    """Most open HTTP connections that have sent a valid API key of one project; further ones get a
+    429 and are closed. 0: no own limit."""
     guesses: int = Field(default=20, ge=1)
     """Unknown API keys from one address that are looked up at once; further ones are looked up ten
     a second. All clients behind a reverse proxy may have its address (docs/limits.md)."""

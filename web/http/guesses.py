@@ -1,9 +1,10 @@
-"""Unknown API keys: those that were sent lately, and how often each address sends new ones."""
+"""Unknown API keys: those that were sent lately, and how often each network sends new ones."""
 
 import asyncio
 import time
 
 from models.errors import TooManyUnknownKeys
+from web.http.networks import client_network
 
 _REMEMBERED = 1.0
 """Seconds for which an unknown key is answered without a look-up. A new key is valid everywhere
@@ -13,14 +14,15 @@ _INTERVAL = 0.1
 _LONGEST_WAIT = 2.0
 """Seconds. A request that would wait longer is refused."""
 _MAX_ENTRIES = 10_000
-"""Most keys, and most addresses, that are remembered. Above it all are forgotten."""
+"""Most keys, and most networks, that are remembered. Above it all are forgotten."""
 
 
 class KeyGuesses:
     """What the look-ups of keys that are not known to be valid may cost.
 
-    Each address has a rate; a request waits for its turn (the generic cell rate algorithm, which
-    keeps one number for each address). Keys that were valid before are not delayed.
+    Each network of clients has a rate; a request waits for its turn (the generic cell rate
+    algorithm, which keeps one number for each network). Keys that were valid before are not
+    delayed.
     """
 
     def __init__(self, burst: int) -> None:
@@ -29,7 +31,7 @@ class KeyGuesses:
         self._unknown: dict[bytes, float] = {}
         """until when each key is answered without a look-up"""
         self._paid_until: dict[str, float] = {}
-        """for each address the time at which its look-ups would have been allowed one by one"""
+        """for each network the time at which its look-ups would have been allowed one by one"""
 
     def is_unknown(self, hashed: bytes) -> bool:
         """Whether the key was found to be unknown within the last second."""
@@ -44,17 +46,19 @@ class KeyGuesses:
     async def wait_for_turn(self, address: str) -> None:
         """Waits until the address may have another key looked up. Raises TooManyUnknownKeys."""
         now = time.monotonic()
-        paid_until = max(now, self._paid_until.get(address, now))
+        network = client_network(address)
+        paid_until = max(now, self._paid_until.get(network, now))
         wait = paid_until - now - self._burst * _INTERVAL
         if wait > _LONGEST_WAIT:
             raise TooManyUnknownKeys(wait)
         if len(self._paid_until) >= _MAX_ENTRIES:
             self._paid_until.clear()
-        self._paid_until[address] = paid_until + _INTERVAL
+        self._paid_until[network] = paid_until + _INTERVAL
         if wait > 0:
             await asyncio.sleep(wait)
 
     def refund(self, address: str) -> None:
         """The key of the last look-up was valid."""
-        if address in self._paid_until:
-            self._paid_until[address] -= _INTERVAL
+        network = client_network(address)
+        if network in self._paid_until:
+            self._paid_until[network] -= _INTERVAL

@@ -20,13 +20,18 @@ from models.errors import (
     HeadTooLarge,
     InvalidRequest,
     RequestTimeout,
+    ShareUsedUp,
     TooManyConnections,
     UrlTooLong,
 )
 from models.ids import new_item_id
+from models.turns import Turns
 from web.http.body_deadline import BodyDeadline
+from web.http.networks import client_network
+from web.http.portions import WORK_OF_A_TURN, ReadingControl, is_line_end, portion_end
 from web.http.request_record import record_in
 from web.http.response_transport import ResponseTransport, until_sent
+from web.http.shares import Held, Share
 
 _LINGER = 1.0
 """Seconds in which the rest of a refused request is read and dropped. A connection that is closed
@@ -40,31 +45,36 @@ _TLS_REFUSED = (
 
 
 class Connections:
-    """The HTTP connections of a process: how many, and how many of each address have not yet sent
-    a valid API key."""
+    """The HTTP connections of a process: how many, how many of each network have not yet sent a
+    valid API key, and how many of each project have."""
 
     def __init__(self, settings: WebSettings, on_refused: Callable[[ApiError, str], None]) -> None:
         """`on_refused` is called with the error and the request id of each request that does not
         reach the application."""
         self.settings = settings
         self.on_refused = on_refused
+        self.of_projects = Share(
+            "open connections", settings.connections, settings.connections_per_project
+        )
+        self.turns = Turns(1)
+        """Connections go on with what they have received one by one, networks in turn."""
         self._open = 0
         self._unknown: Counter[str] = Counter()
 
-    def admit(self, address: str) -> bool:
+    def admit(self, network: str) -> bool:
         """Counts a new connection. False, and nothing is counted, if there are too many."""
         limit = self.settings.connections_per_address
-        if self._open >= self.settings.connections or 0 < limit <= self._unknown[address]:
+        if self._open >= self.settings.connections or 0 < limit <= self._unknown[network]:
             return False
         self._open += 1
-        self._unknown[address] += 1
+        self._unknown[network] += 1
         return True
 
-    def trust(self, address: str) -> None:
-        """An admitted connection of this address has sent a valid API key, or is closed."""
-        self._unknown[address] -= 1
-        if self._unknown[address] <= 0:
-            del self._unknown[address]
+    def trust(self, network: str) -> None:
+        """An admitted connection of this network has sent a valid API key, or is closed."""
+        self._unknown[network] -= 1
+        if self._unknown[network] <= 0:
+            del self._unknown[network]
 
     def release(self) -> None:
         """An admitted connection is closed, or became a WebSocket."""
@@ -92,14 +102,27 @@ class HttpProtocol(HttpToolsProtocol):
         self._connections = application.connections
         self._settings = self._connections.settings
         self._address = ""
+        self._network = ""
         self._is_admitted = False
         self._is_trusted = False
+        self._of_project: Held | None = None
+        """The connection among those of its project."""
+        self._rest = b""
+        """received, and not given to the parser yet"""
+        self._rest_task: asyncio.Task[None] | None = None
+        """Gives it to the parser."""
+        self._work = 0
+        """portions and calls of the parser in this turn of the event loop"""
+        self._body_left = 0
+        """bytes of the body that are still to come, if it has a length"""
         self._is_new = True
         """Nothing was received yet."""
         self._refusal: ApiError | None = None
         self._is_over = False
         """Nothing more is parsed here: the connection was refused, or became a WebSocket."""
         self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        """Runs while a client without a key does not take what is sent."""
         self._body_deadline = BodyDeadline(
             self._settings.body_pause.total_seconds(),
             is_read=self._is_body_read,
@@ -117,8 +140,10 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Refuses the connection if there are too many."""
         super().connection_made(transport)
+        self.flow = ReadingControl(transport)
         self._address = self.client[0] if self.client else ""
-        self._is_admitted = self._connections.admit(self._address)
+        self._network = client_network(self._address)
+        self._is_admitted = self._connections.admit(self._network)
         if not self._is_admitted:
             self._refuse(TooManyConnections())
             return
@@ -126,7 +151,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops the timers and the counting."""
+        self._rest = b""
         self._stop_timers()
+        self._stop_write_timer()
         self._release()
         super().connection_lost(exc)
         self._forget_request()
@@ -135,21 +162,49 @@ class HttpProtocol(HttpToolsProtocol):
         """The connection becomes a WebSocket; their number has a limit of its own."""
         self._is_over = True
         self._stop_timers()
+        self._stop_write_timer()
         self._release()
+        self._drop_rest()
         super().handle_websocket_upgrade()
         self._forget_request()
 
     def trust(self) -> None:
-        """The client has sent a valid API key."""
-        if self._is_admitted and not self._is_trusted:
-            self._is_trusted = True
-            self._connections.trust(self._address)
+        """The client has sent a valid API key, from now on the connection counts for its project.
+        Raises ShareUsedUp if the project has too many; the connection is closed then."""
+        if not self._is_admitted or self._is_trusted:
+            return
+        record = record_in(self.cycle.scope)
+        if record is not None and record.project is not None:
+            try:
+                self._of_project = self._connections.of_projects.take(record.project)
+            except ShareUsedUp:
+                self.cycle.keep_alive = False
+                raise
+        self._is_trusted = True
+        self._connections.trust(self._network)
 
     def close(self) -> None:
         """Closes the connection although its request is not answered: its key is not valid any
         more. What the client does not receive soon is dropped."""
         self.transport.close()
         self.loop.call_later(_LINGER, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        """The client takes less than is sent. Without a key it has `web.send_timeout` to go on."""
+        super().pause_writing()
+        if not self._is_trusted:
+            seconds = self._settings.send_timeout.total_seconds()
+            self._write_timer = self.loop.call_later(seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has taken what was sent."""
+        super().resume_writing()
+        self._stop_write_timer()
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
     async def _until_sent(self) -> None:
         await until_sent(self.transport, self.flow, self._settings.send_timeout.total_seconds())
@@ -159,15 +214,19 @@ class HttpProtocol(HttpToolsProtocol):
         self.cycle = self.scope = None  # type: ignore[assignment]
 
     def _release(self) -> None:
-        if self._is_admitted:
-            self.trust()
-            self._is_admitted = False
-            self._connections.release()
+        if not self._is_admitted:
+            return
+        self._is_admitted = False
+        if not self._is_trusted:
+            self._connections.trust(self._network)
+        if self._of_project is not None:
+            self._of_project.release()
+        self._connections.release()
 
     # --- data ---
 
     def data_received(self, data: bytes) -> None:
-        """Feeds the parser, and checks what is incomplete afterwards."""
+        """Parses it, or keeps it until the request before is answered."""
         if self._is_over:
             return
         if self._is_new:
@@ -176,18 +235,75 @@ class HttpProtocol(HttpToolsProtocol):
                 # In plain HTTP: TLS clients then report a "wrong version number".
                 self._refuse(InvalidRequest(_TLS_REFUSED))
                 return
-        super().data_received(data)
+        self._rest = self._rest + data if self._rest else data
+        if self._rest_task is None:
+            self._parse()
+
+    def _parse(self) -> None:
+        """Gives the parser what was received, up to the end of the request, or as much as one turn
+        of the event loop has time for. The next request waits for the response to this one."""
+        data, start = self._rest, 0
+        self._work = 0
+        while start < len(data) and self._may_parse(data, start):
+            if self._work >= WORK_OF_A_TURN:
+                break
+            end = portion_end(data, start, self._body_left if self._in_body else 0)
+            self._feed(data[start:end])
+            start = end
+        if self._is_over or self.transport.is_closing():
+            self._rest = b""
+            return
+        self._rest = data[start:]
+        self._reading.hold(bool(self._rest))
+        self._start_rest_task()
+
+    def _may_parse(self, data: bytes, start: int) -> bool:
+        if self._is_over or self.transport.is_closing():
+            return False
+        is_answered = self.cycle is None or self.cycle.response_complete
+        return is_answered or self._in_body or is_line_end(data, start)
+
+    def _start_rest_task(self) -> None:
+        if self._rest and self._rest_task is None and self._may_parse(self._rest, 0):
+            self._rest_task = self.loop.create_task(self._parse_rest())
+
+    async def _parse_rest(self) -> None:
+        while self._rest and self._may_parse(self._rest, 0):
+            await self._connections.turns.wait(self._network)
+            self._parse()
+        self._rest_task = None
+
+    def _feed(self, portion: bytes) -> None:
+        """Feeds the parser, and checks what is incomplete afterwards."""
+        self._work += 1
+        super().data_received(portion)
         if self._is_over or self.transport.is_closing():
             return
         if self._in_body:
             self._body_deadline.start(self.loop)
         elif self._in_head or self.cycle is None or self.cycle.response_complete:
             # Also empty lines between two requests, of which the parser delivers nothing.
-            self._received_head += len(data)
+            self._received_head += len(portion)
             if self._received_head > self._settings.head_bytes:
                 self._refuse(HeadTooLarge(self._settings.head_bytes))
             elif self._head_timer is None:
                 self._start_head_timer()
+
+    @property
+    def _reading(self) -> ReadingControl:
+        assert isinstance(self.flow, ReadingControl)
+        return self.flow
+
+    def _drop_rest(self) -> None:
+        """What was received and not parsed is not wanted; what follows is read."""
+        self._rest = b""
+        self._reading.hold(False)
+        self.flow.resume_reading()
+
+    def on_response_complete(self) -> None:
+        """The response is complete: the next request, if it has arrived, may begin."""
+        super().on_response_complete()
+        self._start_rest_task()
 
     def send_400_response(self, msg: str) -> None:
         """The parser has stopped: the head is over a limit, or this is not HTTP."""
@@ -199,7 +315,7 @@ class HttpProtocol(HttpToolsProtocol):
         """A head begins."""
         super().on_message_begin()
         self._in_head = True
-        self._parsed_head = 0
+        self._parsed_head = self._body_left = 0
         if not self._is_trusted:
             self.scope["state"]["trust_connection"] = self.trust
         self.scope["state"]["close_connection"] = self.close
@@ -215,11 +331,15 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header field."""
+        self._work += 1
         self._parsed_head += len(name) + len(value) + 4
         if self._parsed_head > self._settings.head_bytes:
             self._refusal = HeadTooLarge(self._settings.head_bytes)
             raise self._refusal
         super().on_header(name, value)
+        if self.headers[-1][0] == b"content-length":
+            # The parser has refused anything but digits.
+            self._body_left = int(value)
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
@@ -236,6 +356,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """A part of the body."""
+        self._work += 1
+        self._body_left -= min(self._body_left, len(body))
         super().on_body(body)
         self._body_deadline.received(len(body))
 
@@ -286,7 +408,7 @@ class HttpProtocol(HttpToolsProtocol):
             if cycle.response_started or self.pipeline or not self._in_body:
                 self.transport.close()
                 return
-        self.flow.resume_reading()
+        self._drop_rest()
         body = orjson.dumps(error.body())
         record = None if cycle is None or cycle.response_complete else record_in(cycle.scope)
         if record is None:

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Mapping
 
 import openai
 import psutil
+import psycopg
 import pytest
 
+from models import keys
 from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.process_logs import line_of
@@ -33,6 +35,7 @@ async def limited(
         "BACKBURNER_WEB__MESSAGE_PAUSE": "1",
         "BACKBURNER_WEB__CONNECTIONS": "100",
         "BACKBURNER_WEB__CONNECTIONS_PER_ADDRESS": "80",
+        "BACKBURNER_WEB__CONNECTIONS_PER_PROJECT": "40",
         "BACKBURNER_WEB__CORS_ORIGINS": "https://app.example",
         "BACKBURNER_FILES__PART_BYTES": "1KiB",
         "BACKBURNER_FILES__PER_REQUEST": "2",
@@ -188,6 +191,82 @@ async def test_connections_of_strangers_are_limited_and_those_of_clients_go_on(
         assert await _refusal(stranger) == (503, "server_error")
         kept_writer.write(request)
         assert (await kept.readuntil(b"}}")).startswith(b"HTTP/1.1 404 ")
+
+
+async def test_connections_of_a_project_are_limited(limited: Stack) -> None:
+    request = HEAD + b"authorization: Bearer %s\r\n\r\n"
+    own = request % limited.key.encode()
+    other = request % (await asyncio.to_thread(keys.create, limited.dsn, "other")).encode()
+    async with contextlib.AsyncExitStack() as connections:
+        for _ in range(41):
+            reader, writer = await connections.enter_async_context(_connection(limited))
+            writer.write(own)
+            if not (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 404 "):
+                break
+        reader, writer = await connections.enter_async_context(_connection(limited))
+        writer.write(own)
+        assert await _refusal(reader) == (429, "rate_limit_exceeded")
+        reader, writer = await connections.enter_async_context(_connection(limited))
+        writer.write(other)
+        assert (await reader.readuntil(b"}}")).startswith(b"HTTP/1.1 404 ")
+
+
+async def test_requests_that_wait_on_their_connection_cost_their_bytes(limited: Stack) -> None:
+    process = psutil.Process(limited.webs[0].pid)
+    before = process.memory_info().rss
+    async with contextlib.AsyncExitStack() as connections:
+        for _ in range(8):
+            reader, writer = await connections.enter_async_context(_connection(limited))
+            connections.callback(writer.transport.abort)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n" * 100_000)
+            assert (await reader.readuntil(b"}}")).startswith(b"HTTP/1.1 404 ")
+        # One that is parsed has three KiB; eighteen bytes were sent for it.
+        assert process.memory_info().rss - before < 64 * _MIB
+
+
+async def test_requests_that_are_sent_together_are_answered_in_order(limited: Stack) -> None:
+    get = HEAD + b"authorization: Bearer %s\r\n" % limited.key.encode()
+    post = get.replace(b"GET /v1/responses/resp_1", b"POST /v1/responses")
+    post += b"content-type: application/json\r\n"
+    # Line ends in a text are no JSON, but look like those of a request.
+    body = b'{"model": "m", "input": "\r\n\r\nGET / HTTP/1.1\r\n\r\n"}'
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    whole = b"".join(
+        (
+            get + b"x-request-id: r0\r\n\r\n",
+            post + b"x-request-id: r1\r\ncontent-length: %d\r\n\r\n" % len(body) + body,
+            b"\r\n" + get + b"x-request-id: r2\r\n\r\n",
+            post + b"x-request-id: r3\r\ntransfer-encoding: chunked\r\n\r\n" + chunks,
+            get + b"x-request-id: r4\r\nconnection: close\r\n\r\n",
+        )
+    )
+    for size in (len(whole), 1):
+        async with _connection(limited) as (reader, writer):
+            for start in range(0, len(whole), size):
+                writer.write(whole[start : start + size])
+                await writer.drain()
+            async with asyncio.timeout(20):
+                received = await reader.read()
+        answers = received.split(b"HTTP/1.1 ")[1:]
+        ids = [one.partition(b"x-request-id: ")[2].split(b"\r\n")[0] for one in answers]
+        assert ids == [b"r0", b"r1", b"r2", b"r3", b"r4"]
+        assert [one[:3] for one in answers] == [b"404", b"400", b"404", b"400", b"404"]
+
+
+async def test_requests_for_readiness_share_their_look_at_the_database(limited: Stack) -> None:
+    looks = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE wait_event_type = 'Lock' AND query LIKE '%%alembic_version%%'"
+    )
+    async with await psycopg.AsyncConnection.connect(limited.dsn) as connection:
+        await connection.execute("LOCK TABLE alembic_version")
+        reports = [asyncio.create_task(limited.readyz()) for _ in range(30)]
+        await until(lambda: limited.value(looks))
+        # They would fill the pool.
+        assert (await limited.api().call("GET", "/responses/resp_1")).status == 404
+        assert await limited.value(looks) == 1
+        await connection.rollback()
+        assert all(report["ready"] for report in await asyncio.gather(*reports))
 
 
 async def test_parts_and_files_of_a_request_are_bounded_by_settings(limited: Stack) -> None:

@@ -1,16 +1,46 @@
-"""The messages of one WebSocket while they arrive: bounded although they are incomplete.
+"""The messages of one WebSocket while they arrive: bounded although they are incomplete. Frames
+that carry little are bounded too: each costs time.
 
 uvicorn keeps each fragment of a message as an object, without a limit of their number, and bounds
 only what one connection may send.
 """
 
+import time
+
 from websockets.frames import Close, CloseCode, Frame, Opcode
 from websockets.server import ServerProtocol
 
-from models.errors import ApiError, RequestTimeout
+from models.errors import ApiError, InvalidRequest, RequestTimeout
 from web.http.body import UNCOUNTED_BYTES
 from web.http.shares import Held, Share
 from web.websocket.frames import error_frame
+
+MAX_SMALL_FRAMES = 16 * 1024
+"""Control frames, and fragments without content, that a client may send at a time."""
+_CONTENT_OF_FRAME = 1024
+"""Bytes of content that make up for one such frame."""
+_SMALL_FRAMES_PER_SECOND = 16
+"""So many more with each second."""
+_FRAME_WORK = 256
+"""Bytes of content that take as long as one frame, roughly."""
+
+
+class FrameAllowance:
+    """The frames that a client may send beside its content."""
+
+    def __init__(self) -> None:
+        self._left = float(MAX_SMALL_FRAMES)
+        self._refilled_at = time.monotonic()
+
+    def use(self, size: int) -> bool:
+        """Counts a frame with so many bytes of content. Returns whether it is allowed."""
+        self._left += size / _CONTENT_OF_FRAME - 1
+        if self._left < 0:
+            now = time.monotonic()
+            self._left += (now - self._refilled_at) * _SMALL_FRAMES_PER_SECOND
+            self._refilled_at = now
+        self._left = min(self._left, float(MAX_SMALL_FRAMES))
+        return self._left >= 0
 
 
 class Messages:
@@ -25,6 +55,12 @@ class Messages:
         """What complete messages have, as long as they were not released."""
         self._is_text = False
         self._goes_on = False
+        self._frames = FrameAllowance()
+        self._received = 0
+        self.work = 0
+        """All frames of the connection, in bytes of content that take as long."""
+        self.project: str | None = None
+        """None: the key was not checked yet."""
         self.pause = 0.0
         """Seconds in which an incomplete message must go on."""
 
@@ -38,11 +74,30 @@ class Messages:
         """Whether the client may send messages."""
         return self._held is not None
 
+    @property
+    def arrived(self) -> int:
+        """Bytes of content of all messages, without the heads of their frames. Of the last frame
+        also the head, while it is incomplete."""
+        return self._received + len(self._protocol.reader.buffer)
+
     def begin(self, bodies: Share, project: str, pause: float) -> None:
         """The client has sent a valid key. `pause`: seconds in which an incomplete message must go
         on."""
         self._held = Held(bodies, project)
+        self.project = project
         self.pause = pause
+
+    def count_frame(self, size: int = 0, *, completes: bool = False) -> ApiError | None:
+        """Counts a frame with so many bytes of content. `completes`: a message, which is always
+        allowed. The error if the client has sent too many other frames without content."""
+        self.work += _FRAME_WORK + size
+        self._received += size
+        if completes or self._frames.use(size):
+            return None
+        return InvalidRequest(
+            "This WebSocket connection has sent too many frames without content.",
+            code="websocket_too_many_frames",
+        )
 
     def add(self, frame: Frame) -> tuple[bytearray, bool] | None:
         """Adds a data frame. Returns the message if it is complete, and whether it is text."""
@@ -55,10 +110,10 @@ class Messages:
         content, self._content = self._content, bytearray()
         return content, self._is_text
 
-    def count(self) -> ApiError | None:
-        """Counts what has arrived of an incomplete message. The error if that is more than the
-        process, or the project, has left for it."""
-        return self.hold(len(self._content) + len(self._protocol.reader.buffer))
+    def count(self, unread: int) -> ApiError | None:
+        """Counts what has arrived of an incomplete message, and so many bytes that were not parsed.
+        The error if that is more than the process, or the project, has left for it."""
+        return self.hold(len(self._content) + len(self._protocol.reader.buffer) + unread)
 
     def hold(self, size: int) -> ApiError | None:
         """Has memory for so many bytes from now on. The error if there is none."""
@@ -79,13 +134,15 @@ class Messages:
 
     def refuse(self, error: ApiError) -> list[bytes]:
         """What is sent to a client whose message is not read: the error, and a close. Its code is
-        1008 for a message that did not arrive in time, else 1013."""
+        1008 for a message that did not arrive in time and for too many frames, else 1013."""
         self.drop()
         self._protocol.reader.buffer.clear()
         text = error_frame(error, None).encode()
         close = Close(CloseCode.TRY_AGAIN_LATER, "too many large messages")
         if isinstance(error, RequestTimeout):
             close = Close(CloseCode.POLICY_VIOLATION, "incomplete message")
+        elif isinstance(error, InvalidRequest):
+            close = Close(CloseCode.POLICY_VIOLATION, "too many frames")
         frames = Frame(Opcode.TEXT, text), Frame(Opcode.CLOSE, close.serialize())
         return [frame.serialize(mask=False, extensions=[]) for frame in frames]
 

@@ -1,9 +1,10 @@
-"""uvicorn's WebSocket protocol, but connections end as docs/websocket.md promises, and messages
-are bounded while they are incomplete."""
+"""uvicorn's WebSocket protocol, but connections end as docs/websocket.md promises, messages are
+bounded while they are incomplete, and many frames leave time for other connections."""
 
 import asyncio
 import logging
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.config import Config
@@ -13,6 +14,7 @@ from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 
 from models.errors import ApiError, RequestTimeout
+from models.turns import Turns
 from web.websocket.messages import Messages
 
 _CLOSE_TIMEOUT = 1.0
@@ -20,8 +22,16 @@ _CLOSE_TIMEOUT = 1.0
 _INVALID_PAYLOAD = 1007
 _LEAST_PROGRESS = 1024
 """Bytes of an incomplete message that must arrive in `web.message_pause`."""
-_SLICE_BYTES = 16 * 1024
-"""Bytes that are read at a time: compressed ones can become a thousand times as many."""
+_PIECE_BYTES = 1024
+"""Bytes that are parsed at a time: 170 frames at most; compressed ones can become a thousand times
+as many."""
+_TURN_WORK = 64 * 1024
+"""`Messages.work`, and bytes, of one connection in one turn of the event loop."""
+_CONNECTIONS_IN_TURN = 2
+"""Connections that go on with what has arrived in one turn of the event loop."""
+
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
+"""Of a process: it has one event loop."""
 
 _logger = logging.getLogger("web.routes.websocket")
 _logger.setLevel(logging.WARNING)
@@ -39,8 +49,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.close_timeout = _CLOSE_TIMEOUT
         self._messages = Messages(self.conn)
         self._is_refused = False
-        self._progress = 0
-        """Bytes that have arrived since the timer was started."""
+        self._unread = bytearray()
+        """What has arrived and is parsed in later turns of the event loop."""
+        self._reading: asyncio.Task[None] | None = None
+        """Waits for such a turn."""
+        self._is_congested = False
+        """A pong did not fit in the write buffer. Nothing is read until the client has read."""
+        self._arrived = 0
+        """`Messages.arrived` when the timer was started."""
         self._message_timer: asyncio.TimerHandle | None = None
         """Runs while a message is incomplete."""
 
@@ -53,13 +69,15 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         await super().send(message)
         if self.initial_response is not None and self.close_sent:
             self.handshake_complete = True
+        if self.close_sent:
+            self._go_on()  # uvicorn waits for the client's close
 
     async def receive(self) -> ASGIReceiveEvent:
         """The client's next message. Before its key is known, nothing more is read."""
         message = await self.queue.get()
         if self.read_paused and self.queue.empty() and self._messages.has_begun:
             self.read_paused = False
-            self.transport.resume_reading()
+            self._go_on()
         return message
 
     def shutdown(self) -> None:
@@ -86,38 +104,99 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Releases what an incomplete message has."""
+        self._unread.clear()
+        if self._reading is not None:
+            self._reading.cancel()
         self._messages.drop()
         self._stop_message_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Reads frames, and checks what is incomplete afterwards."""
-        for start in range(0, len(data), _SLICE_BYTES):
+        """Parses what fits in one piece at once, and everything else in later turns of the event
+        loop."""
+        if self._is_refused or self.transport.is_closing():
+            return
+        self._unread += data
+        if self._reading is None and (
+            len(self._unread) <= _PIECE_BYTES or not self.handshake_initiated
+        ):
+            self._read_some()
+        else:
+            self._go_on()
+
+    def resume_writing(self) -> None:
+        """The client has read what was sent."""
+        super().resume_writing()
+        self._is_congested = False
+        self._go_on()
+
+    @property
+    def _is_blocked(self) -> bool:
+        """The application, or the client, has to read first."""
+        return self.read_paused or self._is_congested
+
+    def _go_on(self) -> None:
+        """Goes on with what has arrived, then with what will arrive."""
+        if self.transport.is_closing() or self._is_blocked or self._reading is not None:
+            return
+        if self._unread:
+            self.transport.pause_reading()
+            self._reading = self.loop.create_task(self._read_in_turn())
+        else:
+            self.transport.resume_reading()
+
+    async def _read_in_turn(self) -> None:
+        turns = _turns.setdefault(self.loop, Turns(_CONNECTIONS_IN_TURN))
+        try:
+            await turns.wait(self._messages.project)
+            self._reading = None
+            self._read_some()
+        except Exception:
+            self.transport.abort()
+            raise
+
+    def _read_some(self) -> None:
+        """Parses as much as one turn has time for, and checks what is incomplete afterwards."""
+        work = 0
+        if self.transport.is_closing():
+            self._unread.clear()
+        while self._unread and work < _TURN_WORK and not self._is_blocked:
+            piece = bytes(self._unread[:_PIECE_BYTES])
+            del self._unread[:_PIECE_BYTES]
+            before = self._messages.work
+            super().data_received(piece)
             if self._is_refused or self.transport.is_closing():
+                self._unread.clear()
                 return
-            super().data_received(data[start : start + _SLICE_BYTES])
+            work += len(piece) + self._messages.work - before
         if self.close_sent:
             self._messages.drop()
-        elif (error := self._messages.count()) is not None:
+        elif (error := self._count()) is not None:
             self._refuse(error)
+            return
         else:
-            self._progress += len(data)
             self._watch_message()
+        self._go_on()
+
+    def _count(self) -> ApiError | None:
+        # While the client does not read, what it has sent may stay here for a minute.
+        return self._messages.count(len(self._unread) if self._is_congested else 0)
 
     def _watch_message(self) -> None:
         """Lets the timer run as long as a message is incomplete."""
         if not self._messages.is_incomplete:
             self._stop_message_timer()
         elif self._message_timer is None and self._messages.has_begun:
-            self._progress = 0
+            self._arrived = self._messages.arrived
             self._message_timer = self.loop.call_later(self._messages.pause, self._check_progress)
 
     def _check_progress(self) -> None:
         self._message_timer = None
         if self.close_sent or self.transport.is_closing():
             return
-        # While the application does not read, nothing can arrive.
-        if self._progress < _LEAST_PROGRESS and not self.read_paused:
+        progress = self._messages.arrived - self._arrived
+        # What waits here is not late.
+        if progress < _LEAST_PROGRESS and not (self._is_blocked or self._unread):
             self._refuse(RequestTimeout("The rest of the message did not arrive in time."))
             return
         self._watch_message()
@@ -139,10 +218,34 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """A message goes on."""
         self._add(event)
 
+    def handle_ping(self) -> None:
+        """uvicorn sends the pong without a look at the write buffer. A client that reads nothing
+        would fill the memory with them."""
+        self._count_control_frame()
+        if self.close_sent:
+            return
+        super().handle_ping()
+        if not self.writable.is_set():
+            self._is_congested = True
+            self.transport.pause_reading()
+
+    def handle_pong(self, event: Frame) -> None:
+        """A pong, whether a ping was sent or not."""
+        self._count_control_frame()
+        super().handle_pong(event)
+
+    def _count_control_frame(self) -> None:
+        if not self.close_sent and (error := self._messages.count_frame()) is not None:
+            self._refuse(error)
+
     def _add(self, event: Frame) -> None:
         """Gives a complete message to the application. Text that is not UTF-8 closes the connection
         (RFC 6455, 8.1)."""
         if self.close_sent:
+            return
+        error = self._messages.count_frame(len(event.data), completes=event.fin)
+        if error is not None:
+            self._refuse(error)
             return
         if (complete := self._messages.add(event)) is None:
             return
@@ -168,10 +271,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         dropped for a moment, because a connection that is closed while data arrives is reset, and
         the client loses the error."""
         self._is_refused = self.close_sent = True
+        self._is_congested = False
+        self._unread.clear()
         self._stop_message_timer()
         self.transport.write(b"".join(self._messages.refuse(error)))
         self.queue.put_nowait({"type": "websocket.disconnect", "code": CloseCode.TRY_AGAIN_LATER})
-        if self.read_paused:
-            self.read_paused = False
-            self.transport.resume_reading()
+        self.read_paused = False
+        self.transport.resume_reading()
         self.close_timer = self.loop.call_later(self.close_timeout, self.transport.close)
+        # A client that reads nothing does not get the error either.
+        self.loop.call_later(2 * self.close_timeout, self.transport.abort)

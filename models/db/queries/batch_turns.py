@@ -29,10 +29,12 @@ def _turn(cursor: str, is_ready: str) -> str:
              UNION ALL
              SELECT (SELECT b.project_id FROM batches b WHERE {OPEN_BATCH} AND b.project_id > p.id ORDER BY b.project_id LIMIT 1)
              FROM project p WHERE p.id IS NOT NULL),
+         served AS MATERIALIZED (
+             SELECT p.id, (SELECT max(b.{cursor}) FROM batches b WHERE b.project_id = p.id AND {OPEN_BATCH} AND b.{cursor} > b.created_at) AS at
+             FROM project p WHERE p.id IS NOT NULL),
          waiting AS (
-             SELECT w.id, row_number() OVER (PARTITION BY p.id ORDER BY w.since) AS nr, w.since,
-                    (SELECT max(b.{cursor}) FROM batches b WHERE b.project_id = p.id AND {OPEN_BATCH} AND b.{cursor} > b.created_at) AS served
-             FROM project p CROSS JOIN LATERAL (
+             SELECT w.id, row_number() OVER (PARTITION BY p.id ORDER BY w.since) AS nr, w.since, p.at AS served
+             FROM served p CROSS JOIN LATERAL (
                  SELECT b.id, b.{cursor} AS since FROM batches b
                  WHERE b.project_id = p.id AND {OPEN_BATCH} AND {is_ready} AND b.{cursor} <= clock_timestamp()
                  ORDER BY b.{cursor} LIMIT {_COMPARED}) w),

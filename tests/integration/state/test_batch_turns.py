@@ -23,6 +23,7 @@ from models.db.queries.batch_turns import (
     TakenBatch,
 )
 from models.db.queries.batches import INSERT_BATCH
+from models.db.statement import Query
 from models.files.content import write_part
 from models.files.opening import open_storage
 from models.ids import new_uuid
@@ -160,10 +161,11 @@ async def test_projects_take_turns_at_the_work_on_their_batches(open_batches: Op
         await batches.add(batches.other, file)
         valid = "UPDATE batches SET status = 'in_progress', in_progress_at = now(), total = 1"
         await run_sql(batches.pool, valid, {})
-        for take, release in (
+        works: list[tuple[Query[Any], Query[UUID]]] = [
             (TAKE_BATCH, RELEASE_BATCH),
             (TAKE_TO_EXPAND, RELEASE_EXPANSION),
-        ):
+        ]
+        for take, release in works:
             seen = []
             for _ in range(6):
                 [taken] = await fetch(batches.pool, take, {"lease": LEASE})

@@ -117,9 +117,8 @@ async def read_json(request: Request, limits: BodyLimits, also: str = "") -> Jso
     if announced > UNCOUNTED_BYTES:
         await held.grow(int(announced))
     raw = await _read(request, limits.size, held)
-    values = await run_sized(partial(count_values, raw, limits), len(raw))
-    cost = len(raw) + _VALUE_COST * values
-    if len(raw) > UNCOUNTED_BYTES or cost > _UNCOUNTED_COST:
+    cost = await decoding_cost(raw, limits)
+    if cost:
         await held.grow_to_decode(cost)
     await pause_if_large(len(raw))
     decode = partial(decode_counted, raw, limits)
@@ -128,6 +127,14 @@ async def read_json(request: Request, limits: BodyLimits, also: str = "") -> Jso
     value = await run_sized(decode, len(raw))
     await pause_if_large(len(raw))
     return JsonBody(value, len(raw), held)
+
+
+async def decoding_cost(raw: bytes | bytearray, limits: BodyLimits) -> int:
+    """The bytes that a body counts together with the objects that are made of it; 0 for a small
+    one. Raises RequestTooLarge if it has too many values."""
+    values = await run_sized(partial(count_values, raw, limits), len(raw))
+    cost = len(raw) + _VALUE_COST * values
+    return cost if len(raw) > UNCOUNTED_BYTES or cost > _UNCOUNTED_COST else 0
 
 
 def json_object(value: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
@@ -10,7 +11,7 @@ from models.errors import ApiError, InvalidRequest
 from models.wire.checks.basic import Boolean
 from models.wire.checks.faults import missing, not_an_object, unsupported_value, wrong_type
 from models.wire.json_input import BodyLimits, decode_request
-from web.http.body import JsonBody
+from web.http.body import UNCOUNTED_BYTES, JsonBody, decoding_cost, run_sized
 from web.http.shares import Held
 
 CREATE = "response.create"
@@ -30,11 +31,27 @@ class CreateFrame:
     """The lane; None: the lane without a name."""
     generate: bool
     """False: a warm-up."""
-    held: Held | None = None
+    held: Held
     """What the frame has of the process's memory for bodies."""
+    _raw: tuple[bytes, BodyLimits] | None = None
+    """The frame while it waits."""
 
-    def take_body(self) -> JsonBody:
-        """The body. The frame does not keep it: its response may run for hours."""
+    def keep_raw(self, raw: bytes, limits: BodyLimits) -> None:
+        """The create may wait for hours. Until its turn it keeps its bytes instead of the body,
+        which may need forty times as much."""
+        self.body = {}
+        self._raw = raw, limits
+        self.held.set(len(raw) if len(raw) > UNCOUNTED_BYTES else 0)
+
+    async def take_body(self) -> JsonBody:
+        """The body. The frame does not keep it: its response may run for hours. Raises ShareUsedUp
+        or Unavailable if there is no memory for a body that has waited."""
+        if self._raw is not None:
+            (raw, limits), self._raw = self._raw, None
+            try:
+                self.body = (await read_frame(raw, limits, self.held)).body
+            except FrameRefused as refused:
+                raise refused.error from None
         body, self.body = self.body, {}
         return JsonBody(body, self.size, self.held)
 
@@ -48,8 +65,16 @@ class FrameRefused(Exception):
         self.stream_id = stream_id
 
 
-def parse_frame(raw: bytes, limits: BodyLimits) -> CreateFrame:
-    """The create in a text frame. Raises FrameRefused."""
+async def read_frame(raw: bytes, limits: BodyLimits, held: Held) -> CreateFrame:
+    """The create in a text frame, for which `held` has memory then. Raises FrameRefused."""
+    try:
+        await held.grow(await decoding_cost(raw, limits))
+    except ApiError as error:
+        raise FrameRefused(error, None) from None
+    return await run_sized(partial(_parse_frame, raw, limits, held), len(raw))
+
+
+def _parse_frame(raw: bytes, limits: BodyLimits, held: Held) -> CreateFrame:
     stream_id = None
     try:
         payload = decode_request(raw, limits)
@@ -57,7 +82,7 @@ def parse_frame(raw: bytes, limits: BodyLimits) -> CreateFrame:
             raise not_an_object(payload, "frame")
         stream_id = _stream_id(payload.pop("stream_id", None))
         _require_create(payload.pop("type", None))
-        return CreateFrame(_post_body(payload), len(raw), stream_id, _generate(payload))
+        return CreateFrame(_post_body(payload), len(raw), stream_id, _generate(payload), held)
     except ApiError as error:
         raise FrameRefused(error, stream_id) from None
 

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from models.errors import InvalidRequest
+from web.http.body import UNCOUNTED_BYTES
+from web.http.shares import Held
 
 _MAX_RUNNING = 16
 """Creates that one connection may run at a time, over all lanes; OpenAI's limit."""
@@ -16,9 +18,13 @@ _MAX_PENDING = 64
 class Lanes:
     """The pending creates of one connection. Those of a lane run one after the other."""
 
-    def __init__(self, max_bytes: int) -> None:
-        """`max_bytes`: the frames of all pending creates together; a single one may be larger."""
+    def __init__(self, max_bytes: int, held: Held) -> None:
+        """`max_bytes`: the frames of all pending creates together; a single one may be larger.
+        `held`: what those that wait have of the process's memory for bodies."""
         self._max_bytes = max_bytes
+        self._held = held
+        self._waiting_bytes = 0
+        """Of those that have no memory of their own."""
         self._running_slots = asyncio.Semaphore(_MAX_RUNNING)
         self._last_in_lane: dict[str | None, asyncio.Task[None]] = {}
         """lane -> its last create; a lane stays here after its last create has ended"""
@@ -48,6 +54,27 @@ class Lanes:
                 "Wait for a response to finish.",
                 code="websocket_queue_full",
             )
+
+    def may_wait(self, lane: str | None) -> bool:
+        """Whether a create of this lane may have to wait before it runs."""
+        last = self._last_in_lane.get(lane)
+        return len(self.pending) >= _MAX_RUNNING or (last is not None and not last.done())
+
+    def count_waiting(self, size: int) -> Callable[[], None]:
+        """Counts a create that waits. Raises ShareUsedUp or Unavailable if there is no memory for
+        it. Returns what ends the counting; it may be called again."""
+        self._hold(self._waiting_bytes + size)
+        with_memory = [size]
+
+        def end() -> None:
+            self._hold(self._waiting_bytes - sum(with_memory))
+            with_memory.clear()
+
+        return end
+
+    def _hold(self, waiting_bytes: int) -> None:
+        self._held.set(waiting_bytes if waiting_bytes > UNCOUNTED_BYTES else 0)
+        self._waiting_bytes = waiting_bytes
 
     def start(
         self, lane: str | None, size: int, run: Callable[[], Awaitable[None]]

@@ -8,6 +8,7 @@ remembers only the ids of the unstored responses that it made; their data is in 
 import asyncio
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 from datetime import timedelta
 from functools import partial
@@ -31,7 +32,6 @@ from models.ids import response_id
 from models.wire.events import iter_frames
 from models.wire.json_input import BodyLimits
 from web.http.auth import require_scope
-from web.http.body import run_sized
 from web.http.errors import as_api_error
 from web.http.request_record import bind_response, request_record
 from web.http.shares import Held
@@ -40,7 +40,7 @@ from web.state import AppState
 from web.stream.obfuscation import obfuscate_if_requested
 from web.stream.reader import DONE
 from web.websocket.create_line import CreateLine
-from web.websocket.frames import CreateFrame, FrameRefused, error_frame, event_frame, parse_frame
+from web.websocket.frames import CreateFrame, FrameRefused, error_frame, event_frame, read_frame
 from web.websocket.lanes import Lanes
 
 logger = structlog.get_logger()
@@ -68,7 +68,8 @@ class SocketSession:
         self._key = key
         self._limits = limits
         self._deadline = time.monotonic() + state.settings.web.socket_time.total_seconds()
-        self._lanes = Lanes(state.settings.limits.body)
+        self._project = request_record(socket).project or ""
+        self._lanes = Lanes(state.settings.limits.body, self._new_held())
         self._unstored_ids: OrderedDict[UUID, None] = OrderedDict()
         self._refusal: ApiError | None = None
         """The error for every further create."""
@@ -135,19 +136,29 @@ class SocketSession:
         It never waits for a response: the socket answers pings only while it is read.
         """
         with suppress(*_CLOSED):
-            while (message := await self._socket.receive())["type"] != "websocket.disconnect":
-                held: Held | None = message.get("held")
-                line = CreateLine(request_record(self._socket))
-                try:
-                    await self._start_create(message.get("text"), held, line)
-                except FrameRefused as refused:
-                    if held is not None:
-                        held.release()
-                    line.note_error(refused.error)
-                    line.write(server_ended=True)
-                    await self._send_error(refused.error, refused.stream_id)
+            while await self._read_frame():
+                pass
 
-    async def _start_create(self, text: str | None, held: Held | None, line: CreateLine) -> None:
+    async def _read_frame(self) -> bool:
+        """Receives a frame, which is not kept. Returns False if the client has disconnected."""
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            return False
+        held: Held = message.get("held") or self._new_held()
+        line = CreateLine(request_record(self._socket))
+        try:
+            await self._start_create(message.get("text"), held, line)
+        except FrameRefused as refused:
+            held.release()
+            line.note_error(refused.error)
+            line.write(server_ended=True)
+            await self._send_error(refused.error, refused.stream_id)
+        return True
+
+    def _new_held(self) -> Held:
+        return Held(self._state.shares.bodies, self._project)
+
+    async def _start_create(self, text: str | None, held: Held, line: CreateLine) -> None:
         """Starts the create of a frame. Raises FrameRefused."""
         if text is None:
             raise FrameRefused(
@@ -160,16 +171,22 @@ class SocketSession:
         limits = await self._read_limits()
         if len(raw) > limits.size:
             raise FrameRefused(RequestTooLarge(f"{limits.size} bytes"), None)
-        create = await run_sized(partial(parse_frame, raw, limits), len(raw))
-        create.held = held
+        create = await read_frame(raw, limits, held)
         if self._refusal is not None:
             raise FrameRefused(self._refusal, create.stream_id)
+        lanes, lane = self._lanes, create.stream_id
+        stop_waiting = _nothing
         try:
-            self._lanes.require_capacity(create.stream_id, create.size)
-        except InvalidRequest as error:
-            raise FrameRefused(error, create.stream_id) from None
-        task = self._lanes.start(create.stream_id, create.size, partial(self._run, create, line))
+            lanes.require_capacity(lane, create.size)
+            if lanes.may_wait(lane):
+                create.keep_raw(raw, limits)
+                stop_waiting = lanes.count_waiting(0 if held.amount else create.size)
+        except ApiError as error:
+            raise FrameRefused(error, lane) from None
+        task = lanes.start(lane, create.size, partial(self._run, create, line, stop_waiting))
         # Also of one that is cancelled before its turn.
+        task.add_done_callback(lambda _: stop_waiting())
+        task.add_done_callback(lambda _: held.release())
         task.add_done_callback(lambda _: line.write(server_ended=self._server_ends))
 
     @property
@@ -186,8 +203,11 @@ class SocketSession:
 
     # --- events to the client ---
 
-    async def _run(self, create: CreateFrame, line: CreateLine) -> None:
+    async def _run(
+        self, create: CreateFrame, line: CreateLine, stop_waiting: Callable[[], None]
+    ) -> None:
         """Runs one create to its end."""
+        stop_waiting()
         try:
             await self._respond(create, line)
         except _CLOSED:
@@ -220,7 +240,7 @@ class SocketSession:
         traceparent = self._socket.headers.get("traceparent")
         return await self._state.create_response.create(
             key,
-            create.take_body(),
+            await create.take_body(),
             {"traceparent": traceparent} if traceparent else {},
             unstored_ids=self._unstored_ids,
             generate=create.generate,
@@ -294,6 +314,10 @@ class SocketSession:
             )
         except DATABASE_UNAVAILABLE as error:
             logger.warning("socket_retention_unset", error=str(error).strip())
+
+
+def _nothing() -> None:
+    """Ends the counting of a create that was not counted."""
 
 
 async def _wait_for_first(

@@ -1,0 +1,58 @@
+"""What the creates that wait on one WebSocket have of the process's memory."""
+
+import pytest
+
+from models.errors import ShareUsedUp
+from models.wire.json_input import BodyLimits
+from web.http.shares import Held, Share
+from web.websocket.frames import FrameRefused, read_frame
+from web.websocket.lanes import Lanes
+
+_FRAME = 60_000
+"""Bytes; a frame of this size does not count by itself."""
+
+
+def test_small_frames_that_wait_count_together_until_they_run() -> None:
+    share = Share("large requests", 200_000, 200_000)
+    lanes = Lanes(1_000_000, Held(share, "a"))
+    of_another_socket = share.take("a", 70_000)
+    end_first = lanes.count_waiting(_FRAME)
+    assert share.used == 70_000
+    end_second = lanes.count_waiting(_FRAME)
+    assert share.used == 70_000 + 2 * _FRAME
+    with pytest.raises(ShareUsedUp):
+        lanes.count_waiting(_FRAME)
+    assert share.used == 70_000 + 2 * _FRAME
+    end_first()
+    end_first()
+    end_second()
+    of_another_socket.release()
+    assert share.used == 0
+
+
+async def test_a_create_that_waits_keeps_its_bytes_and_not_its_objects() -> None:
+    share = Share("large requests", 10_000_000, 10_000_000)
+    raw = b'{"type": "response.create", "model": "m", "input": [' + b"0, " * 30_000 + b"0]}"
+    limits = BodyLimits(len(raw), len(raw), 100_000)
+    create = await read_frame(raw, limits, Held(share, "a"))
+    body = dict(create.body)
+    assert share.used > 3_000_000
+    create.keep_raw(raw, limits)
+    assert create.body == {}
+    assert share.used == len(raw)
+    taken = await create.take_body()
+    assert taken.value == body
+    assert share.used > 3_000_000
+    taken.release()
+    assert share.used == 0
+
+
+async def test_frames_with_many_objects_are_refused_while_others_have_the_memory() -> None:
+    share = Share("large requests", 4_000_000, 4_000_000)
+    raw = b'{"type": "response.create", "model": "m", "input": [' + b"0, " * 20_000 + b"0]}"
+    limits = BodyLimits(len(raw), len(raw), 100_000)
+    first = await read_frame(raw, limits, Held(share, "a"))
+    with pytest.raises(FrameRefused):
+        await read_frame(raw, limits, Held(share, "a"))
+    first.held.release()
+    await read_frame(raw, limits, Held(share, "a"))

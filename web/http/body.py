@@ -73,12 +73,24 @@ async def run_sized(work: Callable[[], T], size: int) -> T:
 
     In the event loop a large body would delay all streams; the largest take longer than a lease
     lasts. One thread works on all large bodies: each further one would take its turn at the
-    interpreter between two turns of the event loop (docs/adr/0038). Projects take turns.
+    interpreter between two turns of the event loop (docs/adr/0038). Projects take turns. After each
+    piece of work the thread rests.
     """
     if size <= _MAX_INLINE_BYTES:
         return work()
     async with _TURNS.take(ACTING_PROJECT.get() or _NO_PROJECT):
-        return await asyncio.get_running_loop().run_in_executor(_LARGE_BODIES, work)
+        return await asyncio.get_running_loop().run_in_executor(_LARGE_BODIES, _then_rest, work)
+
+
+def _then_rest(work: Callable[[], T]) -> T:
+    """The result of `work`, after a rest that is as long, at most PAUSE seconds. A parser does not
+    give up the interpreter lock, and many bodies, one after the other, would leave the event loop
+    no time."""
+    began = time.monotonic()
+    try:
+        return work()
+    finally:
+        time.sleep(min(time.monotonic() - began, PAUSE))
 
 
 def bind_bodies(app: FastAPI, bodies: Share) -> None:
@@ -122,10 +134,10 @@ async def read_json(request: Request, limits: BodyLimits, also: str = "") -> Jso
         await held.grow_to_decode(cost)
     await pause_if_large(len(raw))
     decode = partial(decode_counted, raw, limits)
-    if is_large(len(raw)):
+    if is_large(max(len(raw), cost)):
         decode = partial(decode, pause=partial(time.sleep, PAUSE))
     value = await run_sized(decode, len(raw))
-    await pause_if_large(len(raw))
+    await pause_if_large(max(len(raw), cost))
     return JsonBody(value, len(raw), held)
 
 

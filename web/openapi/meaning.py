@@ -201,6 +201,8 @@ CODES: dict[str, str] = {
     "invalid_stream_id": "over WebSocket: the name of a lane has a wrong form",
     "websocket_stream_limit_reached": "over WebSocket: the connection has used the largest number "
     "of lane names",
+    "websocket_too_many_frames": "over WebSocket: the client has sent too many frames without "
+    "content",
     "websocket_queue_full": "over WebSocket: too many requests are queued on the connection",
     "websocket_connection_limit_reached": "over WebSocket: the connection has reached its maximum "
     "age",

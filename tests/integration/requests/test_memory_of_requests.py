@@ -232,12 +232,12 @@ async def _status(api: Api, body: bytes) -> int:
 async def test_bodies_that_become_large_objects_do_not_fill_the_container(
     tmp_path: Path, database_server: Databases, suite_settings: SuiteSettings, fake: FakeUpstream
 ) -> None:
-    body, memory = _many_objects(3 * MIB), MemoryLimit()
+    body, memory = _many_objects(1_900_000), MemoryLimit()
     async with stack(tmp_path, database_server, suite_settings, fake, workers=0) as running:
         watched = memory.watch(WatchedProcess("web", running.webs[0].pid, WEB_LIMIT))
         memory.start()
         try:
-            statuses = await asyncio.gather(*(_status(running.api(), body) for _ in range(18)))
+            statuses = await asyncio.gather(*(_status(running.api(), body) for _ in range(24)))
         finally:
             memory.stop()
     assert watched.killed_at is None

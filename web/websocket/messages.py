@@ -67,7 +67,12 @@ class Messages:
     @property
     def is_incomplete(self) -> bool:
         """Whether a part of a frame or of a message has arrived, and the rest has not."""
-        return self._goes_on or bool(self._protocol.reader.buffer)
+        return self._goes_on or self.incomplete_frame > 0
+
+    @property
+    def incomplete_frame(self) -> int:
+        """Bytes that have arrived of a frame without its end."""
+        return len(self._protocol.reader.buffer)
 
     @property
     def has_begun(self) -> bool:
@@ -78,7 +83,7 @@ class Messages:
     def arrived(self) -> int:
         """Bytes of content of all messages, without the heads of their frames. Of the last frame
         also the head, while it is incomplete."""
-        return self._received + len(self._protocol.reader.buffer)
+        return self._received + self.incomplete_frame
 
     def begin(self, bodies: Share, project: str, pause: float) -> None:
         """The client has sent a valid key. `pause`: seconds in which an incomplete message must go
@@ -113,7 +118,7 @@ class Messages:
     def count(self, unread: int) -> ApiError | None:
         """Counts what has arrived of an incomplete message, and so many bytes that were not parsed.
         The error if that is more than the process, or the project, has left for it."""
-        return self.hold(len(self._content) + len(self._protocol.reader.buffer) + unread)
+        return self.hold(len(self._content) + self.incomplete_frame + unread)
 
     def hold(self, size: int) -> ApiError | None:
         """Has memory for so many bytes from now on. The error if there is none."""

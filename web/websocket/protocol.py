@@ -25,6 +25,8 @@ _LEAST_PROGRESS = 1024
 _PIECE_BYTES = 1024
 """Bytes that are parsed at a time: 170 frames at most; compressed ones can become a thousand times
 as many."""
+_CONTENT_PIECE_BYTES = 4 * 1024
+"""The same while a frame with more than a piece goes on."""
 _TURN_WORK = 64 * 1024
 """`Messages.work`, and bytes, of one connection in one turn of the event loop."""
 _CONNECTIONS_IN_TURN = 2
@@ -161,8 +163,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self.transport.is_closing():
             self._unread.clear()
         while self._unread and work < _TURN_WORK and not self._is_blocked:
-            piece = bytes(self._unread[:_PIECE_BYTES])
-            del self._unread[:_PIECE_BYTES]
+            is_content = self._messages.incomplete_frame >= _PIECE_BYTES
+            size = _CONTENT_PIECE_BYTES if is_content else _PIECE_BYTES
+            piece = bytes(self._unread[:size])
+            del self._unread[:size]
             before = self._messages.work
             super().data_received(piece)
             if self._is_refused or self.transport.is_closing():

@@ -37,6 +37,10 @@ _UNCOUNTED_COST = 256 * 1024
 """Bytes. A smaller body counts too if its cost is larger: it has thousands of values."""
 _VALUE_COST = 100
 """Bytes for each value of a body, beside its text (docs/adr/0039)."""
+_REST = 2.0
+"""The thread for large bodies rests so many times as long as it has worked."""
+_LONGEST_REST = 0.5
+"""Seconds."""
 _LARGE_BODIES = ThreadPoolExecutor(1, "large-body")
 _TURNS = ProjectSlots(1)
 """Projects take turns at that thread."""
@@ -83,14 +87,13 @@ async def run_sized(work: Callable[[], T], size: int) -> T:
 
 
 def _then_rest(work: Callable[[], T]) -> T:
-    """The result of `work`, after a rest that is as long, at most PAUSE seconds. A parser does not
-    give up the interpreter lock, and many bodies, one after the other, would leave the event loop
-    no time."""
-    began = time.monotonic()
+    """The result of `work`, after a rest that is longer. A parser does not give up the interpreter
+    lock, and many bodies, one after the other, would leave the event loop little time."""
+    began = time.thread_time()
     try:
         return work()
     finally:
-        time.sleep(min(time.monotonic() - began, PAUSE))
+        time.sleep(min(_REST * (time.thread_time() - began), _LONGEST_REST))
 
 
 def bind_bodies(app: FastAPI, bodies: Share) -> None:

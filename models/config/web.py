@@ -21,7 +21,7 @@ class WebSettings(Group):
     """A connection whose client reads nothing for this long is closed; of an answer over 64 KiB it
     must read a fortieth."""
     poll: Duration = timedelta(seconds=5)
-    """How often the database is asked for a waiting reader although no notification arrived."""
+    """How often the database is read for a waiting reader although no notification arrived."""
     grace: Duration = timedelta(seconds=10)
     """How long foreground requests may still run at shutdown."""
     cancel_wait: Duration = timedelta(seconds=5)

@@ -55,6 +55,11 @@ class HeldCalls:
         await self.begun(number + 1)
         return self.order[-1]
 
+    @property
+    def next_to_end(self) -> str:
+        """The model of the oldest call."""
+        return self.order[-len(self._open)]
+
     def end_all(self) -> None:
         """Ends all calls, also those to come."""
         self._are_held = False

@@ -13,14 +13,8 @@ from tests.conftest import PrivateStack
 from tests.support.api import Api, until
 from tests.support.fake_upstream import (
     FakeUpstream,
-    Script,
-    UpstreamRequest,
-    done,
-    finish,
-    text,
-    usage,
-    wait_for,
 )
+from tests.support.held_calls import HeldCalls
 from tests.support.stack import Databases, Stack, SuiteSettings, stack
 
 _numbers = count()
@@ -29,54 +23,6 @@ SLOTS = 3
 """Of a worker with so few streams, none of them reserved."""
 STREAMS_OF_BOTH_KINDS, SLOTS_OF_BOTH_KINDS = 9, 10
 """Of a worker that reserves one slot for foreground responses, and one for background ones."""
-
-
-class Turns:
-    """The calls of an upstream: each one waits until it is ended."""
-
-    def __init__(self, fake: FakeUpstream) -> None:
-        self._fake = fake
-        self._open: list[asyncio.Event] = []
-        """the calls that wait, the oldest one first"""
-        self._are_held = True
-        self.order: list[str] = []
-        """the model of each call"""
-
-    def model(self, name: str) -> str:
-        """A new model whose calls wait."""
-        model = self._fake.script(name=f"turns-{next(_numbers)}-{name}")
-        self._fake.decide(model, self._decide)
-        return model
-
-    def _decide(self, request: UpstreamRequest) -> Script:
-        gate = asyncio.Event()
-        self._open.append(gate)
-        self.order.append(request.model)
-        held = [wait_for(gate)] if self._are_held else []
-        return [text("held"), *held, finish(), usage(), done()]
-
-    async def begun(self, number: int) -> None:
-        """Waits until so many calls have begun."""
-        await until(lambda: len(self.order) >= number)
-        assert len(self.order) == number
-
-    async def next(self) -> str:
-        """Ends the oldest call. Returns the model of the one that begins then."""
-        number = len(self.order)
-        self._open.pop(0).set()
-        await self.begun(number + 1)
-        return self.order[-1]
-
-    @property
-    def next_to_end(self) -> str:
-        """The model of the oldest call."""
-        return self.order[-len(self._open)]
-
-    def end_all(self) -> None:
-        """Ends all calls, also those to come."""
-        self._are_held = False
-        for gate in self._open:
-            gate.set()
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +42,8 @@ async def running(
 
 
 @pytest.fixture
-async def turns(running: Stack, fake: FakeUpstream) -> AsyncIterator[Turns]:
-    turns = Turns(fake)
+async def turns(running: Stack, fake: FakeUpstream) -> AsyncIterator[HeldCalls]:
+    turns = HeldCalls(fake, "turns-")
     yield turns
     turns.end_all()
     still_open = "SELECT count(*) = 0 FROM responses WHERE status IN ('queued', 'in_progress')"
@@ -116,7 +62,7 @@ async def _create(api: Api, model: str, number: int, **fields: Any) -> list[str]
 
 
 async def test_one_project_with_hundreds_of_responses_delays_another_by_one_slot(
-    running: Stack, turns: Turns, other: Api
+    running: Stack, turns: HeldCalls, other: Api
 ) -> None:
     many, few = turns.model("many"), turns.model("few")
     await _create(running.api(), many, 200)
@@ -131,7 +77,7 @@ async def test_one_project_with_hundreds_of_responses_delays_another_by_one_slot
 
 
 async def test_a_project_whose_clients_wait_for_hundreds_of_answers_delays_another_by_one_slot(
-    running: Stack, turns: Turns, other: Api
+    running: Stack, turns: HeldCalls, other: Api
 ) -> None:
     many, few = turns.model("many"), turns.model("few")
     waiting = [asyncio.create_task(running.api().create(many)) for _ in range(60)]
@@ -166,7 +112,7 @@ async def test_clients_that_always_wait_for_answers_delay_a_background_response_
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     async with private_stack(streams=STREAMS_OF_BOTH_KINDS) as running:
-        turns, other = Turns(fake), running.api(key=keys.create(running.dsn, "other"))
+        turns, other = HeldCalls(fake, "turns-"), running.api(key=keys.create(running.dsn, "other"))
         many, few = turns.model("many"), turns.model("few")
         async with _waiting_clients(running.api(), many, 20):
             await turns.begun(SLOTS_OF_BOTH_KINDS)
@@ -184,7 +130,7 @@ async def test_clients_that_always_wait_for_answers_delay_a_background_response_
 
 
 async def test_a_lower_service_tier_waits_behind_a_higher_one_but_not_for_ever(
-    running: Stack, turns: Turns
+    running: Stack, turns: HeldCalls
 ) -> None:
     api = running.api()
     await _create(api, turns.model("first"), SLOTS)
@@ -205,7 +151,7 @@ async def test_a_lower_service_tier_waits_behind_a_higher_one_but_not_for_ever(
 
 
 async def test_priority_takes_no_slots_from_a_project_that_has_fewer(
-    running: Stack, turns: Turns, other: Api
+    running: Stack, turns: HeldCalls, other: Api
 ) -> None:
     many, few = turns.model("many"), turns.model("few")
     await _create(running.api(), many, 30, service_tier="priority")
@@ -214,7 +160,7 @@ async def test_priority_takes_no_slots_from_a_project_that_has_fewer(
     assert await turns.next() == few
 
 
-async def test_turns_stay_fair_without_redis(running: Stack, turns: Turns, other: Api) -> None:
+async def test_turns_stay_fair_without_redis(running: Stack, turns: HeldCalls, other: Api) -> None:
     many, few = turns.model("many"), turns.model("few")
     await _create(running.api(), many, 50)
     await turns.begun(SLOTS)
@@ -231,7 +177,7 @@ async def test_turns_stay_fair_without_redis(running: Stack, turns: Turns, other
 
 
 async def test_a_lost_wake_up_of_a_background_response_is_found_while_clients_take_all_slots(
-    running: Stack, turns: Turns, other: Api
+    running: Stack, turns: HeldCalls, other: Api
 ) -> None:
     many, few = turns.model("many"), turns.model("few")
     redis = running.redis()

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from models.config.settings import Settings
 from models.errors import ApiError, HostNotAllowed, MethodNotAllowed
+from models.garbage import tune_garbage_collector
 from models.hosts import is_loopback
 from models.tracing.spans import NO_SPAN, Tracer
 from models.tracing.tracer import open_tracer
@@ -70,9 +70,13 @@ _ROUTE_MODULES = (
 )
 _UNKNOWN_PATHS = f"/v1/{ANY_PATH}"
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
-_IN_A_TURN = 8
+_IN_A_TURN = 3
 """Requests that begin in one turn of the event loop, which takes a few milliseconds. Hundreds that
 one client sends at the same moment would stop everything else for a second. Keys take turns."""
+
+_NEW_OBJECTS = 2_000_000
+"""Objects that a process may have made, and not freed, before garbage is looked for among them in
+any case: `FreedMemory` does it at better times."""
 
 
 class Application(FastAPI):
@@ -189,10 +193,7 @@ async def _lifespan(app: Application) -> AsyncIterator[None]:
     health.bind_dependency_looks(app, state)
     app.tracer = open_tracer(app.settings, "web")
     gauges.bind(state)
-    gc.collect()
-    gc.freeze()
-    # All requests wait for a collection: a large one, of what a burst has left, took half a second.
-    gc.set_threshold(10_000, 5, 100)
+    tune_garbage_collector(_NEW_OBJECTS)
     try:
         yield
     finally:

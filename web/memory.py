@@ -8,7 +8,9 @@ What a process may read at a time is bounded elsewhere (`web.bodies`, ADR 0039).
 import asyncio
 
 from models.db.database import Pool
+from models.garbage import collect_new_objects
 from models.process_memory import release_free_memory, resident_bytes
+from web.http.shares import Share
 
 _INTERVAL = 0.25
 """Seconds between two looks at the memory."""
@@ -21,8 +23,10 @@ _SETTLING = 1.0
 class FreedMemory:
     """Watches the memory of one web process."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, bodies: Share) -> None:
+        """`bodies`: see `Shares`."""
         self._pool = pool
+        self._bodies = bodies
 
     async def run(self) -> None:
         """Looks several times a second. Returns at once where the system does not show the
@@ -30,6 +34,8 @@ class FreedMemory:
         least = resident_bytes()
         while least is not None:
             await asyncio.sleep(_INTERVAL)
+            if not self._bodies.in_work:
+                collect_new_objects()
             resident = resident_bytes() or least
             least = min(least, resident)
             if resident >= least + _GROWTH:

@@ -166,7 +166,7 @@ class AppState:
         state.side_tasks.start(state.answered_responses.run(), "answered-responses")
         state.side_tasks.start(state.keys.refused.run(), "refused-requests")
         state.side_tasks.start(state.quotas.connections.run(), "open-connections")
-        state.side_tasks.start(FreedMemory(pool).run(), "freed-memory")
+        state.side_tasks.start(FreedMemory(pool, state.shares.bodies).run(), "freed-memory")
         state.side_tasks.start(state.bus.run(), "bus")
         if state.expander is not None:
             state.side_tasks.start(state.expander.run(), "batches")

@@ -5,7 +5,6 @@ runs.
 """
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from models.db.database import Pool, open_pool
 from models.db.shared_pool import ACTING_PROJECT
 from models.egress import EgressPolicy
 from models.files.opening import open_storage
+from models.garbage import tune_garbage_collector
 from models.ids import response_id as public_id
 from models.lifecycle import Status
 from models.metrics import serve
@@ -64,6 +64,10 @@ from worker.upstream.upstreams import Upstreams
 from worker.watch import Watch
 
 logger = structlog.get_logger()
+
+_NEW_OBJECTS = 100_000
+"""Objects that were made, and not freed, before garbage is looked for among them. A look takes some
+milliseconds, in which all streams wait."""
 
 
 @dataclass(slots=True)
@@ -184,7 +188,7 @@ class Engine:
             connections.embedder,
             self._lease.id,
         )
-        _tune_garbage_collector()
+        tune_garbage_collector(_NEW_OBJECTS)
         self._memory.measure_idle()
         pressure = MemoryPressure(self._memory, pool, capacity.runs, self._on_capacity_changed)
         self._side_tasks.start(pressure.run(), "memory")
@@ -293,14 +297,6 @@ class Engine:
         if self._resources.tracer is not None:
             self._resources.tracer.close()
         logger.info("worker_stopped", worker=str(self._lease.id))
-
-
-def _tune_garbage_collector() -> None:
-    """What is loaded at the start is never collected. All streams wait for a collection, so each is
-    small; the long ones, of all objects, are rare."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 5, 100)
 
 
 def _context_of(claim: Claim) -> dict[str, object]:

@@ -11,7 +11,8 @@ import msgspec
 import orjson
 
 from models.errors import InvalidRequest, RequestTooLarge
-from models.wire.json_values import ValueCounter, count_marks
+from models.garbage import without_collections
+from models.wire.json_values import ValueCounter, count_containers, weight
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 """Postgres refuses U+0000; UTF-8 encoders refuse lone surrogates."""
@@ -44,7 +45,7 @@ class BodyLimits:
     text: int
     """bytes without the inline files of its items"""
     values: int
-    """objects, arrays, and what they hold"""
+    """lists and objects, which count as four each, and what else they hold"""
 
 
 def decode_request(
@@ -76,7 +77,8 @@ def decode_body(raw: bytes | bytearray, pause: Callable[[], None] = lambda: None
     InvalidRequest(code="invalid_json") for everything else.
     """
     try:
-        body = _parse(raw)
+        with without_collections():
+            body = _parse(raw)
     except RecursionError:
         raise _invalid_json("it is nested too deeply") from None
     except UnicodeDecodeError as fault:
@@ -95,24 +97,22 @@ def count_values(raw: bytes | bytearray, limits: BodyLimits) -> int:
     Commas and brackets in strings are counted too. So strings are left out if there seem to be too
     many values, unless the body is so large that this would take long.
     """
-    count = count_marks(raw)
-    if len(raw) < _MIN_COUNTED or count <= limits.values:
+    containers = count_containers(raw)
+    count = raw.count(b",") + containers
+    if len(raw) < _MIN_COUNTED or weight(count, containers) <= limits.values:
         return count
-    if len(raw) <= limits.text:
-        count = _count_exactly(raw, limits.values)
-    if count > limits.values:
-        raise RequestTooLarge(f"{limits.values} JSON values")
-    return count
-
-
-def _count_exactly(raw: bytes | bytearray, limit: int) -> int:
-    """The number of values; some number above the limit if there are more."""
+    if len(raw) > limits.text:
+        raise _too_many_values(limits)
     counter = ValueCounter()
     for start in range(0, len(raw), _PIECE):
         counter.feed(raw[start : start + _PIECE])
-        if counter.count > limit:
-            break
+        if counter.weight > limits.values:
+            raise _too_many_values(limits)
     return counter.count
+
+
+def _too_many_values(limits: BodyLimits) -> RequestTooLarge:
+    return RequestTooLarge(f"{limits.values} JSON values, where a list or object counts as four")
 
 
 def inline_size(body: Any) -> int:

@@ -6,6 +6,8 @@ import re
 _COMPLETE = re.compile(rb'[^"]*+(?:"(?:[^"\\\r\n]|\\[^\r\n])*+(?:"|\\?[\r\n])[^"]*+)*+', re.DOTALL)
 """Everything up to a string that does not end in these bytes. JSON has no line break in a string;
 a line of an event stream that has another quote ends there too."""
+_CONTAINER_WEIGHT = 4
+"""Other values that take as long to make as a list or an object, roughly."""
 _STRING = re.compile(rb'"(?:[^"\\\r\n]|\\[^\r\n])*+(?:"|\\?[\r\n])')
 
 
@@ -15,6 +17,8 @@ class ValueCounter:
 
     def __init__(self) -> None:
         self.count = 0
+        self.containers = 0
+        """Those that are a list or an object."""
         self._open = b""
         """What stands for the beginning of a string that has not ended: a quote, and a backslash if
         the last byte escapes the next one."""
@@ -24,12 +28,31 @@ class ValueCounter:
         piece = self._open + piece
         match = _COMPLETE.match(piece)
         end = match.end() if match is not None else 0
-        self.count += count_marks(_STRING.sub(b"", piece[:end]))
+        without_strings = _STRING.sub(b"", piece[:end])
+        containers = count_containers(without_strings)
+        self.containers += containers
+        self.count += without_strings.count(b",") + containers
         unfinished = piece[end:]
         escapes = len(unfinished) - len(unfinished.rstrip(b"\\"))
         self._open = unfinished[:1] + b"\\" * (escapes % 2)
 
 
+    @property
+    def weight(self) -> int:
+        """The values, each list and object as four: how long they take to make."""
+        return weight(self.count, self.containers)
+
+
+def weight(values: int, containers: int) -> int:
+    """So many values, each of the lists and objects among them as four."""
+    return values + (_CONTAINER_WEIGHT - 1) * containers
+
+
 def count_marks(encoded: bytes | bytearray) -> int:
     """Commas and opening brackets, also in strings: never fewer than there are values."""
-    return encoded.count(b",") + encoded.count(b"[") + encoded.count(b"{")
+    return encoded.count(b",") + count_containers(encoded)
+
+
+def count_containers(encoded: bytes | bytearray) -> int:
+    """Opening brackets, also in strings: never fewer than there are lists and objects."""
+    return encoded.count(b"[") + encoded.count(b"{")

@@ -42,6 +42,11 @@ class Share:
         """By all projects together."""
         return self._used
 
+    @property
+    def in_work(self) -> int:
+        """What is used, without the bodies that are not decoded yet."""
+        return self._used - self._arriving.total()
+
     def take(self, project: str, amount: int = 1) -> "Held":
         """Takes a part. Raises ShareUsedUp (429) or Unavailable (503)."""
         held = Held(self, project)
@@ -54,7 +59,7 @@ class Share:
         each would wait for the others."""
         if to_decode:
             others = self._used_by[held.project] - self._arriving[held.project]
-            all_others = self._used - self._arriving.total()
+            all_others = self.in_work
         else:
             others = self._used_by[held.project] - held.amount
             all_others = self._used - held.amount

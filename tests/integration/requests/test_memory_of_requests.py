@@ -233,7 +233,10 @@ async def test_bodies_that_become_large_objects_do_not_fill_the_container(
     tmp_path: Path, database_server: Databases, suite_settings: SuiteSettings, fake: FakeUpstream
 ) -> None:
     body, memory = _many_objects(1_900_000), MemoryLimit()
-    async with stack(tmp_path, database_server, suite_settings, fake, workers=0) as running:
+    settings = {"BACKBURNER_LIMITS__VALUES": "2000000"}
+    async with stack(
+        tmp_path, database_server, suite_settings, fake, workers=0, settings=settings
+    ) as running:
         watched = memory.watch(WatchedProcess("web", running.webs[0].pid, WEB_LIMIT))
         memory.start()
         try:

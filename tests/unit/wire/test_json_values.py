@@ -41,6 +41,13 @@ def test_values_in_pieces_are_counted_without_those_in_strings(value: object, si
     assert _count(*pieces) == _marks(value)
 
 
+def test_lists_and_objects_count_as_four_in_the_weight() -> None:
+    counter = ValueCounter()
+    for piece in (b'{"a": [1, 2, "', b'[{"], "b": {', b'"c": 1}}'):
+        counter.feed(piece)
+    assert (counter.count, counter.containers, counter.weight) == (6, 3, 15)
+
+
 def test_a_quote_outside_of_json_hides_no_values() -> None:
     """A comment of an event stream may have one."""
     assert _count(b': "\n\ndata: [1, 2]\n') == _count(b"[1, 2]")

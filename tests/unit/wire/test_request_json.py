@@ -59,6 +59,7 @@ BASE64 = b"QUJD" * 100_000
         pytest.param(b'{"input": [{"content": [{"file_data": "' + BASE64 + b'"}]}]}', id="file"),
         pytest.param(b'{"messages": [{"image_url": {"url": "' + BASE64 + b'"}}]}', id="image"),
         pytest.param(b'{"a": [' + b"0," * 49_000 + b"0]}", id="values"),
+        pytest.param(b'{"a": [' + b'{"":0},' * 9_990 + b"0]}", id="objects"),
     ],
 )
 def test_bodies_within_the_limits_are_decoded(raw: bytes) -> None:
@@ -75,7 +76,8 @@ def test_bodies_within_the_limits_are_decoded(raw: bytes) -> None:
             "200000 bytes",
             id="a schema with the name of a file",
         ),
-        pytest.param(b"[" + b"[]," * 50_000 + b"0]", "50000 JSON values", id="empty lists"),
+        pytest.param(b'{"a": [' + b'{"":0},' * 10_000 + b"0]}", "50000 JSON values", id="objects"),
+        pytest.param(b"[" + b"[  ]," * 15_000 + b"0]", "50000 JSON values", id="empty lists"),
         pytest.param(b"[" + b"{}," * 300_000 + b"0]", "50000 JSON values", id="large"),
         pytest.param(b'["' + b"[" * 300_000 + b'"]', "50000 JSON values", id="large text"),
     ],

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.protocol import State
 
 from tests.chaos.abuse.kinds import attack
 from tests.chaos.abuse.offender import Offender
@@ -105,6 +106,7 @@ async def _flood_frames(offender: Offender, first: bytes, frame: bytes) -> None:
             connection.transport.write(frame * 50_000)
             async with asyncio.timeout(20):
                 await connection.drain()
-        connection.transport.abort()
+        if connection.state is not State.CLOSED:
+            connection.transport.abort()
 
     await offender.all(_on_socket(offender, flood) for _ in range(8))

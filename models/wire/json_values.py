@@ -36,7 +36,6 @@ class ValueCounter:
         escapes = len(unfinished) - len(unfinished.rstrip(b"\\"))
         self._open = unfinished[:1] + b"\\" * (escapes % 2)
 
-
     @property
     def weight(self) -> int:
         """The values, each list and object as four: how long they take to make."""

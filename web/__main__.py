@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from types import FrameType
 
 import structlog
 import uvicorn
@@ -14,25 +13,10 @@ from models.config.upstream_access import all_secrets
 from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
 from models.open_files import raise_open_file_limit
 from models.process_memory import give_back_large_blocks
-from web.app import Application, create_app
+from web.app import create_app
 from web.http.protocol import HttpProtocol
-from web.state import started_state
+from web.server import WebServer
 from web.websocket.protocol import WebSocketProtocol
-
-
-class WebServer(uvicorn.Server):
-    """uvicorn, but a signal ends streams at once: its lifespan hook runs only after they ended."""
-
-    def __init__(self, config: uvicorn.Config, app: Application) -> None:
-        super().__init__(config)
-        self._app = app
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM or SIGINT."""
-        state = started_state(self._app)
-        if state is not None:
-            state.begin_shutdown()
-        super().handle_exit(sig, frame)
 
 
 def main() -> None:

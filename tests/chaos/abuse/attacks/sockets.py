@@ -53,6 +53,9 @@ async def _on_socket(
         offender.count("socket stays open")
     except OSError:
         offender.count("closed")
+    except AttributeError:
+        # From asyncio: websockets aborts a connection that was lost a moment before.
+        offender.count("closed")
 
 
 @attack("fragments of a WebSocket message that never ends", *_REFUSED_SOCKET)

@@ -85,7 +85,7 @@ class LimitSettings(Group):
     history: Bytes = 72 * 1024 * 1024
     """Largest history of a response: everything that it continues, and its input. Each JSON value
     counts 32 bytes besides its text. A worker needs about five times as much memory for it."""
-    values: int = Field(default=400_000, ge=1000)
+    values: int = Field(default=800_000, ge=1000)
     """Most JSON values in a request body. A list or object counts as four."""
     output: Bytes = 16 * 1024 * 1024
     """Most text that one turn may produce. A worker needs about 20 times as much memory when such a

@@ -12,8 +12,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from models import keys
+from models.ids import new_uuid, response_id
 from tests.conftest import PrivateStack
-from tests.support.api import until
+from tests.support.api import Api, until
 from tests.support.chaos.tracebacks import POSTGRES_TRACEBACKS
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
@@ -240,6 +241,10 @@ async def test_a_revoked_key_closes_its_websockets(own_stack: Stack, fake: FakeU
             assert await connection.read_until_closed() == 1008
 
 
+async def _is_answered(api: Api) -> bool:
+    return (await api.call("GET", f"/responses/{response_id(new_uuid())}")).status == 404
+
+
 async def test_while_postgres_is_down_creates_are_refused_and_the_websocket_stays_open(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
@@ -266,6 +271,8 @@ async def test_while_postgres_is_down_creates_are_refused_and_the_websocket_stay
         postgres.heal()
         released.set()
         assert (await busy.read_to_end())[-1]["response"]["output_text"] == "begun"
+        # The pool waits longer before each further try to connect.
+        await until(lambda: _is_answered(running.api()), 30)
         assert (await busy.create_and_read(model))["output_text"] == "after"
     assert len(fake.requests_for(model)) == 2
 

@@ -716,7 +716,7 @@ INVALID_JSON: list[tuple[str, bytes]] = [
     ("5000 digits", b"1" * 5000),
     ("5000 digits beside a surrogate", rb'["\ud800", ' + b"1" * 5000 + b"]"),
     ("191 levels", b"[" * 191 + b"]" * 191),
-    ("300 000 levels", b"[" * 300_000),
+    ("150 000 levels", b"[" * 150_000),
     ("300 000 levels of objects", b'{"a":' * 300_000),
     ("300 000 levels beside a surrogate", rb'["\ud800", ' + b"[" * 300_000),
     ("900 levels beside a surrogate", rb'["\ud800", ' + b"[" * 900 + b"]" * 901),

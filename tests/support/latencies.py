@@ -52,8 +52,9 @@ class Latencies:
         chosen = (one for one in self.requests if kind in (None, one.kind))
         return percentile((one.seconds for one in chosen), share)
 
-    def violations(self, idle: "Latencies") -> list[str]:
-        """How these requests broke the promise, against those on the idle server."""
+    def violations(self, idle: "Latencies", tolerated: int = TOLERATED) -> list[str]:
+        """How these requests broke the promise, against those on the idle server. So many, or one
+        in a hundred if that is more, may be too slow."""
         limits = {one.kind: promised(idle.percentile(0.99, one.kind)) for one in self.requests}
         over = {one: one.seconds - limits[one.kind] for one in self.requests}
         slow = [one for one in self.requests if over[one] > 0]
@@ -64,7 +65,7 @@ class Latencies:
             or (one.measured > limits[one.kind] + LONGEST and one.waited < one.measured / 2)
         ]
         found = [f"the neighbour's {fault}" for fault in self.faults[:3]]
-        if stalled or len(slow) > max(TOLERATED, len(self.requests) // 100):
+        if stalled or len(slow) > max(tolerated, len(self.requests) // 100):
             worst = max(stalled or slow, key=lambda one: over[one])
             found.append(
                 f"{len(slow)} of the neighbour's {len(self.requests)} requests were too slow: a"

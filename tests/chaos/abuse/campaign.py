@@ -44,6 +44,8 @@ _KEY_TIME = 5.0
 """Seconds after which the neighbour uses a new API key."""
 _LONGEST = 120.0
 """Seconds after which an attack is given up."""
+_A_MOMENT = 12
+"""Requests of the neighbour in 0.3 s: more than one in a hundred if a campaign takes seconds."""
 _CHECK_INTERVAL = 0.2
 """Seconds between two looks whether a process has ended."""
 
@@ -115,7 +117,7 @@ class AbuseResult:
         """How the promise was broken."""
         neighbour = self.attacked.latencies(self.measurements, self.began, self.until)
         of_attacks = Counter(each for run in self.runs for each in run.violations())
-        return [*self.ended, *neighbour.violations(self.attacked.idle), *of_attacks]
+        return [*self.ended, *neighbour.violations(self.attacked.idle, _A_MOMENT), *of_attacks]
 
 
 async def run_abuse(plan: AbusePlan, attacked: AttackedStack, servers: Servers) -> AbuseResult:

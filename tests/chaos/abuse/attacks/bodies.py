@@ -39,11 +39,11 @@ async def _small_enums(offender: Offender) -> None:
     await _post(offender, _repeated(_SCHEMA, b"{},", b"0]}}}}}}", 3 * MIB), 20)
 
 
-@attack("95 000 nested objects, 20 at once", "400", quick=True)
+@attack("190 000 nested objects, 20 at once", "400", quick=True)
 async def _nested(offender: Offender) -> None:
     start = b'{"model": "m", "input": "x", "metadata": ['
     objects = b'{"":' * 180 + b"0" + b"}" * 180 + b","
-    await _post(offender, _repeated(start, objects, b"0]}", 480_000), 20)
+    await _post(offender, _repeated(start, objects, b"0]}", 970_000), 20)
 
 
 @attack("metadata of 2 MiB, 40 at once", "400", "413", quick=True)

@@ -5,6 +5,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
+import psycopg
+
 from models.config.settings import Settings
 from models.ids import new_uuid
 from tests.conftest import PrivateStack
@@ -63,6 +65,32 @@ async def test_output_is_kept_until_the_next_attempt_has_output(
             assert [item["id"] for item in stream.final["output"]] == [
                 item["id"] for item in response["output"]
             ]
+
+
+async def test_a_create_waits_for_a_lease_that_is_about_to_be_renewed(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    """After an outage a foreground create was refused although Postgres was back: a statement found
+    a connection before the heartbeat did."""
+    settings = SHORT_LEASES | {"BACKBURNER_LEASE__OBSERVE": "60"}
+    async with (
+        private_stack(settings=settings) as running,
+        await psycopg.AsyncConnection.connect(running.dsn) as database,
+    ):
+        # Only renewals need this lock.
+        await database.execute("SELECT 1 FROM workers WHERE kind = 'web' FOR NO KEY UPDATE")
+
+        async def has_run_out() -> bool:
+            url = f"http://127.0.0.1:{running.webs[0].port}/readyz"
+            async with running.session.get(url) as answer:
+                return bool((await answer.json())["lease"] == "not renewed")
+
+        await until(has_run_out, 20)
+        create = asyncio.create_task(running.api().create(fake.script(reply("here"))))
+        await asyncio.wait({create}, timeout=0.5)
+        assert not create.done()
+        await database.rollback()
+        assert (await create)["output_text"] == "here"
 
 
 async def test_a_new_stream_needs_no_read_of_its_log(

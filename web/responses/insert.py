@@ -4,6 +4,7 @@ Creates that arrive while one statement is on its way are stored together by the
 (docs/adr/0031-creates-and-gets-share-statements.md).
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -41,6 +42,9 @@ logger = structlog.get_logger()
 
 _MAX_GROUP_BYTES = 256 * 1024
 """Bytes in one statement. A larger create has a statement of its own, and delays no other."""
+_LEASE_WAIT = 2.0
+"""Seconds. When Postgres is back after a long outage, the pool can have a connection before the
+heartbeat has renewed the lease: it tries each second, or more often."""
 
 
 class _OutcomeUnknown(Exception):
@@ -98,14 +102,23 @@ class InsertResponse:
         inserted once more: it is stored then, or it was stored before. If that fails too, the
         create is voided and Unavailable is raised.
         """
-        if not new.row.background and not self._lease.is_valid:
-            # A sweep would cancel it: its web process looks dead.
-            raise Unavailable
+        if not new.row.background:
+            await self._wait_for_lease()
         number = self._lease.creates.begin()
         try:
             return await self._insert_or_void(new, number)
         finally:
             self._lease.creates.end(number)
+
+    async def _wait_for_lease(self) -> None:
+        """Waits until this process's lease is valid: a sweep would cancel the response of a process
+        that looks dead. Raises Unavailable if the lease is not renewed within two seconds."""
+        try:
+            async with asyncio.timeout(_LEASE_WAIT):
+                await self._lease.wait_until_valid()
+        except TimeoutError:
+            logger.warning("create_without_lease", lease_age=round(self._lease.age, 1))
+            raise Unavailable from None
 
     async def _insert_or_void(self, new: NewResponse, number: int) -> UUID | None:
         row = new.row

@@ -20,12 +20,16 @@ from models.db.queries.read import PAGE_LIMITS, SHOWN_RESPONSES, ResponseRow, Sh
 from models.lifecycle import Status
 from models.ownership.grouping import GroupedRequests
 from models.shown_responses import shown_object
+from models.turns import pause_if_large
 from models.wire.events import Item
 from web.http.body import UNCOUNTED_BYTES, Hold
 from web.responses.running import KnownPart, RunningOutput, RunningOutputs
 
 _MAX_READ = 32
 """GETs that one statement answers: each may return a page of the log, and a journal."""
+_MAX_BYTES = _MAX_READ * UNCOUNTED_BYTES
+"""Bytes of output that one statement may return, or one GET if it is larger: what it returns is
+decoded, folded and encoded in one turn of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,13 @@ class ShownResponses:
     def __init__(self, pool: Pool, outputs: RunningOutputs | None = None) -> None:
         self._pool = pool
         self._outputs = outputs or RunningOutputs()
-        self._reads = GroupedRequests(self._read, max_requests=_MAX_READ, gap=0)
+        self._reads = GroupedRequests(
+            self._read,
+            lambda get: get.max_size,
+            max_requests=_MAX_READ,
+            max_bytes=_MAX_BYTES,
+            gap=0,
+        )
 
     async def body(
         self,
@@ -96,6 +106,8 @@ class ShownResponses:
             max_sizes[get.project, get.id] = max(get.max_size, max_sizes[get.project, get.id])
         values = _values(keys, known, list(max_sizes.values()))
         rows = await fetch_idempotent(self._pool, SHOWN_RESPONSES, values)
+        if len(keys) == 1 and rows and rows[0].status != Status.IN_PROGRESS:
+            await pause_if_large(min(rows[0].items_size, max_sizes[keys[0]]))
         shown: dict[tuple[UUID, UUID], _ShownRow] = {}
         for row in rows:
             place = row.place - 1

@@ -1,5 +1,6 @@
 """A GET of a running response folds only what is new, and never mixes what does not fit (I7)."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
@@ -209,3 +210,26 @@ async def test_a_large_output_is_read_when_there_is_memory_for_it(
     others.release()
     assert await gets.text(writer.response) == large
     assert gets.memory.used == pytest.approx(2 * len(large), rel=0.1)
+
+
+async def test_large_outputs_are_read_one_by_one(
+    database: SeededDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that a statement returns is decoded and encoded in one turn of the event loop."""
+    statements: list[int] = []
+
+    async def fetch_counted(*arguments: Any) -> list[ShownResponseRow]:
+        rows: list[ShownResponseRow] = await fetch_idempotent(*arguments)
+        statements.append(sum(len(orjson.dumps(row.items)) > 1_000_000 for row in rows))
+        return rows
+
+    monkeypatch.setattr("web.responses.shown.fetch_idempotent", fetch_counted)
+    gets, large = Gets(database), "x" * 1_200_000
+    gets.memory = Share("large answers", 100_000_000, 0)
+    writers = [await _start(database) for _ in range(2)]
+    for writer in writers:
+        part = PART | {"text": large}
+        await writer.checkpoint({"id": "msg_1", "type": "message", "content": [part]})
+    texts = await asyncio.gather(*(gets.text(writer.response) for writer in writers))
+    assert texts == [large, large]
+    assert max(statements) == 1

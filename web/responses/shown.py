@@ -29,7 +29,7 @@ _MAX_READ = 32
 """GETs that one statement answers: each may return a page of the log, and a journal."""
 _MAX_BYTES = _MAX_READ * UNCOUNTED_BYTES
 """Bytes of output that one statement may return, or one GET if it is larger: what it returns is
-decoded, folded and encoded in one turn of the event loop."""
+decoded in one turn of the event loop, and mostly folded and encoded in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,7 @@ class ShownResponses:
             max_sizes[get.project, get.id] = max(get.max_size, max_sizes[get.project, get.id])
         values = _values(keys, known, list(max_sizes.values()))
         rows = await fetch_idempotent(self._pool, SHOWN_RESPONSES, values)
+        # A running response is folded at once: another statement may read it meanwhile.
         if len(keys) == 1 and rows and rows[0].status != Status.IN_PROGRESS:
             await pause_if_large(min(rows[0].items_size, max_sizes[keys[0]]))
         shown: dict[tuple[UUID, UUID], _ShownRow] = {}

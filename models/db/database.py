@@ -33,7 +33,8 @@ from psycopg.types.json import Json, Jsonb, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from models.config.settings import Settings
-from models.db.shared_pool import Connection, SharedPool
+from models.db.connection import Connection
+from models.db.shared_pool import SharedPool
 from models.db.statement import Query, RowT, Statement, column
 from models.db.sync import (
     Parameters,
@@ -83,8 +84,9 @@ RETRY_DELAY = 0.5
 """Seconds between two tries while Postgres is unavailable."""
 
 _LARGE = 4 * 1024 * 1024
-"""Bytes of a statement after which its connection is closed, and the pool opens another one: libpq
-keeps a buffer of up to twice the size of the largest message."""
+"""Bytes of a statement from which on it runs in a thread (models/db/connection.py). Its connection
+is closed afterwards, and the pool opens another one: libpq keeps a buffer of up to twice the size
+of the largest message."""
 
 _REFUSALS = (psycopg.errors.QueryCanceled, psycopg.errors.OutOfMemory)
 """Those of DATABASE_UNAVAILABLE that may concern this one statement: it takes longer than its time
@@ -211,6 +213,8 @@ async def fetch(
     are not decoded; each is an `orjson.Fragment`, which an answer takes as it is."""
     if isinstance(on, AsyncConnectionPool):
         async with on.connection(timeout=pool_timeout) as connection:
+            if size > _LARGE:
+                connection.runs_in_thread = True
             try:
                 rows = await fetch(connection, query, parameters, keeps_json=keeps_json)
                 size = max(size, query.size(rows))

@@ -6,13 +6,10 @@ from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
 
-from psycopg import AsyncConnection
-from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from models.db.connection import Connection
 from models.turns import ProjectSlots
-
-Connection = AsyncConnection[TupleRow]
 
 ACTING_PROJECT: ContextVar[UUID | None] = ContextVar("acting_project", default=None)
 """Whose work the statements of this task are. None: the process's own, or that of several projects

@@ -110,9 +110,11 @@ class FlushWriter:
             "answered": deletable,
         }
 
+        size = sum(len(tail.frames) for _, tail in tails)
+
         async def flush() -> bool:
             await self._lease.wait_until_valid()
-            return bool(await fetch(self._pool, FLUSH, values))
+            return bool(await fetch(self._pool, FLUSH, values, size=size))
 
         if not await retry_while_unavailable(flush, "flush_database_unavailable"):
             self._lease.exit_process()

@@ -4,10 +4,9 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
 
-from models.db.database import fetch
+from models.db.database import Connection, fetch
 from models.db.queries import leases, sweep
 from models.db.statement import Query
 from models.ids import new_uuid
@@ -103,7 +102,7 @@ async def test_a_free_lock_means_nothing_before_a_process_was_tied(
         return next(process.untied for process in watched if process.id == worker.id)
 
     assert not await untied()
-    async with await psycopg.AsyncConnection.connect(database.dsn, autocommit=True) as session:
+    async with await Connection.connect(database.dsn, autocommit=True) as session:
         await fetch(session, leases.LOCK_TIE, {"me": worker.id})
         await session.execute(leases.MARK_TIED.sql, {"me": worker.id})
         assert not await untied()

@@ -258,11 +258,12 @@ async def fetch_idempotent(
     """`fetch`, repeated once after a lost connection. For reads, and for writes that change nothing
     the second time (cancel, delete). After a restart of Postgres all idle connections of the pool
     are dead, and the first statement on each would fail although Postgres is back. A statement that
-    has reached its time limit is not repeated: it would take as long."""
+    has reached its time limit is not repeated, nor one that got no connection: it would take as
+    long."""
     cancellation = _Cancellation()
     try:
         return await fetch(pool, query, parameters, size=size, keeps_json=keeps_json)
-    except psycopg.errors.QueryCanceled:
+    except (psycopg.errors.QueryCanceled, PoolTimeout):
         raise
     except DATABASE_UNAVAILABLE:
         cancellation.raise_if_requested()

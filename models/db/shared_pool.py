@@ -10,6 +10,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from models.db.connection import Connection
 from models.turns import ProjectSlots
+from models.uncancellable import run_uncancellable
 
 ACTING_PROJECT: ContextVar[UUID | None] = ContextVar("acting_project", default=None)
 """Whose work the statements of this task are. None: the process's own, or that of several projects
@@ -58,13 +59,32 @@ class SharedPool(AsyncConnectionPool[Connection]):
         return connection
 
     async def putconn(self, conn: Connection) -> None:
-        """The connection is not used any more."""
+        """The connection is not used any more. A cancellation is raised when it is free again:
+        psycopg's method would lose it, and count it for ever."""
         try:
-            await super().putconn(conn)
+            await self._put_back(conn)
         finally:
             project = self._users.pop(conn, None)
             if project is not None:
                 self._slots.release(project)
+
+    async def _put_back(self, conn: Connection) -> None:
+        if not self._waiting:
+            try:
+                # Mostly it has nothing to wait for, and needs no task of its own.
+                await super().putconn(conn)
+            except asyncio.CancelledError:
+                # It was waiting for the pool's lock.
+                await run_uncancellable(self._return_connection(conn, from_getconn=False))
+                raise
+        else:
+            # Cancelled, it would also lose the client that it has taken from the queue.
+            await run_uncancellable(super().putconn(conn))
+
+    async def check(self) -> None:
+        """psycopg's check of the connections that are free. A cancellation is raised after it: in
+        the middle, those that are not checked yet would be lost."""
+        await run_uncancellable(super().check())
 
     def get_stats(self) -> dict[str, int]:
         """psycopg's figures; those that wait for their turn wait too."""

@@ -5,7 +5,7 @@ what a GET shows is younger than the GET
 (docs/adr/0031-creates-and-gets-share-statements.md).
 
 An output of more than 64 KiB is not read, or not kept, before the GET has its part of the process's
-memory for large bodies (docs/limits.md).
+memory for large bodies (docs/limits.md). A large one is read alone, and projects take turns.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,7 +20,7 @@ from models.db.queries.read import PAGE_LIMITS, SHOWN_RESPONSES, ResponseRow, Sh
 from models.lifecycle import Status
 from models.ownership.grouping import GroupedRequests
 from models.shown_responses import shown_object
-from models.turns import pause_if_large
+from models.turns import ProjectSlots, pause_if_large
 from models.wire.events import Item
 from web.http.body import UNCOUNTED_BYTES, Hold
 from web.responses.running import KnownPart, RunningOutput, RunningOutputs
@@ -28,8 +28,10 @@ from web.responses.running import KnownPart, RunningOutput, RunningOutputs
 _MAX_READ = 32
 """GETs that one statement answers: each may return a page of the log, and a journal."""
 _MAX_BYTES = _MAX_READ * UNCOUNTED_BYTES
-"""Bytes of output that one statement may return, or one GET if it is larger: what it returns is
-decoded in one turn of the event loop, and mostly folded and encoded in it."""
+"""Bytes of output that one statement for several GETs may return: they are decoded in one turn of
+the event loop, and mostly folded and encoded in it."""
+_LARGE_READS = 2
+"""Larger outputs that are read at a time, of two projects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class ShownResponses:
             max_bytes=_MAX_BYTES,
             gap=0,
         )
+        self._large_reads = ProjectSlots(_LARGE_READS)
 
     async def body(
         self,
@@ -86,7 +89,7 @@ class ShownResponses:
         answer has of the process's memory. Raises ShareUsedUp or Unavailable."""
         shown, held, max_size = _INCOMPLETE, None, UNCOUNTED_BYTES
         while not shown.is_complete:
-            shown = await self._reads.submit(_Get(project, wanted_id, include, max_size))
+            shown = await self._read_one(_Get(project, wanted_id, include, max_size))
             if shown.size > max_size:
                 held = held or hold()
                 # The object shows texts twice (`output_text`), and a running response grows.
@@ -95,6 +98,13 @@ class ShownResponses:
         if held is not None:
             held.set(min(held.amount, shown.size))
         return shown.body
+
+    async def _read_one(self, get: _Get) -> _Shown:
+        if get.max_size <= _MAX_BYTES:
+            return await self._reads.submit(get)
+        # Among the others, a few would keep all of them waiting.
+        async with self._large_reads.take(get.project):
+            return (await self._read([get]))[0]
 
     async def _read(self, gets: list[_Get]) -> list[_Shown]:
         """Answers these GETs with one statement."""
@@ -105,7 +115,8 @@ class ShownResponses:
         for get in gets:
             max_sizes[get.project, get.id] = max(get.max_size, max_sizes[get.project, get.id])
         values = _values(keys, known, list(max_sizes.values()))
-        rows = await fetch_idempotent(self._pool, SHOWN_RESPONSES, values)
+        size = max(max_sizes.values())
+        rows = await fetch_idempotent(self._pool, SHOWN_RESPONSES, values, size=size)
         # A running response is folded at once: another statement may read it meanwhile.
         if len(keys) == 1 and rows and rows[0].status != Status.IN_PROGRESS:
             await pause_if_large(min(rows[0].items_size, max_sizes[keys[0]]))

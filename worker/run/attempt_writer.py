@@ -13,6 +13,7 @@ import structlog
 from models.errors import Cancelled, FailedCall, LeaseLost
 from models.ownership.claims import Ownership, ReleaseReason
 from models.ownership.steps import EMPTY_TAIL, Ending
+from models.uncancellable import run_uncancellable
 from models.wire.events import Event, Item
 from models.wire.includes import filter_events
 from worker.activity import ACTIVITY
@@ -24,7 +25,6 @@ from worker.run.ended_line import ended_line
 from worker.run.output import Entry
 from worker.translation.items.open_item import OpenItem
 from worker.translation.turn import Turn
-from worker.uncancellable import run_uncancellable
 
 logger = structlog.get_logger()
 

@@ -39,6 +39,13 @@ class _Statements:
         await self.end(len(self._tasks))
         await asyncio.gather(*self._tasks)
 
+    def cancel_all(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def wait(self) -> None:
+        await asyncio.wait(self._tasks)
+
     async def _run(self, project: UUID | None) -> None:
         ACTING_PROJECT.set(project)
         async with self._pool.connection():
@@ -87,3 +94,33 @@ async def test_a_statement_that_waits_too_long_is_refused_and_holds_nothing(pool
     async with AsyncExitStack() as connections:
         for _ in range(_OF_ONE_PROJECT):
             await connections.enter_async_context(pool.connection())
+
+
+async def test_a_cancelled_statement_loses_no_connection(pool: Pool) -> None:
+    """A client that disconnects cancels its statement at any point."""
+    async with AsyncExitStack() as connections:
+        for _ in range(_SIZE):
+            await connections.enter_async_context(pool.connection())
+    assert pool.get_stats()["pool_size"] == _SIZE
+    for number_waiting in range(2):
+        statements = _Statements(pool)
+        statements.start(None, _SIZE + number_waiting)
+        await until(lambda begun=statements.begun: len(begun) == _SIZE)
+        # What holds the lock for a moment is another statement that is given its connection.
+        async with pool._lock:
+            await statements.end(_SIZE)
+            await until(lambda: len(pool._lock._waiters or ()) == _SIZE, every=0)
+            statements.cancel_all()
+        await statements.wait()
+        assert pool.get_stats()["pool_available"] == _SIZE
+
+
+async def test_a_cancelled_check_loses_no_connection(pool: Pool) -> None:
+    before = pool.get_stats()["pool_available"]
+    check = asyncio.create_task(pool.check())
+    await until(lambda: pool.get_stats()["pool_available"] < before, every=0)
+    check.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await check
+    assert pool.get_stats()["pool_available"] == before
+    assert pool.get_stats().get("connections_lost", 0) == 0

@@ -24,6 +24,7 @@ from models.wire.events import (
     decode_frame,
     frame,
 )
+from tests.support.memory_limit import MIB
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import DatabaseWorker, SeededDatabase, open_seeded_database, turn
@@ -193,8 +194,8 @@ async def test_a_large_output_is_read_when_there_is_memory_for_it(
 ) -> None:
     received: list[int] = []
 
-    async def fetch_counted(*arguments: Any) -> list[ShownResponseRow]:
-        rows: list[ShownResponseRow] = await fetch_idempotent(*arguments)
+    async def fetch_counted(*arguments: Any, size: int) -> list[ShownResponseRow]:
+        rows: list[ShownResponseRow] = await fetch_idempotent(*arguments, size=size)
         received.extend(len(orjson.dumps(row.items)) for row in rows)
         return rows
 
@@ -218,8 +219,8 @@ async def test_large_outputs_are_read_one_by_one(
     """All that a statement returns is decoded and encoded in one turn of the event loop."""
     statements: list[int] = []
 
-    async def fetch_counted(*arguments: Any) -> list[ShownResponseRow]:
-        rows: list[ShownResponseRow] = await fetch_idempotent(*arguments)
+    async def fetch_counted(*arguments: Any, size: int) -> list[ShownResponseRow]:
+        rows: list[ShownResponseRow] = await fetch_idempotent(*arguments, size=size)
         statements.append(sum(len(orjson.dumps(row.items)) > 1_000_000 for row in rows))
         return rows
 
@@ -233,3 +234,30 @@ async def test_large_outputs_are_read_one_by_one(
     texts = await asyncio.gather(*(gets.text(writer.response) for writer in writers))
     assert texts == [large, large]
     assert max(statements) == 1
+
+
+async def test_a_small_output_does_not_wait_for_large_ones(
+    database: SeededDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, may_end = asyncio.Event(), asyncio.Event()
+
+    async def fetch_slowly(*arguments: Any, size: int) -> list[ShownResponseRow]:
+        if size > 2 * MIB:
+            reading.set()
+            await may_end.wait()
+        rows: list[ShownResponseRow] = await fetch_idempotent(*arguments, size=size)
+        return rows
+
+    monkeypatch.setattr("web.responses.shown.fetch_idempotent", fetch_slowly)
+    gets, large = Gets(database), "x" * 1_200_000
+    gets.memory = Share("large answers", 1000 * MIB, 0)
+    writers = [await _start(database) for _ in range(7)]
+    for writer in writers[1:]:
+        part = PART | {"text": large}
+        await writer.checkpoint({"id": "msg_1", "type": "message", "content": [part]})
+    reads = [asyncio.create_task(gets.text(writer.response)) for writer in writers[1:]]
+    await reading.wait()
+    assert await gets.text(writers[0].response) == ""
+    assert not any(read.done() for read in reads)
+    may_end.set()
+    assert await asyncio.gather(*reads) == [large] * 6

@@ -15,10 +15,10 @@ from typing import IO
 import structlog
 
 from models.config.extraction import ExtractionSettings
+from models.uncancellable import run_uncancellable
 from worker.retrieval.extract.failures import DAMAGED, SERVER, TIME, ExtractionFailed
 from worker.retrieval.extract.frames import END, HEAD, PIECE, TEXT, decode_failure
 from worker.retrieval.extract.limits import ExtractionLimits
-from worker.uncancellable import run_uncancellable
 
 logger = structlog.get_logger()
 

@@ -10,8 +10,8 @@ ResultT = TypeVar("ResultT")
 async def run_uncancellable(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     """Returns what `work` returns. A cancellation is raised after the work has ended.
 
-    For a write to Postgres together with the change of this process's state that follows it: if
-    it was cancelled between the two, the state would be wrong.
+    For steps that belong together, such as a write to Postgres and the change of this process's
+    state that follows it: if it was cancelled between the two, the state would be wrong.
     """
     task = asyncio.ensure_future(work)
     cancellation: asyncio.CancelledError | None = None

@@ -96,23 +96,19 @@ async def test_a_statement_that_waits_too_long_is_refused_and_holds_nothing(pool
             await connections.enter_async_context(pool.connection())
 
 
-async def test_a_cancelled_statement_loses_no_connection(pool: Pool) -> None:
+@pytest.mark.parametrize("waiting", [0, 1])
+async def test_a_cancelled_statement_loses_no_connection(pool: Pool, waiting: int) -> None:
     """A client that disconnects cancels its statement at any point."""
-    async with AsyncExitStack() as connections:
-        for _ in range(_SIZE):
-            await connections.enter_async_context(pool.connection())
-    assert pool.get_stats()["pool_size"] == _SIZE
-    for number_waiting in range(2):
-        statements = _Statements(pool)
-        statements.start(None, _SIZE + number_waiting)
-        await until(lambda begun=statements.begun: len(begun) == _SIZE)
-        # What holds the lock for a moment is another statement that is given its connection.
-        async with pool._lock:
-            await statements.end(_SIZE)
-            await until(lambda: len(pool._lock._waiters or ()) == _SIZE, every=0)
-            statements.cancel_all()
-        await statements.wait()
-        assert pool.get_stats()["pool_available"] == _SIZE
+    statements = _Statements(pool)
+    statements.start(None, _SIZE + waiting)
+    await until(lambda: len(statements.begun) == _SIZE)
+    # The lock is held while a connection is given to a statement that waits for one.
+    async with pool._lock:
+        await statements.end(_SIZE)
+        await until(lambda: len(pool._lock._waiters or ()) == _SIZE, every=0)
+        statements.cancel_all()
+    await statements.wait()
+    assert pool.get_stats()["pool_available"] == _SIZE
 
 
 async def test_a_cancelled_check_loses_no_connection(pool: Pool) -> None:

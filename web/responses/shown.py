@@ -115,8 +115,7 @@ class ShownResponses:
         for get in gets:
             max_sizes[get.project, get.id] = max(get.max_size, max_sizes[get.project, get.id])
         values = _values(keys, known, list(max_sizes.values()))
-        size = max(max_sizes.values())
-        rows = await fetch_idempotent(self._pool, SHOWN_RESPONSES, values, size=size)
+        rows = await fetch_idempotent(self._pool, SHOWN_RESPONSES, values)
         # A running response is folded at once: another statement may read it meanwhile.
         if len(keys) == 1 and rows and rows[0].status != Status.IN_PROGRESS:
             await pause_if_large(min(rows[0].items_size, max_sizes[keys[0]]))

@@ -194,8 +194,8 @@ async def test_a_large_output_is_read_when_there_is_memory_for_it(
 ) -> None:
     received: list[int] = []
 
-    async def fetch_counted(*arguments: Any, size: int) -> list[ShownResponseRow]:
-        rows: list[ShownResponseRow] = await fetch_idempotent(*arguments, size=size)
+    async def fetch_counted(*arguments: Any) -> list[ShownResponseRow]:
+        rows: list[ShownResponseRow] = await fetch_idempotent(*arguments)
         received.extend(len(orjson.dumps(row.items)) for row in rows)
         return rows
 
@@ -219,8 +219,8 @@ async def test_large_outputs_are_read_one_by_one(
     """All that a statement returns is decoded and encoded in one turn of the event loop."""
     statements: list[int] = []
 
-    async def fetch_counted(*arguments: Any, size: int) -> list[ShownResponseRow]:
-        rows: list[ShownResponseRow] = await fetch_idempotent(*arguments, size=size)
+    async def fetch_counted(*arguments: Any) -> list[ShownResponseRow]:
+        rows: list[ShownResponseRow] = await fetch_idempotent(*arguments)
         statements.append(sum(len(orjson.dumps(row.items)) > 1_000_000 for row in rows))
         return rows
 
@@ -241,11 +241,11 @@ async def test_a_small_output_does_not_wait_for_large_ones(
 ) -> None:
     reading, may_end = asyncio.Event(), asyncio.Event()
 
-    async def fetch_slowly(*arguments: Any, size: int) -> list[ShownResponseRow]:
-        if size > 2 * MIB:
+    async def fetch_slowly(*arguments: Any) -> list[ShownResponseRow]:
+        rows: list[ShownResponseRow] = await fetch_idempotent(*arguments)
+        if any(row.items for row in rows):
             reading.set()
             await may_end.wait()
-        rows: list[ShownResponseRow] = await fetch_idempotent(*arguments, size=size)
         return rows
 
     monkeypatch.setattr("web.responses.shown.fetch_idempotent", fetch_slowly)

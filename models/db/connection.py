@@ -23,7 +23,8 @@ for Postgres for many seconds. More than 16 at a time wait for each other."""
 _CHECK_INTERVAL = 0.1
 """Seconds between two looks whether the socket of a silent connection was closed."""
 _CANCEL_TIMEOUT = 5.0
-"""Seconds for the end of a cancelled statement, as psycopg has them. Its connection is then cut."""
+"""Seconds for the cancel of a statement, and as many for its end, as psycopg has them. Then its
+connection is cut."""
 
 
 class Connection(AsyncConnection[TupleRow]):
@@ -54,8 +55,8 @@ class Connection(AsyncConnection[TupleRow]):
 
     async def _end(self, step: asyncio.Future[T]) -> None:
         """Returns when the thread does not use this connection any more: closed before, it would
-        free memory that is in use. Cuts the connection after five seconds, or if this is cancelled
-        too."""
+        free memory that is in use. Cuts the connection after `_CANCEL_TIMEOUT`, or if this is
+        cancelled too."""
         try:
             await self.cancel_safe(timeout=_CANCEL_TIMEOUT)
             await asyncio.wait((step,), timeout=_CANCEL_TIMEOUT)

@@ -30,6 +30,7 @@ def facts_from_row(row: ResponseRow) -> ResponseFacts:
         incomplete_reason=row.reason,
         completed_at=row.completed_at,
         service_tier=row.service_tier,
+        upstream_fields=row.upstream_fields,
     )
 
 

@@ -19,6 +19,7 @@ from models.ids import conversation_id, new_item_id, new_uuid
 from models.ownership.clock import DatabaseClock
 from models.turns import pause_if_large
 from models.wire.checks.faults import shorten
+from models.wire.checks.unknown_fields import UnknownFields
 from models.wire.conversation import (
     conversation_object,
     parse_addition,
@@ -72,8 +73,9 @@ class ConversationStore:
 
     async def create(self, key: ApiKey, body: Any) -> dict[str, Any]:
         """Creates a conversation with its items. Raises InvalidRequest with nothing stored."""
-        metadata, items = parse_conversation(body, new_id=new_item_id)
-        items, open_calls = await self._prepare_items(key, items, Continuation())
+        unknown = UnknownFields()
+        metadata, items = parse_conversation(body, new_id=new_item_id, unknown=unknown)
+        items, open_calls = await self._prepare_items(key, items, unknown, Continuation())
         encoded, size = await _encode(items)
         new_id, created_at = new_uuid(), self._clock.now()
         values = {
@@ -114,14 +116,15 @@ class ConversationStore:
     async def add(self, key: ApiKey, public_id: str, body: Any) -> dict[str, Any]:
         """Appends items; returns a list object. Raises InvalidRequest with nothing stored."""
         project = key.project_id
-        new_items = parse_addition(body, new_id=new_item_id)
+        unknown = UnknownFields()
+        new_items = parse_addition(body, new_id=new_item_id, unknown=unknown)
         row = await self._find(project, public_id, new_items)
         while True:
             if row.existing_item_ids:
                 raise duplicate_item(row.existing_item_ids[0], _ITEMS)
             _require_idle(row)
             continuation = Continuation(conversation=row.id, open_calls=row.unanswered_calls)
-            items, open_calls = await self._prepare_items(key, new_items, continuation)
+            items, open_calls = await self._prepare_items(key, new_items, unknown, continuation)
             encoded, size = await _encode(items)
             values = _revision_condition(row, project) | {
                 "items": encoded,
@@ -198,7 +201,7 @@ class ConversationStore:
             return None
 
     async def _prepare_items(
-        self, key: ApiKey, items: list[Item], continuation: Continuation
+        self, key: ApiKey, items: list[Item], unknown: UnknownFields, continuation: Continuation
     ) -> tuple[list[Item], list[str]]:
         """The items to store, and the ids of the calls that have no output after them.
 
@@ -207,7 +210,7 @@ class ConversationStore:
         project = key.project_id
         self._validation.require_urls(items, key.policy.egress, _ITEMS)
         self._validation.require_strict_schemas(items, _ITEMS)
-        items = await self._account_ids.check_items(items, key, _ITEMS)
+        items = await self._account_ids.check_items(items, key, _ITEMS, unknown.found)
         items = await resolve_references(
             self._pool, project, items, self._settings.limits.body, _ITEMS
         )

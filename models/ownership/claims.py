@@ -165,6 +165,7 @@ class Ownership:
                 "completed_at": ending.completed_at,
                 "unanswered_calls": ending.unanswered_calls,
                 "service_tier": ending.service_tier,
+                "upstream_fields": ending.upstream_fields and Jsonb(ending.upstream_fields),
                 "upstream": ending.upstream,
                 "history_size": ending.history_size,
                 "changed": Jsonb(

@@ -38,6 +38,7 @@ class _Request:
             "error": ending.error,
             "upstream": ending.upstream,
             "service_tier": ending.service_tier,
+            "upstream_fields": ending.upstream_fields,
             "reason": ending.reason,
             "failure": ending.failure,
             "unanswered_calls": ending.unanswered_calls,

@@ -39,6 +39,8 @@ class Ending:
     running"""
     unanswered_calls: list[str] = field(default_factory=list)
     service_tier: str | None = None
+    upstream_fields: dict[str, Any] | None = None
+    """of a native upstream's Response object (models/wire/response.py)"""
     upstream: str | None = None
     """which upstream answered the last turn"""
     history_size: int | None = None

@@ -79,6 +79,16 @@ def parameter_account_ids(parameters: Mapping[str, Any]) -> Iterator[AccountId]:
             yield found
 
 
+def unknown_account_ids(fields: Mapping[str, Any]) -> Iterator[AccountId]:
+    """The ids in fields that this server does not know, by their places: as in
+    `parameter_account_ids`."""
+    for place, value in fields.items():
+        parent, _, name = place.rpartition(".")
+        for found in _nested({name: value}, parent):
+            if found.param.rpartition(".")[2] in _OBJECT_FIELDS:
+                yield found
+
+
 def body_account_ids(body: dict[str, Any]) -> Iterator[AccountId]:
     """The ids in any other body that an upstream gets unchecked."""
     yield from _nested(body, "")

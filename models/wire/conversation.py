@@ -4,6 +4,7 @@ from typing import Any
 
 from models.wire.checks.faults import empty, missing, not_an_object, unknown_parameter
 from models.wire.checks.parameters import METADATA
+from models.wire.checks.unknown_fields import UnknownFields
 from models.wire.events import Item
 from models.wire.items import NewId, conversation_items
 
@@ -11,13 +12,16 @@ MAX_ADDED_ITEMS = 20
 """Items in one request, as OpenAI documents it."""
 
 
-def parse_conversation(body: Any, *, new_id: NewId) -> tuple[dict[str, str], list[Item]]:
-    """Metadata and first items of a new conversation; both are optional. Raises InvalidRequest."""
+def parse_conversation(
+    body: Any, *, new_id: NewId, unknown: UnknownFields
+) -> tuple[dict[str, str], list[Item]]:
+    """Metadata and first items of a new conversation; both are optional. Raises InvalidRequest.
+
+    `unknown`: gets the fields that only an upstream may know. The items have them too.
+    """
     fields = _known_fields(body, "items", "metadata")
     items = (
-        conversation_items(fields["items"], new_id, MAX_ADDED_ITEMS)
-        if fields.get("items") is not None
-        else []
+        _added_items(fields["items"], new_id, unknown) if fields.get("items") is not None else []
     )
     return _metadata(fields), items
 
@@ -30,12 +34,13 @@ def parse_update(body: Any) -> dict[str, str]:
     return _metadata(fields)
 
 
-def parse_addition(body: Any, *, new_id: NewId) -> list[Item]:
-    """The items to add, at least one. Raises InvalidRequest."""
+def parse_addition(body: Any, *, new_id: NewId, unknown: UnknownFields) -> list[Item]:
+    """The items to add, at least one. Raises InvalidRequest. `unknown`: see
+    `parse_conversation`."""
     fields = _known_fields(body, "items")
     if fields.get("items") is None:
         raise missing("items")
-    items = conversation_items(fields["items"], new_id, MAX_ADDED_ITEMS)
+    items = _added_items(fields["items"], new_id, unknown)
     if not items:
         raise empty("items", "array")
     return items
@@ -44,6 +49,13 @@ def parse_addition(body: Any, *, new_id: NewId) -> list[Item]:
 def conversation_object(name: str, created_at: int, pairs: dict[str, str]) -> dict[str, Any]:
     """The Conversation as JSON. `name` is `conv_…`; `created_at` is in seconds since the epoch."""
     return {"id": name, "object": "conversation", "created_at": created_at, "metadata": pairs}
+
+
+def _added_items(value: Any, new_id: NewId, unknown: UnknownFields) -> list[Item]:
+    items: list[Item] = unknown.restore(
+        value, conversation_items(value, new_id, MAX_ADDED_ITEMS), "items"
+    )
+    return items
 
 
 def _metadata(fields: dict[str, Any]) -> dict[str, str]:

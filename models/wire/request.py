@@ -15,11 +15,18 @@ from models.wire.checks.parameters import (
     CacheOptions,
 )
 from models.wire.checks.strict_schemas import require_strict_schemas
+from models.wire.checks.unknown_fields import UnknownFields
 from models.wire.events import Item
 from models.wire.item_types import ADDS_TOOLS
 from models.wire.items import NewId, input_items
 from models.wire.mcp import split_credentials
-from models.wire.tools import WEB_SEARCH, added_tools, require_no_search, require_valid_choice
+from models.wire.tools import (
+    WEB_SEARCH,
+    added_tools,
+    is_own_file_search,
+    require_no_search,
+    require_valid_choice,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,9 @@ class CreateRequest:
     """What is only stored sealed of `mcp` tools: server_label -> fields (models/wire/mcp.py)."""
     omitted_tools: tuple[str, ...] = ()
     """Types of tools that were left out, because nothing can run them."""
+    unknown_fields: dict[str, Any] = field(default_factory=dict)
+    """Fields for a native upstream that this server does not know: place -> value. They are in the
+    items and parameters too."""
 
 
 def parse_create(
@@ -82,6 +92,10 @@ def parse_create(
         for name, value in given.items()
     }
     items = input_items(checked.pop("input"), new_id)
+    unknown = UnknownFields()
+    if native:
+        items = unknown.restore(given["input"], items, "input")
+        checked = _with_unknown_fields(unknown, given, checked)
     if strict_schemas:
         require_strict_schemas(checked, items)
     credentials: dict[str, dict[str, Any]] = {}
@@ -98,6 +112,7 @@ def parse_create(
         cache=checked.pop("cache", None),
         parameters=checked,
         credentials=credentials,
+        unknown_fields=unknown.found,
     )
     _check_combinations(
         request,
@@ -107,6 +122,26 @@ def parse_create(
         generate=generate,
     )
     return request
+
+
+def _with_unknown_fields(
+    unknown: UnknownFields, given: Mapping[str, Any], checked: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The checked parameters with the fields that only the upstream may know. Tools that this
+    server runs do not get there, and MCP servers come with credentials."""
+    restored = {
+        name: unknown.restore(given[name], value, name)
+        for name, value in checked.items()
+        if name != "tools"
+    }
+    if "tools" in checked:
+        restored["tools"] = [
+            tool
+            if tool["type"] == "mcp" or is_own_file_search(tool)
+            else unknown.restore(given["tools"][index], tool, f"tools[{index}]")
+            for index, tool in enumerate(checked["tools"])
+        ]
+    return restored
 
 
 def without_searches(request: CreateRequest) -> CreateRequest:
@@ -161,7 +196,7 @@ def _known_parameters(
         raise not_an_object(body)
     given = {}
     for name, value in body.items():
-        if value is None or name in IGNORED_PARAMETERS:
+        if value is None or (name in IGNORED_PARAMETERS and name not in checks):
             continue
         if name not in checks and name != "input" and name not in passthrough:
             raise unknown_create_parameter(name)

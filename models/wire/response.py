@@ -1,5 +1,6 @@
 """The Response object, built here from the facts of a row and its output items."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +30,9 @@ class ResponseFacts:
     completed_at: int | None = None
     service_tier: str | None = None
     """The tier that the upstream reports."""
+    upstream_fields: dict[str, Any] | None = None
+    """Fields of a native upstream's Response object that this server does not make itself
+    (`unknown_response_fields`)."""
 
     def evolve(self, **changes: Any) -> "ResponseFacts":
         """A copy with `changes`."""
@@ -90,7 +94,7 @@ def response_object(facts: ResponseFacts, output: list[Item]) -> dict[str, Any]:
     }
     if facts.conversation_id is not None:
         body["conversation"] = {"id": facts.conversation_id}
-    return body
+    return body if facts.upstream_fields is None else {**facts.upstream_fields, **body}
 
 
 def _service_tier(tier: str | None) -> str:
@@ -118,3 +122,21 @@ def _echo(tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type") == "function":
         return {**dict.fromkeys(ECHOED_AS_NULL), **tool}
     return without_hidden_fields(tool)
+
+
+_OWN_FIELDS = frozenset(
+    (
+        "conversation",
+        *response_object(ResponseFacts("", 0, "completed", model="", parameters={}), []),
+    )
+)
+
+
+def unknown_response_fields(response: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a native upstream's Response object that this server does not make itself, for
+    instance the results of a moderation."""
+    return {
+        name: value
+        for name, value in response.items()
+        if name not in _OWN_FIELDS and value is not None
+    }

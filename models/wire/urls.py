@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from models.wire.checks.parameters import NATIVE_ONLY_PARAMETERS
 from models.wire.events import Item
 from models.wire.item_types import OUTPUTS
 from models.wire.tools import is_native_only
@@ -77,11 +78,12 @@ def parameter_urls(
     parameters: dict[str, Any], passthrough: Iterable[str]
 ) -> Iterator[tuple[str, str]]:
     """The URLs in what an upstream gets as the client sent it, each with its place: in tools that
-    it runs itself, and in the parameters in `passthrough`."""
+    it runs itself, and in the parameters that this server does not check: those in `passthrough`,
+    and those that only a native upstream serves."""
     for index, tool in enumerate(parameters.get("tools", ())):
         if is_native_only(tool) or tool["type"] == "shell":
             yield from nested_urls(tool, f"tools[{index}]")
-    for name in passthrough:
+    for name in dict.fromkeys((*passthrough, *NATIVE_ONLY_PARAMETERS)):
         if name in parameters:
             yield from nested_urls({name: parameters[name]}, "")
 

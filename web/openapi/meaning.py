@@ -1,5 +1,6 @@
 """The prose of the API document: the meaning of parameters, error codes, statuses and headers."""
 
+from models.wire.checks.parameters import NATIVE_ONLY_PARAMETERS
 from web.routes.input_tokens import COUNT_HEADER
 
 ABOUT = """\
@@ -58,6 +59,7 @@ PROXIED_RESPONSE = (
 )
 IGNORED = "Documented by OpenAI or sent by common clients; accepted and ignored."
 IGNORED_BY_COMPACT = "Documented by OpenAI; accepted and ignored."
+NATIVE_ONLY = "Passed unchanged to an upstream with the Responses API; ignored by others."
 PASSTHROUGH = "Passed unchanged to this deployment's upstream."
 IDEMPOTENCY_KEY = (
     "The same key with the same body within 24 hours gets the first request's response instead of "
@@ -132,6 +134,7 @@ PARAMETERS: dict[str, str] = {
     "default. `x-cache` reports whether the answer came from the cache. Answers for which the "
     "server ran tools are not cached.",
     "prompt": "Not supported: this server keeps no prompt templates.",
+    **dict.fromkeys(NATIVE_ONLY_PARAMETERS, NATIVE_ONLY),
 }
 
 CODES: dict[str, str] = {

@@ -217,7 +217,8 @@ def _create_body(
     defaults = default_response() | {"stream": False}
     for name in _WITH_DEFAULT:
         fields[name]["default"] = defaults[name]
-    fields |= _described(sorted(IGNORED_PARAMETERS), meaning.IGNORED)
+    ignored = sorted(IGNORED_PARAMETERS - parameters.keys())
+    fields |= _described(ignored, meaning.IGNORED)
     fields |= _described(sorted(passthrough), meaning.PASSTHROUGH)
     return {**_body(fields), "description": meaning.CREATE_BODY, "required": list(_REQUIRED)}
 

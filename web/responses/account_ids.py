@@ -5,8 +5,10 @@ share an account"). What names an object there is refused, unless the upstream's
 `account_ids` lists the project, or an earlier output of the project has named it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 from models.config.upstream import UpstreamSettings
 from models.db.database import Pool, fetch_idempotent
@@ -20,8 +22,10 @@ from models.wire.account_ids import (
     item_account_ids,
     parameter_account_ids,
     tool_account_ids,
+    unknown_account_ids,
 )
 from models.wire.checks.faults import shorten
+from models.wire.checks.parameters import NATIVE_ONLY_PARAMETERS
 from models.wire.encrypted_content import is_sealed_here, parse_tagged
 from models.wire.events import Item
 from models.wire.request import CreateRequest
@@ -45,22 +49,30 @@ class AccountIds:
         self._check_passthrough(request, upstreams, key)
         if not self._natives:
             return request
-        items = await self.check_items(request.input, key)
+        items = await self.check_items(request.input, key, unknown_fields=request.unknown_fields)
         if _is_guarded(_natives_of(upstreams), key):
             ids = list(tool_account_ids(request.parameters.get("tools", [])))
             await self._require_own(ids, key)
         return request if items is request.input else replace(request, input=items)
 
-    async def check_items(self, items: list[Item], key: ApiKey, where: str = "input") -> list[Item]:
+    async def check_items(
+        self,
+        items: list[Item],
+        key: ApiKey,
+        where: str = "input",
+        unknown_fields: Mapping[str, Any] = MappingProxyType({}),
+    ) -> list[Item]:
         """The items, without encrypted content that is not known to be the project's own. They may
-        be sent to any upstream later, so each native one must allow what they name.
+        be sent to any upstream later, so each native one must allow what they name, also in fields
+        that this server does not know (by place).
 
         Raises InvalidRequest.
         """
         if not _is_guarded(self._natives, key):
             return items
         checked = self._check_encrypted(items, key, where)
-        await self._require_own(list(item_account_ids(checked, where)), key)
+        ids = [*item_account_ids(checked, where), *unknown_account_ids(unknown_fields)]
+        await self._require_own(ids, key)
         return checked
 
     def check_proxied(
@@ -78,6 +90,8 @@ class AccountIds:
     ) -> None:
         """Judges the parameters that an upstream gets unchecked. Raises InvalidRequest."""
         names = {name for upstream in upstreams for name in upstream.passthrough}
+        if _natives_of(upstreams):
+            names |= set(NATIVE_ONLY_PARAMETERS)
         passed = {name: request.parameters[name] for name in names & request.parameters.keys()}
         if passed and _is_guarded(upstreams, key):
             for found in parameter_account_ids(passed):

@@ -168,6 +168,7 @@ class ModelCaller:
         UPSTREAM_TURNS.labels(candidate.name, "answered").inc()
         self._output.upstream = candidate.name
         self._output.service_tier = turn.service_tier or self._output.service_tier
+        self._output.upstream_fields = turn.upstream_fields
         return outcome, turn
 
     def _observe(

@@ -62,6 +62,8 @@ class Output:
         self.turns: int = claim.row.turns
         self.usage: dict[str, Any] | None = claim.row.usage
         self.service_tier: str | None = None
+        self.upstream_fields: dict[str, Any] | None = None
+        """Of the last turn (worker/translation/turn.py)."""
         self.upstream: str | None = None
         """Name of the upstream of the last turn."""
         self.unstored_items: list[Item] = []

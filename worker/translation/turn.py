@@ -112,6 +112,8 @@ class Turn(Generic[EventT]):
         """The model that the upstream reports."""
         self.service_tier: str | None = None
         """The service tier that the upstream reports."""
+        self.upstream_fields: dict[str, Any] | None = None
+        """Fields of a native upstream's Response object that this server does not make itself."""
         self.outcome: Outcome | None = None
         """Set by `finish`; None while the turn runs and after `close_incomplete`."""
         self.rejected_calls: dict[str, str] = {}

@@ -24,6 +24,8 @@ class TerminalState(msgspec.Struct, frozen=True, gc=False):
     """The items that it lists; often all of them, sometimes none."""
     incomplete_reason: str = "max_output_tokens"
     failure: UpstreamFailed | None = None
+    extra_fields: dict[str, Any] = {}
+    """Fields of its Response object that this server does not make itself."""
 
 
 class UpstreamEvent(msgspec.Struct, frozen=True, gc=False):

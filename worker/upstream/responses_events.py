@@ -14,6 +14,7 @@ from models.errors import INSUFFICIENT_QUOTA, InvalidRequest, UpstreamFailed
 from models.wire.checks.basic import without_nulls
 from models.wire.events import Item
 from models.wire.json_input import decode_body
+from models.wire.response import unknown_response_fields
 from worker.translation.upstream_events import TerminalState, UpstreamEvent
 from worker.translation.usage import Usage, bounded_count
 from worker.upstream.chat_chunks import logprobs_of
@@ -183,10 +184,11 @@ def _response_event(end_status: str | None, response: dict[str, Any], size: int)
     if end_status is None:
         return UpstreamEvent(model=model, service_tier=service_tier, size=size)
     status = _text(response.get("status"))
+    terminal = _terminal_state(
+        status if status in _STATUS_BY_END_EVENT.values() else end_status, response
+    )
     return UpstreamEvent(
-        terminal=_terminal_state(
-            status if status in _STATUS_BY_END_EVENT.values() else end_status, response
-        ),
+        terminal=msgspec.structs.replace(terminal, extra_fields=unknown_response_fields(response)),
         usage=_usage(response.get("usage")),
         model=model,
         service_tier=service_tier,

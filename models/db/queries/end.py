@@ -39,7 +39,7 @@ def _end(status: Status) -> str:
     return f"""
         WITH {FENCE},
              updated AS (UPDATE responses r SET status = '{status}', worker = NULL, turns = r.turns + CAST(:turns AS int), usage = :usage, error = :error,
-                                upstream = coalesce(:upstream, r.upstream), service_tier = :service_tier, reason = :reason, failure = :failure,
+                                upstream = coalesce(:upstream, r.upstream), service_tier = :service_tier, upstream_fields = CAST(:upstream_fields AS json), reason = :reason, failure = :failure,
                                 unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at), expires_at = {EXPIRES_AT_END},
                                 history_size = CAST(:history_size AS bigint)
                          FROM me WHERE {OWNED} AND r.status IN {sql_list(sources_of(status))} {condition} RETURNING r.id, {conversation} AS conversation_id, {USED_COLUMNS}),
@@ -83,14 +83,14 @@ END_TOGETHER = column(
          given AS (
              SELECT * FROM ROWS FROM (
                  jsonb_to_recordset(CAST(:endings AS jsonb)) AS (
-                     id uuid, attempt int, status text, turns int, usage jsonb, error jsonb, upstream text, service_tier text, reason text, failure jsonb,
+                     id uuid, attempt int, status text, turns int, usage jsonb, error jsonb, upstream text, service_tier text, upstream_fields json, reason text, failure jsonb,
                      unanswered_calls text[], completed_at bigint, history_size bigint, position int, items jsonb, first int, last int),
                  unnest({array("frames", "bytea")})
-             ) AS t (id, attempt, status, turns, usage, error, upstream, service_tier, reason, failure, unanswered_calls, completed_at, history_size, position, items, first, last, frames)),
+             ) AS t (id, attempt, status, turns, usage, error, upstream, service_tier, upstream_fields, reason, failure, unanswered_calls, completed_at, history_size, position, items, first, last, frames)),
          owned AS MATERIALIZED (SELECT given.* FROM me CROSS JOIN {locked_responses("given")}
                                 WHERE {_OWNED_BY_ATTEMPT} AND {_NOT_CANCELLED} AND r.conversation_id IS NULL),
          updated AS (UPDATE responses r SET status = owned.status, worker = NULL, turns = r.turns + owned.turns, usage = owned.usage, error = owned.error,
-                            upstream = coalesce(owned.upstream, r.upstream), service_tier = owned.service_tier, reason = owned.reason, failure = owned.failure,
+                            upstream = coalesce(owned.upstream, r.upstream), service_tier = owned.service_tier, upstream_fields = owned.upstream_fields, reason = owned.reason, failure = owned.failure,
                             unanswered_calls = owned.unanswered_calls, completed_at = to_timestamp(owned.completed_at), expires_at = {EXPIRES_AT_END},
                             history_size = owned.history_size
                      FROM owned WHERE r.id = owned.id

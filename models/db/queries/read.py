@@ -37,6 +37,8 @@ class ResponseRow:
     reason: str | None
     """why it is incomplete, or a finer code of ours for a failure"""
     service_tier: str | None
+    upstream_fields: dict[str, Any] | None
+    """of a native upstream's Response object, which this server does not make itself"""
     failure: dict[str, Any] | None
     """{status, type, code, param, retry_after} for a foreground client that got no output"""
     attempt: int
@@ -60,7 +62,7 @@ class FoundResponse:
 
 RESPONSE_COLUMNS = """
            r.id, r.status, r.model, r.parameters, r.background, r.store, r.previous_response_id, r.conversation_id, r.usage, r.error, r.reason,
-           r.service_tier, r.failure, r.attempt, r.cache_key, r.cache_ttl,
+           r.service_tier, r.upstream_fields, r.failure, r.attempt, r.cache_key, r.cache_ttl,
            extract(epoch FROM r.created_at)::bigint AS created_at, floor(extract(epoch FROM r.completed_at))::bigint AS completed_at"""
 _SELECT_RESPONSE = f"SELECT {RESPONSE_COLUMNS} FROM responses r WHERE r.id = :id"
 

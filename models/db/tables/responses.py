@@ -93,6 +93,11 @@ responses = Table(
         "upstream", Text, comment="the configured name of the upstream that answered the last turn"
     ),
     Column("service_tier", Text, comment="the tier that the upstream reported"),
+    Column(
+        "upstream_fields",
+        JSON,
+        comment="fields of a native upstream's Response object that this server does not make",
+    ),
     Column("error", JSONB, comment="{code, message} as the API shows it"),
     Column(
         "reason",

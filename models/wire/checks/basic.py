@@ -349,6 +349,17 @@ class AnyJson(Check):
         return {}
 
 
+@dataclass(frozen=True, slots=True)
+class Unchecked(Check):
+    """Any JSON, unchanged."""
+
+    def __call__(self, value: Any, _where: str) -> Any:
+        return value
+
+    def schema(self, _scope: SchemaScope) -> Schema:
+        return {}
+
+
 def require_object(value: Any, where: str) -> dict[str, Any]:
     """The value if it is an object. Raises InvalidRequest."""
     if type(value) is not dict:

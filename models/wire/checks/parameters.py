@@ -19,6 +19,7 @@ from models.wire.checks.basic import (
     Record,
     String,
     Tagged,
+    Unchecked,
     require_object,
 )
 from models.wire.checks.faults import shorten, too_long, wrong_type
@@ -252,14 +253,18 @@ PARAMETERS: dict[str, Check] = {
 """Parameters of a create request -> their checks. `input` is not here: its check also makes ids
 (models/wire/items.py)."""
 
-NATIVE_PARAMETERS: dict[str, Check] = {**PARAMETERS, "tools": NATIVE_TOOLS}
+NATIVE_ONLY_PARAMETERS = (
+    *("access_programs", "image", "moderation"),
+    *("prompt_cache_options", "prompt_cache_retention"),
+)
+"""Parameters that only an upstream with the Responses API serves. It gets them unchanged."""
+
+NATIVE_PARAMETERS: dict[str, Check] = {
+    **PARAMETERS,
+    "tools": NATIVE_TOOLS,
+    **dict.fromkeys(NATIVE_ONLY_PARAMETERS, Unchecked()),
+}
 """The same for a model whose upstream supports the Responses API."""
 
-IGNORED_PARAMETERS = frozenset(
-    (
-        *("access_programs", "image", "moderation"),
-        *("prompt_cache_options", "prompt_cache_retention"),
-        "client_metadata",  # codex sends it
-    )
-)
-"""Parameters that are accepted and have no effect."""
+IGNORED_PARAMETERS = frozenset((*NATIVE_ONLY_PARAMETERS, "client_metadata"))  # codex sends the last
+"""Parameters that are accepted and have no effect, unless the upstream serves them."""

@@ -18,6 +18,7 @@ from models.wire.checks.basic import (
     Record,
     String,
     Tagged,
+    require_object,
 )
 from models.wire.checks.file_search import FILE_SEARCH_TOOL, require_one_search
 from models.wire.checks.json_schema import require_function_schema
@@ -114,9 +115,8 @@ class _PassthroughTool(Check):
                 "this server stores and shows the tools of a response."
             )
             raise InvalidRequest(message, param=where, code="unsupported_parameter")
-        tool = _OPEN_OBJECT(value, where)
-        tool.pop("type", None)
-        return tool
+        tool = require_object(value, where)
+        return {name: field for name, field in tool.items() if name != "type" and field is not None}
 
     def schema(self, _scope: SchemaScope) -> Schema:
         return {

@@ -203,6 +203,129 @@ async def test_the_upstream_stores_nothing_and_gets_the_clients_parameters(
     }
 
 
+SENT_UNCHANGED: JSON = {
+    "moderation": {"model": "m", "policy": {"input": {"mode": "block"}}},
+    "prompt_cache_options": {"mode": "explicit", "ttl": "30m"},
+    "prompt_cache_retention": "24h",
+    "reasoning": {"effort": "low", "next_year": {"deep": [None, 1]}},
+    "parallel_tool_calls": False,
+    "tools": [
+        {
+            "type": "function",
+            "name": "f",
+            "parameters": {"type": "object", "properties": {}},
+            "strict": False,
+            "async": True,
+            "allowed_callers": ["programmatic"],
+            "output_schema": {"type": ["object", "null"], "default": None},
+            "defer_loading": True,
+        },
+        {"type": "image_generation", "next_year": {"a": None}},
+    ],
+}
+CALL_WITH_CALLER: JSON = {
+    "type": "function_call",
+    "call_id": "call_1",
+    "name": "f",
+    "arguments": "{}",
+    "status": "completed",
+    "caller": {"type": "program", "caller_id": "prog_1"},
+}
+ITEMS_UNCHANGED: list[JSON] = [
+    {
+        "type": "message",
+        "role": "user",
+        "content": [
+            {"type": "input_text", "text": "Hi", "prompt_cache_breakpoint": {"mode": "explicit"}}
+        ],
+        "next_year": [1],
+    },
+    CALL_WITH_CALLER,
+    {
+        "type": "function_call_output",
+        "call_id": "call_1",
+        "output": "done",
+        "caller": {"type": "program", "caller_id": "prog_1"},
+    },
+]
+
+
+async def test_what_this_server_does_not_serve_reaches_the_upstream_unchanged(
+    api: Api, fake: FakeUpstream
+) -> None:
+    model = fake.script(native_reply("ok"))
+    answered = await api.create(model, input=ITEMS_UNCHANGED, **SENT_UNCHANGED)
+    body = fake.requests_for(model)[0].body
+    assert {name: body[name] for name in SENT_UNCHANGED} == SENT_UNCHANGED
+    assert body["input"] == ITEMS_UNCHANGED
+    assert answered["tools"][0]["async"] is True
+
+
+async def test_items_of_a_conversation_reach_the_upstream_unchanged(
+    api: Api, fake: FakeUpstream
+) -> None:
+    answer = await api.call("POST", "/conversations", {"items": ITEMS_UNCHANGED})
+    model = fake.script(native_reply("ok"))
+    await api.create(model, input="On.", conversation=answer.body["id"])
+    assert fake.requests_for(model)[0].body["input"][:-1] == ITEMS_UNCHANGED
+
+
+async def test_what_only_the_upstream_knows_reaches_the_client_and_returns(
+    api: Api, fake: FakeUpstream
+) -> None:
+    part = {
+        "type": "output_text",
+        "text": "Hi",
+        "annotations": [],
+        "logprobs": [],
+        "next_year": {"a": 1},
+    }
+    message: JSON = {
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+        "phase": "final_answer",
+        "next_year": "x",
+    }
+    thought: JSON = {
+        "type": "reasoning",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "Hm."}],
+        "status": "completed",
+        "next_year": 2,
+    }
+    failed = {"type": "error", "code": "x", "message": "m"}
+    checked = {"input": failed, "output": failed}
+    steps: list[Step] = [begin()]
+    for index, item in enumerate((thought, message)):
+        steps.append(
+            native_events(
+                {
+                    "type": "response.output_item.done",
+                    "output_index": index,
+                    "item": {**item, "id": f"up_{index}"},
+                }
+            )
+        )
+    terminal = end(output=[], moderation=checked, next_year={"a": [None]})
+    model = fake.script([*steps, terminal], native_reply("ok"))
+    streamed, events = await read_stream(api, model)
+    for shown in (streamed, await api.get(streamed["id"]), events[-1]["response"]):
+        assert [without_id(item) for item in shown["output"]] == [thought, message]
+        assert shown["moderation"] == checked
+        assert shown["next_year"] == {"a": [None]}
+    await api.create(model, previous_response_id=streamed["id"])
+    sent = [without_id(item) for item in fake.requests_for(model)[-1].body["input"][1:3]]
+    del thought["status"]
+    assert sent == [thought, message]
+
+
+def without_id(item: JSON) -> JSON:
+    """The item without its id, which this server makes."""
+    return {name: value for name, value in item.items() if name != "id"}
+
+
 async def test_the_official_client_streams_from_it(own_stack: Stack, fake: FakeUpstream) -> None:
     model = fake.script(
         [begin(), reasoning_item("blob", "Let me ", "see."), message_item("Hello ", "world"), end()]

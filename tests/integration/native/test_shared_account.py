@@ -112,6 +112,16 @@ TOOLS: list[tuple[JSON, str]] = [
         {"type": "shell", "environment": {"type": "container_reference", "container_id": "c"}},
         "environment.container_id",
     ),
+    (
+        {
+            "type": "function",
+            "name": "f",
+            "parameters": {"type": "object", "properties": {}},
+            "strict": False,
+            "next_year": {"container_id": "c"},
+        },
+        "next_year.container_id",
+    ),
 ]
 
 

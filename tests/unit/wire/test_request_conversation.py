@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from models.errors import InvalidRequest
+from models.wire.checks.unknown_fields import UnknownFields
 from models.wire.conversation import parse_addition, parse_conversation, parse_update
 
 USER = {"role": "user", "content": "x"}
@@ -93,18 +94,18 @@ def test_the_error_names_the_wrong_item(
 ) -> None:
     for parse in (parse_conversation, parse_addition):
         with pytest.raises(InvalidRequest) as refusal:
-            parse({"items": items}, new_id=new_id)
+            parse({"items": items}, new_id=new_id, unknown=UnknownFields())
         error = refusal.value
         assert (error.status, error.param, error.code) == (400, param, code)
         assert message in (None, error.message)
 
 
 def new_conversation(body: Any) -> object:
-    return parse_conversation(body, new_id=new_id)
+    return parse_conversation(body, new_id=new_id, unknown=UnknownFields())
 
 
 def addition(body: Any) -> object:
-    return parse_addition(body, new_id=new_id)
+    return parse_addition(body, new_id=new_id, unknown=UnknownFields())
 
 
 Parsers = tuple[Callable[[Any], object], ...]

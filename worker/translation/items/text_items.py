@@ -1,7 +1,8 @@
 """The open items that consist of text: messages and reasoning, and their content parts."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from models.wire.events import (
@@ -33,6 +34,9 @@ class OpenPart:
 
     `StringIO` keeps a long text in one block; a list of its pieces would take ten times the memory.
     """
+
+    extra_fields: Mapping[str, Any] = MappingProxyType({})
+    """Fields of a native upstream's part that this server does not know."""
 
     def __init__(self, item_id: str, output_index: int, content_index: int) -> None:
         self.item_id = item_id
@@ -145,6 +149,7 @@ class TextPart(OpenPart):
             "text": self.text(),
             "annotations": list(self._annotations),
             "logprobs": list(self._logprobs),
+            **self.extra_fields,
         }
 
     def text_done(self) -> Event:
@@ -168,7 +173,7 @@ class RefusalPart(OpenPart):
         return RefusalDelta(self.item_id, self.output_index, self.content_index, delta)
 
     def to_json(self) -> dict[str, Any]:
-        return {"type": "refusal", "refusal": self.text()}
+        return {"type": "refusal", "refusal": self.text(), **self.extra_fields}
 
     def text_done(self) -> Event:
         return RefusalDone(self.item_id, self.output_index, self.content_index, self.text())
@@ -183,7 +188,7 @@ class ReasoningPart(OpenPart):
         return ReasoningDelta(self.item_id, self.output_index, self.content_index, delta)
 
     def to_json(self) -> dict[str, Any]:
-        return {"type": "reasoning_text", "text": self.text()}
+        return {"type": "reasoning_text", "text": self.text(), **self.extra_fields}
 
     def text_done(self) -> Event:
         return ReasoningDone(self.item_id, self.output_index, self.content_index, self.text())
@@ -201,7 +206,7 @@ class SummaryPart(OpenPart):
         return SummaryDelta(self.item_id, self.output_index, self.content_index, delta)
 
     def to_json(self) -> dict[str, Any]:
-        return {"type": "summary_text", "text": self.text()}
+        return {"type": "summary_text", "text": self.text(), **self.extra_fields}
 
     def added(self) -> Event:
         return SummaryPartAdded(self.item_id, self.output_index, self.content_index, self.to_json())

@@ -23,6 +23,7 @@ from worker.translation.responses.parts import (
     RawObject,
     feed_part,
     missing_suffix,
+    unknown_fields,
 )
 from worker.translation.upstream_events import UpstreamEvent
 
@@ -43,7 +44,7 @@ class NativeMessage(NativeItem):
     def __init__(self, output_index: int, item_id: str, raw: RawObject, sources: Sources) -> None:
         """`sources`: results of searches of this server that its text may cite."""
         super().__init__(output_index, item_id)
-        self._phase = raw.get("phase")
+        self._extra_fields = unknown_fields(raw, _MESSAGE_FIELDS)
         self._sources = sources
         self._parts = NativeParts(self._new_part)
 
@@ -70,7 +71,7 @@ class NativeMessage(NativeItem):
                 return []
 
     def finish(self, raw: RawObject) -> list[Event]:
-        self._phase = raw.get("phase", self._phase)
+        self._extra_fields |= unknown_fields(raw, _MESSAGE_FIELDS)
         content = raw.get("content")
         return self._parts.finish_all(
             [{"type": "output_text", "text": content}] if isinstance(content, str) else content
@@ -80,14 +81,13 @@ class NativeMessage(NativeItem):
         return self._parts.received()
 
     def to_json(self) -> Item:
-        phase = {} if self._phase is None else {"phase": self._phase}
         return {
             "id": self.id,
             "type": "message",
             "status": self.status,
             "role": "assistant",
             "content": self._parts.to_json(),
-            **phase,
+            **self._extra_fields,
         }
 
     def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - the same for every status
@@ -113,6 +113,7 @@ class NativeReasoning(NativeItem):
         super().__init__(output_index, item_id)
         self._tag_encrypted = tag_encrypted
         self._encrypted = ""
+        self._extra_fields: dict[str, Any] = {}
         self._summary = NativeParts(lambda _, index: SummaryPart(self.id, self.output_index, index))
         self._content = NativeParts(
             lambda _, index: ReasoningPart(self.id, self.output_index, index)
@@ -151,6 +152,7 @@ class NativeReasoning(NativeItem):
     def finish(self, raw: RawObject) -> list[Event]:
         if isinstance(raw.get("encrypted_content"), str):
             self._encrypted = raw["encrypted_content"]
+        self._extra_fields = unknown_fields(raw, _REASONING_FIELDS)
         return [
             *self._summary.finish_all(raw.get("summary")),
             *self._content.finish_all(raw.get("content")),
@@ -161,7 +163,14 @@ class NativeReasoning(NativeItem):
             {"encrypted_content": self._tag_encrypted(self._encrypted)} if self._encrypted else {}
         )
         parts = {"summary": self._summary.to_json(), "content": self._content.to_json()}
-        return {"id": self.id, "type": "reasoning", "status": self.status, **parts, **encrypted}
+        return {
+            "id": self.id,
+            "type": "reasoning",
+            "status": self.status,
+            **parts,
+            **encrypted,
+            **self._extra_fields,
+        }
 
     def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - the same for every status
         return [*self._summary.close(), *self._content.close()]
@@ -175,12 +184,13 @@ class NativeFunctionCall(OpenFunctionCall, NativeItem):
         self, output_index: int, item_id: str, call_id: str, target: CallTarget, raw: RawObject
     ) -> None:
         super().__init__(output_index, item_id, call_id, target)
-        self._extra_fields = _select_extra_fields(raw)
+        self._extra_fields = unknown_fields(raw, _CALL_FIELDS)
 
     def feed(self, event: UpstreamEvent) -> list[Event]:
         return _feed_arguments(self, event)
 
     def finish(self, raw: RawObject) -> list[Event]:
+        self._extra_fields |= unknown_fields(raw, _CALL_FIELDS)
         rest = missing_suffix(self.arguments, arguments_text(raw.get("arguments")))
         return self.push(rest) if rest else []
 
@@ -199,7 +209,7 @@ class NativeCustomCall(OpenNamedCall, NativeItem):
         self, output_index: int, item_id: str, call_id: str, target: CallTarget, raw: RawObject
     ) -> None:
         super().__init__(output_index, item_id, call_id, target)
-        self._extra_fields = _select_extra_fields(raw)
+        self._extra_fields = unknown_fields(raw, _CALL_FIELDS)
 
     def push(self, arguments: str) -> list[Event]:
         self._arguments.write(arguments)
@@ -209,6 +219,7 @@ class NativeCustomCall(OpenNamedCall, NativeItem):
         return _feed_arguments(self, event)
 
     def finish(self, raw: RawObject) -> list[Event]:
+        self._extra_fields |= unknown_fields(raw, _CALL_FIELDS)
         rest = missing_suffix(self.arguments, raw.get("input"))
         return self.push(rest) if rest else []
 
@@ -225,11 +236,9 @@ CLIENT_CALLS: dict[str, type[NativeFunctionCall | NativeCustomCall]] = {
 """type of a client call that streams -> its class."""
 
 
-def _select_extra_fields(raw: RawObject) -> dict[str, Any]:
-    return {name: value for name, value in raw.items() if name not in _KNOWN_FIELDS}
-
-
-_KNOWN_FIELDS = frozenset(
+_MESSAGE_FIELDS = frozenset(("id", "type", "status", "role", "content"))
+_REASONING_FIELDS = frozenset(("id", "type", "status", "summary", "content", "encrypted_content"))
+_CALL_FIELDS = frozenset(
     ("id", "type", "status", "call_id", "name", "namespace", "arguments", "input")
 )
 

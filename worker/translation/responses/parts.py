@@ -1,7 +1,7 @@
 """The content parts of a native upstream's items: its own parts under our indices, filled up
 where its events have gaps."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,14 @@ def text_of(item: RawObject) -> str:
     texts = (part.get("refusal", part.get("text")) for part in parts)
     return "".join(text for text in texts if isinstance(text, str))
 
+
+def unknown_fields(raw: RawObject, known: Collection[str]) -> dict[str, Any]:
+    """The fields of an item or a part that this server does not know: the client gets them as
+    they are."""
+    return {name: value for name, value in raw.items() if name not in known}
+
+
+_PART_FIELDS = frozenset(("type", "text", "refusal", "annotations", "logprobs"))
 
 Part = TextPart | RefusalPart | ReasoningPart | SummaryPart
 
@@ -175,6 +183,8 @@ class NativeParts:
         """Adds the rest of a whole part to the open part: text, then annotations that had no
         event."""
         part = tracked.part
+        if extra_fields := unknown_fields(raw, _PART_FIELDS):
+            part.extra_fields = {**part.extra_fields, **extra_fields}
         rest = missing_suffix(
             part.received(), raw.get("refusal" if tracked.kind == "refusal" else "text")
         )

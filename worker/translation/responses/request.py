@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from models.wire.checks.parameters import NATIVE_ONLY_PARAMETERS
 from models.wire.encrypted_content import is_sealed_here, parse_tagged
 from models.wire.events import Item
 from models.wire.item_types import OUTPUTS
@@ -41,6 +42,8 @@ _COPIED_PARAMETERS = (
     "user",
     "safety_identifier",
     "prompt_cache_key",
+    "parallel_tool_calls",
+    *NATIVE_ONLY_PARAMETERS,
 )
 """Sent as the client set them, and only then."""
 
@@ -51,6 +54,11 @@ _UPSTREAM_ID = re.compile(r"(ws|fs|ci|ig|cu|sh|lsh|apc|tsc|cmp|prog|rs|msg)_[A-Z
 """Ids that upstreams accept for items of these types."""
 _OUR_ID = re.compile(r"[a-z]+_[0-9a-f]{32}")
 """The form of the ids that this server makes (models/ids.py). Upstreams make longer ones."""
+
+_OWN_REASONING_FIELDS = frozenset(
+    ("id", "status", "content", "encrypted_content", "turn", "sealed", "answer")
+)
+"""Fields of reasoning that are ours, or that only some of it has upstream."""
 
 _OUTPUTS_WITH_STATUS = frozenset(("apply_patch_call_output",))
 """Types of outputs whose status is part of the result."""
@@ -103,7 +111,6 @@ def native_request(
     )
     if tools:
         body["tools"] = tools
-        copy_parameters(body, parameters, ("parallel_tool_calls",))
         if "tool_choice" in parameters:
             body["tool_choice"] = _tool_choice(parameters["tool_choice"], offered, ours)
         if calls_left and any(is_upstream_tool(tool) for tool in tools):
@@ -155,7 +162,7 @@ def _client_items(
         yield from _reasoning_items(item, upstream)
     elif kind == "additional_tools":
         tools = [tool for tool in item["tools"] if tool["type"] not in ours]
-        yield {"type": kind, "role": item["role"], "tools": tools}
+        yield {**_input_item(item), "tools": tools}
     elif not kind.startswith("mcp_") and "turn" not in item:
         yield _input_item(item)
 
@@ -167,15 +174,15 @@ def _reasoning_items(item: Item, upstream: str) -> Iterator[Item]:
     only text (of open models) is sent with its text; reasoning without text and encrypted content
     is left out.
     """
-    summary: Item = {"type": "reasoning", "summary": item["summary"]}
+    kept = {name: value for name, value in item.items() if name not in _OWN_REASONING_FIELDS}
     encrypted = item.get("encrypted_content", "")
     if tagged := parse_tagged(encrypted):
         if tagged.upstream == upstream:
-            yield {**summary, "encrypted_content": tagged.content}
+            yield {**kept, "encrypted_content": tagged.content}
     elif encrypted and not is_sealed_here(encrypted):
-        yield {**summary, "encrypted_content": encrypted}
+        yield {**kept, "encrypted_content": encrypted}
     elif item.get("content"):
-        yield {"id": _private_id(item["id"]), **summary, "content": item["content"]}
+        yield {"id": _private_id(item["id"]), **kept, "content": item["content"]}
 
 
 def _input_item(item: Item) -> Item:

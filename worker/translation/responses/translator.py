@@ -91,6 +91,7 @@ class NativeTranslator(Turn[UpstreamEvent]):
             counted = sum(tracked.counted_bytes for tracked in self._tracked)
             self._count_bytes(max(0, event.size - counted))
             self._terminal = event.terminal
+            self.upstream_fields = event.terminal.extra_fields or None
             return []
         tracked = self._tracked.resolve(event)
         if tracked is None:

@@ -28,7 +28,7 @@ async def read_counted_uses(
     now = clock[0] * 1000 + clock[1] // 1000
     uses = {"cache_bytes": int(cached or 0), "stored_bytes": int(numbers.get(b"stored", 0))}
     for name, quota in _RATES.items():
-        left = max(0, int(numbers.get(name.encode(), 0)) - now) / (WINDOW * 1000)
+        left = max(0.0, float(numbers.get(name.encode(), 0)) - now) / (WINDOW * 1000)
         uses[quota] = math.ceil(left * limits.get(quota, 0))
     for kind in CONNECTIONS:
         uses[kind.name] = sum(_open(connections, kind.name, now))

@@ -22,6 +22,7 @@ from models.config.upstream_access import (
     without_secrets,
 )
 from models.projects.routes import ProjectRoutes
+from models.wire.proxied_usage import bounded_count
 
 logger = structlog.get_logger()
 
@@ -193,7 +194,7 @@ def _parsed(raw: bytes, count: int) -> tuple[list[str], int]:
         raise EmbeddingsRefused("the upstream's answer has no embeddings") from None
     if len(vectors) != count:
         raise EmbeddingsRefused(f"the upstream made {len(vectors)} embeddings of {count} texts")
-    return vectors, tokens if type(tokens) is int and tokens > 0 else 0
+    return vectors, bounded_count(tokens) if type(tokens) is int else 0
 
 
 def _vector(values: list[float]) -> str:

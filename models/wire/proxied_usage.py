@@ -9,7 +9,9 @@ USAGE_PIECE = 8 * 1024
 """Bytes of the end of an answer, and of the beginning of a JSON answer, in which its usage is
 looked for."""
 _FIELD = '"usage"'
-_MAX_COUNT = 2**53
+MAX_COUNT = 2**53
+"""The largest count of one request: every JSON reader represents it exactly, and a sum of a
+thousand still fits into a bigint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,5 +81,11 @@ def _count(counts: object, *names: str) -> int:
     if isinstance(counts, dict):
         for name in names:
             if type(value := counts.get(name)) is int or type(value) is float:
-                return math.ceil(min(max(value, 0), _MAX_COUNT))
+                return bounded_count(value)
     return 0
+
+
+def bounded_count(value: float) -> int:
+    """A count as it is stored: 0 for what is no number or below, at most `MAX_COUNT`."""
+    bounded = min(max(value, 0), MAX_COUNT)
+    return 0 if math.isnan(bounded) else math.ceil(bounded)

@@ -11,7 +11,8 @@ from models.config.routes import Routes
 from models.db.queries.api_keys import ApiKey
 from models.egress import EgressPolicy
 from models.wire.account_ids import AccountId, body_account_ids
-from models.wire.checks.faults import missing, wrong_type
+from models.wire.checks.faults import missing
+from models.wire.checks.parameters import PARAMETERS
 from web.http.auth import require_model
 from web.http.body import run_sized
 from web.http.errors import find_upstreams, model_not_found
@@ -19,6 +20,7 @@ from web.http.outbound_urls import require_body_urls, require_names
 from web.proxy.endpoints import Endpoint
 from web.responses.account_ids import AccountIds
 
+_MODEL_NAME = PARAMETERS["model"]
 _SEGMENT = re.compile(r"[^\[\]]+")
 
 
@@ -26,11 +28,10 @@ def require_served_model(endpoint: Endpoint, routes: Routes, key: ApiKey, named:
     """The model that the key may use and an upstream serves; the upstream checks everything else.
     `routes`: those of the key's project. `named`: None if the request names none. Raises
     InvalidRequest, NotFound, ModelNotAllowed, UpstreamNotConfigured."""
-    model = endpoint.default_model if named is None else named
-    if model is None:
+    named_or_default = endpoint.default_model if named is None else named
+    if named_or_default is None:
         raise missing("model")
-    if not isinstance(model, str):
-        raise wrong_type("model", "a string", model)
+    model: str = _MODEL_NAME(named_or_default, "model")
     if not find_upstreams(routes, model):
         raise missing("model") if named is None else model_not_found(model)
     require_model(key, model)

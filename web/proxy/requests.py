@@ -12,6 +12,7 @@ from starlette.types import Message, Receive
 from models.errors import ApiError, InvalidRequest
 from models.wire.checks.faults import missing
 from models.wire.json_input import inline_size
+from models.wire.proxied_usage import bounded_count
 from models.wire.usage_kind import UsageKind
 from web.http.body import UNCOUNTED_BYTES, JsonBody, run_sized
 from web.http.form_parser import FileBegin, FormEvent, FormField, FormParser, incomplete_form
@@ -22,7 +23,8 @@ from web.proxy.spool import Spool
 CheckField = Callable[[str, str], Awaitable[None]]
 """Judges a field of a form by its name and its value. Raises InvalidRequest."""
 _MODEL = "model"
-_MAX_MODEL = 1000
+_MAX_MODEL = 512
+"""Characters, as in a create request."""
 _IMAGES = "n"
 """The field with the number of images."""
 
@@ -275,8 +277,8 @@ class FormRequest:
 
 
 def _images(number: object) -> int:
-    """How many images a request for this number of them asks for."""
-    return number if type(number) is int and number > 0 else 1
+    """How many images a request for this number of them asks for, as usage counts them."""
+    return bounded_count(number) if type(number) is int and number > 0 else 1
 
 
 def _wrong_model(expected: str) -> InvalidRequest:

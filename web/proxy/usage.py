@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import asdict
 
+import psycopg
 import structlog
 
 from models.db.database import DATABASE_UNAVAILABLE, Jsonb, Pool, execute
@@ -77,8 +78,22 @@ class ProxiedUsage:
             return
         self._waiting = []
         try:
-            await execute(self._pool, INSERT_PROXIED, {"entries": Jsonb(entries)})
+            await self._insert(entries)
         except DATABASE_UNAVAILABLE as error:
             # If it was stored and only the answer was lost, it counts twice.
             logger.warning("proxied_usage_not_stored", error=str(error).strip())
             self._waiting = entries + self._waiting
+
+    async def _insert(self, entries: list[dict[str, object]]) -> None:
+        """Inserts the entries. One that PostgreSQL refuses is left out, and logged: it must not
+        cost the others. Raises what DATABASE_UNAVAILABLE names."""
+        try:
+            await execute(self._pool, INSERT_PROXIED, {"entries": Jsonb(entries)})
+        except psycopg.DataError as error:
+            if len(entries) == 1:
+                fields = {name: entries[0][name] for name in ("project_id", "kind", "upstream")}
+                logger.exception("proxied_usage_refused", error=str(error).strip(), **fields)
+                return
+            middle = len(entries) // 2
+            await self._insert(entries[:middle])
+            await self._insert(entries[middle:])

@@ -7,6 +7,7 @@ are two hundred rows of minutes and a thousand of ten minutes at most: the purge
 from dataclasses import dataclass
 from datetime import datetime
 
+from models.db.queries.common import LARGEST_SUM
 from models.db.statement import Query, Statement, column
 
 MINUTE = 60
@@ -33,10 +34,10 @@ ADD_ACTIVITY = Query(
     f"""
     INSERT INTO activity AS a (width, begins_at, {", ".join((*_COUNTS, *_DURATIONS))})
     SELECT w.width, to_timestamp(floor((extract(epoch FROM statement_timestamp()) - {MINUTE}) / w.width) * w.width),
-           {", ".join(f"CAST(:{name} AS bigint)" for name in _COUNTS)}, {", ".join(f"CAST(:{name} AS int[])" for name in _DURATIONS)}
+           {", ".join(f"least(CAST(:{name} AS numeric), {LARGEST_SUM})::bigint" for name in _COUNTS)}, {", ".join(f"CAST(:{name} AS int[])" for name in _DURATIONS)}
     FROM (VALUES ({MINUTE}), ({TEN_MINUTES})) AS w (width) ORDER BY w.width
     ON CONFLICT (width, begins_at) DO UPDATE SET
-        {", ".join(f"{name} = a.{name} + excluded.{name}" for name in _COUNTS)},
+        {", ".join(f"{name} = least(a.{name} + excluded.{name}, {LARGEST_SUM})" for name in _COUNTS)},
         {", ".join(f"{name} = coalesce({_sum(name)}, '{{}}')" for name in _DURATIONS)}
     RETURNING a.width, a.begins_at
     """,

@@ -66,6 +66,16 @@ more, and what it accepted must run (I1). The second is for a clock of the datab
 back. Null: a process of the previous release, which voids such creates before it renews its lease."""
 
 
+LARGEST_SUM = 2**61
+"""The bound of sums of counts: two of them added fit into a bigint."""
+
+
+def bounded_sum(expression: str) -> str:
+    """The sum of counts, 0 without rows. A sum that fits into no bigint would fail the statement
+    of all projects for one bad row."""
+    return f"least(coalesce(sum({expression}), 0), {LARGEST_SUM})::bigint"
+
+
 def array(parameter: str, kind: str) -> str:
     """The array `:parameter` of elements of this type.
 

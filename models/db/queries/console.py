@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from models.db.queries.common import OPEN
+from models.db.queries.common import OPEN, bounded_sum
 from models.db.statement import Query, Statement, column
 
 INSERT_LINK = Statement(
@@ -82,8 +82,8 @@ class UsedTokens:
 
 
 RECENT_TOKENS = Query(
-    """
-    SELECT coalesce(sum(input_tokens), 0)::bigint AS input_tokens, coalesce(sum(output_tokens), 0)::bigint AS output_tokens
+    f"""
+    SELECT {bounded_sum("input_tokens")} AS input_tokens, {bounded_sum("output_tokens")} AS output_tokens
     FROM usage_entries WHERE ended_at > clock_timestamp() - interval '5 minutes'
     """,
     UsedTokens,

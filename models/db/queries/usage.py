@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import date
 from uuid import UUID
 
+from models.db.queries.common import LARGEST_SUM, bounded_sum
 from models.db.statement import Query, Statement, column
 from models.lifecycle import Lane
 from models.wire.counting import COUNTED_BY
@@ -19,7 +20,7 @@ _COUNTS = "requests, input_tokens, cached_tokens, output_tokens, reasoning_token
 _ALL_LABELS = f"{_LABELS}, kind, batch"
 _ALL_COUNTS = f"{_COUNTS}, units"
 """Responses have no `kind` and no `units`: they are completions. Proxied requests have no `batch`."""
-_SUMS = ", ".join(f"coalesce(sum({name}), 0)::bigint AS {name}" for name in _ALL_COUNTS.split(", "))
+_SUMS = ", ".join(f"{bounded_sum(name)} AS {name}" for name in _ALL_COUNTS.split(", "))
 
 
 def _tokens(path: str) -> str:
@@ -71,15 +72,15 @@ DELETE_OLD_ENTRIES = column(
 
 
 USED_TOKENS = column(
-    """
+    f"""
     WITH since AS MATERIALIZED (
         SELECT CAST(:since AS timestamptz) AS at, ceil(extract(epoch FROM CAST(:since AS timestamptz)) / 86400) AS first_day, rolled_until,
                rolled_until::timestamp AT TIME ZONE 'UTC' AS unrolled FROM usage_rollup)
-    SELECT (coalesce((SELECT sum(d.input_tokens + d.output_tokens) FROM usage_days d, since
+    SELECT least(coalesce((SELECT sum(d.input_tokens + d.output_tokens) FROM usage_days d, since
                       WHERE d.project_id = :project AND d.day >= DATE 'epoch' + since.first_day::int AND d.day < since.rolled_until), 0)
           + coalesce((SELECT sum(e.input_tokens + e.output_tokens) FROM usage_entries e, since
                       WHERE e.project_id = :project AND e.ended_at >= since.at
-                        AND (e.ended_at >= since.unrolled OR e.ended_at < to_timestamp(since.first_day * 86400))), 0))::bigint AS tokens
+                        AND (e.ended_at >= since.unrolled OR e.ended_at < to_timestamp(since.first_day * 86400))), 0), {LARGEST_SUM})::bigint AS tokens
     """,
     int,
 )
@@ -187,7 +188,7 @@ USAGE_BY_DAY = Query(
          FROM usage_entries e, usage_rollup w WHERE e.ended_at >= w.rolled_until::timestamp AT TIME ZONE 'UTC' AND {_fits("e")} LIMIT :look_at)),
          summed AS (
         SELECT u.day, CASE WHEN :by_project THEN u.project_id END AS project_id, CASE WHEN :by_model THEN u.model END AS model, count(*) AS rows,
-               bool_and(u.is_rolled) AS is_rolled, {", ".join(f"sum(u.{name})::bigint AS {name}" for name in _SHOWN.split(", "))}
+               bool_and(u.is_rolled) AS is_rolled, {", ".join(f"{bounded_sum(f'u.{name}')} AS {name}" for name in _SHOWN.split(", "))}
         FROM used u WHERE u.day >= CAST(:first AS date) GROUP BY 1, 2, 3)
     SELECT s.day, CASE WHEN :by_project THEN coalesce(p.name, s.project_id::text) END AS project, s.model, s.rows, s.is_rolled, {", ".join(f"s.{name}" for name in _SHOWN.split(", "))}
     FROM summed s LEFT JOIN projects p ON p.id = s.project_id ORDER BY s.day DESC, s.input_tokens + s.output_tokens DESC, 2, 3 LIMIT :max_rows

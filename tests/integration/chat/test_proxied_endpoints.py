@@ -703,6 +703,43 @@ async def test_what_an_upstream_reports_is_usage_of_the_project(
     await until(stored)
 
 
+@pytest.mark.parametrize(
+    ("body", "usage"),
+    [
+        ({"n": 2**63}, {}),
+        ({"n": 2**63 - 1}, {}),
+        ({}, {"prompt_tokens": 2**63, "completion_tokens": 1e300}),
+        ({}, {"prompt_tokens": float("nan"), "total_tokens": float("inf")}),
+        ({}, {"prompt_tokens": -1, "prompt_tokens_details": {"cached_tokens": 10**30}}),
+    ],
+)
+async def test_no_count_ends_a_process_or_hides_the_usage_of_others(
+    shared_stack: Stack, fake: FakeUpstream, body: JSON, usage: JSON
+) -> None:
+    odd = fake.script([status(200, json.dumps({"data": [], "usage": usage}).encode())])
+    plain = fake.script([status(200, b'{"usage": {"total_tokens": 5}}')])
+    project = await limited_project(shared_stack)
+    for model, fields in ((odd, body), (plain, {})):
+        answer = await project.api().call(
+            "POST", "/images/generations", {"model": model, "prompt": "x", **fields}
+        )
+        assert answer.status == 200
+    stored = "SELECT count(*) = 2 FROM usage_entries WHERE project_id = %s"
+    await until(lambda: shared_stack.value(stored, project.id))
+    grant = KeyGrant(frozenset((Scope.ADMIN,)), "operations")
+    admin = shared_stack.api(key=keys.create(shared_stack.dsn, "default", grant=grant))
+    for kind in ("images", "completions"):
+        page = await admin.call(
+            "GET", f"/organization/usage/{kind}?start_time={int(time.time()) - 60}&bucket_width=1d"
+        )
+        assert page.status == 200, page.raw
+
+
+async def test_a_name_of_a_model_is_bounded(shared_stack: Stack) -> None:
+    answer = await shared_stack.api().call("POST", "/embeddings", {"model": "x" * 513})
+    assert (answer.status, answer.error["code"]) == (400, "string_above_max_length")
+
+
 async def test_usage_has_a_path_for_each_kind(shared_stack: Stack, fake: FakeUpstream) -> None:
     project = await limited_project(shared_stack)
     api = project.api()

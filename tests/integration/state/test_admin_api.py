@@ -241,6 +241,32 @@ async def test_days_are_summed_up_once_and_entries_deleted_later(shared_stack: S
         assert await used_tokens(pool, project, since) == before
 
 
+async def test_counts_that_fit_into_no_sum_stop_no_roll_up(shared_stack: Stack) -> None:
+    """A release stored counts as clients and upstreams gave them."""
+    project, huge = UUID(int=8), 2**63 - 1
+    await shared_stack.value(
+        "INSERT INTO usage_entries (project_id, ended_at, model, requests, input_tokens,"
+        " cached_tokens, output_tokens, reasoning_tokens, units, kind)"
+        " SELECT %s, now() - interval '2 days', 'm', 1, %s, 0, %s, 0, %s, 'images'"
+        " FROM generate_series(1, 2) RETURNING 1",
+        *(project, huge, huge, huge),
+    )
+    await shared_stack.value(
+        "UPDATE usage_rollup SET rolled_until = (now() AT TIME ZONE 'UTC')::date - 3 RETURNING 1"
+    )
+    settings = settings_for(shared_stack.dsn)
+    summed = "SELECT units > 0 FROM usage_days WHERE project_id = %s"
+
+    async def is_summed() -> bool:
+        await run_purge(settings)
+        return bool(await shared_stack.value(summed, project))
+
+    await until(is_summed, 20)
+    async with open_pool(settings, "test", 2) as pool:
+        since = datetime.now(UTC) - timedelta(days=9)
+        assert await used_tokens(pool, project, since) > 0
+
+
 async def test_zero_retention_leaves_nothing_behind(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:

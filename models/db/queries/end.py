@@ -8,6 +8,7 @@ from models.db.queries.common import (
     EXPIRES_AT_END,
     FENCE,
     INSERT_INTO_LOG,
+    OPEN,
     array,
     insert_items,
     locked_responses,
@@ -207,11 +208,13 @@ REQUEST_CANCEL_OF_WAITER = _request_cancel(_IS_WAITER)
 response."""
 REQUEST_DELETE = column(
     f"""
-    WITH hidden AS (UPDATE responses SET delete_requested_at = clock_timestamp() WHERE id = :id AND project_id = :project RETURNING id),
+    WITH hidden AS (UPDATE responses SET delete_requested_at = clock_timestamp(),
+                           cancel_requested_at = CASE WHEN status IN {OPEN} THEN coalesce(cancel_requested_at, clock_timestamp()) ELSE cancel_requested_at END
+                    WHERE id = :id AND project_id = :project RETURNING id),
          audited AS ({recorded("hidden")})
     SELECT id FROM hidden
     """,
     UUID,
 )
-"""Hides a response from the API, and adds the entry to the audit log. Its rows are deleted once it
-has ended (retention.DELETE_ENDED, or the purge)."""
+"""Hides a response from the API, records its cancel if it is open, and adds the entry to the audit
+log: what is deleted never runs to its own end (I10). Its rows are deleted once it has ended (retention.DELETE_ENDED, or the purge)."""

@@ -666,7 +666,17 @@ def _common_values(database: ManyResponses) -> dict[str, object]:
 
 
 _NULL = (
-    *("usage", "error", "reason", "failure", "service_tier", "upstream", "result", "conversation"),
+    *(
+        "usage",
+        "error",
+        "reason",
+        "failure",
+        "service_tier",
+        "upstream",
+        "upstream_fields",
+        "result",
+        "conversation",
+    ),
 )
 _NUMBERS = {
     **dict.fromkeys(("attempt", "first_attempt", "turns", "next_output_index"), 1),

@@ -54,6 +54,31 @@ async def test_the_official_client_reads_the_event_of_each_ending(
     await hooks.until_delivered(endpoint, 3)
 
 
+async def test_a_refused_create_is_no_event(hooks: Hooks, receiver: WebhookReceiver) -> None:
+    """Its id was given to nobody. The statements are those of a create and of its end."""
+    await hooks.create(receiver)
+    await hooks.sql(
+        f"""
+        DO $$ BEGIN
+        INSERT INTO responses (id, project_id, status, background, store, model, parameters,
+                               created_at, expires_at, deadline, enqueued_at)
+        SELECT gen_random_uuid(), p.id, 'queued', true, true, reason, '{{}}',
+               now(), now() + interval '1 hour', now() + interval '1 hour', now()
+        FROM projects p, unnest(ARRAY['create_refused', 'cancelled']) AS reason
+        WHERE p.name = '{hooks.project}';
+        UPDATE responses r SET status = 'cancelled', reason = r.model, completed_at = now()
+        FROM projects p WHERE p.id = r.project_id AND p.name = '{hooks.project}';
+        END $$
+        """
+    )
+    waiting = await hooks.sql(
+        "SELECT r.model FROM webhook_deliveries d JOIN responses r"
+        " ON d.object_id = 'resp_' || replace(r.id::text, '-', '')"
+    )
+    assert "create_refused" not in [row["model"] for row in waiting]
+    await until(lambda: receiver.hooks)
+
+
 async def test_only_events_of_its_types_and_its_project_reach_an_endpoint(
     hooks: Hooks, receiver: WebhookReceiver, fake: FakeUpstream, tool_stack: Stack
 ) -> None:

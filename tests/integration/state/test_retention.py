@@ -119,6 +119,20 @@ async def test_a_deleted_response_is_purged_although_another_continues_it(
     assert await _purge(database) == {parent}
 
 
+async def test_one_statement_deletes_and_cancels(database: SeededDatabase) -> None:
+    """A web process that dies behind it leaves nothing that runs to its own end."""
+    worker = await database.create_worker()
+    queued, running = await database.create_response(), await database.create_response()
+    await worker.ownership.take(running)
+    ended = await _create_ended(database)
+    for response in (queued, running, ended):
+        values = {"id": response, "project": database.project, **AUDITED}
+        await fetch(database.pool, end_queries.REQUEST_DELETE, values)
+    cancelled = "SELECT id FROM responses WHERE cancel_requested_at IS NOT NULL"
+    rows = await run_sql(database.pool, cancelled)
+    assert {row["id"] for row in rows} == {queued, running}
+
+
 async def _create_chain(database: SeededDatabase, length: int) -> list[UUID]:
     """The ids of a chain of expired responses, the first one first."""
     ids = [new_uuid() for _ in range(length)]

@@ -25,15 +25,18 @@ from models.config.settings import Settings
 from models.db.arrays import Ints, Texts
 from models.db.database import Json, Pool, fetch
 from models.db.queries.batch_turns import TakenBatch
-from models.db.queries.batches import ADD_LINES, END_VALIDATION, INSERT_LINES, MOVE_VALIDATION
+from models.db.queries.batches import (
+    ADD_LINES,
+    END_VALIDATION,
+    INSERT_LINES,
+    MAX_ERRORS,
+    MOVE_VALIDATION,
+)
 from models.db.queries.files import FILE_PARTS, FIND_FILE
 from models.files.content import read_content
 from models.files.storage import FileStorage
 from models.wire.json_input import BodyLimits
 from worker.batches.outcome import Outcome
-
-MAX_ERRORS = 100
-"""After so many errors nothing more is checked."""
 
 
 class InputGone(Exception):
@@ -109,18 +112,16 @@ class Validation:
                 if number not in stored
             ]
             errors.sort(key=_line)
-            if len(errors) > MAX_ERRORS:
-                del errors[MAX_ERRORS:]
-            values = {"id": batch.id, "added": len(stored), "errors": Json(errors)}
-            total = (await fetch(connection, ADD_LINES, values))[0]
-            if total > self._settings.requests:
+            values = {"id": batch.id, "added": len(stored), "errors": Json(errors[:MAX_ERRORS])}
+            [now] = await fetch(connection, ADD_LINES, values)
+            if now.total > self._settings.requests:
                 too_many = InvalidLine(
                     "too_many_tasks",
                     f"The batch has more than {self._settings.requests} requests.",
                 ).at(None)
                 values = {"id": batch.id, "added": 0, "errors": Json([too_many])}
                 await fetch(connection, ADD_LINES, values)
-        return _Counts(total > self._settings.requests or len(errors) >= MAX_ERRORS)
+        return _Counts(now.total > self._settings.requests or now.errors >= MAX_ERRORS)
 
     async def _end(self, batch: TakenBatch, position: int) -> None:
         values = {"id": batch.id, "from_byte": position, "errors": None}
@@ -131,7 +132,8 @@ class Validation:
 
     async def _has_requests(self, batch: TakenBatch) -> bool:
         values = {"id": batch.id, "added": 0, "errors": Json([])}
-        return (await fetch(self._pool, ADD_LINES, values))[0] > 0
+        [now] = await fetch(self._pool, ADD_LINES, values)
+        return now.total > 0
 
 
 class _Counts:

@@ -129,15 +129,31 @@ INSERT_LINES = column(
     int,
 )
 """Stores lines of an input. A line that is not returned has the `custom_id` of an earlier one."""
-ADD_LINES = column(
-    """
+MAX_ERRORS = 100
+"""Errors that a batch stores. After so many nothing more is checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSoFar:
+    """What a batch has of its input."""
+
+    total: int
+    """lines that are stored"""
+    errors: int
+    """errors of others"""
+
+
+ADD_LINES = Query(
+    f"""
     UPDATE batches b SET total = b.total + :added,
-           errors = CASE WHEN CAST(:errors AS jsonb) = '[]' THEN b.errors ELSE CAST(coalesce(CAST(b.errors AS jsonb), '[]') || CAST(:errors AS jsonb) AS json) END
-    WHERE b.id = :id RETURNING b.total::int
+           errors = CASE WHEN CAST(:errors AS jsonb) = '[]' THEN b.errors ELSE
+                    (SELECT json_agg(e.error ORDER BY e.nr) FROM jsonb_array_elements(coalesce(CAST(b.errors AS jsonb), '[]') || CAST(:errors AS jsonb))
+                                                                 WITH ORDINALITY AS e (error, nr) WHERE e.nr <= {MAX_ERRORS}) END
+    WHERE b.id = :id RETURNING b.total::int, coalesce(json_array_length(b.errors), 0) AS errors
     """,
-    int,
+    CheckedSoFar,
 )
-"""Counts lines that were stored, and adds errors of others; returns all that are stored."""
+"""Counts lines that were stored, and adds errors of others, up to MAX_ERRORS in all."""
 END_VALIDATION = column(
     """
     UPDATE batches b SET collector_until = clock_timestamp(), errors = coalesce(b.errors, CAST(:errors AS json)),

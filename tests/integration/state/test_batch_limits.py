@@ -44,6 +44,17 @@ async def small(
         yield running
 
 
+async def test_a_batch_stores_a_hundred_errors_in_all(small: Stack) -> None:
+    """Each group of lines that is checked at a time has fewer of them."""
+    client = small.openai()
+    lines = (b"x\n" * 99 + b"\n" * 101) * 3
+    uploaded = await client.files.create(file=("lines.jsonl", lines), purpose="batch")
+    wrong = await client.batches.create(
+        input_file_id=uploaded.id, completion_window="24h", endpoint="/v1/responses"
+    )
+    assert len(_errors(await until_status(client, wrong, "failed"))) == 100
+
+
 def _errors(batch: Batch) -> list[tuple[str | None, int | None]]:
     assert batch.errors is not None
     return [(error.code, error.line) for error in batch.errors.data or ()]

@@ -56,6 +56,8 @@ def main() -> None:
         # uvicorn closes the connection (1009) for a larger message. Up to this size we send an
         # error and keep it open.
         ws_max_size=2 * settings.limits.body,
+        # A frame of 59 KiB may inflate to 60 MiB before it is counted.
+        ws_per_message_deflate=False,
         ws_ping_interval=settings.web.ping.total_seconds(),
         ws_ping_timeout=settings.web.send_timeout.total_seconds(),
         lifespan="on",

@@ -105,10 +105,15 @@ class Messages:
         )
 
     def add(self, frame: Frame) -> tuple[bytearray, bool] | None:
-        """Adds a data frame. Returns the message if it is complete, and whether it is text."""
+        """Takes the data of a frame. Returns the message if it is complete, and whether it is text.
+
+        The parser keeps its last frame until the next one comes, and longer if the connection ends
+        in its middle: so the frame has no data afterwards.
+        """
         if frame.opcode is not Opcode.CONT:
             self._is_text = frame.opcode is Opcode.TEXT
         self._content += frame.data
+        frame.data = b""
         self._goes_on = not frame.fin
         if not frame.fin:
             return None

@@ -23,8 +23,7 @@ _INVALID_PAYLOAD = 1007
 _LEAST_PROGRESS = 1024
 """Bytes of an incomplete message that must arrive in `web.message_pause`."""
 _PIECE_BYTES = 1024
-"""Bytes that are parsed at a time: 170 frames at most; compressed ones can become a thousand times
-as many."""
+"""Bytes that are parsed at a time: 170 frames at most."""
 _CONTENT_PIECE_BYTES = 4 * 1024
 """The same while a frame with more than a piece goes on."""
 _TURN_WORK = 64 * 1024

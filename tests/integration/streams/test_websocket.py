@@ -1,13 +1,14 @@
 """WebSocket mode (docs/websocket.md): events as over HTTP, several creates, continuations."""
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
 import openai
 import pytest
 from openai.types.responses import ResponsesServerEvent
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from models import keys
 from models.wire.events import split_frames
@@ -553,7 +554,8 @@ async def test_fragments_are_joined_and_lone_surrogates_replaced(
 
 async def test_a_protocol_error_closes_the_connection(api: Api) -> None:
     async with socket(api) as connection:
-        await connection.connection.send("x" * 9_000_000)
+        with contextlib.suppress(ConnectionClosed):  # it may come before the end of the message
+            await connection.connection.send("x" * 9_000_000)
         assert await connection.read_until_closed() == 1009
     async with socket(api) as connection:
         await connection.connection.send(b"\xff\xfe", text=True)
@@ -653,18 +655,13 @@ async def test_without_an_upgrade_the_path_has_no_get(api: Api) -> None:
     assert (answer.status, answer.headers["allow"]) == (405, "POST")
 
 
-async def test_messages_are_compressed_if_the_client_supports_it(
-    api: Api, fake: FakeUpstream
-) -> None:
-    async with socket(api) as connection:
-        assert "permessage-deflate" in _handshake_headers(connection)["sec-websocket-extensions"]
+async def test_no_message_is_compressed(api: Api, fake: FakeUpstream) -> None:
+    """Sixteen frames of 59 KiB that inflate to 60 MiB each took a gigabyte of a web process."""
+    async with socket(api, compression="deflate") as connection:
+        assert "sec-websocket-extensions" not in _handshake_headers(connection)
         assert _handshake_headers(connection)["x-request-id"]
-        assert (await connection.create_and_read(fake.script(reply("small"))))[
-            "output_text"
-        ] == "small"
-    async with socket(api, compression=None) as plain:
-        assert "sec-websocket-extensions" not in _handshake_headers(plain)
-        assert (await plain.create_and_read(fake.script(reply("plain"))))["output_text"] == "plain"
+        created = await connection.create_and_read(fake.script(reply("plain")))
+        assert created["output_text"] == "plain"
 
 
 def _handshake_headers(connection: Socket) -> Any:

@@ -1,6 +1,7 @@
 """Many frames of one WebSocket leave time for other connections, and fill no buffer."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
@@ -10,6 +11,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
+from websockets.frames import Frame
 
 from tests.support.api import until
 from web.http.shares import Share
@@ -118,6 +120,15 @@ async def test_many_frames_take_many_turns_of_the_event_loop(connection: _Connec
     assert transport.written == _PONG * 10_000
     assert connection.texts == ["after them"]
     await until(lambda: transport.reads)
+
+
+async def test_a_message_that_was_read_leaves_no_copy_in_the_parser(
+    connection: _Connection,
+) -> None:
+    connection.protocol.data_received(_text(b"read"))
+    await until(lambda: connection.texts)
+    frames = [each for each in gc.get_objects() if type(each) is Frame and each.data == b"read"]
+    assert frames == []
 
 
 async def test_connections_that_send_many_frames_go_on_in_turn() -> None:

@@ -1,6 +1,7 @@
 """Uploads: files that clients send in parts, and put together without another copy. An upload is a
 file that is not complete; both have the same number in their ids."""
 
+import asyncio
 import hashlib
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -216,11 +217,16 @@ async def _examine(storage: FileStorage, parts: list[PartRow]) -> tuple[Examinat
     try:
         async with aclosing(read_content(storage, parts)) as chunks:
             async for chunk in chunks:
-                examination.feed(chunk)
-                md5.update(chunk)
+                # In a thread: the event loop serves others while hundreds of megabytes are read.
+                await asyncio.to_thread(_examine_chunk, chunk, examination, md5)
     except StorageError as error:
         raise storage_unavailable(error) from error
     return examination, md5.hexdigest()
+
+
+def _examine_chunk(chunk: bytes, examination: Examination, md5: "hashlib._Hash") -> None:
+    examination.feed(chunk)
+    md5.update(chunk)
 
 
 def _required(fields: dict[str, Any], name: str, kind: type[T]) -> T:

@@ -7,6 +7,7 @@ from models.redis.quota_counters import Demand
 from web.http.actor import actor_of
 from web.http.auth import FilesKey
 from web.http.body import read_json
+from web.http.connection import cancel_on_disconnect
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
 from web.state import app_state
@@ -37,10 +38,17 @@ async def add_upload_part(upload_id: str, request: Request, key: FilesKey) -> Re
 
 @router.post("/{upload_id}/complete")
 async def complete_upload(upload_id: str, request: Request, key: FilesKey) -> Response:
-    """Makes a file of the parts."""
+    """Makes a file of the parts. They are read, which counts as an upload."""
     state = app_state(request)
+    state.quotas.require_rate(key)
     body = await read_json(request, state.body_limits_of(key))
-    return json_response(await state.file_uploads.complete(key, upload_id, body.value))
+    await state.quotas.admit_if_limited(key, Demand())
+    record = request_record(request)
+    record.at_end(state.shares.uploads.take(record.project or "").release)
+    completing = state.file_uploads.complete(key, upload_id, body.value)
+    return json_response(
+        await cancel_on_disconnect(completing, request.receive, state.grace_expired)
+    )
 
 
 @router.post("/{upload_id}/cancel")

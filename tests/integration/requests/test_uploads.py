@@ -7,6 +7,7 @@ import openai
 import pytest
 
 from tests.support.audit import audit_entries
+from tests.support.projects import limited_project
 from tests.support.stack import Stack
 
 
@@ -83,6 +84,19 @@ async def test_parts_are_not_stored_without_end_beside_the_quota(
     with pytest.raises(openai.BadRequestError) as refused:
         await client.uploads.parts.create(upload, data=b"t")
     assert refused.value.code == "too_many_parts"
+
+
+async def test_completing_counts_as_a_request(shared_stack: Stack) -> None:
+    """It reads all of the upload: with a wrong `md5` as often as a client likes."""
+    project = await limited_project(shared_stack, requests_per_minute=4)
+    client = shared_stack.openai(key=project.key)
+    upload = await _begin(client, 4)
+    part = await client.uploads.parts.create(upload, data=b"text")
+    for _ in range(2):
+        with pytest.raises(openai.BadRequestError, match="MD5"):
+            await client.uploads.complete(upload, part_ids=[part.id], md5="0" * 32)
+    with pytest.raises(openai.RateLimitError):
+        await client.uploads.complete(upload, part_ids=[part.id], md5="0" * 32)
 
 
 async def test_a_bad_upload_is_refused(client: openai.AsyncOpenAI) -> None:

@@ -32,7 +32,7 @@ _TOKEN = re.compile(r"bbs1\.([0-9a-f]{16})\.([A-Za-z0-9_-]+)")
 """A token: the version of its format, the key's id, and nonce, ciphertext and tag in URL-safe
 base64 without padding."""
 
-TokenKind = Literal["compaction", "reasoning", "cache"]
+TokenKind = Literal["compaction", "reasoning", "cache", "call"]
 """What a token contains. A token of one kind cannot be opened as another."""
 
 

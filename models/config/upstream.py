@@ -4,7 +4,7 @@ OpenAI."""
 import os
 import re
 from datetime import timedelta
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from models.config.dialect import (
+    CallIdForm,
     DeveloperRole,
     EffortField,
     MaxTokensField,
@@ -72,6 +73,12 @@ class UpstreamSettings(Group):
     structured_output: StructuredOutput = "json_schema"
     """How a JSON schema is sent: as OpenAI's `json_schema`, as `json_object` with the schema in the
     instructions, as `guided_json` of old vLLM versions, or in the instructions alone (`prompt`)."""
+    call_id_form: CallIdForm = "as_is"
+    """The ids of tool calls that this upstream did not make: as they are, if they have at most 40
+    letters, digits, `_` and `-`, or nine letters and digits (Mistral). Other ids are replaced."""
+    foreign_call_fields: dict[str, Any] = {}
+    """Fields that are added to the first call of a message whose calls this upstream did not sign:
+    Gemini refuses calls without any."""
     passthrough: TextList = ()
     """Top-level parameters outside the Responses API that are sent to the upstream unchanged."""
     account_ids: TextList = ()

@@ -156,6 +156,7 @@ class Ownership:
             | _log_values(ending.tail)
             | {
                 "items": Jsonb(ending.items),
+                "origins": Jsonb(ending.origins),
                 "position": ending.position,
                 "usage": ending.usage and Jsonb(ending.usage),
                 "turns": ending.turns,
@@ -188,6 +189,7 @@ class Ownership:
             | _log_values(tail)
             | {
                 "items": Jsonb(step.items),
+                "origins": Jsonb(step.origins),
                 "position": step.position,
                 "calls": Jsonb(step.calls),
                 "turns": step.turns,

@@ -46,6 +46,7 @@ class _Request:
             "history_size": ending.history_size,
             "position": ending.position,
             "items": ending.items,
+            "origins": ending.origins,
             "first": ending.tail.first,
             "last": ending.tail.last,
         }

@@ -16,6 +16,9 @@ class Tail:
     frames: bytes
 
 
+CallOrigins = dict[str, dict[str, str]]
+"""id of a call's item -> `key` and `origin` of its row, sealed (worker/run/call_origins.py)"""
+
 EMPTY_TAIL = Tail(first=0, last=-1, frames=b"")
 
 
@@ -37,6 +40,7 @@ class Ending:
     changed: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     """(position, item) of items stored at a checkpoint that have changed: calls that were
     running"""
+    origins: CallOrigins = field(default_factory=dict)
     unanswered_calls: list[str] = field(default_factory=list)
     service_tier: str | None = None
     upstream_fields: dict[str, Any] | None = None
@@ -63,3 +67,4 @@ class Step:
     next_output_index: int
     upstream: str | None = None
     """which upstream answered it"""
+    origins: CallOrigins = field(default_factory=dict)

@@ -13,7 +13,7 @@ from models.db.queries.claim import CheckpointedItem
 from models.errors import FailedCall
 from models.ids import conversation_id, response_id
 from models.lifecycle import Status
-from models.ownership.steps import Ending, Step, Tail
+from models.ownership.steps import CallOrigins, Ending, Step, Tail
 from models.ownership.takeover import Claim
 from models.wire.compaction import newest_compaction
 from models.wire.events import (
@@ -139,8 +139,10 @@ class Attempt:
     def step(self, items: Sequence[OpenItem], turn: Turn[Any] | None) -> Step:
         """What a checkpoint stores: a turn of the model, or calls without a turn (`turn` None)."""
         if turn is None:
-            return self.output.step(items, {}, None, turns=0)
-        return self.output.step(items, turn.rejected_calls, turn.usage, turns=1)
+            return self.output.step(items, {}, None, turns=0, origins={})
+        return self.output.step(
+            items, turn.rejected_calls, turn.usage, turns=1, origins=turn.call_origins
+        )
 
     def apply_step(self, step: Step, items: Sequence[OpenItem]) -> None:
         """Notes that the step is stored."""
@@ -172,6 +174,11 @@ class Attempt:
             tier = turn.service_tier or output.service_tier
         return FinalOutput([*output.items, *unstored], unstored, usage, tier)
 
+    @property
+    def unstored_origins(self) -> CallOrigins:
+        """The origins of calls of the turn that is not stored yet."""
+        return {} if self.current_turn is None else self.current_turn.call_origins
+
     def ending(
         self, end_state: EndState, *, completed_at: int, tail_with: Callable[[Event], Tail]
     ) -> Ending:
@@ -201,6 +208,7 @@ class Attempt:
             items=final.unstored_items,
             position=len(self.output.entries),
             changed=self.output.changed_items,
+            origins=self.unstored_origins,
             usage=final.usage,
             completed_at=completed_at,
             turns=0 if self.current_turn is None else 1,

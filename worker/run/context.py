@@ -10,6 +10,7 @@ from models.wire.purpose import Purpose
 from worker.run.attachments import Attachments
 from worker.run.attempt import Attempt
 from worker.run.attempt_writer import AttemptWriter
+from worker.run.call_origins import CallOrigins
 from worker.run.compaction import Compactions
 from worker.run.output import Output
 from worker.run.resources import Resources
@@ -30,6 +31,8 @@ class RunContext:
     files are there with their ids."""
     attachments: Attachments
     """The files in it."""
+    call_origins: CallOrigins
+    """Of the calls in it."""
     toolbox: Toolbox
     compactions: Compactions
     is_draining: Callable[[], bool]

@@ -17,12 +17,14 @@ from models.wire.events import Event, Item
 from models.wire.tools import is_native_only
 from worker.metrics import UPSTREAM_TURNS
 from worker.run.call_observation import CallObservation
+from worker.run.call_origins import origin_sealer
 from worker.run.call_span import error_type, start_call_span
 from worker.run.context import RunContext
 from worker.run.counting import TokenCount
 from worker.run.failover import first_answer, note_failure
 from worker.run.reasoning import content_tagger, reasoning_sealer, unseal_reasoning
 from worker.run.reasoning_summary import ReasoningSummaries, SummaryCaller
+from worker.translation.call_origin import CallOrigin, ReturnedCalls
 from worker.translation.chat.request import chat_request
 from worker.translation.chat.structured import format_instructions
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
@@ -242,13 +244,20 @@ class ModelCaller:
             self._context.writer.write(events)
 
     async def _request_body(self, candidate: Candidate, model_input: ModelInput) -> dict[str, Any]:
-        translate = partial(self._translate_request, candidate, model_input)
+        origins = (
+            {}
+            if candidate.upstream.is_native
+            else await self._context.call_origins.of(model_input.history, self._output)
+        )
+        translate = partial(self._translate_request, candidate, model_input, origins)
         if len(model_input.history) < _LONG_HISTORY:
             return translate()
         # In a thread: the event loop serves a thousand other streams.
         return await asyncio.to_thread(translate)
 
-    def _translate_request(self, candidate: Candidate, model_input: ModelInput) -> dict[str, Any]:
+    def _translate_request(
+        self, candidate: Candidate, model_input: ModelInput, origins: dict[str, CallOrigin]
+    ) -> dict[str, Any]:
         parameters, history = model_input.parameters, model_input.history
         if candidate.upstream.is_native:
             return native_request(
@@ -271,6 +280,9 @@ class ModelCaller:
             history=opened_history,
             tool_catalog=model_input.tool_catalog,
             dialect=dialect,
+            returned_calls=ReturnedCalls(
+                candidate.name, origins, dialect.call_id_form, dialect.foreign_call_fields
+            ),
         )
 
     def _new_turn(
@@ -298,6 +310,8 @@ class ModelCaller:
                     parameters,
                     candidate.upstream.dialect,
                 ),
+                upstream=candidate.name,
+                seal_origin=origin_sealer(self._resources.sealer, self._project),
                 summarised=visible and upstream.reasoning_summary and wants_summary(parameters),
             ),
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.db.queries.claim import CheckpointedItem
-from models.ownership.steps import Step
+from models.ownership.steps import CallOrigins, Step
 from models.ownership.takeover import Claim
 from models.wire.events import Event, Item
 from models.wire.pairing import unanswered_calls
@@ -56,6 +56,10 @@ class Output:
         self.entries = [_entry(position, row) for position, row in enumerate(rows)]
         if next((row.in_order for row in rows if row.finished is False), False):
             self._hold_back()
+        self.origins: dict[str, str] = {
+            row.payload["id"]: row.origin for row in rows if row.origin is not None
+        }
+        """id of a call's item -> its sealed origin."""
         self.next_index: int = claim.row.next_output_index
         self.size = sum(json_size([row.payload, row.result]) for row in rows)
         """Of all items and what the model got for calls (models/wire/size.py)."""
@@ -128,11 +132,13 @@ class Output:
         usage: dict[str, Any] | None,
         *,
         turns: int,
+        origins: CallOrigins,
     ) -> Step:
         """What a checkpoint stores for these items.
 
         `tool_outputs`: item id -> what the model gets, for calls that are finished without being
-        run. `usage`: of the step alone. `turns`: 1 for a turn of the model, else 0.
+        run. `usage`: of the step alone. `turns`: 1 for a turn of the model, else 0. `origins`: of
+        its calls.
         """
         first = len(self.entries)
         calls = [
@@ -150,6 +156,7 @@ class Output:
             items=[item.to_json() for item in items],
             position=first,
             calls=calls,
+            origins=origins,
             turns=turns,
             usage=add_usage(self.usage, usage),
             upstream=self.upstream,
@@ -168,6 +175,7 @@ class Output:
                 entry.turn, entry.tool_output = call["turn"], call["answer"]
                 entry.call = None if call["finished"] else open_item
             self.entries.append(entry)
+        self.origins.update((key, stored["origin"]) for key, stored in step.origins.items())
         self._hold_back()
         self.size += json_size(step.items)
         self.unstored_items = []

@@ -26,6 +26,7 @@ from models.wire.urls import item_urls, parameter_urls
 from worker.run.attachments import Attachments
 from worker.run.attempt import Attempt
 from worker.run.attempt_writer import AttemptWriter
+from worker.run.call_origins import CallOrigins
 from worker.run.compaction import Compactions, ends_with_trigger, expand_input
 from worker.run.context import RunContext
 from worker.run.handed_on_urls import history_urls, require_handed_on
@@ -35,6 +36,7 @@ from worker.run.stored_files import STORAGE_UNAVAILABLE, StoredFiles
 from worker.tools.project_files import ProjectFiles
 from worker.tools.provider import ToolContext
 from worker.tools.toolbox import Toolbox
+from worker.translation.call_origin import item_key
 
 
 class NoMemory(RunError):
@@ -50,7 +52,7 @@ async def prepare_run(
 ) -> RunContext:
     """The context of the run. `span`: of the attempt. Raises RunError if the response cannot run
     with this input, and NoMemory."""
-    loaded, own_count = await _load_input(attempt, resources)
+    loaded, own_count, stored_origins = await _load_input(attempt, resources)
     purpose = attempt.stored.purpose
     if purpose is Purpose.ANSWER and ends_with_trigger(loaded):
         purpose = Purpose.COMPACT
@@ -88,6 +90,7 @@ async def prepare_run(
         purpose=purpose,
         history=history,
         attachments=attachments,
+        call_origins=CallOrigins(resources.pool, resources.sealer, row.project_id, stored_origins),
         toolbox=toolbox,
         compactions=compactions,
         is_draining=is_draining,
@@ -112,21 +115,26 @@ async def write_first_events(attempt: Attempt, writer: AttemptWriter, pool: Pool
     continue_after(item["id"] for item in [*output.items, *output.unstored_items])
 
 
-async def _load_input(attempt: Attempt, resources: Resources) -> tuple[list[Item], int]:
-    """The history with the input of the request, and how many of its last items are that input.
+async def _load_input(
+    attempt: Attempt, resources: Resources
+) -> tuple[list[Item], int, dict[str, str | None]]:
+    """The history with the input of the request, how many of its last items are that input, and the
+    origins of the items that were made here (worker/run/call_origins.py).
     Raises what `_load_history` does, and NoMemory."""
     claimed = attempt.claim.row.input
     if claimed is not None:
         attempt.history_size = json_size(claimed)
-        return claimed, len(claimed)
+        return claimed, len(claimed), {}
     async with resources.memory.load() as has_memory:
         if not has_memory:
             raise NoMemory
         return await _load_history(attempt, resources)
 
 
-async def _load_history(attempt: Attempt, resources: Resources) -> tuple[list[Item], int]:
-    """All items before the output, and how many of the last ones are this response's input."""
+async def _load_history(
+    attempt: Attempt, resources: Resources
+) -> tuple[list[Item], int, dict[str, str | None]]:
+    """What `_load_input` returns."""
     max_size = resources.settings.limits.history
     values = {"id": attempt.claim.id, "max_size": max_size}
     rows = await fetch_unless_refused(
@@ -149,7 +157,8 @@ async def _load_history(attempt: Attempt, resources: Resources) -> tuple[list[It
     items = [
         history_item(row.payload, row.turn, row.result) for row in rows if row.payload is not None
     ]
-    return items, sum(row.depth == 0 for row in rows)
+    origins = {item_key(row.payload): row.origin for row in rows if row.payload and row.is_output}
+    return items, sum(row.depth == 0 for row in rows), origins
 
 
 async def _checked_egress(

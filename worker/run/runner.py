@@ -267,6 +267,8 @@ class Run:
         key, ttl = row.cache_key, row.cache_ttl
         if end_state.status is not Status.COMPLETED or key is None or not ttl:
             return None
+        if self._attempt.unstored_origins:
+            return None  # what the upstream wants back with a call is not in the items
         final = self._attempt.final_output()
         answer = CachedAnswer(final.items, final.usage, final.service_tier)
         policy = await self._resources.policies.policy(row.project_id)

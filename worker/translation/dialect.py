@@ -1,8 +1,11 @@
 """How one upstream's Chat Completions differs from OpenAI's, as far as requests depend on it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from models.config.dialect import (
+    CallIdForm,
     DeveloperRole,
     EffortField,
     MaxTokensField,
@@ -22,5 +25,7 @@ class Dialect:
     effort_field: EffortField = "reasoning_effort"
     reasoning_back: ReasoningBack = "none"
     structured_output: StructuredOutput = "json_schema"
+    call_id_form: CallIdForm = "as_is"
+    foreign_call_fields: Mapping[str, Any] = field(default_factory=dict)
     passthrough: tuple[str, ...] = ()
     has_service_tier: bool = False

@@ -140,6 +140,12 @@ class Turn(Generic[EventT]):
         return list(self._items)
 
     @property
+    def call_origins(self) -> dict[str, dict[str, str]]:
+        """id of a call's item -> what is stored of its origin, where there is something to keep
+        (worker/translation/call_origin.py)."""
+        return {}
+
+    @property
     def server_calls(self) -> list[OpenServerCall]:
         """The calls that this server is to run; complete once the turn has ended."""
         return [item for item in self._items if isinstance(item, OpenServerCall) and item.is_open]

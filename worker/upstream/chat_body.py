@@ -22,15 +22,32 @@ LOWEST_LOGPROB = -9999.0
 """OpenAI's value for a probability near 0: JSON has no minus infinity."""
 
 
-class ChatFunction(msgspec.Struct, gc=False):
+class ChatFunction(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
 
 
-class ChatCall(msgspec.Struct, gc=False):
+class ChatCall(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A piece of a call. One with other fields is left to the lenient decoder, which keeps them
+    (`MarkedCall`)."""
+
     index: int | None = None
     id: str | None = None
+    type: str | None = None
     function: ChatFunction | None = None
+
+
+class MarkedCall(ChatCall, gc=False):
+    """A piece of a call with the fields that are not known, other than null: the upstream may want
+    them back."""
+
+    fields: dict[str, Any] = {}
+    function_fields: dict[str, Any] = {}
+    """Those of `function`."""
+
+
+_CALL_FIELDS = frozenset(("index", "id", "type", "function"))
+_FUNCTION_FIELDS = frozenset(("name", "arguments"))
 
 
 class ChatDelta(msgspec.Struct, gc=False):
@@ -207,18 +224,29 @@ def _delta(raw: Any) -> ChatDelta | None:
         reasoning=lenient_text(raw.get("reasoning")) or "".join(reasoning),
         reasoning_content=lenient_text(raw.get("reasoning_content")),
         reasoning_details=details if isinstance(details, list) else None,
-        tool_calls=[_call(call) for call in objects_in(raw.get("tool_calls"))],
-        function_call=_function(raw.get("function_call")),
+        tool_calls=[
+            _call(call)
+            for call in objects_in(raw.get("tool_calls"))
+            or [{"index": 0, "function": old} for old in objects_in(raw.get("function_call"))]
+        ],
         annotations=annotations if isinstance(annotations, list) else None,
     )
 
 
 def _call(raw: dict[str, Any]) -> ChatCall:
-    return ChatCall(
+    return MarkedCall(
         index=lenient_int(raw.get("index")),
         id=lenient_text(raw.get("id")),
         function=_function(raw.get("function")),
+        fields=_unknown_fields(raw, _CALL_FIELDS),
+        function_fields=_unknown_fields(raw.get("function"), _FUNCTION_FIELDS),
     )
+
+
+def _unknown_fields(raw: Any, known: frozenset[str]) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        return {}
+    return {name: value for name, value in raw.items() if name not in known and value is not None}
 
 
 def _function(raw: Any) -> ChatFunction | None:

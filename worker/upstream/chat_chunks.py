@@ -18,6 +18,7 @@ from worker.upstream.chat_body import (
     ChatDelta,
     ChatFunction,
     ChatUsage,
+    MarkedCall,
     TokenDetails,
     TokenLogprob,
     TopLogprob,
@@ -142,8 +143,9 @@ def _calls(delta: ChatDelta, *, is_whole: bool) -> tuple[CallDelta, ...]:
             call.id or "",
             function.name or "",
             _arguments(function.arguments),
+            *((call.fields, call.function_fields) if isinstance(call, MarkedCall) else ()),
         )
-        if call_delta.id or call_delta.name or call_delta.arguments:
+        if not call_delta.is_empty:
             calls.append(call_delta)
     return tuple(calls)
 

@@ -304,11 +304,13 @@ class CheckpointedItem:
     """what the model received, where the item does not contain it"""
     in_order: bool | None = None
     """the log has none of the items after it as long as it is not finished"""
+    origin: str | None = None
+    """sealed: what its upstream wants back with the call"""
 
 
 CHECKPOINTED_OUTPUT = Query(
     """
-    SELECT i.payload, c.output_index, c.turn, c.started_attempt, c.finished, c.answer AS result, c.in_order
+    SELECT i.payload, c.output_index, c.turn, c.started_attempt, c.finished, c.answer AS result, c.in_order, i.origin
     FROM items i LEFT JOIN tool_calls c ON c.response_id = i.response_id AND c.position = i.position
     WHERE i.response_id = :id AND i.direction = 'output' ORDER BY i.position
     """,

@@ -135,15 +135,22 @@ def insert_items(
     direction: str = "input",
     items: str = ":items",
     position: str = "0",
+    origins: str | None = None,
     on_conflict: str = "",
 ) -> str:
     """An INSERT of the JSON array `items`, in order, from `position` on, for each row of `source`.
 
-    `response` and `conversation` are expressions over `source`.
+    `response`, `conversation` and `origins` are expressions over `source`. `origins`: an object, id
+    of an item -> `key` and `origin` of a call.
     """
+    origin, key = (f"{origins} -> (e.value ->> 'id') ->> '{name}'" for name in ("origin", "key"))
+    columns, values, size = "", "", json_size("e.text")
+    if origins is not None:
+        columns, values = ", origin, call_key", f", {origin}, {key}"
+        size += f" + coalesce(octet_length({origin}), 0)"
     return f"""
-        INSERT INTO items (response_id, conversation_id, direction, position, item_id, type, payload, size)
-        SELECT {response}, {conversation}, '{direction}', {position} + e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value, {json_size("e.text")}
+        INSERT INTO items (response_id, conversation_id, direction, position, item_id, type, payload, size{columns})
+        SELECT {response}, {conversation}, '{direction}', {position} + e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value, {size}{values}
         FROM {source} CROSS JOIN LATERAL (
             SELECT a.value, a.nr, a.value::text AS text FROM jsonb_array_elements(CAST({items} AS jsonb)) WITH ORDINALITY AS a (value, nr) OFFSET 0
         ) e ORDER BY e.nr {on_conflict}"""

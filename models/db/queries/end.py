@@ -75,6 +75,7 @@ _INSERT_OUTPUTS = insert_items(
     direction="output",
     items="updated.items",
     position="updated.position",
+    origins="updated.origins",
     on_conflict="ON CONFLICT DO NOTHING",
 )
 
@@ -85,9 +86,9 @@ END_TOGETHER = column(
              SELECT * FROM ROWS FROM (
                  jsonb_to_recordset(CAST(:endings AS jsonb)) AS (
                      id uuid, attempt int, status text, turns int, usage jsonb, error jsonb, upstream text, service_tier text, upstream_fields json, reason text, failure jsonb,
-                     unanswered_calls text[], completed_at bigint, history_size bigint, position int, items jsonb, first int, last int),
+                     unanswered_calls text[], completed_at bigint, history_size bigint, position int, items jsonb, origins jsonb, first int, last int),
                  unnest({array("frames", "bytea")})
-             ) AS t (id, attempt, status, turns, usage, error, upstream, service_tier, upstream_fields, reason, failure, unanswered_calls, completed_at, history_size, position, items, first, last, frames)),
+             ) AS t (id, attempt, status, turns, usage, error, upstream, service_tier, upstream_fields, reason, failure, unanswered_calls, completed_at, history_size, position, items, origins, first, last, frames)),
          owned AS MATERIALIZED (SELECT given.* FROM me CROSS JOIN {locked_responses("given")}
                                 WHERE {_OWNED_BY_ATTEMPT} AND {_NOT_CANCELLED} AND r.conversation_id IS NULL),
          updated AS (UPDATE responses r SET status = owned.status, worker = NULL, turns = r.turns + owned.turns, usage = owned.usage, error = owned.error,
@@ -95,7 +96,7 @@ END_TOGETHER = column(
                             unanswered_calls = owned.unanswered_calls, completed_at = to_timestamp(owned.completed_at), expires_at = {EXPIRES_AT_END},
                             history_size = owned.history_size
                      FROM owned WHERE r.id = owned.id
-                     RETURNING r.id, owned.attempt, owned.first, owned.last, owned.frames, owned.position, owned.items, {USED_COLUMNS}),
+                     RETURNING r.id, owned.attempt, owned.first, owned.last, owned.frames, owned.position, owned.items, owned.origins, {USED_COLUMNS}),
          used AS ({INSERT_USED}),
          logged AS ({INSERT_INTO_LOG} SELECT id, first, last, attempt, frames FROM updated WHERE first <= last ON CONFLICT DO NOTHING),
          stored AS ({_INSERT_OUTPUTS}),

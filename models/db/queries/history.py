@@ -183,6 +183,10 @@ class HistoryRow:
     """a part of the history was deleted"""
     total_size: int
     """of all items (models/wire/size.py); if it is larger than `max_size`, no item is returned"""
+    origin: str | None = None
+    """of a tool call: sealed, what its upstream wants back with it"""
+    is_output: bool = False
+    """the item was made here; a call in an input may be a copy of one that was"""
 
 
 _SIZE_OF_ITEM = "coalesce(i.size, octet_length(i.payload::text) + coalesce(octet_length(coalesce(c.answer, i.answer)::text), 0)) AS size"
@@ -194,10 +198,10 @@ HISTORY = Query(
     f"""{_CHAIN},
     history AS (
         SELECT 10001 AS depth, i.id, '' AS direction, 0 AS position, i.type, i.payload, coalesce(c.turn, i.turn) AS turn, coalesce(c.answer, i.answer) AS result,
-               {_SIZE_OF_ITEM}
+               i.origin, i.direction = 'output' AS is_output, {_SIZE_OF_ITEM}
         FROM before JOIN {_ITEMS_BEFORE} {_TOOL_CALL_OF_ITEM}
         UNION ALL
-        SELECT chain.depth, i.id, i.direction, i.position, i.type, i.payload, c.turn, c.answer, {_SIZE_OF_ITEM}
+        SELECT chain.depth, i.id, i.direction, i.position, i.type, i.payload, c.turn, c.answer, i.origin, i.direction = 'output', {_SIZE_OF_ITEM}
         FROM chain JOIN items i ON i.response_id = chain.id AND (chain.depth > 0 OR i.direction = 'input') {_TOOL_CALL_OF_ITEM}
     ),
     needed AS MATERIALIZED (
@@ -209,7 +213,7 @@ HISTORY = Query(
     ),
     total AS (SELECT coalesce(sum(needed.size), 0)::bigint AS size FROM needed),
     {_BROKEN}
-    SELECT needed.depth, needed.payload, needed.turn, needed.result, broken.broken, total.size AS total_size
+    SELECT needed.depth, needed.payload, needed.turn, needed.result, broken.broken, total.size AS total_size, needed.origin, coalesce(needed.is_output, false) AS is_output
     FROM broken CROSS JOIN total LEFT JOIN needed ON total.size <= CAST(:max_size AS bigint)
     ORDER BY needed.depth DESC, needed.direction, needed.position, needed.id
     """,
@@ -220,3 +224,32 @@ HISTORY = Query(
 and output of each response before it, then its own input ('input' sorts before 'output'). Of the
 items before the newest compaction only those that it does not replace. No items, but their size, if
 they are larger than `max_size`: Postgres judges them without loading them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOrigin:
+    """A call that was made here."""
+
+    call_key: str
+    item_id: str
+    content: str
+    """a digest of its name and its arguments"""
+    origin: str
+    """sealed: what its upstream wants back with it"""
+
+
+MAX_ORIGINS = 16
+"""Calls with one key that CALL_ORIGINS returns. Some upstreams use their ids again."""
+CALL_ORIGINS = Query(
+    f"""
+    SELECT wanted.key AS call_key, found.item_id, found.content, found.origin
+    FROM (SELECT DISTINCT unnest(CAST(:keys AS text[])) AS key) wanted CROSS JOIN LATERAL (
+        SELECT i.item_id, md5(concat(i.payload ->> 'name', ' ', coalesce(i.payload ->> 'arguments', i.payload ->> 'input'))) AS content, i.origin, i.id
+        FROM items i LEFT JOIN responses r ON r.id = i.response_id
+        WHERE i.call_key = wanted.key AND r.delete_requested_at IS NULL ORDER BY i.id DESC LIMIT {MAX_ORIGINS}
+    ) found ORDER BY found.id DESC
+    """,
+    StoredOrigin,
+)
+"""Selects the origins of calls that clients have sent back, by their keys, newest first. A key is
+bound to its project; a deleted response has none."""

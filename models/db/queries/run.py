@@ -77,6 +77,7 @@ def insert_output(conversation: str = "CAST(NULL AS uuid)") -> str:
         conversation=conversation,
         direction="output",
         position="CAST(:position AS int)",
+        origins="CAST(:origins AS jsonb)",
         on_conflict="ON CONFLICT DO NOTHING",
     )
     return f"stored AS ({insert})"

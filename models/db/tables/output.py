@@ -49,6 +49,16 @@ items = Table(
             "null: a process of a release that did not record it"
         ),
     ),
+    Column(
+        "origin",
+        Text,
+        comment=("of a tool call: what its upstream wants back with it, sealed; null: nothing"),
+    ),
+    Column(
+        "call_key",
+        Text,
+        comment="set with an origin: a digest of the project and of the id that clients send back",
+    ),
     CheckConstraint("direction IN ('input', 'output')", name="direction"),
     CheckConstraint("response_id IS NOT NULL OR conversation_id IS NOT NULL", name="owned"),
     UniqueConstraint("response_id", "direction", "position"),
@@ -63,6 +73,12 @@ items = Table(
         "conversation_id",
         "item_id",
         postgresql_where=text("conversation_id IS NOT NULL"),
+    ),
+    Index(
+        "ix_items_call_key",
+        "call_key",
+        "id",
+        postgresql_where=text("call_key IS NOT NULL"),
     ),
     # An item reference selects the newest item with its id. Clients choose ids, so very many items
     # may have the same one.

@@ -15,7 +15,8 @@ repeatedly. The rules, first match wins:
       another object begins.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from typing import Any
 
 from worker.translation.chat.chunk import CallDelta
 from worker.translation.items.client_calls import is_json_object
@@ -28,6 +29,9 @@ class StreamedCall:
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
+        self.fields: dict[str, Any] = {}
+        """Its fields that are not known; of two pieces with the same one the later counts."""
+        self.function_fields: dict[str, Any] = {}
         self.item: OpenToolCall | None = None
         self.is_name_final = False
         """Whether the name is complete: it does not change from then on."""
@@ -64,6 +68,9 @@ class StreamedCalls:
         """Whether a call has arguments but no name."""
         return any(not call.name and call.has_arguments for call in self._all)
 
+    def __iter__(self) -> Iterator[StreamedCall]:
+        return iter(self._all)
+
     def find_call(self, delta: CallDelta) -> StreamedCall | None:
         """The call that this piece continues; None if it starts another one."""
         if (
@@ -87,7 +94,10 @@ class StreamedCalls:
         return call
 
     def add_id_and_name(self, call: StreamedCall, delta: CallDelta) -> None:
-        """Adds the id and the piece of the name in `delta` to `call`."""
+        """Adds the id, the piece of the name and the unknown fields in `delta` to `call`."""
+        if delta.fields or delta.function_fields:
+            call.fields.update(delta.fields)
+            call.function_fields.update(delta.function_fields)
         if delta.id and not call.id:
             call.id = delta.id
             self._by_id[delta.index, delta.id] = call

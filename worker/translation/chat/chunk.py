@@ -21,6 +21,16 @@ class CallDelta(msgspec.Struct, frozen=True, gc=False):
     id: str = ""
     name: str = ""
     arguments: str = ""
+    fields: dict[str, Any] = {}
+    """The fields of the call that are not known, as the upstream sent them: it may want them
+    back."""
+    function_fields: dict[str, Any] = {}
+    """Those of its object `function`."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the piece has only an index."""
+        return not (self.id or self.name or self.arguments or self.fields or self.function_fields)
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):
@@ -84,7 +94,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 def _full_weight(chunk: Chunk) -> int:
     weight = sum(len(text.encode()) for text in (chunk.content, chunk.reasoning, chunk.refusal))
     weight += sum(
-        len(call.id) + len(call.name) + len(call.arguments.encode()) for call in chunk.calls
+        len(call.id) + len(call.name) + len(call.arguments.encode()) + _fields_weight(call)
+        for call in chunk.calls
     )
     weight += sum(_DETAIL_WEIGHT + len(str(detail)) for detail in chunk.details) + sum(
         len(text.encode()) for _, text in chunk.summary
@@ -92,6 +103,14 @@ def _full_weight(chunk: Chunk) -> int:
     weight += sum(_LOGPROB_WEIGHT * (1 + len(entry["top_logprobs"])) for entry in chunk.logprobs)
     return weight + sum(
         _ANNOTATION_WEIGHT + len(str(annotation)) for annotation in chunk.annotations
+    )
+
+
+def _fields_weight(call: CallDelta) -> int:
+    return sum(
+        _DETAIL_WEIGHT + len(str(fields))
+        for fields in (call.fields, call.function_fields)
+        if fields
     )
 
 

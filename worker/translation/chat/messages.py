@@ -1,6 +1,7 @@
 """A history becomes the messages of a Chat Completions request."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from models.errors import UpstreamFailed
 from models.wire.events import Item
 from models.wire.pairing import is_output
 from models.wire.tools import CallTarget, callable_tools
+from worker.translation.call_origin import CallOrigin, ReturnedCalls, origin_key
 from worker.translation.dialect import Dialect
 from worker.translation.history.walk import AnsweredServerCall, ClientCall, walk_history
 from worker.translation.items.built_in_tools import BUILT_IN_TOOLS
@@ -29,6 +31,7 @@ def chat_messages(
     dialect: Dialect,
     tool_catalog: ToolCatalog,
     reasoning_start: int,
+    returned_calls: ReturnedCalls,
 ) -> list[Message]:
     """The conversation as messages. `instructions` are those of this request alone and come first.
 
@@ -36,16 +39,16 @@ def chat_messages(
     contains, and calls of server tools whose result is not known: the answer after them contains
     it.
     """
-    builder = _MessageBuilder(tool_catalog, dialect.reasoning_back)
+    builder = _MessageBuilder(tool_catalog, dialect.reasoning_back, returned_calls)
     developer_role = dialect.developer_role
     if instructions is not None:
         builder.messages.append({"role": developer_role, "content": instructions})
     for entry in walk_history(history, tool_catalog.server_functions):
         if isinstance(entry, ClientCall):
-            builder.add_call(entry.item, entry.output)
+            builder.add_call(entry)
             continue
         if isinstance(entry, AnsweredServerCall):
-            builder.add_server_call(entry.call, entry.output, entry.turn)
+            builder.add_server_call(entry)
             continue
         item = entry.item
         if is_output(item):
@@ -88,18 +91,29 @@ def _with_one_system_message(messages: list[Message]) -> list[Message]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call with its output. `id`: the id to send."""
+
+    item: Item
+    output: Item
+    id: str
+    origin: CallOrigin | None
+
+
 class _AssistantTurn:
     """One turn of the model: text, a refusal, calls, and which of the calls have no output yet."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.refusals: list[str] = []
-        self.calls: list[tuple[Item, Item]] = []
-        """Each with its output."""
+        self.calls: list[_Call] = []
         self.pending_calls: set[str] = set()
         """Ids of the calls whose output comes later in the history."""
         self.number: int | None = None
         """Number of the turn in its tool loop, where it is known."""
+        self.step: str | None = None
+        """The step in the origins of its calls, where it is known."""
         self.reasoning: TurnReasoning | None = None
 
     @property
@@ -116,8 +130,14 @@ class _MessageBuilder:
     speaks, and its messages are written at its end.
     """
 
-    def __init__(self, tool_catalog: ToolCatalog, reasoning_back: ReasoningBack) -> None:
+    def __init__(
+        self,
+        tool_catalog: ToolCatalog,
+        reasoning_back: ReasoningBack,
+        returned_calls: ReturnedCalls,
+    ) -> None:
         self.messages: list[Message] = []
+        self._returned_calls = returned_calls
         self._tool_catalog = tool_catalog
         self._reasoning_back = reasoning_back
         self._turn = _AssistantTurn()
@@ -144,23 +164,31 @@ class _MessageBuilder:
             turn.texts.append(text)
         turn.refusals.extend(part["refusal"] for part in content if part["type"] == "refusal")
 
-    def add_call(self, item: Item, output: Item) -> None:
+    def add_call(self, entry: ClientCall) -> None:
         """Adds a call of a client tool; its output comes later in the history."""
-        turn = self._attach_reasoning(self._open_turn())
-        turn.calls.append((item, output))
-        turn.pending_calls.add(item["call_id"])
+        turn = self._add(entry.item, entry.output, origin_key(entry.item), None)
+        turn.pending_calls.add(entry.item["call_id"])
 
-    def add_server_call(self, item: Item, output: Item, number: int | None) -> None:
-        """Adds a call that this server ran, in the turn of this number.
+    def add_server_call(self, entry: AnsweredServerCall) -> None:
+        """Adds a call that this server ran, in the turn of its number or of its step.
 
-        Without a number, each call has its own turn: a later call may depend on the output of an
+        Without both, each call has its own turn: a later call may depend on the output of an
         earlier one.
         """
-        turn = self._attach_reasoning(
-            self._turn if number is not None and self._turn.number == number else self._open_turn()
+        turn = self._add(entry.call, entry.output, entry.origin_key, entry.turn)
+        turn.number = entry.turn
+
+    def _add(self, item: Item, output: Item, kept_under: str, number: int | None) -> _AssistantTurn:
+        returned = self._returned_calls
+        origin = returned.origins.get(kept_under)
+        step = None if origin is None else origin.step
+        is_same = (number is not None and self._turn.number == number) or (
+            step is not None and self._turn.step == step
         )
-        turn.number = number
-        turn.calls.append((item, output))
+        turn = self._attach_reasoning(self._turn if is_same else self._open_turn())
+        turn.step = step or turn.step
+        turn.calls.append(_Call(item, output, returned.call_id(item["call_id"], origin), origin))
+        return turn
 
     def mark_output_seen(self, call_id: str) -> None:
         """The history contains the output of this call."""
@@ -192,20 +220,22 @@ class _MessageBuilder:
         if turn.reasoning is not None:
             message.update(turn.reasoning.fields(self._reasoning_back, message["content"]))
         if turn.calls:
-            message["tool_calls"] = [_tool_call(call, self._tool_catalog) for call, _ in turn.calls]
+            message["tool_calls"] = [_tool_call(call, self._tool_catalog) for call in turn.calls]
+            message = self._returned_calls.add_fields(message, [call.origin for call in turn.calls])
         self.messages.append(message)
         attachments: list[Part] = []
-        for call, output in turn.calls:
+        for call in turn.calls:
             text, attached = _tool_message_content(
-                _output_content(output, self._tool_catalog), call["call_id"]
+                _output_content(call.output, self._tool_catalog), call.id
             )
-            self.messages.append({"role": "tool", "tool_call_id": call["call_id"], "content": text})
+            self.messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
             attachments += attached
         if attachments:
             self.messages.append({"role": "user", "content": attachments})
 
 
-def _tool_call(item: Item, tool_catalog: ToolCatalog) -> dict[str, Any]:
+def _tool_call(call: _Call, tool_catalog: ToolCatalog) -> dict[str, Any]:
+    item = call.item
     kind = item["type"]
     if kind in BUILT_IN_TOOLS:
         name, arguments = (
@@ -220,7 +250,7 @@ def _tool_call(item: Item, tool_catalog: ToolCatalog) -> dict[str, Any]:
             else _json({CUSTOM_TOOL_ARGUMENT: item["input"]})
         )
     return {
-        "id": item["call_id"],
+        "id": call.id,
         "type": "function",
         "function": {"name": name, "arguments": arguments},
     }

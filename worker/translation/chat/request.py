@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from models.wire.events import Item
+from worker.translation.call_origin import ReturnedCalls
 from worker.translation.chat.messages import chat_messages
 from worker.translation.chat.structured import format_fields, format_instructions
 from worker.translation.dialect import Dialect
@@ -16,6 +17,7 @@ from worker.translation.request_parameters import (
 from worker.translation.tool_catalog import ToolCatalog
 
 _OPENAI = Dialect()
+_NO_ORIGINS = ReturnedCalls()
 
 
 def chat_request(
@@ -25,6 +27,7 @@ def chat_request(
     history: list[Item],
     tool_catalog: ToolCatalog,
     dialect: Dialect = _OPENAI,
+    returned_calls: ReturnedCalls = _NO_ORIGINS,
 ) -> dict[str, Any]:
     """The body for the upstream. It is always streamed, always with usage.
 
@@ -32,7 +35,8 @@ def chat_request(
     item first, with references resolved and calls paired (models/wire/pairing.py). Neither is
     changed. `tool_catalog` was built from both. A call of a server tool in the history may have two
     fields besides its item's: its output for the model (`answer`) and the number of its turn
-    (`turn`). Parameters in the dialect's `passthrough` are sent under their own names.
+    (`turn`). `returned_calls`: how its calls are shown to this upstream. Parameters in the
+    dialect's `passthrough` are sent under their own names.
     """
     text = parameters.get("text", {})
     body: dict[str, Any] = {
@@ -43,6 +47,7 @@ def chat_request(
             dialect,
             tool_catalog,
             _reasoning_start(parameters, history, dialect),
+            returned_calls,
         ),
         "stream": True,
         "stream_options": {"include_usage": True},

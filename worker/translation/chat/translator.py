@@ -25,9 +25,11 @@ from typing import Any
 
 from models.wire.events import Event
 from models.wire.tools import CallTarget
+from worker.translation.call_origin import SealOrigin
 from worker.translation.chat.calls import StreamedCall, StreamedCalls
 from worker.translation.chat.chunk import CallDelta, Chunk
 from worker.translation.chat.content import ContentFilter
+from worker.translation.chat.marked_calls import origins_of
 from worker.translation.items.built_in_tools import BUILT_IN_TOOLS, parse_arguments
 from worker.translation.items.client_calls import CALL_KINDS, OpenBuiltInCall, OpenClientCall
 from worker.translation.items.open_item import OpenItem, OpenToolCall
@@ -60,6 +62,10 @@ class ChatOptions(TurnOptions):
     """The text is JSON that may come in a code fence, which is removed."""
     seal: Seal | None = None
     """Makes the `encrypted_content` of reasoning items; None: they get none."""
+    upstream: str = ""
+    """The upstream's name, for the origins of its calls."""
+    seal_origin: SealOrigin | None = None
+    """Seals the origin of a call; None: none is kept."""
     summarised: bool = False
     """Complete reasoning of which the upstream sends only raw text waits for a summary
     (`take_unsummarised`)."""
@@ -80,6 +86,8 @@ class ChatTranslator(Turn[Chunk]):
         super().__init__(new_id, options)
         self._want_logprobs = options.want_logprobs
         self._seal = options.seal
+        self._upstream = options.upstream
+        self._seal_origin = options.seal_origin
         self._summarised = options.summarised
         self._content = ContentFilter(think_tags=options.think_tags, fenced=options.fenced)
         self._is_plain = self._content.is_transparent
@@ -93,6 +101,15 @@ class ChatTranslator(Turn[Chunk]):
         self._logprobs: list[dict[str, Any]] = []
         """Of tokens whose text has not arrived yet."""
         self._finish_reason: str | None = None
+
+    @property
+    def call_origins(self) -> dict[str, dict[str, str]]:
+        if self._seal_origin is None:
+            return {}
+        return {
+            item_id: self._seal_origin(known_id, origin)
+            for item_id, known_id, origin in origins_of(self._calls, self._upstream)
+        }
 
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk causes. Its content comes before its finish_reason: vendors

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from models.wire.events import Item
 from models.wire.mcp import approval_requests
 from models.wire.pairing import is_call, is_output, match_outputs
+from worker.translation.call_origin import origin_key
 from worker.translation.history.server_calls import (
     as_function_call,
     denied_call_output,
@@ -33,6 +34,8 @@ class AnsweredServerCall:
     """Its output, in the field `output`."""
     turn: int | None
     """The number of the model's turn that made it, where it is known."""
+    origin_key: str
+    """The id under which its origin is kept (worker/translation/call_origin.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def walk_history(
 
     def server_call(item: Item, output: Item, turn: int | None) -> AnsweredServerCall:
         name = model_tool_name(item, server_functions)
-        return AnsweredServerCall(as_function_call(item, name), output, turn)
+        return AnsweredServerCall(as_function_call(item, name), output, turn, origin_key(item))
 
     for position, item in enumerate(history):
         if is_call(item):

@@ -1,0 +1,144 @@
+"""Where a tool call of a chat upstream comes from: what that upstream wants back with the call in
+later turns, and the ids under which other upstreams accept it.
+
+Clients see an item id and a call id of the Responses API. The upstream may have sent another id,
+and fields that only it understands (Gemini: `extra_content` with a signature). Both are kept sealed
+(worker/run/call_origins.py), and go back to this upstream alone.
+"""
+
+import hashlib
+import json
+import re
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.config.dialect import CallIdForm
+from models.wire.events import Item
+from models.wire.pairing import is_call
+
+_PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+"""Ids that any upstream without a form of its own accepts: OpenAI takes at most 40 characters."""
+_NINE = re.compile(r"[A-Za-z0-9]{9}")
+_ALPHANUMERIC = string.ascii_letters + string.digits
+
+
+@dataclass(frozen=True, slots=True)
+class CallOrigin:
+    """The origin of one call."""
+
+    upstream: str
+    """The name of the upstream that made it."""
+    step: str
+    """The same for all calls of one turn of the model."""
+    id: str | None = None
+    """The upstream's id of the call; None: the one that clients see."""
+    call: Mapping[str, Any] = field(default_factory=dict)
+    """The fields of the call that are not known."""
+    function: Mapping[str, Any] = field(default_factory=dict)
+    """Those of its object `function`."""
+    message: Mapping[str, Any] = field(default_factory=dict)
+    """Those of the message that contains the calls; only in the first call of a turn."""
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether there is more than an id."""
+        return bool(self.call or self.function or self.message)
+
+    def to_json(self) -> dict[str, Any]:
+        """What is sealed. The fields are one text: an upstream may send integers of any size."""
+        fields = [self.call, self.function, self.message]
+        return {
+            "upstream": self.upstream,
+            "step": self.step,
+            "id": self.id,
+            "fields": json.dumps(fields, ensure_ascii=False) if self.has_fields else None,
+        }
+
+    @classmethod
+    def from_json(cls, sealed: Mapping[str, Any]) -> "CallOrigin":
+        """The origin in the content that `to_json` made."""
+        fields = json.loads(sealed["fields"]) if sealed["fields"] else [{}, {}, {}]
+        return cls(sealed["upstream"], sealed["step"], sealed["id"], *fields)
+
+
+SealOrigin = Callable[[str, CallOrigin], dict[str, str]]
+"""The id under which clients know a call, and its origin -> what is stored of it."""
+
+
+def is_plain_id(call_id: str) -> bool:
+    """Whether every upstream without a form of its own accepts this id."""
+    return _PLAIN_ID.fullmatch(call_id) is not None
+
+
+def accepted_id(call_id: str, form: CallIdForm) -> str:
+    """The id for an upstream that did not make it: the same one if it has the form that this
+    upstream accepts, else one that is made from it, always the same."""
+    if form == "alphanumeric_9":
+        if _NINE.fullmatch(call_id):
+            return call_id
+        number = int.from_bytes(hashlib.sha256(call_id.encode()).digest())
+        return "".join(
+            _ALPHANUMERIC[number // len(_ALPHANUMERIC) ** place % len(_ALPHANUMERIC)]
+            for place in range(9)
+        )
+    if is_plain_id(call_id):
+        return call_id
+    return f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:32]}"
+
+
+def item_key(item: Item) -> str:
+    """The key of an item in the history of one response: its id, with the call id of a client's
+    call, since clients may give one id to several items."""
+    item_id: str = item.get("id", "")
+    return f"{item_id} {item['call_id']}" if is_call(item) else item_id
+
+
+def origin_key(item: Item) -> str:
+    """The key of the item that has the origin of this call: for an approved call the request for
+    its approval, which the model made."""
+    approved: str | None = item.get("approval_request_id")
+    return approved if approved is not None and item["type"] == "mcp_call" else item_key(item)
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedCalls:
+    """How the calls of a history are shown to one upstream."""
+
+    upstream: str = ""
+    """Its name."""
+    origins: Mapping[str, CallOrigin] = field(default_factory=dict)
+    """`origin_key` of a call -> its origin, where one is kept."""
+    id_form: CallIdForm = "as_is"
+    foreign_fields: Mapping[str, Any] = field(default_factory=dict)
+    """The setting `foreign_call_fields`."""
+
+    def call_id(self, known_id: str, origin: CallOrigin | None) -> str:
+        """The id to send for a call that clients know under `known_id`."""
+        if origin is not None and origin.upstream == self.upstream:
+            return origin.id or known_id
+        return accepted_id(known_id, self.id_form)
+
+    def add_fields(
+        self, message: dict[str, Any], origins: list[CallOrigin | None]
+    ) -> dict[str, Any]:
+        """The message with the fields that this upstream sent with its `tool_calls`, whose
+        `origins` these are. If it sent none with any of them, the first call gets the fields for
+        foreign calls."""
+        own = [
+            origin if origin is not None and origin.upstream == self.upstream else None
+            for origin in origins
+        ]
+        calls: list[dict[str, Any]] = message["tool_calls"]
+        if not any(origin is not None and origin.has_fields for origin in own):
+            if self.foreign_fields:
+                calls[0] = {**self.foreign_fields, **calls[0]}
+            return message
+        for position, origin in enumerate(own):
+            if origin is not None:
+                call = calls[position]
+                function = {**origin.function, **call["function"]}
+                calls[position] = {**origin.call, **call, "function": function}
+                message = {**origin.message, **message}
+        return message

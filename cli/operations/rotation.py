@@ -57,8 +57,12 @@ def rotate(database: Database, sealer: Sealer, key_id: str) -> Rotation:
         done = _count(done, "credentials", is_resealed=is_resealed)
     for is_resealed in _rows(database, sealer, key_id, sealed.ENDPOINTS, sealed.RESEAL_ENDPOINT):
         done = _count(done, "webhooks", is_resealed=is_resealed)
-    for is_resealed in _items(database, sealer, key_id):
-        done = _count(done, "items", is_resealed=is_resealed)
+    for select, update in (
+        (sealed.ITEMS, sealed.RESEAL_ITEM),
+        (sealed.ORIGINS, sealed.RESEAL_ORIGIN),
+    ):
+        for is_resealed in _items(database, sealer, key_id, select, update):
+            done = _count(done, "items", is_resealed=is_resealed)
     return done
 
 
@@ -96,13 +100,19 @@ def _rows(
         after = rows[-1].id
 
 
-def _items(database: Database, sealer: Sealer, key_id: str) -> Iterator[bool]:
+def _items(
+    database: Database,
+    sealer: Sealer,
+    key_id: str,
+    select: Query[sealed.SealedItem],
+    update: Query[int],
+) -> Iterator[bool]:
     """As `_rows`, for the tokens in items."""
     last = fetch_sync(database, sealed.LAST_ITEM, {})[0]
     prefixes = {"prefix": "bbs1.", "own_prefix": f"bbs1.{key_id}."}
     for after in range(0, last, _RANGE):
         values = {"after": after, "last": after + _RANGE, **prefixes}
-        for row in fetch_sync(database, sealed.ITEMS, values):
+        for row in fetch_sync(database, select, values):
             kind = cast("TokenKind", row.type)
             try:
                 opened = sealer.open_token(kind, row.project_id, row.token)
@@ -111,5 +121,5 @@ def _items(database: Database, sealer: Sealer, key_id: str) -> Iterator[bool]:
                 continue
             token = sealer.seal_token(kind, row.project_id, opened)
             new = {"id": row.id, "token": token, "old_token": row.token}
-            if fetch_sync(database, sealed.RESEAL_ITEM, new):
+            if fetch_sync(database, update, new):
                 yield True

@@ -19,7 +19,9 @@ from tests.support.api import JSON, Api, until
 from tests.support.chaos.attempts import assert_one_stream
 from tests.support.fake_upstream import (
     FakeUpstream,
+    Step,
     call,
+    delta,
     done,
     finish,
     hang,
@@ -108,6 +110,14 @@ async def count_blocked(running: Stack, cut: str) -> int:
     return int(await running.value(count_locks, cut))
 
 
+def signatures(point: CutPoint) -> list[Step]:
+    """What the upstream wants back with each call of the turn."""
+    return [
+        delta({"tool_calls": [{"index": nr, "extra_content": {"signature": f"s{nr}"}}]})
+        for nr in range(len(point.tools))
+    ]
+
+
 def key(cut: str, tool: str) -> str:
     return f"{cut}: {tool}"
 
@@ -168,7 +178,7 @@ async def test_after_a_kill_no_finished_and_no_unsafe_call_runs_twice(
         models, ids = {}, {}
         gates = [mcp.tool_calls.hold(key("while the tool runs", tool)) for tool in COUNTING_TOOLS]
         for cut, point in CUT_POINTS.items():
-            turn = tool_turn(*((tool, key(cut, tool)) for tool in point.tools))
+            turn = [*signatures(point), *tool_turn(*((t, key(cut, t)) for t in point.tools))]
             cut_off = [[hang()]] if point.upstream_calls[1] == 2 else []
             models[cut] = fake.script(*[turn] * point.upstream_calls[0], *cut_off, reply("done"))
             ids[cut] = await running.api().create_background(
@@ -225,11 +235,11 @@ def assert_calls(
     )
     events = assert_one_stream(frames)
     assert events[-1]["response"]["output"] == ended["output"], cut
-    outputs = [
-        message["content"]
-        for message in fake.requests_for(model)[-1].messages
-        if message["role"] == "tool"
-    ]
+    messages = fake.requests_for(model)[-1].messages
+    [made] = [message["tool_calls"] for message in messages if message["role"] == "assistant"]
+    signed = [(call["id"], call["extra_content"]["signature"]) for call in made]
+    assert signed == [(f"call_{number}", f"s{number}") for number in range(len(made))], cut
+    outputs = [message["content"] for message in messages if message["role"] == "tool"]
     for tool, status, count, output in zip(
         point.tools, point.statuses, point.calls, outputs, strict=True
     ):

@@ -3,12 +3,13 @@
 An origin (worker/translation/call_origin.py) is stored in the row of its call's item and goes with
 it: no event, no Response object and no list of items contains it. Calls that a client sends back in
 its input are found by the id that the client knows: `call_id`, or the item's id of a call that this
-server ran. Without a sealing key none is kept.
+server ran. A client that asks for sealed reasoning gets the origins of its calls there as well, and
+so needs nothing that is stored. Without a sealing key none is kept.
 """
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -19,6 +20,7 @@ from models.secrets import Sealer, TokenKind, Unreadable
 from models.wire.events import Item
 from models.wire.pairing import is_call
 from worker.run.output import Output
+from worker.run.reasoning import open_reasoning
 from worker.translation.call_origin import CallOrigin, SealOrigin, item_key, origin_key
 
 _KIND: TokenKind = "call"
@@ -71,14 +73,30 @@ class CallOrigins:
         tokens.update(
             (item_key(entry.item), output.origins.get(entry.item["id"])) for entry in output.entries
         )
-        unknown = {key: item for key, item in calls.items() if key not in tokens}
+        carried = self._carried(history, calls.keys() - tokens.keys())
+        known = carried.keys() | tokens.keys()
+        unknown = {key: item for key, item in calls.items() if key not in known}
         if unknown:
             tokens.update(await self._find(unknown))
-        return {
+        return carried | {
             key: origin
             for key in calls
-            if (token := tokens[key]) is not None and (origin := self._open(token)) is not None
+            if (token := tokens.get(key)) is not None and (origin := self._open(token)) is not None
         }
+
+    def _carried(self, history: Sequence[Item], keys: Collection[str]) -> dict[str, CallOrigin]:
+        """`item_key` -> origin, of those of these calls whose origin is in a reasoning item before
+        them."""
+        carried: dict[str, CallOrigin] = {}
+        by_call_id: dict[str, Any] = {}
+        for item in history if keys else ():
+            if item["type"] == "reasoning" and "encrypted_content" in item:
+                opened = open_reasoning(item["encrypted_content"], self._sealer, self._project)
+                by_call_id.update(opened.get("calls", {}))
+            elif is_call(item) and item["call_id"] in by_call_id and item_key(item) in keys:
+                origin = by_call_id[item["call_id"]]
+                carried[item_key(item)] = CallOrigin.from_json(origin)
+        return carried
 
     async def _find(self, calls: dict[str, Item]) -> dict[str, str | None]:
         """The origins of calls that a client sent back, last ones first: of several calls with one

@@ -14,6 +14,7 @@ from typing import Any
 from models.errors import UpstreamFailed
 from models.tracing.spans import NO_SPAN
 from models.wire.events import Event, Item
+from models.wire.includes import SEALED_REASONING
 from models.wire.tools import is_native_only
 from worker.metrics import UPSTREAM_TURNS
 from worker.run.call_observation import CallObservation
@@ -312,6 +313,7 @@ class ModelCaller:
                 ),
                 upstream=candidate.name,
                 seal_origin=origin_sealer(self._resources.sealer, self._project),
+                carries_origins=SEALED_REASONING in parameters.get("include", ()),
                 summarised=visible and upstream.reasoning_summary and wants_summary(parameters),
             ),
         )

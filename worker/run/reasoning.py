@@ -60,10 +60,17 @@ def _seal(sealer: Sealer, project: UUID, content: dict[str, Any]) -> str:
 
 
 def _unseal(item: Item, sealer: Sealer, project: UUID) -> Item:
+    content = open_reasoning(item["encrypted_content"], sealer, project)
+    return {**item, "sealed": content} if content else item
+
+
+def open_reasoning(sealed: str, sealer: Sealer, project: UUID) -> dict[str, Any]:
+    """The content of a reasoning item; empty if it cannot be unsealed."""
     try:
-        return {**item, "sealed": sealer.open_token(_KIND, project, item["encrypted_content"])}
+        content: dict[str, Any] = sealer.open_token(_KIND, project, sealed)
     except Unreadable:
-        return item
+        return {}
+    return content
 
 
 def content_tagger(sealer: Sealer, project: UUID, upstream: str) -> Callable[[str], str]:

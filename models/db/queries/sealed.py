@@ -55,7 +55,7 @@ LAST_ITEM = column("SELECT coalesce(max(id), 0) AS last FROM items", int)
 
 @dataclass(frozen=True, slots=True)
 class SealedItem:
-    """An item with a token."""
+    """An item with a token of this kind."""
 
     id: int
     type: str
@@ -80,4 +80,18 @@ RESEAL_ITEM = column(
     WHERE id = :id AND payload->>'encrypted_content' = :old_token RETURNING id
     """,
     int,
+)
+
+ORIGINS = Query(
+    """
+    SELECT i.id, 'call' AS type, coalesce(r.project_id, c.project_id) AS project_id, i.origin AS token
+    FROM items i LEFT JOIN responses r ON r.id = i.response_id LEFT JOIN conversations c ON c.id = i.conversation_id
+    WHERE i.id > :after AND i.id <= :last AND starts_with(i.origin, CAST(:prefix AS text)) AND NOT starts_with(i.origin, CAST(:own_prefix AS text))
+    ORDER BY i.id
+    """,
+    SealedItem,
+)
+"""The same for the origins of tool calls."""
+RESEAL_ORIGIN = column(
+    "UPDATE items SET origin = :token WHERE id = :id AND origin = :old_token RETURNING id", int
 )

@@ -39,7 +39,7 @@ async def test_after_a_rotation_the_old_key_can_be_removed(
 
         refused = await backburner(running, "secrets", "rotate", environment={KEYS: new})
         assert refused.code == 1
-        assert "no configured key opens 3 of them" in refused.err
+        assert "no configured key opens 4 of them" in refused.err
 
         rotated = await backburner(
             running, "secrets", "rotate", "--json", environment={KEYS: f"{new},{old}"}
@@ -47,14 +47,14 @@ async def test_after_a_rotation_the_old_key_can_be_removed(
         counts = {
             name: rotated.facts[name] for name in ("credentials", "webhooks", "items", "unreadable")
         }
-        assert counts == {"credentials": 1, "webhooks": 1, "items": 1, "unreadable": 0}
+        assert counts == {"credentials": 1, "webhooks": 1, "items": 2, "unreadable": 0}
         again = await backburner(running, "secrets", "rotate", environment={KEYS: f"{new},{old}"})
         assert "0 credentials of open responses, 0 webhooks, 0 items" in again.out
         entries = await audit_entries(running, action="secrets.rotate")
         details = [entry["details"] for entry in entries if entry["outcome"] == "done"]
         assert details == [
-            {"sealed": 0, "unreadable": 3},
-            {"sealed": 3, "unreadable": 0},
+            {"sealed": 0, "unreadable": 4},
+            {"sealed": 4, "unreadable": 0},
             {"sealed": 0, "unreadable": 0},
         ]
 
@@ -67,6 +67,7 @@ async def test_after_a_rotation_the_old_key_can_be_removed(
         api = running.api(web)
         ended = await api.wait_for_end(runs)
         assert item_statuses(ended)[1:] == ["mcp_call completed", "message completed"]
+        assert fake.requests_for(model)[1].messages[-1]["tool_call_id"] == "call_0"
         reading = fake.script(reply("Momo."))
         await api.create(reading, previous_response_id=compacted["id"], input="My cat?")
         assert "The cat is Momo." in str(fake.requests_for(reading)[0].body)

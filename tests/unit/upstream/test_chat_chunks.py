@@ -368,3 +368,36 @@ def _texts(data: bytes) -> list[str]:
     except UpstreamFailed as failure:
         return [failure.message]
     return [chunk.content, chunk.reasoning, *(call.name + call.arguments for call in chunk.calls)]
+
+
+MARKED = [
+    pytest.param(
+        {"extra_content": {"google": {"thought_signature": "AbC="}}},
+        {},
+        id="Gemini",
+    ),
+    pytest.param({"thought_signature": "x", "provider_specific_fields": {}}, {}, id="a gateway"),
+    pytest.param({}, {"thought_signature": "x"}, id="on the function (Ollama)"),
+    pytest.param(
+        {"n": 2**70, "list": [1.5, None, {"deep": "\u00e9\U0001f600"}]}, {}, id="any JSON"
+    ),
+    pytest.param({"fields": {"id": "x"}, "function_fields": 1}, {"fields": 2}, id="odd names"),
+]
+
+
+@pytest.mark.parametrize(("of_call", "of_function"), MARKED)
+def test_unknown_fields_of_a_call_are_kept(of_call: JSON, of_function: JSON) -> None:
+    function = {"name": "look", "arguments": "{}", **of_function}
+    entry = {"index": 0, "id": "a", "type": "function", "function": function, **of_call}
+    expected = (CallDelta(0, "a", "look", "{}", of_call, of_function),)
+    assert parse(delta(tool_calls=[entry])).calls == expected
+    whole = {"choices": [{"message": {"tool_calls": [entry]}}]}
+    assert parse(whole).calls == expected
+
+
+def test_unknown_fields_of_a_call_may_come_alone_and_null_ones_are_nothing() -> None:
+    alone = delta(tool_calls=[{"index": 1, "extra_content": {"x": 1}, "extra": None}])
+    assert parse(alone).calls == (CallDelta(1, fields={"extra_content": {"x": 1}}),)
+    assert parse(delta(tool_calls=[{"index": 1, "extra": None}])).calls == ()
+    old = delta(function_call={"name": "look", "arguments": "{}", "signature": "s"})
+    assert parse(old).calls == (CallDelta(0, "", "look", "{}", {}, {"signature": "s"}),)

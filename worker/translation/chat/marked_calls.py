@@ -5,38 +5,41 @@ from collections.abc import Iterable, Iterator
 from worker.translation.call_origin import CallOrigin, is_plain_id
 from worker.translation.chat.calls import StreamedCall
 from worker.translation.items.client_calls import OpenClientCall
-from worker.translation.items.open_item import OpenToolCall
 
 
 def origins_of(
-    calls: Iterable[StreamedCall], upstream: str
+    calls: Iterable[StreamedCall], upstream: str, step: str
 ) -> Iterator[tuple[str, str, CallOrigin]]:
     """The item id, the id that clients know, and the origin of each call of a turn.
 
-    None if the items show all that the upstream sent: no unknown field, and only ids that clients
-    see and that any upstream accepts. An id that came before in this turn is not kept.
+    None if no call needs one: the items show all that the upstream sent. An id that came before in
+    this turn is not kept.
     """
-    opened = [(call, call.item) for call in calls if call.item is not None]
     used: set[str] = set()
     found: list[tuple[str, str, CallOrigin]] = []
     is_needed = False
-    for call, item in opened:
-        known_id = _known_id(item)
-        own_id = call.id if call.id and call.id not in used else known_id
-        used.add(own_id)
-        origin = CallOrigin(
-            upstream,
-            step=opened[0][1].id,
-            id=own_id if own_id != known_id else None,
-            call=call.fields,
-            function=call.function_fields,
-        )
-        is_needed = is_needed or origin.has_fields or own_id != known_id
-        is_needed = is_needed or not is_plain_id(own_id)
-        found.append((item.id, known_id, origin))
+    for call in calls:
+        if call.item is None:
+            continue
+        known_id = call.item.call_id if isinstance(call.item, OpenClientCall) else call.item.id
+        origin = origin_of(call, known_id, upstream, step, is_repeated=call.id in used)
+        used.add(call.id)
+        is_needed = is_needed or needs_origin(known_id, origin)
+        found.append((call.item.id, known_id, origin))
     return iter(found if is_needed else ())
 
 
-def _known_id(item: OpenToolCall) -> str:
-    """The id by which a call is found in a history that a client sends back."""
-    return item.call_id if isinstance(item, OpenClientCall) else item.id
+def origin_of(
+    call: StreamedCall, known_id: str, upstream: str, step: str, *, is_repeated: bool = False
+) -> CallOrigin:
+    """The origin of a call with what has arrived of it. `known_id`: the id that clients know."""
+    has_own_id = bool(call.id) and call.id != known_id and not is_repeated
+    return CallOrigin(
+        upstream, step, call.id if has_own_id else None, call.fields, call.function_fields
+    )
+
+
+def needs_origin(known_id: str, origin: CallOrigin) -> bool:
+    """Whether the upstream sent an unknown field, or an id that clients do not see or that other
+    upstreams would not get."""
+    return origin.has_fields or origin.id is not None or not is_plain_id(known_id)

@@ -29,7 +29,7 @@ from worker.translation.call_origin import SealOrigin
 from worker.translation.chat.calls import StreamedCall, StreamedCalls
 from worker.translation.chat.chunk import CallDelta, Chunk
 from worker.translation.chat.content import ContentFilter
-from worker.translation.chat.marked_calls import origins_of
+from worker.translation.chat.marked_calls import needs_origin, origin_of, origins_of
 from worker.translation.items.built_in_tools import BUILT_IN_TOOLS, parse_arguments
 from worker.translation.items.client_calls import CALL_KINDS, OpenBuiltInCall, OpenClientCall
 from worker.translation.items.open_item import OpenItem, OpenToolCall
@@ -66,6 +66,10 @@ class ChatOptions(TurnOptions):
     """The upstream's name, for the origins of its calls."""
     seal_origin: SealOrigin | None = None
     """Seals the origin of a call; None: none is kept."""
+    carries_origins: bool = False
+    """The client keeps the history itself, with sealed reasoning: a call of its tools whose
+    upstream wants more back than the items show has a reasoning item before it, which carries the
+    origin."""
     summarised: bool = False
     """Complete reasoning of which the upstream sends only raw text waits for a summary
     (`take_unsummarised`)."""
@@ -88,6 +92,7 @@ class ChatTranslator(Turn[Chunk]):
         self._seal = options.seal
         self._upstream = options.upstream
         self._seal_origin = options.seal_origin
+        self._carries_origins = options.carries_origins and options.seal is not None
         self._summarised = options.summarised
         self._content = ContentFilter(think_tags=options.think_tags, fenced=options.fenced)
         self._is_plain = self._content.is_transparent
@@ -104,11 +109,12 @@ class ChatTranslator(Turn[Chunk]):
 
     @property
     def call_origins(self) -> dict[str, dict[str, str]]:
-        if self._seal_origin is None:
+        if self._seal_origin is None or not self._items:
             return {}
+        step = self._items[0].id
         return {
             item_id: self._seal_origin(known_id, origin)
-            for item_id, known_id, origin in origins_of(self._calls, self._upstream)
+            for item_id, known_id, origin in origins_of(self._calls, self._upstream, step)
         }
 
     def feed(self, chunk: Chunk) -> list[Event]:
@@ -309,12 +315,25 @@ class ChatTranslator(Turn[Chunk]):
 
     def _open_call(self, call: StreamedCall, target: CallTarget) -> list[Event]:
         kind = CALL_KINDS[target.item]
-        return self._open_call_item(
-            call,
-            kind(
-                self._sequence.next_index, self._new_id(kind.prefix), self._call_id(call.id), target
-            ),
-        )
+        item_id, call_id = self._new_id(kind.prefix), self._call_id(call.id)
+        events = self._carry_origin(call, call_id) if self._carries_origins else []
+        item = kind(self._sequence.next_index, item_id, call_id, target)
+        return events + self._open_call_item(call, item)
+
+    def _carry_origin(self, call: StreamedCall, call_id: str) -> list[Event]:
+        """Adds the origin of a call to the reasoning before it; opens an item if there is none."""
+        if not needs_origin(call_id, origin_of(call, call_id, self._upstream, "")):
+            return []
+        events, current = list[Event](), self._current_item
+        if type(current) is not OpenReasoning:
+            current = OpenReasoning(
+                self._sequence.next_index, self._new_id(OpenReasoning.prefix), self._seal
+            )
+            events += self._open(current)
+            self._current_item = current
+        origin = origin_of(call, call_id, self._upstream, self._items[0].id)
+        current.add_call(call_id, origin.to_json())
+        return events
 
     def _open_call_item(self, call: StreamedCall, item: OpenToolCall) -> list[Event]:
         """Opens the item of a call and adds the arguments that have arrived."""

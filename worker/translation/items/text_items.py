@@ -289,6 +289,7 @@ class OpenReasoning(OpenItem):
         self._summary_number = 0
         """The upstream's number of the last summary: another number begins another part."""
         self._details: list[dict[str, Any]] = []
+        self._calls: dict[str, dict[str, Any]] = {}
         self._seal = seal
         self._encrypted_content: str | None = None
 
@@ -337,6 +338,10 @@ class OpenReasoning(OpenItem):
         if self._seal is not None:
             self._details.extend(details)
 
+    def add_call(self, call_id: str, origin: dict[str, Any]) -> None:
+        """Keeps the origin of the call with this id (worker/translation/call_origin.py)."""
+        self._calls[call_id] = origin
+
     def to_json(self) -> Item:
         content = [self._part.to_json()] if self._part is not None else []
         summary = [part.to_json() for part in self._summaries]
@@ -359,7 +364,10 @@ class OpenReasoning(OpenItem):
         Only completed reasoning is sealed: a model cannot continue from a part of it.
         """
         if self._seal is not None and status == "completed":
-            self._encrypted_content = self._seal(reasoning_payload(self.text, self._details))
+            payload = reasoning_payload(self.text, self._details)
+            self._encrypted_content = self._seal(
+                {**payload, "calls": self._calls} if self._calls else payload
+            )
         events = self._summaries[-1].close() if self._summaries else []
         return events + self._close_text()
 

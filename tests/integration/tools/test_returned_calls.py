@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from models import keys
+from models.db.database import open_pool
+from models.ids import parse_response_id
 from tests.support.api import JSON, Api
+from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
     Script,
@@ -21,13 +24,17 @@ from tests.support.fake_upstream import (
     delta,
     done,
     finish,
+    reasoning,
     reply,
     status,
     usage,
 )
 from tests.support.mcp_servers import McpServers
+from tests.support.sql import run_sql
 from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
+from tests.support.strict_types import check_response
 from tests.support.tool_turns import TOOL_SETTINGS, counting_server
+from tests.support.worker_rows import settings_for
 
 LOOK: JSON = {
     "type": "function",
@@ -106,6 +113,14 @@ def signed_turn(
     )
 
 
+def signed_with_thoughts() -> list[Step]:
+    """The same with all fields in the first piece, after readable reasoning."""
+    function = {"name": "look", "arguments": "{}"}
+    first = {"id": "gSIMJiOkT", "function": {**function, "thought": SECRET}, **signed(1)}
+    second = {"index": 1, "id": LONG_ID, "function": function}
+    return calls(reasoning("Hm."), delta({"tool_calls": [{"index": 0, **first}, second]}))
+
+
 def signed_calls(
     function: str = "look", arguments: str = "{}", call_id: str = "gSIMJiOkT", turn: int = 1
 ) -> list[JSON]:
@@ -150,7 +165,7 @@ async def test_calls_go_back_as_they_came(api: Api, fake: FakeUpstream, history:
         fields["conversation"] = (await api.call("POST", "/conversations", {})).body["id"]
     fields["store"] = fields["background"] = history != "unstored"
     items: list[JSON] = [{"role": "user", "content": "Look."}]
-    new, response = list(items), None
+    new, response = list(items), dict[str, Any]()
     for turn in range(3):
         async with api.post_stream(model, input=new, **fields) as stream:
             events = await stream.to_end()
@@ -185,6 +200,41 @@ def _copied(item: JSON, history: str) -> JSON:
     if history == "four fields":
         return {name: item[name] for name in ("type", "call_id", "name", "arguments")}
     return {"type": "item_reference", "id": item["id"]} if history == "references" else item
+
+
+async def test_a_client_that_keeps_sealed_reasoning_needs_no_row(
+    strict_stack: Stack, api: Api, fake: FakeUpstream
+) -> None:
+    """As codex does. Nothing of the first response is stored any more when it comes back."""
+    model = fake.script(signed_with_thoughts(), reply("ok"), name="gemini-sealed")
+    fields: JSON = {
+        "store": False,
+        "tools": [LOOK],
+        "include": ["reasoning.encrypted_content"],
+    }
+    async with api.post_stream(model, **fields) as stream:
+        assert_stream_obeys_contract(await stream.to_end())
+        first = stream.final
+        assert_hidden(*stream.frames)
+    check_response(first)
+    kinds = [item["type"] for item in first["output"]]
+    assert kinds == ["reasoning", "function_call", "reasoning", "function_call"]
+    async with open_pool(settings_for(strict_stack.dsn), "deleting", 1) as pool:
+        values = {"id": parse_response_id(first["id"])}
+        await run_sql(pool, "DELETE FROM responses WHERE id = %(id)s", values)
+    copied = [
+        {name: value for name, value in item.items() if name not in ("id", "status", "content")}
+        for item in first["output"]
+    ]
+    answers = [
+        {"type": "function_call_output", "call_id": item["call_id"], "output": "seen"}
+        for item in first["output"]
+        if item["type"] == "function_call"
+    ]
+    await api.create(model, input=[*copied, *answers], **fields)
+    assert shown_calls(fake, model) == signed_calls()
+    [message] = [m for m in fake.requests_for(model)[1].messages if m["role"] == "assistant"]
+    assert set(message) == {"role", "content", "tool_calls"}
 
 
 @pytest.mark.parametrize("upstream", ["gemini", "mistral", "plain"])

@@ -315,8 +315,13 @@ class ChatTranslator(Turn[Chunk]):
 
     def _open_call(self, call: StreamedCall, target: CallTarget) -> list[Event]:
         kind = CALL_KINDS[target.item]
-        item_id, call_id = self._new_id(kind.prefix), self._call_id(call.id)
-        events = self._carry_origin(call, call_id) if self._carries_origins else []
+        events, call_id = list[Event](), None
+        if self._carries_origins:
+            call_id = self._call_id(call.id)
+            events = self._carry_origin(call, call_id)
+        item_id = self._new_id(kind.prefix)
+        if call_id is None:
+            call_id = self._call_id(call.id)
         item = kind(self._sequence.next_index, item_id, call_id, target)
         return events + self._open_call_item(call, item)
 

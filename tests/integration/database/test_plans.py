@@ -345,6 +345,7 @@ _OF_ORPHANS = [
 ]
 _OF_ENDED = [
     "history.ANSWERED_CALL",
+    "history.CALL_ORIGINS",
     "history.HISTORY",
     "history.HISTORY_DIGEST",
     "history.PREVIOUS_RESPONSE",
@@ -629,6 +630,8 @@ def _common_values(database: ManyResponses) -> dict[str, object]:
         **dict.fromkeys(_NULL),
         **_NUMBERS,
         **dict.fromkeys(("items", "calls", "changed"), "[]"),
+        "origins": "{}",
+        "keys": ["0" * 32, "1" * 32],
         **dict.fromkeys(("me", "worker"), database.owner),
         **dict.fromkeys(("web", "waiter"), database.web),
         **dict.fromkeys(("lifetime", "wall_clock"), timedelta(hours=1)),

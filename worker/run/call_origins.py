@@ -7,11 +7,12 @@ server ran. A client that asks for sealed reasoning gets the origins of its call
 so needs nothing that is stored. Without a sealing key none is kept.
 """
 
+import asyncio
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from models.db.database import Pool, fetch_when_available
@@ -23,7 +24,11 @@ from worker.run.output import Output
 from worker.run.reasoning import open_reasoning
 from worker.translation.call_origin import CallOrigin, SealOrigin, item_key, origin_key
 
+ResultT = TypeVar("ResultT")
+
 _KIND: TokenKind = "call"
+_MANY = 100
+"""Calls."""
 _SERVER_CALLS = frozenset(
     ("mcp_call", "mcp_approval_request", "web_search_call", "file_search_call")
 )
@@ -56,6 +61,8 @@ class CallOrigins:
         self._sealer = sealer
         self._project = project
         self._tokens = stored
+        self._carried: dict[str, CallOrigin] = {}
+        """`item_key` -> origin, of calls that a client sent back with sealed reasoning."""
         self._opened: dict[str, CallOrigin] = {}
         """Cache: a token -> its content."""
 
@@ -69,52 +76,48 @@ class CallOrigins:
         }
         if not calls or not self._sealer.has_key:
             return {}
-        tokens = self._tokens
-        tokens.update(
-            (item_key(entry.item), output.origins.get(entry.item["id"])) for entry in output.entries
-        )
-        carried = self._carried(history, calls.keys() - tokens.keys())
-        known = carried.keys() | tokens.keys()
-        unknown = {key: item for key, item in calls.items() if key not in known}
+        for entry in output.entries:
+            self._tokens[item_key(entry.item)] = output.origins.get(entry.item["id"])
+        # In a thread if there are many: each takes up to a tenth of a millisecond.
+        run = _at_once if len(calls) < _MANY else asyncio.to_thread
+        if not calls.keys() <= self._tokens.keys():
+            await run(self._note_carried, history, calls)
+        unknown = {key: item for key, item in calls.items() if key not in self._tokens}
         if unknown:
-            tokens.update(await self._find(unknown))
-        return carried | {
-            key: origin
-            for key in calls
-            if (token := tokens.get(key)) is not None and (origin := self._open(token)) is not None
-        }
+            keys = await run(self._call_keys, unknown)
+            values = {"keys": sorted(set(keys.values()))}
+            rows = await fetch_when_available(self._pool, CALL_ORIGINS, values)
+            self._tokens.update(await run(_match, unknown, keys, rows))
+        return await run(self._open_all, calls)
 
-    def _carried(self, history: Sequence[Item], keys: Collection[str]) -> dict[str, CallOrigin]:
-        """`item_key` -> origin, of those of these calls whose origin is in a reasoning item before
-        them."""
-        carried: dict[str, CallOrigin] = {}
+    def _note_carried(self, history: Sequence[Item], calls: Container[str]) -> None:
+        """Notes the origins of calls of clients that are in a reasoning item before them."""
         by_call_id: dict[str, Any] = {}
-        for item in history if keys else ():
+        for item in history:
             if item["type"] == "reasoning" and "encrypted_content" in item:
                 opened = open_reasoning(item["encrypted_content"], self._sealer, self._project)
                 by_call_id.update(opened.get("calls", {}))
-            elif is_call(item) and item["call_id"] in by_call_id and item_key(item) in keys:
-                origin = by_call_id[item["call_id"]]
-                carried[item_key(item)] = CallOrigin.from_json(origin)
-        return carried
+            elif is_call(item) and (sealed := by_call_id.get(item["call_id"])) is not None:
+                key = item_key(item)
+                if key in calls and key not in self._tokens:
+                    self._carried[key] = CallOrigin.from_json(sealed)
+                    self._tokens[key] = None
 
-    async def _find(self, calls: dict[str, Item]) -> dict[str, str | None]:
-        """The origins of calls that a client sent back, last ones first: of several calls with one
-        id, the last was made last."""
-        keys = {
-            kept_under: _call_key(self._project, item["call_id"] if is_call(item) else kept_under)
-            for kept_under, item in calls.items()
-        }
-        rows = await fetch_when_available(
-            self._pool, CALL_ORIGINS, {"keys": sorted(set(keys.values()))}
-        )
-        by_key: dict[str, list[StoredOrigin]] = defaultdict(list)
-        for row in rows:
-            by_key[row.call_key].append(row)
+    def _call_keys(self, calls: dict[str, Item]) -> dict[str, str]:
+        """`origin_key` -> the key of its row."""
         return {
-            kept_under: _take(by_key[keys[kept_under]], item)
-            for kept_under, item in reversed(calls.items())
+            key: _call_key(self._project, item["call_id"] if is_call(item) else key)
+            for key, item in calls.items()
         }
+
+    def _open_all(self, calls: Iterable[str]) -> dict[str, CallOrigin]:
+        found = {}
+        for key in calls:
+            token = self._tokens.get(key)
+            origin = self._carried.get(key) if token is None else self._open(token)
+            if origin is not None:
+                found[key] = origin
+        return found
 
     def _open(self, token: str) -> CallOrigin | None:
         """None if it was sealed with a removed key."""
@@ -125,6 +128,22 @@ class CallOrigins:
                 return None
             self._opened[token] = CallOrigin.from_json(content)
         return self._opened[token]
+
+
+async def _at_once(function: Callable[..., ResultT], *arguments: Any) -> ResultT:
+    """As `asyncio.to_thread`, in this thread."""
+    return function(*arguments)
+
+
+def _match(
+    calls: dict[str, Item], keys: dict[str, str], rows: Iterable[StoredOrigin]
+) -> dict[str, str | None]:
+    """`origin_key` -> origin, for calls that a client sent back. Last ones first: of several calls
+    with one id, the last was made last. `rows`: newest first."""
+    by_key: dict[str, list[StoredOrigin]] = defaultdict(list)
+    for row in rows:
+        by_key[row.call_key].append(row)
+    return {key: _take(by_key[keys[key]], item) for key, item in reversed(calls.items())}
 
 
 def _take(rows: list[StoredOrigin], item: Item) -> str | None:

@@ -86,7 +86,9 @@ class ModelCaller:
     async def count(self, history: list[Item]) -> TokenCount:
         """Tokens of the input with this history, for the first of the model's upstreams."""
         candidate = (await self._candidates())[0]
-        body = await self._request_body(candidate, self.input_of(self._context.parameters, history))
+        model_input = self.input_of(self._context.parameters, history)
+        # Without what upstreams want back with calls: a signature has no tokens.
+        body = await self._request_body(candidate, model_input, {})
         await self._context.attachments.hold()
         try:
             return await self._resources.token_counter.count(candidate, body)
@@ -145,7 +147,10 @@ class ModelCaller:
     ) -> tuple[Outcome, Turn[Any]]:
         """Calls one upstream and translates its stream while it arrives."""
         self._has_emitted = False
-        body = await self._request_body(candidate, model_input)
+        origins = {}
+        if not candidate.upstream.is_native:
+            origins = await self._context.call_origins.of(model_input.history, self._output)
+        body = await self._request_body(candidate, model_input, origins)
         turn = self._new_turn(candidate, model_input, visible=visible)
         async with candidate.acquire(interactive=not self._facts.background) as permit:
             # As late as possible: a process that was suspended may have lost the response.
@@ -244,12 +249,9 @@ class ModelCaller:
             self._has_emitted = True
             self._context.writer.write(events)
 
-    async def _request_body(self, candidate: Candidate, model_input: ModelInput) -> dict[str, Any]:
-        origins = (
-            {}
-            if candidate.upstream.is_native
-            else await self._context.call_origins.of(model_input.history, self._output)
-        )
+    async def _request_body(
+        self, candidate: Candidate, model_input: ModelInput, origins: dict[str, CallOrigin]
+    ) -> dict[str, Any]:
         translate = partial(self._translate_request, candidate, model_input, origins)
         if len(model_input.history) < _LONG_HISTORY:
             return translate()

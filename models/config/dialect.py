@@ -14,5 +14,5 @@ ReasoningBack = Literal[
     "none", "reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "think_tags"
 ]
 MaxTokensField = Literal["max_completion_tokens", "max_tokens"]
-CallIdForm = Literal["as_is", "alphanumeric_9"]
+CallIdForm = Literal["as_is", "alphanumeric_9", "name_and_index"]
 DeveloperRole = Literal["developer", "system"]

@@ -75,7 +75,8 @@ class UpstreamSettings(Group):
     instructions, as `guided_json` of old vLLM versions, or in the instructions alone (`prompt`)."""
     call_id_form: CallIdForm = "as_is"
     """The ids of tool calls that this upstream did not make: as they are, if they have at most 40
-    letters, digits, `_` and `-`, or nine letters and digits (Mistral). Other ids are replaced."""
+    letters, digits, `_` and `-`; nine letters and digits (Mistral); or `functions.NAME:INDEX`
+    (Kimi K2). Other ids are replaced."""
     foreign_call_fields: dict[str, Any] = {}
     """Fields that are added to the first call of a message whose calls this upstream did not sign:
     Gemini refuses calls without any."""

@@ -72,9 +72,12 @@ def is_plain_id(call_id: str) -> bool:
     return _PLAIN_ID.fullmatch(call_id) is not None
 
 
-def accepted_id(call_id: str, form: CallIdForm) -> str:
+def accepted_id(call_id: str, form: CallIdForm, name: str = "", number: int = 0) -> str:
     """The id for an upstream that did not make it: the same one if it has the form that this
-    upstream accepts, else one that is made from it, always the same."""
+    upstream accepts, else one that is made from it, always the same. `name`: of the function;
+    `number`: of the call in the history, from 0."""
+    if form == "name_and_index":  # models read the name in it
+        return f"functions.{name}:{number}"
     if form == "alphanumeric_9":
         if _NINE.fullmatch(call_id):
             return call_id
@@ -114,11 +117,12 @@ class ReturnedCalls:
     foreign_fields: Mapping[str, Any] = field(default_factory=dict)
     """The setting `foreign_call_fields`."""
 
-    def call_id(self, known_id: str, origin: CallOrigin | None) -> str:
-        """The id to send for a call that clients know under `known_id`."""
+    def call_id(self, known_id: str, origin: CallOrigin | None, name: str, number: int) -> str:
+        """The id to send for a call that clients know under `known_id`. `name`, `number`: as for
+        `accepted_id`."""
         if origin is not None and origin.upstream == self.upstream:
             return origin.id or known_id
-        return accepted_id(known_id, self.id_form)
+        return accepted_id(known_id, self.id_form, name, number)
 
     def add_fields(
         self, message: dict[str, Any], origins: list[CallOrigin | None]

@@ -126,6 +126,18 @@ def test_an_id_for_another_upstream_has_its_form_and_is_always_the_same(
     assert accepted_id(known_id + "2", form) != made
 
 
+def test_an_id_with_name_and_index_counts_the_calls_of_the_history() -> None:
+    third = {**CALLS[0], "id": "fc_c", "call_id": "c"}
+    output = {**OUTPUTS[0], "id": "o_c", "call_id": "c"}
+    own = {"fc_b b": CallOrigin("g", "s", "functions.get:7")}
+    ids = [
+        call["id"]
+        for message in shown([*CALLS, *OUTPUTS, third, output], own, form="name_and_index")
+        for call in message["tool_calls"]
+    ]
+    assert ids == ["functions.get:0", "functions.get:7", "functions.get:2"]
+
+
 CALLS: list[Item] = [
     {"id": f"fc_{name}", "type": "function_call", "call_id": name, "name": "get", "arguments": "{}"}
     for name in ("a", "b")
@@ -141,7 +153,12 @@ OWN = {
 FOREIGN = {"x": "skip"}
 
 
-def shown(history: list[Item], origins: dict[str, CallOrigin], upstream: str = "g") -> list[JSON]:
+def shown(
+    history: list[Item],
+    origins: dict[str, CallOrigin],
+    upstream: str = "g",
+    form: CallIdForm = "as_is",
+) -> list[JSON]:
     """The messages of the model."""
     body = chat_request(
         model="m",
@@ -149,7 +166,7 @@ def shown(history: list[Item], origins: dict[str, CallOrigin], upstream: str = "
         history=history,
         tool_catalog=ToolCatalog(),
         dialect=Dialect(),
-        returned_calls=ReturnedCalls(upstream, origins, "as_is", FOREIGN),
+        returned_calls=ReturnedCalls(upstream, origins, form, FOREIGN),
     )
     return [message for message in body["messages"] if message["role"] == "assistant"]
 

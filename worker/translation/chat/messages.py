@@ -95,10 +95,16 @@ def _with_one_system_message(messages: list[Message]) -> list[Message]:
 class _Call:
     """A call with its output. `id`: the id to send."""
 
-    item: Item
-    output: Item
     id: str
+    name: str
+    arguments: str
+    output: Item
     origin: CallOrigin | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The call in the model's message."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.id, "type": "function", "function": function}
 
 
 class _AssistantTurn:
@@ -138,6 +144,7 @@ class _MessageBuilder:
     ) -> None:
         self.messages: list[Message] = []
         self._returned_calls = returned_calls
+        self._call_count = 0
         self._tool_catalog = tool_catalog
         self._reasoning_back = reasoning_back
         self._turn = _AssistantTurn()
@@ -187,7 +194,10 @@ class _MessageBuilder:
         )
         turn = self._attach_reasoning(self._turn if is_same else self._open_turn())
         turn.step = step or turn.step
-        turn.calls.append(_Call(item, output, returned.call_id(item["call_id"], origin), origin))
+        name, arguments = _called(item, self._tool_catalog)
+        call_id = returned.call_id(item["call_id"], origin, name, self._call_count)
+        self._call_count += 1
+        turn.calls.append(_Call(call_id, name, arguments, output, origin))
         return turn
 
     def mark_output_seen(self, call_id: str) -> None:
@@ -220,7 +230,7 @@ class _MessageBuilder:
         if turn.reasoning is not None:
             message.update(turn.reasoning.fields(self._reasoning_back, message["content"]))
         if turn.calls:
-            message["tool_calls"] = [_tool_call(call, self._tool_catalog) for call in turn.calls]
+            message["tool_calls"] = [call.to_json() for call in turn.calls]
             message = self._returned_calls.add_fields(message, [call.origin for call in turn.calls])
         self.messages.append(message)
         attachments: list[Part] = []
@@ -234,26 +244,18 @@ class _MessageBuilder:
             self.messages.append({"role": "user", "content": attachments})
 
 
-def _tool_call(call: _Call, tool_catalog: ToolCatalog) -> dict[str, Any]:
-    item = call.item
+def _called(item: Item, tool_catalog: ToolCatalog) -> tuple[str, str]:
+    """The name of the function for the model, and the arguments."""
     kind = item["type"]
     if kind in BUILT_IN_TOOLS:
-        name, arguments = (
-            tool_catalog.name_of(CallTarget(kind)),
-            _json(BUILT_IN_TOOLS[kind].to_arguments(item)),
-        )
-    else:
-        name = tool_catalog.name_of(CallTarget(kind, item["name"], item.get("namespace")))
-        arguments = (
-            item["arguments"] or "{}"
-            if kind == "function_call"
-            else _json({CUSTOM_TOOL_ARGUMENT: item["input"]})
-        )
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": name, "arguments": arguments},
-    }
+        arguments = _json(BUILT_IN_TOOLS[kind].to_arguments(item))
+        return tool_catalog.name_of(CallTarget(kind)), arguments
+    arguments = (
+        item["arguments"] or "{}"
+        if kind == "function_call"
+        else _json({CUSTOM_TOOL_ARGUMENT: item["input"]})
+    )
+    return tool_catalog.name_of(CallTarget(kind, item["name"], item.get("namespace"))), arguments
 
 
 def _output_content(output: Item, tool_catalog: ToolCatalog) -> str | list[Part]:

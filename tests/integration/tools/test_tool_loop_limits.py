@@ -88,9 +88,8 @@ async def test_calls_of_one_turn_run_in_parallel_and_keep_their_order(
     assert dones == [0, 1, 2, 3]
     messages = fake.requests_for(model)[1].messages
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
-    assert [entry["id"] for entry in messages[1]["tool_calls"]] == [
-        item["id"] for item in ended["output"][1:3]
-    ]
+    assert [entry["id"] for entry in messages[1]["tool_calls"]] == ["call_0", "call_1"]
+    assert [message["tool_call_id"] for message in messages[2:]] == ["call_0", "call_1"]
 
 
 async def test_without_parallel_tool_calls_they_run_one_after_the_other(

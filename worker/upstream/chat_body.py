@@ -63,6 +63,15 @@ class ChatDelta(msgspec.Struct, gc=False):
     annotations: list[Any] | None = None
 
 
+class MarkedDelta(ChatDelta, gc=False):
+    """A delta, read leniently, with the fields that are not known and not empty."""
+
+    fields: dict[str, Any] = {}
+
+
+_DELTA_FIELDS = frozenset((*ChatDelta.__struct_fields__, "role"))
+
+
 class TopLogprob(msgspec.Struct, gc=False):
     token: str = ""
     logprob: float = LOWEST_LOGPROB
@@ -129,6 +138,33 @@ class ChatBody(msgspec.Struct, gc=False):
 
 decode_strictly = msgspec.json.Decoder(ChatBody).decode
 """A body of the expected types. Raises ValueError or RecursionError for any other."""
+
+
+class _AnyChoice(msgspec.Struct, gc=False):
+    delta: dict[str, Any] | None = None
+    message: dict[str, Any] | None = None
+
+
+class _AnyBody(msgspec.Struct, gc=False):
+    choices: list[_AnyChoice] = []
+
+
+_decode_any = msgspec.json.Decoder(_AnyBody).decode
+
+
+def has_unknown_fields(data: bytes) -> bool:
+    """Whether a delta in a body that the strict decoder has read has fields that it does not
+    know. True also if it cannot be found out."""
+    try:
+        choices = _decode_any(data).choices
+    except (ValueError, RecursionError):
+        return True
+    return any(
+        not _DELTA_FIELDS.issuperset(delta)
+        for choice in choices
+        for delta in (choice.delta, choice.message)
+        if delta is not None
+    )
 
 
 def decode_leniently(data: bytes) -> ChatBody:
@@ -218,7 +254,10 @@ def _delta(raw: Any) -> ChatDelta | None:
     ]
     details = raw.get("reasoning_details") or raw.get("thinking_blocks")
     annotations = raw.get("annotations")
-    return ChatDelta(
+    return MarkedDelta(
+        fields={
+            name: value for name, value in _unknown_fields(raw, _DELTA_FIELDS).items() if value
+        },
         content=lenient_text(content),
         refusal=lenient_text(raw.get("refusal")) or "".join(refusals),
         reasoning=lenient_text(raw.get("reasoning")) or "".join(reasoning),

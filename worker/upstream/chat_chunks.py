@@ -19,11 +19,13 @@ from worker.upstream.chat_body import (
     ChatFunction,
     ChatUsage,
     MarkedCall,
+    MarkedDelta,
     TokenDetails,
     TokenLogprob,
     TopLogprob,
     decode_leniently,
     decode_strictly,
+    has_unknown_fields,
     token_logprob,
 )
 from worker.upstream.lenient_json import lenient_int, lenient_text, objects_in
@@ -76,8 +78,11 @@ def parse_chunk(data: bytes) -> Chunk:
     try:
         body = decode_strictly(data)
     except (ValueError, RecursionError):
-        body = decode_leniently(data)
-    return _chunk(body)
+        return _chunk(decode_leniently(data))
+    chunk = _chunk(body)
+    if chunk.calls and has_unknown_fields(data):
+        return _chunk(decode_leniently(data))
+    return chunk
 
 
 def _chunk(body: ChatBody) -> Chunk:
@@ -119,6 +124,7 @@ def _chunk(body: ChatBody) -> Chunk:
         usage_counts,
         body.model or None,
         body.service_tier or None,
+        delta.fields if isinstance(delta, MarkedDelta) and delta.tool_calls else {},
     )
 
 

@@ -106,7 +106,12 @@ def signed_turn(
     thought = {"name": function, "arguments": "", "thought": SECRET}
     whole = {"name": function, "arguments": arguments}
     return calls(
-        piece(0, id=call_id, type="function", function=thought),
+        delta(
+            {
+                "tool_calls": [{"index": 0, "id": call_id, "function": thought}],
+                "thought_marks": [turn],
+            }
+        ),
         piece(0, function={"arguments": arguments}, extra_content=None),
         piece(1, id=LONG_ID, type="function", function=whole),
         piece(0, **signed(turn)),
@@ -137,6 +142,12 @@ def shown_calls(fake: FakeUpstream, model: str, request: int = -1) -> list[JSON]
     outputs = [message["tool_call_id"] for message in messages if message["role"] == "tool"]
     assert outputs == [call["id"] for call in found]
     return found
+
+
+def marks(fake: FakeUpstream, model: str) -> list[Any]:
+    """What the last request has of the fields of messages with calls."""
+    messages = fake.requests_for(model)[-1].messages
+    return [message.get("thought_marks") for message in messages if message.get("tool_calls")]
 
 
 def outputs_of(response: JSON) -> list[JSON]:
@@ -183,6 +194,7 @@ async def test_calls_go_back_as_they_came(api: Api, fake: FakeUpstream, history:
             items += [_copied(item, history) for item in response["output"]] + new
             new = items
     assert shown_calls(fake, model) == signed_calls() + signed_calls(turn=2)
+    assert marks(fake, model) == [[1], [2]]
     assert response["status"] == "completed"
     if history == "unstored":
         return
@@ -373,6 +385,7 @@ async def test_another_project_gets_nothing_by_an_id(
     shown = shown_calls(fake, foreign)
     assert shown[0]["extra_content"] == {"google": {"thought_signature": "skip"}}
     assert SECRET not in json.dumps(shown, ensure_ascii=False)
+    assert marks(fake, foreign) == [None]
     own = fake.script(reply("ok"), reply("ok"), name="gemini-own")
     await api.create(own, input=items)
     assert shown_calls(fake, own) == signed_calls(call_id="mineAlone")

@@ -56,6 +56,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     usage: Usage | None = None
     model: str | None = None
     service_tier: str | None = None
+    message_fields: dict[str, Any] = {}
+    """The fields of the message that are not known, in a chunk with calls."""
 
     @property
     def has_output(self) -> bool:
@@ -94,7 +96,10 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 def _full_weight(chunk: Chunk) -> int:
     weight = sum(len(text.encode()) for text in (chunk.content, chunk.reasoning, chunk.refusal))
     weight += sum(
-        len(call.id) + len(call.name) + len(call.arguments.encode()) + _fields_weight(call)
+        len(call.id)
+        + len(call.name)
+        + len(call.arguments.encode())
+        + _fields_weight(call.fields, call.function_fields, chunk.message_fields)
         for call in chunk.calls
     )
     weight += sum(_DETAIL_WEIGHT + len(str(detail)) for detail in chunk.details) + sum(
@@ -106,12 +111,8 @@ def _full_weight(chunk: Chunk) -> int:
     )
 
 
-def _fields_weight(call: CallDelta) -> int:
-    return sum(
-        _DETAIL_WEIGHT + len(str(fields))
-        for fields in (call.fields, call.function_fields)
-        if fields
-    )
+def _fields_weight(*several: dict[str, Any]) -> int:
+    return sum(_DETAIL_WEIGHT + len(str(fields)) for fields in several if fields)
 
 
 _LOGPROB_WEIGHT = 256

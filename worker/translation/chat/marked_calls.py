@@ -1,6 +1,8 @@
 """Which calls of a turn have an origin that must be kept."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 from worker.translation.call_origin import CallOrigin, is_plain_id
 from worker.translation.chat.calls import StreamedCall
@@ -8,9 +10,10 @@ from worker.translation.items.client_calls import OpenClientCall
 
 
 def origins_of(
-    calls: Iterable[StreamedCall], upstream: str, step: str
+    calls: Iterable[StreamedCall], of_turn: CallOrigin, message_fields: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, CallOrigin]]:
-    """The item id, the id that clients know, and the origin of each call of a turn.
+    """The item id, the id that clients know, and the origin of each call of a turn. `of_turn`: what
+    they have in common; `message_fields`: the unknown fields of their message.
 
     None if no call needs one: the items show all that the upstream sent. An id that came before in
     this turn is not kept.
@@ -22,7 +25,8 @@ def origins_of(
         if call.item is None:
             continue
         known_id = call.item.call_id if isinstance(call.item, OpenClientCall) else call.item.id
-        origin = origin_of(call, known_id, upstream, step, is_repeated=call.id in used)
+        fields = {} if found else message_fields
+        origin = origin_of(call, known_id, of_turn, fields, is_repeated=call.id in used)
         used.add(call.id)
         is_needed = is_needed or needs_origin(known_id, origin)
         found.append((call.item.id, known_id, origin))
@@ -30,12 +34,21 @@ def origins_of(
 
 
 def origin_of(
-    call: StreamedCall, known_id: str, upstream: str, step: str, *, is_repeated: bool = False
+    call: StreamedCall,
+    known_id: str,
+    of_turn: CallOrigin,
+    message_fields: Mapping[str, Any],
+    *,
+    is_repeated: bool = False,
 ) -> CallOrigin:
     """The origin of a call with what has arrived of it. `known_id`: the id that clients know."""
     has_own_id = bool(call.id) and call.id != known_id and not is_repeated
-    return CallOrigin(
-        upstream, step, call.id if has_own_id else None, call.fields, call.function_fields
+    return replace(
+        of_turn,
+        id=call.id if has_own_id else None,
+        call=call.fields,
+        function=call.function_fields,
+        message=message_fields,
     )
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from models.wire.events import Event
 from models.wire.tools import CallTarget
-from worker.translation.call_origin import SealOrigin
+from worker.translation.call_origin import CallOrigin, SealOrigin
 from worker.translation.chat.calls import StreamedCall, StreamedCalls
 from worker.translation.chat.chunk import CallDelta, Chunk
 from worker.translation.chat.content import ContentFilter
@@ -100,6 +100,8 @@ class ChatTranslator(Turn[Chunk]):
         """Details of reasoning that came in the middle of a message."""
         self._current_item: OpenMessage | OpenReasoning | None = None
         self._calls = StreamedCalls(options.tool_catalog.functions)
+        self._message_fields: dict[str, Any] = {}
+        """Fields of the message with the calls that are not known."""
         self._pending_built_in_calls: list[StreamedCall] = []
         """Calls of built-in tools whose arguments may be incomplete."""
         self._call_being_named: StreamedCall | None = None
@@ -111,11 +113,12 @@ class ChatTranslator(Turn[Chunk]):
     def call_origins(self) -> dict[str, dict[str, str]]:
         if self._seal_origin is None or not self._items:
             return {}
-        step = self._items[0].id
-        return {
-            item_id: self._seal_origin(known_id, origin)
-            for item_id, known_id, origin in origins_of(self._calls, self._upstream, step)
-        }
+        found = origins_of(self._calls, self._new_origin(), self._message_fields)
+        return {item_id: self._seal_origin(known_id, origin) for item_id, known_id, origin in found}
+
+    def _new_origin(self) -> CallOrigin:
+        """What the origins of all calls of the turn have."""
+        return CallOrigin(self._upstream, self._items[0].id if self._items else "")
 
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk causes. Its content comes before its finish_reason: vendors
@@ -143,6 +146,8 @@ class ChatTranslator(Turn[Chunk]):
             events += self._append_refusal(chunk.refusal)
         if chunk.calls and self._pending_details:
             events += self._open_reasoning()[0]
+        if chunk.calls:
+            self._message_fields.update(chunk.message_fields)
         for delta in chunk.calls:
             events += self._feed_call(delta)
         if type(self._current_item) is OpenMessage:
@@ -327,7 +332,9 @@ class ChatTranslator(Turn[Chunk]):
 
     def _carry_origin(self, call: StreamedCall, call_id: str) -> list[Event]:
         """Adds the origin of a call to the reasoning before it; opens an item if there is none."""
-        if not needs_origin(call_id, origin_of(call, call_id, self._upstream, "")):
+        is_first = not any(other.item is not None for other in self._calls)
+        fields = self._message_fields if is_first else {}
+        if not needs_origin(call_id, origin_of(call, call_id, self._new_origin(), fields)):
             return []
         events, current = list[Event](), self._current_item
         if type(current) is not OpenReasoning:
@@ -336,7 +343,7 @@ class ChatTranslator(Turn[Chunk]):
             )
             events += self._open(current)
             self._current_item = current
-        origin = origin_of(call, call_id, self._upstream, self._items[0].id)
+        origin = origin_of(call, call_id, self._new_origin(), fields)
         current.add_call(call_id, origin.to_json())
         return events
 

@@ -63,6 +63,7 @@ _FINISH_REASONS = {
 end_turn, …) means that the model finished."""
 
 _EMPTY_DELTA = ChatDelta()
+_NO_FIELDS: dict[str, Any] = {}
 
 
 def parse_chunk(data: bytes) -> Chunk:
@@ -124,7 +125,7 @@ def _chunk(body: ChatBody) -> Chunk:
         usage_counts,
         body.model or None,
         body.service_tier or None,
-        delta.fields if isinstance(delta, MarkedDelta) and delta.tool_calls else {},
+        delta.fields if type(delta) is MarkedDelta and delta.tool_calls else _NO_FIELDS,
     )
 
 

@@ -221,3 +221,28 @@ def test_a_call_with_an_origin_is_never_mixed_up_with_one_that_has_the_same_item
     history[1] = {**history[1], "id": "fc_a"}
     [message] = shown(history, {"fc_a a": OWN["fc_a a"]})
     assert [call["id"] for call in message["tool_calls"]] == ["own a", "b"]
+
+
+SERVER_CALLS: list[Item] = [
+    {"type": "web_search_call", "action": {"type": "search", "query": "q"}, "answer": "found"},
+    {"type": "file_search_call", "queries": ["q"], "answer": "found"},
+    {"type": "mcp_call", "server_label": "s", "name": "n", "arguments": "{}", "output": "found"},
+]
+
+
+@pytest.mark.parametrize("item", SERVER_CALLS, ids=lambda item: item["type"])
+@pytest.mark.parametrize("turn", [1, None])
+def test_calls_of_server_tools_have_their_origins_and_stay_in_one_message(
+    item: Item, turn: int | None
+) -> None:
+    numbered = {} if turn is None else {"turn": turn}
+    history = [{**item, "id": name, "status": "completed", **numbered} for name in ("a_1", "a_2")]
+    origins = {"a_1": CallOrigin("g", "s", LONG, SIGNATURE), "a_2": CallOrigin("g", "s", "own 2")}
+    [message] = shown(history, origins)
+    assert [(call["id"], "extra_content" in call) for call in message["tool_calls"]] == [
+        (LONG, True),
+        ("own 2", False),
+    ]
+    messages = [] if turn is None else shown(history, origins, "other")
+    for message in messages:
+        assert [call["id"] for call in message["tool_calls"]] == ["a_1", "a_2"]

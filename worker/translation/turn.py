@@ -11,13 +11,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from models.errors import UPSTREAM_ENDED_EARLY, LimitReached, UpstreamFailed
 from models.wire.events import Event, Item
+from models.wire.token_counts import TokenCounts
 from worker.translation.item_sequence import ItemSequence
 from worker.translation.items.client_calls import CallOutput, OpenClientCall, is_json_object
 from worker.translation.items.open_item import OpenItem
 from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.items.text_items import OpenReasoning
 from worker.translation.tool_catalog import ToolCatalog
-from worker.translation.usage import Usage, add_usage, as_reasoning
+from worker.translation.usage import add_usage, as_reasoning, usage_json
 
 MAX_CALL_ID = 64
 """Characters. A longer id from an upstream is replaced: clients send it back, and the API takes
@@ -70,7 +71,7 @@ class TurnMetadata(Protocol):
     field."""
 
     @property
-    def usage(self) -> Usage | None: ...
+    def usage(self) -> TokenCounts | None: ...
 
     @property
     def model(self) -> str | None: ...
@@ -103,7 +104,7 @@ class Turn(Generic[EventT]):
         """Calls of functions that the model was not offered."""
         self._violation: UpstreamFailed | None = None
         self._call_ids: set[str] = set()
-        self._usage: Usage | None = None
+        self._usage: TokenCounts | None = None
         self._summary_usage: dict[str, Any] | None = None
         """Of the calls that made summaries of its reasoning."""
         self._unsummarised: list[OpenReasoning] = []
@@ -160,9 +161,9 @@ class Turn(Generic[EventT]):
 
     @property
     def upstream_usage(self) -> dict[str, Any] | None:
-        """The last usage that the upstream sent for the turn itself, in the Responses shape; None
-        if it sent none."""
-        return self._usage.to_json() if self._usage is not None else None
+        """The usage that the upstream sent for the turn itself, in the Responses shape; None if it
+        sent none."""
+        return usage_json(self._usage)
 
     @property
     def weight(self) -> int:
@@ -225,7 +226,7 @@ class Turn(Generic[EventT]):
     def _record_metadata(self, event: TurnMetadata) -> None:
         """Keeps the newest usage, model and service tier."""
         if event.usage is not None:
-            self._usage = event.usage
+            self._usage = event.usage if self._usage is None else self._usage.updated(event.usage)
         if event.model is not None:
             self.model = event.model
         if event.service_tier in SERVICE_TIERS:

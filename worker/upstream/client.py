@@ -23,7 +23,7 @@ from models.http_bodies import is_uncompressed
 from worker.metrics import UPSTREAM_RETRIES
 from worker.translation.chat.chunk import Chunk
 from worker.translation.upstream_events import UpstreamEvent
-from worker.upstream.chat_chunks import parse_chunk
+from worker.upstream.chat_chunks import ChunkReader
 from worker.upstream.counts import count_upstream
 from worker.upstream.dialect import dialect_of
 from worker.upstream.error_rules import redacted
@@ -79,6 +79,7 @@ class UpstreamCall:
         self._silence_end = math.inf
         """When that is, in the event loop's time."""
         # The last event of a native upstream repeats the whole output.
+        self._reader = ChunkReader()
         self._splitter = SseSplitter(
             limit=max(_EVENT_LIMIT, limits.output) if native else _EVENT_LIMIT
         )
@@ -191,7 +192,7 @@ class UpstreamCall:
     def _parse(self, data: bytes) -> tuple[list[StreamEvent], UpstreamFailed | None]:
         """The events of one read, and the failure of the payload after them: events before a
         failure still count. An empty read is the end of the stream."""
-        parse: Callable[[bytes], StreamEvent] = parse_event if self._native else parse_chunk
+        parse: Callable[[bytes], StreamEvent] = parse_event if self._native else self._reader.read
         events: list[StreamEvent] = []
         for payload in self._splitter.feed(data) if data else self._splitter.flush():
             try:
@@ -201,7 +202,7 @@ class UpstreamCall:
             if isinstance(event, UpstreamEvent):
                 self._redact_end(event)
             events.append(event)
-        return events, None
+        return events if data else [*events, *self._reader.rest()], None
 
     def _redact_end(self, event: UpstreamEvent) -> None:
         """Removes the secrets from the failure that a terminal event reports."""

@@ -15,8 +15,8 @@ from models.wire.checks.basic import without_nulls
 from models.wire.events import Item
 from models.wire.json_input import decode_body
 from models.wire.response import unknown_response_fields
+from models.wire.token_counts import read_counts
 from worker.translation.upstream_events import TerminalState, UpstreamEvent
-from worker.translation.usage import Usage, bounded_count
 from worker.upstream.chat_chunks import logprobs_of
 from worker.upstream.stream_errors import failure_of_error
 
@@ -190,6 +190,10 @@ def _response_event(end_status: str | None, response: dict[str, Any], size: int)
     return UpstreamEvent(
         terminal=msgspec.structs.replace(terminal, extra_fields=unknown_response_fields(response)),
         usage=_usage(response.get("usage")),
+        terminal=_terminal_state(
+            status if status in _STATUS_BY_END_EVENT.values() else end_status, response
+        ),
+        usage=read_counts(response.get("usage")),
         model=model,
         service_tier=service_tier,
         size=size,
@@ -257,27 +261,6 @@ def _item(raw: dict[str, Any]) -> Item:
     return item
 
 
-def _usage(raw: Any) -> Usage | None:
-    """The usage; None if the object has no count of its own, only details."""
-    usage = _object(raw)
-    counts = [_count(usage.get(name)) for name in ("input_tokens", "output_tokens", "total_tokens")]
-    if counts == [None, None, None]:
-        return None
-    input_details, output_details = (
-        _object(usage.get("input_tokens_details")),
-        _object(usage.get("output_tokens_details")),
-    )
-    total = counts[2] or (counts[0] or 0) + (counts[1] or 0)
-    return Usage(
-        input_tokens=counts[0] or 0,
-        output_tokens=counts[1] or 0,
-        total_tokens=total,
-        cached_tokens=_count(input_details.get("cached_tokens")) or 0,
-        cache_write_tokens=_count(input_details.get("cache_write_tokens")) or 0,
-        reasoning_tokens=_count(output_details.get("reasoning_tokens")) or 0,
-    )
-
-
 def _object(raw: Any) -> dict[str, Any]:
     return raw if isinstance(raw, dict) else {}
 
@@ -288,8 +271,3 @@ def _text(raw: Any) -> str:
 
 def _index(raw: Any) -> int | None:
     return raw if type(raw) is int else None
-
-
-def _count(raw: Any) -> int | None:
-    """A count. Unlike chat upstreams' counts (lenient_json.py), strings of digits are none."""
-    return bounded_count(int(raw)) if type(raw) in (int, float) else None

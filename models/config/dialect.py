@@ -13,5 +13,6 @@ EffortField = Literal[
 ReasoningBack = Literal[
     "none", "reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "think_tags"
 ]
+FinishReason = Literal["stop", "length", "content_filter", "error"]
 MaxTokensField = Literal["max_completion_tokens", "max_tokens"]
 DeveloperRole = Literal["developer", "system"]

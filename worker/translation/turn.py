@@ -14,7 +14,7 @@ from models.wire.events import Event, Item
 from models.wire.token_counts import TokenCounts
 from worker.translation.item_sequence import ItemSequence
 from worker.translation.items.client_calls import CallOutput, OpenClientCall, is_json_object
-from worker.translation.items.open_item import OpenItem
+from worker.translation.items.open_item import OpenItem, OpenToolCall
 from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.items.text_items import OpenReasoning
 from worker.translation.tool_catalog import ToolCatalog
@@ -31,8 +31,10 @@ items."""
 SERVICE_TIERS = frozenset(("auto", "default", "flex", "priority", "fast", "scale", "ultrafast"))
 """Service tiers of the API. An upstream's other names for a tier are dropped."""
 
-_MAX_NAME_IN_ERROR = 100
-"""Characters of a name that an error repeats."""
+MAX_WORD = 100
+"""Characters of a name or word that an error repeats."""
+MAX_PLACES = 5
+"""Names of unknown fields that an error repeats."""
 
 EventT = TypeVar("EventT")
 """One event of the upstream in the form that worker/upstream makes of it."""
@@ -61,6 +63,8 @@ class TurnOptions:
     calls_left: int | None = None
     """Server calls that `max_tool_calls` still allows; further ones are ignored and become no item.
     None: no limit."""
+    needs_output: bool = False
+    """A turn without any item has failed: the response would have no output."""
     output_limit: int = 16 << 20
     """Bytes that the turn may contain. LimitReached is raised before anything of the event
     beyond it is used."""
@@ -96,6 +100,8 @@ class Turn(Generic[EventT]):
         self._tool_catalog = options.tool_catalog
         self._calls_allowed = options.calls_allowed
         self._calls_left = options.calls_left
+        self._has_ignored_calls = False
+        self._needs_output = options.needs_output
         self._bytes_left = options.output_limit
         self._output_limit = options.output_limit
         self._sequence = ItemSequence(options.first_index, self._close_if_complete)
@@ -117,6 +123,8 @@ class Turn(Generic[EventT]):
         """Fields of a native upstream's Response object that this server does not make itself."""
         self.outcome: Outcome | None = None
         """Set by `finish`; None while the turn runs and after `close_incomplete`."""
+        self.unknown_content: set[str] = set()
+        """Where the upstream has sent content that is not understood: `delta.NAME`."""
         self.rejected_calls: dict[str, str] = {}
         """Set by `finish`: id of a server call that must not be run -> its output for the model."""
 
@@ -286,7 +294,7 @@ class Turn(Generic[EventT]):
             return True
         if self._violation is None:
             self._violation = UpstreamFailed(
-                f"The model called the tool '{name[:_MAX_NAME_IN_ERROR]}', "
+                f"The model called the tool '{name[:MAX_WORD]}', "
                 "which 'tool_choice' does not allow.",
                 reason="tool_choice_violated",
             )
@@ -298,7 +306,8 @@ class Turn(Generic[EventT]):
         if self._calls_left is None:
             return False
         self._calls_left -= 1
-        return self._calls_left < 0
+        self._has_ignored_calls = self._calls_left < 0
+        return self._has_ignored_calls
 
     def _end_server_call(self, call: OpenServerCall) -> list[Event]:
         """A server call is complete: leaves it open to be run, or fails it if the limit of calls
@@ -313,6 +322,41 @@ class Turn(Generic[EventT]):
         self.rejected_calls[call.id] = f"Error: {message}"
         return [*call.arguments_done(), *call.result(call.failure_fields(message), failed=True)]
 
+    def _cut_off_call(self) -> OpenToolCall | None:
+        """The first call for the client whose arguments ended in the middle. One of a server tool
+        is answered with an error, and the model goes on."""
+        return next(
+            (item for item in self._items if isinstance(item, OpenToolCall) and item.is_cut_off),
+            None,
+        )
+
+    def _flaw(self, finish_word: str = "") -> Outcome | None:
+        """The outcome of a turn that ended in order, but without its whole answer; None for any
+        other turn. `finish_word`: the upstream's own for the end."""
+        said = f" (finish_reason '{finish_word[:MAX_WORD]}')" if finish_word else ""
+        if (call := self._cut_off_call()) is not None:
+            name = call.to_json().get("name", call.kind)[:MAX_WORD]
+            return failed_outcome(
+                f"The upstream ended its answer in the middle of the arguments of a call of "
+                f"'{name}'{said}.",
+                "upstream_ended_early",
+            )
+        if self._items or self._has_ignored_calls:
+            return None
+        if self.unknown_content:
+            places = ", ".join(sorted(self.unknown_content)[:MAX_PLACES])[: 2 * MAX_WORD]
+            return failed_outcome(
+                f"The upstream's answer is in fields that are not known: {places}.",
+                "upstream_empty",
+            )
+        if not self._needs_output:
+            return None
+        usage = self.upstream_usage
+        cost = f", although it counted {usage['output_tokens']} output tokens" if usage else ""
+        return failed_outcome(
+            f"The upstream ended its answer without any output{said}{cost}.", "upstream_empty"
+        )
+
     def _fail_unknown_calls(self) -> list[Event]:
         """Adds an output to each call of an unknown function, if this server answers calls in
         this turn at all (docs/adr/0008)."""
@@ -320,7 +364,7 @@ class Turn(Generic[EventT]):
         if not self._tool_catalog.server_functions:
             return events
         for call in self._unknown_calls:
-            text = f"Error: There is no tool named '{call.target.name[:_MAX_NAME_IN_ERROR]}'."
+            text = f"Error: There is no tool named '{call.target.name[:MAX_WORD]}'."
             output = CallOutput(
                 self._sequence.next_index, self._new_id(CallOutput.prefix), call.call_id, text
             )

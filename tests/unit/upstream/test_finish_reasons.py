@@ -12,8 +12,8 @@ WORDS = {
     # OpenAI, Anthropic, Bedrock, Cohere, Gemini, TGI, watsonx, llama.cpp, LM Studio, xAI, Yandex
     "stop": """
         stop STOP tool_calls function_call tool-calls end_turn stop_sequence tool_use FINISH
-        COMPLETE TOOL_CALL FinishReason.STOP FINISH_REASON_STOP finish_reason_stop eos eos_token eosFound
-        stopStringFound STOP_CRITERIA_MET endoftext <|im_end|> stopped_word REASON_STOP
+        COMPLETE TOOL_CALL FinishReason.STOP FINISH_REASON_STOP finish_reason_stop eos eos_token
+        eosFound stopStringFound STOP_CRITERIA_MET endoftext <|im_end|> stopped_word REASON_STOP
         eot_id ALTERNATIVE_STATUS_FINAL Stop. end_of_text StopReason.END_TURN
         """,
     "length": """

@@ -31,15 +31,19 @@ NO_TOKENS = TokenUsage(0, 0, 0, 0)
 
 
 def find_usage(piece: bytes) -> TokenUsage | None:
-    """The last usage in a piece of a body, JSON or a stream; None if there is none."""
+    """The last usage in a piece of a body, JSON or a stream, that counts something; else the last
+    one; None if there is none."""
     text = piece.decode(errors="replace")
+    last: TokenUsage | None = None
     at = text.rfind(_FIELD)
     while at >= 0:
-        usage = _object_behind(text, at + len(_FIELD))
-        if usage is not None:
-            return _usage(usage)
+        if (counts := _object_behind(text, at + len(_FIELD))) is not None:
+            usage = _usage(counts)
+            if usage != NO_TOKENS:
+                return usage
+            last = last or usage
         at = text.rfind(_FIELD, 0, at)
-    return None
+    return last
 
 
 def usage_in(answer: Any) -> TokenUsage | None:

@@ -1,7 +1,8 @@
-"""The body of one payload of a chat upstream as typed objects, by two decoders.
+"""The body of one payload of a chat upstream as typed objects, by three decoders.
 
-The strict decoder (msgspec) reads what almost all servers send. The lenient decoder (the standard
-library, then field by field) reads what the strict one refuses: lone surrogates, bytes that are no
+The strict decoder (msgspec) reads what almost all servers send. The tolerant one reads payloads
+with fields that the strict one does not know, and what is in these. The lenient decoder (the
+standard library, then field by field) reads what both refuse: lone surrogates, bytes that are no
 UTF-8, control characters, values of unexpected types. There a field that makes no sense counts as
 absent.
 """
@@ -14,7 +15,7 @@ import msgspec
 from models.errors import UpstreamFailed
 from models.wire.json_input import clean_json
 from models.wire.token_counts import MAX_TOKEN_COUNT
-from worker.upstream.chat_extras import Extras, extras_of
+from worker.upstream.chat_extras import READ_NAMES, Extras, extras_of
 from worker.upstream.finish_reasons import word_of
 from worker.upstream.lenient_json import REASONING_PARTS, lenient_int, lenient_text, objects_in
 from worker.upstream.surrogate_halves import SurrogateHalves
@@ -124,6 +125,15 @@ class ChatChoice(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     content_filter_offsets: Any = None
 
 
+class _TolerantDelta(ChatDelta, gc=False, forbid_unknown_fields=False):
+    pass
+
+
+class _TolerantChoice(ChatChoice, gc=False, forbid_unknown_fields=False):
+    delta: _TolerantDelta | None = None
+    message: _TolerantDelta | None = None
+
+
 class GroqExtension(msgspec.Struct, gc=False):
     usage: Any = None
 
@@ -147,11 +157,24 @@ class ChatBody(msgspec.Struct, gc=False):
     service_tier: str | None = None
 
 
-_DELTA_FIELDS = frozenset(ChatDelta.__struct_fields__) - {"citations"}
+class _TolerantBody(ChatBody, gc=False):
+    choices: list[_TolerantChoice] | None = None  # type: ignore[assignment] # a list of its own
+
+
+_CHOICE_FIELDS = frozenset(ChatChoice.__struct_fields__)
+_DELTA_FIELDS = (frozenset(ChatDelta.__struct_fields__) | READ_NAMES) - {"citations"}
 """Fields of a delta that are read, or that have no content."""
 
+_decode_any = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_tolerantly = msgspec.json.Decoder(_TolerantBody).decode
 decode_strictly = msgspec.json.Decoder(ChatBody).decode
 """A body of the expected types. Raises ValueError or RecursionError for any other."""
+
+
+def decode_tolerantly(data: bytes) -> tuple[ChatBody, Extras | None]:
+    """A body of the expected types that has other fields besides, and what is in these. Raises
+    ValueError or RecursionError for any other."""
+    return _decode_tolerantly(data), _extras(_decode_any(data))
 
 
 def decode_leniently(
@@ -216,7 +239,7 @@ def _extras(body: dict[str, Any]) -> Extras | None:
     choice = _first_raw_choice(body)
     if choice is None:
         return None
-    return extras_of(choice, ChatChoice.__struct_fields__, _DELTA_FIELDS)
+    return extras_of(choice, _CHOICE_FIELDS, _DELTA_FIELDS)
 
 
 def token_logprob(raw: dict[str, Any]) -> TokenLogprob:

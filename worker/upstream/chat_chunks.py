@@ -22,6 +22,7 @@ from worker.upstream.chat_body import (
     TopLogprob,
     decode_leniently,
     decode_strictly,
+    decode_tolerantly,
     first_choice,
     token_logprob,
 )
@@ -64,10 +65,14 @@ def parse_chunk(data: bytes, halves: SurrogateHalves | None = None) -> Chunk:
     if halves or (b"\\" in data and b"u0000" in data):
         return _chunk(*decode_leniently(data, halves))
     try:
-        body = decode_strictly(data)
+        return _chunk(decode_strictly(data))
     except (ValueError, RecursionError):
-        return _chunk(*decode_leniently(data, halves))
-    return _chunk(body)
+        pass
+    try:
+        decoded = decode_tolerantly(data)
+    except (ValueError, RecursionError):
+        decoded = decode_leniently(data, halves)
+    return _chunk(*decoded)
 
 
 def _chunk(body: ChatBody, extras: Extras | None = None) -> Chunk:

@@ -2,7 +2,7 @@
 fields that nobody knows. Only payloads that the strict decoder refuses come here.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -33,6 +33,9 @@ RETURNED_NAMES = (
     "encrypted_content",
 )
 """Fields that an upstream wants back. They have nothing for a reader."""
+
+READ_NAMES = frozenset((*REASONING_NAMES, *RETURNED_NAMES, "images", "audio"))
+"""Fields of a delta that are read here."""
 
 _TEXT_PARTS = frozenset(("text", "output_text", "refusal", *REASONING_PARTS))
 _IMAGE_FIELDS = (
@@ -67,10 +70,10 @@ class Extras(msgspec.Struct, gc=False):
 
 
 def extras_of(
-    choice: Mapping[str, Any], known_in_choice: Iterable[str], known_in_delta: Iterable[str]
-) -> Extras:
-    """The extras of a choice. The known fields are those that the decoders read, or that have no
-    content."""
+    choice: Mapping[str, Any], known_in_choice: Collection[str], known_in_delta: Collection[str]
+) -> Extras | None:
+    """The extras of a choice, if it has any. The known fields are those that the decoders read,
+    that have no content, or that are read here."""
     name = "delta" if isinstance(choice.get("delta"), dict) else "message"
     delta = choice.get(name)
     unknown = [
@@ -79,11 +82,15 @@ def extras_of(
         if field not in known_in_choice and has_content(value)
     ]
     if not isinstance(delta, dict):
-        return Extras(unknown=tuple(unknown))
-    ours = {*known_in_delta, *REASONING_NAMES, *RETURNED_NAMES, "images", "audio"}
+        return Extras(unknown=tuple(unknown)) if unknown else None
     fields = {
-        field: value for field, value in delta.items() if field not in ours and has_content(value)
+        field: value
+        for field, value in delta.items()
+        if field not in known_in_delta and has_content(value)
     }
+    names = [field for field in delta if field in READ_NAMES]
+    if not (fields or names or unknown or isinstance(delta.get("content"), list | dict)):
+        return None
     returned = {field: delta[field] for field in RETURNED_NAMES if has_content(delta.get(field))}
     parts = objects_in(delta.get("content"))
     images = [*_images(delta.get("images")), *map(_image, filter(_is_image, parts))]

@@ -20,6 +20,7 @@ from models.wire.response import unknown_response_fields
 from models.wire.token_counts import read_counts
 from worker.translation.upstream_events import TerminalState, UpstreamEvent
 from worker.upstream.chat_chunks import logprobs_of
+from worker.upstream.finish_reasons import finish_reason
 from worker.upstream.stream_errors import failure_of_error
 from worker.upstream.surrogate_halves import SurrogateHalves
 
@@ -39,7 +40,6 @@ _SERVER_ERROR_CODES = frozenset(
 _LIMIT_CODES = frozenset({"rate_limit_exceeded", INSUFFICIENT_QUOTA})
 _BAD_GATEWAY, _TOO_MANY_REQUESTS = 502, 429
 _REASONS = frozenset(("max_output_tokens", "content_filter", "max_messages"))
-_FILTER_REASONS = frozenset(("safety", "content_filtered", "recitation"))
 _OPAQUE = frozenset(("tool_search_call", "tool_search_output"))
 """Types of items with JSON of the client, where null has a meaning."""
 _TEXT_FIELDS = frozenset(
@@ -240,7 +240,7 @@ def _terminal_state(status: str, response: dict[str, Any]) -> TerminalState:
             return TerminalState("completed", output)
         case "incomplete":
             reason = _text(_object(response.get("incomplete_details")).get("reason"))
-            if reason in _FILTER_REASONS:
+            if reason not in _REASONS and finish_reason(reason) == "content_filter":
                 reason = "content_filter"
             return TerminalState(
                 "incomplete", output, reason if reason in _REASONS else "max_output_tokens"

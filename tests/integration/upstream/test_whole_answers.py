@@ -7,7 +7,8 @@ from tests.support.process_logs import line_of
 from tests.support.stack import Stack
 from tests.support.strict_types import check_response
 
-IMAGE = "data:image/png;base64,iVBORw0KGgo="
+PICTURE = "iVBORw0K" * 50_000
+"""Larger than a frame that is published."""
 
 
 async def ended(api: Api, fake: FakeUpstream, *steps: Step) -> JSON:
@@ -50,10 +51,16 @@ async def test_a_foreground_client_gets_an_error_for_an_empty_answer(
 async def test_a_picture_is_an_item_that_a_client_can_send_back(
     api: Api, fake: FakeUpstream
 ) -> None:
-    picture = delta({"images": [{"type": "image_url", "image_url": {"url": IMAGE}}]})
+    picture = delta(
+        {
+            "images": [
+                {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}
+            ]
+        }
+    )
     response = await ended(api, fake, text("Here."), picture, finish())
     message, image = response["output"]
-    assert (image["type"], image["result"]) == ("image_generation_call", "iVBORw0KGgo=")
+    assert (image["type"], image["result"]) == ("image_generation_call", PICTURE)
     again = fake.script([text("Yes."), finish(), done()])
     user = {"role": "user", "content": "Again"}
     copied = await api.create(again, input=[message, image, user])

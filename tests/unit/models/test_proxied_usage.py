@@ -35,7 +35,7 @@ IMAGES = {
             TokenUsage(5, 2, 3, 1),
         ),
         (
-            f'data: {{"usage": {json.dumps(COUNTS)}}}\n\ndata: {{"usage": {{"prompt_tokens": 0}}}}\n\n',
+            f'data: {{"usage": {json.dumps(COUNTS)}}}\n\ndata: {{"usage": {{"input_tokens": 0}}}}',
             TokenUsage(5, 2, 3, 1),
         ),
         (

@@ -92,6 +92,8 @@ _OUTPUT_DETAILS = (
     "completionTokensDetails",
     "outputTokensDetails",
 )
+_NESTED = ("tokens", "billed_units")
+"""Cohere's objects of counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,9 @@ def read_counts(raw: Any) -> TokenCounts | None:
         and "input_tokens" in raw
         and "prompt_tokens" not in raw,
     )
-    return None if counts.input is counts.output is counts.total is None else counts
+    if counts.input is counts.output is counts.total is None:
+        return next(filter(None, map(read_counts, _objects(raw, _NESTED))), None)
+    return counts
 
 
 def _objects(raw: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:

@@ -46,10 +46,13 @@ class ChunkReader:
         next one."""
         return parse_chunk(data, self._halves)
 
+    @property
+    def waits(self) -> bool:
+        """Whether half a character waits for the next payload."""
+        return bool(self._halves)
+
     def rest(self) -> list[Chunk]:
-        """What still waited when the stream ended."""
-        if not self._halves:
-            return []
+        """What still waits when the stream ends."""
         deltas = self._halves.rest()
         return [self.read(msgspec.json.encode({"choices": [{"delta": delta}]})) for delta in deltas]
 

@@ -2,7 +2,7 @@
 fields that nobody knows. Only payloads that the strict decoder refuses come here.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -89,13 +89,15 @@ def extras_of(
         if field not in known_in_delta and has_content(value)
     }
     names = [field for field in delta if field in READ_NAMES]
-    if not (fields or names or unknown or isinstance(delta.get("content"), list | dict)):
+    has_parts = isinstance(delta.get("content"), list | dict)
+    has_calls = bool(delta.get("tool_calls") or delta.get("function_call"))
+    if not (fields or names or unknown or has_parts or has_calls):
         return None
     returned = {field: delta[field] for field in RETURNED_NAMES if has_content(delta.get(field))}
     parts = objects_in(delta.get("content"))
     images = [*_images(delta.get("images")), *map(_image, filter(_is_image, parts))]
     audio = [*objects_in(delta.get("audio")), *filter(_is_audio, parts)]
-    unknown += [f"{name}.{field}" for field in fields]
+    unknown += [f"{name}.{field}" for field in (*fields, *_unread(delta, images, audio))]
     unknown += [
         f"{name}.content.{_kind(part) or next(iter(part))}" for part in parts if _is_unknown(part)
     ]
@@ -109,6 +111,19 @@ def extras_of(
         unread={**fields, **returned},
         unknown=tuple(unknown),
     )
+
+
+def _unread(
+    delta: Mapping[str, Any], images: list[str], audio: list[Mapping[str, Any]]
+) -> Iterator[str]:
+    """The fields that are known, with content that is not understood."""
+    if has_content(delta.get("images")) and not any(images):
+        yield "images"
+    if any(map(_has_sound, audio)) or isinstance(delta.get("audio"), str):
+        yield "audio"
+    for field in ("tool_calls", "function_call"):
+        if has_content(delta.get(field)) and not objects_in(delta[field]):
+            yield field
 
 
 def has_content(value: Any) -> bool:

@@ -200,8 +200,9 @@ class UpstreamCall:
             if isinstance(event, UpstreamEvent):
                 self._redact_end(event)
             events.append(event)
-        if not data and isinstance(self._reader, ChunkReader):
-            events += self._reader.rest()
+        if isinstance(self._reader, ChunkReader) and self._reader.waits:
+            is_over = not data or self._splitter.done or any(event.is_last for event in events)
+            events += self._reader.rest() if is_over else ()
         return events, None
 
     def _redact_end(self, event: UpstreamEvent) -> None:

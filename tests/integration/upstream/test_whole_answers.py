@@ -1,8 +1,20 @@
 """Answers that are cut off, empty or not OpenAI's, over HTTP: each ends with a word about it."""
 
+import json
+
 from tests.support.api import JSON, Api
 from tests.support.contract_rules import assert_stream_obeys_contract
-from tests.support.fake_upstream import FakeUpstream, Step, call, chunk, delta, done, finish, text
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    Step,
+    call,
+    chunk,
+    delta,
+    done,
+    finish,
+    raw,
+    text,
+)
 from tests.support.process_logs import line_of
 from tests.support.stack import Stack
 from tests.support.strict_types import check_response
@@ -93,3 +105,11 @@ async def test_a_field_that_has_the_whole_answer_is_named(
         shared_stack.workers[0], "unknown_content", field="delta.text_of_next_year"
     )
     assert line["upstream"] == "default"
+
+
+async def test_half_a_character_at_the_end_is_replaced(api: Api, fake: FakeUpstream) -> None:
+    pieces = ("a\ud83d", "\ude00b", "c\ud83d")
+    chunks = ({"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in pieces)
+    steps = [raw(b"data: " + json.dumps(each).encode() + b"\n\n") for each in chunks]
+    response = await ended(api, fake, *steps, finish())
+    assert response["output_text"] == "a😀bc\ufffd"

@@ -120,6 +120,11 @@ CASES: list[Any] = [
     pytest.param({"completion_tokens": 2, "total_tokens": 14}, (12, 2, 0, 0, 0), id="no input"),
     pytest.param({**OPENAI, "total_tokens": 3}, (12, 2, 0, 0, 0), id="a total that is too small"),
     pytest.param({"prompt_tokens": "12", "completion_tokens": 2.0}, (12, 2, 0, 0, 0), id="texts"),
+    pytest.param(
+        {"billed_units": {"input_tokens": 5}, "tokens": {"input_tokens": 12, "output_tokens": 2}},
+        (12, 2, 0, 0, 0),
+        id="Cohere",
+    ),
     pytest.param({"total_tokens": 9}, None, id="a total alone says neither"),
     pytest.param({"prompt_tokens": 9}, None, id="the input alone"),
 ]

@@ -123,6 +123,9 @@ def test_an_empty_answer_with_a_reason_is_incomplete(word: str) -> None:
         (delta(content=[{"type": "hologram", "points": ["x"]}]), "delta.content.hologram"),
         ({"choices": [{"index": 0, "said": {"text": "Hi"}}]}, "choice.said"),
         ({"choices": [{"message": {"role": "assistant", "waves": ["x"]}}]}, "message.waves"),
+        (delta(content=[{"type": "video_url", "video_url": {"url": "https://x"}}]), "video_url"),
+        (delta(images=[{"file_id": "file-1"}]), "delta.images"),
+        (delta(tool_calls="f()"), "delta.tool_calls"),
     ],
 )
 def test_an_answer_in_unknown_fields_alone_fails_and_names_them(chunk: JSON, place: str) -> None:

@@ -33,7 +33,7 @@ NOTHING = [
         id="empty everywhere",
     ),
     pytest.param(
-        delta(content={"unheard": 7}, tool_calls="no", logprobs=7), id="values of unheard-of types"
+        delta(content={"unheard": 7}, tool_calls=7, logprobs=7), id="values of unheard-of types"
     ),
     pytest.param(
         {"choices": "none", "usage": "none", "x_groq": 1, "model": None},

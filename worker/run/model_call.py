@@ -226,8 +226,10 @@ class ModelCaller:
             self._emit(turn.finish(done_seen=upstream_call.done_seen), visible=visible)
             await self._context.writer.wait_for_room()
         assert turn.outcome is not None
-        if turn.outcome.failure is not None and not self._has_emitted:
-            raise turn.outcome.failure
+        if turn.outcome.failure is not None:
+            upstream_call.redact(turn.outcome.failure)
+            if not self._has_emitted:
+                raise turn.outcome.failure
         return turn.outcome
 
     def _feed(self, turn: Turn[Any], chunks: Sequence[StreamEvent], *, visible: bool) -> None:

@@ -2,7 +2,7 @@
 fields that nobody knows. Only payloads that the strict decoder refuses come here.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -114,7 +114,7 @@ def extras_of(
 
 
 def _unread(
-    delta: Mapping[str, Any], images: list[str], audio: list[Mapping[str, Any]]
+    delta: Mapping[str, Any], images: Sequence[str], audio: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
     """The fields that are known, with content that is not understood."""
     if has_content(delta.get("images")) and not any(images):

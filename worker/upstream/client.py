@@ -92,6 +92,11 @@ class UpstreamCall:
         """Whether the stream contained `[DONE]`."""
         return self._splitter.done
 
+    def redact(self, failure: UpstreamFailed) -> None:
+        """Removes the secrets from the message of a failure that the turn has made of the
+        upstream's words."""
+        redacted(failure, self._secrets)
+
     async def chunks(self) -> AsyncGenerator[list[StreamEvent]]:
         """The events of each read, in order. Raises UpstreamFailed or LimitReached. Closing the
         generator closes the connection.

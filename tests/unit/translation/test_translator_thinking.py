@@ -95,6 +95,10 @@ def test_content_without_a_tag_is_reasoning_if_it_was_cut_off() -> None:
     assert turn.items == ["reasoning hm (incomplete)"]
 
 
+def test_content_without_a_tag_is_text_if_the_stream_ended_in_order() -> None:
+    assert translate([delta(content="Hi")], think_opened=True).items == ["message Hi"]
+
+
 def test_content_without_a_tag_before_a_call_is_text() -> None:
     chunks = [delta(content="Let me look."), calls(call(0, "a", "f", "{}")), finish("tool_calls")]
     assert translate(chunks, think_opened=True).items == ["message Let me look.", "f/a {}"]

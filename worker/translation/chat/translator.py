@@ -171,7 +171,7 @@ class ChatTranslator(Turn[Chunk]):
         """Uses what is held back of the upstream's text and calls. A second call does nothing."""
         events: list[Event] = []
         if not self._is_plain:
-            is_cut_off = self._finish_reason != "stop"
+            is_cut_off = self._finish_reason not in (None, "stop")
             events += self._append_reasoning_and_text(*self._content.flush(is_cut_off=is_cut_off))
         return [*events, *self._open_named_call(), *self._end_calls()]
 

@@ -427,14 +427,20 @@ class ToolFailed(UpstreamFailed):
     """
 
 
+UNKNOWN_CONTENT = "unknown_content"
+"""The reason of a call whose answer had content in fields that nobody knows. Its message names
+them."""
+
+
 @dataclass(frozen=True, slots=True)
 class FailedCall:
-    """A call of an upstream that failed before its first output, as operators see it."""
+    """A call of an upstream that failed before its first output, or whose answer was not understood
+    as a whole, as operators see it."""
 
     upstream: str
     """its configured name"""
     reason: str
-    """as in `responses.reason`"""
+    """as in `responses.reason`; UNKNOWN_CONTENT if it is no failure"""
     message: str
 
 

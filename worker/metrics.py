@@ -178,6 +178,12 @@ PUT_OFFS = Counter(
     ["upstream", "class"],
     registry=REGISTRY,
 )
+UNKNOWN_CONTENT_TURNS = Counter(
+    "backburner_unknown_content",
+    "Answers of an upstream with content in fields that are not known; the log names them.",
+    ["upstream"],
+    registry=REGISTRY,
+)
 EVENTS = Counter("backburner_events", "Events written to the logs of responses.", registry=REGISTRY)
 
 _STATUS_CLASSES = {"429": "rate_limited", "401": "credential", "403": "credential"}
@@ -188,6 +194,8 @@ _UPSTREAM_REASONS = {
     "upstream_reset": "reset",
     "upstream_ended_early": "ended_early",
     "upstream_garbage": "garbage",
+    "upstream_empty": "empty",
+    "upstream_finish_reason": "finish_reason",
     "upstream_down": "down",
     "upstream_full": "full",
     "model_not_found": "model_not_found",
@@ -262,6 +270,7 @@ def count_put_off(upstream: str, reason: str) -> None:
 def add_upstream(name: str) -> None:
     """Lets the series of an upstream begin with 0, so that the first increase is seen."""
     UPSTREAM_FAILOVERS.labels(name)
+    UNKNOWN_CONTENT_TURNS.labels(name)
     for outcome in ("answered", "failed", "busy"):
         UPSTREAM_TURNS.labels(name, outcome)
     for failure in ("unreachable", "server", "rate_limited", "down", "full"):

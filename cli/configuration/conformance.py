@@ -236,6 +236,8 @@ class _FeatureChecks:
             ChatOptions(
                 tool_catalog=catalog,
                 think_tags=settings.think_tags,
+                think_opened=settings.think_opened,
+                finish_reasons=settings.finish_reasons,
                 fenced=instructions is not None,
             ),
         )

@@ -13,6 +13,7 @@ EffortField = Literal[
 ReasoningBack = Literal[
     "none", "reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "think_tags"
 ]
+FinishReason = Literal["stop", "length", "content_filter", "error"]
 MaxTokensField = Literal["max_completion_tokens", "max_tokens"]
 CallIdForm = Literal["as_is", "alphanumeric_9", "name_and_index"]
 DeveloperRole = Literal["developer", "system"]

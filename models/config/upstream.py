@@ -20,6 +20,7 @@ from models.config.dialect import (
     CallIdForm,
     DeveloperRole,
     EffortField,
+    FinishReason,
     MaxTokensField,
     ReasoningBack,
     StructuredOutput,
@@ -57,6 +58,12 @@ class UpstreamSettings(Group):
     """Joins all system and developer messages into one at the start."""
     think_tags: bool = False
     """The model writes its reasoning into the text, between `<think>` and `</think>`."""
+    think_opened: bool = False
+    """The same, but the template of the model has written the first `<think>`, so that the text has
+    only `</think>`: what stands before it is reasoning, and is held back until it comes."""
+    finish_reasons: dict[str, FinishReason] = {}
+    """Words of `finish_reason` that only this upstream has, with their meaning: `stop`, `length`,
+    `content_filter` or `error`. A word that nobody knows fails the response."""
     effort_field: EffortField = "reasoning_effort"
     """How `reasoning.effort` is sent: OpenAI's field, OpenRouter's object `reasoning`,
     `chat_template_kwargs` of vLLM and SGLang (`enable_thinking`), the object `thinking` of

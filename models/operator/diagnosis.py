@@ -9,6 +9,7 @@ from datetime import datetime
 
 from models.db.queries.line import MAX_COUNTED, PlaceInLine
 from models.db.queries.operations import ResponseState
+from models.errors import UNKNOWN_CONTENT
 from models.lifecycle import TERMINAL, Lane
 from models.redis.channels import QUARANTINE, queue_for
 
@@ -134,10 +135,13 @@ def failures_text(failures: Sequence[Mapping[str, str]] | None) -> str:
     """Why a response was deferred. None: a worker of a release that did not record it."""
     if not failures:
         return "its upstreams were down or at their limit"
-    return "; ".join(
-        f"upstream {call['upstream']} failed ({call['reason']}): {call['message'].rstrip('.')}"
-        for call in failures
-    )
+    return "; ".join(map(_call_text, failures))
+
+
+def _call_text(call: Mapping[str, str]) -> str:
+    if call["reason"] == UNKNOWN_CONTENT:
+        return f"upstream {call['upstream']} sent content that is not understood: {call['message']}"
+    return f"upstream {call['upstream']} failed ({call['reason']}): {call['message'].rstrip('.')}"
 
 
 def process_text(kind: str, pid: int, host: str) -> str:

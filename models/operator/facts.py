@@ -94,7 +94,8 @@ class Attempt:
     bytes: int
     failures: list[dict[str, str]] | None
     """`upstream`, `reason`, `message` of each call that failed; a deferred attempt waited for the
-    last one"""
+    last one. The reason `unknown_content`: the answer had content in the fields that `message`
+    names, which nobody knows"""
 
     @classmethod
     def from_rows(cls, row: operations.AttemptRow, block: operations.LogSummary | None) -> Self:

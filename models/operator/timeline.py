@@ -6,6 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from models.db.queries.operations import AttemptRow, LogSummary, ResponseState
+from models.errors import UNKNOWN_CONTENT
 from models.ids import conversation_id, response_id
 from models.lifecycle import ATTEMPTS_PER_TIMELINE, TERMINAL, Status
 from models.operator.diagnosis import failures_text, process_text
@@ -124,7 +125,9 @@ def _attempt(attempt: AttemptRow, block: LogSummary | None, turns: int) -> Itera
         yield event(block.last_at, "last_flush", text)
     if attempt.failures and attempt.outcome is None:
         failed_at = block.last_at if block is not None and block.last_at else attempt.claimed_at
-        yield event(failed_at, "upstream_failed", f": {failures_text(attempt.failures)}")
+        is_failure = any(call["reason"] != UNKNOWN_CONTENT for call in attempt.failures)
+        what = "upstream_failed" if is_failure else UNKNOWN_CONTENT
+        yield event(failed_at, what, f": {failures_text(attempt.failures)}")
     if attempt.outcome is not None and attempt.ended_at is not None:
         text = f" {_RELEASE_TEXTS[attempt.outcome]}"
         if attempt.outcome == "put_off":

@@ -5,13 +5,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from models.wire.token_counts import MAX_TOKEN_COUNT, read_counts
+
 USAGE_PIECE = 8 * 1024
 """Bytes of the end of an answer, and of the beginning of a JSON answer, in which its usage is
 looked for."""
 _FIELD = '"usage"'
-MAX_COUNT = 2**53
-"""The largest count of one request: every JSON reader represents it exactly, and a sum of a
-thousand still fits into a bigint."""
+MAX_COUNT = MAX_TOKEN_COUNT
+"""The largest count of one request: a sum of a thousand still fits into a bigint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,19 @@ NO_TOKENS = TokenUsage(0, 0, 0, 0)
 
 
 def find_usage(piece: bytes) -> TokenUsage | None:
-    """The last usage in a piece of a body, JSON or a stream; None if there is none."""
+    """The last usage in a piece of a body, JSON or a stream, that counts something; else the last
+    one; None if there is none."""
     text = piece.decode(errors="replace")
+    last: TokenUsage | None = None
     at = text.rfind(_FIELD)
     while at >= 0:
-        usage = _object_behind(text, at + len(_FIELD))
-        if usage is not None:
-            return _usage(usage)
+        if (counts := _object_behind(text, at + len(_FIELD))) is not None:
+            usage = _usage(counts)
+            if usage != NO_TOKENS:
+                return usage
+            last = last or usage
         at = text.rfind(_FIELD, 0, at)
-    return None
+    return last
 
 
 def usage_in(answer: Any) -> TokenUsage | None:
@@ -61,27 +66,20 @@ def _object_behind(text: str, at: int) -> dict[str, Any] | None:
 def _usage(usage: dict[str, Any]) -> TokenUsage:
     """Chat completions and embeddings count `prompt_tokens`, images and transcriptions
     `input_tokens`; some rerankers count only `total_tokens`."""
-    input_tokens = _count(usage, "prompt_tokens", "input_tokens")
-    output_tokens = _count(usage, "completion_tokens", "output_tokens")
-    if not (input_tokens or output_tokens):
-        input_tokens = _count(usage, "total_tokens")
-    inputs = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-    outputs = usage.get("completion_tokens_details") or usage.get("output_tokens_details")
-    return TokenUsage(
-        input_tokens,
-        _count(inputs, "cached_tokens"),
-        output_tokens,
-        _count(outputs, "reasoning_tokens"),
-        _count(usage, "seconds"),
-    )
+    seconds = _seconds(usage.get("seconds"))
+    counts = read_counts(usage)
+    if counts is None:
+        return TokenUsage(0, 0, 0, 0, seconds)
+    resolved = counts.resolved()
+    if resolved is None:
+        return TokenUsage(counts.input or counts.total or 0, 0, counts.output or 0, 0, seconds)
+    return TokenUsage(resolved.input, resolved.cached, resolved.output, resolved.reasoning, seconds)
 
 
-def _count(counts: object, *names: str) -> int:
-    """The first of these counts that is there."""
-    if isinstance(counts, dict):
-        for name in names:
-            if type(value := counts.get(name)) is int or type(value) is float:
-                return bounded_count(value)
+def _seconds(raw: object) -> int:
+    """Whole seconds, of which a begun one counts."""
+    if type(raw) is int or type(raw) is float:
+        return bounded_count(raw)
     return 0
 
 

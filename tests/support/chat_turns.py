@@ -14,7 +14,7 @@ from tests.support.strict_types import check_event, check_item, check_usage
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 from worker.translation.turn import Outcome
-from worker.upstream.chat_chunks import parse_chunk
+from worker.upstream.chat_chunks import ChunkReader
 
 
 def counter() -> Callable[[str], str]:
@@ -96,12 +96,13 @@ def translate(
     chunks: Iterable[JSON | bytes], *, done_seen: bool = True, cut: bool = False, **options: Any
 ) -> TranslatedTurn:
     """Feeds the chunks to the parser and a translator, and ends the turn."""
-    translator = ChatTranslator(counter(), ChatOptions(**options))
+    translator, reader = ChatTranslator(counter(), ChatOptions(**options)), ChunkReader()
     published: list[Event] = []
-    for chunk in chunks:
-        published += translator.feed(
-            parse_chunk(chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode())
-        )
+    payloads = (
+        chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode() for chunk in chunks
+    )
+    for read in (*map(reader.read, payloads), *reader.rest()):
+        published += translator.feed(read)
     published += translator.close_incomplete() if cut else translator.finish(done_seen=done_seen)
     events = decoded(published)
     for event in events:

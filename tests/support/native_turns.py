@@ -13,7 +13,7 @@ from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.strict_types import check_event, check_item, check_usage
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.turn import TurnOptions
-from worker.upstream.responses_events import parse_event
+from worker.upstream.responses_events import EventReader
 
 
 def added(index: int | None, kind: str, **shape: Any) -> JSON:
@@ -112,9 +112,10 @@ def translate_native(
     """Feeds the events to the parser and a translator, ends the turn and checks the output."""
     translator = NativeTranslator(counter(), TurnOptions(**options), tag_encrypted=tag_encrypted)
     written: list[Event] = []
+    reader = EventReader()
     for one in events:
         written += translator.feed(
-            parse_event(one if isinstance(one, bytes) else json.dumps(one).encode())
+            reader.read(one if isinstance(one, bytes) else json.dumps(one).encode())
         )
     written += translator.close_incomplete() if cut else translator.finish(done_seen=done_seen)
     shown = decoded(written)

@@ -107,7 +107,7 @@ class QueryRewriter:
         if (usage := usage_in(answer)) is not None:
             self._record_usage(key, model, upstream.name, usage)
         text = _native_text(answer) if is_native else _chat_text(answer)
-        if upstream.think_tags:
+        if upstream.think_tags or upstream.think_opened:
             text = text.rpartition("</think>")[2]
         rewritten = " ".join(text.split())
         if not rewritten or len(rewritten) > _MAX_QUERY:

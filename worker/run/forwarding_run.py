@@ -7,6 +7,7 @@ from typing import Any
 from models.wire.events import Item
 from models.wire.forwarding import answer_item, requested_body
 from models.wire.proxied_usage import TokenUsage, usage_in
+from models.wire.token_counts import TokenCounts
 from models.wire.urls import body_urls
 from worker.metrics import UPSTREAM_TURNS
 from worker.run.call_span import forwarding_span
@@ -14,7 +15,7 @@ from worker.run.context import RunContext
 from worker.run.failover import first_answer
 from worker.run.handed_on_urls import require_handed_on
 from worker.translation.turn import Outcome
-from worker.translation.usage import Usage
+from worker.translation.usage import usage_json
 from worker.upstream.upstreams import Candidate
 
 
@@ -63,11 +64,12 @@ async def _call(context: RunContext, request: dict[str, Any], candidate: Candida
     return answer
 
 
-def _to_json(usage: TokenUsage) -> dict[str, Any]:
-    return Usage(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        total_tokens=usage.input_tokens + usage.output_tokens,
-        cached_tokens=usage.cached_tokens,
-        reasoning_tokens=usage.reasoning_tokens,
-    ).to_json()
+def _to_json(usage: TokenUsage) -> dict[str, Any] | None:
+    return usage_json(
+        TokenCounts(
+            usage.input_tokens,
+            usage.output_tokens,
+            cached=usage.cached_tokens,
+            reasoning=usage.reasoning_tokens,
+        )
+    )

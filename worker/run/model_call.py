@@ -25,6 +25,7 @@ from worker.run.counting import TokenCount
 from worker.run.failover import first_answer, note_failure
 from worker.run.reasoning import content_tagger, reasoning_sealer, unseal_reasoning
 from worker.run.reasoning_summary import ReasoningSummaries, SummaryCaller
+from worker.run.unknown_content import note_unknown_content
 from worker.translation.call_origin import CallOrigin, ReturnedCalls
 from worker.translation.chat.request import chat_request
 from worker.translation.chat.structured import format_instructions
@@ -168,10 +169,13 @@ class ModelCaller:
                     observation.traceparent if propagates else None,
                     self._context.attachments,
                 )
-                async with summaries:
-                    outcome = await self._read_turn(
-                        call, turn, permit, observation, summaries, visible=visible
-                    )
+                try:
+                    async with summaries:
+                        outcome = await self._read_turn(
+                            call, turn, permit, observation, summaries, visible=visible
+                        )
+                finally:
+                    note_unknown_content(self._attempt, candidate, turn.unknown_content)
             permit.record_success()
         UPSTREAM_TURNS.labels(candidate.name, "answered").inc()
         self._output.upstream = candidate.name
@@ -230,8 +234,10 @@ class ModelCaller:
             self._emit(turn.finish(done_seen=upstream_call.done_seen), visible=visible)
             await self._context.writer.wait_for_room()
         assert turn.outcome is not None
-        if turn.outcome.failure is not None and not self._has_emitted:
-            raise turn.outcome.failure
+        if turn.outcome.failure is not None:
+            upstream_call.redact(turn.outcome.failure)
+            if not self._has_emitted:
+                raise turn.outcome.failure
         return turn.outcome
 
     def _feed(self, turn: Turn[Any], chunks: Sequence[StreamEvent], *, visible: bool) -> None:
@@ -295,7 +301,10 @@ class ModelCaller:
         if candidate.upstream.is_native:
             return NativeTranslator(
                 self._resources.new_id,
-                TurnOptions(tool_catalog=model_input.tool_catalog, **self._turn_limits(parameters)),
+                TurnOptions(
+                    tool_catalog=model_input.tool_catalog,
+                    **self._turn_limits(parameters, visible=visible),
+                ),
                 tag_encrypted=content_tagger(self._resources.sealer, self._project, candidate.name),
             )
         instructions = format_instructions(parameters.get("text", {}), upstream.structured_output)
@@ -304,8 +313,11 @@ class ModelCaller:
             ChatOptions(
                 want_logprobs=wants_logprobs(parameters),
                 tool_catalog=model_input.tool_catalog,
-                **self._turn_limits(parameters),
+                **self._turn_limits(parameters, visible=visible),
                 think_tags=upstream.think_tags,
+                think_opened=upstream.think_opened,
+                finish_reasons=upstream.finish_reasons,
+                token_limit=parameters.get("max_output_tokens"),
                 fenced=instructions is not None,
                 seal=reasoning_sealer(
                     self._resources.sealer,
@@ -320,12 +332,14 @@ class ModelCaller:
             ),
         )
 
-    def _turn_limits(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """The turn's first output index, and its limits of tool calls and of bytes."""
+    def _turn_limits(self, parameters: dict[str, Any], *, visible: bool) -> dict[str, Any]:
+        """The turn's first output index, its limits of tool calls and of bytes, and whether it may
+        be empty: after another turn, a model may have nothing to add."""
         settings = self._resources.settings
         return {
             "first_index": self._output.next_index,
             "calls_allowed": settings.tools.calls,
             "calls_left": self._output.calls_left(parameters),
+            "needs_output": visible and not self._output.turns,
             "output_limit": settings.limits.output,
         }

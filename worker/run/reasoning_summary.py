@@ -126,7 +126,12 @@ class SummaryCaller:
         fails; the log says why. Raises LeaseLost."""
         turn = ChatTranslator(
             self._resources.new_id,
-            ChatOptions(output_limit=_OUTPUT_LIMIT, think_tags=self._settings.think_tags),
+            ChatOptions(
+                output_limit=_OUTPUT_LIMIT,
+                think_tags=self._settings.think_tags,
+                think_opened=self._settings.think_opened,
+                finish_reasons=self._settings.finish_reasons,
+            ),
         )
         try:
             await self._call(turn, text)

@@ -11,13 +11,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from models.errors import UPSTREAM_ENDED_EARLY, LimitReached, UpstreamFailed
 from models.wire.events import Event, Item
+from models.wire.token_counts import TokenCounts
 from worker.translation.item_sequence import ItemSequence
 from worker.translation.items.client_calls import CallOutput, OpenClientCall, is_json_object
-from worker.translation.items.open_item import OpenItem
+from worker.translation.items.open_item import OpenItem, OpenToolCall
 from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.items.text_items import OpenReasoning
 from worker.translation.tool_catalog import ToolCatalog
-from worker.translation.usage import Usage, add_usage, as_reasoning
+from worker.translation.usage import add_usage, as_reasoning, usage_json
 
 MAX_CALL_ID = 64
 """Characters. A longer id from an upstream is replaced: clients send it back, and the API takes
@@ -30,8 +31,10 @@ items."""
 SERVICE_TIERS = frozenset(("auto", "default", "flex", "priority", "fast", "scale", "ultrafast"))
 """Service tiers of the API. An upstream's other names for a tier are dropped."""
 
-_MAX_NAME_IN_ERROR = 100
-"""Characters of a name that an error repeats."""
+MAX_WORD = 100
+"""Characters of a name or word that an error repeats."""
+MAX_PLACES = 5
+"""Names of unknown fields that an error repeats."""
 
 EventT = TypeVar("EventT")
 """One event of the upstream in the form that worker/upstream makes of it."""
@@ -60,6 +63,8 @@ class TurnOptions:
     calls_left: int | None = None
     """Server calls that `max_tool_calls` still allows; further ones are ignored and become no item.
     None: no limit."""
+    needs_output: bool = False
+    """A turn without any item has failed: the response would have no output."""
     output_limit: int = 16 << 20
     """Bytes that the turn may contain. LimitReached is raised before anything of the event
     beyond it is used."""
@@ -70,7 +75,7 @@ class TurnMetadata(Protocol):
     field."""
 
     @property
-    def usage(self) -> Usage | None: ...
+    def usage(self) -> TokenCounts | None: ...
 
     @property
     def model(self) -> str | None: ...
@@ -95,6 +100,8 @@ class Turn(Generic[EventT]):
         self._tool_catalog = options.tool_catalog
         self._calls_allowed = options.calls_allowed
         self._calls_left = options.calls_left
+        self._has_ignored_calls = False
+        self._needs_output = options.needs_output
         self._bytes_left = options.output_limit
         self._output_limit = options.output_limit
         self._sequence = ItemSequence(options.first_index, self._close_if_complete)
@@ -103,7 +110,7 @@ class Turn(Generic[EventT]):
         """Calls of functions that the model was not offered."""
         self._violation: UpstreamFailed | None = None
         self._call_ids: set[str] = set()
-        self._usage: Usage | None = None
+        self._usage: TokenCounts | None = None
         self._summary_usage: dict[str, Any] | None = None
         """Of the calls that made summaries of its reasoning."""
         self._unsummarised: list[OpenReasoning] = []
@@ -116,6 +123,8 @@ class Turn(Generic[EventT]):
         """Fields of a native upstream's Response object that this server does not make itself."""
         self.outcome: Outcome | None = None
         """Set by `finish`; None while the turn runs and after `close_incomplete`."""
+        self.unknown_content: set[str] = set()
+        """Where the upstream has sent content that is not understood: `delta.NAME`."""
         self.rejected_calls: dict[str, str] = {}
         """Set by `finish`: id of a server call that must not be run -> its output for the model."""
 
@@ -166,9 +175,9 @@ class Turn(Generic[EventT]):
 
     @property
     def upstream_usage(self) -> dict[str, Any] | None:
-        """The last usage that the upstream sent for the turn itself, in the Responses shape; None
-        if it sent none."""
-        return self._usage.to_json() if self._usage is not None else None
+        """The usage that the upstream sent for the turn itself, in the Responses shape; None if it
+        sent none."""
+        return usage_json(self._usage)
 
     @property
     def weight(self) -> int:
@@ -231,7 +240,7 @@ class Turn(Generic[EventT]):
     def _record_metadata(self, event: TurnMetadata) -> None:
         """Keeps the newest usage, model and service tier."""
         if event.usage is not None:
-            self._usage = event.usage
+            self._usage = event.usage if self._usage is None else self._usage.updated(event.usage)
         if event.model is not None:
             self.model = event.model
         if event.service_tier in SERVICE_TIERS:
@@ -291,7 +300,7 @@ class Turn(Generic[EventT]):
             return True
         if self._violation is None:
             self._violation = UpstreamFailed(
-                f"The model called the tool '{name[:_MAX_NAME_IN_ERROR]}', "
+                f"The model called the tool '{name[:MAX_WORD]}', "
                 "which 'tool_choice' does not allow.",
                 reason="tool_choice_violated",
             )
@@ -303,7 +312,8 @@ class Turn(Generic[EventT]):
         if self._calls_left is None:
             return False
         self._calls_left -= 1
-        return self._calls_left < 0
+        self._has_ignored_calls = self._calls_left < 0
+        return self._has_ignored_calls
 
     def _end_server_call(self, call: OpenServerCall) -> list[Event]:
         """A server call is complete: leaves it open to be run, or fails it if the limit of calls
@@ -318,6 +328,41 @@ class Turn(Generic[EventT]):
         self.rejected_calls[call.id] = f"Error: {message}"
         return [*call.arguments_done(), *call.result(call.failure_fields(message), failed=True)]
 
+    def _cut_off_call(self) -> OpenToolCall | None:
+        """The first call for the client whose arguments ended in the middle. One of a server tool
+        is answered with an error, and the model goes on."""
+        return next(
+            (item for item in self._items if isinstance(item, OpenToolCall) and item.is_cut_off),
+            None,
+        )
+
+    def _flaw(self, finish_word: str = "") -> Outcome | None:
+        """The outcome of a turn that ended in order, but without its whole answer; None for any
+        other turn. `finish_word`: the upstream's own for the end."""
+        said = f" (finish_reason '{finish_word[:MAX_WORD]}')" if finish_word else ""
+        if (call := self._cut_off_call()) is not None:
+            name = call.to_json().get("name", call.kind)[:MAX_WORD]
+            return failed_outcome(
+                f"The upstream ended its answer in the middle of the arguments of a call of "
+                f"'{name}'{said}.",
+                "upstream_ended_early",
+            )
+        if self._items or self._has_ignored_calls:
+            return None
+        if self.unknown_content:
+            places = ", ".join(sorted(self.unknown_content)[:MAX_PLACES])[: 2 * MAX_WORD]
+            return failed_outcome(
+                f"The upstream's answer is in fields that are not known: {places}.",
+                "upstream_empty",
+            )
+        if not self._needs_output:
+            return None
+        usage = self.upstream_usage
+        cost = f", although it counted {usage['output_tokens']} output tokens" if usage else ""
+        return failed_outcome(
+            f"The upstream ended its answer without any output{said}{cost}.", "upstream_empty"
+        )
+
     def _fail_unknown_calls(self) -> list[Event]:
         """Adds an output to each call of an unknown function, if this server answers calls in
         this turn at all (docs/adr/0008)."""
@@ -325,7 +370,7 @@ class Turn(Generic[EventT]):
         if not self._tool_catalog.server_functions:
             return events
         for call in self._unknown_calls:
-            text = f"Error: There is no tool named '{call.target.name[:_MAX_NAME_IN_ERROR]}'."
+            text = f"Error: There is no tool named '{call.target.name[:MAX_WORD]}'."
             output = CallOutput(
                 self._sequence.next_index, self._new_id(CallOutput.prefix), call.call_id, text
             )

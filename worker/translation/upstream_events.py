@@ -12,7 +12,7 @@ import msgspec
 
 from models.errors import UpstreamFailed
 from models.wire.events import Item
-from worker.translation.usage import Usage
+from models.wire.token_counts import TokenCounts
 
 
 class TerminalState(msgspec.Struct, frozen=True, gc=False):
@@ -53,7 +53,7 @@ class UpstreamEvent(msgspec.Struct, frozen=True, gc=False):
     image: str = ""
     """A partial image, in base64."""
     terminal: TerminalState | None = None
-    usage: Usage | None = None
+    usage: TokenCounts | None = None
     model: str | None = None
     service_tier: str | None = None
     size: int = 0

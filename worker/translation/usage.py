@@ -2,41 +2,27 @@
 
 from typing import Any
 
-import msgspec
-
-MAX_TOKEN_COUNT = 2**53
-"""The largest count that every JSON reader represents exactly."""
+from models.wire.token_counts import TokenCounts
 
 
-class Usage(msgspec.Struct, frozen=True, gc=False):
-    """An upstream's token counts. A count that it did not send is 0; without any count there is
-    no `Usage`, never an estimate."""
+def usage_json(counts: TokenCounts | None) -> dict[str, Any] | None:
+    """`usage` of the Response object; None if input or output is not known, never an estimate.
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    total_tokens: int = 0
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
-    reasoning_tokens: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """`usage` of the Response object. Both details objects are required; unknown counts are
-        0, not null."""
-        return {
-            "input_tokens": self.input_tokens,
-            "input_tokens_details": {
-                "cached_tokens": self.cached_tokens,
-                "cache_write_tokens": self.cache_write_tokens,
-            },
-            "output_tokens": self.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
-            "total_tokens": self.total_tokens,
-        }
-
-
-def bounded_count(count: int | None) -> int:
-    """A count as `Usage` stores it: 0 for None and below, `MAX_TOKEN_COUNT` at most."""
-    return min(max(count or 0, 0), MAX_TOKEN_COUNT)
+    Both details objects are required, with numbers: unknown counts in them are 0, not null.
+    """
+    resolved = counts.resolved() if counts is not None else None
+    if resolved is None:
+        return None
+    return {
+        "input_tokens": resolved.input,
+        "input_tokens_details": {
+            "cached_tokens": resolved.cached,
+            "cache_write_tokens": resolved.cache_write,
+        },
+        "output_tokens": resolved.output,
+        "output_tokens_details": {"reasoning_tokens": resolved.reasoning},
+        "total_tokens": resolved.input + resolved.output,
+    }
 
 
 def as_reasoning(usage: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""The body of one payload of a chat upstream as typed objects, by two decoders.
+"""The body of one payload of a chat upstream as typed objects, by three decoders.
 
-The strict decoder (msgspec) reads what almost all servers send. The lenient decoder (the standard
-library, then field by field) reads what the strict one refuses: lone surrogates, bytes that are no
+The strict decoder (msgspec) reads what almost all servers send. The tolerant one reads payloads
+with fields that the strict one does not know, and what is in these. The lenient decoder (the
+standard library, then field by field) reads what both refuse: lone surrogates, bytes that are no
 UTF-8, control characters, values of unexpected types. There a field that makes no sense counts as
 absent.
 """
@@ -13,8 +14,11 @@ import msgspec
 
 from models.errors import UpstreamFailed
 from models.wire.json_input import clean_json
-from worker.translation.usage import MAX_TOKEN_COUNT
+from models.wire.token_counts import MAX_TOKEN_COUNT
+from worker.upstream.chat_extras import READ_NAMES, Extras, extras_of
+from worker.upstream.finish_reasons import word_of
 from worker.upstream.lenient_json import REASONING_PARTS, lenient_int, lenient_text, objects_in
+from worker.upstream.surrogate_halves import SurrogateHalves
 
 Byte = Annotated[int, msgspec.Meta(ge=0, le=255)]
 
@@ -27,6 +31,11 @@ class ChatFunction(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     arguments: str | dict[str, Any] | None = None
 
 
+class ChatCustom(msgspec.Struct, gc=False):
+    name: str | None = None
+    input: str | None = None
+
+
 class ChatCall(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """A piece of a call. One with other fields is left to the lenient decoder, which keeps them
     (`MarkedCall`)."""
@@ -35,6 +44,11 @@ class ChatCall(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     id: str | None = None
     type: str | None = None
     function: ChatFunction | None = None
+    custom: ChatCustom | None = None
+    """In the place of `function`, in a call of a custom tool."""
+    name: str | None = None
+    """Of a function that is not in an object of its own."""
+    arguments: str | dict[str, Any] | None = None
 
 
 class MarkedCall(ChatCall, gc=False):
@@ -46,11 +60,14 @@ class MarkedCall(ChatCall, gc=False):
     """Those of `function`."""
 
 
-_CALL_FIELDS = frozenset(("index", "id", "type", "function"))
-_FUNCTION_FIELDS = frozenset(("name", "arguments"))
+_CALL_FIELDS = frozenset(ChatCall.__struct_fields__)
+_FUNCTION_FIELDS = frozenset(ChatFunction.__struct_fields__)
 
 
-class ChatDelta(msgspec.Struct, gc=False):
+class ChatDelta(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A field that is not here sends the payload to the lenient decoder, which counts it. So does a
+    value of a field that may only be null: chat_extras.py reads these."""
+
     content: str | None = None
     refusal: str | None = None
     reasoning: str | None = None
@@ -61,15 +78,23 @@ class ChatDelta(msgspec.Struct, gc=False):
     tool_calls: list[ChatCall] | None = None
     function_call: ChatFunction | None = None
     annotations: list[Any] | None = None
-
-
-class MarkedDelta(ChatDelta, gc=False):
-    """A delta, read leniently, with the fields that are not known and not empty."""
-
-    fields: dict[str, Any] = {}
-
-
-_DELTA_FIELDS = frozenset((*ChatDelta.__struct_fields__, "role"))
+    role: Any = None
+    name: Any = None
+    id: Any = None
+    type: Any = None
+    tool_call_id: Any = None
+    status: Any = None
+    token_ids: Any = None
+    prefix: Any = None
+    partial: Any = None
+    images: None = None
+    audio: None = None
+    reasoning_text: None = None
+    thinking: None = None
+    extra_content: None = None
+    provider_specific_fields: None = None
+    reasoning_opaque: None = None
+    citations: None = None
 
 
 class TopLogprob(msgspec.Struct, gc=False):
@@ -89,44 +114,57 @@ class ChatLogprobs(msgspec.Struct, gc=False):
     content: list[TokenLogprob] | None = None
 
 
-class TokenDetails(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    reasoning_tokens: int | None = None
+class ChatChoice(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """As ChatDelta, a field that is not here sends the payload to the lenient decoder."""
 
-
-class ChatUsage(msgspec.Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
-    prompt_tokens_details: TokenDetails | None = None
-    completion_tokens_details: TokenDetails | None = None
-    prompt_cache_hit_tokens: int | None = None
-    """DeepSeek's name for cached tokens."""
-
-
-class ChatChoice(msgspec.Struct, gc=False):
     index: int | None = None
     delta: ChatDelta | None = None
     message: ChatDelta | None = None
     """In the place of `delta`, in a body that is no stream."""
     finish_reason: str | None = None
     logprobs: ChatLogprobs | None = None
-    usage: ChatUsage | None = None
+    usage: Any = None
     """Moonshot sends the usage here."""
     error: Any = None
     """OpenRouter sends errors here."""
+    native_finish_reason: str | None = None
+    """OpenRouter: the word of the vendor behind it."""
+    text: None = None
+    """The content, in the place of `delta`, of servers that know only the older API."""
+    stop_reason: Any = None
+    matched_stop: Any = None
+    token_ids: Any = None
+    prompt_token_ids: Any = None
+    hidden_states: Any = None
+    seed: Any = None
+    content_filter_results: Any = None
+    content_filter_result: Any = None
+    content_filter_offsets: Any = None
+
+
+class _TolerantDelta(ChatDelta, gc=False, forbid_unknown_fields=False):
+    pass
+
+
+class _TolerantChoice(ChatChoice, gc=False, forbid_unknown_fields=False):
+    delta: _TolerantDelta | None = None
+    message: _TolerantDelta | None = None
 
 
 class GroqExtension(msgspec.Struct, gc=False):
-    usage: ChatUsage | None = None
+    usage: Any = None
 
 
 class ChatBody(msgspec.Struct, gc=False):
     choices: list[ChatChoice] | None = None
-    usage: ChatUsage | None = None
+    usage: Any = None
     x_groq: GroqExtension | None = None
     """Groq sends the usage of a stream here."""
+    usage_metadata: Any = None
+    """Gemini's name for `usage`, as `usageMetadata`."""
+    usageMetadata: Any = None  # noqa: N815 - the name in the JSON
+    timings: Any = None
+    """llama.cpp counts the tokens here too."""
     error: Any = None
     object: str | None = None
     message: Any = None
@@ -136,45 +174,40 @@ class ChatBody(msgspec.Struct, gc=False):
     service_tier: str | None = None
 
 
+class _TolerantBody(ChatBody, gc=False):
+    choices: list[_TolerantChoice] | None = None  # type: ignore[assignment] # a list of its own
+
+
+_CHOICE_FIELDS = frozenset(ChatChoice.__struct_fields__)
+_DELTA_FIELDS = (frozenset(ChatDelta.__struct_fields__) | READ_NAMES) - {"citations"}
+"""Fields of a delta that are read, or that have no content."""
+
+_decode_any = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_tolerantly = msgspec.json.Decoder(_TolerantBody).decode
 decode_strictly = msgspec.json.Decoder(ChatBody).decode
 """A body of the expected types. Raises ValueError or RecursionError for any other."""
 
 
-class _AnyChoice(msgspec.Struct, gc=False):
-    delta: dict[str, Any] | None = None
-    message: dict[str, Any] | None = None
+def decode_tolerantly(data: bytes) -> tuple[ChatBody, Extras | None]:
+    """A body of the expected types that has other fields besides, and what is in these. Raises
+    ValueError or RecursionError for any other."""
+    return _decode_tolerantly(data), _extras(_decode_any(data))
 
 
-class _AnyBody(msgspec.Struct, gc=False):
-    choices: list[_AnyChoice] = []
-
-
-_decode_any = msgspec.json.Decoder(_AnyBody).decode
-
-
-def has_unknown_fields(data: bytes) -> bool:
-    """Whether a delta in a body that the strict decoder has read has fields that it does not
-    know. True also if it cannot be found out."""
+def decode_leniently(
+    data: bytes, halves: SurrogateHalves | None = None
+) -> tuple[ChatBody, Extras | None]:
+    """A body of any types, and what its first choice has besides. `halves`: those of its stream.
+    Raises UpstreamFailed if it is no JSON object."""
     try:
-        choices = _decode_any(data).choices
-    except (ValueError, RecursionError):
-        return True
-    return any(
-        not _DELTA_FIELDS.issuperset(delta)
-        for choice in choices
-        for delta in (choice.delta, choice.message)
-        if delta is not None
-    )
-
-
-def decode_leniently(data: bytes) -> ChatBody:
-    """A body of any types. Raises UpstreamFailed if it is no JSON object."""
-    try:
-        raw = clean_json(json.loads(data.decode(errors="replace").lstrip("\ufeff"), strict=False))
+        raw = json.loads(_text(data).lstrip("\ufeff"), strict=False)
         if isinstance(raw, list) and raw:
             raw = raw[0]  # Gemini wraps an error body in a list
         if isinstance(raw, dict):
-            return _body(raw)
+            if halves is not None:
+                _join_halves(raw, halves)
+            body: dict[str, Any] = clean_json(raw)
+            return _body(body), _extras(body)
     except (ValueError, RecursionError) as error:
         raise UpstreamFailed(
             "The upstream sent a chunk that is not JSON.", reason="upstream_garbage"
@@ -182,6 +215,48 @@ def decode_leniently(data: bytes) -> ChatBody:
     raise UpstreamFailed(
         "The upstream sent a chunk that is not a JSON object.", reason="upstream_garbage"
     )
+
+
+def _text(data: bytes) -> str:
+    """Surrogates are kept, also as three bytes each."""
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return data.decode(errors="replace")
+
+
+def first_choice(choices: list[ChatChoice] | None) -> ChatChoice | None:
+    """The choice with index 0, or without an index: only this one counts."""
+    for choice in choices or ():
+        if not choice.index:
+            return choice
+    return None
+
+
+def _first_raw_choice(body: dict[str, Any]) -> dict[str, Any] | None:
+    for choice in objects_in(body.get("choices")):
+        if not lenient_int(choice.get("index")):
+            return choice
+    return None
+
+
+def _join_halves(body: dict[str, Any], halves: SurrogateHalves) -> None:
+    """Replaces the delta of the first choice by one with whole characters."""
+    choice = _first_raw_choice(body)
+    if choice is None:
+        return
+    for name in ("delta", "message", "text"):
+        if choice.get(name):
+            whole = halves.join({"content": choice[name]} if name == "text" else choice[name])
+            choice[name] = whole["content"] if name == "text" else whole
+            return
+
+
+def _extras(body: dict[str, Any]) -> Extras | None:
+    choice = _first_raw_choice(body)
+    if choice is None:
+        return None
+    return extras_of(choice, _CHOICE_FIELDS, _DELTA_FIELDS)
 
 
 def token_logprob(raw: dict[str, Any]) -> TokenLogprob:
@@ -212,8 +287,11 @@ def _body(raw: dict[str, Any]) -> ChatBody:
     groq = raw.get("x_groq")
     return ChatBody(
         choices=[_choice(choice) for choice in objects_in(raw.get("choices"))],
-        usage=_usage(raw.get("usage")),
-        x_groq=GroqExtension(_usage(groq.get("usage"))) if isinstance(groq, dict) else None,
+        usage=raw.get("usage"),
+        x_groq=GroqExtension(groq.get("usage")) if isinstance(groq, dict) else None,
+        usage_metadata=raw.get("usage_metadata"),
+        usageMetadata=raw.get("usageMetadata"),
+        timings=raw.get("timings"),
         error=raw.get("error"),
         object=lenient_text(raw.get("object")),
         message=raw.get("message"),
@@ -224,17 +302,21 @@ def _body(raw: dict[str, Any]) -> ChatBody:
 
 
 def _choice(raw: dict[str, Any]) -> ChatChoice:
-    reason = raw.get("finish_reason")
+    delta = raw.get("delta")
     logprobs = raw.get("logprobs")
+    message = raw.get("message")
+    if not delta and not message and raw.get("text"):
+        delta = {"content": raw["text"]}
     return ChatChoice(
         index=lenient_int(raw.get("index")),
-        delta=_delta(raw.get("delta")),
-        message=_delta(raw.get("message")),
-        finish_reason=reason if isinstance(reason, str) else "stop" if reason else None,
+        delta=_delta(delta),
+        message=_delta(message),
+        finish_reason=word_of(raw.get("finish_reason")) or None,
+        native_finish_reason=word_of(raw.get("native_finish_reason")) or None,
         logprobs=ChatLogprobs(list(map(token_logprob, objects_in(logprobs.get("content")))))
         if isinstance(logprobs, dict)
         else None,
-        usage=_usage(raw.get("usage")),
+        usage=raw.get("usage"),
         error=raw.get("error"),
     )
 
@@ -254,10 +336,7 @@ def _delta(raw: Any) -> ChatDelta | None:
     ]
     details = raw.get("reasoning_details") or raw.get("thinking_blocks")
     annotations = raw.get("annotations")
-    return MarkedDelta(
-        fields={
-            name: value for name, value in _unknown_fields(raw, _DELTA_FIELDS).items() if value
-        },
+    return ChatDelta(
         content=lenient_text(content),
         refusal=lenient_text(raw.get("refusal")) or "".join(refusals),
         reasoning=lenient_text(raw.get("reasoning")) or "".join(reasoning),
@@ -265,20 +344,40 @@ def _delta(raw: Any) -> ChatDelta | None:
         reasoning_details=details if isinstance(details, list) else None,
         tool_calls=[
             _call(call)
-            for call in objects_in(raw.get("tool_calls"))
+            for call in _raw_calls(raw.get("tool_calls"))
             or [{"index": 0, "function": old} for old in objects_in(raw.get("function_call"))]
         ],
         annotations=annotations if isinstance(annotations, list) else None,
     )
 
 
+def _raw_calls(raw: Any) -> list[dict[str, Any]]:
+    """The calls of a list, of a single object, or of an object that has them by their numbers."""
+    is_numbered = (
+        isinstance(raw, dict)
+        and raw
+        and all(name.isdigit() and isinstance(call, dict) for name, call in raw.items())
+    )
+    if is_numbered:
+        return [{"index": int(number), **call} for number, call in raw.items()]
+    return objects_in(raw)
+
+
 def _call(raw: dict[str, Any]) -> ChatCall:
+    custom, function = raw.get("custom"), raw.get("function")
+    if isinstance(function, str):  # the name alone, beside its arguments
+        function = {"name": function, "arguments": raw.get("arguments")}
     return MarkedCall(
         index=lenient_int(raw.get("index")),
         id=lenient_text(raw.get("id")),
-        function=_function(raw.get("function")),
+        function=_function(function),
+        custom=ChatCustom(lenient_text(custom.get("name")), lenient_text(custom.get("input")))
+        if isinstance(custom, dict)
+        else None,
+        name=lenient_text(raw.get("name")),
+        arguments=_arguments(raw.get("arguments")),
         fields=_unknown_fields(raw, _CALL_FIELDS),
-        function_fields=_unknown_fields(raw.get("function"), _FUNCTION_FIELDS),
+        function_fields=_unknown_fields(function, _FUNCTION_FIELDS),
     )
 
 
@@ -291,34 +390,10 @@ def _unknown_fields(raw: Any, known: frozenset[str]) -> dict[str, Any]:
 def _function(raw: Any) -> ChatFunction | None:
     if not isinstance(raw, dict):
         return None
-    arguments = raw.get("arguments")
-    text = (
-        arguments
-        if arguments is None or isinstance(arguments, str)
-        else msgspec.json.encode(arguments).decode()
-    )
-    return ChatFunction(name=lenient_text(raw.get("name")), arguments=text)
+    return ChatFunction(lenient_text(raw.get("name")), _arguments(raw.get("arguments")))
 
 
-def _usage(raw: Any) -> ChatUsage | None:
-    if not isinstance(raw, dict):
-        return None
-    return ChatUsage(
-        prompt_tokens=lenient_int(raw.get("prompt_tokens")),
-        completion_tokens=lenient_int(raw.get("completion_tokens")),
-        total_tokens=lenient_int(raw.get("total_tokens")),
-        prompt_tokens_details=_token_details(raw.get("prompt_tokens_details")),
-        completion_tokens_details=_token_details(raw.get("completion_tokens_details")),
-        prompt_cache_hit_tokens=lenient_int(raw.get("prompt_cache_hit_tokens")),
-    )
-
-
-def _token_details(raw: Any) -> TokenDetails | None:
-    if not isinstance(raw, dict):
-        return None
-    return TokenDetails(
-        *(
-            lenient_int(raw.get(key))
-            for key in ("cached_tokens", "cache_write_tokens", "reasoning_tokens")
-        )
-    )
+def _arguments(raw: Any) -> str | None:
+    if raw is None or isinstance(raw, str):
+        return raw
+    return msgspec.json.encode(raw).decode()

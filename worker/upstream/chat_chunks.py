@@ -1,6 +1,7 @@
 """A payload of a chat upstream's stream becomes one `Chunk`.
 
-Only this module, chat_body.py and stream_errors.py know the differences between vendors.
+Only this module, chat_body.py, chat_extras.py, finish_reasons.py and stream_errors.py know the
+differences between vendors.
 """
 
 import math
@@ -8,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from models.wire.token_counts import MAX_TOKEN_COUNT, TokenCounts, read_counts, token_count
 from worker.translation.chat.chunk import CallDelta, Chunk
-from worker.translation.usage import MAX_TOKEN_COUNT, Usage, bounded_count
 from worker.upstream.chat_body import (
     LOWEST_LOGPROB,
     ChatBody,
@@ -17,97 +18,88 @@ from worker.upstream.chat_body import (
     ChatChoice,
     ChatDelta,
     ChatFunction,
-    ChatUsage,
     MarkedCall,
-    MarkedDelta,
-    TokenDetails,
     TokenLogprob,
     TopLogprob,
     decode_leniently,
     decode_strictly,
-    has_unknown_fields,
+    decode_tolerantly,
+    first_choice,
     token_logprob,
 )
+from worker.upstream.chat_extras import Extras
+from worker.upstream.finish_reasons import finish_reason
 from worker.upstream.lenient_json import lenient_int, lenient_text, objects_in
 from worker.upstream.stream_errors import failure_of_error
-
-_FINISH_REASONS = {
-    **dict.fromkeys(
-        ("length", "max_tokens", "max_output_tokens", "max_new_tokens", "model_length"), "length"
-    ),
-    **dict.fromkeys(
-        (
-            "content_filter",
-            "safety",
-            "image_safety",
-            "recitation",
-            "blocklist",
-            "prohibited_content",
-            "spii",
-            "sensitive",
-        ),
-        "content_filter",
-    ),
-    **dict.fromkeys(
-        (
-            "error",
-            "abort",
-            "network_error",
-            "insufficient_system_resource",
-            "malformed_function_call",
-        ),
-        "error",
-    ),
-}
-"""A vendor's finish_reason in lower case -> ours. Every other one (stop, tool_calls, eos,
-end_turn, …) means that the model finished."""
+from worker.upstream.surrogate_halves import SurrogateHalves
 
 _EMPTY_DELTA = ChatDelta()
-_NO_FIELDS: dict[str, Any] = {}
 
 
-def parse_chunk(data: bytes) -> Chunk:
+class ChunkReader:
+    """Reads the payloads of one stream in their order."""
+
+    def __init__(self) -> None:
+        self._halves = SurrogateHalves()
+
+    def read(self, data: bytes) -> Chunk:
+        """The next payload, as `parse_chunk` reads it. Half a character at its end waits for the
+        next one."""
+        return parse_chunk(data, self._halves)
+
+    @property
+    def waits(self) -> bool:
+        """Whether half a character waits for the next payload."""
+        return bool(self._halves)
+
+    def rest(self) -> list[Chunk]:
+        """What still waits when the stream ends."""
+        deltas = self._halves.rest()
+        return [self.read(msgspec.json.encode({"choices": [{"delta": delta}]})) for delta in deltas]
+
+
+def parse_chunk(data: bytes, halves: SurrogateHalves | None = None) -> Chunk:
     """One payload of a stream, or a whole `chat.completion` body, as one chunk. Only the choice
-    with index 0 counts.
+    with index 0 counts. `halves`: those of the stream.
 
     Raises UpstreamFailed if the payload reports an error or cannot be read.
     """
     # The strict decoder accepts U+0000, which Postgres does not store. JSON can only spell it with
     # this escape.
-    if b"\\" in data and b"u0000" in data:
-        return _chunk(decode_leniently(data))
+    if halves or (b"\\" in data and b"u0000" in data):
+        return _chunk(*decode_leniently(data, halves))
     try:
-        body = decode_strictly(data)
+        return _chunk(decode_strictly(data))
     except (ValueError, RecursionError):
-        return _chunk(decode_leniently(data))
-    chunk = _chunk(body)
-    if chunk.calls and has_unknown_fields(data):
-        return _chunk(decode_leniently(data))
-    return chunk
+        pass
+    try:
+        decoded = decode_tolerantly(data)
+    except (ValueError, RecursionError):
+        decoded = decode_leniently(data, halves)
+    return _chunk(*decoded)
 
 
-def _chunk(body: ChatBody) -> Chunk:
+def _chunk(body: ChatBody, extras: Extras | None = None) -> Chunk:
     if body.error or body.object == "error":
         raise failure_of_error(body.error or {"message": body.message, "code": body.code})
-    choice = _first_choice(body.choices)
-    usage = (
-        body.usage
-        or (choice.usage if choice else None)
-        or (body.x_groq.usage if body.x_groq else None)
-    )
-    usage_counts = _usage(usage) if usage is not None else None
+    choice = first_choice(body.choices)
+    usage = _usage(body, choice)
     if choice is None:
-        return Chunk(
-            usage=usage_counts, model=body.model or None, service_tier=body.service_tier or None
-        )
+        return Chunk(usage=usage, model=body.model or None, service_tier=body.service_tier or None)
     if choice.error:
         raise failure_of_error(choice.error)
+    chunk = _chunk_of_choice(body, choice, usage)
+    return chunk if extras is None else _with_extras(chunk, extras)
+
+
+def _chunk_of_choice(body: ChatBody, choice: ChatChoice, usage: TokenCounts | None) -> Chunk:
     delta = choice.delta or choice.message or _EMPTY_DELTA
     reasoning = delta.reasoning or delta.reasoning_content or ""
     summary: tuple[tuple[int, str], ...] = ()
     details: list[dict[str, Any]] = []
     if raw_details := delta.reasoning_details or delta.thinking_blocks:
         reasoning, summary, details = _reasoning_details(raw_details, reasoning)
+    word = choice.finish_reason
     return Chunk(
         delta.content or "",
         delta.refusal or "",
@@ -121,19 +113,24 @@ def _chunk(body: ChatBody) -> Chunk:
         if choice.logprobs is not None and choice.logprobs.content
         else [],
         _annotations(delta.annotations) if delta.annotations else [],
-        _FINISH_REASONS.get(choice.finish_reason.lower(), "stop") if choice.finish_reason else None,
-        usage_counts,
+        finish_reason(word, choice.native_finish_reason or "") if word else None,
+        usage,
         body.model or None,
         body.service_tier or None,
-        delta.fields if type(delta) is MarkedDelta and delta.tool_calls else _NO_FIELDS,
+        (choice.native_finish_reason if word == "stop" else None) or word or "",
     )
 
 
-def _first_choice(choices: list[ChatChoice] | None) -> ChatChoice | None:
-    for choice in choices or ():
-        if not choice.index:
-            return choice
-    return None
+def _with_extras(chunk: Chunk, extras: Extras) -> Chunk:
+    return msgspec.structs.replace(
+        chunk,
+        content=chunk.content or extras.text,
+        reasoning=chunk.reasoning or ("" if chunk.summary else extras.reasoning),
+        images=extras.images,
+        has_audio=extras.has_audio,
+        unread=extras.unread,
+        unknown=extras.unknown,
+    )
 
 
 def _calls(delta: ChatDelta, *, is_whole: bool) -> tuple[CallDelta, ...]:
@@ -144,7 +141,7 @@ def _calls(delta: ChatDelta, *, is_whole: bool) -> tuple[CallDelta, ...]:
         raw_calls.append(ChatCall(index=0, function=delta.function_call))
     calls = []
     for position, call in enumerate(raw_calls):
-        function = call.function or ChatFunction()
+        function = call.function or _function_of(call)
         call_delta = CallDelta(
             position if is_whole else call.index,
             call.id or "",
@@ -155,6 +152,13 @@ def _calls(delta: ChatDelta, *, is_whole: bool) -> tuple[CallDelta, ...]:
         if not call_delta.is_empty:
             calls.append(call_delta)
     return tuple(calls)
+
+
+def _function_of(call: ChatCall) -> ChatFunction:
+    """The function of a call that has none: a custom tool, or the fields of a function."""
+    if call.custom is not None:
+        return ChatFunction(call.custom.name, call.custom.input)
+    return ChatFunction(call.name, call.arguments)
 
 
 def _arguments(raw: str | dict[str, Any] | None) -> str:
@@ -232,20 +236,28 @@ def _annotations(raw: list[Any]) -> list[dict[str, Any]]:
     return flat
 
 
-def _usage(raw: ChatUsage) -> Usage | None:
-    """The usage; None if the object has no count of its own, only details."""
-    if raw.prompt_tokens is None and raw.completion_tokens is None and raw.total_tokens is None:
+def _usage(body: ChatBody, choice: ChatChoice | None) -> TokenCounts | None:
+    """The counts in a chunk, wherever the vendor puts them."""
+    for usage in (
+        body.usage,
+        choice.usage if choice is not None else None,
+        body.x_groq.usage if body.x_groq is not None else None,
+        body.usage_metadata,
+        body.usageMetadata,
+    ):
+        if usage and (counts := read_counts(usage)) is not None:
+            return counts
+    return _counts_of_timings(body.timings) if body.timings else None
+
+
+def _counts_of_timings(timings: Any) -> TokenCounts | None:
+    """llama.cpp's counts: of the prompt that it has read, the part that was in its cache, and the
+    output. Versions that do not count the cached part do not say how long the prompt was."""
+    if not isinstance(timings, dict):
         return None
-    prompt = raw.prompt_tokens_details or TokenDetails()
-    completion = raw.completion_tokens_details or TokenDetails()
-    input_tokens = bounded_count(raw.prompt_tokens)
-    output_tokens = bounded_count(raw.completion_tokens)
-    return Usage(
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        total_tokens=bounded_count(raw.total_tokens) or input_tokens + output_tokens,
-        cached_tokens=bounded_count(prompt.cached_tokens)
-        or bounded_count(raw.prompt_cache_hit_tokens),
-        cache_write_tokens=bounded_count(prompt.cache_write_tokens),
-        reasoning_tokens=bounded_count(completion.reasoning_tokens),
+    read, cached, output = (
+        token_count(timings.get(name)) for name in ("prompt_n", "cache_n", "predicted_n")
     )
+    if read is None or cached is None or output is None:
+        return None
+    return TokenCounts(input=read + cached, output=output, cached=cached)

@@ -7,7 +7,7 @@ iteration is not used, because it costs five times as much as raw bytes and msgs
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ from models.http_bodies import is_uncompressed
 from worker.metrics import UPSTREAM_RETRIES
 from worker.translation.chat.chunk import Chunk
 from worker.translation.upstream_events import UpstreamEvent
-from worker.upstream.chat_chunks import parse_chunk
+from worker.upstream.chat_chunks import ChunkReader
 from worker.upstream.counts import count_upstream
 from worker.upstream.dialect import dialect_of
 from worker.upstream.error_rules import redacted
@@ -38,7 +38,7 @@ from worker.upstream.open_response import OpenResponse
 from worker.upstream.plain_call import PlainCaller
 from worker.upstream.request_body import RequestFiles
 from worker.upstream.request_sender import NO_FILES, MaySend, RequestSender
-from worker.upstream.responses_events import parse_event
+from worker.upstream.responses_events import EventReader
 from worker.upstream.sse import SseSplitter
 
 StreamEvent = Chunk | UpstreamEvent
@@ -71,7 +71,6 @@ class UpstreamCall:
         self._body = body
         self._traceparent = traceparent
         self._files = files
-        self._native = native
         self._limits = limits
         self._secrets = secrets
         self._gap = limits.token_gap.total_seconds()
@@ -79,6 +78,7 @@ class UpstreamCall:
         self._silence_end = math.inf
         """When that is, in the event loop's time."""
         # The last event of a native upstream repeats the whole output.
+        self._reader = EventReader() if native else ChunkReader()
         self._splitter = SseSplitter(
             limit=max(_EVENT_LIMIT, limits.output) if native else _EVENT_LIMIT
         )
@@ -91,6 +91,11 @@ class UpstreamCall:
     def done_seen(self) -> bool:
         """Whether the stream contained `[DONE]`."""
         return self._splitter.done
+
+    def redact(self, failure: UpstreamFailed) -> None:
+        """Removes the secrets from the message of a failure that the turn has made of the
+        upstream's words."""
+        redacted(failure, self._secrets)
 
     async def chunks(self) -> AsyncGenerator[list[StreamEvent]]:
         """The events of each read, in order. Raises UpstreamFailed or LimitReached. Closing the
@@ -191,16 +196,18 @@ class UpstreamCall:
     def _parse(self, data: bytes) -> tuple[list[StreamEvent], UpstreamFailed | None]:
         """The events of one read, and the failure of the payload after them: events before a
         failure still count. An empty read is the end of the stream."""
-        parse: Callable[[bytes], StreamEvent] = parse_event if self._native else parse_chunk
         events: list[StreamEvent] = []
         for payload in self._splitter.feed(data) if data else self._splitter.flush():
             try:
-                event = parse(payload)
+                event = self._reader.read(payload)
             except UpstreamFailed as failure:
                 return events, failure
             if isinstance(event, UpstreamEvent):
                 self._redact_end(event)
             events.append(event)
+        if isinstance(self._reader, ChunkReader) and self._reader.waits:
+            is_over = not data or self._splitter.done or any(event.is_last for event in events)
+            events += self._reader.rest() if is_over else ()
         return events, None
 
     def _redact_end(self, event: UpstreamEvent) -> None:

@@ -6,6 +6,8 @@ client's body, because they are stored and shown as the upstream sent them: JSON
 encoded again, or is nested too deeply, is refused.
 """
 
+import json
+import re
 from typing import Any
 
 import msgspec
@@ -13,12 +15,14 @@ import msgspec
 from models.errors import INSUFFICIENT_QUOTA, InvalidRequest, UpstreamFailed
 from models.wire.checks.basic import without_nulls
 from models.wire.events import Item
-from models.wire.json_input import decode_body
+from models.wire.json_input import clean_text, decode_body
 from models.wire.response import unknown_response_fields
+from models.wire.token_counts import read_counts
 from worker.translation.upstream_events import TerminalState, UpstreamEvent
-from worker.translation.usage import Usage, bounded_count
 from worker.upstream.chat_chunks import logprobs_of
+from worker.upstream.finish_reasons import finish_reason
 from worker.upstream.stream_errors import failure_of_error
+from worker.upstream.surrogate_halves import SurrogateHalves
 
 _START_EVENTS = frozenset(("response.created", "response.queued", "response.in_progress"))
 _STATUS_BY_END_EVENT = {
@@ -36,7 +40,6 @@ _SERVER_ERROR_CODES = frozenset(
 _LIMIT_CODES = frozenset({"rate_limit_exceeded", INSUFFICIENT_QUOTA})
 _BAD_GATEWAY, _TOO_MANY_REQUESTS = 502, 429
 _REASONS = frozenset(("max_output_tokens", "content_filter", "max_messages"))
-_FILTER_REASONS = frozenset(("safety", "content_filtered", "recitation"))
 _OPAQUE = frozenset(("tool_search_call", "tool_search_output"))
 """Types of items with JSON of the client, where null has a meaning."""
 _TEXT_FIELDS = frozenset(
@@ -63,11 +66,42 @@ class _Delta(msgspec.Struct, gc=False):
 
 
 _decode = msgspec.json.Decoder(_Delta).decode
+_PLACE = ("type", "output_index", "item_id", "content_index", "summary_index")
+"""What tells the text of a delta from other texts."""
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+"""A surrogate in JSON, as an escape or as three bytes."""
 _NO_LOGPROBS = (b"[]", b"null")
 
 
+class EventReader:
+    """Reads the payloads of one stream in their order."""
+
+    def __init__(self) -> None:
+        self._halves = SurrogateHalves()
+
+    def read(self, data: bytes) -> UpstreamEvent:
+        """The next payload, as `parse_event` reads it. Half a character at the end of a delta waits
+        for the next one. One that stays alone comes with the whole item, as U+FFFD."""
+        if b".delta" in data and (self._halves or _HALF.search(data) is not None):
+            data = _with_whole_characters(data, self._halves)
+        return parse_event(data)
+
+
+def _with_whole_characters(data: bytes, halves: SurrogateHalves) -> bytes:
+    """A payload whose delta has no half of a character at its end."""
+    try:
+        event = json.loads(data.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError):
+        return data
+    if not isinstance(event, dict) or not isinstance(event.get("delta"), str):
+        return data
+    place = tuple(str(event.get(name)) for name in _PLACE)
+    event["delta"] = clean_text(halves.join(event["delta"], place))
+    return json.dumps(event).encode()
+
+
 def parse_event(data: bytes) -> UpstreamEvent:
-    """One payload of a stream, or a whole response that came as a JSON body.
+    """One payload that is no part of a stream, or a whole response that came as a JSON body.
 
     Raises UpstreamFailed if the payload reports an error, cannot be read, or is no event of the
     Responses API.
@@ -189,7 +223,7 @@ def _response_event(end_status: str | None, response: dict[str, Any], size: int)
     )
     return UpstreamEvent(
         terminal=msgspec.structs.replace(terminal, extra_fields=unknown_response_fields(response)),
-        usage=_usage(response.get("usage")),
+        usage=read_counts(response.get("usage")),
         model=model,
         service_tier=service_tier,
         size=size,
@@ -206,7 +240,7 @@ def _terminal_state(status: str, response: dict[str, Any]) -> TerminalState:
             return TerminalState("completed", output)
         case "incomplete":
             reason = _text(_object(response.get("incomplete_details")).get("reason"))
-            if reason in _FILTER_REASONS:
+            if reason not in _REASONS and finish_reason(reason) == "content_filter":
                 reason = "content_filter"
             return TerminalState(
                 "incomplete", output, reason if reason in _REASONS else "max_output_tokens"
@@ -257,27 +291,6 @@ def _item(raw: dict[str, Any]) -> Item:
     return item
 
 
-def _usage(raw: Any) -> Usage | None:
-    """The usage; None if the object has no count of its own, only details."""
-    usage = _object(raw)
-    counts = [_count(usage.get(name)) for name in ("input_tokens", "output_tokens", "total_tokens")]
-    if counts == [None, None, None]:
-        return None
-    input_details, output_details = (
-        _object(usage.get("input_tokens_details")),
-        _object(usage.get("output_tokens_details")),
-    )
-    total = counts[2] or (counts[0] or 0) + (counts[1] or 0)
-    return Usage(
-        input_tokens=counts[0] or 0,
-        output_tokens=counts[1] or 0,
-        total_tokens=total,
-        cached_tokens=_count(input_details.get("cached_tokens")) or 0,
-        cache_write_tokens=_count(input_details.get("cache_write_tokens")) or 0,
-        reasoning_tokens=_count(output_details.get("reasoning_tokens")) or 0,
-    )
-
-
 def _object(raw: Any) -> dict[str, Any]:
     return raw if isinstance(raw, dict) else {}
 
@@ -288,8 +301,3 @@ def _text(raw: Any) -> str:
 
 def _index(raw: Any) -> int | None:
     return raw if type(raw) is int else None
-
-
-def _count(raw: Any) -> int | None:
-    """A count. Unlike chat upstreams' counts (lenient_json.py), strings of digits are none."""
-    return bounded_count(int(raw)) if type(raw) in (int, float) else None

@@ -17,7 +17,16 @@ from tests.conftest import PrivateStack
 from tests.support.api import UNKNOWN_RESPONSE_ID, until
 from tests.support.audit import audit_entries
 from tests.support.chaos.attempts import assert_one_stream
-from tests.support.fake_upstream import FakeUpstream, hang, reply, status, text
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    delta,
+    done,
+    finish,
+    hang,
+    reply,
+    status,
+    text,
+)
 from tests.support.stack import ROOT, SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 
 DONE, REFUSED, USAGE, DATABASE_DOWN, PENDING = 0, 1, 2, 3, 4
@@ -299,6 +308,22 @@ async def test_responses_are_listed_by_what_is_known_of_them(
     explained = await backburner(own_stack, "explain", failed_id)
     assert "attempt 1: upstream default failed (upstream_400): The upstream" in explained.out
     assert (await backburner(own_stack, "responses", "list", "--since", "x")).code == USAGE
+
+
+async def test_content_in_an_unknown_field_is_explained(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    steps = [delta({"field_of_next_year": "x"}), text("Hi"), delta({"field_of_next_year": "y"})]
+    response = await own_stack.api().create(fake.script([*steps, finish(), done()]))
+    assert response["status"] == "completed"
+
+    async def explained() -> Any:
+        facts = await command_facts(own_stack, "explain", response["id"])
+        return [event for event in facts["timeline"] if event["what"] == "unknown_content"]
+
+    [event] = await until(explained, 5)
+    assert "delta.field_of_next_year" in event["text"]
+    assert "failed" not in event["text"]
 
 
 async def test_a_response_is_shown_by_the_beginning_of_its_id(

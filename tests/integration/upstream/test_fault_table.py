@@ -504,7 +504,7 @@ BROKEN_STREAMS = [
     ),
     _broken(
         "a reason that is an error",
-        "The upstream reported an error while it was generating.",
+        "The upstream reported an error while it was generating (finish_reason 'error').",
         finish("error"),
         done(),
     ),

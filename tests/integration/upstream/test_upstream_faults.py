@@ -257,10 +257,11 @@ async def test_content_and_finish_reason_can_be_in_one_chunk(api: Api, fake: Fak
     assert (response["status"], response["output_text"]) == ("completed", "ab")
 
 
-async def test_an_empty_answer_is_completed(api: Api, fake: FakeUpstream) -> None:
+async def test_an_empty_answer_fails(api: Api, fake: FakeUpstream) -> None:
     async with api.post_stream(fake.script([finish(), usage(), done()])) as stream:
         assert_stream_obeys_contract(await stream.to_end())
-    assert (stream.final["status"], stream.final["output_text"]) == ("completed", "")
+    assert (stream.final["status"], stream.final["output_text"]) == ("failed", "")
+    assert "without any output" in stream.final["error"]["message"]
 
 
 async def test_arguments_cut_off_by_the_length_limit_are_incomplete(

@@ -34,6 +34,14 @@ IMAGES = {
             f'data: {{"usage": null}}\n\ndata: {json.dumps({"usage": COUNTS})}\n\ndata: [DONE]\n\n',
             TokenUsage(5, 2, 3, 1),
         ),
+        (
+            f'data: {{"usage": {json.dumps(COUNTS)}}}\n\ndata: {{"usage": {{"input_tokens": 0}}}}',
+            TokenUsage(5, 2, 3, 1),
+        ),
+        (
+            json.dumps({"usage": {**COUNTS, "total_tokens": 20, "reasoning_tokens": 12}}),
+            TokenUsage(5, 2, 15, 12),
+        ),
         ('{"usage": {"prompt_tokens": "many", "completion_tokens": -1}}', TokenUsage(0, 0, 0, 0)),
         ('data: {"choices": [], "usage": null}\n\ndata: [DONE]\n\n', None),
         ('{"content": "the \\"usage\\": {"}', None),

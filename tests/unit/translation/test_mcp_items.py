@@ -173,6 +173,29 @@ def test_an_approval_request_is_completed_with_its_arguments() -> None:
     assert turn.server_calls == []
 
 
+def test_half_a_call_is_never_put_to_the_client_for_approval() -> None:
+    turn = translator(OpenApprovalRequest)
+    events = (
+        turn.feed(call('{"path": "a'))
+        + turn.feed(Chunk(finish_reason="stop"))
+        + turn.finish(done_seen=True)
+    )
+    assert as_json(events)[-1]["item"]["status"] == "incomplete"
+    assert turn.outcome is not None
+    assert turn.outcome.failure is not None
+
+
+def test_half_an_mcp_call_is_answered_with_an_error() -> None:
+    """The turn goes on: the provider refuses to run it (tests/integration/tools)."""
+    turn = translator(OpenMcpCall)
+    turn.feed(call('{"path": "a'))
+    turn.feed(Chunk(finish_reason="stop"))
+    turn.finish(done_seen=True)
+    assert turn.outcome is not None
+    assert turn.outcome.status == "completed"
+    assert turn.needs_another_turn
+
+
 def test_a_listing_has_its_own_events() -> None:
     listing = OpenListTools(0, "mcpl_1", server_label="files")
     opened = listing.open_events()

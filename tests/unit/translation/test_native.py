@@ -967,3 +967,49 @@ def test_text_for_a_closed_message_is_a_new_message() -> None:
         "reasoning , so",
         "message  you",
     ]
+
+
+# --- losses ---
+
+
+@pytest.mark.parametrize("arguments", ['{"a": "hal', "{", '{"a": [1'])
+@pytest.mark.parametrize("status", ["completed", None])
+def test_half_a_call_is_not_completed(arguments: str, status: str | None) -> None:
+    call = {"id": "up_fc", "type": "function_call", "call_id": "c", "name": "f"}
+    whole = {**call, "arguments": arguments, **({"status": status} if status else {})}
+    turn = translate_native([*added_and_done(call, whole), terminal_event(whole)])
+    assert turn.items == [f"f/c {arguments} (incomplete)"]
+    assert turn.calls == []
+    assert turn.outcome is not None
+    assert turn.outcome.status == "incomplete"
+
+
+def added_and_done(begun: JSON, whole: JSON) -> list[JSON]:
+    return [
+        {"type": "response.output_item.added", "output_index": 0, "item": begun},
+        {"type": "response.output_item.done", "output_index": 0, "item": whole},
+    ]
+
+
+def test_a_completed_response_without_output_failed() -> None:
+    turn = translate_native([terminal_event()], needs_output=True)
+    assert turn.outcome is not None
+    assert turn.outcome.failure is not None
+    assert turn.outcome.failure.reason == "upstream_empty"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        (["a\ud83d", "\ude00b"], "a😀b"),
+        (["\ud83d", "", "\ude00"], "😀"),
+        (["a\ud83d", "b"], "a\ufffdb"),
+        (["\ude00b"], "\ufffdb"),
+    ],
+)
+def test_halves_of_a_character_meet(pieces: list[str], text: str) -> None:
+    deltas = [text_delta(piece) for piece in pieces]
+    end = terminal_event(message(text))
+    assert translate_native([*deltas, end]).items == [f"message {text}"]
+    raw = [json.dumps(each, ensure_ascii=False).encode("utf-8", "surrogatepass") for each in deltas]
+    assert translate_native([*raw, end]).items == [f"message {text}"]

@@ -143,8 +143,8 @@ CALLS = [
         id="no arguments, then another tool's name",
     ),
     pytest.param(
-        [call(0, "a", "get", "{"), call(0, name="ping", arguments="{}")],
-        ["get/a {", "ping/call_3 {}"],
+        [call(0, "a", "get", '{"x":1}'), call(0, name="ping", arguments="{}")],
+        ['get/a {"x":1}', "ping/call_3 {}"],
         id="a new name after arguments",
     ),
     pytest.param(

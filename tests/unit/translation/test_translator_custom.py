@@ -83,8 +83,6 @@ INPUTS: list[Any] = [
     pytest.param('{"input":"a","more":1}', "a", id="more than was asked"),
     pytest.param('{"input":"a"} and so on', "a", id="words behind it"),
     pytest.param('{"input":"a', "a", id="never closed"),
-    pytest.param('{"input":"a\\', "a\\", id="broken off in an escape"),
-    pytest.param('{"input":', '{"input":', id="broken off before the text"),
     pytest.param('{"more":1,"input":"a"}', "a", id="in another place"),
     pytest.param('{"command":"ls"}', "ls", id="under another name"),
     pytest.param('{"a":"b","c":"d"}', '{"a":"b","c":"d"}', id="an object of its own"),
@@ -99,6 +97,14 @@ INPUTS: list[Any] = [
     pytest.param("[" * 5000, "[" * 5000, id="nested too deeply"),
     pytest.param('{"input ":"a"}', "a", id="almost the name"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [('{"input":"a\\', "a"), ('{"input":', ""), ('{"input":"a', "a")]
+)
+def test_an_input_that_broke_off_is_incomplete(arguments: str, expected: str) -> None:
+    [item] = turn_of(arguments).output
+    assert (item["input"], item["status"]) == (expected, "incomplete")
 
 
 @pytest.mark.parametrize(("arguments", "expected"), INPUTS)

@@ -13,6 +13,9 @@ repeatedly. The rules, first match wins:
       piece of the name, unless both are names of tools and the two joined are not.
    c. The same name without an id starts another call when the arguments so far are complete and
       another object begins.
+
+Some upstreams begin the arguments with a placeholder, `{}` or `null`, and then send them whole.
+What may be a placeholder waits for the next piece of the call, at the latest until the turn ends.
 """
 
 from collections.abc import Collection, Iterator
@@ -21,6 +24,9 @@ from typing import Any
 from worker.translation.chat.chunk import CallDelta
 from worker.translation.items.client_calls import is_json_object
 from worker.translation.items.open_item import OpenToolCall
+
+_PLACEHOLDERS = frozenset(("{}", "[]", "null", '""'))
+"""Arguments, without white space, that the real ones may follow."""
 
 
 class StreamedCall:
@@ -36,17 +42,55 @@ class StreamedCall:
         self.is_name_final = False
         """Whether the name is complete: it does not change from then on."""
         self._buffer: list[str] = []
+        self._has_begun = False
+        """Arguments have begun that are no placeholder."""
+        self._placeholder = ""
+        """What may be a placeholder."""
 
     @property
     def arguments(self) -> str:
-        """The arguments so far."""
+        """The arguments so far, with what may be a placeholder."""
+        return self.taken_arguments + self._placeholder
+
+    @property
+    def taken_arguments(self) -> str:
+        """The arguments so far, without what may be a placeholder."""
         return self.item.arguments if self.item is not None else "".join(self._buffer)
 
     @property
     def has_arguments(self) -> bool:
         """Whether arguments have begun. A complete name counts too: it is complete when
         arguments or another item begin."""
-        return self.is_name_final or bool(self._buffer)
+        return self.is_name_final or bool(self._buffer) or self.waits
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next piece decides what the arguments are."""
+        return bool(self._placeholder)
+
+    def take(self, piece: str) -> str:
+        """The arguments that are known with this piece of them: without a placeholder, and without
+        arguments that are only sent again."""
+        if self._has_begun:
+            is_object = piece.startswith("{") and piece.endswith("}")
+            return "" if is_object and piece == self.taken_arguments else piece
+        if not piece.strip():
+            if not self.waits:
+                return piece
+            self._placeholder += piece
+            return ""
+        placeholder, self._placeholder = self._placeholder, ""
+        if "".join(piece.split()) in _PLACEHOLDERS:
+            self._placeholder = piece
+            return ""
+        self._has_begun = True
+        return piece if piece.lstrip().startswith("{") else placeholder + piece
+
+    def end(self) -> str:
+        """The rest of the arguments, because no other piece comes: an object without members is no
+        placeholder."""
+        placeholder, self._placeholder = self._placeholder, ""
+        return placeholder if "".join(placeholder.split()) == "{}" else ""
 
     def buffer_arguments(self, arguments: str) -> None:
         """Stores arguments that came before the name."""
@@ -70,6 +114,11 @@ class StreamedCalls:
 
     def __iter__(self) -> Iterator[StreamedCall]:
         return iter(self._all)
+
+    @property
+    def waiting(self) -> list[StreamedCall]:
+        """The calls whose next piece decides what their arguments are."""
+        return [call for call in self._all if call.waits]
 
     def find_call(self, delta: CallDelta) -> StreamedCall | None:
         """The call that this piece continues; None if it starts another one."""
@@ -109,7 +158,7 @@ class StreamedCalls:
 
     def _starts_another(self, latest: StreamedCall, delta: CallDelta) -> bool:
         if delta.id and latest.id and delta.id != latest.id:
-            return bool(delta.name) or is_json_object(latest.arguments)
+            return bool(delta.name) or is_json_object(latest.taken_arguments)
         if self._has_other_name(latest, delta):
             return True
         repeated = bool(delta.name) and delta.name == latest.name and not delta.id

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from worker.translation.usage import Usage
+from models.wire.token_counts import TokenCounts
 
 
 class CallDelta(msgspec.Struct, frozen=True, gc=False):
@@ -52,12 +52,22 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     """Already in the Responses shape, flat: `{"type": "url_citation", url, title, start_index,
     end_index}`."""
     finish_reason: str | None = None
-    """`stop`, `length`, `content_filter` or `error`; None while the turn runs."""
-    usage: Usage | None = None
+    """`stop`, `length`, `content_filter`, `error` or `unknown`; None while the turn runs."""
+    usage: TokenCounts | None = None
     model: str | None = None
     service_tier: str | None = None
-    message_fields: dict[str, Any] = {}
-    """The fields of the message that are not known, in a chunk with calls."""
+    finish_word: str = ""
+    """The upstream's own word for `finish_reason`."""
+    images: tuple[str, ...] = ()
+    """Pictures of the model: addresses, or data URLs."""
+    has_audio: bool = False
+    """It has sound, for which the Responses API has no item."""
+    unread: dict[str, Any] = {}
+    """Fields of the delta that are not understood, or that the upstream wants back, as it sent
+    them."""
+    unknown: tuple[str, ...] = ()
+    """Where content was that is not understood: `delta.NAME`, `choice.NAME`,
+    `delta.content.TYPE`."""
 
     @property
     def has_output(self) -> bool:
@@ -70,6 +80,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
             or self.refusal
             or self.annotations
             or self.finish_reason
+            or self.images
+            or self.has_audio
         )
 
     @property
@@ -87,6 +99,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
             or self.logprobs
             or self.annotations
             or self.details
+            or self.images
+            or self.unread
             or (self.content and (self.reasoning or self.refusal))
         ):
             weight = _full_weight(self)
@@ -99,13 +113,14 @@ def _full_weight(chunk: Chunk) -> int:
         len(call.id)
         + len(call.name)
         + len(call.arguments.encode())
-        + _fields_weight(call.fields, call.function_fields, chunk.message_fields)
+        + _fields_weight(call.fields, call.function_fields)
         for call in chunk.calls
     )
     weight += sum(_DETAIL_WEIGHT + len(str(detail)) for detail in chunk.details) + sum(
         len(text.encode()) for _, text in chunk.summary
     )
     weight += sum(_LOGPROB_WEIGHT * (1 + len(entry["top_logprobs"])) for entry in chunk.logprobs)
+    weight += sum(map(len, chunk.images)) + (len(str(chunk.unread)) if chunk.unread else 0)
     return weight + sum(
         _ANNOTATION_WEIGHT + len(str(annotation)) for annotation in chunk.annotations
     )

@@ -8,10 +8,11 @@ from worker.translation.chat.thinking import ThinkTagSplitter
 class ContentFilter:
     """The content of one turn, split into reasoning and text."""
 
-    def __init__(self, *, think_tags: bool, fenced: bool) -> None:
-        """`think_tags`: reasoning comes in tags. `fenced`: the text is JSON that may come in a
-        code fence."""
-        self._think_tags = ThinkTagSplitter() if think_tags else None
+    def __init__(self, *, think_tags: bool, think_opened: bool, fenced: bool) -> None:
+        """`think_tags`: reasoning comes in tags. `think_opened`: of the first one, only the closing
+        tag comes. `fenced`: the text is JSON that may come in a code fence."""
+        has_tags = think_tags or think_opened
+        self._think_tags = ThinkTagSplitter(is_opened=think_opened) if has_tags else None
         self._fence = FenceStripper() if fenced else None
 
     @property
@@ -26,9 +27,15 @@ class ContentFilter:
         )
         return reasoning, self._fence.strip(text) if self._fence is not None else text
 
-    def flush(self) -> tuple[str, str]:
-        """What was held back when the turn ended."""
-        reasoning, text = self._think_tags.flush() if self._think_tags is not None else ("", "")
+    def decide(self) -> str:
+        """The text in what is held back only because it may be reasoning: a call follows."""
+        return self._think_tags.decide() if self._think_tags is not None else ""
+
+    def flush(self, *, is_cut_off: bool) -> tuple[str, str]:
+        """What was held back when the turn ended. `is_cut_off`: not in order."""
+        reasoning, text = "", ""
+        if self._think_tags is not None:
+            reasoning, text = self._think_tags.flush(is_cut_off=is_cut_off)
         if self._fence is not None:
             text = self._fence.strip(text) + self._fence.flush()
         return reasoning, text

@@ -1,8 +1,16 @@
 """`<think>…</think>` at the beginning of a turn's content, for upstreams that leave the
 reasoning in the text."""
 
-_TAGS = {"<think>": "</think>", "<reasoning>": "</reasoning>"}
-"""Opening -> closing tag. Bedrock writes the second pair, again in every chunk."""
+_TAGS = {
+    "<think>": "</think>",
+    "<reasoning>": "</reasoning>",
+    "<thought>": "</thought>",
+    "<seed:think>": "</seed:think>",
+    "[THINK]": "[/THINK]",
+    "◁think▷": "◁/think▷",
+}
+"""Opening -> closing tag. Bedrock writes the second pair, again in every chunk; Gemini the third,
+Seed, Magistral and Kimi the others."""
 
 
 class ThinkTagSplitter:
@@ -10,9 +18,17 @@ class ThinkTagSplitter:
 
     Only tags at the start of the turn count: later the model may write about the tag itself. White
     space between the last tag and the text is dropped.
+
+    Where the upstream's template has written the opening tag (`is_opened`), the content begins
+    with reasoning and has only the closing tag. Without any tag nobody knows which of the two the
+    content is, so it is held back until a closing tag comes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_opened: bool = False) -> None:
+        self._undecided: list[str] | None = [] if is_opened else None
+        """Content before a first tag, while it may be reasoning."""
+        self._undecided_end = ""
+        """The end of it, in which a tag may begin."""
         self._buffer = ""
         self._closing = ""
         """The tag that ends the reasoning; empty outside of it."""
@@ -24,6 +40,8 @@ class ThinkTagSplitter:
         back."""
         if self._is_in_text:
             return "", content
+        if self._undecided is not None:
+            return self._look_for_tags(content)
         text, self._buffer = self._buffer + content, ""
         reasoning = []
         while text and not self._is_in_text:
@@ -34,10 +52,44 @@ class ThinkTagSplitter:
                 text = self._find_opening(text)
         return "".join(reasoning), text
 
-    def flush(self) -> tuple[str, str]:
-        """The reasoning and the text that were held back when the turn ended: they were no tag."""
+    def flush(self, *, is_cut_off: bool = False) -> tuple[str, str]:
+        """The reasoning and the text that were held back when the turn ended: they were no tag.
+
+        Content that began as reasoning and had no tag is text if the turn ended in order: the
+        template has closed the tag as well. If the turn was cut off (`is_cut_off`), it is
+        reasoning.
+        """
+        if self._undecided is not None:
+            content = self.decide()
+            return (content, "") if is_cut_off else ("", content)
         pending, self._buffer = self._buffer, ""
         return (pending, "") if self._closing else ("", pending)
+
+    def decide(self) -> str:
+        """Ends the wait for a tag; returns what was held back for it."""
+        if self._undecided is None:
+            return ""
+        content, self._undecided, self._is_in_text = "".join(self._undecided), None, True
+        return content
+
+    def _look_for_tags(self, content: str) -> tuple[str, str]:
+        """Looks for a closing tag, or for an opening one at the start, in content that may be
+        reasoning."""
+        assert self._undecided is not None
+        self._undecided.append(content)
+        end = self._undecided_end + content
+        self._undecided_end = end[1 - _LONGEST_TAG :]
+        start = "".join(self._undecided).lstrip() if len(self._undecided) <= _LONGEST_TAG else ""
+        if any(start.startswith(opening) for opening in _TAGS):
+            self._undecided = None
+            return self.split(start)
+        closing = next((closing for closing in _TAGS.values() if closing in end), None)
+        if closing is None:
+            return "", ""
+        reasoning, _, text = "".join(self._undecided).partition(closing)
+        self._undecided, self._has_seen_reasoning = None, True
+        more, text = self.split(text)
+        return reasoning + more, text
 
     def _find_opening(self, text: str) -> str:
         """Looks for an opening tag. Returns the text after it, or all of the text if there is
@@ -63,6 +115,9 @@ class ThinkTagSplitter:
         end = len(text) - _overlap(text, self._closing)
         self._buffer = text[end:]
         return text[:end], ""
+
+
+_LONGEST_TAG = max(map(len, _TAGS.values()))
 
 
 def _overlap(text: str, tag: str) -> int:

@@ -19,8 +19,8 @@ end (docs/adr/0006).
 After `finish` or `close_incomplete` nothing may be fed.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from models.wire.events import Event
@@ -33,10 +33,12 @@ from worker.translation.chat.marked_calls import needs_origin, origin_of, origin
 from worker.translation.items.built_in_tools import BUILT_IN_TOOLS, parse_arguments
 from worker.translation.items.client_calls import CALL_KINDS, OpenBuiltInCall, OpenClientCall
 from worker.translation.items.open_item import OpenItem, OpenToolCall
+from worker.translation.items.pictures import OpenPicture, base64_of
 from worker.translation.items.reasoning import Seal
 from worker.translation.items.text_items import OpenMessage, OpenReasoning
 from worker.translation.turn import (
     ITEM_WEIGHT,
+    MAX_WORD,
     Outcome,
     Turn,
     TurnOptions,
@@ -46,8 +48,7 @@ from worker.translation.turn import (
 )
 
 _INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""finish_reason -> `incomplete_details.reason`. Every other reason except `error` completes the
-turn."""
+"""finish_reason -> `incomplete_details.reason`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,13 @@ class ChatOptions(TurnOptions):
     """The client wants log probabilities."""
     think_tags: bool = False
     """The upstream leaves reasoning in the text, between tags."""
+    think_opened: bool = False
+    """The same, but its template has written the first opening tag, which the text lacks."""
+    finish_reasons: Mapping[str, str] = field(default_factory=dict)
+    """Words of the upstream that nobody else knows -> `stop`, `length`, `content_filter` or
+    `error`."""
+    token_limit: int | None = None
+    """Output tokens that the request allows."""
     fenced: bool = False
     """The text is JSON that may come in a code fence, which is removed."""
     seal: Seal | None = None
@@ -94,7 +102,13 @@ class ChatTranslator(Turn[Chunk]):
         self._seal_origin = options.seal_origin
         self._carries_origins = options.carries_origins and options.seal is not None
         self._summarised = options.summarised
-        self._content = ContentFilter(think_tags=options.think_tags, fenced=options.fenced)
+        self._finish_reasons = options.finish_reasons
+        self._token_limit = options.token_limit
+        self._content = ContentFilter(
+            think_tags=options.think_tags,
+            think_opened=options.think_opened,
+            fenced=options.fenced,
+        )
         self._is_plain = self._content.is_transparent
         self._pending_details: list[dict[str, Any]] = []
         """Details of reasoning that came in the middle of a message."""
@@ -108,6 +122,9 @@ class ChatTranslator(Turn[Chunk]):
         self._logprobs: list[dict[str, Any]] = []
         """Of tokens whose text has not arrived yet."""
         self._finish_reason: str | None = None
+        self._finish_word = ""
+        """The upstream's own word for it."""
+        self._has_audio = False
 
     @property
     def call_origins(self) -> dict[str, dict[str, str]]:
@@ -144,17 +161,15 @@ class ChatTranslator(Turn[Chunk]):
             )
         if chunk.refusal:
             events += self._append_refusal(chunk.refusal)
-        if chunk.calls and self._pending_details:
-            events += self._open_reasoning()[0]
         if chunk.calls:
-            self._message_fields.update(chunk.message_fields)
-        for delta in chunk.calls:
-            events += self._feed_call(delta)
+            events += self._feed_calls(chunk)
+        if chunk.images or chunk.has_audio or chunk.unknown:
+            events += self._append_extras(chunk)
         if type(self._current_item) is OpenMessage:
             for annotation in chunk.annotations:
                 events += self._current_item.annotate(annotation)
         if chunk.finish_reason is not None:
-            self._finish_reason = chunk.finish_reason
+            self._note_end(chunk.finish_reason, chunk.finish_word)
         self._record_metadata(chunk)
         return events if self._sequence.front is None else self._sequence.in_order(events)
 
@@ -180,16 +195,29 @@ class ChatTranslator(Turn[Chunk]):
 
     def _end_content(self) -> list[Event]:
         """Uses what is held back of the upstream's text and calls. A second call does nothing."""
-        events = [] if self._is_plain else self._append_reasoning_and_text(*self._content.flush())
-        return [
-            *events,
-            *self._open_named_call(),
-            *self._open_built_in_calls(at_the_end=True),
-        ]
+        events: list[Event] = []
+        if not self._is_plain:
+            is_cut_off = self._finish_reason not in (None, "stop")
+            events += self._append_reasoning_and_text(*self._content.flush(is_cut_off=is_cut_off))
+        return [*events, *self._open_named_call(), *self._end_calls()]
+
+    def _end_calls(self) -> list[Event]:
+        """Uses what is held back of the arguments of calls."""
+        events: list[Event] = []
+        for call in self._calls.waiting:
+            events += self._append_arguments(call, call.end())
+        return events + self._open_built_in_calls(at_the_end=True)
 
     def _close_all_incomplete(self) -> list[Event]:
         """Opens the calls of built-in tools that are not open yet, and closes all open items."""
-        return [*self._open_built_in_calls(at_the_end=True), *super()._close_all_incomplete()]
+        return [*self._end_calls(), *super()._close_all_incomplete()]
+
+    def _note_end(self, reason: str, word: str) -> None:
+        """Keeps why the turn ended. A `stop` in a later chunk takes no other reason back."""
+        if reason == "unknown":
+            reason = self._finish_reasons.get(word, reason)
+        if self._finish_reason in (None, "stop"):
+            self._finish_reason, self._finish_word = reason, word
 
     def _append_reasoning(self, delta: str) -> list[Event]:
         current = self._current_item
@@ -257,6 +285,35 @@ class ChatTranslator(Turn[Chunk]):
         self._logprobs.clear()  # they belong to tags and reasoning, which have none in the output
         return events
 
+    def _append_extras(self, chunk: Chunk) -> list[Event]:
+        """Pictures become items, or links in the text. What has no place is noted."""
+        self._has_audio = self._has_audio or chunk.has_audio
+        self.unknown_content.update(chunk.unknown)
+        events: list[Event] = []
+        for url in chunk.images:
+            events += self._open_named_call()
+            if not (result := base64_of(url)):
+                events += self._append_text(f"![image]({url})")
+                continue
+            events += self._open_built_in_calls()
+            picture = OpenPicture(
+                self._sequence.next_index, self._new_id(OpenPicture.prefix), result
+            )
+            events += [*self._open(picture), *picture.close("completed")]
+        return events
+
+    def _feed_calls(self, chunk: Chunk) -> list[Event]:
+        events: list[Event] = []
+        if not self._is_plain and (text := self._content.decide()):
+            events += self._append_text(text)
+        if self._pending_details:
+            events += self._open_reasoning()[0]
+        if chunk.unread:
+            self._message_fields.update(chunk.unread)
+        for delta in chunk.calls:
+            events += self._feed_call(delta)
+        return events
+
     def _feed_call(self, delta: CallDelta) -> list[Event]:
         call = self._calls.find_call(delta)
         if call is None:
@@ -264,18 +321,20 @@ class ChatTranslator(Turn[Chunk]):
             self._bytes_left -= ITEM_WEIGHT
         events = self._open_named_call() if self._call_being_named is not call else []
         self._calls.add_id_and_name(call, delta)
+        events += self._append_arguments(call, call.take(delta.arguments))
         if call.item is not None:
-            return (
-                events + self._sequence.push(call.item, delta.arguments)
-                if delta.arguments
-                else events
-            )
-        call.buffer_arguments(delta.arguments)
+            return events
         if call.name and not call.is_name_final:
             self._call_being_named = call
             if call.has_arguments:
                 events += self._open_named_call()
         return events
+
+    def _append_arguments(self, call: StreamedCall, arguments: str) -> list[Event]:
+        if call.item is None:
+            call.buffer_arguments(arguments)
+            return []
+        return self._sequence.push(call.item, arguments) if arguments else []
 
     def _open_named_call(self) -> list[Event]:
         """Opens the item of the call whose name may have been incomplete: arguments or another
@@ -309,6 +368,8 @@ class ChatTranslator(Turn[Chunk]):
         events: list[Event] = []
         while self._pending_built_in_calls:
             call = self._pending_built_in_calls[0]
+            if call.waits and not at_the_end:
+                break
             target = self._tool_catalog.targets[call.name]
             if parse_arguments(target.item, call.arguments) is None:
                 if not at_the_end:
@@ -349,7 +410,7 @@ class ChatTranslator(Turn[Chunk]):
 
     def _open_call_item(self, call: StreamedCall, item: OpenToolCall) -> list[Event]:
         """Opens the item of a call and adds the arguments that have arrived."""
-        arguments, call.item = call.arguments, item
+        arguments, call.item = call.taken_arguments, item
         if isinstance(item, OpenBuiltInCall):  # its `added` needs the arguments
             item.push(arguments)
             return self._open(item)
@@ -383,14 +444,38 @@ class ChatTranslator(Turn[Chunk]):
         reason = self._finish_reason
         if self._violation is not None:
             return Outcome("failed", failure=self._violation)
-        if reason == "error":
-            return failed_outcome(
-                "The upstream reported an error while it was generating.", "upstream_error"
-            )
-        if reason is None and not (done_seen and self._items):
+        if reason in ("error", "unknown"):
+            return self._reported_outcome()
+        if reason is None and not (done_seen and (self._items or self.unknown_content)):
             return ended_early()
         if reason in _INCOMPLETE_REASONS:
             return Outcome("incomplete", incomplete_reason=_INCOMPLETE_REASONS[reason])
         if self._calls.any_unnamed:
             return unnamed_call()
-        return Outcome("completed")
+        if self._has_audio and not any(isinstance(item, OpenMessage) for item in self._items):
+            return failed_outcome(
+                "The upstream answered with sound, for which the Responses API has no item.",
+                "upstream_garbage",
+            )
+        if self._cut_off_call() is not None and self._used_all_tokens():
+            # Some servers report `tool_calls` also where the limit ended the arguments.
+            return Outcome("incomplete", incomplete_reason="max_output_tokens")
+        return self._flaw(self._finish_word) or Outcome("completed")
+
+    def _reported_outcome(self) -> Outcome:
+        """The outcome for an end that is an error, or may be one."""
+        word = self._finish_word[:MAX_WORD]
+        if self._finish_reason == "error":
+            return failed_outcome(
+                f"The upstream reported an error while it was generating (finish_reason '{word}').",
+                "upstream_error",
+            )
+        return failed_outcome(
+            f"The upstream ended its answer with a finish_reason that is not known: '{word}'. "
+            "What it means can be set in 'finish_reasons' of the upstream.",
+            "upstream_finish_reason",
+        )
+
+    def _used_all_tokens(self) -> bool:
+        usage, limit = self.upstream_usage, self._token_limit
+        return usage is not None and limit is not None and usage["output_tokens"] >= limit

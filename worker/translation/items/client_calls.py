@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,7 +21,10 @@ from models.wire.item_types import ID_PREFIXES
 from models.wire.tools import CallTarget
 from worker.translation.items.built_in_tools import parse_arguments
 from worker.translation.items.custom_tools import InputUnwrapper
+from worker.translation.items.json_end import is_cut_off
 from worker.translation.items.open_item import OpenItem, OpenToolCall
+
+_OBJECT_START = re.compile(r'\s*\{\s*("|$)')
 
 
 class OpenClientCall(OpenToolCall):
@@ -54,6 +58,10 @@ class OpenFunctionCall(OpenNamedCall):
     kind = "function_call"
     prefix = ID_PREFIXES[kind]
 
+    @property
+    def is_cut_off(self) -> bool:
+        return is_cut_off(self.arguments)
+
     def push(self, arguments: str) -> list[Event]:
         self._arguments.write(arguments)
         return [ArgumentsDelta(self.id, self.output_index, arguments)]
@@ -81,6 +89,12 @@ class OpenCustomCall(OpenNamedCall):
         super().__init__(output_index, item_id, call_id, target)
         self._unwrapper = InputUnwrapper()
         self._input = io.StringIO()
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Free text in the place of the arguments may begin with a brace, too."""
+        arguments = self.arguments
+        return _OBJECT_START.match(arguments) is not None and is_cut_off(arguments)
 
     def push(self, arguments: str) -> list[Event]:
         self._arguments.write(arguments)

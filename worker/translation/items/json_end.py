@@ -35,3 +35,9 @@ class JsonEnd:
                 self._depth -= 1
         self._escaped = max(0, start - len(piece))
         return self._depth <= 0 and not self._is_in_string
+
+
+def is_cut_off(text: str) -> bool:
+    """Whether the text is JSON that ended in the middle: an object, list or string is open. Text
+    that is no JSON at all is not cut off, as far as can be known."""
+    return text.lstrip()[:1] in ("{", "[", '"') and not JsonEnd().feed(text)

@@ -18,6 +18,7 @@ from models.wire.events import (
     McpCallInProgress,
 )
 from models.wire.item_types import ID_PREFIXES
+from worker.translation.items.json_end import is_cut_off
 from worker.translation.items.server_calls import OpenServerCall
 
 
@@ -95,6 +96,10 @@ class OpenApprovalRequest(OpenServerCall):
 
     kind = "mcp_approval_request"
     prefix = ID_PREFIXES[kind]
+
+    @property
+    def is_cut_off(self) -> bool:
+        return is_cut_off(self.arguments)
 
     def to_json(self) -> Item:
         return {**super().to_json(), "arguments": self.arguments}

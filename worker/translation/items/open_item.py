@@ -79,6 +79,11 @@ class OpenToolCall(OpenItem):
         """The arguments that the upstream has sent so far, unchanged."""
         return self._arguments.getvalue()
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the arguments ended in the middle, so that the call must not be acted on."""
+        return False
+
     def push(self, arguments: str) -> list[Event]:
         """Appends a piece of the arguments."""
         raise NotImplementedError

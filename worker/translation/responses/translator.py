@@ -26,7 +26,7 @@ from collections.abc import Callable
 from models.wire.events import Event
 from models.wire.item_types import CALLS, OUTPUTS
 from models.wire.tools import CallTarget
-from worker.translation.items.open_item import OpenItem
+from worker.translation.items.open_item import OpenItem, OpenToolCall
 from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.responses.items import (
     CLIENT_CALLS,
@@ -335,12 +335,14 @@ class NativeTranslator(Turn[UpstreamEvent]):
             return unnamed_call()
         if any(item.status == "incomplete" for item in self._items):
             return Outcome("incomplete", incomplete_reason=terminal.incomplete_reason)
-        return Outcome("completed")
+        return self._flaw() or Outcome("completed")
 
 
 def _final_status(item: OpenItem, raw: RawObject, default_status: str) -> str:
     """The status with which an item closes. Only calls of tools that the upstream runs can fail."""
     status = raw.get("status")
+    if isinstance(item, OpenToolCall) and item.is_cut_off:
+        return "incomplete"
     if status in ("completed", "incomplete"):
         return str(status)
     can_fail = (

@@ -1,0 +1,234 @@
+"""The token counts in an upstream's `usage`, under the names and by the sums of each vendor.
+
+OpenAI counts cached tokens as a part of the input, and reasoning as a part of the output. Others
+count them beside it: Anthropic's `input_tokens` has no cached tokens, the `completion_tokens` of
+xAI and Gemini have no reasoning. The total shows which sum was meant.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from itertools import product
+from typing import Any
+
+MAX_TOKEN_COUNT = 2**53
+"""The largest count that every JSON reader represents exactly."""
+
+_INPUT = (
+    "prompt_tokens",
+    "input_tokens",
+    "promptTokens",
+    "inputTokens",
+    "promptTokenCount",
+    "prompt_token_count",
+    "input_token_count",
+    "prompt_eval_count",
+)
+_OUTPUT = (
+    "completion_tokens",
+    "output_tokens",
+    "completionTokens",
+    "outputTokens",
+    "candidatesTokenCount",
+    "candidates_token_count",
+    "completion_token_count",
+    "output_token_count",
+    "generated_token_count",
+    "generated_tokens",
+    "eval_count",
+)
+_TOTAL = ("total_tokens", "totalTokens", "totalTokenCount", "total_token_count")
+_CACHED = (
+    "cached_tokens",
+    "num_cached_tokens",
+    "cache_read_input_tokens",
+    "cache_read_tokens",
+    "cacheReadInputTokens",
+    "prompt_cache_hit_tokens",
+    "prompt_cached_tokens",
+    "cached_prompt_tokens",
+    "cached_input_tokens",
+    "cached_prompt_text_tokens",
+    "input_cached_tokens",
+    "cachedContentTokenCount",
+    "cached_content_token_count",
+    "cachedTokens",
+    "cached",
+    "cache_read",
+)
+_CACHE_WRITE = (
+    "cache_write_tokens",
+    "cache_creation_input_tokens",
+    "cache_creation_tokens",
+    "cache_write_input_tokens",
+    "cacheWriteInputTokens",
+    "cacheCreationInputTokens",
+)
+_REASONING = (
+    "reasoning_tokens",
+    "num_reasoning_tokens",
+    "reasoningTokens",
+    "thoughtsTokenCount",
+    "thoughts_token_count",
+    "thoughts_tokens",
+    "thinking_tokens",
+    "reasoning_output_tokens",
+)
+_INPUT_DETAILS = (
+    "prompt_tokens_details",
+    "input_tokens_details",
+    "prompt_token_details",
+    "input_token_details",
+    "prompt_details",
+    "promptTokensDetails",
+    "inputTokensDetails",
+)
+_OUTPUT_DETAILS = (
+    "completion_tokens_details",
+    "output_tokens_details",
+    "completion_token_details",
+    "output_token_details",
+    "completion_details",
+    "completionTokensDetails",
+    "outputTokensDetails",
+)
+_NESTED = ("tokens", "billed_units")
+"""Cohere's objects of counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """The counts that an upstream has sent; None: it has not sent this one."""
+
+    input: int | None = None
+    output: int | None = None
+    total: int | None = None
+    cached: int | None = None
+    cache_write: int | None = None
+    reasoning: int | None = None
+    excludes_cached: bool = False
+    """The names are Anthropic's, whose input has no cached tokens."""
+
+    def updated(self, newer: "TokenCounts") -> "TokenCounts":
+        """These counts with those of a later chunk of the same answer: counts grow, so a later
+        null or zero replaces nothing."""
+        values = {
+            field.name: getattr(newer, field.name) or getattr(self, field.name)
+            for field in fields(self)
+        }
+        return TokenCounts(**values)
+
+    def resolved(self) -> "ResolvedCounts | None":
+        """The counts with OpenAI's meaning; None if input or output is not known."""
+        known = self._with_missing()
+        if known is None:
+            return None
+        input_tokens, output_tokens = known
+        beside_input = (self.cached or 0) + (self.cache_write or 0)
+        reasoning = self.reasoning or 0
+        total = self.total or 0
+        adds_input, adds_output = self._what_is_beside(input_tokens, output_tokens)
+        input_tokens += beside_input * adds_input
+        output_tokens += reasoning * adds_output
+        if total > input_tokens + output_tokens:
+            # Gemini's total has reasoning that it names nowhere else.
+            hidden = total - input_tokens - output_tokens
+            output_tokens += hidden
+            reasoning = reasoning or hidden
+        return ResolvedCounts(
+            input_tokens,
+            output_tokens,
+            min(self.cached or 0, input_tokens),
+            min(self.cache_write or 0, input_tokens),
+            min(reasoning, output_tokens),
+        )
+
+    def _with_missing(self) -> tuple[int, int] | None:
+        """Input and output; one of them may follow from the total."""
+        input_tokens, output_tokens, total = self.input, self.output, self.total
+        if total:
+            if input_tokens is None and output_tokens is not None:
+                input_tokens = max(0, total - output_tokens)
+            if output_tokens is None and input_tokens is not None:
+                output_tokens = max(0, total - input_tokens)
+        if input_tokens is None or output_tokens is None:
+            return None
+        return input_tokens, output_tokens
+
+    def _what_is_beside(self, input_tokens: int, output_tokens: int) -> tuple[bool, bool]:
+        """Whether cached tokens are beside the input, and reasoning beside the output: the first
+        sum that gives the total, else what the counts alone show."""
+        beside_input = (self.cached or 0) + (self.cache_write or 0)
+        reasoning = self.reasoning or 0
+        must_add_input, must_add_output = beside_input > input_tokens, reasoning > output_tokens
+        for adds_input, adds_output in product((False, True), repeat=2):
+            if adds_input < must_add_input or adds_output < must_add_output:
+                continue
+            total = input_tokens + beside_input * adds_input + output_tokens
+            if self.total and total + reasoning * adds_output == self.total:
+                return adds_input, adds_output
+        return must_add_input or self.excludes_cached, must_add_output
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedCounts:
+    """Counts with OpenAI's meaning: `cached` and `cache_write` are parts of the input, `reasoning`
+    is a part of the output."""
+
+    input: int
+    output: int
+    cached: int
+    cache_write: int
+    reasoning: int
+
+
+def read_counts(raw: Any) -> TokenCounts | None:
+    """The counts in a `usage` of any shape; None if it has none but details."""
+    if not isinstance(raw, Mapping):
+        return None
+    inputs, outputs = ([raw, *_objects(raw, names)] for names in (_INPUT_DETAILS, _OUTPUT_DETAILS))
+    counts = TokenCounts(
+        input=_first([raw], _INPUT),
+        output=_first([raw], _OUTPUT),
+        total=_first([raw], _TOTAL),
+        cached=_largest(inputs, _CACHED),
+        cache_write=_largest(inputs, _CACHE_WRITE),
+        reasoning=_largest(outputs, _REASONING),
+        excludes_cached="cache_read_input_tokens" in raw
+        and "input_tokens" in raw
+        and "prompt_tokens" not in raw,
+    )
+    if counts.input is counts.output is counts.total is None:
+        return next(filter(None, map(read_counts, _objects(raw, _NESTED))), None)
+    return counts
+
+
+def _objects(raw: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
+    return (value for name in names if isinstance(value := raw.get(name), Mapping))
+
+
+def _first(objects: list[Mapping[str, Any]], names: tuple[str, ...]) -> int | None:
+    """The first of these counts that is there."""
+    return next(_counts(objects, names), None)
+
+
+def _largest(objects: list[Mapping[str, Any]], names: tuple[str, ...]) -> int | None:
+    """One count that may come under several names, of which some are 0."""
+    return max(_counts(objects, names), default=None)
+
+
+def _counts(objects: list[Mapping[str, Any]], names: tuple[str, ...]) -> Iterator[int]:
+    for counts in objects:
+        for name in names:
+            if name in counts and (count := token_count(counts[name])) is not None:
+                yield count
+
+
+def token_count(raw: Any) -> int | None:
+    """A count from a number or a string of digits: at least 0, at most `MAX_TOKEN_COUNT`; None for
+    anything else."""
+    if type(raw) is str and raw.isascii() and raw.isdigit() and len(raw) < 20:
+        raw = int(raw)
+    if (type(raw) is float and math.isfinite(raw)) or type(raw) is int:
+        return min(max(int(raw), 0), MAX_TOKEN_COUNT)
+    return None

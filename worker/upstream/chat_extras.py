@@ -108,13 +108,15 @@ def extras_of(
         text="".join(_transcript(sound) for sound in audio),
         images=tuple(filter(None, images)),
         has_audio=any(_has_sound(sound) for sound in audio),
-        unread={**(_unknown(delta, known_in_delta) if has_calls else fields), **returned},
+        unread={**(_of_calls(delta, known_in_delta) or fields), **returned},
         unknown=tuple(unknown),
     )
 
 
-def _unknown(delta: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+def _of_calls(delta: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """The unknown fields of a message with calls, also numbers: the upstream may want them back."""
+    if not (objects_in(delta.get("tool_calls")) or objects_in(delta.get("function_call"))):
+        return {}
     return {field: value for field, value in delta.items() if field not in known and value}
 
 

@@ -359,7 +359,8 @@ class UpstreamFailed(RunError):
     `code` is the `error.code` of the Response, one of those in OpenAI's SDK. `reason` is a finer
     one, for logs and metrics. A foreground client, not streamed and without output so far, gets
     `status` with `envelope_code` and `param`. `retry_after` is in seconds. `is_temporary`: the same
-    request may succeed later, so a background response waits (docs/adr/0014).
+    request may succeed later, so a background response waits (docs/adr/0014). `may_be_request`: the
+    upstream has answered, with an error of its own that it may give to this request each time.
     """
 
     def __init__(
@@ -373,12 +374,14 @@ class UpstreamFailed(RunError):
         retry_after: int | None = None,
         envelope_code: str | None = None,
         is_temporary: bool = False,
+        may_be_request: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
         self.reason = reason
         self.is_temporary = is_temporary
+        self.may_be_request = may_be_request
         self.status = status
         self.param = param
         self.retry_after = retry_after
@@ -436,6 +439,11 @@ class FailedCall:
     reason: str
     """as in `responses.reason`"""
     message: str
+    tries: int = 1
+    """how often the upstream has given the response this answer, and answers to other requests of
+    the model in between"""
+    at: float = 0.0
+    """of the last one of these tries, in seconds since the epoch"""
 
 
 class Deferred(RunError):

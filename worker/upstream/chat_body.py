@@ -15,6 +15,7 @@ from models.errors import UpstreamFailed
 from models.wire.json_input import clean_json
 from worker.translation.usage import MAX_TOKEN_COUNT
 from worker.upstream.lenient_json import REASONING_PARTS, lenient_int, lenient_text, objects_in
+from worker.upstream.stream_errors import failure_of_text
 
 Byte = Annotated[int, msgspec.Meta(ge=0, le=255)]
 
@@ -96,16 +97,18 @@ class GroqExtension(msgspec.Struct, gc=False):
     usage: ChatUsage | None = None
 
 
+class MiniMaxState(msgspec.Struct, gc=False):
+    status_code: Any = 0
+
+
 class ChatBody(msgspec.Struct, gc=False):
     choices: list[ChatChoice] | None = None
     usage: ChatUsage | None = None
     x_groq: GroqExtension | None = None
     """Groq sends the usage of a stream here."""
     error: Any = None
-    object: str | None = None
-    message: Any = None
-    """Of old vLLM's error body: `{"object": "error", "message", "code"}`."""
-    code: Any = None
+    base_resp: MiniMaxState | None = None
+    """Also beside choices."""
     model: str | None = None
     service_tier: str | None = None
 
@@ -116,19 +119,26 @@ decode_strictly = msgspec.json.Decoder(ChatBody).decode
 
 def decode_leniently(data: bytes) -> ChatBody:
     """A body of any types. Raises UpstreamFailed if it is no JSON object."""
-    try:
-        raw = clean_json(json.loads(data.decode(errors="replace").lstrip("\ufeff"), strict=False))
-        if isinstance(raw, list) and raw:
-            raw = raw[0]  # Gemini wraps an error body in a list
-        if isinstance(raw, dict):
-            return _body(raw)
-    except (ValueError, RecursionError) as error:
-        raise UpstreamFailed(
-            "The upstream sent a chunk that is not JSON.", reason="upstream_garbage"
-        ) from error
-    raise UpstreamFailed(
+    raw = decode_any(data)
+    if isinstance(raw, list) and raw:
+        raw = raw[0]  # Gemini wraps an error body in a list
+    if isinstance(raw, dict):
+        return _body(raw)
+    words = failure_of_text(raw.encode()) if isinstance(raw, str) else None
+    raise words or UpstreamFailed(
         "The upstream sent a chunk that is not a JSON object.", reason="upstream_garbage"
     )
+
+
+def decode_any(data: bytes) -> Any:
+    """The JSON of any payload. Raises UpstreamFailed if it is none: with the words of the error, if
+    it is a text."""
+    try:
+        return clean_json(json.loads(data.decode(errors="replace").lstrip("\ufeff"), strict=False))
+    except (ValueError, RecursionError) as error:
+        raise failure_of_text(data) or UpstreamFailed(
+            "The upstream sent a chunk that is not JSON.", reason="upstream_garbage"
+        ) from error
 
 
 def token_logprob(raw: dict[str, Any]) -> TokenLogprob:
@@ -156,15 +166,13 @@ def _logprob(raw: Any) -> float:
 
 
 def _body(raw: dict[str, Any]) -> ChatBody:
-    groq = raw.get("x_groq")
+    groq, state = raw.get("x_groq"), raw.get("base_resp")
     return ChatBody(
         choices=[_choice(choice) for choice in objects_in(raw.get("choices"))],
         usage=_usage(raw.get("usage")),
         x_groq=GroqExtension(_usage(groq.get("usage"))) if isinstance(groq, dict) else None,
         error=raw.get("error"),
-        object=lenient_text(raw.get("object")),
-        message=raw.get("message"),
-        code=raw.get("code"),
+        base_resp=MiniMaxState(state.get("status_code")) if isinstance(state, dict) else None,
         model=lenient_text(raw.get("model")),
         service_tier=lenient_text(raw.get("service_tier")) or None,
     )

@@ -21,12 +21,13 @@ from worker.upstream.chat_body import (
     TokenDetails,
     TokenLogprob,
     TopLogprob,
+    decode_any,
     decode_leniently,
     decode_strictly,
     token_logprob,
 )
 from worker.upstream.lenient_json import lenient_int, lenient_text, objects_in
-from worker.upstream.stream_errors import failure_of_error
+from worker.upstream.stream_errors import failure_in, failure_of_error
 
 _FINISH_REASONS = {
     **dict.fromkeys(
@@ -71,17 +72,21 @@ def parse_chunk(data: bytes) -> Chunk:
     # The strict decoder accepts U+0000, which Postgres does not store. JSON can only spell it with
     # this escape.
     if b"\\" in data and b"u0000" in data:
-        return _chunk(decode_leniently(data))
-    try:
-        body = decode_strictly(data)
-    except (ValueError, RecursionError):
         body = decode_leniently(data)
+    else:
+        try:
+            body = decode_strictly(data)
+        except (ValueError, RecursionError):
+            body = decode_leniently(data)
+    if not body.choices or body.error or (body.base_resp and body.base_resp.status_code):
+        # Few payloads: each vendor has its own frames for errors, and usage comes so too.
+        failure = failure_in(decode_any(data))
+        if failure is not None:
+            raise failure
     return _chunk(body)
 
 
 def _chunk(body: ChatBody) -> Chunk:
-    if body.error or body.object == "error":
-        raise failure_of_error(body.error or {"message": body.message, "code": body.code})
     choice = _first_choice(body.choices)
     usage = (
         body.usage

@@ -6,6 +6,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from models.db.queries.line import MAX_COUNTED, PlaceInLine
 from models.db.queries.operations import ResponseState
@@ -130,14 +131,21 @@ def _reason_suffix(row: ResponseState) -> str:
     return f" ({row.reason})" if row.reason else ""
 
 
-def failures_text(failures: Sequence[Mapping[str, str]] | None) -> str:
+def failures_text(failures: Sequence[Mapping[str, Any]] | None) -> str:
     """Why a response was deferred. None: a worker of a release that did not record it."""
     if not failures:
         return "its upstreams were down or at their limit"
     return "; ".join(
         f"upstream {call['upstream']} failed ({call['reason']}): {call['message'].rstrip('.')}"
+        f"{_tries_text(call.get('tries', 1))}"
         for call in failures
     )
+
+
+def _tries_text(tries: int) -> str:
+    if tries < 2:
+        return ""
+    return f" ({tries} times, and it answered other requests of the model in between)"
 
 
 def process_text(kind: str, pid: int, host: str) -> str:

@@ -302,6 +302,6 @@ def _seconds(raw: Any) -> int | None:
     if isinstance(raw, str):
         number = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s?s?", raw.strip())
         raw = float(number[1]) if number else None
-    if type(raw) not in (int, float) or not 0 <= raw <= _LONGEST_WAIT:
-        return None
-    return max(1, math.ceil(raw))
+    if isinstance(raw, int | float) and 0 <= raw <= _LONGEST_WAIT and raw is not True:
+        return max(1, math.ceil(raw))
+    return None

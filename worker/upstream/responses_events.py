@@ -105,10 +105,9 @@ def _read(data: bytes) -> dict[str, Any]:
         raise failure_of_text(data) or UpstreamFailed(
             "The upstream sent an event that is not JSON.", reason="upstream_garbage"
         ) from error
-    if isinstance(event, list) and (failure := failure_in(event)) is not None:
-        raise failure
     if not isinstance(event, dict):
-        raise UpstreamFailed(
+        words = failure_of_text(event.encode()) if isinstance(event, str) else failure_in(event)
+        raise words or UpstreamFailed(
             "The upstream sent an event that is not a JSON object.", reason="upstream_garbage"
         )
     return event

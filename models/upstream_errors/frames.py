@@ -41,6 +41,7 @@ _OF_ANSWERS = frozenset(("choices", "usage", "delta", "data", "output", "model",
 _MAX_ITEMS = 5
 """Items of a list of errors that are shown."""
 _MAX_TITLE = 200
+_TOO_DEEP = ErrorReport(message="its error is nested too deeply")
 _MAX_DEPTH = 4
 _LONGEST_WAIT = 10**6
 
@@ -62,14 +63,24 @@ def reported_error(raw: Any) -> ErrorReport | None:
         raw = next((each for each in raw if isinstance(each, dict)), None)
     if not isinstance(raw, dict):
         return None
-    report = _certain(raw)
-    if report is None and not isinstance(raw.get("choices"), list):
-        report = _likely(raw)
+    try:
+        report = _certain(raw)
+        if report is None and not isinstance(raw.get("choices"), list):
+            report = _likely(raw)
+    except RecursionError:
+        return _TOO_DEEP
     return report
 
 
 def report_of(error: Any) -> ErrorReport:
     """The report for what stands in the place of an error: an object, a text, anything."""
+    try:
+        return _of_any(error)
+    except RecursionError:
+        return _TOO_DEEP
+
+
+def _of_any(error: Any) -> ErrorReport:
     if isinstance(error, dict):
         return _certain(error) or _of_object(error)
     if isinstance(error, list):
@@ -210,7 +221,7 @@ def _of_numbers(fields: _Json, key: str, numbers: Mapping[str, int]) -> ErrorRep
 
 
 def _of_list(errors: Iterable[Any]) -> ErrorReport:
-    reports = [report_of(error) for error in list(errors)[:_MAX_ITEMS]]
+    reports = [_of_any(error) for error in list(errors)[:_MAX_ITEMS]]
     messages = dict.fromkeys(report.message for report in reports if report.message)
     codes = dict.fromkeys(code for report in reports for code in report.codes)
     report = ErrorReport(

@@ -87,7 +87,7 @@ class SseSplitter:
             return []
         payloads = self._until_done(self._end_line() + self._end_event())
         if not self._is_stream and not self._is_body and not self.done:
-            return [*payloads, self._text] if self._text.strip() else payloads
+            return [*payloads, self._text] if _is_readable(self._text) else payloads
         return [payload for payload in payloads if self._is_body or _may_be_whole(payload)]
 
     def _whole_events(self, data: bytes) -> list[bytes] | None:
@@ -183,6 +183,11 @@ def _as_error(data: bytes) -> bytes:
     except (ValueError, RecursionError):
         data = json.dumps(data.decode(errors="replace")).encode()
     return b'{"error":' + data + b"}"
+
+
+def _is_readable(text: bytes) -> bool:
+    """Whether the beginning of a text has words, and is UTF-8 up to where it was cut."""
+    return text.strip() != b"" and "\ufffd" not in text[:-4].decode(errors="replace")[:-1]
 
 
 def _may_be_whole(payload: bytes) -> bool:

@@ -261,7 +261,8 @@ async def test_a_text_to_which_the_upstream_always_answers_with_its_own_error_fa
 
         async def has_failed() -> bool:
             await stores.make_due()
-            return (await stores.state())[0] == "failed"
+            state, _ = await stores.state()
+            return bool(state == "failed")
 
         await until(has_failed, 30)
         [row] = await run_sql(stores.pool, "SELECT error_message FROM vector_store_files", {})

@@ -8,7 +8,7 @@ import pytest
 
 from models.config.upstream import UpstreamSettings
 from models.db.queries.claim import ClaimedRow
-from models.errors import FailedCall, UpstreamFailed
+from models.errors import UpstreamFailed
 from models.ownership.takeover import Claim
 from worker.run.attempt import Attempt
 from worker.run.repeated_failures import MAX_TRIES, RepeatedFailures
@@ -130,8 +130,6 @@ def test_a_request_that_fails_again_opens_no_circuit() -> None:
 
 
 def test_rows_of_an_older_release_are_read() -> None:
-    response = Response(failures=[asdict(FailedCall("u", "upstream_500", "x"))])
-    response.failures = [
-        {key: response.failures[0][key] for key in ("upstream", "reason", "message")}
-    ]
+    old = {"upstream": "u", "reason": "upstream_500", "message": "x"}
+    response = Response(failures=[old])
     assert response.fail(crash()).is_temporary

@@ -389,3 +389,16 @@ def test_a_native_upstream_may_use_these_frames_too(frame: Any) -> None:
         parse_event(json.dumps(frame).encode())
     assert failed.value.code == "rate_limit_exceeded"
     assert failed.value.is_temporary
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"error":' + b"[" * 400 + b"]" * 400 + b"}",
+        b'{"error":[' * 200 + b"1" + b"]}" * 200,
+        b'{"error":{"message":' + b"[" * 300 + b"1" + b"]" * 300 + b"}}",
+    ],
+)
+def test_an_error_of_any_depth_is_an_error(data: bytes) -> None:
+    with pytest.raises(UpstreamFailed):
+        parse_chunk(data)

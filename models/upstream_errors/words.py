@@ -59,10 +59,13 @@ _REFUSED = re.compile(
         (is|are)[ ]not[ ]supported                                    # llama.cpp, of a text model
     | (does|do)[ ]not[ ]support[ ](image|audio|video|vision|multimodal|tool|function)
     | provide[ ]the[ ]mmproj
+    | (input|prompt)[ ](\([^)]{0,40}\)[ ])?is[ ]too[ ]large[ ]to[ ]process
+    | increase[ ]the[ ](physical[ ])?batch[ ]size
     | missing[ ]data[ ]required[ ]for[ ]image[ ]input                 # Ollama
     | failed[ ]to[ ](load|decode|process)[ ](the[ ])?(image|audio|inputs?\b)
     | unsupported[ ]content(\[\]\.type|[ ](part|type))                # llama.cpp
-    | failed[ ]to[ ]parse[ ](the[ ]|input[ ])?(messages|tools|tool_choice|grammar|json[ ]schema)
+    | failed[ ]to[ ]parse[ ](the[ ]|input[ ])?
+        (messages|tools|tool_choice|tool[ ]call[ ]arguments|grammar|json[ ]schema)
     | (error|failed|failure)[ ](while[ ])?(parsing|compiling|initializing|to[ ](initialize|compile))
         [ ](the[ ])?(grammar|json[ ]schema|samplers?)
     | json[ ]schema[ ](conversion[ ]failed|error|to[ ]grammar)
@@ -180,8 +183,7 @@ def is_too_large(message: str, codes: Iterable[str] = ()) -> bool:
 
 def is_refused(message: str) -> bool:
     """Whether the message of a server error (5xx) blames the request: it can never succeed."""
-    searched = _searched(message)
-    return _REFUSED.search(searched) is not None or "batch size" in searched.lower()
+    return _REFUSED.search(_searched(message)) is not None
 
 
 def is_unknown_model(message: str, codes: Iterable[str] = ()) -> bool:

@@ -22,16 +22,13 @@ from models.errors import (
 )
 from models.upstream_errors.frames import report_of, report_of_text
 from models.upstream_errors.report import ErrorReport
-from models.upstream_errors.words import is_overflow, is_refused, is_unknown_model
 from models.wire.json_input import clean_text
 from worker.upstream.error_rules import verdict
-from worker.upstream.overflow import OVERFLOW, overflow_failure
-from worker.upstream.stream_errors import NO_SUCH_MODEL, REFUSED, no_such_model, refused
+from worker.upstream.overflow import OVERFLOW
+from worker.upstream.stream_errors import NO_SUCH_MODEL, REFUSED, failure_of_words
 
-_OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
-"""Statuses with which servers refuse a request that is too long. 500 is older llama.cpp's."""
 _UPSTREAM_REASONS = frozenset(
-    {"upstream_401", "upstream_403", "upstream_404", "upstream_405", "upstream_408", "upstream_429"}
+    f"upstream_{status}" for status in (401, 402, 403, 404, 405, 407, 408, 425, 429)
 )
 """Reasons that are not about the request: our credential, a wrong address, a full queue."""
 NOT_CONFIGURED = "upstream_not_configured"
@@ -41,9 +38,7 @@ _REQUEST_REASONS = frozenset(
 """Reasons that are about the request: every upstream would refuse it."""
 _NOT_FOUND_STATUSES = frozenset({404, 405})
 """Statuses of an upstream with a wrong address or API, unless the error is about the model."""
-_MODEL_STATUSES = frozenset({400, 404, 422})
-"""Statuses with which servers refuse a model that they do not have."""
-_FIRST_SERVER_ERROR = 500
+_FIRST_REFUSAL, _FIRST_SERVER_ERROR = 400, 500
 _MAX_SDK_PAUSE = 8
 """Seconds: the SDK's own longest pause between two tries."""
 _MAX_ERROR_BODY = 64 * 1024
@@ -113,18 +108,17 @@ def failure_of_status(error: openai.APIStatusError, model: str) -> UpstreamFaile
     """The failure for a response with a status of 3xx, 4xx or 5xx."""
     status = error.status_code
     report = _report(error)
-    if _is_about_model(status, report):
-        return no_such_model(model)
     words = clean_text(report.message)
-    refusal = f"The upstream refused the request: {excerpt(words)}"
-    if status in _OVERFLOW_STATUSES and is_overflow(words, report.codes):
-        return overflow_failure(refusal if words else _message(error, status, words))
-    if status >= _FIRST_SERVER_ERROR and is_refused(words):
-        return refused(refusal)
+    message = _message(error, status, words)
+    if status >= _FIRST_REFUSAL:
+        refusal = f"The upstream refused the request: {excerpt(words)}" if words else message
+        by_words = failure_of_words(status, report, refusal, model=model)
+        if by_words is not None:
+            return by_words
     ruling = verdict(status, report.codes)
     retry_after = _retry_after(error.response.headers)
     return UpstreamFailed(
-        _message(error, status, words),
+        message,
         code=ruling.code,
         reason=f"upstream_{status}",
         status=ruling.status,
@@ -230,15 +224,6 @@ def turn_limit_reached(limits: LimitSettings) -> LimitReached:
 def shown_seconds(limit: timedelta) -> str:
     """A time limit as messages show it."""
     return f"{limit.total_seconds():g} s"
-
-
-def _is_about_model(status: int, report: ErrorReport) -> bool:
-    """Whether the upstream does not have the model. With 404, almost any word about it says so."""
-    if status not in _MODEL_STATUSES:
-        return False
-    if is_unknown_model(report.message, report.codes):
-        return True
-    return status == 404 and (report.param == "model" or "model" in report.message.lower())
 
 
 def _message(error: openai.APIStatusError, status: int, words: str) -> str:

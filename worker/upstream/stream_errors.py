@@ -14,9 +14,11 @@ from worker.upstream.overflow import overflow_failure
 NO_SUCH_MODEL = "model_not_found"
 REFUSED = "upstream_refused"
 """The reason of a failure with a server error (5xx) whose words blame the request."""
-_FIRST_SERVER_ERROR = 500
-_LIMITS = frozenset({402, 408, 425, 429})
+_NOT_FOUND, _FIRST_SERVER_ERROR = 404, 500
+_WITHOUT_WORDS = CREDENTIAL_STATUSES | {402, 407, 408, 425, 429}
 """Statuses that are about the account or the time, whatever the words are."""
+_MODEL_STATUSES = frozenset({0, 400, 404, 422})
+"""Statuses with which servers refuse a model that they do not have."""
 _JSON_STARTS = ("{", "[", '"')
 
 
@@ -50,18 +52,12 @@ def failure_of_report(report: ErrorReport) -> UpstreamFailed:
     message = clean_text(report.message) or "it gave no reason"
     shown = f"The upstream reported an error: {excerpt(message)}"
     status = report.status
-    if status in CREDENTIAL_STATUSES:
-        shown = credential_message(message)
-    elif status not in _LIMITS:
-        if is_overflow(message, report.codes):
-            return overflow_failure(shown)
-        if status < _FIRST_SERVER_ERROR and is_unknown_model(message, report.codes):
-            return no_such_model("")
-        if not 0 < status < _FIRST_SERVER_ERROR and is_refused(message):
-            return refused(shown)
+    by_words = failure_of_words(status, report, shown, model="")
+    if by_words is not None:
+        return by_words
     ruling = verdict(status, report.codes)
     return UpstreamFailed(
-        shown,
+        credential_message(message) if status in CREDENTIAL_STATUSES else shown,
         code=ruling.code,
         reason="upstream_error",
         status=ruling.status,
@@ -72,7 +68,37 @@ def failure_of_report(report: ErrorReport) -> UpstreamFailed:
     )
 
 
-def refused(message: str) -> UpstreamFailed:
+def failure_of_words(
+    status: int, report: ErrorReport, message: str, *, model: str
+) -> UpstreamFailed | None:
+    """The failure that follows from an error's words more than from its status: an unknown model, a
+    request that is too long, or a server error that blames the request. None for any other.
+
+    `status`: 0 if nothing is known. `message` is for the client.
+    """
+    if status in _WITHOUT_WORDS:
+        return None
+    if _is_about_model(status, report):
+        return no_such_model(model)
+    if is_overflow(report.message, report.codes):
+        return overflow_failure(message)
+    if (not status or status >= _FIRST_SERVER_ERROR) and is_refused(report.message):
+        return _refused(message)
+    return None
+
+
+def _is_about_model(status: int, report: ErrorReport) -> bool:
+    """Whether the upstream does not have the model. Under 404 almost any words about it say so."""
+    if status not in _MODEL_STATUSES:
+        return False
+    if is_unknown_model(report.message, report.codes):
+        return True
+    words = report.message.lower()
+    is_about = report.param == "model" or ("model" in words and "support" not in words)
+    return status == _NOT_FOUND and is_about
+
+
+def _refused(message: str) -> UpstreamFailed:
     """The failure of a request that can never succeed, although the upstream reports an error of
     its own. `message` is for the client."""
     return UpstreamFailed(

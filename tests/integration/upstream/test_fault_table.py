@@ -24,6 +24,7 @@ from tests.support.fake_upstream import (
     FakeUpstream,
     Script,
     Step,
+    UpstreamRequest,
     call,
     chunk,
     delta,
@@ -660,6 +661,37 @@ async def test_an_error_under_http_200_fails_the_response(
     one_call_stack: Stack, fault: FaultCase
 ) -> None:
     await assert_fails(one_call_stack, fault)
+
+
+async def test_a_request_that_always_gets_a_server_error_ends_while_others_are_answered(
+    one_call_stack: Stack, fake: FakeUpstream
+) -> None:
+    def decide(request: UpstreamRequest) -> Script:
+        return [status(500)] if "poison" in json.dumps(request.body) else reply("Fine.")
+
+    fake.decide("fragile", decide)
+    api = one_call_stack.api()
+    response_id = await api.create_background("fragile", input="poison")
+    try_now = (
+        "UPDATE responses SET resume_at = clock_timestamp()"
+        " WHERE id = %s AND worker IS NULL AND resume_at IS NOT NULL RETURNING 1"
+    )
+
+    async def has_ended() -> JSON | None:
+        assert (await api.create("fragile"))["output_text"] == "Fine.", "no circuit has opened"
+        await one_call_stack.value(try_now, response_id.removeprefix("resp_"))
+        response = await api.get(response_id)
+        return response if response["status"] == "failed" else None
+
+    ended = await until(has_ended, 30)
+    assert ended is not None
+    assert ended["error"] == {
+        "code": "invalid_prompt",
+        "message": "The upstream answered with HTTP 500: The fake upstream says 500. It has"
+        " answered this request so 5 times, and other requests of the model in between.",
+    }
+    bodies = [json.dumps(request.body) for request in fake.requests_for("fragile")]
+    assert sum("poison" in body for body in bodies) == 5
 
 
 NO_FIRST_TOKEN, NO_FURTHER_TOKEN = (

@@ -1,6 +1,8 @@
 """Finds the error in JSON or text that is no answer: each vendor has frames of its own."""
 
+import contextlib
 import html
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,7 +34,11 @@ _STATUS_KEYS = (
     "code", "status", "status_code", "statusCode", "http_status", "http_code", "httpStatus",
     "http_status_code", "error_code", "errorCode", "err_code",
 )  # fmt: skip
-_WAIT_KEYS = ("retry_after", "retryAfter", "retry-after", "retry_after_seconds", "retryDelay")
+_WAIT_KEYS = (
+    "retry_after", "retryAfter", "retry-after", "retry_after_seconds", "retryDelay",
+    "estimated_time",
+)  # fmt: skip
+"""The last one is Hugging Face's, while it loads a model."""
 _FINE = frozenset(("", "0", "200", "20000", "ok", "success", "succeeded", "none", "null", "normal"))
 """Values of codes, in lower case, that report no error."""
 _FAILED = frozenset(("error", "failed", "fail", "failure"))
@@ -52,6 +58,10 @@ _HTML = re.compile(
     r"\s*<(?:!--|!doctype\s+html|(?:html|head|body|title|h1|p|center)\b)", re.IGNORECASE
 )
 _TITLE = re.compile(r"<(title|h1|h2)\b[^>]*>(.*?)</\1\s*>", re.DOTALL | re.IGNORECASE)
+_PREFIX = re.compile(
+    r"\A\s*(?:\[(?:error|exception)\]\s*:?|(?:error|exception)\s*:)\s*(?=\S)", re.IGNORECASE
+)
+"""Before an error's words or its JSON."""
 _SEARCHED_CHARACTERS = 4000
 """Characters of a web page in which its title is searched."""
 
@@ -90,6 +100,10 @@ def _of_any(error: Any) -> ErrorReport:
 
 def report_of_text(text: str) -> ErrorReport:
     """The report for a text or a web page in the place of JSON."""
+    text = _PREFIX.sub("", text)
+    if text.startswith("{"):
+        with contextlib.suppress(ValueError):
+            return report_of(json.loads(text))
     page = page_title(text)
     if page is None:
         return _with_status(ErrorReport(message=" ".join(text.split())))

@@ -25,7 +25,8 @@ _NAMES = _statuses(
         # OpenAI, Anthropic, vLLM, Google, Amazon, Alibaba. Upper case and underscores do not count.
         400: """invalid_request_error BadRequestError bad_request invalid_request invalid_prompt
             invalid_parameter_error INVALID_ARGUMENT FAILED_PRECONDITION OUT_OF_RANGE
-            ValidationException ValidationError validation_error value_error InvalidParameter
+            validation template_error ValidationException
+            ValidationError validation_error value_error InvalidParameter
             InvalidParameterValue BadRequest InvalidURL UnsupportedOperation DataInspectionFailed
             content_policy_violation content_filter request_too_large invalid_params
             ModelErrorException model_error""",

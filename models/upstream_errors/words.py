@@ -156,8 +156,8 @@ _BY_WORDS = tuple(
             (
                 r"overloaded|temporarily unavailable|service unavailable|bad gateway",
                 r"gateway time-?out|upstream connect error|upstream request timeout",
-                r"no healthy upstream|connection (?:refused|reset)|(?:is|currently) busy",
-                r"at capacity|loading model",
+                r"no healthy upstream|connection (?:refused|reset)|(?:is|currently|too) busy",
+                r"at capacity|loading model|is (?:currently |still )?loading",
             ),
         ),
     )

@@ -1,5 +1,6 @@
 """Errors that an upstream reports inside a stream, or in a body, that began with HTTP 200."""
 
+import re
 from typing import Any
 
 from models.config.upstream_access import CREDENTIAL_STATUSES, credential_message, excerpt
@@ -19,7 +20,8 @@ _WITHOUT_WORDS = CREDENTIAL_STATUSES | {402, 407, 408, 425, 429}
 """Statuses that are about the account or the time, whatever the words are."""
 _MODEL_STATUSES = frozenset({0, 400, 404, 422})
 """Statuses with which servers refuse a model that they do not have."""
-_JSON_STARTS = ("{", "[", '"')
+_JSON = re.compile(r"[{\"]|\[(?!\w+\])")
+"""The beginning of JSON, and not of a word in brackets."""
 
 
 def failure_of_error(error: Any) -> UpstreamFailed:
@@ -42,7 +44,7 @@ def failure_of_text(data: bytes) -> UpstreamFailed | None:
     except UnicodeDecodeError:
         return None
     words = " ".join(text.split())
-    if not words or words.startswith(_JSON_STARTS) or not words.isprintable():
+    if not words or _JSON.match(words) or not words.isprintable():
         return None
     return failure_of_report(report_of_text(text))
 

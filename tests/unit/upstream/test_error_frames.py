@@ -263,11 +263,21 @@ FRAMES: list[tuple[str, Any, Fault]] = [
         {"object": "error", "message": "boom", "type": "BadRequestError", "code": 400},
         REFUSED,
     ),
+    ("tgi", {"error": "boom", "error_type": "overloaded"}, OVERLOADED),
+    ("tgi: request", {"error": "boom", "error_type": "validation"}, REFUSED),
+    (
+        "hugging face",
+        {"error": "Model x is currently loading", "estimated_time": 20.5},
+        OVERLOADED._replace(words="loading", retry_after=21),
+    ),
+    ("fastchat", {"text": "boom", "error_code": 50001}, UNKNOWN),
     ("a code alone", {"code": 503}, OVERLOADED._replace(words="it gave no reason")),
 ]
 
 TEXTS: list[tuple[str, bytes, Fault]] = [
     ("words as data", b"data: boom\n\n", UNKNOWN),
+    ("words behind a name", b"data: [ERROR] boom\n\n", UNKNOWN._replace(words="error: boom")),
+    ("JSON behind a name", b'data: error: {"message":"boom","code":429}\n\n', LIMIT),
     (
         "envoy",
         b"data: upstream connect error or disconnect/reset. reset reason: overflow\n\n",

@@ -440,10 +440,12 @@ class FailedCall:
     """as in `responses.reason`"""
     message: str
     tries: int = 1
-    """how often the upstream has given the response this answer, and answers to other requests of
-    the model in between"""
+    """in a row, with this answer"""
+    answered_between: int = 0
+    """before how many of these tries the upstream has answered another request of the model, since
+    the one before"""
     at: float = 0.0
-    """of the last one of these tries, in seconds since the epoch"""
+    """of the last one of these tries, in seconds since the epoch; 0: not counted"""
 
 
 class Deferred(RunError):

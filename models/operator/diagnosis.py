@@ -137,15 +137,16 @@ def failures_text(failures: Sequence[Mapping[str, Any]] | None) -> str:
         return "its upstreams were down or at their limit"
     return "; ".join(
         f"upstream {call['upstream']} failed ({call['reason']}): {call['message'].rstrip('.')}"
-        f"{_tries_text(call.get('tries', 1))}"
+        f"{_tries_text(call)}"
         for call in failures
     )
 
 
-def _tries_text(tries: int) -> str:
+def _tries_text(call: Mapping[str, Any]) -> str:
+    tries, between = call.get("tries", 1), call.get("answered_between", 0)
     if tries < 2:
         return ""
-    return f" ({tries} times, and it answered other requests of the model in between)"
+    return f" ({tries} times in a row; it answered other requests of the model before {between})"
 
 
 def process_text(kind: str, pid: int, host: str) -> str:

@@ -1,9 +1,10 @@
 """A server error (5xx) that an upstream gives to one request again and again, while it answers
 others of the same model: the request is its cause, whatever the status says.
 
-The count is kept with the attempt (`attempts.failures`), so it outlives the process. A try counts
-only if this process has seen an answer of the model since the try before: in an outage, or where
-nobody else uses the model, a response waits.
+The count is kept with the attempt (`attempts.failures`), so it outlives the process. What shows
+that there is no outage are answers of the model to others that this process has seen between two
+tries: after many of them few tries are enough. In an outage, or where nobody else uses the model, a
+response waits.
 """
 
 import time
@@ -14,8 +15,9 @@ from models.upstream_errors.words import comparable
 from worker.run.attempt import Attempt
 from worker.upstream.upstreams import Candidate
 
-MAX_TRIES = 5
-"""Tries with the same answer after which a response fails."""
+FEW_TRIES, MANY_TRIES = 5, 10
+"""Tries with the same answer after which a response fails: if others were answered between all of
+these tries, or between some. Ten take two minutes, five a quarter of a minute."""
 REPEATED_FAILURE = "repeated_failure"
 
 
@@ -46,22 +48,23 @@ class RepeatedFailures:
         call = replace(call, at=time.time())
         earlier = self._earlier.get(candidate.name)
         if earlier is not None and _kind(earlier) == _kind(call):
-            if candidate.answered_at > earlier.at:
-                call = replace(call, tries=earlier.tries + 1)
-            else:
-                call = replace(call, tries=earlier.tries, at=earlier.at)
-        return (failure if call.tries < MAX_TRIES else _final(failure)), call
+            between = earlier.answered_between + (candidate.answered_at > earlier.at)
+            call = replace(call, tries=earlier.tries + 1, answered_between=between)
+        is_final = call.answered_between >= FEW_TRIES - 1 or (
+            call.tries >= MANY_TRIES and call.answered_between > 0
+        )
+        return (_final(failure, call.tries) if is_final else failure), call
 
 
 def _kind(call: FailedCall) -> tuple[str, str]:
     return call.reason, comparable(call.message)
 
 
-def _final(failure: UpstreamFailed) -> UpstreamFailed:
+def _final(failure: UpstreamFailed, tries: int) -> UpstreamFailed:
     words = failure.message.rstrip(".")
     return UpstreamFailed(
-        f"{words}. It has answered this request so {MAX_TRIES} times, and other requests of the "
-        "model in between.",
+        f"{words}. It has answered this request so {tries} times, and other requests of the model "
+        "in between.",
         code="invalid_prompt",
         reason=REPEATED_FAILURE,
         status=400,

@@ -123,6 +123,8 @@ def _upstream_event(raw: dict[str, Any], size: int) -> UpstreamEvent:
         return _response_event(_STATUS_BY_END_EVENT[kind], _object(raw.get("response")), size)
     if not kind:
         return _body(raw, size)
+    if ("." not in kind or "://" in kind) and (failure := failure_in(raw)) is not None:
+        raise failure  # no event has such a type: it is that of an error
     subject, _, step = kind.removeprefix("response.").rpartition(".")
     full_text = next(
         (

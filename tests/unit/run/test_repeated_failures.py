@@ -11,7 +11,7 @@ from models.db.queries.claim import ClaimedRow
 from models.errors import UpstreamFailed
 from models.ownership.takeover import Claim
 from worker.run.attempt import Attempt
-from worker.run.repeated_failures import MAX_TRIES, RepeatedFailures
+from worker.run.repeated_failures import FEW_TRIES, MANY_TRIES, RepeatedFailures
 from worker.upstream.circuits import Circuits
 from worker.upstream.upstreams import Candidate
 
@@ -66,7 +66,7 @@ class Response:
 
 def test_the_same_answer_again_and_again_ends_the_response_if_others_are_answered() -> None:
     response = Response()
-    for number in range(1, MAX_TRIES):
+    for number in range(1, FEW_TRIES):
         assert response.fail(crash(f"Worker {number}ab died.")).is_temporary
         response.answer_another()
     last = response.fail(crash("Worker 9 died."))
@@ -79,11 +79,19 @@ def test_the_same_answer_again_and_again_ends_the_response_if_others_are_answere
     assert last.message.startswith("Worker 9 died. It has answered this request so 5 times")
 
 
-def test_in_an_outage_a_response_waits() -> None:
+def test_few_answers_to_others_are_enough_after_many_tries() -> None:
     response = Response()
     response.fail(crash())
     response.answer_another()
-    for _ in range(3 * MAX_TRIES):
+    for _ in range(MANY_TRIES - 2):
+        assert response.fail(crash()).is_temporary
+    assert response.fail(crash()).reason == "repeated_failure"
+
+
+def test_in_an_outage_a_response_waits() -> None:
+    response = Response()
+    response.answer_another()
+    for _ in range(2 * MANY_TRIES):
         assert response.fail(crash()).is_temporary
 
 
@@ -92,7 +100,7 @@ def test_in_an_outage_a_response_waits() -> None:
 )
 def test_another_answer_begins_a_new_count(other: UpstreamFailed) -> None:
     response = Response()
-    for _ in range(MAX_TRIES - 1):
+    for _ in range(FEW_TRIES - 1):
         response.fail(crash())
         response.answer_another()
     assert response.fail(other).is_temporary
@@ -110,14 +118,14 @@ def test_another_answer_begins_a_new_count(other: UpstreamFailed) -> None:
 )
 def test_an_upstream_that_has_too_much_to_do_is_waited_for(failure: UpstreamFailed) -> None:
     response = Response()
-    for _ in range(2 * MAX_TRIES):
+    for _ in range(MANY_TRIES):
         assert response.fail(failure).is_temporary
         response.answer_another()
 
 
 def test_a_request_that_fails_again_opens_no_circuit() -> None:
     response = Response()
-    for _ in range(MAX_TRIES):
+    for _ in range(FEW_TRIES):
         response.fail(crash())
         assert response.circuits.open_count == 0
     # Others that fail for the first time open it: an outage.

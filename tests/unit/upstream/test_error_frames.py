@@ -392,6 +392,10 @@ def test_no_error_is_seen_where_there_is_none(frame: Any) -> None:
         {"detail": "Too many requests"},
         {"code": "Throttling", "message": "boom"},
         [{"error": {"code": 429, "message": "boom"}}],
+        {"type": "about:blank", "title": "boom", "status": 429},
+        {"type": "https://a.example/limit", "title": "boom", "status": 429},
+        {"type": "rate_limit_error", "message": "boom"},
+        {"type": "error", "error": {"type": "rate_limit_error", "message": "boom"}},
     ],
 )
 def test_a_native_upstream_may_use_these_frames_too(frame: Any) -> None:

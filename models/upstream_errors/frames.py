@@ -92,7 +92,7 @@ def report_of(error: Any) -> ErrorReport:
 
 def _of_any(error: Any) -> ErrorReport:
     if isinstance(error, dict):
-        return _certain(error) or _of_object(error)
+        return _certain(error) or _likely(error) or _of_object(error)
     if isinstance(error, list):
         return _of_list(error)
     return _with_status(ErrorReport(message=_text(error)))
@@ -217,13 +217,20 @@ def _of_object(fields: _Json) -> ErrorReport:
         if (code := _name(fields.get(key))) and code.lower() not in _FAILED
     )
     report = ErrorReport(
-        message=_message(fields),
+        message=_with_provider(_message(fields), fields.get("metadata")),
         codes=tuple(dict.fromkeys(codes)),
         status=next((n for key in _STATUS_KEYS if (n := status_number(fields.get(key)))), 0),
         retry_after=_wait(fields),
         param=_text(fields.get("param")) or None,
     )
     return _with_status(report)
+
+
+def _with_provider(message: str, metadata: Any) -> str:
+    """OpenRouter's message says little: the words of the provider are beside it."""
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    words = report_of_text(raw).message if isinstance(raw, str) and raw.strip() else ""
+    return f"{message}: {words}" if message and words else message or words
 
 
 def _of_numbers(fields: _Json, key: str, numbers: Mapping[str, int]) -> ErrorReport:

@@ -130,6 +130,19 @@ FRAMES: list[tuple[str, Any, Fault]] = [
         {"error": {"type": "invalid_request_error", "code": 500, "message": "boom"}},
         OVERLOADED,
     ),
+    (
+        "openrouter: the provider's words",
+        {
+            "error": {
+                "code": 400,
+                "message": "no",
+                "metadata": {
+                    "raw": '{"error":{"message":"This model\'s maximum context length is 9 tokens."}}'
+                },
+            }
+        },
+        OVERFLOW._replace(words="no: This model's maximum"),
+    ),
     ("outer status", {"status": 429, "error": {"message": "boom"}}, LIMIT),
     ("outer words", {"status_code": 503, "error": True, "message": "boom"}, OVERLOADED),
     ("nested", {"error": {"error": {"code": 429, "message": "boom"}}}, LIMIT),

@@ -131,6 +131,8 @@ def test_a_refusal_is_never_a_passing_error(status: int, named: dict[str, Any]) 
         ({"errors": [{"message": "a"}, {"message": "b"}]}, "HTTP 502: a; b"),
         ({"base_resp": {"status_code": 1000, "status_msg": "a"}}, "HTTP 502: a"),
         ({"error": "a"}, "HTTP 502: a"),
+        ({"detail": [{"loc": ["body", "n"], "msg": "a"}]}, "HTTP 502: body.n: a"),
+        ({"detail": {"error": {"message": "a"}}}, "HTTP 502: a"),
         (b"\xff\xfe\x00", "HTTP 502."),
         (b'{"error": {"mess', "HTTP 502."),
     ],

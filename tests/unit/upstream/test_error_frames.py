@@ -137,11 +137,11 @@ FRAMES: list[tuple[str, Any, Fault]] = [
                 "code": 400,
                 "message": "no",
                 "metadata": {
-                    "raw": '{"error":{"message":"This model\'s maximum context length is 9 tokens."}}'
+                    "raw": '{"error":{"message":"Its maximum context length is 9 tokens."}}'
                 },
             }
         },
-        OVERFLOW._replace(words="no: This model's maximum"),
+        OVERFLOW._replace(words="no: Its maximum"),
     ),
     ("outer status", {"status": 429, "error": {"message": "boom"}}, LIMIT),
     ("outer words", {"status_code": 503, "error": True, "message": "boom"}, OVERLOADED),

@@ -359,7 +359,8 @@ class UpstreamFailed(RunError):
     `code` is the `error.code` of the Response, one of those in OpenAI's SDK. `reason` is a finer
     one, for logs and metrics. A foreground client, not streamed and without output so far, gets
     `status` with `envelope_code` and `param`. `retry_after` is in seconds. `is_temporary`: the same
-    request may succeed later, so a background response waits (docs/adr/0014).
+    request may succeed later, so a background response waits (docs/adr/0014). `may_be_request`: the
+    upstream has answered, with an error of its own that it may give to this request each time.
     """
 
     def __init__(
@@ -373,12 +374,14 @@ class UpstreamFailed(RunError):
         retry_after: int | None = None,
         envelope_code: str | None = None,
         is_temporary: bool = False,
+        may_be_request: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
         self.reason = reason
         self.is_temporary = is_temporary
+        self.may_be_request = may_be_request
         self.status = status
         self.param = param
         self.retry_after = retry_after
@@ -442,6 +445,13 @@ class FailedCall:
     reason: str
     """as in `responses.reason`; UNKNOWN_CONTENT if it is no failure"""
     message: str
+    tries: int = 1
+    """in a row, with this answer"""
+    answered_between: int = 0
+    """before how many of these tries the upstream has answered another request of the model, since
+    the one before"""
+    at: float = 0.0
+    """of the last one of these tries, in seconds since the epoch; 0: not counted"""
 
 
 class Deferred(RunError):

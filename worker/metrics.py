@@ -190,6 +190,8 @@ _STATUS_CLASSES = {"429": "rate_limited", "401": "credential", "403": "credentia
 _BY_FIRST_DIGIT = {"3": "redirect", "4": "request", "5": "server"}
 _UPSTREAM_REASONS = {
     "upstream_error": "reported",
+    "upstream_refused": "request",
+    "repeated_failure": "server",
     "upstream_unreachable": "unreachable",
     "upstream_reset": "reset",
     "upstream_ended_early": "ended_early",

@@ -6,6 +6,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from models.db.queries.line import MAX_COUNTED, PlaceInLine
 from models.db.queries.operations import ResponseState
@@ -131,17 +132,25 @@ def _reason_suffix(row: ResponseState) -> str:
     return f" ({row.reason})" if row.reason else ""
 
 
-def failures_text(failures: Sequence[Mapping[str, str]] | None) -> str:
+def failures_text(failures: Sequence[Mapping[str, Any]] | None) -> str:
     """Why a response was deferred. None: a worker of a release that did not record it."""
     if not failures:
         return "its upstreams were down or at their limit"
     return "; ".join(map(_call_text, failures))
 
 
-def _call_text(call: Mapping[str, str]) -> str:
+def _call_text(call: Mapping[str, Any]) -> str:
     if call["reason"] == UNKNOWN_CONTENT:
         return f"upstream {call['upstream']} sent content that is not understood: {call['message']}"
-    return f"upstream {call['upstream']} failed ({call['reason']}): {call['message'].rstrip('.')}"
+    message = call["message"].rstrip(".")
+    return f"upstream {call['upstream']} failed ({call['reason']}): {message}{_tries_text(call)}"
+
+
+def _tries_text(call: Mapping[str, Any]) -> str:
+    tries, between = call.get("tries", 1), call.get("answered_between", 0)
+    if tries < 2:
+        return ""
+    return f" ({tries} times in a row; it answered other requests of the model before {between})"
 
 
 def process_text(kind: str, pid: int, host: str) -> str:

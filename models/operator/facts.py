@@ -92,7 +92,7 @@ class Attempt:
     last_event: int | None
     flushes: int
     bytes: int
-    failures: list[dict[str, str]] | None
+    failures: list[dict[str, Any]] | None
     """`upstream`, `reason`, `message` of each call that failed; a deferred attempt waited for the
     last one. The reason `unknown_content`: the answer had content in the fields that `message`
     names, which nobody knows"""

@@ -14,6 +14,7 @@ import structlog
 
 from models.config.retrieval import RetrievalSettings
 from models.config.routes import Destination, Route
+from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import (
     CREDENTIAL_STATUSES,
     excerpt,
@@ -22,6 +23,11 @@ from models.config.upstream_access import (
     without_secrets,
 )
 from models.projects.routes import ProjectRoutes
+from models.retrieval.text_splitter import TextSplitter
+from models.upstream_errors.frames import report_of, report_of_text
+from models.upstream_errors.report import ErrorReport
+from models.upstream_errors.words import is_refused, is_too_large
+from models.wire.json_input import clean_text
 from models.wire.proxied_usage import bounded_count
 
 logger = structlog.get_logger()
@@ -29,12 +35,17 @@ logger = structlog.get_logger()
 MAX_DIMENSIONS = 4000
 """Most dimensions of an embedding: as many half-precision numbers as fit into a row of a page, and
 as an HNSW index of pgvector takes."""
+_UNEQUAL = f"the upstream's embeddings have different dimensions, or more than {MAX_DIMENSIONS}"
 _BYTES_PER_NUMBER = 64
 """More than a number takes in JSON."""
 _HEAD_BYTES = 64 * 1024
 _TEMPORARY = frozenset((408, 409, 425, 429)) | CREDENTIAL_STATUSES
 """Statuses below 500 after which the same request may succeed later: also once the operator has
 corrected the credential."""
+_TOO_LARGE_STATUS = 413
+_FIRST_SERVER_ERROR = 500
+_OVERLOAD = frozenset((503, 529))
+"""Server errors that say nothing about the texts."""
 _MAX_WAIT = 600.0
 """Seconds: the longest `Retry-After` that is kept to."""
 
@@ -64,16 +75,25 @@ class TextOwner:
 
 class EmbeddingsUnavailable(Exception):
     """No upstream makes embeddings now; one may do so later. `wait`: seconds, if it has named
-    them."""
+    them. `may_be_texts`: it has answered, with an error of its own, and embeds other texts."""
 
-    def __init__(self, message: str, wait: float = 0.0) -> None:
+    def __init__(self, message: str, wait: float = 0.0, *, may_be_texts: bool = False) -> None:
         super().__init__(message)
         self.wait = wait
+        self.may_be_texts = may_be_texts
 
 
 class EmbeddingsRefused(Exception):
     """An upstream refuses the request, or answers with something that is no embeddings: it would
     do so again."""
+
+
+class _TooLarge(EmbeddingsRefused):
+    """The texts are too large for the upstream, together or one of them."""
+
+
+class _ServerError(EmbeddingsUnavailable):
+    """The upstream has answered with an error of its own (5xx), whose cause may be the texts."""
 
 
 class Embedder:
@@ -96,7 +116,7 @@ class Embedder:
         unavailable: EmbeddingsUnavailable | None = None
         for destination in destinations:
             try:
-                return await self._call(destination, texts, dimensions)
+                return await self._embed(destination, texts, dimensions)
             except EmbeddingsUnavailable as error:
                 logger.info(
                     "embeddings_unavailable",
@@ -112,6 +132,47 @@ class Embedder:
         """Closes all connections."""
         if self._session is not None:
             await self._session.close()
+
+    async def _embed(
+        self, destination: Destination, texts: Sequence[str], dimensions: int | None
+    ) -> Embeddings:
+        """The embeddings of texts of any size. What is too large for the upstream is halved, until
+        it is not: first the list, then each text."""
+        splitter = TextSplitter(texts)
+        embedded: list[Embeddings] = []
+        while (batch := splitter.next_batch()) is not None:
+            try:
+                made = await self._call(destination, batch, dimensions)
+            except _TooLarge:
+                if not splitter.split():
+                    raise
+                continue
+            except _ServerError as error:
+                if not await self._embeds_a_word(destination, dimensions):
+                    raise
+                if not splitter.split():
+                    raise EmbeddingsUnavailable(
+                        str(error), error.wait, may_be_texts=True
+                    ) from error
+                continue
+            splitter.take(made.vectors)
+            embedded.append(made)
+        if len({each.dimensions for each in embedded}) > 1:
+            raise EmbeddingsRefused(_UNEQUAL)
+        return Embeddings(
+            await asyncio.to_thread(splitter.vectors),
+            embedded[0].dimensions,
+            sum(each.tokens for each in embedded),
+            destination.upstream.name,
+        )
+
+    async def _embeds_a_word(self, destination: Destination, dimensions: int | None) -> bool:
+        """Whether the upstream makes embeddings of anything now."""
+        try:
+            await self._call(destination, ["word"], dimensions)
+        except (EmbeddingsUnavailable, EmbeddingsRefused):
+            return False
+        return True
 
     async def _call(
         self, destination: Destination, texts: Sequence[str], dimensions: int | None
@@ -132,10 +193,7 @@ class Embedder:
         vectors, tokens = await asyncio.to_thread(_parsed, raw, len(texts))
         size = 0 if not vectors else vectors[0].count(",") + 1
         if any(vector.count(",") + 1 != size for vector in vectors) or size > MAX_DIMENSIONS:
-            raise EmbeddingsRefused(
-                "the upstream's embeddings have different dimensions, or more than "
-                f"{MAX_DIMENSIONS}"
-            )
+            raise EmbeddingsRefused(_UNEQUAL)
         return Embeddings(vectors, size, tokens, destination.upstream.name)
 
     async def _post(self, destination: Destination, data: bytes, limit: int) -> bytes:
@@ -153,12 +211,9 @@ class Embedder:
             raw = await _read(response, limit)
             if response.status == 200:
                 return raw
-            message = _message(raw, secrets_of(upstream)) or f"status {response.status}"
-            if response.status >= 500 or response.status in _TEMPORARY:
-                wait = response.headers.get("retry-after", "")
-                seconds = float(wait) if wait.isascii() and wait.isdigit() else 0.0
-                raise EmbeddingsUnavailable(message, min(seconds, _MAX_WAIT))
-            raise EmbeddingsRefused(message)
+            wait = response.headers.get("retry-after", "")
+            seconds = float(wait) if wait.isascii() and wait.isdigit() else 0.0
+            raise _failure(response.status, _report(raw), min(seconds, _MAX_WAIT), upstream)
 
     def _get_session(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -206,11 +261,27 @@ def _vector(values: list[float]) -> str:
     return orjson.dumps(values).decode()
 
 
-def _message(raw: bytes, secrets: tuple[str, ...]) -> str:
-    """The upstream's words about an error, without secrets; empty if there are none."""
+def _failure(
+    status: int, report: ErrorReport, wait: float, upstream: UpstreamSettings
+) -> EmbeddingsUnavailable | EmbeddingsRefused:
+    """What an answer means that is not 200."""
+    words = clean_text(without_secrets(excerpt(report.message), secrets_of(upstream)))
+    message = words or f"status {status}"
+    if status in _TEMPORARY:
+        return EmbeddingsUnavailable(message, wait)
+    if status == _TOO_LARGE_STATUS or is_too_large(report.message, report.codes):
+        return _TooLarge(message)
+    if status < _FIRST_SERVER_ERROR or is_refused(report.message):
+        return EmbeddingsRefused(message)
+    if status in _OVERLOAD or wait:
+        return EmbeddingsUnavailable(message, wait)
+    return _ServerError(message)
+
+
+def _report(raw: bytes) -> ErrorReport:
+    """What an error's body says."""
+    text = raw.decode(errors="replace").strip()
     try:
-        error = json.loads(raw).get("error")
-    except (ValueError, AttributeError, RecursionError):
-        return ""
-    message = error.get("message") if isinstance(error, dict) else error
-    return without_secrets(excerpt(message), secrets) if isinstance(message, str) else ""
+        return report_of(json.loads(text))
+    except (ValueError, RecursionError):
+        return ErrorReport() if text.startswith(("{", "[")) else report_of_text(text)

@@ -4,6 +4,7 @@ import orjson
 
 from models.config.upstream_access import excerpt
 from models.errors import ApiError, NotFound, RunFailed
+from models.upstream_errors.frames import report_of
 from models.wire.json_input import clean_text
 
 _MAX_MODEL = 100
@@ -28,9 +29,8 @@ def endpoint_not_offered(model: str, path: str, status: int, upstream_message: s
 
 
 def message_in(body: str) -> str:
-    """The message of an error's body in OpenAI's envelope; empty if it has none."""
+    """The message of an error's body in any vendor's frame; empty if it has none."""
     try:
-        message = orjson.loads(body)["error"]["message"]
-    except (orjson.JSONDecodeError, LookupError, TypeError):
+        return clean_text(report_of(orjson.loads(body)).message)
+    except orjson.JSONDecodeError:
         return ""
-    return clean_text(message) if isinstance(message, str) else ""

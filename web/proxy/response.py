@@ -31,6 +31,7 @@ from models.config.upstream_access import (
 )
 from models.errors import UPSTREAM_ENDED_EARLY, ApiError, RunFailed
 from models.http_bodies import is_uncompressed
+from models.upstream_errors.words import is_refused
 from models.wire.proxied_usage import USAGE_PIECE, TokenUsage, find_usage
 from web.http.body import drain
 from web.http.connection import wait_for_disconnect
@@ -100,6 +101,8 @@ class ProxiedResponse(Response):
         """The body of an error response, read completely before anything is sent."""
         self._is_about_model = False
         """Whether an error says that the upstream does not have the model."""
+        self._is_refused = False
+        """Whether the words of a server error blame the request: it can never succeed."""
         content_type = upstream_response.headers.get("content-type", _JSON_TYPE)
         self._content_type = (
             content_type
@@ -129,7 +132,7 @@ class ProxiedResponse(Response):
     def should_try_next(self) -> bool:
         """Whether another upstream may accept the request: the error is not the request's."""
         status = self._upstream_response.status
-        if self._is_about_model or not self._call.request.may_repeat:
+        if self._is_about_model or self._is_refused or not self._call.request.may_repeat:
             return False
         return status in _TRY_NEXT_STATUSES or status >= 500
 
@@ -263,6 +266,7 @@ class ProxiedResponse(Response):
         text = without_secrets(text, secrets_of(self._upstream))
         status = self._upstream_response.status
         self._is_about_model = status == 404 and "model" in text.lower()
+        self._is_refused = status >= 500 and is_refused(message_in(text))
         if status in CREDENTIAL_STATUSES:
             return self._replace_error(upstream_error(502, credential_message(message_in(text))))
         if self._is_endpoint_absent:
@@ -297,7 +301,7 @@ class ProxiedResponse(Response):
             if name in self._upstream_response.headers
         }
         headers["content-type"] = self._content_type
-        if self._upstream_response.status in CREDENTIAL_STATUSES:
+        if self._is_refused or self._upstream_response.status in CREDENTIAL_STATUSES:
             headers["x-should-retry"] = "false"
         if self._content_type.startswith(_STREAM_TYPE):
             headers |= SSE_HEADERS

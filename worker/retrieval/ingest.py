@@ -162,6 +162,8 @@ class Ingest:
         except EmbeddingsRefused as refusal:
             raise _Failed(_SERVER_ERROR, f"The text could not be embedded: {refusal}") from refusal
         except EmbeddingsUnavailable as error:
+            if error.may_be_texts and entry.failures >= _MAX_SERVER_ERRORS:
+                raise _Failed(_SERVER_ERROR, f"The text could not be embedded: {error}") from error
             if entry.age > self._settings.ingest_time.total_seconds():
                 message = f"The text could not be embedded in time: {error}"
                 raise _Failed(_SERVER_ERROR, message) from error

@@ -8,8 +8,10 @@ import structlog
 from models.errors import FailedCall, LimitReached, UpstreamBusy, UpstreamFailed
 from worker.metrics import UPSTREAM_FAILOVERS, UPSTREAM_TURNS
 from worker.run.attempt import Attempt
-from worker.upstream.failures import NO_SUCH_MODEL, may_succeed_elsewhere, no_such_model
-from worker.upstream.upstreams import Candidate, failure_of_all
+from worker.run.repeated_failures import RepeatedFailures
+from worker.upstream.failures import may_succeed_elsewhere
+from worker.upstream.stream_errors import NO_SUCH_MODEL, no_such_model
+from worker.upstream.upstreams import Candidate, FailedTry, failure_of_all
 
 logger = structlog.get_logger()
 
@@ -28,27 +30,31 @@ async def first_answer(
 
     Raises RunError if every upstream failed, or one of them after it had begun.
     """
-    failed: list[tuple[Candidate, UpstreamFailed | LimitReached]] = []
+    failed: list[FailedTry] = []
+    repeated = RepeatedFailures(attempt)
     for candidate in candidates:
         try:
-            return await call(candidate)
-        except (UpstreamFailed, LimitReached) as failure:
-            outcome = "busy" if isinstance(failure, UpstreamBusy) else "failed"
+            return await call(repeated.marked(candidate))
+        except (UpstreamFailed, LimitReached) as error:
+            outcome = "busy" if isinstance(error, UpstreamBusy) else "failed"
             UPSTREAM_TURNS.labels(candidate.name, outcome).inc()
-            note_failure(attempt, candidate, failure)
+            failure, failed_call = repeated.judge(candidate, error)
+            attempt.failed_calls.append(failed_call)
             if failure.reason == NO_SUCH_MODEL:
                 # With the name that the client knows, not the upstream's.
-                raise no_such_model(attempt.facts.model) from failure
+                raise no_such_model(attempt.facts.model) from error
             if has_begun() or not may_succeed_elsewhere(failure):
-                raise
-            failed.append((candidate, failure))
+                if failure is error:
+                    raise
+                raise failure from error
+            failed.append(FailedTry(candidate, failure, failed_call))
         if candidate is not candidates[-1]:
             UPSTREAM_FAILOVERS.labels(candidate.name).inc()
             logger.info(
                 "upstream_skipped",
                 response=attempt.facts.id,
                 upstream=candidate.name,
-                reason=failed[-1][1].reason,
+                reason=failed[-1].failure.reason,
             )
     raise failure_of_all(failed, can_wait=attempt.facts.background)
 

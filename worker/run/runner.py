@@ -107,6 +107,12 @@ class Run:
         return self.has_finished_turn or (turn is not None and bool(turn.output))
 
     @property
+    def _last_failure(self) -> str | None:
+        """The message of the upstream's failure for which the attempt before was deferred."""
+        failures = self.claim.row.last_failures
+        return failures[-1]["message"] if failures else None
+
+    @property
     def flushed_number(self) -> int:
         """The last event that a confirmed transaction has stored in the event log."""
         return self._writer.log.flushed_number
@@ -211,7 +217,7 @@ class Run:
     async def _run_within_deadline(self) -> Outcome | None:
         """Does the work within the response's wall clock limit; None: the process stops."""
         if self.claim.end_reason is not None:
-            raise error_of_end_reason(self.claim.end_reason, self.claim.row.last_failure)
+            raise error_of_end_reason(self.claim.end_reason, self._last_failure)
         wall_clock = asyncio.timeout(max(0.0, self.claim.row.seconds_left))
         try:
             async with wall_clock:
@@ -228,7 +234,7 @@ class Run:
         except TimeoutError as error:
             if not wall_clock.expired():
                 raise
-            failure = None if self._has_output else self.claim.row.last_failure
+            failure = None if self._has_output else self._last_failure
             raise error_of_end_reason(EndReason.DEADLINE, failure) from error
         finally:
             # It refers to the task, whose exception refers to this frame: all of it would be left

@@ -18,6 +18,7 @@ from models.wire.token_counts import MAX_TOKEN_COUNT
 from worker.upstream.chat_extras import READ_NAMES, Extras, extras_of
 from worker.upstream.finish_reasons import word_of
 from worker.upstream.lenient_json import REASONING_PARTS, lenient_int, lenient_text, objects_in
+from worker.upstream.stream_errors import failure_of_text
 from worker.upstream.surrogate_halves import SurrogateHalves
 
 Byte = Annotated[int, msgspec.Meta(ge=0, le=255)]
@@ -155,6 +156,10 @@ class GroqExtension(msgspec.Struct, gc=False):
     usage: Any = None
 
 
+class MiniMaxState(msgspec.Struct, gc=False):
+    status_code: Any = 0
+
+
 class ChatBody(msgspec.Struct, gc=False):
     choices: list[ChatChoice] | None = None
     usage: Any = None
@@ -166,10 +171,8 @@ class ChatBody(msgspec.Struct, gc=False):
     timings: Any = None
     """llama.cpp counts the tokens here too."""
     error: Any = None
-    object: str | None = None
-    message: Any = None
-    """Of old vLLM's error body: `{"object": "error", "message", "code"}`."""
-    code: Any = None
+    base_resp: MiniMaxState | None = None
+    """Also beside choices."""
     model: str | None = None
     service_tier: str | None = None
 
@@ -199,22 +202,29 @@ def decode_leniently(
 ) -> tuple[ChatBody, Extras | None]:
     """A body of any types, and what its first choice has besides. `halves`: those of its stream.
     Raises UpstreamFailed if it is no JSON object."""
-    try:
-        raw = json.loads(_text(data).lstrip("\ufeff"), strict=False)
-        if isinstance(raw, list) and raw:
-            raw = raw[0]  # Gemini wraps an error body in a list
-        if isinstance(raw, dict):
-            if halves is not None:
-                _join_halves(raw, halves)
-            body: dict[str, Any] = clean_json(raw)
-            return _body(body), _extras(body)
-    except (ValueError, RecursionError) as error:
-        raise UpstreamFailed(
-            "The upstream sent a chunk that is not JSON.", reason="upstream_garbage"
-        ) from error
-    raise UpstreamFailed(
+    raw = decode_any(data, halves)
+    if isinstance(raw, list) and raw:
+        raw = raw[0]  # Gemini wraps an error body in a list
+    if isinstance(raw, dict):
+        return _body(raw), _extras(raw)
+    words = failure_of_text(raw.encode()) if isinstance(raw, str) else None
+    raise words or UpstreamFailed(
         "The upstream sent a chunk that is not a JSON object.", reason="upstream_garbage"
     )
+
+
+def decode_any(data: bytes, halves: SurrogateHalves | None = None) -> Any:
+    """The JSON of any payload. `halves`: those of its stream. Raises UpstreamFailed if it is none:
+    with the words of the error, if it is a text."""
+    try:
+        raw = json.loads(_text(data).lstrip("\ufeff"), strict=False)
+        if halves is not None and isinstance(raw, dict):
+            _join_halves(raw, halves)
+        return clean_json(raw)
+    except (ValueError, RecursionError) as error:
+        raise failure_of_text(data) or UpstreamFailed(
+            "The upstream sent a chunk that is not JSON.", reason="upstream_garbage"
+        ) from error
 
 
 def _text(data: bytes) -> str:
@@ -284,7 +294,7 @@ def _logprob(raw: Any) -> float:
 
 
 def _body(raw: dict[str, Any]) -> ChatBody:
-    groq = raw.get("x_groq")
+    groq, state = raw.get("x_groq"), raw.get("base_resp")
     return ChatBody(
         choices=[_choice(choice) for choice in objects_in(raw.get("choices"))],
         usage=raw.get("usage"),
@@ -293,9 +303,7 @@ def _body(raw: dict[str, Any]) -> ChatBody:
         usageMetadata=raw.get("usageMetadata"),
         timings=raw.get("timings"),
         error=raw.get("error"),
-        object=lenient_text(raw.get("object")),
-        message=raw.get("message"),
-        code=raw.get("code"),
+        base_resp=MiniMaxState(state.get("status_code")) if isinstance(state, dict) else None,
         model=lenient_text(raw.get("model")),
         service_tier=lenient_text(raw.get("service_tier")) or None,
     )

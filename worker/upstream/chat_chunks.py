@@ -21,6 +21,7 @@ from worker.upstream.chat_body import (
     MarkedCall,
     TokenLogprob,
     TopLogprob,
+    decode_any,
     decode_leniently,
     decode_strictly,
     decode_tolerantly,
@@ -30,7 +31,7 @@ from worker.upstream.chat_body import (
 from worker.upstream.chat_extras import Extras
 from worker.upstream.finish_reasons import finish_reason
 from worker.upstream.lenient_json import lenient_int, lenient_text, objects_in
-from worker.upstream.stream_errors import failure_of_error
+from worker.upstream.stream_errors import failure_in, failure_of_error
 from worker.upstream.surrogate_halves import SurrogateHalves
 
 _EMPTY_DELTA = ChatDelta()
@@ -64,24 +65,31 @@ def parse_chunk(data: bytes, halves: SurrogateHalves | None = None) -> Chunk:
 
     Raises UpstreamFailed if the payload reports an error or cannot be read.
     """
+    body, extras = _decode(data, halves)
+    if not body.choices or body.error or (body.base_resp and body.base_resp.status_code):
+        # Few payloads: each vendor has its own frames for errors, and usage comes so too.
+        failure = failure_in(decode_any(data))
+        if failure is not None:
+            raise failure
+    return _chunk(body, extras)
+
+
+def _decode(data: bytes, halves: SurrogateHalves | None) -> tuple[ChatBody, Extras | None]:
     # The strict decoder accepts U+0000, which Postgres does not store. JSON can only spell it with
     # this escape.
     if halves or (b"\\" in data and b"u0000" in data):
-        return _chunk(*decode_leniently(data, halves))
+        return decode_leniently(data, halves)
     try:
-        return _chunk(decode_strictly(data))
+        return decode_strictly(data), None
     except (ValueError, RecursionError):
         pass
     try:
-        decoded = decode_tolerantly(data)
+        return decode_tolerantly(data)
     except (ValueError, RecursionError):
-        decoded = decode_leniently(data, halves)
-    return _chunk(*decoded)
+        return decode_leniently(data, halves)
 
 
 def _chunk(body: ChatBody, extras: Extras | None = None) -> Chunk:
-    if body.error or body.object == "error":
-        raise failure_of_error(body.error or {"message": body.message, "code": body.code})
     choice = first_choice(body.choices)
     usage = _usage(body, choice)
     if choice is None:

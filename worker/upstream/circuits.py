@@ -3,8 +3,9 @@
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 from uuid import UUID
@@ -35,9 +36,19 @@ class Permit:
     """A permitted call."""
 
     def __init__(
-        self, upstream: Circuit, model: Circuit, of_project: Circuit, project: UUID
+        self,
+        upstream: Circuit,
+        model: Circuit,
+        of_project: Circuit,
+        project: UUID,
+        *,
+        repeats: bool = False,
+        answered_since: bool = False,
+        on_answer: Callable[[], None] = lambda: None,
     ) -> None:
-        """`model`: of the model, for all projects. `of_project`: of the model, for this one."""
+        """`model`: of the model, for all projects. `of_project`: of the model, for this one.
+        `repeats`: the last try of the same request failed with an answer. `answered_since`: the
+        model has answered others since then. `on_answer`: called at the first output."""
         self._upstream = upstream
         self._model = model
         self._of_project = of_project
@@ -47,6 +58,9 @@ class Permit:
         about the model any more."""
         self._counting = [upstream, of_project, *([model] if self._counts_for_all else [])]
         self._probes = [circuit for circuit in self._counting if circuit.is_open]
+        self._repeats = repeats
+        self._answered_since = answered_since
+        self._on_answer = on_answer
         self._has_result = False
         for circuit in self._counting:
             circuit.record_call()
@@ -54,26 +68,34 @@ class Permit:
     def record_success(self) -> None:
         """The call has output. To be called at the first output; further calls have no effect."""
         if not self._has_result:
-            self._has_result = True
-            for circuit in (self._upstream, self._model, self._of_project):
-                circuit.record_success()
+            self._on_answer()
+            self._close_circuits()
+
+    def _close_circuits(self) -> None:
+        self._has_result = True
+        for circuit in (self._upstream, self._model, self._of_project):
+            circuit.record_success()
 
     def record_failure(self, failure: UpstreamFailed | LimitReached) -> None:
         """The call failed before its first output.
 
         If the upstream cannot be reached, it is down for all models; if it answers with an error,
-        for this model.
+        for this model. A request that gets an error again counts only while it probes an open
+        circuit, and not if the model has answered others in between.
         """
         if self._has_result:
             return
         if not _OUTAGE_REASONS.fullmatch(failure.reason):
-            self.record_success()
+            self._close_circuits()
             return
         self._has_result = True
         unsent = isinstance(failure, UpstreamUnreached)
+        repeats = self._repeats and isinstance(failure, UpstreamFailed) and failure.may_be_request
         for failed in self._counting:
             if (failed is self._upstream) == unsent:
                 is_probe = failed in self._probes
+                if repeats and (self._answered_since or not is_probe):
+                    continue
                 failed.record_failure(time.monotonic(), as_probe=is_probe, project=self._project)
                 failed.last_reason = failure.reason
         if not unsent:
@@ -97,6 +119,8 @@ class Circuits:
         self._upstream = self._new_circuit()
         self._models: dict[str, Circuit] = {}
         self._projects: dict[tuple[str, UUID], Circuit] = {}
+        self._answered: dict[str, float] = {}
+        """When each model answered last, in seconds since the epoch."""
         self.last_reason: str | None = None
         """The reason of the call that failed last; None: none has failed."""
         self.last_failed_at = 0.0
@@ -146,12 +170,25 @@ class Circuits:
             )
             raise UpstreamBusy(message, reason="upstream_down", status=503, seconds=pause)
 
+    def answered_at(self, model: str) -> float:
+        """When the model answered last, in seconds since the epoch; 0: never, or long ago."""
+        return self._answered.get(model, 0.0)
+
     @contextmanager
-    def permit(self, model: str, project: UUID) -> Iterator[Permit]:
-        """A call of this model, which the caller makes within the context."""
+    def permit(self, model: str, project: UUID, failed_at: float | None = None) -> Iterator[Permit]:
+        """A call of this model, which the caller makes within the context. `failed_at`: when the
+        last try of the same request failed with an answer, in seconds since the epoch."""
         for_all = self._models.setdefault(model, self._new_circuit(_PROJECTS))
         own = self._projects.setdefault((model, project), self._new_circuit())
-        permit = Permit(self._upstream, for_all, own, project)
+        permit = Permit(
+            self._upstream,
+            for_all,
+            own,
+            project,
+            repeats=failed_at is not None,
+            answered_since=failed_at is not None and self.answered_at(model) > failed_at,
+            on_answer=partial(self._note_answer, model),
+        )
         try:
             yield permit
         except (UpstreamFailed, LimitReached) as failure:
@@ -171,6 +208,12 @@ class Circuits:
             permit.record_end()
             _drop_idle(self._models, model)
             _drop_idle(self._projects, (model, project))
+
+    def _note_answer(self, model: str) -> None:
+        self._answered.pop(model, None)
+        self._answered[model] = time.time()
+        if len(self._answered) > _MAX_CIRCUITS:
+            del self._answered[next(iter(self._answered))]
 
     def _of_call(self, model: str, project: UUID) -> list[Circuit]:
         """Those that have to be closed for a call."""

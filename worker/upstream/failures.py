@@ -1,10 +1,10 @@
 """Errors of an upstream as failures: the end of a background response, and the status for a
 foreground client (docs/errors.md)."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Any
 
 import aiohttp
 import httpx2
@@ -13,7 +13,6 @@ import openai
 from models.config.groups import LimitSettings
 from models.config.upstream_access import CREDENTIAL_STATUSES, credential_message, excerpt
 from models.errors import (
-    INSUFFICIENT_QUOTA,
     UPSTREAM_ENDED_EARLY,
     UPSTREAM_UNREACHABLE,
     LimitReached,
@@ -21,30 +20,25 @@ from models.errors import (
     UpstreamNotConfigured,
     UpstreamUnreached,
 )
+from models.upstream_errors.frames import report_of, report_of_text
+from models.upstream_errors.report import ErrorReport
 from models.wire.json_input import clean_text
-from worker.upstream.error_rules import (
-    client_status,
-    is_temporary,
-    known_code,
-    shown_code,
-)
-from worker.upstream.overflow import OVERFLOW, is_overflow, overflow_failure
+from worker.upstream.error_rules import verdict
+from worker.upstream.overflow import OVERFLOW
+from worker.upstream.stream_errors import NO_SUCH_MODEL, REFUSED, failure_of_words
 
-_OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
-"""Statuses with which servers refuse a request that is too long. 500 is older llama.cpp's."""
 _UPSTREAM_REASONS = frozenset(
-    {"upstream_401", "upstream_403", "upstream_404", "upstream_405", "upstream_408", "upstream_429"}
+    f"upstream_{status}" for status in (401, 402, 403, 404, 405, 407, 408, 425, 429)
 )
 """Reasons that are not about the request: our credential, a wrong address, a full queue."""
-NO_SUCH_MODEL = "model_not_found"
 NOT_CONFIGURED = "upstream_not_configured"
-_REQUEST_REASONS = frozenset({OVERFLOW, NO_SUCH_MODEL, "history_deleted", "tool_choice_violated"})
+_REQUEST_REASONS = frozenset(
+    {OVERFLOW, NO_SUCH_MODEL, REFUSED, "history_deleted", "tool_choice_violated"}
+)
 """Reasons that are about the request: every upstream would refuse it."""
 _NOT_FOUND_STATUSES = frozenset({404, 405})
 """Statuses of an upstream with a wrong address or API, unless the error is about the model."""
-_REQUEST_STATUSES = frozenset({400, 404, 413, 422})
-"""Statuses that blame the request. For an error object inside a stream see stream_errors.py."""
-_FIRST_SERVER_ERROR = 500
+_FIRST_REFUSAL, _FIRST_SERVER_ERROR = 400, 500
 _MAX_SDK_PAUSE = 8
 """Seconds: the SDK's own longest pause between two tries."""
 _MAX_ERROR_BODY = 64 * 1024
@@ -113,36 +107,25 @@ def failure_of_connection(error: Exception, model: str) -> UpstreamFailed:
 def failure_of_status(error: openai.APIStatusError, model: str) -> UpstreamFailed:
     """The failure for a response with a status of 3xx, 4xx or 5xx."""
     status = error.status_code
-    if status == 404 and _is_about_model(error):
-        return no_such_model(model)
-    codes = _codes(error)
-    if status in _OVERFLOW_STATUSES and is_overflow(_upstream_message(error), codes):
-        return overflow_failure(
-            _message(error, status)
-            if status < _FIRST_SERVER_ERROR
-            else f"The upstream refused the request: {excerpt(_upstream_message(error))}"
-        )
-    code = _code(error, status)
+    report = _report(error)
+    words = clean_text(report.message)
+    message = _message(error, status, words)
+    if status >= _FIRST_REFUSAL:
+        refusal = f"The upstream refused the request: {excerpt(words)}" if words else message
+        by_words = failure_of_words(status, report, refusal, model=model)
+        if by_words is not None:
+            return by_words
+    ruling = verdict(status, report.codes)
+    retry_after = _retry_after(error.response.headers)
     return UpstreamFailed(
-        _message(error, status),
-        code=code or ("invalid_prompt" if status in _REQUEST_STATUSES else "server_error"),
+        message,
+        code=ruling.code,
         reason=f"upstream_{status}",
-        status=client_status(status),
-        retry_after=_retry_after(error.response.headers),
-        envelope_code=shown_code(code, client_status(status)),
-        is_temporary=is_temporary(status, codes),
-    )
-
-
-def no_such_model(model: str) -> UpstreamFailed:
-    """The failure when no upstream serves a model of this name."""
-    return UpstreamFailed(
-        f"The requested model '{model}' does not exist.",
-        code="invalid_prompt",
-        reason=NO_SUCH_MODEL,
-        status=400,
-        param="model",
-        envelope_code="model_not_found",
+        status=ruling.status,
+        retry_after=retry_after or (report.retry_after if ruling.is_temporary else None),
+        envelope_code=ruling.envelope_code,
+        is_temporary=ruling.is_temporary,
+        may_be_request=ruling.may_be_request and retry_after is None,
     )
 
 
@@ -243,38 +226,11 @@ def shown_seconds(limit: timedelta) -> str:
     return f"{limit.total_seconds():g} s"
 
 
-def _code(error: openai.APIStatusError, status: int) -> str | None:
-    """The known code of an error response; None without one.
-
-    A refused credential is not the client's, so its code is not shown. A status of 429 is always a
-    limit of the rate, and one of 5xx the server's own error.
-    """
-    if status == 429:
-        is_quota = known_code(_codes(error)) == INSUFFICIENT_QUOTA
-        return INSUFFICIENT_QUOTA if is_quota else "rate_limit_exceeded"
-    if status in CREDENTIAL_STATUSES or not 400 <= status < 500:
-        return None
-    return known_code(_codes(error))
-
-
-def _codes(error: openai.APIStatusError) -> list[str]:
-    return [code for code in (error.code, error.type) if isinstance(code, str)]
-
-
-def _is_about_model(error: openai.APIStatusError) -> bool:
-    return (
-        error.code == "model_not_found"
-        or error.param == "model"
-        or "model" in _upstream_message(error).lower()
-    )
-
-
-def _message(error: openai.APIStatusError, status: int) -> str:
+def _message(error: openai.APIStatusError, status: int, words: str) -> str:
     if status < 400:
         return f"The upstream answered with an unexpected redirect (HTTP {status})."
-    upstream_message = _upstream_message(error)
     if status in CREDENTIAL_STATUSES:
-        return credential_message(upstream_message)
+        return credential_message(words)
     if status in _NOT_FOUND_STATUSES:
         asked = error.request.url.path
         path = next((each for each in _PATHS if asked.endswith(each)), "/chat/completions")
@@ -282,31 +238,27 @@ def _message(error: openai.APIStatusError, status: int) -> str:
             f"The upstream has nothing at {path} (HTTP {status}): "
             "its 'base_url' or its 'api' may be wrong."
         )
-        return (
-            f"{not_found} It said: {excerpt(upstream_message)}" if upstream_message else not_found
-        )
-    if not upstream_message:
+        return f"{not_found} It said: {excerpt(words)}" if words else not_found
+    if not words:
         return f"The upstream answered with HTTP {status}."
     begin = (
         "The upstream refused the request"
         if status < _FIRST_SERVER_ERROR
         else f"The upstream answered with HTTP {status}"
     )
-    return f"{begin}: {excerpt(upstream_message)}"
+    return f"{begin}: {excerpt(words)}"
 
 
-def _upstream_message(error: openai.APIStatusError) -> str:
-    """The upstream's message, without characters that cannot be stored or encoded; empty if
-    there is none."""
-    body: Any = error.body
-    if isinstance(body, dict):
-        message = (
-            body.get("message")
-            or body.get("detail")
-            or (body.get("error") if isinstance(body.get("error"), str) else "")
-        )
-        return clean_text(message) if isinstance(message, str) else ""
-    return ""
+def _report(error: openai.APIStatusError) -> ErrorReport:
+    """What the body says. Of a body that is neither JSON nor a text that can be shown: nothing."""
+    text = error.response.content.decode(errors="replace").strip().lstrip("\ufeff")
+    try:
+        raw = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        words = " ".join(text.split())
+        is_shown = words.isprintable() and not words.startswith(("{", "[")) and "\ufffd" not in text
+        return report_of_text(text) if is_shown else ErrorReport()
+    return report_of(raw)
 
 
 def _retry_after(headers: httpx2.Headers) -> int | None:

@@ -39,6 +39,10 @@ class ConcurrencyLimiter:
         """Seconds until the project may call this model because a circuit is open; 0: now."""
         return self._circuits.seconds_open(model, project)
 
+    def answered_at(self, model: str) -> float:
+        """When the model answered last, in seconds since the epoch; 0: never, or long ago."""
+        return self._circuits.answered_at(model)
+
     def state(self) -> UpstreamState:
         """What is known now, for the console. Reasons only: the words of a failure may be about
         another project's request."""
@@ -54,15 +58,22 @@ class ConcurrencyLimiter:
 
     @asynccontextmanager
     async def acquire(
-        self, model: str, project: UUID, *, interactive: bool, waits: bool = True
+        self,
+        model: str,
+        project: UUID,
+        *,
+        interactive: bool,
+        waits: bool = True,
+        failed_at: float | None = None,
     ) -> AsyncIterator[Permit]:
-        """Waits until the limit permits a call of the project, if it `waits`. Raises UpstreamBusy
-        if it is not permitted in time, with the reason UPSTREAM_FULL, or if a circuit is open."""
+        """Waits until the limit permits a call of the project, if it `waits`. `failed_at`: as
+        `Circuits.permit` takes it. Raises UpstreamBusy if it is not permitted in time, with the
+        reason UPSTREAM_FULL, or if a circuit is open."""
         self._circuits.require_closed(model, project)
         await self._acquire_slot(project, interactive=interactive, waits=waits)
         try:
             self._circuits.require_closed(model, project)  # one may have opened meanwhile
-            with self._circuits.permit(model, project) as permit:
+            with self._circuits.permit(model, project, failed_at) as permit:
                 yield permit
         finally:
             self._release_slot()

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from models.errors import INSUFFICIENT_QUOTA, InvalidRequest, UpstreamFailed
+from models.errors import InvalidRequest, UpstreamFailed
 from models.wire.checks.basic import without_nulls
 from models.wire.events import Item
 from models.wire.json_input import clean_text, decode_body
@@ -21,7 +21,7 @@ from models.wire.token_counts import read_counts
 from worker.translation.upstream_events import TerminalState, UpstreamEvent
 from worker.upstream.chat_chunks import logprobs_of
 from worker.upstream.finish_reasons import finish_reason
-from worker.upstream.stream_errors import failure_of_error
+from worker.upstream.stream_errors import failure_in, failure_of_error, failure_of_text
 from worker.upstream.surrogate_halves import SurrogateHalves
 
 _START_EVENTS = frozenset(("response.created", "response.queued", "response.in_progress"))
@@ -37,8 +37,6 @@ _SERVER_ERROR_CODES = frozenset(
     ("server_error", "vector_store_timeout", "failed_to_download_image")
 )
 """Codes of errors that do not blame the request."""
-_LIMIT_CODES = frozenset({"rate_limit_exceeded", INSUFFICIENT_QUOTA})
-_BAD_GATEWAY, _TOO_MANY_REQUESTS = 502, 429
 _REASONS = frozenset(("max_output_tokens", "content_filter", "max_messages"))
 _OPAQUE = frozenset(("tool_search_call", "tool_search_output"))
 """Types of items with JSON of the client, where null has a meaning."""
@@ -138,11 +136,12 @@ def _read(data: bytes) -> dict[str, Any]:
     try:
         event = decode_body(data.removeprefix(b"\xef\xbb\xbf").decode(errors="replace").encode())
     except InvalidRequest as error:
-        raise UpstreamFailed(
+        raise failure_of_text(data) or UpstreamFailed(
             "The upstream sent an event that is not JSON.", reason="upstream_garbage"
         ) from error
     if not isinstance(event, dict):
-        raise UpstreamFailed(
+        words = failure_of_text(event.encode()) if isinstance(event, str) else failure_in(event)
+        raise words or UpstreamFailed(
             "The upstream sent an event that is not a JSON object.", reason="upstream_garbage"
         )
     return event
@@ -151,13 +150,15 @@ def _read(data: bytes) -> dict[str, Any]:
 def _upstream_event(raw: dict[str, Any], size: int) -> UpstreamEvent:
     kind = _text(raw.get("type"))
     if kind in ("error", "response.error") or (not kind and raw.get("error")):
-        raise _failure(raw.get("error") or raw)
+        raise _failure(raw)
     if kind in _START_EVENTS:
         return _response_event(None, _object(raw.get("response")), size)
     if kind in _STATUS_BY_END_EVENT:
         return _response_event(_STATUS_BY_END_EVENT[kind], _object(raw.get("response")), size)
     if not kind:
         return _body(raw, size)
+    if ("." not in kind or "://" in kind) and (failure := failure_in(raw)) is not None:
+        raise failure  # no event has such a type: it is that of an error
     subject, _, step = kind.removeprefix("response.").rpartition(".")
     full_text = next(
         (
@@ -200,9 +201,7 @@ def _body(raw: dict[str, Any], size: int) -> UpstreamEvent:
             "The upstream answered in the Chat Completions format: its 'api' should be 'chat'."
         )
         raise UpstreamFailed(message, reason="upstream_wrong_api")
-    if isinstance(raw.get("message") or raw.get("detail"), str):
-        raise failure_of_error(raw)
-    raise UpstreamFailed(
+    raise failure_in(raw) or UpstreamFailed(
         "The upstream sent JSON that is no event of the Responses API.", reason="upstream_garbage"
     )
 
@@ -266,12 +265,10 @@ def _failure(error: Any) -> UpstreamFailed:
     """The failure for an error object. Its `code` is one of the API's own and says whether the
     request or the server is to blame.
 
-    Without a status, the code decides the status for the client and whether another upstream is
-    tried.
+    So it decides whether another upstream is tried.
     """
     failure = failure_of_error(error)
-    if failure.status == _BAD_GATEWAY and failure.code not in _SERVER_ERROR_CODES:
-        failure.status = _TOO_MANY_REQUESTS if failure.code in _LIMIT_CODES else 400
+    if failure.reason == "upstream_error" and failure.code not in _SERVER_ERROR_CODES:
         failure.reason = f"upstream_{failure.status}"
     return failure
 

@@ -1,11 +1,18 @@
 """The bytes of an upstream's stream become the payloads of its server-sent events."""
 
+import json
+
 from models.errors import UpstreamFailed
 
 _DONE = b"[DONE]"
 _LINE_WEIGHT = 64
 """Bytes that a line counts besides its text, so that an upstream cannot fill memory with short
 lines."""
+_MAX_TEXT = 4096
+"""Bytes of a text that is neither a stream nor JSON: the rest is dropped."""
+_FIELDS = (b"", b"data", b"id", b"retry", b"event")
+"""Fields of an event; a comment has no name."""
+_ERROR_EVENTS = (b"error", b"exception")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -17,6 +24,10 @@ class SseSplitter:
     they are no stream but a JSON body: one payload, returned when they end. Later in a stream, a
     line that begins with `{` is a payload alone: an error between the events. `[DONE]` is no
     payload: it sets `done`, and everything after it is ignored.
+
+    The data of an `error` event, and the field `error` (llama.cpp), are returned in an object,
+    `{"error": …}`. If there is no event at all, the first lines of a text are a payload, returned
+    at the end: a page of a proxy, or an error in words.
     """
 
     def __init__(self, *, limit: int) -> None:
@@ -32,6 +43,10 @@ class SseSplitter:
         """An event has begun: this is a stream."""
         self._is_body = False
         """The bytes are one JSON body."""
+        self._is_error = False
+        """The event that began is an error."""
+        self._text = b""
+        """The beginning of what is no event and no JSON."""
         self._after_cr = False
         """The last read ended in CR: an LF at the start of the next one belongs to it, and is no
         empty line."""
@@ -48,7 +63,7 @@ class SseSplitter:
             data.startswith(b"data: {")
             and data.find(b"\n") == len(data) - 2
             and data.endswith(b"}\n\n")
-            and not (self._line or self._data or self._after_cr)
+            and not (self._line or self._data or self._after_cr or self._is_error)
             and b"\r" not in data
             and len(data) <= self._limit
         ):
@@ -71,7 +86,9 @@ class SseSplitter:
         if self.done:
             return []
         payloads = self._until_done(self._end_line() + self._end_event())
-        return [payload for payload in payloads if self._is_body or payload.rstrip().endswith(b"}")]
+        if not self._is_stream and not self._is_body and not self.done:
+            return [*payloads, self._text] if _is_readable(self._text) else payloads
+        return [payload for payload in payloads if self._is_body or _may_be_whole(payload)]
 
     def _whole_events(self, data: bytes) -> list[bytes] | None:
         """The payloads of an ordinary read: whole events of one `data: ` line each. None for any
@@ -80,6 +97,7 @@ class SseSplitter:
             self._line
             or self._data
             or self._after_cr
+            or self._is_error
             or not data.startswith(b"data: ")
             or not data.endswith(b"\n\n")
             or b"\r" in data
@@ -129,7 +147,21 @@ class SseSplitter:
             return []
         if line.startswith(b"{"):
             return [line]
-        return [] if line else self._end_event()
+        if not line:
+            return self._end_event()
+        return self._end_other_line(line)
+
+    def _end_other_line(self, line: bytes) -> list[bytes]:
+        """Handles a line that is no data."""
+        field, _, value = line.partition(b":")
+        if field == b"event":
+            self._is_error = value.strip() in _ERROR_EVENTS
+        elif field == b"error":
+            self._is_stream = True
+            return [_as_error(value.strip())] if value.strip() else []
+        elif not self._is_stream and field not in _FIELDS and len(self._text) < _MAX_TEXT:
+            self._text += line[:_MAX_TEXT] + b"\n"
+        return []
 
     def _append_data(self, data: bytes) -> None:
         self._data.append(data)
@@ -138,4 +170,27 @@ class SseSplitter:
     def _end_event(self) -> list[bytes]:
         payload = b"\n".join(self._data)
         self._data, self._data_size = [], 0
+        is_error, self._is_error = self._is_error, False
+        if is_error and payload.strip() not in (b"", _DONE):
+            return [_as_error(payload)]
         return [payload] if payload else []
+
+
+def _as_error(data: bytes) -> bytes:
+    """The data of an error as JSON with the field `error`, whatever it is."""
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        data = json.dumps(data.decode(errors="replace")).encode()
+    return b'{"error":' + data + b"}"
+
+
+def _is_readable(text: bytes) -> bool:
+    """Whether the beginning of a text has words, and is UTF-8 up to where it was cut."""
+    return text.strip() != b"" and "\ufffd" not in text[:-4].decode(errors="replace")[:-1]
+
+
+def _may_be_whole(payload: bytes) -> bool:
+    """Whether a payload without its end may be complete: an object, or a text."""
+    payload = payload.strip()
+    return payload.endswith(b"}") or not payload.startswith((b"{", b"[", b'"'))

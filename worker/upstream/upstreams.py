@@ -20,9 +20,10 @@ from models.projects.routes import ProjectRoutes
 from models.redis.upstream_states import UpstreamState
 from worker.upstream.circuits import Permit
 from worker.upstream.client import Upstream
-from worker.upstream.failures import no_such_model, not_configured
+from worker.upstream.failures import not_configured
 from worker.upstream.gate import ConcurrencyLimiter
 from worker.upstream.request_sender import MaySend
+from worker.upstream.stream_errors import no_such_model
 
 _MAX_RETRY_AFTER = 600.0
 """Seconds: the longest `Retry-After` of an upstream that a background response keeps to. Some
@@ -37,6 +38,9 @@ class Candidate:
     limiter: ConcurrencyLimiter
     model: str
     project: UUID
+    failed_at: float | None = None
+    """when the last try of the same request failed here with an answer, in seconds since the
+    epoch"""
 
     @property
     def name(self) -> str:
@@ -48,11 +52,22 @@ class Candidate:
         """Seconds until it may be called because a circuit is open; 0: now."""
         return self.limiter.seconds_open(self.model, self.project)
 
+    @property
+    def answered_at(self) -> float:
+        """When the model answered last, in this process, in seconds since the epoch; 0: never."""
+        return self.limiter.answered_at(self.model)
+
     def acquire(
         self, *, interactive: bool, waits: bool = True
     ) -> AbstractAsyncContextManager[Permit]:
         """As ConcurrencyLimiter.acquire, for this model and project."""
-        return self.limiter.acquire(self.model, self.project, interactive=interactive, waits=waits)
+        return self.limiter.acquire(
+            self.model,
+            self.project,
+            interactive=interactive,
+            waits=waits,
+            failed_at=self.failed_at,
+        )
 
 
 class Upstreams:
@@ -99,9 +114,17 @@ class Upstreams:
             await upstream.close()
 
 
-def failure_of_all(
-    failed: Sequence[tuple[Candidate, UpstreamFailed | LimitReached]], *, can_wait: bool
-) -> RunError:
+@dataclass(frozen=True, slots=True)
+class FailedTry:
+    """A call that failed before its first output."""
+
+    candidate: Candidate
+    failure: UpstreamFailed | LimitReached
+    call: FailedCall
+    """for operators"""
+
+
+def failure_of_all(failed: Sequence[FailedTry], *, can_wait: bool) -> RunError:
     """The error to raise when all upstreams failed without output: Deferred if the response can
     wait and one of them may answer later.
 
@@ -109,21 +132,18 @@ def failure_of_all(
     gets a real failure rather than UpstreamBusy.
     """
     waits = {
-        at: max(_seconds_to_wait(failure), circuit_seconds)
-        for at, (candidate, failure) in enumerate(failed)
-        if (circuit_seconds := candidate.seconds_open) > 0 or _is_temporary(failure)
+        at: max(_seconds_to_wait(each.failure), circuit_seconds)
+        for at, each in enumerate(failed)
+        if (circuit_seconds := each.candidate.seconds_open) > 0 or _is_temporary(each.failure)
     }
+    failures = [each.failure for each in failed]
     if can_wait and waits:
         order = sorted(range(len(failed)), key=lambda at: at in waits)
-        calls = [
-            FailedCall(failed[at][0].name, failed[at][1].reason, failed[at][1].message)
-            for at in order
-        ]
+        calls = [failed[at].call for at in order]
         returns_soon = any(
-            isinstance(failure, UpstreamBusy) and failure.returns_soon for _, failure in failed
+            isinstance(failure, UpstreamBusy) and failure.returns_soon for failure in failures
         )
         return Deferred(min(waits.values()), calls, returns_soon=returns_soon)
-    failures = [failure for _, failure in failed]
     real_failures = [failure for failure in failures if not isinstance(failure, UpstreamBusy)]
     return (real_failures or failures)[-1]
 

@@ -61,8 +61,9 @@ class ClaimedRow:
     input: list[dict[str, Any]] | None
     """the payloads of its input items, in order, if they are small and all of its history; else
     None: history.HISTORY reads it"""
-    last_failure: str | None
-    """if the attempt before was deferred: the message of the upstream's failure"""
+    last_failures: list[dict[str, Any]] | None
+    """if the attempt before was deferred: the failed calls of upstreams, as FailedCall has them; the
+    last one is what it waited for"""
     lane: int
     api_key_id: UUID | None
     """of the request that made it, for the usage of its tools"""
@@ -77,7 +78,7 @@ _INPUT = f"""CASE WHEN claimed.previous_response_id IS NULL AND claimed.conversa
                     THEN (SELECT jsonb_agg(i.payload ORDER BY i.position) FROM items i
                           WHERE i.response_id = claimed.id AND i.direction = 'input' AND {_SIZE_OF_INPUT} <= {_MAX_INPUT_BYTES}) END"""
 
-_LAST_FAILURE = """CASE WHEN claimed.attempt > 1 THEN (SELECT a.failures #>> '{-1,message}' FROM attempts a
+_LAST_FAILURES = """CASE WHEN claimed.attempt > 1 THEN (SELECT a.failures FROM attempts a
                     WHERE a.response_id = claimed.id AND a.attempt < claimed.attempt ORDER BY a.attempt DESC LIMIT 1) END"""
 
 
@@ -106,7 +107,7 @@ def claim_sql(
                extract(epoch FROM created_at)::bigint AS created_at, extract(epoch FROM deadline - clock_timestamp())::float AS seconds_left,
                extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at ELSE created_at END)::float AS seconds_queued,
                checkpoint_number, next_output_index, turns, usage, traceparent, request_id, cache_key, cache_ttl,
-               secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input, {_LAST_FAILURE} AS last_failure, lane, api_key_id
+               secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input, {_LAST_FAILURES} AS last_failures, lane, api_key_id
                {last_column}
         FROM claimed LEFT JOIN job_secrets secrets ON secrets.response_id = claimed.id"""
 

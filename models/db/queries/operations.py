@@ -72,7 +72,7 @@ class ResponseState:
     now: datetime
     progressed_at: datetime
     """when it was created, claimed, released, or when events were stored, whichever was last"""
-    failures: list[dict[str, str]] | None
+    failures: list[dict[str, Any]] | None
     """of the last attempt, if it was deferred: the upstreams that failed, each with `upstream`,
     `reason` and `message`; it waits for the last one"""
 
@@ -138,7 +138,7 @@ class AttemptRow:
     outcome: str | None
     """None: it runs, or it has ended the response"""
     ended_at: datetime | None
-    failures: list[dict[str, str]] | None
+    failures: list[dict[str, Any]] | None
     """as in ResponseState"""
 
 

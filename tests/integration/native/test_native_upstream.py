@@ -755,7 +755,7 @@ REFUSALS: list[tuple[str, list[Step], int, str]] = [
     ),
     ("an empty stream", [raw(b": nothing\n\n")], 502, ""),
     ("an unknown path", [status(404, {"detail": "Not Found"})], 404, "'api'"),
-    ("a wrong method", [status(405, {"detail": "Method Not Allowed"})], 502, "'api'"),
+    ("a wrong method", [status(405, {"detail": "Method Not Allowed"})], 400, "'api'"),
     ("an answer of the chat API", [*reply("Hello")], 502, "'api'"),
     (
         "a web page",

@@ -218,7 +218,7 @@ async def test_an_upstream_that_is_away_is_waited_for_and_one_that_refuses_fails
         if count == 2:
             return [status(503)]
         if count == 4:
-            body = error_body("Too long: upstream-secret", "invalid_request_error", None)
+            body = error_body("Not so: upstream-secret", "invalid_request_error", None)
             return [status(400, body)]
         return embeddings(request)
 
@@ -228,8 +228,45 @@ async def test_an_upstream_that_is_away_is_waited_for_and_one_that_refuses_fails
         sql = "SELECT error_code, error_message FROM vector_store_files"
         [row] = await run_sql(stores.pool, sql, {})
         assert row["error_code"] == "server_error"
-        assert row["error_message"].startswith("The text could not be embedded: Too long")
+        assert row["error_message"].startswith("The text could not be embedded: Not so")
         assert count == 4
+
+
+async def test_chunks_that_are_too_large_for_the_upstream_are_embedded_in_parts(
+    make_stores: MakeStores, fake: FakeUpstream
+) -> None:
+    words = "input is too large to process. increase the physical batch size"
+
+    def decide(request: UpstreamRequest) -> Script:
+        if any(len(text) > 150 for text in request.body["input"]):
+            return [status(500, error_body(words, "server_error", None))]
+        return embeddings(request)
+
+    fake.decide("small", decide)
+    async with make_stores("small") as stores, stores.worker():
+        await stores.until_state("completed", CHUNKS)
+        assert " ".join(await stores.chunks()).split() == TEXT.split()
+
+
+async def test_a_text_to_which_the_upstream_always_answers_with_its_own_error_fails_the_file(
+    make_stores: MakeStores, fake: FakeUpstream
+) -> None:
+    def decide(request: UpstreamRequest) -> Script:
+        if any("chunk 4" in text for text in request.body["input"]):
+            return [status(500, error_body("Something broke.", "server_error", None))]
+        return embeddings(request)
+
+    fake.decide("breaking", decide)
+    async with make_stores("breaking") as stores, stores.worker():
+
+        async def has_failed() -> bool:
+            await stores.make_due()
+            state, _ = await stores.state()
+            return bool(state == "failed")
+
+        await until(has_failed, 30)
+        [row] = await run_sql(stores.pool, "SELECT error_message FROM vector_store_files", {})
+        assert row["error_message"] == "The text could not be embedded: Something broke."
 
 
 async def test_the_ingest_of_a_deleted_store_is_stopped(

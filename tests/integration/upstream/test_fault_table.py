@@ -24,6 +24,7 @@ from tests.support.fake_upstream import (
     FakeUpstream,
     Script,
     Step,
+    UpstreamRequest,
     call,
     chunk,
     delta,
@@ -122,6 +123,7 @@ def cases(rows: list[FaultCase]) -> pytest.MarkDecorator:
 
 # The upstream refuses.
 
+NO_IMAGES = "image input is not supported - hint: you may need to provide the mmproj"
 NO_IMAGE = "The upstream refused the request: No image."
 QUOTA = "insufficient_quota"
 CREDENTIAL = "The upstream refused this server's credential: {}"
@@ -146,12 +148,12 @@ RATE_LIMITED: dict[str, Any] = {"envelope_code": "rate_limit_exceeded", "waits":
 REFUSALS = [
     _refusing(400, 400, "invalid_prompt", REFUSED),
     _refusing(401, 502, "server_error", CREDENTIAL.format(FAKE_WORDS)),
-    _refusing(402, 502, "server_error", REFUSED),
+    _refusing(402, 429, QUOTA, REFUSED, envelope_code=QUOTA),
     _refusing(403, 502, "server_error", CREDENTIAL.format(FAKE_WORDS)),
     _refusing(404, 404, "invalid_prompt", WRONG_PATH),
-    _refusing(405, 502, "server_error", WRONG_PATH),
+    _refusing(405, 400, "invalid_prompt", WRONG_PATH),
     _refusing(408, 408, "server_error", REFUSED, waits=True),
-    _refusing(409, 502, "server_error", REFUSED),
+    _refusing(409, 400, "invalid_prompt", REFUSED),
     _refusing(413, 413, "invalid_prompt", REFUSED),
     _refusing(422, 422, "invalid_prompt", REFUSED),
     _refusing(429, 429, "rate_limit_exceeded", REFUSED, **RATE_LIMITED),
@@ -179,7 +181,8 @@ REFUSALS = [
             (400, "invalid_image_url", "invalid_image_url", 400, NO_IMAGE),
             (400, "invalid_base64", "invalid_base64_image", 400, NO_IMAGE),
             (413, "image_too_large", "image_too_large", 413, NO_IMAGE),
-            (409, "image_parse_error", "image_parse_error", 502, NO_IMAGE),
+            (409, "image_parse_error", "image_parse_error", 400, NO_IMAGE),
+            (400, "server_error", "invalid_prompt", 400, NO_IMAGE),
             (
                 500,
                 "invalid_image",
@@ -238,6 +241,7 @@ REFUSALS = [
     ),
 ]
 
+SAID = "The upstream refused the request:"
 ABOUT_MODEL = {
     "error": {"message": "No such model.", "type": "x", "param": "model", "code": "model_not_found"}
 }
@@ -247,7 +251,7 @@ REFUSING_BODIES = [
         [status(400, b"<html>no</html>", {"content-type": "text/html"})],
         400,
         "invalid_prompt",
-        _status_only(400),
+        f"{SAID} a web page (HTML): no",
     ),
     FaultCase("nothing", [status(400, b"")], 400, "invalid_prompt", _status_only(400)),
     FaultCase(
@@ -269,22 +273,23 @@ REFUSING_BODIES = [
         [status(422, b'[{"error": {"message": "x"}}]')],
         422,
         "invalid_prompt",
-        _status_only(422),
+        f"{SAID} x",
     ),
-    FaultCase("a string", [status(422, b'"no"')], 422, "invalid_prompt", _status_only(422)),
+    FaultCase("a string", [status(422, b'"no"')], 422, "invalid_prompt", f"{SAID} no"),
+    FaultCase("words", [status(400, b"n must be 1")], 400, "invalid_prompt", f"{SAID} n must be 1"),
     FaultCase(
         "an error that is a string",
         [status(400, {"error": "too long"})],
         400,
         "invalid_prompt",
-        _status_only(400),
+        f"{SAID} too long",
     ),
     FaultCase(
         "a number as message",
         [status(400, {"error": {"message": 7}})],
         400,
         "invalid_prompt",
-        _status_only(400),
+        f"{SAID} 7",
     ),
     FaultCase(
         "detail, as FastAPI",
@@ -337,6 +342,22 @@ REFUSING_BODIES = [
         "invalid_prompt",
         "The requested model '{model}' does not exist.",
         "model_not_found",
+    ),
+    FaultCase(
+        "a model to which it is not pinned",
+        [status(400, {"detail": "Server is pinned to 'a'; request specified 'b'."})],
+        400,
+        "invalid_prompt",
+        "The requested model '{model}' does not exist.",
+        "model_not_found",
+    ),
+    FaultCase(
+        "an image under 500",
+        [status(500, error_body(NO_IMAGES, "server_error", None))],
+        400,
+        "invalid_prompt",
+        f"{SAID} {NO_IMAGES}",
+        "invalid_prompt",
     ),
     FaultCase(
         "nothing but a status",
@@ -402,6 +423,7 @@ async def test_a_redirect_is_not_followed_and_the_credential_not_sent_on(
 
 # The upstream disconnects, or sends an invalid stream.
 
+REPORTED = "The upstream reported an error:"
 UNREACHABLE = "The upstream could not be reached, or closed the connection before it answered."
 NO_HTTP = "The upstream sent something that is no HTTP answer."
 NO_JSON = "The upstream sent a chunk that is not JSON."
@@ -459,10 +481,14 @@ BROKEN_STREAMS = [
     _broken("a header line without end", NO_HTTP, endless(b"x" * 65536, b"HTTP/1.1 200 OK\r\nx: ")),
     _broken(
         "a web page",
-        ENDED_EARLY,
+        f"{REPORTED} a web page (HTML): hello",
         status(200, b"<html>\n<p>hello</p>\n</html>\n", {"content-type": "text/html"}),
     ),
-    _broken("a web page as a stream", ENDED_EARLY, raw(b"<!doctype html>\n<html>\n\n</html>")),
+    _broken(
+        "a web page as a stream",
+        f"{REPORTED} a web page (HTML)",
+        raw(b"<!doctype html>\n<html>\n\n</html>"),
+    ),
     _broken("an empty answer", ENDED_EARLY, status(200, b"")),
     _broken("no content", ENDED_EARLY, raw_bytes(head(SSE, status="204 No Content"))),
     _broken("[DONE] at once", ENDED_EARLY, done()),
@@ -477,7 +503,7 @@ BROKEN_STREAMS = [
     ),
     _broken("JSON cut off in a frame", NO_JSON, raw(b'data: {"choices":[\n\n')),
     _broken("JSON cut off at the end", ENDED_EARLY, raw(b'data: {"choices":[')),
-    _broken("text instead of JSON", NO_JSON, raw(b"data: hello\n\n")),
+    _broken("text instead of JSON", f"{REPORTED} hello", raw(b"data: hello\n\n")),
     _broken("a list for JSON", NO_OBJECT, raw(b"data: [1]\n\n")),
     _broken("null for JSON", NO_OBJECT, raw(b"data: null\n\n")),
     _broken("JSON without end in depth", NO_JSON, raw(b"data: " + b'{"a":' * 100_000 + b"\n\n")),
@@ -522,9 +548,34 @@ ERRORS_IN_STREAM = [
     ),
     FaultCase(
         "an error chunk of 429",
-        [chunk({"error": {"message": "overloaded", "code": 429}})],
+        [chunk({"error": {"message": "overloaded", "code": 429, "retry_after": 7}})],
         429,
         "rate_limit_exceeded",
+        OVERLOADED,
+        retry_after="7",
+        **RATE_LIMITED,
+    ),
+    FaultCase(
+        "MiniMax",
+        [chunk({"base_resp": {"status_code": 1002, "status_msg": "overloaded"}})],
+        429,
+        "rate_limit_exceeded",
+        OVERLOADED,
+        **RATE_LIMITED,
+    ),
+    FaultCase(
+        "the field error",
+        [raw(b'error: {"message":"overloaded","code":400,"type":"server_error"}\n\n')],
+        400,
+        "invalid_prompt",
+        OVERLOADED,
+        "invalid_prompt",
+    ),
+    FaultCase(
+        "detail in a body",
+        [status(200, {"detail": "overloaded"})],
+        502,
+        "server_error",
         OVERLOADED,
         waits=True,
     ),
@@ -541,6 +592,7 @@ ERRORS_IN_STREAM = [
         502,
         "server_error",
         OVERLOADED,
+        waits=True,
     ),
     FaultCase(
         "an error in a choice",
@@ -559,24 +611,24 @@ ERRORS_IN_STREAM = [
     ),
     FaultCase(
         "an error event",
-        [raw(b'event: error\ndata: {"error": {"message": "overloaded"}}\n\n')],
+        [raw(b'event: error\ndata: {"message": "broken"}\n\n')],
         502,
         "server_error",
-        OVERLOADED,
+        f"{REPORTED} broken",
     ),
     FaultCase(
         "a bare line",
-        [raw(b': x\n\n{"error": {"message": "overloaded"}}\n')],
+        [raw(b': x\n\n{"error": {"message": "broken"}}\n')],
         502,
         "server_error",
-        OVERLOADED,
+        f"{REPORTED} broken",
     ),
     FaultCase(
         "a body instead of a stream",
-        [status(200, {"error": {"message": "overloaded"}})],
+        [status(200, {"error": {"message": "broken"}})],
         502,
         "server_error",
-        OVERLOADED,
+        f"{REPORTED} broken",
     ),
     FaultCase(
         "our credential",
@@ -611,6 +663,37 @@ async def test_an_error_under_http_200_fails_the_response(
     await assert_fails(one_call_stack, fault)
 
 
+async def test_a_request_that_always_gets_a_server_error_ends_while_others_are_answered(
+    one_call_stack: Stack, fake: FakeUpstream
+) -> None:
+    def decide(request: UpstreamRequest) -> Script:
+        return [status(500)] if "poison" in json.dumps(request.body) else reply("Fine.")
+
+    fake.decide("fragile", decide)
+    api = one_call_stack.api()
+    response_id = await api.create_background("fragile", input="poison")
+    try_now = (
+        "UPDATE responses SET resume_at = clock_timestamp()"
+        " WHERE id = %s AND worker IS NULL AND resume_at IS NOT NULL RETURNING 1"
+    )
+
+    async def has_ended() -> JSON | None:
+        assert (await api.create("fragile"))["output_text"] == "Fine.", "no circuit has opened"
+        await one_call_stack.value(try_now, response_id.removeprefix("resp_"))
+        response = await api.get(response_id)
+        return response if response["status"] == "failed" else None
+
+    ended = await until(has_ended, 30)
+    assert ended is not None
+    assert ended["error"] == {
+        "code": "invalid_prompt",
+        "message": "The upstream answered with HTTP 500: The fake upstream says 500. It has"
+        " answered this request so 5 times, and other requests of the model in between.",
+    }
+    bodies = [json.dumps(request.body) for request in fake.requests_for("fragile")]
+    assert sum("poison" in body for body in bodies) == 5
+
+
 NO_FIRST_TOKEN, NO_FURTHER_TOKEN = (
     f"The upstream was silent for longer than the limit of {seconds:g} s ({limit})."
     for seconds, limit in ((FIRST_TOKEN, "first_token"), (TOKEN_GAP, "token_gap"))
@@ -619,7 +702,8 @@ BROKEN_AFTER_OUTPUT: list[tuple[str, Script, str, str]] = [
     ("a reset in a frame", [raw(b'data: {"choices":[{"del'), reset()], "server_error", ENDED_EARLY),
     ("an end in a frame", [raw(b'data: {"choices":[{"del'), drop()], "server_error", ENDED_EARLY),
     ("a proper end in a frame", [raw(b'data: {"choices":[{"del')], "server_error", ENDED_EARLY),
-    ("no JSON", [raw(b"data: x\n\n")], "server_error", NO_JSON),
+    ("words", [raw(b"data: x\n\n")], "server_error", f"{REPORTED} x"),
+    ("an error field", [raw(b'error: {"message":"x"}\n\n')], "server_error", f"{REPORTED} x"),
     (
         "random bytes",
         [raw(b"data: " + RANDOM.replace(b"\n", b"").replace(b"\r", b"") + b"\n\n")],
@@ -1444,7 +1528,11 @@ ENDLESS = [
     _broken(
         "a gzip bomb", COMPRESSED, status(200, gzip_bomb(TEXT_FRAME), {"content-encoding": "gzip"})
     ),
-    _cut("a refusal without end", _status_only(500), endless(b"x" * 65536, head(status="500 X"))),
+    _cut(
+        "a refusal without end",
+        f"{_status_only(500)[:-1]}: {'x' * 500}",
+        endless(b"x" * 65536, head(status="500 X")),
+    ),
     _cut(
         "a refusal that is a gzip bomb",
         _status_only(500),

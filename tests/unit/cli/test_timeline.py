@@ -7,6 +7,7 @@ import pytest
 from models.db.queries.operations import AttemptRow
 from models.ids import new_uuid
 from models.lifecycle import ATTEMPTS_PER_TIMELINE
+from models.operator.diagnosis import failures_text
 from models.operator.timeline import _dropped
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -29,3 +30,19 @@ def test_attempts_that_are_not_stored_any_more_are_mentioned(
     attempt = AttemptRow(number, new_uuid(), "worker", "host", 1, NOW, [], "put_off", NOW, None)
     events = list(_dropped(attempt, previous))
     assert [event.text.partition(";")[0] for event in events] == ([text] if text else [])
+
+
+@pytest.mark.parametrize(
+    ("more", "end"),
+    [
+        ({}, "broke"),
+        ({"tries": 1, "at": 1.0}, "broke"),
+        (
+            {"tries": 3, "answered_between": 2, "at": 1.0},
+            "broke (3 times in a row; it answered other requests of the model before 2)",
+        ),
+    ],
+)
+def test_the_tries_of_a_server_error_are_shown(more: dict[str, float], end: str) -> None:
+    call = {"upstream": "u", "reason": "upstream_500", "message": "It broke.", **more}
+    assert failures_text([call]) == f"upstream u failed (upstream_500): It {end}"

@@ -152,12 +152,10 @@ def test_unstorable_keys_and_depths_are_cleaned_too() -> None:
 
 UNREADABLE = [
     pytest.param(b"", id="nothing"),
-    pytest.param(b"not json", id="words"),
     pytest.param(b'{"choices":[', id="cut off"),
-    pytest.param(b'"text"', id="a string"),
+    pytest.param(b'"text', id="half of a string"),
     pytest.param(b"[]", id="an empty list"),
     pytest.param(b"null", id="null"),
-    pytest.param(b"<html>502 Bad Gateway</html>", id="HTML"),
     pytest.param(b"[" * 200_000, id="deep and cut off"),
     pytest.param(b'{"x":' * 200_000 + b"1" + b"}" * 200_000, id="deep and whole"),
     pytest.param(b'{"a":' + b"9" * 5000 + b',"choices":3}', id="a number without end"),
@@ -189,7 +187,7 @@ ERRORS = [
     pytest.param(
         {"error": {"message": "boom", "type": "rate_limit_error"}},
         "rate_limit_exceeded",
-        502,
+        429,
         id="a type without a status",
     ),
     pytest.param(
@@ -201,7 +199,7 @@ ERRORS = [
     pytest.param(
         {"error": {"message": "boom", "code": "invalid_image_url"}},
         "invalid_image_url",
-        502,
+        400,
         id="a code the SDK knows",
     ),
     pytest.param(

@@ -6,8 +6,8 @@ import httpx2
 import openai
 import pytest
 
+from models.upstream_errors.words import is_overflow
 from worker.upstream.failures import failure_of_status
-from worker.upstream.overflow import is_overflow
 
 WORDINGS = [
     pytest.param(

@@ -90,7 +90,35 @@ STREAMS = [
         b'data: {"a":1}\n\ndata: [DO', [b'{"a":1}'], False, id="cut off in the middle of [DONE]"
     ),
     pytest.param(b'{"a":', [b'{"a":'], False, id="a body cut off in the middle"),
-    pytest.param(b"<html>\n<body>502</body>\n</html>\n", [], False, id="HTML"),
+    pytest.param(
+        b"<html>\n<body>502</body>\n</html>\n",
+        [b"<html>\n<body>502</body>\n</html>\n"],
+        False,
+        id="HTML",
+    ),
+    pytest.param(b"no healthy upstream", [b"no healthy upstream\n"], False, id="words"),
+    pytest.param(
+        b'event: error\ndata: {"message":"boom"}\n\ndata: {"a":1}\n\n',
+        [b'{"error":{"message":"boom"}}', b'{"a":1}'],
+        False,
+        id="an error event",
+    ),
+    pytest.param(
+        b"event: error\ndata: it is\ndata: gone\n\n",
+        [b'{"error":"it is\\ngone"}'],
+        False,
+        id="an error event of words",
+    ),
+    pytest.param(b"event: error\ndata: [DONE]\n\n", [], True, id="an error event that is the end"),
+    pytest.param(
+        b'data: {"a":1}\n\nerror: {"code":500}\n\n',
+        [b'{"a":1}', b'{"error":{"code":500}}'],
+        False,
+        id="the field error",
+    ),
+    pytest.param(b"error: gone\n\n", [b'{"error":"gone"}'], False, id="the field error of words"),
+    pytest.param(b"data: it is gone", [b"it is gone"], False, id="words without a line end"),
+    pytest.param(b'data: {"a":1}\n\nlost words\n', [b'{"a":1}'], False, id="words after an event"),
     pytest.param(b"", [], False, id="nothing"),
 ]
 

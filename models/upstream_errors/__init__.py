@@ -1,0 +1,1 @@
+"""What upstreams report as errors, in the frames and the words of each vendor. Pure."""

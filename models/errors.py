@@ -30,7 +30,8 @@ Exception
     │   ├── UpstreamUnreached  the request was not sent
     │   │   └── UpstreamBusy   because the upstream is at its limit, or known to be down
     │   └── ToolFailed         an MCP server failed, and the response cannot continue without it
-    ├── Deferred               no upstream is available: the response returns to the queue
+    ├── Deferred               no upstream is available, or one broke off its answer: the response
+    │                          returns to the queue
     ├── LimitReached           a limit of this server ended the run
     ├── Cancelled              a cancel was recorded
     └── LeaseLost              another process owns the response: this one stores no ending
@@ -359,7 +360,9 @@ class UpstreamFailed(RunError):
     `code` is the `error.code` of the Response, one of those in OpenAI's SDK. `reason` is a finer
     one, for logs and metrics. A foreground client, not streamed and without output so far, gets
     `status` with `envelope_code` and `param`. `retry_after` is in seconds. `is_temporary`: the same
-    request may succeed later, so a background response waits (docs/adr/0014).
+    request may succeed later, so a background response waits (docs/adr/0014). `is_interruption`:
+    the upstream broke off its answer, and the request is not to blame, so a background response
+    repeats the turn a few times (docs/adr/0067).
     """
 
     def __init__(
@@ -373,12 +376,14 @@ class UpstreamFailed(RunError):
         retry_after: int | None = None,
         envelope_code: str | None = None,
         is_temporary: bool = False,
+        is_interruption: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
         self.reason = reason
         self.is_temporary = is_temporary
+        self.is_interruption = is_interruption
         self.status = status
         self.param = param
         self.retry_after = retry_after
@@ -429,7 +434,7 @@ class ToolFailed(UpstreamFailed):
 
 @dataclass(frozen=True, slots=True)
 class FailedCall:
-    """A call of an upstream that failed before its first output, as operators see it."""
+    """A call of an upstream that failed, as operators see it."""
 
     upstream: str
     """its configured name"""
@@ -441,15 +446,25 @@ class FailedCall:
 class Deferred(RunError):
     """No upstream is available now, and the response can wait: no worker claims it for at least
     `seconds`, longer with each attempt unless it `returns_soon`. The last of `failures` is the one
-    that it waits for."""
+    that it waits for.
+
+    `repeat`: 0, or which repeat of the turn the next attempt makes, from 1: an upstream broke off
+    its answer.
+    """
 
     def __init__(
-        self, seconds: float, failures: Sequence[FailedCall], *, returns_soon: bool = False
+        self,
+        seconds: float,
+        failures: Sequence[FailedCall],
+        *,
+        returns_soon: bool = False,
+        repeat: int = 0,
     ) -> None:
         super().__init__(f"deferred for {seconds:.1f} s")
         self.seconds = seconds
         self.failures = failures
         self.returns_soon = returns_soon
+        self.repeat = repeat
 
 
 class LimitReached(RunError):

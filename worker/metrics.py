@@ -178,6 +178,13 @@ PUT_OFFS = Counter(
     ["upstream", "class"],
     registry=REGISTRY,
 )
+TURN_REPEATS = Counter(
+    "backburner_turn_repeats",
+    "Turns of background responses that are repeated because the upstream broke off its answer, by "
+    "this upstream and the class of the failure.",
+    ["upstream", "class"],
+    registry=REGISTRY,
+)
 EVENTS = Counter("backburner_events", "Events written to the logs of responses.", registry=REGISTRY)
 
 _STATUS_CLASSES = {"429": "rate_limited", "401": "credential", "403": "credential"}
@@ -259,6 +266,12 @@ def count_put_off(upstream: str, reason: str) -> None:
     PUT_OFFS.labels(upstream, error_class(reason) or "other").inc()
 
 
+def count_turn_repeat(upstream: str, reason: str) -> None:
+    """Counts a turn that is repeated. `reason`: of the failure of the upstream that broke it
+    off."""
+    TURN_REPEATS.labels(upstream, error_class(reason) or "other").inc()
+
+
 def add_upstream(name: str) -> None:
     """Lets the series of an upstream begin with 0, so that the first increase is seen."""
     UPSTREAM_FAILOVERS.labels(name)
@@ -266,6 +279,8 @@ def add_upstream(name: str) -> None:
         UPSTREAM_TURNS.labels(name, outcome)
     for failure in ("unreachable", "server", "rate_limited", "down", "full"):
         PUT_OFFS.labels(name, failure)
+    for failure in ("reset", "ended_early", "reported"):
+        TURN_REPEATS.labels(name, failure)
 
 
 def count_failure(reason: str | None) -> None:

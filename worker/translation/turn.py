@@ -327,14 +327,15 @@ class Turn(Generic[EventT]):
         return events
 
 
-def failed_outcome(message: str, reason: str) -> Outcome:
+def failed_outcome(message: str, reason: str, *, is_interruption: bool = False) -> Outcome:
     """The outcome of a turn that failed through the upstream's fault."""
-    return Outcome("failed", failure=UpstreamFailed(message, reason=reason))
+    failure = UpstreamFailed(message, reason=reason, is_interruption=is_interruption)
+    return Outcome("failed", failure=failure)
 
 
 def ended_early() -> Outcome:
     """The outcome of a stream that stopped in the middle."""
-    return failed_outcome(UPSTREAM_ENDED_EARLY, "upstream_ended_early")
+    return failed_outcome(UPSTREAM_ENDED_EARLY, "upstream_ended_early", is_interruption=True)
 
 
 def unnamed_call() -> Outcome:

@@ -54,6 +54,7 @@ def failure_of_error(error: Any) -> UpstreamFailed:
         is_temporary=is_temporary(
             status, [*codes, code] if code == "rate_limit_exceeded" else codes
         ),
+        is_interruption=not status and code == "server_error",
     )
 
 

@@ -337,7 +337,9 @@ class ChatTranslator(Turn[Chunk]):
             return Outcome("failed", failure=self._violation)
         if reason == "error":
             return failed_outcome(
-                "The upstream reported an error while it was generating.", "upstream_error"
+                "The upstream reported an error while it was generating.",
+                "upstream_error",
+                is_interruption=True,
             )
         if reason is None and not (done_seen and self._items):
             return ended_early()

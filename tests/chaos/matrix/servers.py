@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from urllib.parse import urlsplit
@@ -358,6 +359,7 @@ async def upstream_hangs_past_the_lease(lab: Lab) -> None:
 async def upstream_dies_in_mid_answer(lab: Lab) -> None:
     """It costs background responses the turn. Foreground ones fail and keep their output."""
     load = await lab.start_load()
+    crash = lab.fault("crashed", "upstream")
     for proxies in lab.stack.proxies():
         proxies.upstream.refuse()
     in_background = [member.model for member in load.members if member.kind in BACKGROUND]
@@ -369,6 +371,7 @@ async def upstream_dies_in_mid_answer(lab: Lab) -> None:
     await until(all_wait)
     for proxies in lab.stack.proxies():
         proxies.upstream.heal()
+    crash.end = time.monotonic()
     await load.finish()
     for member in load.members:
         calls = len(lab.fake.requests_for(member.model))

@@ -12,6 +12,7 @@ from models.metrics import MILLISECOND_BUCKETS, SECOND_BUCKETS, PoolCollector, n
 from models.ownership.claims import ReleaseReason
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
+from models.wire.response import TEXT_FORMAT_UNMET, TOOL_CHOICE_UNMET
 
 REGISTRY = new_registry()
 POOL = PoolCollector()
@@ -185,6 +186,13 @@ TURN_REPEATS = Counter(
     ["upstream", "class"],
     registry=REGISTRY,
 )
+UNMET = Counter(
+    "backburner_unmet_requests",
+    "Completed responses without what the request demanded, by upstream and demand: a call "
+    "(`tool_choice_unmet`), or JSON (`text_format_unmet`).",
+    ["upstream", "demand"],
+    registry=REGISTRY,
+)
 EVENTS = Counter("backburner_events", "Events written to the logs of responses.", registry=REGISTRY)
 
 _STATUS_CLASSES = {"429": "rate_limited", "401": "credential", "403": "credential"}
@@ -281,6 +289,8 @@ def add_upstream(name: str) -> None:
         PUT_OFFS.labels(name, failure)
     for failure in ("reset", "ended_early", "reported"):
         TURN_REPEATS.labels(name, failure)
+    for demand in (TOOL_CHOICE_UNMET, TEXT_FORMAT_UNMET):
+        UNMET.labels(name, demand)
 
 
 def count_failure(reason: str | None) -> None:

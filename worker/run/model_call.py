@@ -325,11 +325,12 @@ class ModelCaller:
         )
 
     def _turn_limits(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """The turn's first output index, and its limits of tool calls and of bytes."""
+        """The turn's first output index, and its limits of tool calls, tokens and bytes."""
         settings = self._resources.settings
         return {
             "first_index": self._output.next_index,
             "calls_allowed": settings.tools.calls,
             "calls_left": self._output.calls_left(parameters),
+            "token_limit": parameters.get("max_output_tokens"),
             "output_limit": settings.limits.output,
         }

@@ -265,7 +265,8 @@ class Run:
         """
         row = self.claim.row
         key, ttl = row.cache_key, row.cache_ttl
-        if end_state.status is not Status.COMPLETED or key is None or not ttl:
+        is_whole = end_state.status is Status.COMPLETED and end_state.reason is None
+        if not is_whole or key is None or not ttl:
             return None
         final = self._attempt.final_output()
         answer = CachedAnswer(final.items, final.usage, final.service_tier)

@@ -45,6 +45,8 @@ class Outcome:
     status: str
     incomplete_reason: str | None = None
     failure: UpstreamFailed | None = None
+    unmet: str | None = None
+    """Of a completed response: the demand that its output does not meet (demands.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class TurnOptions:
     calls_left: int | None = None
     """Server calls that `max_tool_calls` still allows; further ones are ignored and become no item.
     None: no limit."""
+    token_limit: int | None = None
+    """The most output tokens that the request allows."""
     output_limit: int = 16 << 20
     """Bytes that the turn may contain. LimitReached is raised before anything of the event
     beyond it is used."""

@@ -1,6 +1,7 @@
 """A turn of a background response that its upstream breaks off is repeated (docs/adr/0067)."""
 
 import asyncio
+from functools import partial
 
 from pydantic import BaseModel
 
@@ -197,7 +198,7 @@ async def test_a_cancel_and_a_delete_before_the_repeat(
     model = fake.script([text("so far"), reset()])
     ids = [await api.create_background(model) for _ in range(2)]
     for response_id in ids:
-        await until(lambda id_=response_id: repeats(shared_stack, id_))
+        await until(partial(repeats, shared_stack, response_id))
     shown = await api.get(ids[0])
     assert (shown["status"], shown["output"][0]["status"]) == ("in_progress", "incomplete")
     assert (await api.call("DELETE", f"/responses/{ids[1]}")).status == 200

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from models.wire.events import Event
 from models.wire.item_types import CALLS, OUTPUTS
 from models.wire.tools import CallTarget
+from worker.translation.items.client_calls import OpenClientCall, is_json_object
 from worker.translation.items.open_item import OpenItem
 from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.responses.items import (
@@ -55,6 +56,8 @@ _CONTENT_TYPES = {"message": "output_text", "reasoning": "reasoning_text"}
 _STREAMED_TYPES = frozenset(("message", "reasoning", *CLIENT_CALLS, *UPSTREAM_TOOL_CALLS))
 """Types of items that are opened when they begin. Other items are held back until they are
 complete."""
+_MODEL_ITEMS = frozenset(("message", "reasoning", *CLIENT_CALLS))
+"""Types of items that the model writes in one pass."""
 
 
 class NativeTranslator(Turn[UpstreamEvent]):
@@ -74,6 +77,7 @@ class NativeTranslator(Turn[UpstreamEvent]):
         self._our_call_ids: dict[str, str] = {}
         """The upstream's id of a call -> ours."""
         self._terminal: TerminalState | None = None
+        self._token_limit = options.token_limit
         catalog = options.tool_catalog
         self._skips_choice_check = not catalog.callable_names and catalog.choice != "none"
         """`tool_choice` requires a tool of the upstream's own. The upstream decides what else
@@ -333,9 +337,27 @@ class NativeTranslator(Turn[UpstreamEvent]):
             for tracked in self._tracked
         ):
             return unnamed_call()
-        if any(item.status == "incomplete" for item in self._items):
+        if any(item.status == "incomplete" for item in self._items) or self._is_cut_off():
             return Outcome("incomplete", incomplete_reason=terminal.incomplete_reason)
         return Outcome("completed")
+
+    def _is_cut_off(self) -> bool:
+        """Whether the limit of tokens has ended the turn although the upstream reports `completed`:
+        some servers know no other status (docs/upstreams.md).
+
+        A call whose arguments are whole has ended by itself. Where the upstream ran tools, it has
+        called its model more than once, and the usage is the sum.
+        """
+        if self._token_limit is None or self._usage is None:
+            return False
+        if self._usage.output_tokens < self._token_limit:
+            return False
+        if any(tracked.kind not in _MODEL_ITEMS for tracked in self._tracked):
+            return False
+        last = self._items[-1] if self._items else None
+        return not (
+            isinstance(last, OpenClientCall | OpenServerCall) and is_json_object(last.arguments)
+        )
 
 
 def _final_status(item: OpenItem, raw: RawObject, default_status: str) -> str:

@@ -759,6 +759,16 @@ async def test_a_bad_ending_repeats_the_turn_of_a_background_response(
     await asyncio.gather(*[check(name, ending) for name, ending, _ in BAD_ENDINGS])
 
 
+async def test_a_completed_answer_of_as_many_tokens_as_allowed_is_incomplete(
+    api: Api, fake: FakeUpstream
+) -> None:
+    used = {"input_tokens": 11, "output_tokens": 16, "total_tokens": 27}
+    model = fake.script([begin(), message_item("so ", "far"), end(usage=used)])
+    response, _ = await read_stream(api, model, max_output_tokens=16)
+    assert (response["status"], response["output_text"]) == ("incomplete", "so far")
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
 REFUSALS: list[tuple[str, list[Step], int, str]] = [
     ("a bad request", [status(400, {"error": {"message": "no such thing"}})], 400, "no such thing"),
     ("our key", [status(401)], 502, "credential"),

@@ -1,4 +1,7 @@
-"""A turn of a background response that its upstream breaks off is repeated (docs/adr/0067)."""
+"""A turn of a background response that its upstream breaks off is repeated (docs/adr/0067).
+
+test_routing.py has other numbers of repeats, and other upstreams that take the repeated turn.
+"""
 
 import asyncio
 from functools import partial
@@ -26,9 +29,8 @@ from tests.support.fake_upstream import (
     status,
     text,
 )
-from tests.support.mcp_servers import McpServers
 from tests.support.stack import SHORT_LEASES, Stack
-from tests.support.tool_turns import counting_server, item_statuses, tool_turn
+from tests.support.tool_turns import item_statuses
 from tests.support.upstream_faults import separate_reads
 
 BROKEN_OFF: dict[str, list[Step]] = {
@@ -158,39 +160,6 @@ async def test_an_engine_that_restarts_costs_the_turn_and_is_shown(
     assert len(lines) == 2
 
 
-async def test_after_the_last_repeat_the_response_fails_with_the_upstreams_words(
-    shared_stack: Stack, fake: FakeUpstream
-) -> None:
-    model = fake.script([text("so far"), chunk({"error": {"message": "No memory.", "code": 500}})])
-    response, events = await follow(shared_stack.api(), model)
-    assert (response["status"], response["output_text"]) == ("failed", "so far")
-    assert "No memory." in response["error"]["message"]
-    assert_abandoned(events, items=3)
-    assert len(fake.requests_for(model)) == 4
-    assert await repeats(shared_stack, response["id"]) == 3
-
-
-async def test_stored_tool_calls_do_not_run_again_and_progress_forgets_repeats(
-    tool_stack: Stack, fake: FakeUpstream, mcp_servers: McpServers
-) -> None:
-    """Four breaks, but no more than three in one turn."""
-    broken: Script = [text("Let me see"), reset()]
-    calls = tool_turn(("count_unsafe", "broken"))
-    model = fake.script(broken, calls, broken, broken, broken, reply("Counted."))
-    response_id = await tool_stack.api().create_background(
-        model, tools=[counting_server(mcp_servers)]
-    )
-    response = await tool_stack.api().wait_for_end(response_id, 60)
-    assert item_statuses(response) == [
-        "mcp_list_tools completed",
-        "mcp_call completed",
-        "message completed",
-    ]
-    assert response["output"][1]["output"] == "count_unsafe broken: call 1"
-    assert response["usage"]["total_tokens"] == 36, "of the two turns that ended"
-    assert_one_stream(await tool_stack.api().replay(response_id))
-
-
 async def test_a_cancel_and_a_delete_before_the_repeat(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
@@ -207,6 +176,32 @@ async def test_a_cancel_and_a_delete_before_the_repeat(
     assert (response["output_text"], item_statuses(response)) == ("so far", ["message incomplete"])
     assert_one_stream(await api.replay(ids[0]))
     assert (await api.call("GET", f"/responses/{ids[1]}")).status == 404
+
+
+async def test_a_compaction_that_is_broken_off_is_made_again(
+    tool_stack: Stack, fake: FakeUpstream
+) -> None:
+    """A stored one is not."""
+    api, summary, answer = tool_stack.api(), reply("The cat is Momo."), reply("Rex.")
+    history = [
+        {"role": "user", "content": "My cat is called Momo."},
+        {"role": "assistant", "content": "Noted. " + "x" * 6000},
+        {"role": "user", "content": "And my dog?"},
+    ]
+    compacts = {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}
+
+    async def check(*scripts: Script) -> None:
+        model = fake.script(*scripts)
+        response, _ = await follow(api, model, input=history, **compacts)
+        assert (response["status"], response["output_text"]) == ("completed", "Rex.")
+        assert [item["type"] for item in response["output"]] == ["compaction", "message"]
+        assert len(fake.requests_for(model)) == 3
+
+    await asyncio.gather(
+        check([text("Half"), raw(b"")], summary, answer),
+        check([text("Half"), reset()], summary, answer),
+        check(summary, [text("Re"), reset()], answer),
+    )
 
 
 class Person(BaseModel):
@@ -232,8 +227,9 @@ async def test_the_count_survives_the_death_of_workers(
     """One worker is killed while the response waits, and one in the middle of the repeated turn,
     which counts as a crash and not as a repeat."""
     broken: Script = [text("so far"), reset()]
-    model = fake.script(broken, [text("once ", "more"), hang()], broken, broken, broken)
-    async with private_stack(settings=SHORT_LEASES) as own_stack:
+    model = fake.script(broken, [text("once ", "more"), hang()], broken)
+    settings = {**SHORT_LEASES, "BACKBURNER_UPSTREAM__REPEAT_TURNS": "1"}
+    async with private_stack(settings=settings) as own_stack:
         api = own_stack.api()
         response_id = await api.create_background(model)
         await until(lambda: repeats(own_stack, response_id))
@@ -245,7 +241,7 @@ async def test_the_count_survives_the_death_of_workers(
         own_stack.spawn_worker()
         response = await api.wait_for_end(response_id, 60)
         assert (response["status"], response["output_text"]) == ("failed", "so far")
-        assert await repeats(own_stack, response_id) == 3
-        assert len(fake.requests_for(model)) == 5
+        assert await repeats(own_stack, response_id) == 1
+        assert len(fake.requests_for(model)) == 3
         events = assert_one_stream(await api.replay(response_id))
-        assert_abandoned(events, items=4)
+        assert_abandoned(events, items=2)

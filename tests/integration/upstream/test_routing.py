@@ -50,6 +50,7 @@ max_retries = 0
 first_token = 0.7
 circuit_failures = 3
 circuit_pause = 0.5
+repeat_turns = 1
 
 [upstreams.second]
 base_url = "{second}"
@@ -371,6 +372,35 @@ async def test_the_turn_that_an_upstream_broke_off_may_be_repeated_by_the_next_o
     assert_abandoned(assert_one_stream(stream.frames), items=1)
     assert (stream.final["status"], stream.final["output_text"]) == ("completed", "Whole.")
     assert await routed.served_by(stream.response_id) == "second"
+
+
+async def test_after_the_last_repeat_the_response_fails_with_the_upstreams_words(
+    routed: RoutedStack,
+) -> None:
+    model = routed.script("first-breaks", CUT["error"])
+    async with routed.api.post_stream(model, background=True) as stream:
+        await stream.to_end()
+    assert_abandoned(assert_one_stream(stream.frames), items=1)
+    assert (stream.final["status"], stream.final["output_text"]) == ("failed", "Half a ")
+    assert "Out of memory." in stream.final["error"]["message"]
+    assert len(routed.first.requests_for(model)) == 2
+
+
+async def test_stored_tool_calls_do_not_run_again_and_each_turn_may_be_repeated(
+    routed: RoutedStack, mcp_servers: McpServers
+) -> None:
+    model, calls = "first-loop-breaks", tool_turn(("count_unsafe", "broken"))
+    routed.first.script(CUT["reset"], calls, CUT["reset"], reply("Counted."), name=model)
+    response_id = await routed.api.create_background(model, tools=[counting_server(mcp_servers)])
+    response = await routed.api.wait_for_end(response_id)
+    assert item_statuses(response) == [
+        "mcp_list_tools completed",
+        "mcp_call completed",
+        "message completed",
+    ]
+    assert response["output"][1]["output"] == "count_unsafe broken: call 1"
+    assert response["usage"]["total_tokens"] == 36, "of the two turns that ended"
+    assert_one_stream(await routed.api.replay(response_id))
 
 
 async def test_an_upstream_may_be_configured_to_repeat_no_turn(routed: RoutedStack) -> None:

@@ -30,7 +30,8 @@ Exception
     │   ├── UpstreamUnreached  the request was not sent
     │   │   └── UpstreamBusy   because the upstream is at its limit, or known to be down
     │   └── ToolFailed         an MCP server failed, and the response cannot continue without it
-    ├── Deferred               no upstream is available: the response returns to the queue
+    ├── Deferred               no upstream is available, or one broke off its answer: the response
+    │                          returns to the queue
     ├── LimitReached           a limit of this server ended the run
     ├── Cancelled              a cancel was recorded
     └── LeaseLost              another process owns the response: this one stores no ending
@@ -361,6 +362,8 @@ class UpstreamFailed(RunError):
     `status` with `envelope_code` and `param`. `retry_after` is in seconds. `is_temporary`: the same
     request may succeed later, so a background response waits (docs/adr/0014). `may_be_request`: the
     upstream has answered, with an error of its own that it may give to this request each time.
+    `is_interruption`: the upstream broke off its answer, and the request is not to blame, so a
+    background response repeats the turn a few times (docs/adr/0067).
     """
 
     def __init__(
@@ -375,6 +378,7 @@ class UpstreamFailed(RunError):
         envelope_code: str | None = None,
         is_temporary: bool = False,
         may_be_request: bool = False,
+        is_interruption: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -382,6 +386,7 @@ class UpstreamFailed(RunError):
         self.reason = reason
         self.is_temporary = is_temporary
         self.may_be_request = may_be_request
+        self.is_interruption = is_interruption
         self.status = status
         self.param = param
         self.retry_after = retry_after
@@ -437,8 +442,8 @@ them."""
 
 @dataclass(frozen=True, slots=True)
 class FailedCall:
-    """A call of an upstream that failed before its first output, or whose answer was not understood
-    as a whole, as operators see it."""
+    """A call of an upstream that failed, or whose answer was not understood as a whole, as
+    operators see it."""
 
     upstream: str
     """its configured name"""
@@ -457,15 +462,25 @@ class FailedCall:
 class Deferred(RunError):
     """No upstream is available now, and the response can wait: no worker claims it for at least
     `seconds`, longer with each attempt unless it `returns_soon`. The last of `failures` is the one
-    that it waits for."""
+    that it waits for.
+
+    `repeat`: 0, or which repeat of the turn the next attempt makes, from 1: an upstream broke off
+    its answer.
+    """
 
     def __init__(
-        self, seconds: float, failures: Sequence[FailedCall], *, returns_soon: bool = False
+        self,
+        seconds: float,
+        failures: Sequence[FailedCall],
+        *,
+        returns_soon: bool = False,
+        repeat: int = 0,
     ) -> None:
         super().__init__(f"deferred for {seconds:.1f} s")
         self.seconds = seconds
         self.failures = failures
         self.returns_soon = returns_soon
+        self.repeat = repeat
 
 
 class LimitReached(RunError):

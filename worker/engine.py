@@ -321,3 +321,5 @@ def _count_attempt(run: Run) -> None:
         metrics.RESPONSES_ENDED.labels(run.end_state.status.value).inc()
         if run.end_state.status is Status.FAILED:
             metrics.count_failure(run.end_state.reason)
+        elif run.end_state.status is Status.COMPLETED and run.end_state.reason is not None:
+            metrics.UNMET.labels(run.upstream or "none", run.end_state.reason).inc()

@@ -12,6 +12,7 @@ from models.metrics import MILLISECOND_BUCKETS, SECOND_BUCKETS, PoolCollector, n
 from models.ownership.claims import ReleaseReason
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
+from models.wire.response import TEXT_FORMAT_UNMET, TOOL_CHOICE_UNMET
 
 REGISTRY = new_registry()
 POOL = PoolCollector()
@@ -184,6 +185,20 @@ UNKNOWN_CONTENT_TURNS = Counter(
     ["upstream"],
     registry=REGISTRY,
 )
+TURN_REPEATS = Counter(
+    "backburner_turn_repeats",
+    "Turns of background responses that are repeated because the upstream broke off its answer, by "
+    "this upstream and the class of the failure.",
+    ["upstream", "class"],
+    registry=REGISTRY,
+)
+UNMET = Counter(
+    "backburner_unmet_requests",
+    "Completed responses without what the request demanded, by upstream and demand: a call "
+    "(`tool_choice_unmet`), or JSON (`text_format_unmet`).",
+    ["upstream", "demand"],
+    registry=REGISTRY,
+)
 EVENTS = Counter("backburner_events", "Events written to the logs of responses.", registry=REGISTRY)
 
 _STATUS_CLASSES = {"429": "rate_limited", "401": "credential", "403": "credential"}
@@ -269,6 +284,12 @@ def count_put_off(upstream: str, reason: str) -> None:
     PUT_OFFS.labels(upstream, error_class(reason) or "other").inc()
 
 
+def count_turn_repeat(upstream: str, reason: str) -> None:
+    """Counts a turn that is repeated. `reason`: of the failure of the upstream that broke it
+    off."""
+    TURN_REPEATS.labels(upstream, error_class(reason) or "other").inc()
+
+
 def add_upstream(name: str) -> None:
     """Lets the series of an upstream begin with 0, so that the first increase is seen."""
     UPSTREAM_FAILOVERS.labels(name)
@@ -277,6 +298,10 @@ def add_upstream(name: str) -> None:
         UPSTREAM_TURNS.labels(name, outcome)
     for failure in ("unreachable", "server", "rate_limited", "down", "full"):
         PUT_OFFS.labels(name, failure)
+    for failure in ("reset", "ended_early", "reported"):
+        TURN_REPEATS.labels(name, failure)
+    for demand in (TOOL_CHOICE_UNMET, TEXT_FORMAT_UNMET):
+        UNMET.labels(name, demand)
 
 
 def count_failure(reason: str | None) -> None:

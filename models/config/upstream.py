@@ -109,6 +109,10 @@ class UpstreamSettings(Group):
     """Overrides `limits.token_gap` for this upstream."""
     turn: Duration | None = None
     """Overrides `limits.turn` for this upstream."""
+    repeat_turns: Annotated[int, Field(ge=0)] = 3
+    """How often a turn of a background response is repeated if the upstream breaks off its answer:
+    its connection or stream ends in the middle, it reports an error of its own, or is silent for
+    `token_gap`. 0: the response fails at once, as a foreground one does."""
     concurrency: Annotated[int, Field(ge=1)] | None = None
     """Calls at a time, in each worker process. Unset: the worker's slots if there is one upstream,
     else three quarters of them."""

@@ -63,6 +63,8 @@ class ReleaseReason(StrEnum):
     DEFERRED = "put_off"
     """no upstream was available: no worker claims it for a while. The stored name is older; metrics
     and `--json` show it, so it stays."""
+    REPEATED = "repeated"
+    """the upstream broke off its answer: the next attempt repeats the turn, after a while"""
     ERROR = "error"
     """an error of this server ended the attempt, and the ending could not be stored either, or the
     worker had too little memory; it counts as a crash, so the number of such attempts is bounded"""

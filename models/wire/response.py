@@ -7,6 +7,11 @@ from typing import Any
 from models.wire.events import Item
 from models.wire.mcp import without_hidden_fields
 
+TOOL_CHOICE_UNMET, TEXT_FORMAT_UNMET = "tool_choice_unmet", "text_format_unmet"
+_UNMET_PARAMETERS = {TOOL_CHOICE_UNMET: "tool_choice", TEXT_FORMAT_UNMET: "text.format"}
+"""`responses.reason` of a completed response that lacks what its request demanded -> the parameter
+that demanded it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResponseFacts:
@@ -27,6 +32,7 @@ class ResponseFacts:
     error: dict[str, Any] | None = None
     """`{"code", "message"}` of a failed response."""
     incomplete_reason: str | None = None
+    """Why it is incomplete, or which demand of the request a completed one does not meet."""
     completed_at: int | None = None
     service_tier: str | None = None
     """The tier that the upstream reports."""
@@ -92,6 +98,8 @@ def response_object(facts: ResponseFacts, output: list[Item]) -> dict[str, Any]:
         "usage": facts.usage,
         "user": parameters.get("user"),
     }
+    if facts.status == "completed" and facts.incomplete_reason in _UNMET_PARAMETERS:
+        body["unmet_parameter"] = _UNMET_PARAMETERS[facts.incomplete_reason]
     if facts.conversation_id is not None:
         body["conversation"] = {"id": facts.conversation_id}
     return body if facts.upstream_fields is None else {**facts.upstream_fields, **body}

@@ -23,7 +23,7 @@ from tests.support.batches import line, start
 from tests.support.fake_upstream import (
     ALWAYS_LISTED_MODEL,
     call,
-    drop,
+    fail,
     finish,
     hang,
     reasoning,
@@ -180,7 +180,7 @@ async def server_of(stack: Stack) -> FuzzedServer:
     )
     short, silent = fake.script([text("So"), finish("length")]), fake.script([hang()])
     refusing = fake.script([refusal("No."), finish(), usage()])
-    broken = fake.script([text("A"), drop()])
+    broken = fake.script([text("A"), fail()])
     limited = fake.script([status(429, headers={"retry-after": "1"})])
     down = fake.script([status(503)])
     ended = [

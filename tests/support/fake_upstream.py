@@ -421,6 +421,11 @@ def drop() -> Step:
     return step
 
 
+def fail(message: str = "The fake upstream fails.") -> Step:
+    """Reports an error that blames the request, so that no turn is repeated: the response fails."""
+    return chunk({"error": {"message": message, "code": 400}})
+
+
 def error_body(message: str, kind: str, code: str | None = None) -> JSON:
     """The error envelope of OpenAI's API."""
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}

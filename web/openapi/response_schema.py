@@ -29,13 +29,22 @@ def response_schema(stored: SchemaScope, *, native: bool) -> Schema:
     return {
         **object_schema(
             {key: fields[key] for key in default_response()},
-            {"conversation": object_schema({"id": CONVERSATION_ID})},
+            {
+                "conversation": object_schema({"id": CONVERSATION_ID}),
+                "unmet_parameter": _UNMET_PARAMETER,
+            },
         ),
         "description": "The current state of a response. "
         "The terminal event of a stream has the final state.",
     }
 
 
+_UNMET_PARAMETER: Schema = {
+    "type": "string",
+    "enum": ["tool_choice", "text.format"],
+    "description": "The parameter that demanded what a `completed` response does not have: a call, "
+    "or JSON. Absent otherwise.",
+}
 _ALWAYS_SET = (
     *("background", "frequency_penalty", "metadata", "model", "parallel_tool_calls"),
     *("presence_penalty", "store", "temperature", "tool_choice", "tools", "top_logprobs"),

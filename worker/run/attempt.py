@@ -99,6 +99,16 @@ class Attempt:
         return self.claim.log_end <= (1 if self.facts.background else 0)
 
     @property
+    def has_finished_turn(self) -> bool:
+        """Whether a checkpoint of this attempt has stored a turn."""
+        return self.output.turns > self.claim.row.turns
+
+    @property
+    def turn_repeats(self) -> int:
+        """How often the present turn was repeated because an upstream broke it off."""
+        return 0 if self.has_finished_turn else self.claim.row.turn_repeats
+
+    @property
     def size(self) -> int:
         """Bytes of the output so far, about."""
         turn = self.current_turn

@@ -127,6 +127,14 @@ class AttemptWriter:
         sent = self._attempt.output.finish_call(entry, events, item, tool_output)
         yield from filter_events(sent, self._attempt.include)
 
+    async def close_turn(self) -> None:
+        """Closes what is open, as `incomplete`, before a release after which the turn is repeated.
+
+        Else readers would see an open item until the upstream answers again.
+        """
+        async with self.large_output():
+            self.write(self._attempt.close_open_items())
+
     async def end(self, end_state: EndState) -> EndState:
         """Closes what is open and stores the ending, as cancelled if a cancel was recorded first.
 

@@ -48,7 +48,7 @@ def end_state_of_outcome(outcome: Outcome) -> EndState:
     """The end state after the last turn. Raises what `end_state_of_error` raises."""
     if outcome.failure is not None:
         return end_state_of_error(outcome.failure)
-    return EndState(Status(outcome.status), reason=outcome.incomplete_reason)
+    return EndState(Status(outcome.status), reason=outcome.incomplete_reason or outcome.unmet)
 
 
 def end_state_of_error(error: RunError) -> EndState:

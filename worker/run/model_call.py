@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from models.errors import UpstreamFailed
+from models.errors import LimitReached, UpstreamFailed
 from models.tracing.spans import NO_SPAN
 from models.wire.events import Event, Item
 from models.wire.includes import SEALED_REASONING
@@ -41,7 +41,7 @@ from worker.upstream.failures import (
     no_such_tool,
 )
 from worker.upstream.overflow import OVERFLOW
-from worker.upstream.upstreams import Candidate
+from worker.upstream.upstreams import Candidate, repeat_of_turn
 
 _LONG_HISTORY = 1000
 """Items from which the translation of a history takes milliseconds."""
@@ -122,14 +122,36 @@ class ModelCaller:
     async def _call_candidates(
         self, model_input: ModelInput, *, visible: bool
     ) -> tuple[Outcome, Turn[Any]]:
+        called: list[Candidate] = []
+
         async def call(candidate: Candidate) -> tuple[Outcome, Turn[Any]]:
+            called.append(candidate)
             outcome, turn = await self._call_upstream(candidate, model_input, visible=visible)
             if outcome.failure is not None:
                 note_failure(self._attempt, candidate, outcome.failure)
             return outcome, turn
 
         candidates = await self._candidates()
-        return await first_answer(self._attempt, candidates, call, lambda: self._has_emitted)
+        try:
+            outcome, turn = await first_answer(
+                self._attempt, candidates, call, lambda: self._has_emitted
+            )
+        except (UpstreamFailed, LimitReached) as failure:
+            self._repeat_if_broken_off(called[-1], failure)
+            raise
+        if outcome.failure is not None:
+            self._repeat_if_broken_off(called[-1], outcome.failure)
+        return outcome, turn
+
+    def _repeat_if_broken_off(
+        self, candidate: Candidate, failure: UpstreamFailed | LimitReached
+    ) -> None:
+        """Raises Deferred if a later attempt is to repeat the turn."""
+        if not self._facts.background:
+            return
+        repeat = repeat_of_turn(candidate, failure, self._attempt.turn_repeats)
+        if repeat is not None:
+            raise repeat from failure
 
     async def _candidates(self) -> list[Candidate]:
         """The upstreams that can run the request, in order. Raises UpstreamFailed if none can."""
@@ -317,7 +339,6 @@ class ModelCaller:
                 think_tags=upstream.think_tags,
                 think_opened=upstream.think_opened,
                 finish_reasons=upstream.finish_reasons,
-                token_limit=parameters.get("max_output_tokens"),
                 fenced=instructions is not None,
                 seal=reasoning_sealer(
                     self._resources.sealer,
@@ -333,13 +354,14 @@ class ModelCaller:
         )
 
     def _turn_limits(self, parameters: dict[str, Any], *, visible: bool) -> dict[str, Any]:
-        """The turn's first output index, its limits of tool calls and of bytes, and whether it may
-        be empty: after another turn, a model may have nothing to add."""
+        """The turn's first output index, its limits of tool calls, tokens and bytes, and whether it
+        may be empty: after another turn, a model may have nothing to add."""
         settings = self._resources.settings
         return {
             "first_index": self._output.next_index,
             "calls_allowed": settings.tools.calls,
             "calls_left": self._output.calls_left(parameters),
             "needs_output": visible and not self._output.turns,
+            "token_limit": parameters.get("max_output_tokens"),
             "output_limit": settings.limits.output,
         }

@@ -24,7 +24,7 @@ from models.redis.channels import queue_for
 from models.tracing.spans import NO_SPAN
 from models.wire.counting import COUNTED_BY
 from models.wire.purpose import Purpose
-from worker.metrics import count_put_off
+from worker.metrics import count_put_off, count_turn_repeat
 from worker.run.attempt import Attempt
 from worker.run.attempt_span import end_attempt_span, start_attempt_span
 from worker.run.attempt_writer import AttemptWriter
@@ -98,7 +98,7 @@ class Run:
     @property
     def has_finished_turn(self) -> bool:
         """Whether a checkpoint of this attempt has stored a turn: earlier crashes are forgotten."""
-        return self._attempt.output.turns > self.claim.row.turns
+        return self._attempt.has_finished_turn
 
     @property
     def _has_output(self) -> bool:
@@ -271,7 +271,8 @@ class Run:
         """
         row = self.claim.row
         key, ttl = row.cache_key, row.cache_ttl
-        if end_state.status is not Status.COMPLETED or key is None or not ttl:
+        is_whole = end_state.status is Status.COMPLETED and end_state.reason is None
+        if not is_whole or key is None or not ttl:
             return None
         if self._attempt.unstored_origins:
             return None  # what the upstream wants back with a call is not in the items
@@ -313,17 +314,23 @@ class Run:
         """Gives the response up until a later time: a sweep claims it then."""
         delay = self._jittered_delay(deferred)
         waits_for = deferred.failures[-1]
-        logger.info(
-            "response_deferred",
+        line = logger.bind(
             response=self._attempt.facts.id,
             attempt=self.claim.attempt,
             upstream=waits_for.upstream,
             reason=waits_for.reason,
             seconds=round(delay.total_seconds(), 1),
         )
-        await self._writer.release(ReleaseReason.DEFERRED, delay, deferred.failures)
-        count_put_off(waits_for.upstream, waits_for.reason)
-        self._release_reason = ReleaseReason.DEFERRED
+        if deferred.repeat:
+            reason, count = ReleaseReason.REPEATED, count_turn_repeat
+            line.warning("turn_broken_off", repeat=deferred.repeat)
+            await self._writer.close_turn()
+        else:
+            reason, count = ReleaseReason.DEFERRED, count_put_off
+            line.info("response_deferred")
+        await self._writer.release(reason, delay, deferred.failures)
+        count(waits_for.upstream, waits_for.reason)
+        self._release_reason = reason
 
     async def _close_tools(self) -> None:
         if self._context is None:
@@ -354,11 +361,13 @@ class Run:
         self._release_reason = reason
 
     def _jittered_delay(self, deferred: Deferred) -> timedelta:
-        """How long the response is deferred: longer with each attempt, unless it returns soon.
+        """How long the response is deferred: longer with each attempt, unless it returns soon;
+        before a turn is repeated, longer with each repeat.
 
         The random part spreads the deferred responses, so that they do not return all at once.
         """
         attempts = 1 if deferred.returns_soon else attempts_on_timeline(self.claim.attempt)
+        attempts = deferred.repeat or attempts
         backoff = min(_MAX_RETRY_DELAY, 1.5 ** min(attempts, 20))
         jitter = random.uniform(1.0, 1.25)  # noqa: S311 - need not be unpredictable
         return timedelta(seconds=max(deferred.seconds, backoff) * jitter)

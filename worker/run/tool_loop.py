@@ -22,6 +22,7 @@ from worker.run.model_call import ModelCaller
 from worker.run.output import Entry
 from worker.run.tool_span import end_tool_span, start_tool_span
 from worker.tools.provider import ToolCallError, ToolResult
+from worker.translation.demands import unmet_demand
 from worker.translation.history.measure import count_tokens
 from worker.translation.history.truncation import shortened_histories
 from worker.translation.items.server_calls import OpenServerCall
@@ -81,12 +82,19 @@ class ToolLoop:
                 continue
             outcome, turn = result
             if not turn.needs_another_turn:
-                return outcome
+                return self._checked(outcome, turn)
             if (usage := turn.upstream_usage) is not None:
                 self._last_input_count = (usage["input_tokens"], len(self._output.entries))
             await self._context.writer.checkpoint(turn.items, turn)
             await self._run_calls()
         return None
+
+    def _checked(self, outcome: Outcome, turn: Turn[Any]) -> Outcome:
+        """The outcome of the last turn, with what the request demanded and the output lacks."""
+        if outcome.status != "completed":
+            return outcome
+        output = [*self._output.items, *turn.output]
+        return replace(outcome, unmet=unmet_demand(self._context.parameters, output))
 
     @property
     def _has_too_much_output(self) -> bool:

@@ -48,6 +48,8 @@ class Outcome:
     status: str
     incomplete_reason: str | None = None
     failure: UpstreamFailed | None = None
+    unmet: str | None = None
+    """Of a completed response: the demand that its output does not meet (demands.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class TurnOptions:
     None: no limit."""
     needs_output: bool = False
     """A turn without any item has failed: the response would have no output."""
+    token_limit: int | None = None
+    """The most output tokens that the request allows."""
     output_limit: int = 16 << 20
     """Bytes that the turn may contain. LimitReached is raised before anything of the event
     beyond it is used."""
@@ -104,6 +108,7 @@ class Turn(Generic[EventT]):
         self._needs_output = options.needs_output
         self._bytes_left = options.output_limit
         self._output_limit = options.output_limit
+        self._token_limit = options.token_limit
         self._sequence = ItemSequence(options.first_index, self._close_if_complete)
         self._items = self._sequence.items
         self._unknown_calls: list[OpenClientCall] = []
@@ -336,6 +341,11 @@ class Turn(Generic[EventT]):
             None,
         )
 
+    def _used_all_tokens(self) -> bool:
+        """Whether the upstream counts as many output tokens as the request allows."""
+        usage, limit = self.upstream_usage, self._token_limit
+        return usage is not None and limit is not None and usage["output_tokens"] >= limit
+
     def _flaw(self, finish_word: str = "") -> Outcome | None:
         """The outcome of a turn that ended in order, but without its whole answer; None for any
         other turn. `finish_word`: the upstream's own for the end."""
@@ -378,14 +388,15 @@ class Turn(Generic[EventT]):
         return events
 
 
-def failed_outcome(message: str, reason: str) -> Outcome:
+def failed_outcome(message: str, reason: str, *, is_interruption: bool = False) -> Outcome:
     """The outcome of a turn that failed through the upstream's fault."""
-    return Outcome("failed", failure=UpstreamFailed(message, reason=reason))
+    failure = UpstreamFailed(message, reason=reason, is_interruption=is_interruption)
+    return Outcome("failed", failure=failure)
 
 
 def ended_early() -> Outcome:
     """The outcome of a stream that stopped in the middle."""
-    return failed_outcome(UPSTREAM_ENDED_EARLY, "upstream_ended_early")
+    return failed_outcome(UPSTREAM_ENDED_EARLY, "upstream_ended_early", is_interruption=True)
 
 
 def unnamed_call() -> Outcome:

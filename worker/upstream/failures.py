@@ -167,6 +167,16 @@ def may_succeed_elsewhere(failure: UpstreamFailed | LimitReached) -> bool:
     )
 
 
+def is_interruption(failure: UpstreamFailed | LimitReached) -> bool:
+    """Whether the upstream broke off its answer and may answer the same request (docs/adr/0067).
+
+    A machine that loses its power in mid-answer closes no connection: it is only silent.
+    """
+    if isinstance(failure, LimitReached):
+        return failure.reason == "token_gap"
+    return failure.is_temporary or failure.is_interruption
+
+
 def unreachable(error: openai.APIConnectionError) -> UpstreamFailed:
     """The failure when no response began: nothing listens there, the server hung up, or it took
     too long."""

@@ -251,7 +251,9 @@ def _terminal_state(status: str, response: dict[str, Any]) -> TerminalState:
                 "failed",
                 output,
                 failure=UpstreamFailed(
-                    "The upstream cancelled its response.", reason="upstream_cancelled"
+                    "The upstream cancelled its response.",
+                    reason="upstream_cancelled",
+                    is_interruption=True,
                 ),
             )
         case _:

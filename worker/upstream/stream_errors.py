@@ -67,6 +67,7 @@ def failure_of_report(report: ErrorReport) -> UpstreamFailed:
         envelope_code=ruling.envelope_code,
         is_temporary=ruling.is_temporary,
         may_be_request=ruling.may_be_request and report.retry_after is None,
+        is_interruption=not status and ruling.code == "server_error",
     )
 
 

@@ -20,7 +20,7 @@ from models.projects.routes import ProjectRoutes
 from models.redis.upstream_states import UpstreamState
 from worker.upstream.circuits import Permit
 from worker.upstream.client import Upstream
-from worker.upstream.failures import not_configured
+from worker.upstream.failures import is_interruption, not_configured
 from worker.upstream.gate import ConcurrencyLimiter
 from worker.upstream.request_sender import MaySend
 from worker.upstream.stream_errors import no_such_model
@@ -146,6 +146,21 @@ def failure_of_all(failed: Sequence[FailedTry], *, can_wait: bool) -> RunError:
         return Deferred(min(waits.values()), calls, returns_soon=returns_soon)
     real_failures = [failure for failure in failures if not isinstance(failure, UpstreamBusy)]
     return (real_failures or failures)[-1]
+
+
+def repeat_of_turn(
+    candidate: Candidate, failure: UpstreamFailed | LimitReached, repeats: int
+) -> Deferred | None:
+    """The deferral after which the turn is repeated, if the upstream broke off its answer. None if
+    the failure ends the response: it is of another kind, or the turn was repeated often enough.
+
+    `repeats`: how often it was repeated before.
+    """
+    if repeats >= candidate.upstream.settings.repeat_turns or not is_interruption(failure):
+        return None
+    seconds = max(_seconds_to_wait(failure), candidate.seconds_open)
+    call = FailedCall(candidate.name, failure.reason, failure.message)
+    return Deferred(seconds, [call], repeat=repeats + 1)
 
 
 def _is_temporary(failure: UpstreamFailed | LimitReached) -> bool:

@@ -9,6 +9,7 @@ from models.db.queries.common import (
     CRASHES_IN_TURN_OF_ORPHAN,
     CRASHES_OF_ORPHAN,
     FENCE,
+    IN_TURN,
     INSERT_INTO_LOG,
     NOT_DEFERRED,
     OPEN,
@@ -64,6 +65,8 @@ class ClaimedRow:
     last_failures: list[dict[str, Any]] | None
     """if the attempt before was deferred: the failed calls of upstreams, as FailedCall has them; the
     last one is what it waited for"""
+    turn_repeats: int
+    """how often its upstream broke off the present turn, so that it was repeated"""
     lane: int
     api_key_id: UUID | None
     """of the request that made it, for the usage of its tools"""
@@ -80,6 +83,8 @@ _INPUT = f"""CASE WHEN claimed.previous_response_id IS NULL AND claimed.conversa
 
 _LAST_FAILURES = """CASE WHEN claimed.attempt > 1 THEN (SELECT a.failures FROM attempts a
                     WHERE a.response_id = claimed.id AND a.attempt < claimed.attempt ORDER BY a.attempt DESC LIMIT 1) END"""
+_TURN_REPEATS = f"""CASE WHEN claimed.attempt > 1 THEN (SELECT count(*) FROM attempts a
+                    WHERE a.response_id = claimed.id AND a.outcome = 'repeated' AND {IN_TURN}) ELSE 0 END"""
 
 
 def claim_sql(
@@ -107,7 +112,8 @@ def claim_sql(
                extract(epoch FROM created_at)::bigint AS created_at, extract(epoch FROM deadline - clock_timestamp())::float AS seconds_left,
                extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at ELSE created_at END)::float AS seconds_queued,
                checkpoint_number, next_output_index, turns, usage, traceparent, request_id, cache_key, cache_ttl,
-               secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input, {_LAST_FAILURES} AS last_failures, lane, api_key_id
+               secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input, {_LAST_FAILURES} AS last_failures,
+               {_TURN_REPEATS} AS turn_repeats, lane, api_key_id
                {last_column}
         FROM claimed LEFT JOIN job_secrets secrets ON secrets.response_id = claimed.id"""
 

@@ -43,9 +43,10 @@ ORPHAN = f"(r.worker IS NULL OR {DEAD_OWNER})"
 CRASHES_OF_ORPHAN = "(r.deaths + (r.worker IS NOT NULL)::int)"
 """Owners of an orphan that crashed since its last checkpoint. An orphan that still names an owner
 adds one: that owner is dead."""
-CRASHES_IN_TURN_OF_ORPHAN = """(SELECT count(*) FROM attempts a WHERE a.response_id = r.id
-        AND (a.outcome IN ('died', 'error') OR a.attempt = r.attempt AND r.worker IS NOT NULL)
-        AND a.attempt >= coalesce((SELECT max(t.attempt) FROM attempts t WHERE t.response_id = r.id AND t.turns_ended_at <> '{}'), 0))"""
+IN_TURN = "a.attempt >= coalesce((SELECT max(t.attempt) FROM attempts t WHERE t.response_id = a.response_id AND t.turns_ended_at <> '{}'), 0)"
+"""An attempt `a` that ended after the last finished turn of its response."""
+CRASHES_IN_TURN_OF_ORPHAN = f"""(SELECT count(*) FROM attempts a WHERE a.response_id = r.id
+        AND (a.outcome IN ('died', 'error') OR a.attempt = r.attempt AND r.worker IS NOT NULL) AND {IN_TURN})"""
 """Attempts at an orphan that crashed since its last finished turn. No crash is ever forgotten
 here."""
 ABANDONED = "(NOT r.background AND EXISTS (SELECT 1 FROM workers w WHERE w.id = r.web AND w.dead))"

@@ -187,7 +187,8 @@ attempts = Table(
         ),
     ),
     CheckConstraint(
-        "outcome IN ('handed_over', 'requeued', 'returned', 'put_off', 'died', 'error')",
+        "outcome IN ('handed_over', 'requeued', 'returned', 'put_off', 'died', 'error', "
+        "'repeated')",
         name="outcome",
     ),
 )

@@ -48,7 +48,7 @@ class Fault:
 
     what: FaultKind
     target: str
-    """A process's name, `postgres`, `redis` or `machine`."""
+    """A process's name, `postgres`, `redis`, `upstream` or `machine`."""
     begin: float
     end: float | None = None
     """None if it was not undone (yet)."""
@@ -221,5 +221,7 @@ class TimeBounds:
     """I10: the same without Redis."""
     rejournal: float = 5
     """How long after a crash of PostgreSQL the workers may need to write their journal again."""
+    silence: float = 5.5
+    """How long an upstream must be silent before its turn is given up and repeated."""
     exit: float = 5
     """How long a worker that was declared dead may need to exit."""

@@ -69,12 +69,10 @@ def _check_repeats(case: Case) -> Iterator[Violation]:
         has_output = bool(earlier.sent_text) and not (
             case.trace.kind == "compacting" and complete_turns == 0
         )
-        failed_without_output = (
-            earlier.finished is not None and not earlier.is_complete_turn and not has_output
-        )
+        may_fail = case.trace.background or not has_output
         if (
             fault is None
-            and not failed_without_output
+            and not (may_fail and _is_broken_off(case, earlier))
             and not (earlier.is_complete_turn and complete_turns < case.trace.turns)
         ):
             evidence = (
@@ -92,6 +90,17 @@ def _check_repeats(case: Case) -> Iterator[Violation]:
             "I6",
             f"{finished} turns were complete upstream, for {case.trace.turns} and {deaths} deaths",
         )
+
+
+def _is_broken_off(case: Case, call: UpstreamCall) -> bool:
+    """Whether the upstream did not finish its answer: it ended it, crashed, or was silent."""
+    if call.closed is None:
+        return call.finished is not None and not call.is_complete_turn
+    last_text = call.sent_text[-1][0] if call.sent_text else call.closed
+    crashes = case.faults(frozenset({"crashed"}), "upstream")
+    return call.closed - last_text >= case.bounds.silence or any(
+        fault.touches(call.closed, call.closed, _SAME_MOMENT) for fault in crashes
+    )
 
 
 def _check_one_owner(case: Case) -> Iterator[Violation]:

@@ -1,5 +1,6 @@
 """An upstream that speaks the Responses API itself: the same promises hold (docs/adr/0015)."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
@@ -9,7 +10,7 @@ import pytest
 
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, Api, until
-from tests.support.chaos.attempts import assert_one_stream
+from tests.support.chaos.attempts import assert_abandoned, assert_one_stream
 from tests.support.fake_upstream import (
     FakeUpstream,
     Script,
@@ -729,17 +730,43 @@ BAD_ENDINGS: list[tuple[str, list[Step], str]] = [
     ("ending", "phrase"),
     [pytest.param(script, phrase, id=name) for name, script, phrase in BAD_ENDINGS],
 )
-@pytest.mark.parametrize("background", [True, False], ids=["background", "foreground"])
 async def test_a_stream_with_a_bad_ending_keeps_its_output(
-    api: Api, fake: FakeUpstream, ending: list[Step], phrase: str, background: bool
+    api: Api, fake: FakeUpstream, ending: list[Step], phrase: str
 ) -> None:
     model = fake.script([begin(), message_item("so ", "far", closed=False), *ending])
-    response, _ = await read_stream(api, model, background=background)
+    response, _ = await read_stream(api, model)
     assert (response["status"], response["output_text"]) == ("failed", "so far")
     assert [item["status"] for item in response["output"]] == ["incomplete"]
     assert phrase in response["error"]["message"].lower()
     assert await api.get(response["id"]) == response
-    assert len(fake.requests_for(model)) == 1, "a turn with output is never repeated"
+    assert len(fake.requests_for(model)) == 1, "a foreground turn is not repeated"
+
+
+async def test_a_bad_ending_repeats_the_turn_of_a_background_response(
+    api: Api, fake: FakeUpstream
+) -> None:
+    async def check(name: str, ending: list[Step]) -> None:
+        broken = [begin(), message_item("so ", "far", closed=False), *ending]
+        response, events = await read_stream(
+            api, fake.script(broken, native_reply("whole")), background=True
+        )
+        if name in ("garbage", "no event at all"):
+            assert (response["status"], response["output_text"]) == ("failed", "so far"), name
+        else:
+            assert (response["status"], response["output_text"]) == ("completed", "whole"), name
+            assert_abandoned(events, items=1)
+
+    await asyncio.gather(*[check(name, ending) for name, ending, _ in BAD_ENDINGS])
+
+
+async def test_a_completed_answer_of_as_many_tokens_as_allowed_is_incomplete(
+    api: Api, fake: FakeUpstream
+) -> None:
+    used = {"input_tokens": 11, "output_tokens": 16, "total_tokens": 27}
+    model = fake.script([begin(), message_item("so ", "far"), end(usage=used)])
+    response, _ = await read_stream(api, model, max_output_tokens=16)
+    assert (response["status"], response["output_text"]) == ("incomplete", "so far")
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
 REFUSALS: list[tuple[str, list[Step], int, str]] = [

@@ -10,7 +10,7 @@ from tests.support.fake_upstream import (
     Step,
     call,
     done,
-    drop,
+    fail,
     finish,
     hang,
     reasoning,
@@ -205,7 +205,7 @@ async def test_a_second_output_of_a_call_is_refused_with_a_message_that_says_so(
     ("script", "status", "texts"),
     [
         ([text("half"), finish("length"), done()], "incomplete", ["half"]),
-        ([text("half"), drop()], "failed", ["half"]),
+        ([text("half"), fail()], "failed", ["half"]),
         ([status(418)], "failed", []),
         ([refusal("no"), finish(), done()], "completed", ["no"]),
     ],

@@ -14,7 +14,7 @@ from tests.support.fake_upstream import (
     FakeUpstream,
     call,
     done,
-    drop,
+    fail,
     finish,
     hang,
     reply,
@@ -219,7 +219,7 @@ async def test_every_snapshot_names_the_conversation(api: Api, fake: FakeUpstrea
     ("script", "status", "is_added"),
     [
         ([text("half"), finish("length"), done()], "incomplete", True),
-        ([text("half"), drop()], "failed", False),
+        ([text("half"), fail()], "failed", False),
         ([status(418)], "failed", False),
     ],
     ids=["incomplete", "failed with output", "failed without output"],
@@ -657,7 +657,7 @@ async def test_deleting_a_response_keeps_its_items_in_the_conversation(
     )
     failed = await api.wait_for_end(
         await api.create_background(
-            fake.script([text("half"), drop()]),
+            fake.script([text("half"), fail()]),
             input=[user("no", id="msg_of_a_failed_one")],
             conversation=conversation_id,
         )

@@ -14,7 +14,7 @@ from tests.support.fake_upstream import (
     Step,
     call,
     done,
-    drop,
+    fail,
     finish,
     reasoning,
     refusal,
@@ -104,7 +104,7 @@ class RandomHistory:
     async def _add_failing(self, branch: Branch, turn: HistoryTurn) -> None:
         """A chain continues a failed turn with its output; a conversation does not contain it."""
         half = HistoryTurn(input_items=turn.input_items, text_before_calls="half of it")
-        failed = await self._run_turn(branch, half, [text("half of it"), drop()], fails=True)
+        failed = await self._run_turn(branch, half, [text("half of it"), fail()], fails=True)
         if not self.conversation:
             self.branches.append(failed)
 

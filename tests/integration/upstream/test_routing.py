@@ -16,7 +16,7 @@ from models.console_links import LOGIN_PATH, create_link
 from tests.conftest import PrivateStack
 from tests.integration.operator.test_operations import backburner
 from tests.support.api import Api, until
-from tests.support.chaos.attempts import assert_one_stream
+from tests.support.chaos.attempts import assert_abandoned, assert_one_stream
 from tests.support.console import console_user
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
@@ -50,6 +50,7 @@ max_retries = 0
 first_token = 0.7
 circuit_failures = 3
 circuit_pause = 0.5
+repeat_turns = 1
 
 [upstreams.second]
 base_url = "{second}"
@@ -68,6 +69,7 @@ circuit_pause = 0.5
 base_url = "{first}"
 concurrency = 1
 wait = 0.2
+repeat_turns = 0
 
 [routes]
 "*-both" = ["first", "second"]
@@ -352,11 +354,60 @@ async def test_after_the_first_token_no_other_upstream_is_called(
     routed: RoutedStack, cut: str
 ) -> None:
     model = routed.script(f"{cut}-late-both", CUT[cut], reply("Never."))
-    async with routed.api.post_stream(model, background=True) as stream:
+    async with routed.api.post_stream(model) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     assert (stream.final["status"], stream.final["output_text"]) == ("failed", "Half a ")
     assert not routed.second.requests_for(model)
+
+
+async def test_the_turn_that_an_upstream_broke_off_may_be_repeated_by_the_next_one(
+    routed: RoutedStack,
+) -> None:
+    model = "restarts-both"
+    routed.first.script(CUT["reset"], [status(503)], name=model)
+    routed.second.script(reply("Whole."), name=model)
+    async with routed.api.post_stream(model, background=True) as stream:
+        await stream.to_end()
+    assert_abandoned(assert_one_stream(stream.frames), items=1)
+    assert (stream.final["status"], stream.final["output_text"]) == ("completed", "Whole.")
+    assert await routed.served_by(stream.response_id) == "second"
+
+
+async def test_after_the_last_repeat_the_response_fails_with_the_upstreams_words(
+    routed: RoutedStack,
+) -> None:
+    model = routed.script("first-breaks", CUT["error"])
+    async with routed.api.post_stream(model, background=True) as stream:
+        await stream.to_end()
+    assert_abandoned(assert_one_stream(stream.frames), items=1)
+    assert (stream.final["status"], stream.final["output_text"]) == ("failed", "Half a ")
+    assert "Out of memory." in stream.final["error"]["message"]
+    assert len(routed.first.requests_for(model)) == 2
+
+
+async def test_stored_tool_calls_do_not_run_again_and_each_turn_may_be_repeated(
+    routed: RoutedStack, mcp_servers: McpServers
+) -> None:
+    model, calls = "first-loop-breaks", tool_turn(("count_unsafe", "broken"))
+    routed.first.script(CUT["reset"], calls, CUT["reset"], reply("Counted."), name=model)
+    response_id = await routed.api.create_background(model, tools=[counting_server(mcp_servers)])
+    response = await routed.api.wait_for_end(response_id)
+    assert item_statuses(response) == [
+        "mcp_list_tools completed",
+        "mcp_call completed",
+        "message completed",
+    ]
+    assert response["output"][1]["output"] == "count_unsafe broken: call 1"
+    assert response["usage"]["total_tokens"] == 36, "of the two turns that ended"
+    assert_one_stream(await routed.api.replay(response_id))
+
+
+async def test_an_upstream_may_be_configured_to_repeat_no_turn(routed: RoutedStack) -> None:
+    model = routed.script("narrow-restarts", CUT["reset"])
+    ended = await routed.api.wait_for_end(await routed.api.create_background(model))
+    assert (ended["status"], ended["output_text"]) == ("failed", "Half a ")
+    assert len(routed.first.requests_for(model)) == 1
 
 
 async def test_a_cancel_closes_the_socket_of_the_upstream_that_was_called(

@@ -1013,3 +1013,40 @@ def test_halves_of_a_character_meet(pieces: list[str], text: str) -> None:
     assert translate_native([*deltas, end]).items == [f"message {text}"]
     raw = [json.dumps(each, ensure_ascii=False).encode("utf-8", "surrogatepass") for each in deltas]
     assert translate_native([*raw, end]).items == [f"message {text}"]
+
+
+def _call_events(arguments: str) -> list[JSON]:
+    shape = {"id": "up_fc", "call_id": "call_a", "name": "look", "arguments": arguments}
+    return [
+        added(0, "function_call", **{**shape, "arguments": ""}),
+        done(0, "function_call", **shape),
+    ]
+
+
+CODE_CALL: JSON = {"id": "ci_1", "container_id": "c", "code": "1", "outputs": []}
+
+
+@pytest.mark.parametrize(
+    ("events", "limit", "tokens", "expected"),
+    [
+        (message_events("Hi"), 2, 2, "incomplete"),
+        (message_events("Hi"), 2, 3, "incomplete"),
+        (message_events("Hi"), 3, 2, "completed"),
+        (message_events("Hi"), None, 2, "completed"),
+        (message_events("Hi"), 2, None, "completed"),
+        ([], 2, 2, "incomplete"),
+        (_call_events('{"city": "Ulm"}'), 2, 2, "completed"),
+        (_call_events('{"ci'), 2, 2, "incomplete"),
+        ([*message_events("Hi"), done(1, "code_interpreter_call", **CODE_CALL)], 2, 9, "completed"),
+    ],
+)
+def test_a_completed_turn_with_as_many_tokens_as_it_may_have_is_incomplete(
+    events: list[JSON], limit: int | None, tokens: int | None, expected: str
+) -> None:
+    """Some servers report `completed` at the limit."""
+    usage = tokens and {"input_tokens": 3, "output_tokens": tokens, "total_tokens": 3 + tokens}
+    turn = translate_native([*events, terminal_event(usage=usage)], token_limit=limit)
+    assert turn.outcome is not None
+    assert turn.outcome.status == expected
+    reason = "max_output_tokens" if expected == "incomplete" else None
+    assert turn.outcome.incomplete_reason == reason

@@ -64,8 +64,6 @@ class ChatOptions(TurnOptions):
     finish_reasons: Mapping[str, str] = field(default_factory=dict)
     """Words of the upstream that nobody else knows -> `stop`, `length`, `content_filter` or
     `error`."""
-    token_limit: int | None = None
-    """Output tokens that the request allows."""
     fenced: bool = False
     """The text is JSON that may come in a code fence, which is removed."""
     seal: Seal | None = None
@@ -103,7 +101,6 @@ class ChatTranslator(Turn[Chunk]):
         self._carries_origins = options.carries_origins and options.seal is not None
         self._summarised = options.summarised
         self._finish_reasons = options.finish_reasons
-        self._token_limit = options.token_limit
         self._content = ContentFilter(
             think_tags=options.think_tags,
             think_opened=options.think_opened,
@@ -469,13 +466,10 @@ class ChatTranslator(Turn[Chunk]):
             return failed_outcome(
                 f"The upstream reported an error while it was generating (finish_reason '{word}').",
                 "upstream_error",
+                is_interruption=True,
             )
         return failed_outcome(
             f"The upstream ended its answer with a finish_reason that is not known: '{word}'. "
             "What it means can be set in 'finish_reasons' of the upstream.",
             "upstream_finish_reason",
         )
-
-    def _used_all_tokens(self) -> bool:
-        usage, limit = self.upstream_usage, self._token_limit
-        return usage is not None and limit is not None and usage["output_tokens"] >= limit

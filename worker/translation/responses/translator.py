@@ -26,6 +26,7 @@ from collections.abc import Callable
 from models.wire.events import Event
 from models.wire.item_types import CALLS, OUTPUTS
 from models.wire.tools import CallTarget
+from worker.translation.items.client_calls import OpenClientCall, is_json_object
 from worker.translation.items.open_item import OpenItem, OpenToolCall
 from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.responses.items import (
@@ -55,6 +56,8 @@ _CONTENT_TYPES = {"message": "output_text", "reasoning": "reasoning_text"}
 _STREAMED_TYPES = frozenset(("message", "reasoning", *CLIENT_CALLS, *UPSTREAM_TOOL_CALLS))
 """Types of items that are opened when they begin. Other items are held back until they are
 complete."""
+_MODEL_ITEMS = frozenset(("message", "reasoning", *CLIENT_CALLS))
+"""Types of items that the model writes in one pass."""
 
 
 class NativeTranslator(Turn[UpstreamEvent]):
@@ -333,9 +336,25 @@ class NativeTranslator(Turn[UpstreamEvent]):
             for tracked in self._tracked
         ):
             return unnamed_call()
-        if any(item.status == "incomplete" for item in self._items):
+        if any(item.status == "incomplete" for item in self._items) or self._is_cut_off():
             return Outcome("incomplete", incomplete_reason=terminal.incomplete_reason)
         return self._flaw() or Outcome("completed")
+
+    def _is_cut_off(self) -> bool:
+        """Whether the limit of tokens has ended the turn although the upstream reports `completed`:
+        some servers know no other status (docs/upstreams.md).
+
+        A call whose arguments are whole has ended by itself. Where the upstream ran tools, it has
+        called its model more than once, and the usage is the sum.
+        """
+        if not self._used_all_tokens():
+            return False
+        if any(tracked.kind not in _MODEL_ITEMS for tracked in self._tracked):
+            return False
+        last = self._items[-1] if self._items else None
+        return not (
+            isinstance(last, OpenClientCall | OpenServerCall) and is_json_object(last.arguments)
+        )
 
 
 def _final_status(item: OpenItem, raw: RawObject, default_status: str) -> str:

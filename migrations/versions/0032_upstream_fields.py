@@ -6,8 +6,8 @@ A process of the previous release does not write them, and does not show them.
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0034"
-down_revision = "0029"
+revision = "0032"
+down_revision = "0031"
 branch_labels = None
 depends_on = None
 

@@ -5,8 +5,8 @@ A process of the previous release works with the new function.
 
 from alembic import op
 
-revision = "0035"
-down_revision = "0034"
+revision = "0033"
+down_revision = "0032"
 branch_labels = None
 depends_on = None
 

@@ -15,3 +15,7 @@ ReasoningBack = Literal[
 ]
 MaxTokensField = Literal["max_completion_tokens", "max_tokens"]
 DeveloperRole = Literal["developer", "system"]
+StrictTools = Literal["as_sent", "all", "none"]
+ToolChoice = Literal["named", "required", "auto"]
+ReasoningTurns = Literal["last", "calls", "all"]
+CallContent = Literal["null", "empty", "omitted"]

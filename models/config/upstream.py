@@ -74,7 +74,7 @@ class UpstreamSettings(Group):
     """The field of an assistant message that returns the model's reasoning to it after tool calls,
     until the next user message; `think_tags` writes it at the start of the text."""
     reasoning_turns: ReasoningTurns = "last"
-    """Which earlier turns' reasoning goes back by `reasoning_back`: that since the last user message
+    """Whose reasoning goes back by `reasoning_back`: that of the turns since the last user message
     (`last`), also that of all earlier turns with tool calls (`calls`), or of every turn (`all`).
     With the last two, a message whose reasoning is not known gets one space."""
     reasoning_summary: bool = False

@@ -65,7 +65,7 @@ class _SchemaError(Exception):
     """The message says what is wrong with the schema at the current place."""
 
 
-def require_schema(  # noqa: PLR0913
+def require_schema(
     schema: Json,
     where: str,
     subject: str,

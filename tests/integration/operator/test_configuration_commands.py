@@ -36,6 +36,7 @@ from tests.support.native_script import (
     reasoning_item,
 )
 from tests.support.stack import ROOT, _child_environment
+from tests.support.strict_upstream import STRICT_UPSTREAMS, strict
 
 OK, UNUSABLE, UNCONFIGURED, INCOMPLETE = 0, 1, 2, 4
 BROKEN = """
@@ -211,6 +212,8 @@ def capable_model() -> list[Script]:
         reply('{"name":"Ada",', '"age":36}'),
         reply("Red."),
         [reasoning("Let me count."), *reply("3")],
+        [text("one two three"), finish("length"), usage(), done()],
+        reply("Hello."),
     ]
 
 
@@ -233,6 +236,11 @@ def native_capable_model() -> list[Script]:
         native_reply('{"name":"Ada",', '"age":36}'),
         native_reply("Red."),
         [begin(), reasoning_item("sealed", "Let me count."), message_item("3"), end()],
+        [
+            begin(),
+            message_item("one two"),
+            end("incomplete", incomplete_details={"reason": "max_output_tokens"}),
+        ],
     ]
 
 
@@ -272,6 +280,7 @@ async def test_upstream_check_passes_an_upstream_with_every_feature(fake: FakeUp
         "structured output",
         "images",
         "reasoning",
+        "length limit",
     ]
     assert set(verdicts(result).values()) == {"works"}
     bodies = [request.body for request in fake.requests_for(model)]
@@ -349,6 +358,43 @@ async def test_upstream_check_fails_a_server_that_speaks_neither_api(
     assert verdict_of.pop("text") in ("fails", "unused")
     assert set(verdict_of.values()) == {"untried"}
     assert result.facts["findings"][0]["said"]
+
+
+def preset_environment(
+    fake: FakeUpstream, preset: str, folder: Path, *lines: str
+) -> dict[str, str]:
+    file = write_file(
+        folder,
+        f'[upstreams.one]\nbase_url = "{fake.base_url}"\nmax_retries = 0\n'
+        + (f'preset = "{preset}"\n' if preset else "")
+        + "\n".join(lines),
+    )
+    return environment(file)
+
+
+async def check_one(environ: dict[str, str], model: str) -> CommandResult:
+    return await in_thread(
+        ("upstream", "check", "one", "--model", model, "--seconds", "20", "--json"), environ
+    )
+
+
+@pytest.mark.parametrize("preset", STRICT_UPSTREAMS)
+async def test_upstream_check_finds_the_settings_that_a_strict_upstream_needs(
+    fake: FakeUpstream, tmp_path: Path, preset: str
+) -> None:
+    """With the proposed lines a second run is clean, and so is one with the vendor's preset."""
+    model = fake.script([strict(STRICT_UPSTREAMS[preset])])
+    first = await check_one(preset_environment(fake, "", tmp_path), model)
+    assert first.code in (INCOMPLETE, UNUSABLE)
+    assert first.facts["toml"]
+    for lines, name in ((first.facts["toml"], ""), ([], preset)):
+        clean = await check_one(preset_environment(fake, name, tmp_path, *lines), model)
+        refused = [
+            finding
+            for finding in [*clean.facts["findings"], *clean.facts["settings"]]
+            if finding["verdict"] in ("fails", "refused", "needs", "untried")
+        ]
+        assert (clean.facts["toml"], refused) == ([], []), name
 
 
 async def test_upstream_check_explains_an_unreachable_and_an_unknown_upstream(

@@ -4,6 +4,7 @@ like a model with every feature.
     model = fake.script([strict(MISTRAL)])
 """
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -112,7 +113,7 @@ def content_or_calls(body: JSON) -> str | None:
         if not message.get("content") and not message.get("tool_calls"):
             return "Assistant message must have either content or tool_calls, but not none."
         if unknown := message.keys() - {"role", "content", "tool_calls", "prefix"}:
-            return f"extra_forbidden: messages.{sorted(unknown)[0]}"
+            return f"extra_forbidden: messages.{min(unknown)}"
     return None
 
 
@@ -194,7 +195,7 @@ def gemini_schemas(body: JSON) -> str | None:
     unknown = {"$schema", "additionalProperties", "propertyNames", "const", "exclusiveMinimum"}
     for tool in body.get("tools", ()):
         if found := unknown.intersection(_keys(tool["function"]["parameters"])):
-            return f'Invalid JSON payload received. Unknown name "{sorted(found)[0]}"'
+            return f'Invalid JSON payload received. Unknown name "{min(found)}"'
         if tool["function"]["name"][0].isdigit():
             return "Invalid function name. Must start with a letter or an underscore."
     return None
@@ -235,7 +236,7 @@ def choice_is_auto(body: JSON) -> str | None:
 
 def _pairs(body: JSON) -> list[tuple[str, str]]:
     roles = [message["role"] for message in body["messages"]]
-    return list(zip(roles, roles[1:], strict=False))
+    return list(itertools.pairwise(roles))
 
 
 def _keys(schema: Any) -> Iterator[str]:

@@ -91,13 +91,12 @@ class ConformanceCheck:
             await self._run(show)
 
     async def _run(self, show: Show) -> None:
-        trial = self._trial(self._settings)
-        try:
-            await self._check_features(trial, show)
-        finally:
-            await trial.close()
-        if self._settings.api == "chat" and (self.result.is_usable or self._was_refused):
-            await self._search_settings(show)
+        await self._check_features(self._settings, show)
+        was_refused = self.result.findings[0].is_refusal
+        if self._settings.api == "chat" and (self.result.is_usable or was_refused):
+            found = await self._search_settings(show)
+            if was_refused and found != self._settings:
+                await self._check_features(found, show)
         if self.result.is_usable:
             self.result.advice.extend(await self._api_advice())
 
@@ -110,22 +109,23 @@ class ConformanceCheck:
             tokens=self._tokens,
         )
 
-    async def _check_features(self, trial: Trial, show: Show) -> None:
+    async def _check_features(self, settings: UpstreamSettings, show: Show) -> None:
+        """Tries the features; with these settings, if the present ones were refused before."""
         findings = self.result.findings
-        for feature, check in FeatureChecks(trial).checks.items():
-            if findings and findings[0].verdict is not FeatureStatus.WORKS:
-                findings.append(Finding(feature, FeatureStatus.UNTRIED, ""))
-            else:
-                findings.append(await run_check(feature, check))
-            show(findings[-1])
+        findings.clear()
+        trial = self._trial(settings)
+        try:
+            for feature, check in FeatureChecks(trial).checks.items():
+                if findings and findings[0].verdict is not FeatureStatus.WORKS:
+                    findings.append(Finding(feature, FeatureStatus.UNTRIED, ""))
+                else:
+                    findings.append(await run_check(feature, check))
+                show(findings[-1])
+        finally:
+            await trial.close()
 
-    @property
-    def _was_refused(self) -> bool:
-        """Whether the upstream refused even the first request as it was made, which a setting may
-        mend."""
-        return self.result.findings[0].is_refusal
-
-    async def _search_settings(self, show: Show) -> None:
+    async def _search_settings(self, show: Show) -> UpstreamSettings:
+        """The settings with which the upstream accepts what it accepts at all."""
         # What is refused once is refused again.
         trial = self._trial(self._settings.model_copy(update={"max_retries": 0}))
         search = SettingsSearch(trial)
@@ -136,6 +136,7 @@ class ConformanceCheck:
         finally:
             await trial.close()
         self.result.toml.extend(toml_lines(search.found))
+        return search.settings
 
     async def _api_advice(self) -> list[str]:
         """Which value of `api` suits the upstream."""

@@ -122,11 +122,13 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "late instructions",
         [_HELLO, _user("Hello.", "assistant"), _user("Be brief.", "developer"), _HELLO],
-        [{"developer_role": "system"}, {"single_system_message": True}],
+        [{"developer_role": "system"}, {"single_system_message": True}, *_REASONING_BACK],
         {"instructions": "Be polite."},
     ),
     Question("roles in a row", [_user("Hello."), _HELLO], [_ALTERNATE]),
-    Question("model's text last", [_HELLO, _user("Hello", "assistant")], [_ALTERNATE]),
+    Question(
+        "model's text last", [_HELLO, _user("Hello", "assistant")], [_ALTERNATE, *_REASONING_BACK]
+    ),
     Question(
         "functions",
         [_HELLO],
@@ -232,6 +234,11 @@ class SettingsSearch:
         self.found: dict[str, Any] = {}
         """All settings that are needed besides the present ones."""
 
+    @property
+    def settings(self) -> UpstreamSettings:
+        """The present settings with those that were found."""
+        return self._settings({})
+
     async def findings(self) -> AsyncIterator[SettingFinding]:
         """The answers, as they come."""
         for question in QUESTIONS:
@@ -280,6 +287,7 @@ class SettingsSearch:
             result = await self._trial.run(
                 question.input,
                 self._settings(needs),
+                to_end=question.holds is not None,
                 **{"max_output_tokens": _TOKENS, **question.parameters},
             )
         except TRIAL_ERRORS as error:

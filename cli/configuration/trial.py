@@ -102,36 +102,50 @@ class Trial:
             await upstream.close()
 
     async def run(
-        self, input_value: Any, settings: UpstreamSettings | None = None, **parameters: Any
+        self,
+        input_value: Any,
+        settings: UpstreamSettings | None = None,
+        *,
+        to_end: bool = True,
+        **parameters: Any,
     ) -> TurnResult:
         """Runs one turn, with other settings of a chat upstream if given. Raises UpstreamFailed or
-        LimitReached: the error that would end a response."""
+        LimitReached: the error that would end a response.
+
+        Unless `to_end`, the turn is ended with its first output: the request was accepted.
+        """
         request = self._parse(input_value, {"max_output_tokens": self.tokens, **parameters})
         body, translator = self._build_request(request, settings or self.settings)
         result = TurnResult()
         try:
             async with asyncio.timeout(self.seconds):
-                await self._read(body, translator, result)
+                await self._read(body, translator, result, to_end=to_end)
         except TimeoutError as error:
             if not result.chunk_count:
                 raise LimitReached(
                     f"no answer came within {self.seconds:g} s", reason="first_token"
                 ) from error
             result.cut = self.time_cut
+        outcome = translator.outcome
+        if outcome is not None and outcome.incomplete_reason == "max_output_tokens":
+            limit = request.parameters["max_output_tokens"]
+            result.cut = f"the limit of {limit} tokens (--tokens)"
         result.items, result.usage = translator.output, translator.usage
         return result
 
-    async def _read(self, body: dict[str, Any], translator: Turn[Any], result: TurnResult) -> None:
+    async def _read(
+        self, body: dict[str, Any], translator: Turn[Any], result: TurnResult, *, to_end: bool
+    ) -> None:
         turn = self._upstream.call(body)
         async with aclosing(turn.chunks()) as reads:
             async for chunks in reads:
                 result.chunk_count += sum(bool(translator.feed(chunk)) for chunk in chunks)
+                if result.chunk_count and not to_end:
+                    return
         translator.finish(done_seen=turn.done_seen)
         outcome = translator.outcome
         if outcome is not None and outcome.failure is not None:
             raise outcome.failure
-        if outcome is not None and outcome.incomplete_reason == "max_output_tokens":
-            result.cut = f"the limit of {self.tokens} tokens (--tokens)"
 
     def _parse(self, input_value: Any, parameters: dict[str, Any]) -> CreateRequest:
         return parse_create(

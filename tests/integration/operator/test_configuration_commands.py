@@ -11,6 +11,7 @@ import pytest
 from cli.embedded.process import free_port
 from tests.integration.operator.test_operations import CommandResult, as_process, in_thread
 from tests.support.fake_upstream import (
+    Exchange,
     FakeUpstream,
     Script,
     call,
@@ -378,6 +379,39 @@ async def check_one(environ: dict[str, str], model: str) -> CommandResult:
     )
 
 
+async def test_upstream_check_ends_and_shows_what_it_knows_of_a_model_that_does_not_stop(
+    fake: FakeUpstream,
+) -> None:
+    model = fake.script([text("one, ", "two"), hang()], [text("three"), finish("length"), done()])
+    result = await check(fake, model, "--seconds", "1", "--tokens", "32")
+    lines = result.out.splitlines()
+    assert (
+        "text               works    “one, two”, cut off after the limit of 1 s (--seconds)"
+        in lines
+    )
+    untried = "tools              untried  not found out: the answer reached the limit of 32 tokens"
+    assert any(line.startswith(untried) for line in lines)
+    assert lines[-1].startswith("Not found out: usage, tools, parallel tools")
+    limits = {request.body.get("max_completion_tokens") for request in fake.requests_for(model)}
+    assert limits == {32, 16, None}, "the last one asks for the Responses API"
+
+
+async def test_upstream_check_proposes_a_native_api_and_an_exact_count(fake: FakeUpstream) -> None:
+    async def both(exchange: Exchange) -> None:
+        script = native_model if exchange.request.path == "/v1/responses" else [strict([])]
+        for step in script:
+            await step(exchange)
+
+    native_model = [begin(), message_item("x"), end()]
+    model = fake.script([both])
+    result = await check(fake, model, "--json")
+    assert result.facts["toml"] == []
+    [advice] = result.facts["advice"]
+    assert advice.startswith(
+        "Its Responses API lacks: tool_choice, structured output, length limit"
+    )
+
+
 @pytest.mark.parametrize("preset", STRICT_UPSTREAMS)
 async def test_upstream_check_finds_the_settings_that_a_strict_upstream_needs(
     fake: FakeUpstream, tmp_path: Path, preset: str
@@ -385,8 +419,9 @@ async def test_upstream_check_finds_the_settings_that_a_strict_upstream_needs(
     """With the proposed lines a second run is clean, and so is one with the vendor's preset."""
     model = fake.script([strict(STRICT_UPSTREAMS[preset])])
     first = await check_one(preset_environment(fake, "", tmp_path), model)
-    assert first.code in (INCOMPLETE, UNUSABLE)
+    assert first.code == INCOMPLETE
     assert first.facts["toml"]
+    assert first.facts["findings"][0]["verdict"] == "works", "with the settings that were found"
     for lines, name in ((first.facts["toml"], ""), ([], preset)):
         clean = await check_one(preset_environment(fake, name, tmp_path, *lines), model)
         refused = [

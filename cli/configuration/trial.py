@@ -95,11 +95,7 @@ class Trial:
     async def count(self, settings: UpstreamSettings) -> int | None:
         """The tokens of a short request as the upstream counts them with these settings."""
         body, _ = self._build_request(self._parse("Say hello.", {}), settings)
-        upstream = Upstream(settings, LimitSettings(), 4, _at_once)
-        try:
-            return await upstream.count(body)
-        finally:
-            await upstream.close()
+        return await self._upstream.count(body, settings)
 
     async def run(
         self,
@@ -179,7 +175,3 @@ class Trial:
             ),
         )
         return chat_request(dialect=dialect_of(settings), **arguments), translator
-
-
-async def _at_once() -> None:
-    """No lease has to be valid here."""

@@ -392,20 +392,18 @@ async def test_upstream_check_ends_and_shows_what_it_knows_of_a_model_that_does_
     assert limits == {32, 16, None}, "the last one asks for the Responses API"
 
 
-async def test_upstream_check_proposes_a_native_api_and_an_exact_count(fake: FakeUpstream) -> None:
+async def test_upstream_check_tries_the_other_api_and_the_count_of_tokens() -> None:
     async def both(exchange: Exchange) -> None:
-        script = native_model if exchange.request.path == "/v1/responses" else [strict([])]
-        for step in script:
+        is_native = exchange.request.path == "/v1/responses"
+        for step in native_reply("x") if is_native else [strict([])]:
             await step(exchange)
 
-    native_model = [begin(), message_item("x"), end()]
-    model = fake.script([both])
-    result = await check(fake, model, "--json")
-    assert result.facts["toml"] == []
-    [advice] = result.facts["advice"]
-    assert advice.startswith(
-        "Its Responses API lacks: tool_choice, structured output, length limit"
-    )
+    async with FakeUpstream() as own:
+        own.count_answers["/tokenize"] = [status(200, {"count": 5})]
+        result = await check(own, own.script([both]), "--json")
+    assert (result.code, result.facts["toml"]) == (OK, ['count = "vllm"'])
+    lacking = "tool_choice, structured output, length limit"
+    assert result.facts["advice"] == [f'Its Responses API lacks: {lacking}. api = "chat" is right.']
 
 
 @pytest.mark.parametrize("preset", ["mistral", "perplexity", "deepseek", "zhipu", "lm-studio"])

@@ -51,7 +51,7 @@ def strict(rules: Sequence[Rule], refusal_status: int = 400) -> Step:
 
 def _answer(body: JSON) -> Script:
     """What a capable model writes."""
-    limit = body.get("max_tokens", body.get("max_completion_tokens", 100))
+    limit = int(body.get("max_tokens") or body.get("max_completion_tokens") or 100)
     last = body["messages"][-1]
     words = json.dumps(last["content"])
     if "one hundred" in words:

@@ -5,11 +5,15 @@ from typing import Any
 
 Schema = dict[str, Any]
 
-_SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLE_SCHEMAS = (
-    *("items", "additionalProperties", "propertyNames", "contains", "unevaluatedProperties"),
-    *("not", "if", "then", "else"),
+_SCHEMAS_BY_NAME = frozenset(
+    ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+)
+_SCHEMA_LISTS = frozenset(("anyOf", "oneOf", "allOf", "prefixItems"))
+_SINGLE_SCHEMAS = frozenset(
+    (
+        *("items", "additionalProperties", "propertyNames", "contains", "unevaluatedProperties"),
+        *("not", "if", "then", "else"),
+    )
 )
 _MAY_BE_NULL = frozenset(("default", "const"))
 _MAX_DEPTH = 100
@@ -23,7 +27,9 @@ def function_parameters(schema: Any) -> Schema:
     are null, at any level. Objects inside may lack `properties`: they may have any. What is no
     object (null, as some clients write "no parameters") becomes an object without properties.
     """
-    whole: Schema = _walk(schema, _complete) if isinstance(schema, Mapping) else {}
+    if not isinstance(schema, Mapping):
+        return {"type": "object", "properties": {}}
+    whole = dict(schema) if _is_complete(schema) else _walk(schema, _complete)
     if whole.get("type") == "object" and "properties" in whole:
         return whole
     return {**whole, "type": "object", "properties": whole.get("properties", {})}
@@ -39,6 +45,32 @@ def omit_keywords(schema: Schema, names: Collection[str]) -> Schema:
         return kept
 
     return _walk(schema, omit)
+
+
+def _is_complete(schema: Mapping[str, Any]) -> bool:
+    """Whether `_complete` would change nothing at any level: true of almost all schemas, and found
+    out in a tenth of the time that a copy takes."""
+    remaining: list[Any] = [schema]
+    while remaining:
+        inner = remaining.pop()
+        if type(inner) is not dict:
+            continue
+        if (
+            None in inner.values()
+            or (inner.get("type") == "array" and not ("items" in inner or "prefixItems" in inner))
+            or type(inner.get("required", [])) is not list
+            or type(inner.get("properties", inner)) is not dict
+        ):
+            return False
+        for name, value in inner.items():
+            if type(value) is dict:
+                if name in _SCHEMAS_BY_NAME:
+                    remaining += value.values()
+                elif name in _SINGLE_SCHEMAS:
+                    remaining.append(value)
+            elif type(value) is list and name in _SCHEMA_LISTS:
+                remaining += value
+    return True
 
 
 def _complete(schema: Schema) -> Schema:

@@ -101,7 +101,10 @@ ARGUMENTS: list[tuple[str, str]] = [
     ("7", '{"invalid_arguments": "7"}'),
     ("ls -l", '{"invalid_arguments": "ls -l"}'),
     ('"\\ud83d"', '{"invalid_arguments": "\\"\\\\ud83d\\""}'),
-    ('{}{"a": "\\ud83d"}', '{"a": "\\ud83d"}'),
+    ('{}{"a": "\\ud83d"}', '{"a": "\ufffd"}'),
+    ('{"a": "\\ud83d"}', '{"a": "\ufffd"}'),
+    ('{"a": "\\ud83d\\ude00"}', '{"a": "\\ud83d\\ude00"}'),
+    ('{"a": 18446744073709552000}', '{"a": 18446744073709552000}'),
     ("[" * 100_000, json.dumps({"invalid_arguments": "[" * 100_000})),
 ]
 

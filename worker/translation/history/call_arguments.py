@@ -1,11 +1,15 @@
 """The arguments of calls in a history, as upstreams accept them: always a JSON object."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 INVALID_ARGUMENTS = "invalid_arguments"
 """The key under which the model finds arguments that are no JSON object."""
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+"""Checks the grammar and makes no values: a history may have megabytes of arguments."""
 
 
 def object_arguments(arguments: str) -> str:
@@ -13,29 +17,36 @@ def object_arguments(arguments: str) -> str:
 
     Templates of servers parse them, and anything but an object would make them refuse the whole
     conversation: also the half of an object that a length limit left. Raw line ends in strings, an
-    object in a string, and a placeholder `{}` before the object are repaired. The text of what
-    cannot be repaired is kept as a string in an object, so that the model sees what it wrote.
+    object in a string, a placeholder `{}` before the object and halves of surrogate pairs are
+    repaired. The text of what cannot be repaired is kept as a string in an object, so that the
+    model sees what it wrote.
     """
-    text = arguments.strip()
-    if _parse(text, strict=True) is not None:
+    if _is_object(arguments):
         return arguments
+    text = arguments.strip()
     if text in ("", "null"):
         return "{}"
-    repaired = _parse(text, strict=False)
+    repaired = _repair(text)
     if repaired is None and text.startswith("{}"):
-        repaired = _parse(text[2:], strict=False)
+        repaired = _repair(text[2:])
     value = {INVALID_ARGUMENTS: arguments} if repaired is None else repaired
-    # A lone surrogate has no UTF-8: it stays an escape.
-    return json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
+    encoded = json.dumps(value, ensure_ascii=False)
+    return encoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _parse(text: str, *, strict: bool) -> Mapping[str, Any] | None:
-    """The object that the text is; None if it is none. `strict`: as JSON's grammar has it."""
-    if strict and not text.startswith("{"):
-        return None
+def _is_object(text: str) -> bool:
     try:
-        value = json.loads(text, strict=strict, parse_constant=_refuse)
-        if isinstance(value, str) and not strict:
+        _OBJECT.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _repair(text: str) -> dict[str, Any] | None:
+    """The object that the text means; None if it means none."""
+    try:
+        value = json.loads(text, strict=False, parse_constant=_refuse)
+        if isinstance(value, str):
             value = json.loads(value, strict=False, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None

@@ -39,9 +39,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "azure": {"description_limit": 1024},
     # platform.claude.com (OpenAI SDK compatibility): `response_format` and `strict` are ignored.
     "anthropic": {"structured_output": "prompt", "strict_tools": "none"},
-    # "toolConfig must be defined": litellm#40735.
-    "bedrock": {"tools_for_calls": True},
-    # "Unknown name": llmgateway#1763, symfony/ai#2037, zed#44875.
+    # litellm#40735; "conversation must alternate": semantic-kernel#10281.
+    "bedrock": {"alternate_roles": True, "tools_for_calls": True},
+    # "Unknown name": llmgateway#1763, symfony/ai#2037, zed#44875, new-api#1037.
     "gemini": {
         "omit_from_schemas": [
             "$schema",
@@ -95,12 +95,18 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     # It retries by itself; tools_for_calls: litellm#40735.
     "litellm": {"tools_for_calls": True, "max_retries": 0},
+    # Templates of Qwen: "System message must be at the beginning" (crush#3050).
     "vllm": {
+        "single_system_message": True,
         "effort_field": "enable_thinking",
         "count": "vllm",
         "passthrough": _LOCAL_PASSTHROUGH,
     },
-    "sglang": {"effort_field": "enable_thinking", "passthrough": _LOCAL_PASSTHROUGH},
+    "sglang": {
+        "single_system_message": True,
+        "effort_field": "enable_thinking",
+        "passthrough": _LOCAL_PASSTHROUGH,
+    },
     "llama-cpp": {
         "single_system_message": True,
         "count": "llama.cpp",
@@ -112,5 +118,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "lm-studio": {**_MAX_TOKENS, "tool_choice": "required"},
     # `response_format`, `tool_choice` and `max_completion_tokens` are ignored.
     "transformers": {**_MAX_TOKENS, "structured_output": "prompt"},
+    # text-generation-inference#2844.
     "tgi": _MAX_TOKENS,
 }

@@ -90,7 +90,8 @@ class UpstreamSettings(Group):
     """Fields that are never sent, although a client sets them: top-level ones, and those of
     messages, functions and JSON schemas' envelopes (`strict`)."""
     omit_from_schemas: TextList = ()
-    """Keywords of JSON Schema that are left out of the schemas of tools; `const` becomes `enum`."""
+    """Keywords of JSON Schema that are left out of the schemas of tools and of structured output;
+    `const` becomes `enum`."""
     alternate_roles: bool = False
     """Joins messages of one role that follow each other, and puts a short assistant message between
     a tool's output and a user message."""

@@ -191,11 +191,13 @@ def _schema_problem(schema: Any, place: tuple[str, ...]) -> str | None:
 
 
 def gemini_schemas(body: JSON) -> str | None:
-    """llmgateway#1763, symfony/ai#2037."""
+    """llmgateway#1763, symfony/ai#2037, new-api#1037."""
     unknown = {"$schema", "additionalProperties", "propertyNames", "const", "exclusiveMinimum"}
+    answer = body.get("response_format", {}).get("json_schema", {}).get("schema")
+    schemas = [answer, *(tool["function"]["parameters"] for tool in body.get("tools", ()))]
+    if found := unknown.intersection(key for schema in schemas for key in _keys(schema)):
+        return f'Invalid JSON payload received. Unknown name "{min(found)}"'
     for tool in body.get("tools", ()):
-        if found := unknown.intersection(_keys(tool["function"]["parameters"])):
-            return f'Invalid JSON payload received. Unknown name "{min(found)}"'
         if tool["function"]["name"][0].isdigit():
             return "Invalid function name. Must start with a letter or an underscore."
     return None

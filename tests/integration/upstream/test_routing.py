@@ -688,7 +688,13 @@ async def test_a_strict_vendor_accepts_a_long_conversation_with_tools(
     seen = await answer(
         forced, output(forced, [image]), user("And this?"), **tools, tool_choice="none"
     )
-    late = await answer(seen, {"role": "developer", "content": "Be brief."}, user("Goodbye."))
+    shape = {"type": "json_schema", "name": "shape", "schema": STRICT_TOOLS[0]["parameters"]}
+    late = await answer(
+        seen,
+        {"role": "developer", "content": "Be brief."},
+        user("Goodbye."),
+        text={"format": shape},
+    )
     cut = {"type": "function_call", "call_id": "call_cut", "name": "get_weather"}
     await answer(
         None,

@@ -53,7 +53,7 @@ def chat_request(
     if "max_output_tokens" in parameters:
         body[dialect.max_tokens_field] = parameters["max_output_tokens"]
     body.update(_effort(parameters, dialect))
-    body.update(format_fields(text, dialect.structured_output))
+    body.update(format_fields(text, dialect.structured_output, dialect.omit_from_schemas))
     if "verbosity" in text and "verbosity" in dialect.passthrough:
         # Only OpenAI's own chat API knows it.
         body["verbosity"] = text["verbosity"]

@@ -630,13 +630,13 @@ async def test_a_deferred_response_survives_the_death_of_its_worker(
 
 # --- upstreams that refuse as vendors do ---
 
-ODD_SCHEMA = {
+ODD_SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "type": "object",
     "properties": {"city": {"type": "string", "description": None}, "more": {"type": "array"}},
     "required": None,
 }
-STRICT_TOOLS = [
+STRICT_TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
         "name": "get_weather",

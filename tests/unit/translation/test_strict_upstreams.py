@@ -220,6 +220,12 @@ MESSAGES: list[tuple[str, Json, list[Json], list[Json]]] = [
         [HI, ASSISTANT, {"role": "user", "content": "(empty)"}, calling("a"), tool("a")],
     ),
     (
+        "nothing twice",
+        {"alternate_roles": True, "empty_content": ""},
+        [user(""), user("")],
+        [{"role": "user", "content": ""}],
+    ),
+    (
         "parallel calls",
         {"alternate_roles": True},
         [user("hi"), call("a"), call("b"), output("b"), output("a")],

@@ -29,7 +29,8 @@ def alternate_roles(messages: Sequence[Message]) -> list[Message]:
         elif _can_be_joined(before, message):
             ordered.pop()
             joined = join_contents([before.get("content"), message.get("content")])
-            message = {**before, **message, "content": joined}  # noqa: PLW2901
+            content = before.get("content") if joined is None else joined
+            message = {**before, **message, "content": content}  # noqa: PLW2901
         ordered.append(message)
     return ordered
 

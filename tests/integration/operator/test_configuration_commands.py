@@ -180,6 +180,22 @@ async def test_config_check_shows_the_effective_values_and_no_secret(tmp_path: P
     )
 
 
+async def test_config_check_shows_what_comes_from_a_preset(tmp_path: Path) -> None:
+    file = write_file(
+        tmp_path,
+        '[upstreams.one]\nbase_url = "http://one/v1"\npreset = "mistral"\ncall_content = "null"\n',
+    )
+    environ = environment(file, DATABASE_URL="postgresql://u@h/d")
+    result = await in_thread(("config", "check", "--json"), environ)
+    [one] = result.facts["effective"]["upstreams"]
+    assert {setting["key"]: setting["source"] for setting in one["settings"]} == {
+        "preset": "file, line 3",
+        "call_content": "file, line 4",
+        "max_tokens_field": "preset mistral",
+        "alternate_roles": "preset mistral",
+    }
+
+
 async def test_config_check_accepts_a_missing_file(tmp_path: Path) -> None:
     result = await in_thread(("config", "check"), environment())
     assert (result.code, result.out.splitlines()[0]) == (OK, "file: none")

@@ -19,6 +19,7 @@ from tests.unit.translation.test_chat_request import (
     tool,
     user,
 )
+from tests.unit.translation.test_server_calls import function
 from worker.translation.chat.message_order import AFTER_ASSISTANT, AFTER_TOOL, BEFORE_ASSISTANT
 from worker.translation.history.call_arguments import object_arguments
 from worker.translation.tool_schemas import function_parameters, omit_keywords
@@ -64,6 +65,11 @@ def test_parameters_of_a_function_are_always_an_object_with_properties(
     before = json.dumps(schema)
     assert function_parameters(schema) == expected
     assert json.dumps(schema) == before
+
+
+@pytest.mark.parametrize("schema", [{"type": "object"}, {"properties": None}, {}])
+def test_a_tool_of_a_server_has_properties_whatever_it_lists(schema: Json) -> None:
+    assert function("it", "look", parameters=schema).to_json() == {"parameters": EMPTY}
 
 
 def test_a_schema_of_any_depth_is_sent() -> None:

@@ -1,6 +1,5 @@
 """The commands for a configuration: `config check`, `config settings`, `upstream check`."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,6 @@ from cli.output import as_json as to_json
 from cli.output import print_status
 
 if TYPE_CHECKING:
-    from models.config.groups import LimitSettings
     from models.config.routes import Routes
     from models.config.settings import Settings
     from models.config.upstream import UpstreamSettings
@@ -104,20 +102,25 @@ def check_upstream(
     ] = None,
     seconds: Annotated[
         float,
-        typer.Option(min=1, help="Timeout for the first token and between two tokens."),
+        typer.Option(min=1, help="Time limit of each request."),
     ] = 60,
+    tokens: Annotated[
+        int, typer.Option(min=16, help="Limit of output tokens of each request.")
+    ] = 500,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send an upstream a dozen short requests, as a worker would, and show what works.
+    """Send an upstream some dozen short requests, as a worker would, and show what works.
 
-    The requests try text, stream, usage, tools, parallel tools, tool_choice, structured output,
-    images and reasoning.
+    The first ones try text, stream, usage, tools, parallel tools, tool_choice, structured output,
+    images, reasoning and the limit of tokens. The next ones find out which settings a chat upstream
+    needs, and the last ones whether it has a Responses API. Each result is shown as it comes; at
+    the end are the lines for backburner.toml.
     """
     import asyncio
 
     from cli.configuration import report
-    from cli.configuration.conformance import NoModel, check_conformance
+    from cli.configuration.conformance import ConformanceCheck, NoModel, model_of
     from cli.settings import configured_settings
     from models.config.routes import Routes
     from models.upstream_probe import probe_upstream
@@ -127,17 +130,23 @@ def check_upstream(
         routes = Routes(settings)
         upstream = _select_upstream(routes, name)
         try:
-            result = asyncio.run(
-                check_conformance(
-                    upstream, _limits(settings, seconds), model or _routed_model(routes, name)
-                )
-            )
+            model_name = asyncio.run(model_of(upstream, model or _routed_model(routes, name)))
         except NoModel as error:
             raise CommandFailed(
                 probe_upstream(upstream).problem
                 or f"{upstream.base_url} lists no model; name one with --model"
             ) from error
-    typer.echo(to_json(result) if as_json else report.conformance(result))
+        check = ConformanceCheck(
+            upstream, settings.limits, model_name, seconds=seconds, tokens=tokens
+        )
+        result, lines = check.result, report.ConformanceLines()
+        if as_json:
+            asyncio.run(check.run(lambda _: None))
+            typer.echo(to_json(result))
+        else:
+            typer.echo(lines.head(result))
+            asyncio.run(check.run(lambda finding: _echo_lines(lines.lines(finding))))
+            _echo_lines([lines.end(result)] if lines.end(result) else [])
     raise typer.Exit(
         0 if result.is_complete else EXIT_INCOMPLETE if result.is_usable else EXIT_UNUSABLE
     )
@@ -167,9 +176,9 @@ def _select_upstream(routes: "Routes", name: str) -> "UpstreamSettings":
     return configured[name]
 
 
-def _limits(settings: "Settings", seconds: float) -> "LimitSettings":
-    timeout = timedelta(seconds=seconds)
-    return settings.limits.model_copy(update={"first_token": timeout, "token_gap": timeout})
+def _echo_lines(lines: list[str]) -> None:
+    for line in lines:
+        typer.echo(line)
 
 
 def _routed_model(routes: "Routes", name: str) -> str | None:

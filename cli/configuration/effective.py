@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 
 from models.config.config_file import ConfigFile
 from models.config.configuration import origin
+from models.config.presets import PRESETS
 from models.config.routes import Routes
 from models.config.settings import Settings
 from models.config.units import format_duration
@@ -33,7 +34,7 @@ _SECRET = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ChangedSetting:
-    """A setting that is set. `source` is `environment NAME` or `file, line N`.
+    """A setting that is set. `source` is `environment NAME`, `file, line N` or `preset NAME`.
 
     `value` is in seconds or bytes for a duration or a size; `text` has units.
     """
@@ -110,9 +111,21 @@ def _summarize_upstream(
     key = origin((*place, "api_key"), file)
     if key == "default":
         key = "none" if upstream.api_key_env is None else f"environment {upstream.api_key_env}"
+    own = _changed_settings(upstream, place, file)
+    own_keys = {value.key for value in own}
+    preset = [
+        _changed_setting(
+            key,
+            UpstreamSettings.model_fields[key],
+            getattr(upstream, key),
+            f"preset {upstream.preset}",
+        )
+        for key in PRESETS.get(upstream.preset, {})
+        if key not in own_keys
+    ]
     settings_of_upstream = [
         value
-        for value in _changed_settings(upstream, place, file)
+        for value in [*own, *preset]
         if value.key not in ("name", "base_url", "api", "api_key", "api_key_env")
     ]
     return UpstreamSummary(

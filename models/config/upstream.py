@@ -3,6 +3,7 @@ OpenAI."""
 
 import os
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -17,16 +18,22 @@ from pydantic import (
 )
 
 from models.config.dialect import (
+    CallContent,
     CallIdForm,
     DeveloperRole,
     EffortField,
     FinishReason,
     MaxTokensField,
     ReasoningBack,
+    ReasoningTurns,
+    StrictTools,
     StructuredOutput,
+    ToolChoice,
 )
+from models.config.presets import PRESETS
 from models.config.values import HTTP_ADDRESS, Duration, Group, TextList
 
+_NEVER_OMITTED = frozenset(("model", "messages", "stream"))
 _HAVE_SERVICE_TIER = frozenset(("api.openai.com", "openrouter.ai"))
 
 
@@ -37,6 +44,9 @@ class UpstreamSettings(Group):
 
     name: str = "default"
     """The upstream's name in routes. Not a setting: models/config/routes.py fills it in."""
+    preset: str = ""
+    """A vendor or server (docs/upstreams.md, "Presets") whose settings are used where this upstream
+    sets none itself."""
     base_url: str = ""
     """The address that a client would use as base URL, with `/v1`."""
     api_key_env: str | None = None
@@ -71,6 +81,10 @@ class UpstreamSettings(Group):
     reasoning_back: ReasoningBack = "none"
     """The field of an assistant message that returns the model's reasoning to it after tool calls,
     until the next user message; `think_tags` writes it at the start of the text."""
+    reasoning_turns: ReasoningTurns = "last"
+    """Whose reasoning goes back by `reasoning_back`: that of the turns since the last user message
+    (`last`), also that of all earlier turns with tool calls (`calls`), or of every turn (`all`).
+    With the last two, a message whose reasoning is not known gets one space."""
     reasoning_summary: bool = False
     """Makes `reasoning.summary`, where a client asks for it and the upstream sends only raw
     reasoning, by a second call of the model for each reasoning item. What comes after the item
@@ -87,6 +101,31 @@ class UpstreamSettings(Group):
     foreign_call_fields: dict[str, Any] = {}
     """Fields that are added to the first call of a message whose calls this upstream did not sign:
     Gemini refuses calls without any."""
+    omit: TextList = ()
+    """Fields that are never sent, although a client sets them: top-level ones, and those of
+    messages, functions and JSON schemas' envelopes (`strict`)."""
+    omit_from_schemas: TextList = ()
+    """Keywords of JSON Schema that are left out of the schemas of tools and of structured output;
+    `const` becomes `enum`."""
+    alternate_roles: bool = False
+    """Joins messages of one role that follow each other, and puts a short assistant message between
+    a tool's output and a user message."""
+    empty_content: str = "(empty)"
+    """The text that stands for the text of a user message or the output of a tool that is empty or
+    has only white space; empty: it is sent as it is."""
+    call_content: CallContent = "null"
+    """The `content` of an assistant message that has only tool calls: `null`, an empty text, or no
+    field."""
+    tool_choice: ToolChoice = "named"
+    """The most that the upstream accepts as `tool_choice`: one function (`named`), `required`, or
+    only `auto`. What it does not accept is expressed by the tools that are offered."""
+    tools_for_calls: bool = False
+    """Offers the functions of earlier calls, with `tool_choice: none`, where a request with such
+    calls has no tools."""
+    strict_tools: StrictTools = "as_sent"
+    """`strict` of functions: as the client set it, true for all (`all`), or never sent (`none`)."""
+    description_limit: Annotated[int, Field(ge=16)] | None = None
+    """Characters of a function's description; longer ones are cut. Unset: no limit."""
     passthrough: TextList = ()
     """Top-level parameters outside the Responses API that are sent to the upstream unchanged."""
     account_ids: TextList = ()
@@ -144,6 +183,27 @@ class UpstreamSettings(Group):
         address says: OpenAI's own and OpenRouter's. Others may refuse a field that they do not
         know; there `passthrough` may list it."""
         return urlsplit(self.base_url).hostname in _HAVE_SERVICE_TIER
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        return {**PRESETS.get(str(data.get("preset")), {}), **data}
+
+    @field_validator("preset")
+    @classmethod
+    def _check_preset(cls, value: str) -> str:
+        if value and value not in PRESETS:
+            raise ValueError(f"there is no preset '{value}' (known: {', '.join(sorted(PRESETS))})")
+        return value
+
+    @field_validator("omit")
+    @classmethod
+    def _check_omitted(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if needed := _NEVER_OMITTED.intersection(value):
+            raise ValueError(f"no request is possible without {', '.join(sorted(needed))}")
+        return value
 
     @field_validator("base_url")
     @classmethod

@@ -251,13 +251,13 @@ async def test_schemas_may_name_their_dialect(api: Api, fake: FakeUpstream) -> N
 
 OUTPUTS: list[tuple[str, Any, str]] = [
     ("a string", "rain", "rain"),
-    ("an empty string", "", ""),
+    ("an empty string", "", "(empty)"),
     (
         "a list of text",
         [{"type": "input_text", "text": "rain"}, {"type": "input_text", "text": "wind"}],
         "rain\nwind",
     ),
-    ("an empty list", [], ""),
+    ("an empty list", [], "(empty)"),
 ]
 
 

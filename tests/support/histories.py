@@ -13,8 +13,7 @@ from typing import Any
 from tests.support.api import JSON
 
 ChatMessage = tuple[str, Any]
-"""(role, content). Assistants: (role, (text, refusal, ids of calls)); tools: (role, (call id,
-content)).
+"""(role, content). Assistants: (role, (text, ids of calls)); tools: (role, (call id, content)).
 """
 
 
@@ -80,7 +79,6 @@ def expected_messages(
     """The chat messages for these turns, followed by the input `new_items`."""
     messages: list[ChatMessage] = []
     texts: list[str] = []
-    refusals: list[str] = []
     calls: list[str] = []
     for turn in [*turns, HistoryTurn(input_items=list(new_items))]:
         answers = {
@@ -90,25 +88,23 @@ def expected_messages(
         }
         others = [item for item in turn.input_items if item.get("type") != "function_call_output"]
         if others or calls:
-            messages += _assistant(texts, refusals, calls, answers)
-            texts, refusals, calls = [], [], []
+            messages += _assistant(texts, calls, answers)
+            texts, calls = [], []
         messages += [(_ROLES[item["role"]], item["content"]) for item in others]
-        texts += [text for text in (turn.text_before_calls, turn.text_after_calls) if text]
-        refusals += [turn.refusal] if turn.refusal else []
+        spoken = (turn.text_before_calls, turn.text_after_calls, turn.refusal)
+        texts += [text for text in spoken if text]
         calls = list(turn.calls)
-    return messages + _assistant(texts, refusals, calls, {})
+    return messages + _assistant(texts, calls, {})
 
 
 _ROLES = {"user": "user", "developer": "system", "system": "system"}
 
 
-def _assistant(
-    texts: list[str], refusals: list[str], calls: list[str], answers: dict[str, str]
-) -> list[ChatMessage]:
+def _assistant(texts: list[str], calls: list[str], answers: dict[str, str]) -> list[ChatMessage]:
     """One message for the whole turn, then one for each call, in the order of the calls."""
-    if not (texts or refusals or calls):
+    if not (texts or calls):
         return []
-    content = ("\n\n".join(texts) or None, "\n\n".join(refusals) or None, tuple(calls))
+    content = ("\n\n".join(texts) or None, tuple(calls))
     return [("assistant", content), *(("tool", (name, answers[name])) for name in calls)]
 
 
@@ -121,7 +117,7 @@ def _normalize(message: JSON) -> ChatMessage:
     match message["role"]:
         case "assistant":
             calls = tuple(call["id"] for call in message.get("tool_calls", ()))
-            return "assistant", (message["content"], message.get("refusal"), calls)
+            return "assistant", (message["content"], calls)
         case "tool":
             return "tool", (message["tool_call_id"], message["content"])
         case role:

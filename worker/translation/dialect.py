@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from models.config.dialect import (
+    CallContent,
     CallIdForm,
     DeveloperRole,
     EffortField,
     MaxTokensField,
     ReasoningBack,
+    ReasoningTurns,
+    StrictTools,
     StructuredOutput,
+    ToolChoice,
 )
 
 
@@ -24,8 +28,18 @@ class Dialect:
     single_system_message: bool = False
     effort_field: EffortField = "reasoning_effort"
     reasoning_back: ReasoningBack = "none"
+    reasoning_turns: ReasoningTurns = "last"
     structured_output: StructuredOutput = "json_schema"
     call_id_form: CallIdForm = "as_is"
     foreign_call_fields: Mapping[str, Any] = field(default_factory=dict)
+    omit: tuple[str, ...] = ()
+    omit_from_schemas: tuple[str, ...] = ()
+    alternate_roles: bool = False
+    empty_content: str = "(empty)"
+    call_content: CallContent = "null"
+    tool_choice: ToolChoice = "named"
+    tools_for_calls: bool = False
+    strict_tools: StrictTools = "as_sent"
+    description_limit: int | None = None
     passthrough: tuple[str, ...] = ()
     has_service_tier: bool = False

@@ -18,11 +18,12 @@ from worker.translation.items.built_in_tools import BUILT_IN_TOOLS
 from worker.translation.items.citations import NO_SOURCES, Sources, citation_sources
 from worker.translation.items.custom_tools import CUSTOM_TOOL_ARGUMENT
 from worker.translation.items.function_names import (
-    MAX_FUNCTION_NAME,
+    is_usable_name,
     usable_characters,
     with_hash,
 )
 from worker.translation.items.server_tools import ServerFunction, matches_choice
+from worker.translation.tool_schemas import function_parameters
 
 Function = dict[str, Any]
 """A chat function without its name: `description`, `parameters`, `strict`."""
@@ -229,7 +230,7 @@ def _function_name(target: CallTarget, taken: Iterable[str]) -> str:
         wanted = f"{target.namespace}__{wanted}"
     name = usable_characters(wanted)
     tries = 0
-    while name != wanted or len(name) > MAX_FUNCTION_NAME or name in taken:
+    while name != wanted or not is_usable_name(name) or name in taken:
         seed = f"{target.item}\0{target.namespace}\0{target.name}\0{tries}"
         wanted = name = with_hash(usable_characters(wanted), seed)
         tries += 1
@@ -254,10 +255,11 @@ def _function(client_tool: CallableTool) -> Function:
     }
     if item == "custom_tool_call":
         function["parameters"] = _custom_tool_parameters(tool)
-    if "parameters" not in function:
+    parameters = function_parameters(function.get("parameters"))
+    if function.get("strict") and not parameters["properties"]:
         # The function has no parameters. Strict upstreams want an explicit schema for that.
-        closed = {"required": [], "additionalProperties": False} if function.get("strict") else {}
-        function["parameters"] = {"type": "object", "properties": {}, **closed}
+        parameters = {"required": [], "additionalProperties": False, **parameters}
+    function["parameters"] = parameters
     namespace = client_tool.target.namespace
     if namespace is not None:
         texts = (

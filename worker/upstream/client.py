@@ -276,10 +276,12 @@ class Upstream:
             files=files,
         )
 
-    async def count(self, body: dict[str, Any]) -> int | None:
+    async def count(
+        self, body: dict[str, Any], settings: UpstreamSettings | None = None
+    ) -> int | None:
         """Tokens of a request's body as the upstream counts them; None if it offers no count, or
-        if the count fails."""
-        return await count_upstream(self._http, self.settings, body)
+        if the count fails. `settings`: others that say how it counts."""
+        return await count_upstream(self._http, settings or self.settings, body)
 
     @property
     def is_native(self) -> bool:

@@ -65,17 +65,26 @@ class _SchemaError(Exception):
     """The message says what is wrong with the schema at the current place."""
 
 
-def require_schema(schema: Json, where: str, subject: str, *, code: str, strict: bool) -> None:
+def require_schema(
+    schema: Json,
+    where: str,
+    subject: str,
+    *,
+    code: str,
+    strict: bool,
+    allows_null: bool = False,
+) -> None:
     """Raises InvalidRequest(param=where, code) if this is not a JSON Schema, or not a strict one.
 
-    `subject` names in the error what the schema belongs to: `function 'look'`.
+    `subject` names in the error what the schema belongs to: `function 'look'`. `allows_null`: a
+    keyword that is null counts as absent.
     """
     strict_rules = _StrictRules(schema) if strict else None
     remaining = [_Place(schema)]
     while remaining:
         place = remaining.pop()
         try:
-            inner = _check_keywords(place)
+            inner = _check_keywords(place, allows_null=allows_null)
             if strict_rules is not None:
                 strict_rules.check(place)
         except _SchemaError as fault:
@@ -110,18 +119,21 @@ def require_function_schema(tool: Json, where: str, *, strict: bool = False) -> 
             f"function '{tool['name']}'",
             code="invalid_function_parameters",
             strict=strict,
+            # Some generators write `"required": null`. Upstreams that refuse it do not get it
+            # (worker/translation/tool_schemas.py).
+            allows_null=not strict,
         )
 
 
 # What every schema must be.
 
 
-def _check_keywords(place: _Place) -> list[_Place]:
+def _check_keywords(place: _Place, *, allows_null: bool) -> list[_Place]:
     """The schemas inside this one. Raises _SchemaError for a value that no draft allows."""
     inner: list[_Place] = []
     for keyword, value in place.schema.items():
         rule = _KEYWORDS.get(keyword)
-        if rule is None:
+        if rule is None or (value is None and allows_null):
             continue
         if not rule.is_valid(value):
             shown_value = f", not '{shorten(value)}'" if isinstance(value, str) else ""

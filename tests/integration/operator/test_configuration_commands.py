@@ -11,6 +11,7 @@ import pytest
 from cli.embedded.process import free_port
 from tests.integration.operator.test_operations import CommandResult, as_process, in_thread
 from tests.support.fake_upstream import (
+    Exchange,
     FakeUpstream,
     Script,
     call,
@@ -36,6 +37,7 @@ from tests.support.native_script import (
     reasoning_item,
 )
 from tests.support.stack import ROOT, _child_environment
+from tests.support.strict_upstream import STRICT_UPSTREAMS, strict
 
 OK, UNUSABLE, UNCONFIGURED, INCOMPLETE = 0, 1, 2, 4
 BROKEN = """
@@ -178,6 +180,22 @@ async def test_config_check_shows_the_effective_values_and_no_secret(tmp_path: P
     )
 
 
+async def test_config_check_shows_what_comes_from_a_preset(tmp_path: Path) -> None:
+    file = write_file(
+        tmp_path,
+        '[upstreams.one]\nbase_url = "http://one/v1"\npreset = "mistral"\ncall_content = "null"\n',
+    )
+    environ = environment(file, DATABASE_URL="postgresql://u@h/d")
+    result = await in_thread(("config", "check", "--json"), environ)
+    [one] = result.facts["effective"]["upstreams"]
+    assert {setting["key"]: setting["source"] for setting in one["settings"]} == {
+        "preset": "file, line 3",
+        "call_content": "file, line 4",
+        "max_tokens_field": "preset mistral",
+        "alternate_roles": "preset mistral",
+    }
+
+
 async def test_config_check_accepts_a_missing_file(tmp_path: Path) -> None:
     result = await in_thread(("config", "check"), environment())
     assert (result.code, result.out.splitlines()[0]) == (OK, "file: none")
@@ -211,6 +229,8 @@ def capable_model() -> list[Script]:
         reply('{"name":"Ada",', '"age":36}'),
         reply("Red."),
         [reasoning("Let me count."), *reply("3")],
+        [text("one two three"), finish("length"), usage(), done()],
+        reply("Hello."),
     ]
 
 
@@ -233,6 +253,11 @@ def native_capable_model() -> list[Script]:
         native_reply('{"name":"Ada",', '"age":36}'),
         native_reply("Red."),
         [begin(), reasoning_item("sealed", "Let me count."), message_item("3"), end()],
+        [
+            begin(),
+            message_item("one two"),
+            end("incomplete", incomplete_details={"reason": "max_output_tokens"}),
+        ],
     ]
 
 
@@ -272,6 +297,7 @@ async def test_upstream_check_passes_an_upstream_with_every_feature(fake: FakeUp
         "structured output",
         "images",
         "reasoning",
+        "length limit",
     ]
     assert set(verdicts(result).values()) == {"works"}
     bodies = [request.body for request in fake.requests_for(model)]
@@ -349,6 +375,70 @@ async def test_upstream_check_fails_a_server_that_speaks_neither_api(
     assert verdict_of.pop("text") in ("fails", "unused")
     assert set(verdict_of.values()) == {"untried"}
     assert result.facts["findings"][0]["said"]
+
+
+def environment_of_one(fake: FakeUpstream, folder: Path, *lines: str) -> dict[str, str]:
+    file = write_file(
+        folder,
+        f'[upstreams.one]\nbase_url = "{fake.base_url}"\nmax_retries = 0\n' + "\n".join(lines),
+    )
+    return environment(file)
+
+
+async def check_one(environ: dict[str, str], model: str) -> CommandResult:
+    return await in_thread(
+        ("upstream", "check", "one", "--model", model, "--seconds", "20", "--json"), environ
+    )
+
+
+async def test_upstream_check_ends_and_shows_what_it_knows_of_a_model_that_does_not_stop(
+    fake: FakeUpstream,
+) -> None:
+    model = fake.script([text("one, ", "two"), hang()], [text("three"), finish("length"), done()])
+    result = await check(fake, model, "--seconds", "1", "--tokens", "32")
+    lines = result.out.splitlines()
+    assert (
+        "text               works    “one, two”, cut off after the limit of 1 s (--seconds)"
+        in lines
+    )
+    untried = "tools              untried  not found out: the answer reached the limit of 32 tokens"
+    assert any(line.startswith(untried) for line in lines)
+    assert lines[-1].startswith("Not found out: usage, tools, parallel tools")
+    limits = {request.body.get("max_completion_tokens") for request in fake.requests_for(model)}
+    assert limits == {32, 16, None}, "the last one asks for the Responses API"
+
+
+async def test_upstream_check_tries_the_other_api_and_the_count_of_tokens() -> None:
+    async def both(exchange: Exchange) -> None:
+        is_native = exchange.request.path == "/v1/responses"
+        for step in native_reply("x") if is_native else [strict([])]:
+            await step(exchange)
+
+    async with FakeUpstream() as own:
+        own.count_answers["/tokenize"] = [status(200, {"count": 5})]
+        result = await check(own, own.script([both]), "--json")
+    assert (result.code, result.facts["toml"]) == (OK, ['count = "vllm"'])
+    lacking = "tool_choice, structured output, length limit"
+    assert result.facts["advice"] == [f'Its Responses API lacks: {lacking}. api = "chat" is right.']
+
+
+@pytest.mark.parametrize("preset", ["mistral", "perplexity", "deepseek", "zhipu", "lm-studio"])
+async def test_upstream_check_finds_the_settings_that_a_strict_upstream_needs(
+    fake: FakeUpstream, tmp_path: Path, preset: str
+) -> None:
+    """With the proposed lines a second run is clean."""
+    model = fake.script([strict(STRICT_UPSTREAMS[preset])])
+    first = await check_one(environment_of_one(fake, tmp_path), model)
+    assert first.code == INCOMPLETE
+    assert first.facts["toml"]
+    assert first.facts["findings"][0]["verdict"] == "works", "with the settings that were found"
+    clean = await check_one(environment_of_one(fake, tmp_path, *first.facts["toml"]), model)
+    refused = [
+        finding
+        for finding in [*clean.facts["findings"], *clean.facts["settings"]]
+        if finding["verdict"] in ("fails", "refused", "needs", "untried")
+    ]
+    assert (clean.facts["toml"], refused) == ([], [])
 
 
 async def test_upstream_check_explains_an_unreachable_and_an_unknown_upstream(

@@ -112,7 +112,7 @@ INPUTS: list[tuple[str, list[JSON], list[JSON]]] = [
             {"role": "user", "content": "a"},
             {"role": "assistant", "content": "b"},
             {"role": "user", "content": "c"},
-            {"role": "assistant", "content": "d", "refusal": "no"},
+            {"role": "assistant", "content": "d\n\nno"},
             {"role": "user", "content": "e"},
         ],
     ),

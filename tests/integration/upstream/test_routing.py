@@ -1,6 +1,7 @@
 """Several upstreams behind one server: which one gets a model's turns, also while one is down."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -36,8 +37,9 @@ from tests.support.fake_upstream import (
     text,
     wait_for,
 )
-from tests.support.mcp_servers import McpServers
+from tests.support.mcp_servers import PIXEL, McpServers
 from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
+from tests.support.strict_upstream import STRICT_UPSTREAMS, strict
 from tests.support.tool_turns import TOOL_SETTINGS, counting_server, item_statuses, tool_turn
 from tests.support.upstream_faults import waited_for
 
@@ -126,6 +128,11 @@ async def routed(
         closed = free_port()
         (folder / "backburner.toml").write_text(
             FILE.format(first=first.base_url, second=second.base_url, closed=closed)
+            + "".join(f'"strict-{preset}" = "strict-{preset}"\n' for preset in STRICT_UPSTREAMS)
+            + "".join(
+                f'[upstreams.strict-{preset}]\nbase_url = "{first.base_url}"\npreset = "{preset}"\n'
+                for preset in STRICT_UPSTREAMS
+            )
         )
         file = str(folder / "backburner.toml")
         settings = {
@@ -670,3 +677,83 @@ async def test_a_deferred_response_survives_the_death_of_its_worker(
         failed_call = "deferred: upstream down failed (upstream_"
         assert failed_call in explained.out
         assert "its last turn was answered by the upstream down" in explained.out
+
+
+# --- upstreams that refuse as vendors do ---
+
+ODD_SCHEMA: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "properties": {"city": {"type": "string", "description": None}, "more": {"type": "array"}},
+    "required": None,
+}
+STRICT_TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "name": "get_weather",
+        "description": "",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+    {"type": "function", "name": "2nd", "description": "x" * 2000, "parameters": ODD_SCHEMA},
+    {"type": "function", "name": "bare", "parameters": {"type": "object"}},
+]
+
+
+@pytest.mark.parametrize("preset", STRICT_UPSTREAMS)
+async def test_a_strict_vendor_accepts_a_long_conversation_with_tools(
+    routed: RoutedStack, preset: str
+) -> None:
+    model = routed.script(f"strict-{preset}", [strict(STRICT_UPSTREAMS[preset])])
+    image = {
+        "type": "input_image",
+        "image_url": f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}",
+    }
+    tools: dict[str, Any] = {"tools": STRICT_TOOLS, "parallel_tool_calls": True}
+
+    async def answer(before: Any, *items: Any, **parameters: Any) -> Any:
+        earlier = {"previous_response_id": before["id"]} if before else {}
+        response = await routed.api.create(
+            model, input=list(items), max_output_tokens=50, **earlier, **parameters
+        )
+        assert response["status"] == "completed", response["error"]
+        return response
+
+    def output(response: Any, content: Any) -> Any:
+        [made] = [item for item in response["output"] if item["type"] == "function_call"]
+        return {"type": "function_call_output", "call_id": made["call_id"], "output": content}
+
+    def user(content: Any) -> Any:
+        return {"role": "user", "content": content}
+
+    parts = [{"type": "input_text", "text": text} for text in ("What is the weather", "", "now?")]
+    called = await answer(None, user("Hello."), user(parts), instructions="Be kind.", **tools)
+    told = await answer(called, output(called, ""), **tools)
+    named = {"type": "function", "name": "get_weather"}
+    forced = await answer(told, user(" "), **tools, tool_choice=named)
+    seen = await answer(
+        forced, output(forced, [image]), user("And this?"), **tools, tool_choice="none"
+    )
+    shape = {"type": "json_schema", "name": "shape", "schema": STRICT_TOOLS[0]["parameters"]}
+    late = await answer(
+        seen,
+        {"role": "developer", "content": "Be brief."},
+        user("Goodbye."),
+        text={"format": shape},
+    )
+    cut = {"type": "function_call", "call_id": "call_cut", "name": "get_weather"}
+    await answer(
+        None,
+        user("Hello."),
+        {**cut, "arguments": '{"city": "Par'},
+        {"type": "function_call_output", "call_id": "call_cut", "output": "no JSON"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot."}]},
+        {"role": "assistant", "content": ""},
+        user("Why?"),
+    )
+    assert late["output_text"] == "one, two"

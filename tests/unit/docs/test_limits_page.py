@@ -28,6 +28,7 @@ NO_LIMITS = {
     "what a compaction keeps (docs/state.md)": (
         *("COMPACTION__THRESHOLD", "COMPACTION__USER_MESSAGES"),
     ),
+    "what an upstream accepts (docs/upstreams.md)": ("UPSTREAM__DESCRIPTION_LIMIT",),
     "of metrics": ("METRICS__PORT", "METRICS__MODELS"),
 }
 

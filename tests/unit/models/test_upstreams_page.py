@@ -1,12 +1,15 @@
-"""docs/upstreams.md is correct: its files are valid, and it explains every setting of an
-upstream."""
+"""docs/upstreams.md is correct: its files are valid, and it explains every setting of an upstream
+and every preset."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from models.config.config_file import BadSettings
 from models.config.configuration import build
+from models.config.presets import PRESETS
 from models.config.routes import Routes
 from models.config.upstream import UpstreamSettings
 
@@ -52,9 +55,55 @@ def test_every_value_of_a_dialect_setting_is_explained() -> None:
         "structured_output",
         "count",
         "api",
+        "reasoning_turns",
+        "call_content",
+        "tool_choice",
+        "strict_tools",
     ):
         values = set(re.findall(r"'([\w.]+)'", str(UpstreamSettings.model_fields[name].annotation)))
         assert values
         assert {
             value for value in values if f"`{value}`" not in PAGE and f'"{value}"' not in PAGE
         } == set(), name
+
+
+def test_the_page_has_a_row_for_every_preset() -> None:
+    rows = re.findall(r"^\| (`.*`) \| (.*) \|$", PAGE.split("### Presets")[1], re.MULTILINE)
+    shown = {
+        name: tomllib.loads("\n".join(re.findall(r"`(.*?)`", values)))
+        for names, values in rows
+        for name in re.findall(r"`(.*?)`", names)
+    }
+    assert {name: shown.get(name) for name in PRESETS} == PRESETS
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_field_of_a_preset_is_a_setting_with_a_valid_value(preset: str) -> None:
+    upstream = UpstreamSettings.model_validate({"preset": preset})
+    assert upstream == UpstreamSettings.model_validate({"preset": preset, **PRESETS[preset]})
+    assert set(PRESETS[preset]) < set(UpstreamSettings.model_fields) - {"base_url", "api_key"}
+
+
+def test_own_settings_override_those_of_the_preset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BACKBURNER_CONFIG", raising=False)
+    (tmp_path / "backburner.toml").write_text(
+        '[upstreams.one]\nbase_url = "http://one/v1"\npreset = "mistral"\nalternate_roles = false\n'
+    )
+    monkeypatch.setenv("BACKBURNER_UPSTREAMS__ONE__CALL_CONTENT", "omitted")
+    settings = build(database_url="postgresql://unused", redis_url="redis://unused")
+    one = settings.upstreams["one"]
+    assert (one.max_tokens_field, one.alternate_roles, one.call_content) == (
+        "max_tokens",
+        False,
+        "omitted",
+    )
+    monkeypatch.setenv("BACKBURNER_UPSTREAMS__ONE__PRESET", "mistrall")
+    with pytest.raises(BadSettings, match="ONE__PRESET: there is no preset 'mistrall'"):
+        build(database_url="postgresql://unused", redis_url="redis://unused")
+    monkeypatch.setenv("BACKBURNER_UPSTREAMS__ONE__PRESET", "")
+    monkeypatch.setenv("BACKBURNER_UPSTREAMS__ONE__OMIT", "messages,stream")
+    with pytest.raises(BadSettings, match="no request is possible without messages, stream"):
+        build(database_url="postgresql://unused", redis_url="redis://unused")

@@ -120,16 +120,11 @@ HI = {"role": "user", "content": "hi"}
 MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
     ("a text stays a string", [user("hi")], [HI]),
     (
-        "two texts are parts",
+        "texts alone are one string",
         [user("a", "b")],
-        [
-            {
-                "role": "user",
-                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
-            }
-        ],
+        [{"role": "user", "content": "a\nb"}],
     ),
-    ("nothing", [user()], [{"role": "user", "content": ""}]),
+    ("nothing", [user()], [{"role": "user", "content": "(empty)"}]),
     (
         "text, image, file, audio",
         [user("see", IMAGE, FILE, AUDIO)],
@@ -176,7 +171,7 @@ MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
                 "content": [{"type": "refusal", "refusal": "no"}],
             }
         ],
-        [{"role": "assistant", "content": None, "refusal": "no"}],
+        [{"role": "assistant", "content": "no"}],
     ),
     ("a call", [call("a"), output("a")], [calling("a"), tool("a")]),
     ("no arguments", [call("a", ""), output("a")], [calling("a"), tool("a")]),
@@ -499,7 +494,7 @@ SYSTEMS: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
     (
         "one of parts",
         [user("s", role="system"), user("a", "b", role="developer"), user("hi")],
-        [{"role": "system", "content": [{"type": "text", "text": text} for text in "sab"]}, HI],
+        [{"role": "system", "content": "s\n\na\nb"}, HI],
     ),
 ]
 

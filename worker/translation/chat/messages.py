@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 
-from models.config.dialect import ReasoningBack
 from models.errors import UpstreamFailed
 from models.wire.events import Item
 from models.wire.pairing import is_output
 from models.wire.tools import CallTarget, callable_tools
 from worker.translation.call_origin import CallOrigin, ReturnedCalls, origin_key
+from worker.translation.chat.message_order import alternate_roles, join_contents
 from worker.translation.dialect import Dialect
+from worker.translation.history.call_arguments import object_arguments
 from worker.translation.history.walk import AnsweredServerCall, ClientCall, walk_history
 from worker.translation.items.built_in_tools import BUILT_IN_TOOLS
 from worker.translation.items.custom_tools import CUSTOM_TOOL_ARGUMENT
@@ -23,6 +24,7 @@ Message = dict[str, Any]
 Part = dict[str, Any]
 
 _SYSTEM_ROLES = frozenset(("system", "developer"))
+_TEXT_TYPES = frozenset(("input_text", "output_text", "text"))
 
 
 def chat_messages(
@@ -35,13 +37,14 @@ def chat_messages(
 ) -> list[Message]:
     """The conversation as messages. `instructions` are those of this request alone and come first.
 
-    Reasoning before position `reasoning_start` is left out. So are added tools, which the catalog
+    Reasoning before position `reasoning_start` is left out, unless `reasoning_turns` of the dialect
+    includes it. So are added tools, which the catalog
     contains, and calls of server tools whose result is not known: the answer after them contains
     it.
     """
-    builder = _MessageBuilder(tool_catalog, dialect.reasoning_back, returned_calls)
+    builder = _MessageBuilder(tool_catalog, dialect, returned_calls)
     developer_role = dialect.developer_role
-    if instructions is not None:
+    if instructions is not None and instructions.strip():
         builder.messages.append({"role": developer_role, "content": instructions})
     for entry in walk_history(history, tool_catalog.server_functions):
         if isinstance(entry, ClientCall):
@@ -55,17 +58,18 @@ def chat_messages(
             builder.mark_output_seen(item["call_id"])
         elif item["type"] == "message" and item["role"] == "assistant":
             builder.add_assistant_message(item["content"])
-        elif item["type"] == "reasoning" and entry.position >= reasoning_start:
-            builder.add_reasoning(item)
+        elif item["type"] == "reasoning" and (
+            entry.position >= reasoning_start or dialect.reasoning_turns != "last"
+        ):
+            builder.add_reasoning(item, is_earlier=entry.position < reasoning_start)
         elif item["type"] == "message":
             role = developer_role if item["role"] == "developer" else item["role"]
             builder.add_message(role, item["content"])
     builder.end_turn()
-    return (
-        _with_one_system_message(builder.messages)
-        if dialect.single_system_message
-        else builder.messages
-    )
+    messages = builder.messages
+    if dialect.single_system_message:
+        messages = _with_one_system_message(messages)
+    return alternate_roles(messages) if dialect.alternate_roles else messages
 
 
 def _with_one_system_message(messages: list[Message]) -> list[Message]:
@@ -74,19 +78,8 @@ def _with_one_system_message(messages: list[Message]) -> list[Message]:
     contents = [message["content"] for message in messages if message["role"] in _SYSTEM_ROLES]
     if not contents:
         return messages
-    joined: str | list[Part] = "\n\n".join(
-        content for content in contents if isinstance(content, str)
-    )
-    if not all(isinstance(content, str) for content in contents):
-        joined = [
-            part
-            for content in contents
-            for part in (
-                [{"type": "text", "text": content}] if isinstance(content, str) else content
-            )
-        ]
     return [
-        {"role": "system", "content": joined},
+        {"role": "system", "content": join_contents(contents)},
         *(message for message in messages if message["role"] not in _SYSTEM_ROLES),
     ]
 
@@ -112,7 +105,6 @@ class _AssistantTurn:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.refusals: list[str] = []
         self.calls: list[_Call] = []
         self.pending_calls: set[str] = set()
         """Ids of the calls whose output comes later in the history."""
@@ -121,6 +113,8 @@ class _AssistantTurn:
         self.step: str | None = None
         """The step in the origins of its calls, where it is known."""
         self.reasoning: TurnReasoning | None = None
+        self.has_earlier_reasoning = False
+        """Whether its reasoning goes back only if the dialect wants that of earlier turns."""
 
     @property
     def is_over(self) -> bool:
@@ -137,39 +131,44 @@ class _MessageBuilder:
     """
 
     def __init__(
-        self,
-        tool_catalog: ToolCatalog,
-        reasoning_back: ReasoningBack,
-        returned_calls: ReturnedCalls,
+        self, tool_catalog: ToolCatalog, dialect: Dialect, returned_calls: ReturnedCalls
     ) -> None:
         self.messages: list[Message] = []
         self._returned_calls = returned_calls
         self._call_count = 0
         self._tool_catalog = tool_catalog
-        self._reasoning_back = reasoning_back
+        self._dialect = dialect
         self._turn = _AssistantTurn()
         self._pending_reasoning: list[Item] = []
         """Reasoning that belongs to the turn of the item after it."""
+        self._is_pending_earlier = False
 
     def add_message(self, role: str, content: list[Part]) -> None:
         """Adds a message of another role than the assistant's."""
         self.end_turn()
         self._pending_reasoning = []
-        self.messages.append({"role": role, "content": _chat_content(content)})
+        chat_content = _chat_content(content)
+        if _is_blank(chat_content):
+            if role in _SYSTEM_ROLES:
+                return
+            chat_content = self._dialect.empty_content or chat_content
+        self.messages.append({"role": role, "content": chat_content})
 
-    def add_reasoning(self, item: Item) -> None:
-        """Adds reasoning that the model is to get back."""
+    def add_reasoning(self, item: Item, *, is_earlier: bool) -> None:
+        """Adds reasoning that the model is to get back. `is_earlier`: it belongs to a turn before
+        the last user message."""
         self._pending_reasoning.append(item)
+        self._is_pending_earlier = is_earlier
         if self._turn.pending_calls:  # some vendors send the reasoning after the call it led to
             self._attach_reasoning(self._turn)
 
     def add_assistant_message(self, content: list[Part]) -> None:
         """Adds a message of the model."""
         turn = self._attach_reasoning(self._open_turn())
-        text = "".join(part["text"] for part in content if part["type"] == "output_text")
-        if text:
-            turn.texts.append(text)
-        turn.refusals.extend(part["refusal"] for part in content if part["type"] == "refusal")
+        texts = ["".join(part["text"] for part in content if part["type"] == "output_text")]
+        # Few servers know the field `refusal`.
+        texts += [part["refusal"] for part in content if part["type"] == "refusal"]
+        turn.texts += [text for text in texts if text.strip()]
 
     def add_call(self, entry: ClientCall) -> None:
         """Adds a call of a client tool; its output comes later in the history."""
@@ -216,19 +215,21 @@ class _MessageBuilder:
             for item in self._pending_reasoning:
                 turn.reasoning.add(item)
             self._pending_reasoning = []
+            turn.has_earlier_reasoning = self._is_pending_earlier
         return turn
 
     def end_turn(self) -> None:
         """Writes the open turn: the assistant's message, one tool message per call, then a user
         message with images and files."""
         turn, self._turn = self._turn, _AssistantTurn()
-        if not (turn.texts or turn.refusals or turn.calls):
+        if not (turn.texts or turn.calls):
             return
         message: Message = {"role": "assistant", "content": "\n\n".join(turn.texts) or None}
-        if turn.refusals:
-            message["refusal"] = "\n\n".join(turn.refusals)
-        if turn.reasoning is not None:
-            message.update(turn.reasoning.fields(self._reasoning_back, message["content"]))
+        message.update(self._reasoning_fields(turn, message["content"]))
+        if message["content"] is None and self._dialect.call_content != "null":
+            del message["content"]
+            if self._dialect.call_content == "empty":
+                message["content"] = ""
         if turn.calls:
             message["tool_calls"] = [call.to_json() for call in turn.calls]
             message = self._returned_calls.add_fields(message, [call.origin for call in turn.calls])
@@ -238,10 +239,25 @@ class _MessageBuilder:
             text, attached = _tool_message_content(
                 _output_content(call.output, self._tool_catalog), call.id
             )
+            if _is_blank(text):
+                text = self._dialect.empty_content or text
             self.messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
             attachments += attached
         if attachments:
             self.messages.append({"role": "user", "content": attachments})
+
+    def _reasoning_fields(self, turn: _AssistantTurn, content: str | None) -> dict[str, Any]:
+        """The fields that return the turn's reasoning. Upstreams that want that of earlier turns
+        refuse a message without it: where it is not known, it is one space."""
+        back, turns = self._dialect.reasoning_back, self._dialect.reasoning_turns
+        is_wanted = turns == "all" or (turns == "calls" and bool(turn.calls))
+        fields: dict[str, Any] = {}
+        if turn.reasoning is not None and (is_wanted or not turn.has_earlier_reasoning):
+            fields = turn.reasoning.fields(back, content)
+        if not fields and is_wanted and back in ("reasoning_content", "reasoning"):
+            # DeepSeek refuses an empty text too.
+            fields = {back: " "}
+        return fields
 
 
 def _called(item: Item, tool_catalog: ToolCatalog) -> tuple[str, str]:
@@ -251,7 +267,7 @@ def _called(item: Item, tool_catalog: ToolCatalog) -> tuple[str, str]:
         arguments = _json(BUILT_IN_TOOLS[kind].to_arguments(item))
         return tool_catalog.name_of(CallTarget(kind)), arguments
     arguments = (
-        item["arguments"] or "{}"
+        object_arguments(item["arguments"])
         if kind == "function_call"
         else _json({CUSTOM_TOOL_ARGUMENT: item["input"]})
     )
@@ -316,14 +332,19 @@ def _tool_message_content(output: str | list[Part], call_id: str) -> tuple[str, 
 
 
 def _chat_content(content: list[Part]) -> str | list[Part]:
-    """The content of a message. A single text stays a string: many local servers refuse lists of
-    parts."""
-    if not content:
-        return ""
-    if len(content) == 1 and content[0]["type"] == "input_text":
-        text: str = content[0]["text"]
-        return text
-    return [_chat_part(part) for part in content]
+    """The content of a message. Texts alone are one string, because many servers refuse lists of
+    parts; beside other parts, blank texts are left out."""
+    if all(part["type"] in _TEXT_TYPES for part in content):
+        return "\n".join(part["text"] for part in content)
+    return [
+        _chat_part(part)
+        for part in content
+        if part["type"] not in _TEXT_TYPES or part["text"].strip()
+    ]
+
+
+def _is_blank(content: str | list[Part]) -> bool:
+    return isinstance(content, str) and not content.strip()
 
 
 def _chat_part(part: Part) -> Part:

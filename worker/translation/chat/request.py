@@ -6,7 +6,9 @@ from typing import Any
 from models.wire.events import Item
 from worker.translation.call_origin import ReturnedCalls
 from worker.translation.chat.messages import chat_messages
+from worker.translation.chat.omitted_fields import without_fields
 from worker.translation.chat.structured import format_fields, format_instructions
+from worker.translation.chat.tools import chat_tools
 from worker.translation.dialect import Dialect
 from worker.translation.request_parameters import (
     SAMPLING_PARAMETERS,
@@ -56,11 +58,11 @@ def chat_request(
     if "max_output_tokens" in parameters:
         body[dialect.max_tokens_field] = parameters["max_output_tokens"]
     body.update(_effort(parameters, dialect))
-    body.update(format_fields(text, dialect.structured_output))
+    body.update(format_fields(text, dialect.structured_output, dialect.omit_from_schemas))
     if "verbosity" in text and "verbosity" in dialect.passthrough:
         # Only OpenAI's own chat API knows it.
         body["verbosity"] = text["verbosity"]
-    tools = tool_catalog.to_json()
+    tools = chat_tools(tool_catalog, body["messages"], dialect)
     body.update(tools)
     if tools:  # upstreams refuse `parallel_tool_calls` without tools
         copy_parameters(body, parameters, ("parallel_tool_calls",))
@@ -68,7 +70,7 @@ def chat_request(
     if dialect.has_service_tier:
         copy_parameters(body, parameters, ("service_tier",))
     add_passthrough(body, parameters, dialect.passthrough)
-    return body
+    return without_fields(body, dialect.omit) if dialect.omit else body
 
 
 def _instructions(parameters: dict[str, Any], dialect: Dialect) -> str | None:

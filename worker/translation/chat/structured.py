@@ -1,19 +1,24 @@
 """Structured output: the fields that ask an upstream for JSON, and the instructions for
 upstreams that have no such field."""
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
 from models.config.dialect import StructuredOutput
+from worker.translation.tool_schemas import omit_keywords
 
 _JSON_ONLY = "Answer with JSON alone: no word before or after it, and no code fence around it."
 
 _JSON_OBJECT_FIELDS = {"response_format": {"type": "json_object"}}
 
 
-def format_fields(text: dict[str, Any], mode: StructuredOutput) -> dict[str, Any]:
-    """The fields of a chat request for the `text` of a create request."""
+def format_fields(
+    text: dict[str, Any], mode: StructuredOutput, omitted_keywords: Collection[str] = ()
+) -> dict[str, Any]:
+    """The fields of a chat request for the `text` of a create request; the schema without these
+    keywords."""
     wanted = text.get("format", {})
     match wanted.get("type"), mode:
         case ("json_schema", "json_schema"):
@@ -22,6 +27,8 @@ def format_fields(text: dict[str, Any], mode: StructuredOutput) -> dict[str, Any
                 for name in ("name", "schema", "strict", "description")
                 if name in wanted
             }
+            if omitted_keywords:
+                schema["schema"] = omit_keywords(schema["schema"], omitted_keywords)
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
         case ("json_schema", "guided_json"):
             return {"guided_json": wanted["schema"]}

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from models.wire.events import Item
-from worker.translation.items.client_calls import is_json_object
+from worker.translation.history.call_arguments import object_arguments
 from worker.translation.items.file_citations import passages_of, passages_text
 
 
@@ -50,11 +50,9 @@ def as_function_call(item: Item, name: str) -> Item:
         )
     if item["type"] == "file_search_call":
         arguments = json.dumps({"queries": item.get("queries") or []}, ensure_ascii=False)
-    # Templates of local servers parse the arguments. Anything but an object would make them refuse
-    # the whole conversation.
     return {
         "type": "function_call",
         "call_id": item["id"],
         "name": name,
-        "arguments": arguments if is_json_object(arguments) else "{}",
+        "arguments": object_arguments(arguments),
     }

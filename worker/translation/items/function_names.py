@@ -1,5 +1,5 @@
-"""Names of functions that every chat upstream takes: at most 64 letters, digits, `_` and `-`, no
-two the same in one request.
+"""Names of functions that every chat upstream takes: at most 64 letters, digits, `_` and `-`, of
+which the first is a letter or `_` (Gemini wants that), no two the same in one request.
 
 Client tools (worker/translation/tool_catalog.py) and server tools
 (worker/translation/items/server_tools.py) get theirs from here.
@@ -14,7 +14,8 @@ MAX_FUNCTION_NAME = 64
 _HASH_LENGTH = 8
 """Hex digits that keep apart names which would otherwise be the same."""
 
-_USABLE_NAME = re.compile(rf"[a-zA-Z0-9_-]{{1,{MAX_FUNCTION_NAME}}}")
+_USABLE_NAME = re.compile(rf"[a-zA-Z_][a-zA-Z0-9_-]{{0,{MAX_FUNCTION_NAME - 1}}}")
+_USABLE_START = re.compile(r"[a-zA-Z_]")
 _UNUSABLE_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -24,8 +25,10 @@ def is_usable_name(name: str) -> bool:
 
 
 def usable_characters(name: str) -> str:
-    """The name with `_` in the place of each character that upstreams refuse. The length stays."""
-    return _UNUSABLE_CHARACTER.sub("_", name)
+    """The name with `_` in the place of each character that upstreams refuse, and before a start
+    that they refuse. Never empty."""
+    usable = _UNUSABLE_CHARACTER.sub("_", name)
+    return usable if _USABLE_START.match(usable) else f"_{usable}"
 
 
 def with_hash(name: str, seed: str) -> str:

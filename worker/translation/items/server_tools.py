@@ -14,6 +14,7 @@ from worker.translation.items.function_names import (
     with_hash,
 )
 from worker.translation.items.server_calls import OpenCallFactory
+from worker.translation.tool_schemas import function_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class ServerFunction:
     def to_json(self) -> dict[str, Any]:
         """`description` and `parameters` of the function that stands for the tool."""
         described = {} if self.description is None else {"description": self.description}
-        return {**described, "parameters": dict(self.parameters)}
+        return {**described, "parameters": function_parameters(self.parameters)}
 
 
 def model_tool_names(
@@ -92,9 +93,9 @@ def _tool_choice_of(item: Item) -> dict[str, Any]:
 
 def _with_label(function: ServerFunction) -> str:
     name = f"{function.tool.get('server_label', function.tool['type'])}__{function.name}"
-    usable = usable_characters(name)
-    if usable == name and len(name) <= MAX_FUNCTION_NAME:
+    if is_usable_name(name):
         return name
+    usable = usable_characters(name)
     return with_hash(usable, _seed(usable, function))
 
 

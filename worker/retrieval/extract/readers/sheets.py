@@ -4,9 +4,10 @@ names that no library accepts from all of them."""
 import re
 from collections.abc import Iterator
 from datetime import datetime, time, timedelta
-from typing import Final, Protocol
+from typing import Final
 from xml.etree.ElementTree import Element
 from xml.sax.handler import ContentHandler
+from xml.sax.xmlreader import AttributesImpl
 
 from worker.retrieval.extract.limits import ExtractionLimits
 from worker.retrieval.extract.readers.number_formats import Shown, Styles, date_styles
@@ -91,7 +92,7 @@ class _Texts(ContentHandler):
             raise too_much_text(self._most)
         self._pieces.append(content)
 
-    def startElement(self, name: str, attrs: "_Attributes") -> None:  # noqa: N802 - of SAX
+    def startElement(self, name: str, attrs: "AttributesImpl[str]") -> None:  # noqa: N802 - of SAX
         element = local_name(name)
         if element == "rPh":
             self._phonetic += 1
@@ -104,15 +105,11 @@ class _Texts(ContentHandler):
             self._phonetic -= 1
         self.end(element)
 
-    def start(self, element: str, attrs: "_Attributes") -> None:
+    def start(self, element: str, attrs: "AttributesImpl[str]") -> None:
         """An element has begun."""
 
     def end(self, element: str) -> None:
         """An element has ended."""
-
-
-class _Attributes(Protocol):
-    def get(self, name: str, default: str = "") -> str: ...
 
 
 class _Strings(_Texts):
@@ -122,7 +119,7 @@ class _Strings(_Texts):
         super().__init__(most)
         self.texts: list[str] = []
 
-    def start(self, element: str, attrs: _Attributes) -> None:  # noqa: ARG002
+    def start(self, element: str, attrs: "AttributesImpl[str]") -> None:  # noqa: ARG002
         if element == "t":
             self.start_text()
 
@@ -152,7 +149,7 @@ class _Rows(_Texts):
         self._lines, self._taken = [], 0
         return lines
 
-    def start(self, element: str, attrs: _Attributes) -> None:
+    def start(self, element: str, attrs: "AttributesImpl[str]") -> None:
         if element == "row":
             self._cells, self._following = [], 0
         elif element == "c":

@@ -79,7 +79,7 @@ class Tavily:
     def parse_results(self, body: Any) -> Iterator[SearchResult]:
         for result in _entries(body["results"]):
             yield SearchResult(
-                _text(result.get("title")), _text(result.get("url")), _text(result.get("content"))
+                _text(result.get("title")), result["url"], _text(result.get("content"))
             )
 
 
@@ -113,7 +113,7 @@ class Brave:
             ]
             yield SearchResult(
                 _without_html(result.get("title")),
-                _text(result.get("url")),
+                result["url"],
                 _without_html("\n".join(piece for piece in content if piece)),
             )
 
@@ -136,7 +136,7 @@ class SearXNG:
     def parse_results(self, body: Any) -> Iterator[SearchResult]:
         for result in _entries(body["results"]):
             yield SearchResult(
-                _text(result.get("title")), _text(result.get("url")), _text(result.get("content"))
+                _text(result.get("title")), result["url"], _text(result.get("content"))
             )
 
 
@@ -171,9 +171,14 @@ def _without_html(value: Any) -> str:
     return html.unescape(_TAG.sub("", _text(value)))
 
 
-def _entries(results: Any) -> Iterator[dict[str, Any]]:
-    """The entries of a list that can be read; others are left out. Raises TypeError for no list."""
-    yield from (entry for entry in list(results) if isinstance(entry, dict))
+def _entries(results: Any) -> list[dict[str, Any]]:
+    """The entries of a list that have an address; others are left out. Raises TypeError if there
+    are only others, or no list."""
+    entries = list(results)
+    usable = [each for each in entries if isinstance(each, dict) and _text(each.get("url"))]
+    if entries and not usable:
+        raise TypeError
+    return usable
 
 
 def _text(value: Any) -> str:

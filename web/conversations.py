@@ -3,6 +3,7 @@
 Always within one project (I11).
 """
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -29,7 +30,7 @@ from models.wire.conversation import (
 from models.wire.events import Item
 from models.wire.item_types import CALLS, OUTPUTS
 from models.wire.items import duplicate_item
-from models.wire.pairing import OutputWithoutCall, find_open_calls, unanswered_calls
+from models.wire.pairing import find_open_calls, unanswered_calls
 from models.wire.size import encoded_size
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
@@ -41,8 +42,7 @@ from web.responses.item_pages import ItemReader
 from web.responses.references import resolve_references
 from web.responses.validation import (
     RequestValidation,
-    drop_compacted,
-    explain_output,
+    match_calls,
     require_approval_requests,
 )
 
@@ -217,10 +217,9 @@ class ConversationStore:
         self._validation.require_readable(items, project, _ITEMS)
         await self._input_files.check(project, items, _ITEMS)
         await require_approval_requests(self._pool, continuation, items, _ITEMS)
-        try:
-            open_calls = find_open_calls(*drop_compacted(items, continuation.open_calls), _ITEMS)
-        except OutputWithoutCall as error:
-            raise await explain_output(self._pool, continuation, error) from None
+        open_calls = await match_calls(
+            self._pool, continuation, items, partial(find_open_calls, where=_ITEMS)
+        )
         return items, list(open_calls)
 
 

@@ -9,6 +9,7 @@ import orjson
 
 from models.db.queries.batches import BatchRow
 from models.ids import batch_id, file_id
+from models.wire.events import in_one_line
 
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})(s|m|h|d)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -74,4 +75,4 @@ def _line(request: UUID, custom_id: str, response: Any, error: Any) -> bytes:
         "response": response,
         "error": error,
     }
-    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+    return in_one_line(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

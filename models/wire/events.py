@@ -345,11 +345,25 @@ def frame(event: Event, sequence_number: int) -> bytes:
     Takes about 0.7 µs for a delta.
     """
     kind = type(event)
+    encoded = _encode(event)
+    if not encoded.isascii():
+        encoded = in_one_line(encoded)
     return b'%b%b,"sequence_number":%d}\n\n' % (
         _heads.get(kind) or _head(kind),
-        _encode(event)[:-1],
+        encoded[:-1],
         sequence_number,
     )
+
+
+def in_one_line(encoded: bytes) -> bytes:
+    """The same JSON without the characters beyond ASCII that end a line for Unicode. SSE and JSON
+    Lines allow them, but some clients divide what they get by Unicode's rules."""
+    # `find` takes half the time of `in`.
+    if encoded.find(b"\xe2\x80") >= 0:
+        encoded = encoded.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
+    if encoded.find(b"\xc2\x85") >= 0:
+        encoded = encoded.replace(b"\xc2\x85", b"\\u0085")
+    return encoded
 
 
 def split_frames(block: bytes) -> list[bytes]:

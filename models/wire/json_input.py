@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -21,6 +22,10 @@ _MAX_LEVELS = 254
 """What orjson writes."""
 _SPARE_LEVELS = 64
 """Levels reserved around a body: events and rows contain it."""
+_LONG_INTEGER = re.compile(rb"[0-9]{19}")
+_LARGEST = sys.float_info.max
+_MAX_DIGITS = 4000
+"""Digits of an integer that Python reads."""
 
 _PIECE = 64 * 1024
 """Bytes whose values are counted at a time: between two pieces, other threads may run."""
@@ -72,9 +77,10 @@ def decode_counted(
 def decode_body(raw: bytes | bytearray, pause: Callable[[], None] = lambda: None) -> Any:
     """The JSON value in `raw`. `pause`: as for `decode_request`.
 
-    It can be stored and encoded: it has no NaN or Infinity, no integer beyond 64 bits, and at most
-    190 levels. Lone surrogates and U+0000 become U+FFFD, in values and keys. Raises
-    InvalidRequest(code="invalid_json") for everything else.
+    It can be stored and encoded: it has at most 190 levels. Lone surrogates and U+0000 become
+    U+FFFD, in values and keys; integers beyond 64 bits become floats, and numbers beyond those the
+    largest float, because JavaScript writes such bounds into schemas. Raises
+    InvalidRequest(code="invalid_json") for everything else, such as NaN and Infinity.
     """
     try:
         with without_collections():
@@ -86,8 +92,14 @@ def decode_body(raw: bytes | bytearray, pause: Callable[[], None] = lambda: None
     except ValueError as fault:  # from msgspec, from json, or for an integer of thousands of digits
         raise _invalid_json(str(fault)) from None
     pause()
-    _require_encodable(body, raw)
-    return body
+    return _encodable(body, raw)
+
+
+def decode_exactly(raw: bytes) -> Any:
+    """What `decode_body` returns, but with integers as they are, up to some thousand digits: it
+    cannot be stored. Raises what `decode_body` raises."""
+    body = decode_body(raw)
+    return clean_json(_parse_slowly(raw)) if _LONG_INTEGER.search(raw) else body
 
 
 def count_values(raw: bytes | bytearray, limits: BodyLimits) -> int:
@@ -135,15 +147,19 @@ def inline_size(body: Any) -> int:
 def _parse(raw: bytes | bytearray) -> Any:
     try:
         body = _decode(raw)
-    except msgspec.DecodeError:
+    except msgspec.DecodeError as fault:
         # msgspec refuses lone surrogates, which clients do send. Its messages for them vary, so
-        # this looks for their escapes in the bytes.
-        if b"\\ud" not in raw and b"\\uD" not in raw:
+        # this looks for their escapes in the bytes. It also refuses numbers that are too large.
+        if b"\\ud" not in raw and b"\\uD" not in raw and "out of range" not in str(fault):
             raise
-        return clean_json(
-            json.loads(raw.decode(), parse_constant=_refuse_constant, parse_float=_finite)
-        )
+        return clean_json(_parse_slowly(raw))
     return clean_json(body) if b"\\u0000" in raw else body
+
+
+def _parse_slowly(raw: bytes | bytearray) -> Any:
+    return json.loads(
+        raw.decode(), parse_constant=_refuse_constant, parse_float=_finite, parse_int=_integer
+    )
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -151,9 +167,31 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _finite(digits: str) -> float:
-    value = float(digits)
-    if math.isinf(value):
-        raise ValueError("Number out of range")
+    return max(-_LARGEST, min(float(digits), _LARGEST))
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _MAX_DIGITS else _finite(digits)
+
+
+def storable_numbers(value: Any) -> Any:
+    """JSON whose numbers can be encoded: integers beyond 64 bits become floats, and infinity the
+    largest float. A member that is NaN is left out; in a list it becomes null."""
+    match value:
+        case bool():
+            return value
+        case int():
+            return value if -(2**63) <= value < 2**64 else _finite(str(value))
+        case float():
+            return None if math.isnan(value) else max(-_LARGEST, min(value, _LARGEST))
+        case dict():
+            return {
+                key: storable_numbers(inner)
+                for key, inner in value.items()
+                if not (isinstance(inner, float) and math.isnan(inner))
+            }
+        case list():
+            return [storable_numbers(inner) for inner in value]
     return value
 
 
@@ -174,19 +212,28 @@ def clean_json(value: Any) -> Any:
     return value
 
 
-def _require_encodable(body: Any, raw: bytes | bytearray) -> None:
-    """Encodes the body to find what cannot be encoded: at 1 GB/s faster than a walk in Python."""
-    wrapped = body
+def _encodable(body: Any, raw: bytes | bytearray) -> Any:
+    """The body, with floats in the place of integers beyond 64 bits. Encodes it to find what cannot
+    be encoded: at 1 GB/s faster than a walk in Python."""
     # A body cannot have more levels than opening brackets.
-    if raw.count(b"[") + raw.count(b"{") > _MAX_LEVELS - _SPARE_LEVELS:
-        for _ in range(_SPARE_LEVELS):
-            wrapped = [wrapped]
+    deep = raw.count(b"[") + raw.count(b"{") > _MAX_LEVELS - _SPARE_LEVELS
     try:
-        orjson.dumps(wrapped)
-    except orjson.JSONEncodeError as fault:
-        if "Recursion" in str(fault):
-            raise _invalid_json("it is nested too deeply") from None
-        raise _invalid_json("an integer in it does not fit in 64 bits") from None
+        try:
+            orjson.dumps(_wrapped(body) if deep else body)
+        except orjson.JSONEncodeError as fault:
+            if "Recursion" in str(fault):
+                raise
+            body = storable_numbers(body)
+            orjson.dumps(_wrapped(body) if deep else body)
+    except (orjson.JSONEncodeError, RecursionError):
+        raise _invalid_json("it is nested too deeply") from None
+    return body
+
+
+def _wrapped(body: Any) -> Any:
+    for _ in range(_SPARE_LEVELS):
+        body = [body]
+    return body
 
 
 def _invalid_json(reason: str) -> InvalidRequest:

@@ -140,8 +140,8 @@ def pages_with_text(texts: list[str]) -> bytes:
     return pdf(objects)
 
 
-def xlsx(rows: str, dimension: str = "A1") -> bytes:
-    """A workbook of one sheet with these rows in SpreadsheetML."""
+def xlsx(rows: str, dimension: str = "A1", parts: dict[str, str] | None = None) -> bytes:
+    """A workbook of one sheet with these rows in SpreadsheetML, and with more parts."""
     return package(
         "spreadsheetml.sheet",
         "xl/workbook.xml",
@@ -151,6 +151,7 @@ def xlsx(rows: str, dimension: str = "A1") -> bytes:
             "xl/_rels/workbook.xml.rels": relations({"s1": ("worksheet", "worksheets/sheet1.xml")}),
             "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{_SHEETS}">'
             f'<dimension ref="{dimension}"/><sheetData>{rows}</sheetData></worksheet>',
+            **(parts or {}),
         },
     )
 

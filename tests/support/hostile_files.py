@@ -294,6 +294,11 @@ def _many_operators() -> bytes:
     )
 
 
+def _shared_string() -> bytes:
+    strings = {"xl/sharedStrings.xml": f"<sst><si><t>{'a' * MIB}</t></si></sst>"}
+    return xlsx('<row><c t="s"><v>0</v></c></row>' * 100_000, parts=strings)
+
+
 def _slides_repeated() -> bytes:
     content = pptx(["A slide. " * 10])
     with ZipFile(BytesIO(content)) as archive:
@@ -394,8 +399,16 @@ HOSTILE = [
             "a row with the number 10^12",
             "a.xlsx",
             lambda: xlsx('<row r="1000000000000"><c><v>7</v></c></row>'),
-            _TIME,
+            "One\n7",
         ),
+        (
+            "XLSX",
+            "500 000 empty cells at the far end",
+            "a.xlsx",
+            lambda: xlsx('<row><c r="XFD1"/></row>' * 500_000),
+            "One",
+        ),
+        ("XLSX", "1 MiB that 100 000 cells share", "a.xlsx", _shared_string, _LARGE),
         ("XLSX", "100 MiB in one cell", "a.xlsx", lambda: xlsx(cell("a" * 100 * MIB)), _LARGE),
         (
             "XLSX",

@@ -108,9 +108,9 @@ def check_kind(filename: str, purpose: str, examination: Examination) -> str | N
         raise _refused(f"The file '{filename}' is empty.")
     kind = examination.kind()
     claimed = claimed_kind(filename)
-    if claimed == TEXT and kind != TEXT:
-        raise _refused(f"The file '{filename}' is not text in UTF-8.")
-    if claimed is not None and kind != claimed:
+    if claimed == TEXT and kind != TEXT and not examination.may_be_text():
+        raise _refused(f"The file '{filename}' is not text.")
+    if claimed not in (None, TEXT, kind):
         raise _refused(f"The file '{filename}' is not of the type {claimed}, as its name says.")
     if purpose == Purpose.BATCH and (kind != TEXT or not filename.lower().endswith(".jsonl")):
         raise _refused(

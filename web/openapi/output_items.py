@@ -154,7 +154,10 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
                 "items": object_schema({"name": STRING, "input_schema": {"type": "object"}}),
             },
         },
-        error={"type": "string", "description": "Why the server's tools could not be listed."},
+        error={
+            "type": "string",
+            "description": "Why the server's tools, or some of them, could not be listed.",
+        },
     ),
     "mcp_call": _server_tool_item(
         {

@@ -132,7 +132,9 @@ def _require_suitable(place: FilePlace, items: list[Item], file: FileRow, where:
             f"Expected a document, but got the image '{file.filename}'. Send it as 'input_image'.",
         )
     claimed = claimed_kind(part.get("filename", ""))
-    if claimed is not None and claimed != file.media_type:
+    # Of a text in an older encoding no kind is known.
+    found = file.media_type or claimed_kind(file.filename)
+    if claimed is not None and claimed != found:
         raise _wrong_kind(
             param, f"The file is not of the type {claimed}, as '{part['filename']}' says."
         )

@@ -9,7 +9,7 @@ from models.config.settings import Settings
 from models.db.database import Pool
 from models.db.queries.api_keys import ApiKey
 from models.ownership.clock import DatabaseClock
-from models.wire.pairing import OutputWithoutCall, require_outputs
+from models.wire.pairing import require_outputs
 from models.wire.request import CreateRequest
 from web.http.body import JsonBody
 from web.responses.account_ids import AccountIds
@@ -22,8 +22,7 @@ from web.responses.references import resolve_references
 from web.responses.searched_stores import SearchedStores
 from web.responses.validation import (
     RequestValidation,
-    drop_compacted,
-    explain_output,
+    match_calls,
     require_valid_approvals,
 )
 
@@ -118,9 +117,6 @@ class PrepareRequest:
         await self._input_files.check(project, items, upstreams=upstreams)
         native = bool(upstreams) and upstreams[0].api == "responses"
         await self._searched_stores.check(request, key, native=native)
-        try:
-            require_outputs(*drop_compacted(items, continuation.open_calls))
-        except OutputWithoutCall as error:
-            raise await explain_output(self._pool, continuation, error) from None
+        await match_calls(self._pool, continuation, items, require_outputs)
         await require_valid_approvals(self._pool, continuation, request)
         return request

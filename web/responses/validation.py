@@ -1,8 +1,8 @@
 """Checks of a create request before it is stored: what would fail in every run is refused."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from models.config.routes import accepted_parameters
@@ -14,6 +14,7 @@ from models.db.queries.history import (
     ANSWERED_CALL,
     APPROVAL_REQUESTS,
     CONVERSATION_APPROVAL_REQUESTS,
+    CUT_OFF_CALLS,
 )
 from models.egress import EgressPolicy, FetchTarget
 from models.errors import InvalidRequest
@@ -26,7 +27,7 @@ from models.wire.checks.strict_schemas import require_strict_schemas
 from models.wire.compaction import newest_compaction
 from models.wire.events import Item
 from models.wire.mcp import approval_requests, approval_responses, unmet_approvals
-from models.wire.pairing import OutputWithoutCall
+from models.wire.pairing import OutputWithoutCall, is_output
 from models.wire.request import (
     CreateRequest,
     parse_create,
@@ -42,6 +43,8 @@ from web.http.outbound_urls import (
     require_parameter_urls,
 )
 from web.responses.continuation import Continuation
+
+_T = TypeVar("_T")
 
 
 class RequestValidation:
@@ -259,7 +262,32 @@ async def require_approval_requests(
     return servers
 
 
-async def explain_output(
+async def match_calls(
+    pool: Pool,
+    continuation: Continuation,
+    items: list[Item],
+    match: Callable[[list[Item], Collection[str]], _T],
+) -> _T:
+    """What `match` returns for new items and the calls that are open before them. A call that was
+    cut off needs no output; it counts as open if the items have one. Raises what `match` raises,
+    with a message that explains it."""
+    open_calls = continuation.open_calls
+    for is_last_try in (False, True):
+        try:
+            return match(*_drop_compacted(items, open_calls))
+        except OutputWithoutCall as error:
+            if is_last_try:
+                raise await _explain_output(pool, continuation, error) from None
+            values = {
+                "id": continuation.previous,
+                "conversation": continuation.conversation,
+                "call_ids": [item["call_id"] for item in items if is_output(item)],
+            }
+            open_calls = [*open_calls, *await fetch_idempotent(pool, CUT_OFF_CALLS, values)]
+    raise AssertionError("unreachable")
+
+
+async def _explain_output(
     pool: Pool, continuation: Continuation, error: OutputWithoutCall
 ) -> InvalidRequest:
     """The error for an output without an open call: with a message of its own if the history has an
@@ -278,7 +306,7 @@ async def explain_output(
     )
 
 
-def drop_compacted(
+def _drop_compacted(
     items: list[Item], open_calls: Collection[str]
 ) -> tuple[list[Item], Collection[str]]:
     """The items after the last compaction, and the calls that were open before them.

@@ -24,6 +24,7 @@ from models.egress import EgressPolicy, EgressRefused
 from models.http_bodies import is_uncompressed
 from worker.outbound.answer_limits import AnswerLimits, AnswerTooLarge, limited
 from worker.outbound.guarded_session import ThreadedResolver, check_connection
+from worker.outbound.json_characters import with_valid_characters
 
 UNREACHABLE_STATUS = 424
 """Failed Dependency: the status of a response that stands for a network error."""
@@ -167,7 +168,8 @@ class _Body(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            async for chunk in limited(self._stream, self._limits, is_endless=self._is_endless):
+            chunks = limited(self._stream, self._limits, is_endless=self._is_endless)
+            async for chunk in with_valid_characters(chunks):
                 yield chunk
         except AnswerTooLarge as fault:
             self._outcome.record_fault(f"answered with more than {fault}")

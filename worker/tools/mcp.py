@@ -12,12 +12,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 import mcp_types as types
+import structlog
 from aiohttp.abc import AbstractResolver
 
 from models.egress import EgressRefused
 from models.errors import InvalidRequest, ToolFailed
+from models.wire.checks.json_schema import valid_schema
 from models.wire.events import Item
-from models.wire.json_input import decode_body
+from models.wire.json_input import decode_exactly
 from models.wire.mcp import (
     approval_requests,
     approval_responses,
@@ -25,7 +27,7 @@ from models.wire.mcp import (
     is_repeatable,
     needs_approval,
 )
-from worker.tools.mcp_results import result_of
+from worker.tools.mcp_results import blocks_of, result_of
 from worker.tools.mcp_session import (
     TIMEOUT_ERROR,
     McpAnswerLost,
@@ -33,17 +35,23 @@ from worker.tools.mcp_session import (
     McpServerError,
     McpSession,
     McpSessionLost,
+    ToolPage,
 )
+from worker.tools.mcp_tools import UnusableTool, item_tool, left_out_text
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
 from worker.translation.items.mcp import OpenApprovalRequest, OpenListTools, OpenMcpCall
 from worker.translation.items.server_calls import OpenCallFactory, OpenServerCall
 from worker.translation.items.server_tools import ServerFunction
+
+logger = structlog.get_logger()
 
 Json = dict[str, Any]
 _T = TypeVar("_T")
 
 _MAX_PAGES = 256
 """Pages of a listing."""
+_LOGGED = 20
+"""Tools that a line of the log names."""
 _EMPTY_SCHEMA: Json = {"type": "object", "properties": {}}
 
 
@@ -63,6 +71,8 @@ class McpToolProvider:
         self._resolver = resolver
         self._allowed_tools: dict[str, Json] | None = None
         """The server's tools that the model may call, by name; None until they are known."""
+        self._parameters: dict[str, Json] = {}
+        """Name of a tool -> the schema of its arguments for the model."""
         self._session: McpSession | None = None
         self._session_lock = asyncio.Lock()
         self._listing_error: ToolFailed | None = None
@@ -105,8 +115,8 @@ class McpToolProvider:
         return (
             item["type"] == "mcp_list_tools"
             and item["server_label"] == self._label
-            and "error" not in item
             and item["status"] == "completed"
+            and (bool(item["tools"]) or "error" not in item)
         )
 
     def _approved_call(self, request: Item) -> OpenCallFactory:
@@ -126,7 +136,13 @@ class McpToolProvider:
 
     def _function(self, name: str, tool: Json) -> ServerFunction:
         is_approval_needed = needs_approval(self._tool, name, tool.get("annotations", {}))
-        schema = tool.get("input_schema")
+        if name not in self._parameters:
+            schema = tool.get("input_schema")
+            self._parameters[name] = (
+                {**valid_schema(schema), "type": "object"}
+                if isinstance(schema, dict)
+                else _EMPTY_SCHEMA
+            )
         return ServerFunction(
             tool={"type": "mcp", "server_label": self._label, "name": name},
             name=name,
@@ -136,7 +152,7 @@ class McpToolProvider:
                 {"server_label": self._label, "name": name},
             ),
             description=self._description(tool),
-            parameters=schema if isinstance(schema, dict) else _EMPTY_SCHEMA,
+            parameters=self._parameters[name],
         )
 
     def _description(self, tool: Json) -> str | None:
@@ -171,14 +187,22 @@ class McpToolProvider:
         try:
             # A little less than the caller's limit, whose error would not name the server.
             async with asyncio.timeout(0.9 * self._context.settings.tools.time.total_seconds()):
-                tools = await self._list()
+                tools, left_out = await self._list()
         except TimeoutError:
             return ToolResult(fields={"error": self._listing_error.message}, failed=True)
         except McpServerError as failed:
             self._listing_error = _listing_failure(self._label, failed)
             return ToolResult(fields={"error": self._listing_error.message}, failed=True)
         self._listing_error = None
-        return ToolResult(fields={"tools": tools})
+        if not left_out:
+            return ToolResult(fields={"tools": tools})
+        logger.warning(
+            "mcp_tools_left_out",
+            server_label=self._label,
+            count=len(left_out),
+            tools=[str(each) for each in left_out[:_LOGGED]],
+        )
+        return ToolResult(fields={"tools": tools, "error": left_out_text(left_out)})
 
     async def _call(self, item: Item) -> ToolResult:
         name, arguments = item["name"], _parse_arguments(item["arguments"])
@@ -192,38 +216,47 @@ class McpToolProvider:
             )
         except McpServerError as failed:
             return ToolResult(fields={"error": failed.error}, failed=True)
-        if len(result.content) > self._settings.blocks:
+        if len(blocks_of(result)) > self._settings.blocks:
             too_many = f"It answered with more than {self._settings.blocks} content blocks."
             return ToolResult(fields={"error": _protocol_error(too_many)}, failed=True)
         return (
             await asyncio.to_thread(result_of, result) if _is_large(result) else result_of(result)
         )
 
-    async def _list(self) -> list[Json]:
+    async def _list(self) -> tuple[list[Json], list[UnusableTool]]:
         """The tools of all pages, as the item shows them, without those that the model may not
-        see. Raises McpServerError."""
-        tools: dict[str, Json] = {}
-        size = 0
+        see; and why others were left out. Raises McpServerError."""
+        listing = _Listing()
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
             page = await self._page(cursor)
-            encoded = json.dumps([_tool_json(tool) for tool in page.tools]).encode()
-            size += len(encoded)
-            if size > self._settings.list_bytes:
+            listing.add(page)
+            if listing.size > self._settings.list_bytes:
                 raise _list_too_large(f"more than {self._settings.list_bytes} bytes of tools")
-            for tool in _parse_tools(encoded):
-                tools.setdefault(tool["name"], tool)
-            if len(tools) > self._settings.tools:
+            if len(listing.tools) + len(listing.left_out) > self._settings.tools:
                 raise _list_too_large(f"more than {self._settings.tools} tools")
-            self._note_listed(len(tools), size)
-            if page.next_cursor is None:
-                return [
-                    tool
-                    for name, tool in tools.items()
-                    if is_allowed(self._tool, name, tool.get("annotations", {}))
-                ]
-            cursor = page.next_cursor
+            self._note_listed(len(listing.tools), listing.size)
+            cursor = listing.next_cursor(page)
+            if cursor is None:
+                return self._allowed(listing)
         raise _list_too_large(f"its tools on more than {_MAX_PAGES} pages")
+
+    def _allowed(self, listing: "_Listing") -> tuple[list[Json], list[UnusableTool]]:
+        """The tools that the model may see, and those that it could not see. Raises McpServerError
+        if none is left."""
+        allowed = [
+            tool
+            for name, tool in listing.tools.items()
+            if is_allowed(self._tool, name, tool.get("annotations", {}))
+        ]
+        missing = [
+            fault
+            for fault in listing.left_out
+            if fault.name is None or is_allowed(self._tool, fault.name, {})
+        ]
+        if missing and not allowed:
+            raise McpServerError(_protocol_error(left_out_text(missing)))
+        return allowed, missing
 
     def _note_listed(self, count: int, size: int) -> None:
         """Counts this server's tools, and their bytes, with those of the response's other servers.
@@ -240,7 +273,7 @@ class McpToolProvider:
                 "servers"
             )
 
-    async def _page(self, cursor: str | None) -> types.ListToolsResult:
+    async def _page(self, cursor: str | None) -> ToolPage:
         return await self._request(lambda session: session.list_tools(cursor), repeatable=True)
 
     async def _request(self, send: Callable[[McpSession], Awaitable[_T]], repeatable: bool) -> _T:
@@ -337,7 +370,7 @@ def _parse_arguments(text: str) -> Json:
     """The arguments that a model wrote. Raises ToolCallError if they are no JSON object. The
     server checks them against its schema."""
     try:
-        arguments = decode_body(text.encode())
+        arguments = decode_exactly(text.encode())
     except InvalidRequest as fault:
         raise ToolCallError(f"The arguments could not be read. {fault.message}") from fault
     if not isinstance(arguments, dict):
@@ -345,28 +378,54 @@ def _parse_arguments(text: str) -> Json:
     return arguments
 
 
-def _tool_json(tool: types.Tool) -> Json:
-    """A tool as the item lists it."""
-    tool_fields = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
-    required = {"name": tool_fields["name"], "input_schema": tool_fields["inputSchema"]}
-    return required | {
-        name: tool_fields[name] for name in ("description", "annotations") if name in tool_fields
-    }
+class _Listing:
+    """The tools of the pages until now."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, Json] = {}
+        self.left_out: list[UnusableTool] = []
+        self.size = 0
+        """Bytes of all tools as JSON."""
+        self._cursors: set[str] = set()
+
+    def add(self, page: ToolPage) -> None:
+        """The tools of one more page."""
+        for sent_tool in page.tools:
+            try:
+                tool = self._checked(sent_tool, page)
+            except UnusableTool as fault:
+                self.left_out.append(fault)
+            else:
+                self.tools[tool["name"]] = tool
+
+    def _checked(self, sent_tool: Any, page: ToolPage) -> Json:
+        """The tool as the item lists it. Raises UnusableTool."""
+        tool = item_tool(sent_tool)
+        self.size += len(json.dumps(tool))
+        if tool["name"] in self.tools:
+            raise UnusableTool(tool["name"], "listed twice")
+        if sent_tool["name"] not in page.callable_names:
+            raise UnusableTool(tool["name"], "its headers cannot be sent")
+        return tool
+
+    def next_cursor(self, page: ToolPage) -> str | None:
+        """The cursor of the page after this one. Some servers repeat themselves without end: a
+        cursor that was followed is not followed again."""
+        cursor = page.next_cursor
+        if cursor in self._cursors and self.tools:
+            return None
+        if cursor is not None:
+            self._cursors.add(cursor)
+        return cursor
 
 
-def _parse_tools(encoded: bytes) -> list[Json]:
-    """The tools as JSON that can be stored and sent: characters, depth and numbers are checked.
-    Raises McpServerError."""
-    try:
-        tools: list[Json] = decode_body(encoded)
-    except InvalidRequest:
-        raise _list_too_large("tools that cannot be stored as JSON") from None
-    return tools
-
-
-def _is_large(result: types.CallToolResult) -> bool:
+def _is_large(result: Json) -> bool:
     sizes = (
-        len(getattr(block, "data", "") or getattr(block, "text", "")) for block in result.content
+        len(value)
+        for block in blocks_of(result)
+        if isinstance(block, dict)
+        for value in block.values()
+        if isinstance(value, str)
     )
     return sum(sizes) > _LARGE_RESULT
 

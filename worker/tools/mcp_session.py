@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import httpx2
 import mcp_types as types
@@ -32,6 +33,7 @@ from worker.outbound.guarded_http import (
     GuardedTransport,
     RequestOutcome,
 )
+from worker.tools.mcp_answers import sent, with_sent_answers
 
 _T = TypeVar("_T")
 _Transport = AbstractAsyncContextManager[Any]
@@ -62,6 +64,15 @@ class McpServer:
     url: str
     """As the egress policy spells it."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+class ToolPage(NamedTuple):
+    """A page of a server's list of tools."""
+
+    tools: list[Any]
+    """As they were sent."""
+    next_cursor: str | None
+    callable_names: frozenset[str]
 
 
 class McpServerError(Exception):
@@ -133,35 +144,37 @@ class McpSession:
         if failed is not None:
             raise failed
 
-    async def list_tools(self, cursor: str | None) -> types.ListToolsResult:
+    async def list_tools(self, cursor: str | None) -> ToolPage:
         """One page of the server's tools. Raises McpServerError, also its subclasses."""
         assert self._client is not None
-        return await self._request(
+        page = await self._request(
             self._client.list_tools(cursor=cursor), _LIST_FACTOR * self._settings.list_bytes
         )
+        tools = sent(page).get("tools")
+        if tools is not None and not isinstance(tools, list):
+            raise McpServerError(_protocol_error(types.PARSE_ERROR, _NOT_VALID))
+        # The SDK leaves out tools that want headers which cannot be sent.
+        return ToolPage(tools or [], page.next_cursor, frozenset(tool.name for tool in page.tools))
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> types.CallToolResult:
-        """The result of a call, also if the tool reports an error. Raises McpServerError, also its
-        subclasses."""
+    async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The result of a call as the server sent it, also if the tool reports an error. Raises
+        McpServerError, also its subclasses."""
         assert self._client is not None
         # Not `call_tool`: it lists the tools to check results against schemas, and refuses those
         # that do not fit.
         request = types.CallToolRequest(
             params=types.CallToolRequestParams(name=name, arguments=arguments)
         )
+        send = partial(self._client.session.send_request, request, types.CallToolResult)
         try:
-            return await self._request(
-                self._client.session.send_request(request, types.CallToolResult)
-            )
+            return sent(await self._request(send()))
         except McpServerError as failed:
             if failed.error["code"] != types.HEADER_MISMATCH or failed.status is not None:
                 raise
             # The server did nothing: it wants some arguments as headers too, and only its list of
             # tools names them.
             await self.list_tools(None)
-            return await self._request(
-                self._client.session.send_request(request, types.CallToolResult)
-            )
+            return sent(await self._request(send()))
 
     async def close(self, *, gracefully: bool = True) -> None:
         """Ends the session and closes its connections.
@@ -204,7 +217,9 @@ class McpSession:
     ) -> None:
         async with (
             self._http() as http,
-            Client(transport(http), cache=None, client_info=_CLIENT_INFO) as client,
+            Client(
+                with_sent_answers(transport(http)), cache=None, client_info=_CLIENT_INFO
+            ) as client,
         ):
             opened.set_result(client)
             await self._close_requested.wait()
@@ -302,6 +317,7 @@ _LIST_FACTOR = 2
 each tool."""
 _ERROR_DELAY = 0.5
 """Seconds that the SDK has to raise its own error."""
+_NOT_VALID = "The MCP server's answer is not valid."
 _MAX_MESSAGE = 2000
 """Characters of a server's error message."""
 
@@ -337,9 +353,7 @@ def _failure(outcome: RequestOutcome, fault: BaseException | None) -> McpServerE
     if isinstance(cause, ValidationError) or (
         isinstance(cause, MCPError) and cause.code == types.PARSE_ERROR
     ):
-        return McpServerError(
-            _protocol_error(types.PARSE_ERROR, "The MCP server's answer is not valid.")
-        )
+        return McpServerError(_protocol_error(types.PARSE_ERROR, _NOT_VALID))
     if isinstance(cause, MCPError) and cause.code != types.CONNECTION_CLOSED:
         return McpServerError(_protocol_error(cause.code, clean_text(cause.message)[:_MAX_MESSAGE]))
     return McpServerError(_http_error(UNREACHABLE_STATUS, "The MCP server ended the session."))

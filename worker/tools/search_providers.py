@@ -77,9 +77,9 @@ class Tavily:
         return SearchRequest(f"{self._base.rstrip('/')}/search", self._headers, body)
 
     def parse_results(self, body: Any) -> Iterator[SearchResult]:
-        for result in body["results"]:
+        for result in _entries(body["results"]):
             yield SearchResult(
-                _text(result.get("title")), _text(result["url"]), _text(result.get("content"))
+                _text(result.get("title")), result["url"], _text(result.get("content"))
             )
 
 
@@ -105,14 +105,15 @@ class Brave:
     def parse_results(self, body: Any) -> Iterator[SearchResult]:
         # A response without web results has no "web", but the type "search".
         results = body["web"]["results"] if "web" in body or body.get("type") != "search" else []
-        for result in results:
+        for result in _entries(results):
+            snippets = result.get("extra_snippets")
             content = [
                 _text(result.get("description")),
-                *(_text(snippet) for snippet in result.get("extra_snippets") or ()),
+                *(map(_text, snippets) if isinstance(snippets, list) else ()),
             ]
             yield SearchResult(
                 _without_html(result.get("title")),
-                _text(result["url"]),
+                result["url"],
                 _without_html("\n".join(piece for piece in content if piece)),
             )
 
@@ -133,9 +134,9 @@ class SearXNG:
         )
 
     def parse_results(self, body: Any) -> Iterator[SearchResult]:
-        for result in body["results"]:
+        for result in _entries(body["results"]):
             yield SearchResult(
-                _text(result.get("title")), _text(result["url"]), _text(result.get("content"))
+                _text(result.get("title")), result["url"], _text(result.get("content"))
             )
 
 
@@ -168,6 +169,16 @@ _TAG = re.compile(r"</?[a-zA-Z][^<>]{0,100}>")
 def _without_html(value: Any) -> str:
     """The text without tags, and with entities replaced."""
     return html.unescape(_TAG.sub("", _text(value)))
+
+
+def _entries(results: Any) -> list[dict[str, Any]]:
+    """The entries of a list that have an address; others are left out. Raises TypeError if there
+    are only others, or no list."""
+    entries = list(results)
+    usable = [each for each in entries if isinstance(each, dict) and _text(each.get("url"))]
+    if entries and not usable:
+        raise TypeError
+    return usable
 
 
 def _text(value: Any) -> str:

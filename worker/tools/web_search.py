@@ -146,7 +146,7 @@ class WebSearch:
         except (aiohttp.ClientError, OSError, ValueError):
             raise self._failure("could not be reached, or broke off") from None
         try:
-            return clean_json(json.loads(raw.decode(errors="replace")))
+            return clean_json(json.loads(raw.decode("utf-8-sig", errors="replace")))
         except (ValueError, RecursionError):
             raise self._failure("answered something that is no JSON") from None
 

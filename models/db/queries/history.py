@@ -7,7 +7,7 @@ from uuid import UUID
 
 from models.db.queries.common import sql_list, visible_outside
 from models.db.statement import Query, column
-from models.wire.item_types import ADDS_TOOLS, OUTPUTS
+from models.wire.item_types import ADDS_TOOLS, CALLS, OUTPUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,25 @@ CONVERSATION_APPROVAL_REQUESTS = Query(
 )
 """Selects those of the approval requests `ids` that are in the conversation `id`."""
 
+
+CUT_OFF_CALLS = column(
+    f"""{_CHAIN},
+    place AS (
+        SELECT conversation_id, first_item FROM before UNION ALL SELECT CAST(:conversation AS uuid), NULL WHERE CAST(:conversation AS uuid) IS NOT NULL
+    )
+    SELECT found.payload ->> 'call_id' AS call_id FROM (
+        SELECT i.type, i.payload FROM chain JOIN items i ON i.response_id = chain.id
+        UNION ALL
+        SELECT i.type, i.payload FROM place JOIN items i ON i.conversation_id = place.conversation_id AND (place.first_item IS NULL OR i.id < place.first_item)
+    ) found
+    WHERE found.type IN {sql_list((*CALLS, *OUTPUTS))} AND found.payload ->> 'call_id' = ANY(CAST(:call_ids AS text[]))
+    GROUP BY 1
+    HAVING bool_or(found.type IN {sql_list(CALLS)} AND found.payload ->> 'status' = 'incomplete') AND NOT bool_or(found.type IN {sql_list(OUTPUTS)})
+    """,
+    str,
+)
+"""Selects those of `call_ids` whose call in the response `id` or its history, or in the
+conversation, was cut off and has no output."""
 
 ANSWERED_CALL = column(
     f"""{_CHAIN},

@@ -147,6 +147,40 @@ def _check_keywords(place: _Place, *, allows_null: bool) -> list[_Place]:
     return inner
 
 
+def valid_schema(schema: Json) -> Json:
+    """The schema without the keywords, and the members of keywords, whose value no draft allows:
+    those of tool servers are not refused, but upstreams refuse all tools with one of them."""
+    kept: Json = {}
+    for keyword, value in schema.items():
+        rule = _KEYWORDS.get(keyword)
+        if rule is None:
+            kept[keyword] = value
+            continue
+        usable = value if rule.subschemas is None else _valid_members(keyword, value)
+        if rule.is_valid(usable):
+            kept[keyword] = usable
+    return kept
+
+
+def _valid_members(keyword: str, value: Any) -> Any:
+    """The value of a keyword that has schemas inside, with valid ones."""
+    if isinstance(value, list):
+        return [valid_schema(each) if isinstance(each, dict) else each for each in value]
+    if not isinstance(value, dict):
+        return value
+    if keyword not in _SCHEMAS_WITH_NAMES:
+        return valid_schema(value)
+    return {
+        name: valid_schema(each) if isinstance(each, dict) else each
+        for name, each in value.items()
+        if isinstance(each, dict | bool) or _is_dependency(keyword, each)
+    }
+
+
+def _is_dependency(keyword: str, value: Any) -> bool:
+    return _KEYWORDS[keyword] is _DEPENDENCIES and _are_strings(value)
+
+
 Subschemas = Iterator[tuple[tuple[str, ...], Any]]
 """The further steps to a value that may be a schema, and that value."""
 
@@ -266,6 +300,9 @@ _KEYWORDS: dict[str, _Rule] = {
 }
 """keyword -> what its value must be. Other keywords, such as annotations of newer drafts, may have
 any value."""
+_SCHEMAS_WITH_NAMES = frozenset(
+    keyword for keyword, rule in _KEYWORDS.items() if rule.subschemas is _by_name
+)
 
 
 # What a strict schema must be besides.

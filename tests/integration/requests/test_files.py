@@ -69,6 +69,8 @@ async def test_a_range_of_a_file_is_read(client: openai.AsyncOpenAI, shared_stac
     [
         ("a.txt", b"", "user_data", "invalid_file"),
         ("a.png", b"no image", "user_data", "invalid_file"),
+        ("a.txt", bytes(range(32)), "user_data", "invalid_file"),
+        ("a.jsonl", "{}\n".encode("utf-16"), "batch", "invalid_file"),
         ("a.jpg", PNG, "user_data", "invalid_file"),
         ("a.txt", b"no image", "vision", "invalid_file"),
         ("a.jsonl", b'{"a": "\xff"}\n', "batch", "invalid_file"),

@@ -66,6 +66,25 @@ async def test_hostile_text_of_a_client_is_stored_and_sent_cleaned(
     assert items[0]["content"][0]["text"] == cleaned
 
 
+async def test_numbers_beyond_64_bits_reach_the_upstream(api: Api, fake: FakeUpstream) -> None:
+    """As JavaScript writes 2^64, in the tools of a client; in what it has stored too."""
+    bounds = {"minimum": -9223372036854776000, "maximum": 18446744073709552000, "const": 10**99}
+    tools = [{"type": "function", "name": "find", "parameters": {"properties": {"id": bounds}}}]
+    schema = {"properties": {"id": {name: float(bound) for name, bound in bounds.items()}}}
+    extra = {"type": "additional_tools", "role": "developer", "tools": tools}
+    model = fake.script(reply("ok"), reply("ok"))
+    first = await api.create(model, tools=tools, background=True)
+    ended = await api.wait_for_end(first["id"])
+    for response in (first, ended):
+        assert response["tools"][0]["parameters"] == schema
+    added = await api.create(model, input=[extra, {"role": "user", "content": "Hi."}])
+    items = (await api.call("GET", f"/responses/{added['id']}/input_items?order=asc")).body["data"]
+    assert items[0]["tools"][0]["parameters"] == schema
+    for request in fake.requests_for(model):
+        sent = request.body["tools"][0]["function"]["parameters"]
+        assert sent["properties"] == schema["properties"]
+
+
 @hostile
 async def test_hostile_text_of_a_model_is_shown_and_stored_cleaned(
     api: Api, fake: FakeUpstream, sent: str, cleaned: str

@@ -201,6 +201,40 @@ async def test_a_second_output_of_a_call_is_refused_with_a_message_that_says_so(
     )
 
 
+@pytest.mark.parametrize("continued", ["previous_response_id", "conversation", "input"])
+async def test_a_call_that_was_cut_off_needs_no_output_but_may_have_one(
+    api: Api, fake: FakeUpstream, continued: str
+) -> None:
+    tools = [{"type": "function", "name": "look", "parameters": {"type": "object"}}]
+    place: JSON = {}
+    if continued == "conversation":
+        place = {"conversation": (await api.call("POST", "/conversations", {})).body["id"]}
+    cut = fake.script([call(0, "call_a", "look", '{"a": "hal'), finish("length"), done()])
+    response = await api.create(cut, tools=tools, **place)
+    (item,) = response["output"]
+    assert (response["status"], item["status"]) == ("incomplete", "incomplete")
+    output = {"type": "function_call_output", "call_id": item["call_id"], "output": "x"}
+    before = [{"role": "user", "content": "Hi."}, item] if continued == "input" else []
+    if continued == "previous_response_id":
+        place = {"previous_response_id": response["id"]}
+    for answer in ([], [output]):
+        model = fake.script(reply("done"))
+        more = [*before, *answer, {"role": "user", "content": "Go on."}]
+        ended = await api.create(model, input=more, tools=tools, **place)
+        assert ended["status"] == "completed"
+        outputs = [each for each in fake.requests_for(model)[0].messages if each["role"] == "tool"]
+        assert [each["content"] for each in outputs][-1:] in ([], ["x"])
+        assert not answer or outputs[-1]["content"] == "x"
+    if continued == "input":
+        return
+    if continued == "previous_response_id":
+        place = {"previous_response_id": ended["id"]}
+    body = {"model": fake.script(reply("never")), "input": [output], **place}
+    refused = await api.call("POST", "/responses", body)
+    assert (refused.status, refused.error["param"]) == (400, "input")
+    assert "is in the history already" in refused.error["message"]
+
+
 @pytest.mark.parametrize(
     ("script", "status", "texts"),
     [

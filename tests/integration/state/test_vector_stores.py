@@ -11,6 +11,7 @@ from tests.support.api import JSON, until
 from tests.support.audit import audit_entries
 from tests.support.embeddings import EMBEDDING_MODEL, REWRITE_MODEL
 from tests.support.fake_upstream import FakeUpstream, hang, reply, status
+from tests.support.files_to_read import xlsx
 from tests.support.projects import limited_project
 from tests.support.stack import Stack
 from tests.support.worker_rows import run_purge, settings_for
@@ -122,6 +123,25 @@ async def test_without_an_embedding_model_words_alone_are_searched(
     assert await _found(client, store, "what is it & | ! <-> '") == []
     threshold: Any = {"score_threshold": 0.99}
     assert await _found(client, store, "tides", ranking_options=threshold) == []
+
+
+async def test_files_of_other_programs_are_found(client: openai.AsyncOpenAI) -> None:
+    text = "Straße und Hausnummer;Größe\nMüllergäßchen 5;fünf Meter\n"
+    rows = '<row><c t="inlineStr"><is><t>Müllergäßchen</t></is></c></row>'
+    contents = {
+        "western.csv": text.encode("cp1252"),
+        "western.txt": text.encode("cp1252"),
+        "marked.txt": text.encode("utf-16"),
+        "unmarked.md": text.encode("utf-16-le"),
+        "styled.xlsx": xlsx(rows, parts={"xl/styles.xml": "<styleSheet><fills><fill/></fills>"}),
+    }
+    store = (await client.vector_stores.create()).id
+    for each in contents.items():
+        file = await client.vector_stores.files.upload_and_poll(
+            vector_store_id=store, file=each, poll_interval_ms=50
+        )
+        assert (file.status, file.last_error) == ("completed", None), each
+    assert set(await _found(client, store, "Müllergäßchen")) == set(contents)
 
 
 async def test_a_search_is_filtered_by_attributes(client: openai.AsyncOpenAI) -> None:

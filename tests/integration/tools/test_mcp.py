@@ -29,6 +29,7 @@ from tests.support.mcp_servers import (
     PIXEL,
     Fault,
     McpServers,
+    RawExchange,
     break_off,
     hang,
     http_answer,
@@ -603,7 +604,7 @@ CALL_FAULTS: Mapping[str, Fault] = {
     "sends invalid UTF-8": http_answer(200, b'{"jsonrpc": "2.0", "id": 1, "result": "\xff\xfe"}'),
     "sends megabytes": http_answer(200, b'{"jsonrpc": "2.0"' + b" " * 9_000_000 + b"}"),
     "redirects inside": redirect("http://169.254.169.254/latest/meta-data/"),
-    "answers nonsense": rpc_result({"content": "none"}),
+    "answers nonsense": rpc_result("fine"),
     "answers 500": http_answer(500, b"Traceback (most recent call last):", "text/plain"),
 }
 
@@ -653,6 +654,52 @@ async def test_a_server_without_a_tool_list_fails_the_response(
         "tools",
     )
     assert not fake.requests_for(model)
+
+
+async def test_odd_values_of_a_server_end_nothing(
+    api: Api, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
+    bounds = {"minimum": -9223372036854776000, "maximum": 18446744073709552000}
+    tools = [
+        {"name": "find", "inputSchema": {"properties": {"id": bounds}}, "description": "\ud83d"},
+        {"name": 7, "inputSchema": {"type": "object"}},
+    ]
+    schema = {
+        "type": "object",
+        "properties": {"id": {name: float(bound) for name, bound in bounds.items()}},
+    }
+    results = {
+        "initialize": {"protocolVersion": "2025-06-18"},
+        "tools/list": {"tools": tools},
+        "tools/call": {"content": "half \ude00"},
+    }
+
+    async def answer(wire: RawExchange) -> None:
+        result = results.get(wire.request.rpc)
+        await (http_answer(202) if result is None else rpc_result(result))(wire)
+
+    url = mcp_servers.url_with_fault("old", "*", answer)
+    model = fake.script(turn(("find", {"id": 1})), reply("Found."), reply("Again."))
+    stream = await read_events(api, model, tools=[server(url)])
+    assert item_statuses(stream.final["output"]) == [
+        "mcp_list_tools completed",
+        "mcp_call completed",
+        "message completed",
+    ]
+    listing, called, _ = stream.final["output"]
+    assert "a tool (without a name)" in listing["error"]
+    assert listing["tools"][0]["input_schema"] == schema
+    assert called["output"] == "half \ufffd"
+    assert fake.requests_for(model)[0].body["tools"][0]["function"]["parameters"] == schema
+    assert await api.get(stream.final["id"]) == stream.final
+    # The listing has an error, and is one that is not made again.
+    for history in (
+        {"previous_response_id": stream.final["id"], "input": "More."},
+        {"input": [{"role": "user", "content": "Hi."}, *stream.final["output"]]},
+    ):
+        again = await api.create(model, tools=[server(url)], **history)
+        assert item_statuses(again["output"]) == ["message completed"]
+    assert len(mcp_servers.requests_to(url, "tools/list")) == 1
 
 
 async def test_megabytes_of_text_reach_the_model_shortened(

@@ -7,6 +7,7 @@ tests/integration/tools/test_mcp.py tests the whole.
 import asyncio
 import json
 import socket
+import sys
 import time
 from collections.abc import Callable
 from contextlib import asynccontextmanager
@@ -24,6 +25,7 @@ from models.config.groups import EgressSettings, McpSettings, ToolSettings
 from models.config.settings import Settings
 from models.egress import EgressPolicy
 from models.errors import ToolFailed
+from models.wire.checks.json_schema import require_schema
 from tests.support.api import until
 from tests.support.chaos.lost_replies import DONE, both_kinds, lose_reply
 from tests.support.chaos.proxy import Proxy
@@ -409,9 +411,6 @@ BAD_ANSWERS = [
         "mcp_protocol_error",
     ),
     BadAnswer(
-        "answers an unknown result", rpc_result({"tools": 1}), "not valid", "mcp_protocol_error"
-    ),
-    BadAnswer(
         "answers a result of no object", rpc_result("fine"), "not valid", "mcp_protocol_error"
     ),
     BadAnswer("answers nothing at all", http_answer(200), "not valid", "mcp_protocol_error"),
@@ -606,7 +605,7 @@ async def test_a_server_without_its_list_fails_the_response(
     assert listing["error"]
 
 
-async def test_an_invalid_schema_of_a_server_is_passed_to_the_model(
+async def test_what_is_invalid_in_a_schema_is_not_shown_to_the_model(
     mcp_servers: McpServers,
 ) -> None:
     schema = {
@@ -633,9 +632,239 @@ async def test_an_invalid_schema_of_a_server_is_passed_to_the_model(
     assert listing["tools"] == [
         {"name": "odd tool!", "input_schema": cleaned, "description": "a�b"}
     ]
-    assert function.parameters == cleaned
+    assert "'odd tool!' (listed twice)" in listing["error"]
+    assert function.parameters == {**cleaned, "properties": {"n": {}}}
     assert model_name.replace("_", "").replace("-", "").isalnum()
     assert len(model_name) <= 64
+
+
+def listed(name: Any, schema: Any = None, **more: Any) -> JSON:
+    return {"name": name, "inputSchema": schema or {"type": "object"}, **more}
+
+
+BOUNDS = {
+    "minimum": -9223372036854776000,
+    "maximum": 18446744073709552000,
+    "exclusiveMaximum": float("inf"),
+    "multipleOf": 10**100,
+    "const": float("nan"),
+}
+USABLE: list[tuple[JSON, JSON]] = [
+    (listed("plain"), {}),
+    (listed("bounds", {"type": "object", "properties": {"n": BOUNDS}}), {}),
+    (listed("half", description="a \ud83d b", title="\ude00"), {"description": "a \ufffd b"}),
+    (listed("half \ud83d"), {"name": "half \ufffd"}),
+    (listed("nul", description="a\0b"), {"description": "a\ufffdb"}),
+    (listed("nullable", {"type": ["object", "null"]}), {"input_schema": {"type": "object"}}),
+    (
+        listed("union", {"anyOf": [{"type": "object"}]}),
+        {"input_schema": {"anyOf": [{"type": "object"}], "type": "object"}},
+    ),
+    ({"name": "none"}, {"input_schema": {"type": "object", "properties": {}}}),
+    (
+        {"name": "null", "inputSchema": None, "description": None, "annotations": None},
+        {"input_schema": {"type": "object", "properties": {}}},
+    ),
+    ({"name": "empty", "inputSchema": {}}, {"input_schema": {"type": "object"}}),
+    (
+        listed("nulls", {"type": "object", "properties": None, "required": None}),
+        {"input_schema": {"type": "object", "properties": None, "required": None}},
+    ),
+    (listed("misplaced", {"type": "object", "properties": {"required": ["a"]}}), {}),
+    (listed("cycle", {"type": "object", "properties": {"a": {"$ref": "#"}}}), {}),
+    (listed("odd texts", description=7, annotations="none"), {"description": None}),
+    (
+        listed("odd hints", annotations={"readOnlyHint": "yes", "idempotentHint": True}),
+        {"annotations": {"idempotentHint": True}},
+    ),
+    (listed("odd rest", icons="none", execution=7, outputSchema="none", _meta=3), {}),
+]
+UNUSABLE: list[tuple[Any, str]] = [
+    (listed("text", "string"), "'text' (its input schema is no object)"),
+    (listed("list", {"type": "array"}), "'list' (its input is no object)"),
+    (listed("plain"), "'plain' (listed twice)"),
+    (
+        listed("deep", {"type": "object", "x": json.loads("[" * 189 + "]" * 189)}),
+        "'deep' (it cannot be stored as JSON)",
+    ),
+    (listed(""), "a tool (without a name)"),
+    (listed(5), "a tool (without a name)"),
+    ({"inputSchema": {}}, "a tool (without a name)"),
+    ("tool", "a tool (without a name)"),
+    (None, "a tool (without a name)"),
+]
+
+
+@pytest.mark.parametrize("name", ["old", "plain"])
+async def test_an_odd_tool_does_not_take_the_others_with_it(
+    mcp_servers: McpServers, name: str
+) -> None:
+    tools = [*(tool for tool, _ in USABLE), *(tool for tool, _ in UNUSABLE)]
+    fault = rpc_result({"tools": tools, "nextCursor": ""})
+    async with open_run(mcp_servers.url_with_fault(name, "tools/list", fault)) as run:
+        (listing,) = await run.prepare()
+        functions = run.toolbox.server_functions()
+    assert listing["status"] == "completed"
+    for shown, (tool, expected) in zip(listing["tools"], USABLE, strict=True):
+        assert shown["name"] == expected.get("name", tool["name"])
+        for field_name, value in expected.items():
+            assert shown.get(field_name) == value
+    for _, why in UNUSABLE:
+        assert why in listing["error"]
+    assert listing["tools"][1]["input_schema"]["properties"]["n"] == {
+        "minimum": -(2.0**63),
+        "maximum": 2.0**64,
+        "exclusiveMaximum": sys.float_info.max,
+        "multipleOf": 1e100,
+    }
+    for function in functions.values():
+        require_schema(dict(function.parameters), "tools", "it", code="x", strict=False)
+
+
+async def test_only_what_the_client_allows_is_missed(mcp_servers: McpServers) -> None:
+    fault = rpc_result({"tools": [listed("good"), listed("bad", "string")]})
+    url = mcp_servers.url_with_fault("old", "tools/list", fault)
+    async with open_run(url, allowed_tools=["good"]) as run:
+        (listing,) = await run.prepare()
+    assert "error" not in listing
+    async with open_run(url, allowed_tools=["bad"]) as run:
+        with pytest.raises(ToolFailed, match="'bad'"):
+            await run.prepare()
+
+
+async def test_a_list_that_repeats_itself_is_read_once(mcp_servers: McpServers) -> None:
+    fault = rpc_result({"tools": [listed("good")], "nextCursor": "again"})
+    async with open_run(mcp_servers.url_with_fault("old", "tools/list", fault)) as run:
+        (listing,) = await run.prepare()
+    assert [tool["name"] for tool in listing["tools"]] == ["good"]
+
+
+RESULTS: list[tuple[str, JSON, str]] = [
+    ("half an emoji", {"content": [{"type": "text", "text": "a \ud83d b"}]}, "a \ufffd b"),
+    ("half in a key", {"structuredContent": {"\ude00": 1}}, '{"\ufffd": 1}'),
+    ("no content", {}, ""),
+    ("null", {"content": None, "structuredContent": None, "isError": None}, ""),
+    ("a text", {"content": "plain"}, "plain"),
+    ("a block", {"content": {"type": "text", "text": "one"}}, "one"),
+    ("texts", {"content": ["one", "two"]}, "one\ntwo"),
+    ("no type", {"content": [{"text": "x"}]}, '{"text": "x"}'),
+    ("no text", {"content": [{"type": "text"}]}, '{"type": "text"}'),
+    ("a number", {"content": [{"type": "text", "text": 5}]}, '{"type": "text", "text": 5}'),
+    (
+        "unknown",
+        {"content": [{"type": "text", "text": "a"}, {"type": "video", "url": "http://v"}]},
+        'a\n{"type": "video", "url": "http://v"}',
+    ),
+    (
+        "odd extras",
+        {"content": [{"type": "text", "text": "a", "annotations": 5, "_meta": []}], "_meta": 7},
+        "a",
+    ),
+    ("structured", {"structuredContent": {"n": 10**30}}, '{"n": 1' + "0" * 30 + "}"),
+    ("a list", {"structuredContent": [1, 2], "content": []}, "[1, 2]"),
+    ("empty text", {"structuredContent": 3, "content": [{"type": "text", "text": ""}]}, "3"),
+    ("an old result", {"toolResult": {"a": 1}}, '{"toolResult": {"a": 1}}'),
+    (
+        "a link",
+        {"content": [{"type": "resource_link", "uri": "not a url"}]},
+        "[resource: not a url at not a url]",
+    ),
+    (
+        "a resource",
+        {"content": [{"type": "resource", "resource": {"text": "in \ud83d"}}]},
+        "in \ufffd",
+    ),
+    (
+        "bytes",
+        {"content": [{"type": "resource", "resource": {"uri": "x:y", "blob": "AA=="}}]},
+        "[resource: x:y, of unknown type]",
+    ),
+    (
+        "an image without a type",
+        {"content": [{"type": "image", "data": "data:image/png;base64,AAAA"}]},
+        "[image: image/png, 19 bytes]",
+    ),
+    ("deep", {"structuredContent": json.loads("[" * 150 + "]" * 150)}, "[" * 150 + "]" * 150),
+    (
+        "newlines",
+        {"content": [{"type": "text", "text": "a\u2028b\x85c\r\nd"}]},
+        "a\u2028b\x85c\r\nd",
+    ),
+]
+
+
+def as_event(result: Callable[[JSON], JSON]) -> Fault:
+    """Sends a result in a stream of events, with the characters themselves."""
+
+    async def fault(wire: RawExchange) -> None:
+        answer = {"jsonrpc": "2.0", "id": str(wire.request.body["id"])}
+        encoded = json.dumps({**answer, "result": result(wire.request.body)})
+        data = encoded.replace("\\u2028", "\u2028").replace("\\u0085", "\x85")
+        ping = b': ping\n\nevent: message\ndata: {"jsonrpc":"2.0","method":"notifications/x"}\n\n'
+        await wire.answer(
+            200,
+            {"content-type": "text/event-stream; charset=utf-8"},
+            ping + f"event: message\nid: 1\ndata: {data}\n\n".encode(),
+        )
+
+    return fault
+
+
+@pytest.mark.parametrize("name", ["plain", "old"])
+@pytest.mark.parametrize("fault_of", [rpc_result, as_event])
+async def test_a_result_that_exists_is_never_lost(
+    mcp_servers: McpServers, name: str, fault_of: Callable[..., Fault]
+) -> None:
+    results = {case: result for case, result, _ in RESULTS}
+    fault = fault_of(lambda body: results[body["params"]["arguments"]["text"]])
+    async with open_run(mcp_servers.url_with_fault(name, "tools/call", fault)) as run:
+        await run.prepare()
+        for case, _, output in RESULTS:
+            result = await run.call("echo", {"text": case})
+            assert not isinstance(result, ToolCallError), case
+            assert (result.failed, result.fields) == (False, {"output": output}), case
+
+
+async def test_bytes_that_are_not_json_to_the_letter_are_read(mcp_servers: McpServers) -> None:
+    sent = b'\xef\xbb\xbf{"jsonrpc":"2.0","id":"%d","result":{"content":["\xff"]}}'
+
+    async def fault(wire: RawExchange) -> None:
+        await wire.answer(
+            200,
+            {"content-type": "Application/JSON; charset=UTF-8"},
+            sent % wire.request.body["id"],
+        )
+
+    async with open_run(mcp_servers.url_with_fault("plain", "tools/call", fault)) as run:
+        await run.prepare()
+        result = await run.call("echo", {"text": "x"})
+    assert result.fields == {"output": "\ufffd"}
+
+
+async def test_arguments_reach_the_server_as_the_model_wrote_them(mcp_servers: McpServers) -> None:
+    url = mcp_servers.url("plain")
+    async with open_run(url) as run:
+        await run.prepare()
+        for number in ("123456789012345678901234567890", "18446744073709551615", "1.5"):
+            await run.call("echo", f'{{"text": {number}}}')
+            request = mcp_servers.requests_to(url, "tools/call")[-1]
+            assert json.dumps(request.body["params"]["arguments"]["text"]) == number
+
+
+async def test_an_odd_handshake_opens_the_session(mcp_servers: McpServers) -> None:
+    handshake = {"protocolVersion": "2025-06-18", "capabilities": None, "serverInfo": {"name": 5}}
+    answers = {"initialize": handshake, "tools/list": {"tools": [listed("good")]}}
+
+    async def fault(wire: RawExchange) -> None:
+        if wire.request.rpc not in answers:
+            refusal = http_answer(202 if wire.request.rpc.startswith("notifications") else 404)
+            await refusal(wire)
+            return
+        await rpc_result(answers[wire.request.rpc])(wire)
+
+    async with open_run(mcp_servers.url_with_fault("old", "*", fault)) as run:
+        (listing,) = await run.prepare()
+    assert listing["tools"]
 
 
 async def test_an_invalid_schema_in_the_history_is_replaced() -> None:

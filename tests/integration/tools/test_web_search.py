@@ -589,6 +589,11 @@ UNUSUAL_RESULTS: list[tuple[str, Any, list[JSON]]] = [
         [{"title": "", "url": "https://a.example/", "content": ""}],
     ),
     (
+        "some of another form",
+        [None, "text", {"title": "no address"}, {"url": 5}, {"url": "https://a.example/"}],
+        [{"title": "", "url": "https://a.example/", "content": ""}],
+    ),
+    (
         "the same twice",
         [{"url": "https://a.example/"}, {"url": "https://a.example/"}],
         [{"title": "", "url": "https://a.example/", "content": ""}],

@@ -1,14 +1,17 @@
 """The text of each kind of file that a vector store takes, and what is refused."""
 
 import codecs
+import re
+from collections.abc import Callable
 from datetime import date
 from io import BytesIO
 from pathlib import PurePath
+from zipfile import ZipFile
 
 import pytest
 from openpyxl import Workbook
 
-from tests.support.files_to_read import docx, pages_with_text, paragraph, pptx, relations
+from tests.support.files_to_read import docx, pages_with_text, paragraph, pptx, relations, xlsx
 from tests.support.hostile_files import HOSTILE
 from worker.retrieval.extract.failures import DAMAGED, ExtractionFailed
 from worker.retrieval.extract.limits import ExtractionLimits
@@ -108,6 +111,106 @@ def test_a_workbook() -> None:
     assert text_of(content.getvalue(), ".xlsx") == (
         "Prices\nname\tprice\tsince\tsold\nnut\t2\t2024-05-06\tTRUE\n\nMore\n1.5\n\n"
     )
+
+
+STYLES = """<styleSheet xmlns="main"><fills><fill/><fill><extLst><ext uri="u"/></extLst></fill>
+</fills><numFmts><numFmt numFmtId="170" formatCode="[$-409]d/m/yy;@"/><numFmt numFmtId="171"
+formatCode="[h]:mm"/><numFmt formatCode='"day" 0'/></numFmts><cellStyleXfs><xf numFmtId="14"/>
+</cellStyleXfs><cellXfs><xf/><xf numFmtId="14"/><xf numFmtId="170"/><xf numFmtId="171"/>
+<xf numFmtId="99999"/></cellXfs></styleSheet>"""
+STRINGS = """<sst><si><t>plain</t></si><si><r><rPr><b/></rPr><t>rich </t></r><r><t>text</t></r>
+<rPh sb="0" eb="1"><t>said</t></rPh></si><si/></sst>"""
+CELLS: list[tuple[str, str]] = [
+    ('<c t="s"><v>0</v></c><c t="s"><v>1</v></c>', "plain\trich text"),
+    ('<c t="s"><v>2</v></c><c t="s"><v>99</v></c><c t="s"/><c><v>1</v></c>', "\t\t\t1"),
+    ('<c r="C1"><v>3</v></c><c r="E1"><v>5</v></c>', "\t\t3\t\t5"),
+    ('<c r="b7"><v>3</v></c><c r="A1"><v>5</v></c><c r="?"><v>6</v></c>', "\t3\t5\t6"),
+    ('<c s="1"><v>45351</v></c><c s="2"><v>45351.5</v></c>', "2024-02-29\t2024-02-29T12:00:00"),
+    ('<c s="1"><v>0.5</v></c><c s="3"><v>1.5</v></c>', "12:00:00\t36:00:00"),
+    ('<c s="1"><v>-5</v></c><c s="1"><v>1e12</v></c><c s="1"><v>x</v></c>', "-5\t1e12\tx"),
+    ('<c s="77"><v>7.0</v></c><c s="4"><v>8</v></c>', "7\t8"),
+    ('<c t="d"><v>2024-05-06</v></c><c t="e"><v>#DIV/0!</v></c>', "2024-05-06\t#DIV/0!"),
+    ('<c t="b"><v>1</v></c><c t="b"><v>0</v></c>', "TRUE\tFALSE"),
+    ('<c><f>1+1</f></c><c t="str"><f>"a"</f><v>a</v></c>', "\ta"),
+    ('<c t="inlineStr"><is><r><t>in</t></r><r><t>line</t></r></is></c>', "inline"),
+    ('<c t="inlineStr"><is><t>a_x000A_b _x005F_x</t></is></c>', "a\nb _x"),
+    ('<x:c xmlns:x="x"><x:v>12345678901234567890</x:v></x:c>', "12345678901234567890"),
+]
+
+
+def test_each_cell_of_a_workbook() -> None:
+    parts = {"xl/Styles.xml": STYLES, "xl/SharedStrings.xml": STRINGS}
+    rows = "".join(f'<row r="99999999999">{cells}</row>' for cells, _ in CELLS)
+    lines = "".join(f"{line}\n" for _, line in CELLS)
+    assert text_of(xlsx(rows, parts=parts), ".xlsx") == f"One\n{lines}\n"
+
+
+def written(changed: Callable[[str, str], tuple[str, str] | None], kind: str = "xlsx") -> bytes:
+    """An Office file whose parts are left out, renamed or changed."""
+    original = {
+        "xlsx": xlsx('<row><c t="inlineStr"><is><t>text</t></is></c></row>'),
+        "docx": docx(paragraph("text")),
+        "pptx": pptx(["text"]),
+    }[kind]
+    content = BytesIO()
+    with ZipFile(BytesIO(original)) as source, ZipFile(content, "w") as target:
+        for name in source.namelist():
+            if (part := changed(name, source.read(name).decode())) is not None:
+                target.writestr(*part)
+    return content.getvalue()
+
+
+ODD_PACKAGES: dict[str, Callable[[str, str], tuple[str, str] | None]] = {
+    "capitals": lambda name, text: (name.upper(), text),
+    "small letters": lambda name, text: (name.lower(), text),
+    "backslashes": lambda name, text: (name.replace("/", "\\"), text),
+    "a leading slash": lambda name, text: (f"/{name}", text),
+    "backslashes in relations": lambda name, text: (
+        name,
+        re.sub('Target="([^"]*)"', lambda found: found[0].replace("/", "\\"), text),
+    ),
+    "absolute targets": lambda name, text: (
+        name,
+        re.sub('Target="(?=worksheets|slides/)', 'Target="/xl/', text)
+        if "xl/_rels" in name
+        else text,
+    ),
+    "no list of types": lambda name, text: None if "Types" in name else (name, text),
+    "no first relations": lambda name, text: None if name == "_rels/.rels" else (name, text),
+    "types of other parts only": lambda name, text: (name, text.replace("<Override ", "<Other ")),
+    "the strict namespaces": lambda name, text: (
+        name,
+        text.replace("http://schemas.openxmlformats.org/", "http://purl.oclc.org/ooxml/"),
+    ),
+    "macros": lambda name, text: (name, text.replace(".main+xml", ".macroEnabled.main+xml")),
+    "a template": lambda name, text: (name, text.replace(".sheet.main", ".template.main")),
+    "UTF-16": lambda name, text: (name, text) if "Types" in name else (name, f"\ufeff{text}"),
+}
+
+
+@pytest.mark.parametrize("kind", ["xlsx", "docx", "pptx"])
+@pytest.mark.parametrize("name", ODD_PACKAGES)
+def test_packages_of_other_programs_are_read(name: str, kind: str) -> None:
+    assert "text\n" in text_of(written(ODD_PACKAGES[name], kind), f".{kind}")
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        ("xl/styles.xml", "<styleSheet"),
+        ("xl/styles.xml", '<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'),
+        ("xl/theme/theme1.xml", "broken"),
+        ("docProps/core.xml", "<broken"),
+        ("xl/calcChain.xml", ""),
+    ],
+)
+def test_what_a_workbook_has_beside_its_values_may_be_broken(part: str, text: str) -> None:
+    assert text_of(xlsx("<row><c><v>7</v></c></row>", parts={part: text}), ".xlsx") == "One\n7\n\n"
+
+
+def test_a_workbook_without_relations_has_the_usual_names() -> None:
+    content = written(lambda name, text: None if "xl/_rels" in name else (name, text))
+    assert text_of(content, ".xlsx") == "One\ntext\n\n"
 
 
 def test_the_pages_of_a_pdf() -> None:

@@ -161,3 +161,10 @@ def test_a_terminal_event_is_recognised_only_at_the_end_of_a_block() -> None:
         assert ends_stream(b"".join(others) + end)
         assert not ends_stream(end + others[0])
     assert not any(map(ends_stream, [*others, quoting, quoting + others[0]]))
+
+
+def test_a_frame_has_no_character_that_ends_a_line() -> None:
+    for text in ("a\u2028b\u2029c\x85d", "“quoted” – é", "\u2027\u202a"):
+        encoded = frame(TextDelta("msg_1", 0, 0, text, []), 1)
+        assert len(encoded.decode().splitlines()) == 3
+        assert decode_frame(encoded)["delta"] == text

@@ -1,5 +1,6 @@
 """Bytes become JSON that can be stored and encoded, or a 400 (docs/wire.md)."""
 
+import sys
 from typing import Any
 
 import orjson
@@ -8,6 +9,8 @@ import pytest
 from models.errors import InvalidRequest, RequestTooLarge
 from models.wire.json_input import BodyLimits, decode_body, decode_request
 from tests.support.bad_bodies import INVALID_JSON
+
+LARGEST = sys.float_info.max
 
 GOOD: list[tuple[str, bytes, Any]] = [
     ("plain", b'{"a": [1, 2.5, true, null, "\xc3\xa9"]}', {"a": [1, 2.5, True, None, "é"]}),
@@ -19,6 +22,13 @@ GOOD: list[tuple[str, bytes, Any]] = [
     ("NUL", rb'{"\u0000": "\u0000x"}', {"\ufffd": "\ufffdx"}),
     ("an escaped backslash before u0000", rb'"\\u0000"', r"\u0000"),
     ("64 bits", b"[18446744073709551615, -9223372036854775808]", [2**64 - 1, -(2**63)]),
+    ("65 bits", b"[18446744073709551616, -9223372036854775809]", [2.0**64, -(2.0**63)]),
+    ("as JavaScript writes 2^64", b'{"maximum": 18446744073709552000}', {"maximum": 2.0**64}),
+    ("100 digits", b"1" + b"0" * 99, 1e99),
+    ("5000 digits", b"-" + b"1" * 5000, -LARGEST),
+    ("5000 digits beside a surrogate", rb'["\ud800", ' + b"1" * 5000 + b"]", ["\ufffd", LARGEST]),
+    ("beyond a double", b"[1e400, -1e999]", [LARGEST, -LARGEST]),
+    ("beyond a double beside a surrogate", rb'["\ud800", 1e999]', ["\ufffd", LARGEST]),
     ("190 levels", b"[" * 190 + b"]" * 190, None),
 ]
 

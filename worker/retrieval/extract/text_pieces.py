@@ -23,15 +23,20 @@ def text_pieces(texts: Iterable[str], most: int) -> Iterator[bytes]:
         piece = text.encode(errors="replace")
         sent += len(piece)
         if sent > most:
-            raise ExtractionFailed(
-                "invalid_file",
-                "The file could not be parsed because it is too large: "
-                f"it has more than {shown(most)} of text.",
-            )
+            raise too_much_text(most)
         has_text = has_text or not text.isspace()
         yield piece
     if not has_text:
         raise ExtractionFailed("invalid_file", NO_TEXT)
+
+
+def too_much_text(most: int) -> ExtractionFailed:
+    """The failure of a file with more than so many bytes of text."""
+    return ExtractionFailed(
+        "invalid_file",
+        "The file could not be parsed because it is too large: "
+        f"it has more than {shown(most)} of text.",
+    )
 
 
 def _joined(texts: Iterable[str]) -> Iterator[str]:

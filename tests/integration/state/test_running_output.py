@@ -119,9 +119,9 @@ class Gets:
 
     async def text(self, response: UUID) -> str:
         """The text that a GET shows."""
-        body = await self._shown.body(self._project, response, hold=self._hold)
-        assert body is not None
-        text: str = orjson.loads(body)["output_text"]
+        shown = await self._shown.body(self._project, response, hold=self._hold)
+        assert shown is not None
+        text: str = orjson.loads(shown.body)["output_text"]
         return text
 
 

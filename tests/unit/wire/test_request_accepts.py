@@ -351,8 +351,8 @@ PARAMETERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     (
         "documented, not acted on",
-        {"prompt_cache_retention": "24h", "moderation": {}, "image": {}},
-        {},
+        {"prompt_cache_retention": "24h", "image": {"context_compression": "auto"}},
+        {"image": {"context_compression": "auto"}},
     ),
     (
         "penalties",

@@ -120,6 +120,11 @@ class UpstreamSettings(Group):
         return {name: value.get_secret_value() for name, value in self.query.items()}
 
     @property
+    def moderates(self) -> bool:
+        """Whether it gets the parameter `moderation`."""
+        return self.api == "responses" or "moderation" in self.passthrough
+
+    @property
     def has_service_tier(self) -> bool:
         """Whether its Chat Completions have `service_tier` with OpenAI's values, as far as its
         address says: OpenAI's own and OpenRouter's. Others may refuse a field that they do not

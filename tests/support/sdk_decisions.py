@@ -46,8 +46,7 @@ REFUSED_ANYWHERE = {
 
 REFUSED_AT_CHAT = {
     r"image.context_compression='enabled'": "Leave it out, or send smaller ones",
-    r"moderation": "send the texts to POST /v1/moderations, or use a model whose upstreams are all "
-    "native ones",
+    r"moderation": "send the texts to POST /v1/moderations, or use a model whose upstream is",
     rf"tool_choice\[\w+\](.type='({_HOSTED})')?$": "not found in 'tools'",
     r"tools\[code_interpreter\]": "Offer an MCP server that does, or a 'function' or a 'shell'",
     r"tools\[computer(_use_preview)?\]": "Offer an MCP server that does, or a 'function'",

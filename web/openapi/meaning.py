@@ -141,8 +141,8 @@ PARAMETERS: dict[str, str] = {
     "default. `x-cache` reports whether the answer came from the cache. Answers for which the "
     "server ran tools are not cached.",
     "prompt": "Not supported: this server keeps no prompt templates.",
-    "moderation": "Sent to native upstreams, and to those whose `passthrough` lists it. Refused "
-    "unless all upstreams of the model get it.",
+    "moderation": "Sent to native upstreams, and to those whose `passthrough` lists it; others are "
+    "not called then. Refused if the model has none.",
     "image": "Sent to native upstreams, and to those whose `passthrough` lists it. At others "
     "images are never compressed, and `context_compression: enabled` is refused.",
     **dict.fromkeys(

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from models.config.routes import Destination, accepted_parameters
+from models.config.routes import accepted_parameters
 from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
 from models.db.database import Pool, fetch_idempotent
@@ -22,7 +22,6 @@ from models.projects.egress import ProjectEgress
 from models.projects.routes import ProjectRoutes
 from models.secrets import Sealer, Unreadable
 from models.wire.checks.faults import shorten
-from models.wire.checks.parameters import MODERATION_REFUSED
 from models.wire.checks.strict_schemas import require_strict_schemas
 from models.wire.compaction import newest_compaction
 from models.wire.events import Item
@@ -89,8 +88,6 @@ class RequestValidation:
                 param="model",
                 code="model_not_found",
             )
-        if _MODERATION in request.parameters and not all(map(_moderates, upstreams)):
-            MODERATION_REFUSED(request.parameters[_MODERATION], _MODERATION)
         egress = self._egress.of_project(key.policy.egress)
         urls = await run_sized(partial(self._require_reachable, request, egress), body.size)
         await require_names(egress, urls)
@@ -291,15 +288,6 @@ def drop_compacted(
     """
     position = newest_compaction(items)
     return (items[position + 1 :], ()) if position >= 0 else (items, open_calls)
-
-
-_MODERATION = "moderation"
-
-
-def _moderates(destination: Destination) -> bool:
-    """Whether the upstream gets the parameter `moderation`."""
-    upstream = destination.upstream
-    return upstream.api == "responses" or _MODERATION in upstream.passthrough
 
 
 def _model_name(body: Any) -> str:

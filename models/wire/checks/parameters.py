@@ -215,12 +215,6 @@ INCLUDE_VALUE = Choice(
 )
 INCLUDE = Array(INCLUDE_VALUE)
 
-MODERATION_REFUSED = _Refused(
-    "nothing moderates the input and output of this model here, and a request for moderation is "
-    "not ignored. Leave it out and send the texts to POST /v1/moderations, or use a model whose "
-    "upstreams are all native ones (docs/upstreams.md)"
-)
-
 PARAMETERS: dict[str, Check] = {
     "model": String(non_empty=True, at_most=512),
     "instructions": _TEXT,
@@ -257,7 +251,11 @@ PARAMETERS: dict[str, Check] = {
     "prompt": _Refused(
         "this server keeps no prompt templates. Send the text in 'instructions' and 'input'"
     ),
-    "moderation": MODERATION_REFUSED,
+    "moderation": _Refused(
+        "nothing moderates the input and output of this model here, and a request for moderation "
+        "is not ignored. Leave it out and send the texts to POST /v1/moderations, or use a model "
+        "whose upstream is a native one (docs/upstreams.md)"
+    ),
     "image": Record(
         {},
         {

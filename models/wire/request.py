@@ -16,7 +16,7 @@ from models.wire.checks.parameters import (
     CacheOptions,
 )
 from models.wire.checks.strict_schemas import require_strict_schemas
-from models.wire.checks.unknown_fields import UnknownFields, left_out, path_of
+from models.wire.checks.unknown_fields import LeftOut, UnknownFields, left_out, path_of
 from models.wire.events import Item
 from models.wire.item_types import ADDS_TOOLS
 from models.wire.items import NewId, input_items
@@ -28,7 +28,12 @@ from models.wire.tools import (
     require_no_search,
     require_valid_choice,
 )
-from models.wire.without_effect import shown_name, unused_by_chat, unused_by_search
+from models.wire.without_effect import (
+    MAX_NAMES,
+    shown_name,
+    unused_by_chat,
+    unused_by_search,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ def parse_create(
         parameters=checked,
         credentials=credentials,
         unknown_fields=unknown.found,
-        ignored=tuple(ignored),
+        ignored=tuple(dict.fromkeys(ignored))[: MAX_NAMES + 1],
     )
     _check_combinations(
         request,
@@ -224,17 +229,23 @@ def _left_out(
             for index, tool in enumerate(checked[name]):
                 found = left_out(value[index], tool, ((None, name), index))
                 is_sent = tool["type"] != "mcp" and not is_own_file_search(tool)
-                if unknown is not None and is_sent:
-                    found = unknown.restore(found)
-                names += [path_of(each.place, shown_name) for each in found]
+                names += _ignored(found, unknown if is_sent else None)
         else:
-            found = left_out(value, checked[name], (None, name))
-            if unknown is not None and name in _SENT_ON:
-                found = unknown.restore(found)
-            names += [path_of(each.place, shown_name) for each in found]
+            shape = _OBJECTS.get(name, checked[name])
+            found = left_out(value, shape, (None, name))
+            names += _ignored(found, unknown if name in _SENT_ON else None)
     return names
 
 
+def _ignored(found: list[LeftOut], unknown: UnknownFields | None) -> list[str]:
+    """The places of those that are not put back, as many as the header shows, and one more."""
+    if unknown is not None:
+        found = unknown.restore(found)
+    return [path_of(each.place, shown_name) for each in found[: MAX_NAMES + 1]]
+
+
+_OBJECTS: Mapping[str, Any] = {"conversation": {"id": None}, "cache": {"ttl": None}}
+"""Parameters whose checks make something else of an object -> its fields."""
 _SENT_ON = ("input", "reasoning", "text", "tool_choice")
 """Parameters whose unknown fields a native upstream gets, besides `tools`."""
 

@@ -10,7 +10,8 @@ from models.wire.tools import WEB_SEARCH
 HEADER = "x-ignored-parameters"
 """The header of an answer that names it."""
 
-_MAX_NAMES = 20
+MAX_NAMES = 20
+"""Names in the header; then `...`."""
 _MAX_LENGTH = 1000
 """Characters of the header's value, about."""
 _SHOWN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
@@ -54,7 +55,7 @@ def header_of(places: Iterable[str]) -> dict[str, str]:
     length = 0
     for place in dict.fromkeys(places):
         length += len(place) + 2
-        if len(shown) == _MAX_NAMES or length > _MAX_LENGTH:
+        if len(shown) == MAX_NAMES or length > _MAX_LENGTH:
             shown.append("...")
             break
         shown.append(place)

@@ -44,6 +44,7 @@ ITEM: Any = {
             {"input": [{"role": "user", "content": "x", "made_up": {"a": "secret"}}]},
             "input[0].made_up",
         ),
+        ({"cache": {"ttl": 1, "made_up": 1}}, "cache.made_up"),
         ({"text": {"made_up": 1}, "metadata": {"any": "key"}}, "text.made_up"),
     ],
 )
@@ -52,7 +53,7 @@ async def test_the_header_names_what_has_no_effect(
 ) -> None:
     model = fake.script(reply("ok"))
     body = {"input": "Hi.", **given}
-    extra = {name: body.pop(name) for name in ("text",) if name in body}
+    extra = {name: body.pop(name) for name in ("text", "cache") if name in body}
     answer = await client.responses.with_raw_response.create(model=model, extra_body=extra, **body)
     assert answer.headers.get(IGNORED) == named
     assert answer.parse().output_text == "ok"

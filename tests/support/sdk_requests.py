@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 
-from typing_extensions import is_typeddict
-
 JSON = dict[str, Any]
 
 _SCHEMA: JSON = {"type": "object", "properties": {}}
@@ -47,7 +45,7 @@ def variants(annotation: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from variants(member, name)
     elif annotation is type(None):
         return
-    elif is_typeddict(annotation):
+    elif hasattr(annotation, "__total__"):  # a TypedDict, of typing or of typing_extensions
         yield from _objects(annotation)
     elif name in _SAMPLES:
         yield "", _SAMPLES[name]

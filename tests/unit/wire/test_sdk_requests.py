@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, TypedDict, get_type_hints
 
 import pytest
 from openai.types.conversations.conversation_create_params import ConversationCreateParams
 from openai.types.conversations.item_create_params import ItemCreateParams
 from openai.types.conversations.item_list_params import ItemListParams
+from openai.types.responses.function_tool_param import FunctionToolParam
 from openai.types.responses.input_item_list_params import InputItemListParams
 from openai.types.responses.input_token_count_params import InputTokenCountParams
 from openai.types.responses.response_compact_params import ResponseCompactParams
@@ -80,9 +81,9 @@ def bodies(annotation: Any, *, native: bool) -> Iterator[tuple[str, JSON]]:
 
 
 @cache
-def outcome_of(*, native: bool) -> Outcome:
+def outcome_of(*, native: bool, annotation: Any = ResponseCreateParamsBase) -> Outcome:
     outcome, refused_object = Outcome(), "-"
-    for place, body in bodies(ResponseCreateParamsBase, native=native):
+    for place, body in bodies(annotation, native=native):
         if place.startswith(refused_object):
             continue
         try:
@@ -135,6 +136,27 @@ def test_a_native_upstream_gets_all_but_what_this_server_serves() -> None:
     ignored = outcome_of(native=True).ignored
     for scope, names in WITHOUT_EFFECT_AT_NATIVE.items():
         assert ignored[scope] == set(names), scope
+
+
+class _NewFunction(FunctionToolParam, total=False):
+    next_year: str
+
+
+class _NewTool(TypedDict):
+    type: Literal["next_year"]
+
+
+class _NewRelease(TypedDict, total=False):
+    next_year: str
+    truncation: Literal["auto", "next_year"]
+    tools: list[_NewFunction | _NewTool]
+
+
+def test_what_a_new_release_brings_is_noticed() -> None:
+    outcome = outcome_of(native=False, annotation=_NewRelease)
+    unexpected = unexpected_refusals(outcome, REFUSED_ANYWHERE | REFUSED_AT_CHAT)
+    assert {*unexpected} == {"next_year", "truncation='next_year'", "tools[next_year]"}
+    assert "next_year" in outcome.ignored["tools"]
 
 
 def test_the_page_lists_what_has_no_effect() -> None:

@@ -77,7 +77,7 @@ def parse_create(
     generate: bool = True,
     native: bool = False,
     strict_schemas: bool = False,
-    sends_effort: bool = True,
+    unsent: Collection[str] = (),
 ) -> CreateRequest:
     """The request in a decoded body (models/wire/json_input.py).
 
@@ -87,8 +87,8 @@ def parse_create(
     `external_web_access` is accepted, and `without_searches` leaves it out. `generate` is false for
     a warm-up, which does not call the model and may have no input. `native`: the model's upstream
     supports the Responses API and runs tools itself. `strict_schemas`: a schema with `strict` must
-    be one that OpenAI accepts. `sends_effort`: a chat upstream gets `reasoning.effort`. Raises
-    InvalidRequest, in OpenAI's wording (docs/wire.md).
+    be one that OpenAI accepts. `unsent`: what a chat upstream does not get of `UNSENT_BY_SOME`
+    (models/wire/without_effect.py). Raises InvalidRequest, in OpenAI's wording (docs/wire.md).
     """
     checks = NATIVE_PARAMETERS if native else _chat_checks(passthrough)
     given, ignored = _known_parameters(body, checks, passthrough)
@@ -105,7 +105,7 @@ def parse_create(
     unknown = UnknownFields()
     ignored += _left_out(given, checked | {"input": items}, unknown if native else None)
     if not native:
-        ignored += unused_by_chat(checked, passthrough, sends_effort=sends_effort)
+        ignored += unused_by_chat(checked, passthrough, unsent)
     if has_web_search:
         ignored += unused_by_search(checked.get("tools", ()))
     if strict_schemas:

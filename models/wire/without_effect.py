@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from models.wire.includes import LOGPROBS
 from models.wire.tools import WEB_SEARCH
 
 HEADER = "x-ignored-parameters"
@@ -21,25 +22,34 @@ _UNSHOWN = "*"
 UNSENT_PARAMETERS = ("prompt_cache_key", "safety_identifier", "user")
 """Parameters that are stored and shown, and sent to a chat upstream only if its `passthrough` lists
 them."""
+UNSENT_BY_SOME = ("reasoning.context", "reasoning.effort", "service_tier")
+"""Parameters that a chat upstream gets only if its settings say how."""
+_TIERS_OF_UPSTREAMS = ("fast", "scale", "ultrafast")
+"""Service tiers that only an upstream can serve: here they wait as `default` does."""
 _UNUSED_BY_SEARCH = ("external_web_access", "search_content_types")
 """Fields of a web search that this server's own search has no use for."""
 
 
 def unused_by_chat(
-    parameters: Mapping[str, Any], sent: Collection[str], *, sends_effort: bool
+    parameters: Mapping[str, Any], sent: Collection[str], unsent: Collection[str]
 ) -> Iterator[str]:
-    """The names of parameters that are stored although a chat upstream does not get them.
+    """The names of parameters that are stored although they change nothing at a chat upstream.
 
-    `sent`: those that it gets under their own names. `sends_effort`: it gets `reasoning.effort`.
+    `sent`: those that it gets under their own names. `unsent`: those of `UNSENT_BY_SOME` that it
+    does not get.
     """
-    yield from (name for name in UNSENT_PARAMETERS if name in parameters and name not in sent)
     reasoning = parameters.get("reasoning", {})
-    if "mode" in reasoning and "reasoning" not in sent:
-        yield "reasoning.mode"
-    if "effort" in reasoning and not sends_effort:
-        yield "reasoning.effort"
+    found = [name for name in UNSENT_PARAMETERS if name in parameters]
+    if parameters.get("service_tier") in _TIERS_OF_UPSTREAMS and "service_tier" in unsent:
+        found.append("service_tier")
+    yield from (name for name in found if name not in sent)
+    if "reasoning" not in sent:
+        names = [name for name in reasoning if f"reasoning.{name}" in ("reasoning.mode", *unsent)]
+        yield from (f"reasoning.{name}" for name in names if reasoning[name] != "auto")
     if "verbosity" in parameters.get("text", {}) and "verbosity" not in sent:
         yield "text.verbosity"
+    if parameters.get("top_logprobs") and LOGPROBS not in parameters.get("include", ()):
+        yield "top_logprobs"
 
 
 def unused_by_search(tools: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -38,6 +38,8 @@ ITEM: Any = {
         ({"background_options": {"completion_window": "2h"}}, "background_options"),
         ({"prompt_cache_key": "k", "user": "u"}, "prompt_cache_key, user"),
         ({"reasoning": {"effort": "low", "mode": "pro"}}, "reasoning.mode"),
+        ({"service_tier": "flex"}, None),
+        ({"service_tier": "ultrafast", "top_logprobs": 2}, "service_tier, top_logprobs"),
         ({"tools": [FUNCTION, FUNCTION | {"name": "b", "async": True}]}, "tools[1].async"),
         ({"input": [ITEM]}, "input[0].content[0].prompt_cache_breakpoint"),
         (

@@ -10,7 +10,8 @@ WITHOUT_EFFECT = {
     "parameters": (
         *("access_programs", "background_options", "client_metadata"),
         *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
-        *("reasoning.effort", "reasoning.mode", "safety_identifier", "text.verbosity", "user"),
+        *("reasoning.context", "reasoning.effort", "reasoning.mode", "safety_identifier"),
+        *("service_tier", "text.verbosity", "top_logprobs", "user"),
     ),
     "tools": (
         *("allowed_callers", "async", "defer_loading", "output_schema"),

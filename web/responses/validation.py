@@ -78,7 +78,7 @@ class RequestValidation:
                 generate=generate,
                 native=native,
                 strict_schemas=self._has_strict_rules,
-                sends_effort=bool(upstreams) and upstreams[0].upstream.effort_field != "none",
+                unsent=upstreams[0].upstream.unsent if upstreams else (),
             ),
             body.size,
         )

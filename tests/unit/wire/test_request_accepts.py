@@ -409,7 +409,9 @@ def test_a_chat_upstream_gets_what_its_passthrough_lists_and_the_rest_is_named()
     assert request.parameters == {**given, "user": "u"}
     assert request.ignored == ("prompt_cache_retention", "user")
     effort = {"model": "m", "input": "hi", "reasoning": {"effort": "low"}}
-    assert parse_create(effort, new_id=str, sends_effort=False).ignored == ("reasoning.effort",)
+    assert parse_create(effort, new_id=str, unsent=["reasoning.effort"]).ignored == (
+        "reasoning.effort",
+    )
     assert parse_create(effort, new_id=str).ignored == ()
 
 

@@ -28,6 +28,7 @@ from models.errors import InvalidRequest
 from models.wire.checks.unknown_fields import UnknownFields
 from models.wire.conversation import parse_addition, parse_conversation
 from models.wire.request import parse_create
+from models.wire.without_effect import UNSENT_BY_SOME
 from tests.support.sdk_decisions import (
     REFUSED_ANYWHERE,
     REFUSED_AT_CHAT,
@@ -40,8 +41,8 @@ from web.responses.unstored import UnstoredCreate
 from web.routes import compact, input_tokens
 
 _INDEX = re.compile(r"\[\d+\]")
-_NOT_OF_THE_SDK = {"client_metadata", "reasoning.effort"}
-"""The first is Codex's, the second has no effect only at some upstreams."""
+_NOT_OF_THE_SDK = {"client_metadata"}
+"""It is Codex's."""
 _SEARCHES = {"external_web_access", "search_content_types"}
 """Have no effect if this server searches."""
 
@@ -87,7 +88,13 @@ def outcome_of(*, native: bool, annotation: Any = ResponseCreateParamsBase) -> O
         if place.startswith(refused_object):
             continue
         try:
-            request = parse_create(body, new_id=str, has_web_search=not native, native=native)
+            request = parse_create(
+                body,
+                new_id=str,
+                has_web_search=not native,
+                native=native,
+                unsent=UNSENT_BY_SOME,
+            )
         except InvalidRequest as refusal:
             outcome.refused[place] = refusal.message
             if place.endswith("]"):
@@ -164,7 +171,8 @@ def test_the_page_lists_what_has_no_effect() -> None:
     lines = section.partition("\n## ")[0].splitlines()
     rows = [line.split("|")[1:3] for line in lines if line.startswith("|")][2:]
     listed = {
-        where.split()[0]: set(re.findall(r"`([a-z_.]+)`", names)) - {"effort_field"}
+        where.split()[0]: set(re.findall(r"`([a-z_.]+)`", names))
+        - {"effort_field", "reasoning_back", "include"}
         for where, names in rows
     }
     assert listed == {scope: set(names) for scope, names in WITHOUT_EFFECT.items()}

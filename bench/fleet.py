@@ -198,9 +198,10 @@ class Clients:
     async def _poll(self, web: AppState, public_id: str) -> None:
         while True:
             await asyncio.sleep(self._mix.poll_interval)
-            shown = orjson.loads(
-                await web.response_store.show(self._fleet.key.project_id, public_id, hold=_no_share)
+            answer = await web.response_store.show(
+                self._fleet.key.project_id, public_id, hold=_no_share
             )
+            shown = orjson.loads(answer.body)
             if shown["status"] not in ("queued", "in_progress"):
                 assert shown["status"] == "completed", shown["error"]
                 return

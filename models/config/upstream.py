@@ -178,6 +178,21 @@ class UpstreamSettings(Group):
         return {name: value.get_secret_value() for name, value in self.query.items()}
 
     @property
+    def moderates(self) -> bool:
+        """Whether it gets the parameter `moderation`."""
+        return self.api == "responses" or "moderation" in self.passthrough
+
+    @property
+    def unsent(self) -> list[str]:
+        """What it does not get of `UNSENT_BY_SOME` (models/wire/without_effect.py)."""
+        is_sent = {
+            "reasoning.context": self.reasoning_back != "none",
+            "reasoning.effort": self.effort_field != "none",
+            "service_tier": self.has_service_tier,
+        }
+        return [name for name, sent in is_sent.items() if not sent]
+
+    @property
     def has_service_tier(self) -> bool:
         """Whether its Chat Completions have `service_tier` with OpenAI's values, as far as its
         address says: OpenAI's own and OpenRouter's. Others may refuse a field that they do not

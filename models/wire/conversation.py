@@ -4,7 +4,7 @@ from typing import Any
 
 from models.wire.checks.faults import empty, missing, not_an_object, unknown_parameter
 from models.wire.checks.parameters import METADATA
-from models.wire.checks.unknown_fields import UnknownFields
+from models.wire.checks.unknown_fields import UnknownFields, left_out
 from models.wire.events import Item
 from models.wire.items import NewId, conversation_items
 
@@ -52,9 +52,8 @@ def conversation_object(name: str, created_at: int, pairs: dict[str, str]) -> di
 
 
 def _added_items(value: Any, new_id: NewId, unknown: UnknownFields) -> list[Item]:
-    items: list[Item] = unknown.restore(
-        value, conversation_items(value, new_id, MAX_ADDED_ITEMS), "items"
-    )
+    items = conversation_items(value, new_id, MAX_ADDED_ITEMS)
+    unknown.restore(left_out(value, items, (None, "items")))
     return items
 
 

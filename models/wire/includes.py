@@ -10,6 +10,7 @@ from collections.abc import Collection
 from models.wire.events import Event, Item, ItemDone
 
 SEALED_REASONING = "reasoning.encrypted_content"
+LOGPROBS = "message.output_text.logprobs"
 FILE_RESULTS = "file_search_call.results"
 _HIDDEN = {
     "reasoning": ("encrypted_content", SEALED_REASONING),

@@ -17,8 +17,15 @@ from models.wire.api_schema import (
     with_type,
 )
 from models.wire.checks.basic import calls
-from models.wire.checks.faults import missing, shorten, too_long, unsupported_value, wrong_type
-from models.wire.checks.items import ITEM_CHECKS
+from models.wire.checks.faults import (
+    missing,
+    refused_value,
+    shorten,
+    too_long,
+    unsupported_value,
+    wrong_type,
+)
+from models.wire.checks.items import ITEM_CHECKS, REFUSED_ITEMS
 from models.wire.events import Item
 from models.wire.item_types import ID_PREFIXES, OUTPUTS
 
@@ -233,6 +240,8 @@ def _kind(value: dict[str, Any], where: str) -> str:
         raise missing(f"{where}.type")
     if type(kind) is not str:
         raise wrong_type(f"{where}.type", "a string", kind)
+    if kind in REFUSED_ITEMS:
+        raise refused_value(f"{where}.type", kind, REFUSED_ITEMS[kind])
     if kind not in ITEM_CHECKS:
         raise unsupported_value(f"{where}.type", kind, ITEM_CHECKS)
     return kind

@@ -10,12 +10,13 @@ from models.wire.checks.faults import empty, missing, not_an_object, unknown_cre
 from models.wire.checks.parameters import (
     IGNORED_PARAMETERS,
     INCLUDE,
+    NATIVE_ONLY_PARAMETERS,
     NATIVE_PARAMETERS,
     PARAMETERS,
     CacheOptions,
 )
 from models.wire.checks.strict_schemas import require_strict_schemas
-from models.wire.checks.unknown_fields import UnknownFields
+from models.wire.checks.unknown_fields import LeftOut, UnknownFields, left_out, path_of
 from models.wire.events import Item
 from models.wire.item_types import ADDS_TOOLS
 from models.wire.items import NewId, input_items
@@ -26,6 +27,12 @@ from models.wire.tools import (
     is_own_file_search,
     require_no_search,
     require_valid_choice,
+)
+from models.wire.without_effect import (
+    MAX_NAMES,
+    shown_name,
+    unused_by_chat,
+    unused_by_search,
 )
 
 
@@ -55,6 +62,8 @@ class CreateRequest:
     unknown_fields: dict[str, Any] = field(default_factory=dict)
     """Fields for a native upstream that this server does not know: place -> value. They are in the
     items and parameters too."""
+    ignored: tuple[str, ...] = ()
+    """Places of what has no effect (models/wire/without_effect.py)."""
 
 
 def parse_create(
@@ -68,6 +77,7 @@ def parse_create(
     generate: bool = True,
     native: bool = False,
     strict_schemas: bool = False,
+    unsent: Collection[str] = (),
 ) -> CreateRequest:
     """The request in a decoded body (models/wire/json_input.py).
 
@@ -77,11 +87,11 @@ def parse_create(
     `external_web_access` is accepted, and `without_searches` leaves it out. `generate` is false for
     a warm-up, which does not call the model and may have no input. `native`: the model's upstream
     supports the Responses API and runs tools itself. `strict_schemas`: a schema with `strict` must
-    be one that OpenAI accepts. Raises InvalidRequest, in OpenAI's wording
-    (docs/wire.md).
+    be one that OpenAI accepts. `unsent`: what a chat upstream does not get of `UNSENT_BY_SOME`
+    (models/wire/without_effect.py). Raises InvalidRequest, in OpenAI's wording (docs/wire.md).
     """
-    checks = NATIVE_PARAMETERS if native else PARAMETERS
-    given = _known_parameters(body, checks, passthrough)
+    checks = NATIVE_PARAMETERS if native else _chat_checks(passthrough)
+    given, ignored = _known_parameters(body, checks, passthrough)
     if not generate:
         given.setdefault("input", [])
     for name in ("model", "input"):
@@ -93,9 +103,11 @@ def parse_create(
     }
     items = input_items(checked.pop("input"), new_id)
     unknown = UnknownFields()
-    if native:
-        items = unknown.restore(given["input"], items, "input")
-        checked = _with_unknown_fields(unknown, given, checked)
+    ignored += _left_out(given, checked | {"input": items}, unknown if native else None)
+    if not native:
+        ignored += unused_by_chat(checked, passthrough, unsent)
+    if has_web_search:
+        ignored += unused_by_search(checked.get("tools", ()))
     if strict_schemas:
         require_strict_schemas(checked, items)
     credentials: dict[str, dict[str, Any]] = {}
@@ -113,6 +125,7 @@ def parse_create(
         parameters=checked,
         credentials=credentials,
         unknown_fields=unknown.found,
+        ignored=tuple(dict.fromkeys(ignored))[: MAX_NAMES + 1],
     )
     _check_combinations(
         request,
@@ -122,26 +135,6 @@ def parse_create(
         generate=generate,
     )
     return request
-
-
-def _with_unknown_fields(
-    unknown: UnknownFields, given: Mapping[str, Any], checked: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The checked parameters with the fields that only the upstream may know. Tools that this
-    server runs do not get there, and MCP servers come with credentials."""
-    restored = {
-        name: unknown.restore(given[name], value, name)
-        for name, value in checked.items()
-        if name != "tools"
-    }
-    if "tools" in checked:
-        restored["tools"] = [
-            tool
-            if tool["type"] == "mcp" or is_own_file_search(tool)
-            else unknown.restore(given["tools"][index], tool, f"tools[{index}]")
-            for index, tool in enumerate(checked["tools"])
-        ]
-    return restored
 
 
 def without_searches(request: CreateRequest) -> CreateRequest:
@@ -180,6 +173,13 @@ def _lacks_policy(tool: dict[str, Any]) -> bool:
     return tool["type"] == "mcp" and "require_approval" not in tool
 
 
+def is_prewarm(body: Any) -> bool:
+    """Whether the body of a create asks for `prompt_cache_options.prewarm`: the model is not
+    called, as in a warm-up."""
+    options = body.get("prompt_cache_options") if type(body) is dict else None
+    return type(options) is dict and options.get("prewarm") is True
+
+
 def require_include(values: list[str]) -> None:
     """Checks the `include[]` of a query, with the values of the parameter `include`.
 
@@ -188,20 +188,66 @@ def require_include(values: list[str]) -> None:
     INCLUDE(values, "include")
 
 
+def _chat_checks(passthrough: Collection[str]) -> Mapping[str, Check]:
+    """The checks of the parameters for a chat upstream that gets those in `passthrough` as they
+    are."""
+    passed = [name for name in NATIVE_ONLY_PARAMETERS if name in passthrough]
+    return PARAMETERS | {name: NATIVE_PARAMETERS[name] for name in passed} if passed else PARAMETERS
+
+
 def _known_parameters(
     body: Any, checks: Mapping[str, Check], passthrough: Collection[str]
-) -> dict[str, Any]:
-    """The body without nulls and ignored parameters. Raises InvalidRequest for unknown ones."""
+) -> tuple[dict[str, Any], list[str]]:
+    """The body without nulls and ignored parameters, and the names of the latter. Raises
+    InvalidRequest for unknown ones."""
     if type(body) is not dict:
         raise not_an_object(body)
-    given = {}
+    given, ignored = {}, []
     for name, value in body.items():
-        if value is None or (name in IGNORED_PARAMETERS and name not in checks):
+        if value is None:
             continue
-        if name not in checks and name != "input" and name not in passthrough:
+        if name in checks or name == "input" or name in passthrough:
+            given[name] = value
+        elif name in IGNORED_PARAMETERS:
+            ignored.append(name)
+        else:
             raise unknown_create_parameter(name)
-        given[name] = value
-    return given
+    return given, ignored
+
+
+def _left_out(
+    given: dict[str, Any], checked: dict[str, Any], unknown: UnknownFields | None
+) -> list[str]:
+    """The places of what the checks have left out.
+
+    `unknown`: for a native upstream, which may know it. Then it is put back, except in what this
+    server reads itself.
+    """
+    names: list[str] = []
+    for name, value in given.items():
+        if name == "tools":
+            for index, tool in enumerate(checked[name]):
+                found = left_out(value[index], tool, ((None, name), index))
+                is_sent = tool["type"] != "mcp" and not is_own_file_search(tool)
+                names += _ignored(found, unknown if is_sent else None)
+        else:
+            shape = _OBJECTS.get(name, checked[name])
+            found = left_out(value, shape, (None, name))
+            names += _ignored(found, unknown if name in _SENT_ON else None)
+    return names
+
+
+def _ignored(found: list[LeftOut], unknown: UnknownFields | None) -> list[str]:
+    """The places of those that are not put back, as many as the header shows, and one more."""
+    if unknown is not None:
+        found = unknown.restore(found)
+    return [path_of(each.place, shown_name) for each in found[: MAX_NAMES + 1]]
+
+
+_OBJECTS: Mapping[str, Any] = {"conversation": {"id": None}, "cache": {"ttl": None}}
+"""Parameters whose checks make something else of an object -> its fields."""
+_SENT_ON = ("input", "reasoning", "text", "tool_choice")
+"""Parameters whose unknown fields a native upstream gets, besides `tools`."""
 
 
 def _check_combinations(

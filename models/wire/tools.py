@@ -48,6 +48,13 @@ NATIVE_ONLY_TOOLS = (
 file search in vector stores of the upstream (`is_native_only`)."""
 
 
+def has_domain_secrets(value: Any) -> bool:
+    """Whether a tool, or JSON in it, has secrets for its container. Tools are stored and shown."""
+    if isinstance(value, dict):
+        return "domain_secrets" in value or any(map(has_domain_secrets, value.values()))
+    return isinstance(value, list) and any(map(has_domain_secrets, value))
+
+
 def is_own_file_search(tool: Mapping[str, Any]) -> bool:
     """Whether the tool searches in vector stores of this server: it names one."""
     if tool["type"] != FILE_SEARCH:

@@ -601,8 +601,8 @@ class Machine(RuleBasedStateMachine):
 
     def _shown(self, store: ResponseStore, response: TrackedResponse) -> Any:
         public_id = response_id(response.id)
-        body = self.wait(store.show(self.database.project, public_id, hold=_small_output))
-        return orjson.loads(body)
+        shown = self.wait(store.show(self.database.project, public_id, hold=_small_output))
+        return orjson.loads(shown.body)
 
     @precondition(lambda self: self.open and len(self.readers) < MAX_READERS)
     @rule(index=ANY, after=st.integers(-1, 3))

@@ -107,7 +107,7 @@ KINDS = (
     *(
         "temperature is 2.001",
         "a service tier",
-        "a tool of type 'code_interpreter'",
+        "a tool of type 'Function'",
         "an empty name",
     ),
     *("a name with half a character", "an answer before its call", "two calls, one answered"),

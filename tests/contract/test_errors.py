@@ -9,10 +9,10 @@ from tests.support.api import UNKNOWN_RESPONSE_ID, Api
 from tests.support.fake_upstream import FakeUpstream, Step, finish, hang, reply, status, text
 from tests.support.stack import Stack
 
-NOT_OFFERED = (
-    " This server does not offer this part of OpenAI's API: "
-    "use /v1/responses with 'previous_response_id', or /v1/conversations."
-)
+NOT_OFFERED = " This server does not offer this API: "
+STATE = f"{NOT_OFFERED}use /v1/responses with 'previous_response_id', or /v1/conversations."
+MESSAGES = f"{NOT_OFFERED}use /v1/responses or /v1/chat/completions, with a client of OpenAI's API."
+PROMPTS = f"{NOT_OFFERED}keep your prompts yourself, and send them in 'instructions' and 'input'."
 
 
 async def test_an_unknown_route_is_an_unknown_url(api: Api) -> None:
@@ -28,9 +28,12 @@ async def test_an_unknown_route_is_an_unknown_url(api: Api) -> None:
         ("/responses", " The API is at /v1/responses: the base URL ends with /v1."),
         ("/chat/completions", " The API is at /v1/chat/completions: the base URL ends with /v1."),
         ("/v1/v1/responses", " The path has /v1 twice: the base URL ends with one."),
-        ("/v1/assistants", NOT_OFFERED),
-        ("/v1/threads/thread_1/runs", NOT_OFFERED),
+        ("/v1/assistants", STATE),
+        ("/v1/threads/thread_1/runs", STATE),
         ("/threads", " The API is at /v1/threads: the base URL ends with /v1."),
+        ("/v1/messages", MESSAGES),
+        ("/v1/messages/count_tokens", f"{NOT_OFFERED}use /v1/responses/input_tokens."),
+        ("/v1/prompts", PROMPTS),
         ("/v1/nothing", ""),
         ("/nothing", ""),
     ],

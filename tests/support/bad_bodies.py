@@ -393,16 +393,7 @@ TOOL_TYPES = (
     "'apply_patch', 'web_search', 'web_search_2025_08_26', "
     "'web_search_preview', 'web_search_preview_2025_03_11', 'file_search', and 'mcp'"
 )
-UNSUPPORTED_TOOL_TYPES = (
-    *(
-        "code_interpreter",
-        "image_generation",
-        "computer",
-        "computer_use_preview",
-        "programmatic_tool_calling",
-    ),
-    *("Function", "function ", ""),
-)
+UNSUPPORTED_TOOL_TYPES = ("Function", "function ", "")
 INPUT_PARTS = "'input_text', 'input_image', 'input_file', and 'input_audio'"
 
 
@@ -482,9 +473,9 @@ UNKNOWN = [
         *unsupported("tools[0].format.syntax", "abnf", "'lark' and 'regex'"),
     ),
     BadBody(
-        "a shell in a container",
-        with_value(_SHELL, "tools[0].environment.type", "container_auto"),
-        *unsupported("tools[0].environment.type", "container_auto", "'local'"),
+        "a shell elsewhere",
+        with_value(_SHELL, "tools[0].environment.type", "remote"),
+        *unsupported("tools[0].environment.type", "remote", "'local'"),
     ),
     BadBody(
         "a context size",
@@ -497,9 +488,9 @@ UNKNOWN = [
         *unsupported("tools[0].user_location.type", "exact", "'approximate'"),
     ),
     BadBody(
-        "a search by the server",
-        with_value(_SEARCH_TOOL, "tools[0].execution", "server"),
-        *unsupported("tools[0].execution", "server", "'client'"),
+        "a search by both",
+        with_value(_SEARCH_TOOL, "tools[0].execution", "both"),
+        *unsupported("tools[0].execution", "both", "'client'"),
     ),
     BadBody(
         "a namespace of namespaces",

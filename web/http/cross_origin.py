@@ -12,12 +12,17 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from models.errors import InvalidRequest
+from models.wire.without_effect import HEADER as IGNORED_HEADER
 from web.http.errors import error_response
+from web.http.poll_after import HEADER as POLL_HEADER
 from web.http.rate_headers import RATE_HEADERS
 
 _EXPOSED_HEADERS = (
     "x-request-id",
     "openai-processing-ms",
+    POLL_HEADER,
+    IGNORED_HEADER,
+    "x-omitted-tools",
     "retry-after",
     "x-should-retry",
     *RATE_HEADERS,

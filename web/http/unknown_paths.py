@@ -18,11 +18,17 @@ _INSTEAD = {
     "containers": "the tool 'code_interpreter' of an upstream makes its own containers",
     "content_provenance_checks": _ASK_PROVIDER,
     "decisions": _ASK_PROVIDER,
+    "edits": "use /v1/responses",
+    "engines": "use /v1/models",
     "evals": "run the prompts with /v1/responses and 'background', and grade the answers yourself",
     "fine_tuning": "tune the model where it runs, and let the operator add a route for it",
     "live": _SPEECH,
+    "messages": "use /v1/responses or /v1/chat/completions, with a client of OpenAI's API",
+    "messages/batches": "use /v1/batches, with a client of OpenAI's API",
+    "messages/count_tokens": "use /v1/responses/input_tokens",
     "organization": "it has projects, admin_api_keys and usage/completions there",
     "projects": "use /v1/organization/projects",
+    "prompts": "keep your prompts yourself, and send them in 'instructions' and 'input'",
     "realtime": _SPEECH,
     "safety": _ASK_PROVIDER,
     "skills": "put instructions into the request, or use MCP servers as tools",
@@ -30,7 +36,8 @@ _INSTEAD = {
     "vaults": "send the credentials of MCP servers with the request; they are sealed",
     "videos": _ASK_PROVIDER,
 }
-"""OpenAI's other APIs, by the beginning of their path behind /v1, and what to use instead."""
+"""APIs that this server does not have, OpenAI's and Anthropic's, by the beginning of their path
+behind /v1, and what to use instead."""
 
 
 def path_hint(path: str, offered: Collection[str]) -> str:
@@ -46,12 +53,12 @@ def path_hint(path: str, offered: Collection[str]) -> str:
     if first == _PREFIX[1:]:
         return f" The path has {_PREFIX} twice: the base URL ends with one."
     if (api := _not_offered(segments)) is not None:
-        return f" This server does not offer this part of OpenAI's API: {_INSTEAD[api]}."
+        return f" This server does not offer this API: {_INSTEAD[api]}."
     return ""
 
 
 def _not_offered(segments: list[str]) -> str | None:
-    """The API of OpenAI to which the path belongs, if this server does not have it."""
+    """The API to which the path belongs, if this server does not have it."""
     return next(
         (api for length in (2, 1) if (api := "/".join(segments[:length])) in _INSTEAD), None
     )

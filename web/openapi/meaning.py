@@ -1,6 +1,7 @@
 """The prose of the API document: the meaning of parameters, error codes, statuses and headers."""
 
-from models.wire.checks.parameters import NATIVE_ONLY_PARAMETERS
+from models.wire.without_effect import HEADER as IGNORED_HEADER
+from web.http.poll_after import HEADER as POLL_HEADER
 from web.routes.input_tokens import COUNT_HEADER
 
 ABOUT = """\
@@ -43,7 +44,8 @@ cancelled response ends with `response.failed`, whose response has the status `c
 
 CREATE_BODY = (
     "null means absent, for every parameter. Unknown parameters are refused (unless they are "
-    "null). Unknown keys inside items and tools are ignored."
+    "null). Unknown keys inside items and tools have no effect, and are named in "
+    f"`{IGNORED_HEADER}`, unless an upstream with the Responses API gets them."
 )
 PROXIED_BODY = (
     "A body of this endpoint in OpenAI's API. This server reads only `model`, to select the "
@@ -57,9 +59,10 @@ PROXIED_RESPONSE = (
     "The response of the upstream, byte for byte. The upstream's errors have its own status and "
     "body, in any form."
 )
-IGNORED = "Documented by OpenAI or sent by common clients; accepted and ignored."
-IGNORED_BY_COMPACT = "Documented by OpenAI; accepted and ignored."
-NATIVE_ONLY = "Passed unchanged to an upstream with the Responses API; ignored by others."
+IGNORED = (
+    "Documented by OpenAI or sent by common clients; accepted without effect, and named in "
+    f"`{IGNORED_HEADER}`."
+)
 PASSTHROUGH = "Passed unchanged to this deployment's upstream."
 IDEMPOTENCY_KEY = (
     "The same key with the same body within 24 hours gets the first request's response instead of "
@@ -126,15 +129,27 @@ PARAMETERS: dict[str, str] = {
     "for a slot of a worker, `priority` goes first and `flex` last. The Response shows the tier "
     "that the upstream reports, and without one the requested tier, or a lower one if the project "
     "may not have that.",
-    "user": "Deprecated by OpenAI. Shown in the Response.",
-    "safety_identifier": "Shown in the Response.",
-    "prompt_cache_key": "Shown in the Response.",
+    "user": "Deprecated by OpenAI. Shown in the Response; sent to native upstreams, and to those "
+    "whose `passthrough` lists it.",
+    **dict.fromkeys(
+        ("safety_identifier", "prompt_cache_key"),
+        "Shown in the Response; sent to native upstreams, and to those whose `passthrough` lists "
+        "it.",
+    ),
     "cache": "Not a parameter of OpenAI. The answer may be one that this project got before for "
     "exactly the same request. A new answer is cached for `ttl` seconds, or for this server's "
     "default. `x-cache` reports whether the answer came from the cache. Answers for which the "
     "server ran tools are not cached.",
     "prompt": "Not supported: this server keeps no prompt templates.",
-    **dict.fromkeys(NATIVE_ONLY_PARAMETERS, NATIVE_ONLY),
+    "moderation": "Sent to native upstreams, and to those whose `passthrough` lists it; others are "
+    "not called then. Refused if the model has none.",
+    "image": "Sent to native upstreams, and to those whose `passthrough` lists it. At others "
+    "images are never compressed, and `context_compression: enabled` is refused.",
+    **dict.fromkeys(
+        ("access_programs", "prompt_cache_options", "prompt_cache_retention"),
+        "Sent to native upstreams, and to those whose `passthrough` lists it. Without effect at "
+        f"others, which `{IGNORED_HEADER}` says.",
+    ),
 }
 
 CODES: dict[str, str] = {
@@ -248,6 +263,9 @@ HEADER_MEANINGS = {
     "x-cache": "Sent if the request has `cache`: whether the answer is a cached one.",
     "x-omitted-tools": "Sent if tools were left out because nothing can run them: their types. "
     "The operator can set BACKBURNER_WEB_SEARCH__PROVIDER.",
+    IGNORED_HEADER: "Sent if something in the request has no effect: its places, such as "
+    "`tools[0].output_schema`, the first 20 of them. A name with unusual characters is `*`.",
+    POLL_HEADER: "Sent if the response has not ended: ask again after so many milliseconds.",
     "www-authenticate": "Sent if this server itself requires a key.",
     **{
         f"x-ratelimit-{part}-{name}": f"Sent if {name} of the project are limited: {meaning}."

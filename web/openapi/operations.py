@@ -2,6 +2,8 @@
 
 from models.wire.api_schema import input_scope, reference
 from models.wire.checks.parameters import INCLUDE_VALUE
+from models.wire.without_effect import HEADER as IGNORED_HEADER
+from web.http.poll_after import HEADER as POLL_HEADER
 from web.openapi import examples, organization, retrieval, webhook_endpoints
 from web.openapi.meaning import IDEMPOTENCY_KEY, PROXIED_RESPONSE, STATUSES
 from web.openapi.parts import (
@@ -57,6 +59,7 @@ def _response_operations() -> dict[str, Json]:
                     "The response in its current state.",
                     "Response",
                     {"ended": examples.response(ended=True)},
+                    POLL_HEADER,
                     stream=True,
                 )
             },
@@ -71,7 +74,7 @@ def _response_operations() -> dict[str, Json]:
         ),
         "cancel": operation(
             "Cancel a background response",
-            {"200": response("The cancelled response.", "Response")},
+            {"200": response("The cancelled response.", "Response", None, POLL_HEADER)},
             *(400, 401, 404),
             parameters=[_RESPONSE_ID],
         ),
@@ -101,6 +104,8 @@ def _create() -> Json:
                 },
                 "x-cache",
                 "x-omitted-tools",
+                IGNORED_HEADER,
+                POLL_HEADER,
                 stream=True,
             )
         },
@@ -118,7 +123,10 @@ def _one_shot_operations() -> dict[str, Json]:
             "Compact a history",
             {
                 "200": response(
-                    "The user messages that are kept, and the compaction item.", "Compaction"
+                    "The user messages that are kept, and the compaction item.",
+                    "Compaction",
+                    None,
+                    IGNORED_HEADER,
                 )
             },
             *_UPSTREAM_STATUSES,
@@ -127,7 +135,7 @@ def _one_shot_operations() -> dict[str, Json]:
         ),
         "input_tokens": operation(
             "Count a request's tokens",
-            {"200": response("The count.", "InputTokens", None, COUNT_HEADER)},
+            {"200": response("The count.", "InputTokens", None, COUNT_HEADER, IGNORED_HEADER)},
             *_UPSTREAM_STATUSES,
             415,
             body=request_body(

@@ -5,7 +5,9 @@ from typing import Any
 
 from models.config.settings import Settings
 from models.wire.api_schema import Schema, const, object_schema, reference
+from models.wire.without_effect import HEADER as IGNORED_HEADER
 from web.http.params import ORDERS, PAGE_SIZE, PAGE_SIZES
+from web.http.poll_after import HEADER as POLL_HEADER
 from web.http.rate_headers import RATE_HEADERS
 from web.openapi import examples
 from web.openapi.meaning import HEADER_MEANINGS, STATUSES, STREAM
@@ -30,6 +32,8 @@ _HEADER_SCHEMAS: dict[str, Schema] = {
     "retry-after": {"type": "string", "pattern": "^[1-9][0-9]*$"},
     "x-cache": {"type": "string", "enum": ["hit", "miss"]},
     "x-omitted-tools": {"type": "string"},
+    IGNORED_HEADER: {"type": "string", "pattern": r"^[A-Za-z0-9_.,*\[\] ]+$"},
+    POLL_HEADER: {"type": "string", "pattern": "^[1-9][0-9]*$"},
     "www-authenticate": {"const": "Bearer"},
     **{name: _RATE_SCHEMAS["reset" in name] for name in RATE_HEADERS},
 }

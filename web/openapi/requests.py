@@ -192,9 +192,10 @@ def _compact_and_count_bodies(
     scope: SchemaScope, parameters: Mapping[str, Check]
 ) -> dict[str, Schema]:
     """The bodies of the two routes that accept some of the parameters of a create request."""
-    ignored = _described(compact.IGNORED_PARAMETERS, meaning.IGNORED_BY_COMPACT)
+    compacting = [name for name in compact.SUPPORTED_PARAMETERS if name in ("input", *parameters)]
+    ignored = _described(set(compact.SUPPORTED_PARAMETERS) - {*compacting}, meaning.IGNORED)
     personality = {"personality": nullable(input_tokens.PERSONALITY.schema(scope))}
-    compact_fields = _parameter_schemas(scope, parameters, compact.SUPPORTED_PARAMETERS)
+    compact_fields = _parameter_schemas(scope, parameters, compacting)
     count_fields = _parameter_schemas(scope, parameters, input_tokens.SUPPORTED_PARAMETERS)
     input_or_previous = [
         {"required": [name], "properties": {name: {"not": NULL}}}
@@ -217,9 +218,8 @@ def _create_body(
     defaults = default_response() | {"stream": False}
     for name in _WITH_DEFAULT:
         fields[name]["default"] = defaults[name]
-    ignored = sorted(IGNORED_PARAMETERS - parameters.keys())
-    fields |= _described(ignored, meaning.IGNORED)
-    fields |= _described(sorted(passthrough), meaning.PASSTHROUGH)
+    fields |= _described(IGNORED_PARAMETERS - parameters.keys(), meaning.IGNORED)
+    fields |= _described(passthrough, meaning.PASSTHROUGH)
     return {**_body(fields), "description": meaning.CREATE_BODY, "required": list(_REQUIRED)}
 
 
@@ -247,7 +247,7 @@ def _parameter_schemas(
 
 def _described(names: Collection[str], description: str) -> dict[str, Schema]:
     """Fields that take any value."""
-    return {name: {"description": description} for name in names}
+    return {name: {"description": description} for name in sorted(names)}
 
 
 def _body(fields: Mapping[str, Schema]) -> Schema:

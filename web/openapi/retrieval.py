@@ -13,6 +13,7 @@ from models.wire.api_schema import (
 from models.wire.checks.file_search import MAX_RESULTS, RANKERS
 from models.wire.checks.parameters import METADATA
 from web.http.params import PAGE_SIZE, PAGE_SIZES
+from web.http.poll_after import HEADER as POLL_HEADER
 from web.openapi import examples
 from web.openapi.parts import (
     Json,
@@ -95,7 +96,7 @@ def _store_operations() -> dict[str, Json]:
 
 
 def _file_operations() -> dict[str, Json]:
-    file = {"200": response("The file in the vector store.", "VectorStoreFile")}
+    file = {"200": response("The file in the vector store.", "VectorStoreFile", None, POLL_HEADER)}
     of_file = [_STORE_ID, _FILE_ID]
     return {
         "add_vector_store_file": operation(
@@ -139,7 +140,7 @@ def _file_operations() -> dict[str, Json]:
 
 
 def _batch_operations() -> dict[str, Json]:
-    batch = {"200": response("The batch of files.", "VectorStoreFileBatch")}
+    batch = {"200": response("The batch of files.", "VectorStoreFileBatch", None, POLL_HEADER)}
     of_batch = [_STORE_ID, _BATCH_ID]
     ids = {"file_ids": [examples.stored_file()["id"]]}
     return {

@@ -175,7 +175,7 @@ class CreateResponse:
         """
         request = await self._prepare_request.parse(body, key, generate=True)
         require_model(key, request.model)
-        request = _within_policy(batch_request(request), key)
+        request = _within_policy(batch_request(request, body.value), key)
         options = _Options((), True, Purpose.ANSWER, request_id, False)
         context = _RequestContext(key, body, new_uuid(), new_uuid(), None, None, options)
         prepared = await self._prepare_request.prepare(

@@ -16,13 +16,14 @@ import orjson
 
 from models.db.arrays import Bigints, Ints, Uuids
 from models.db.database import Pool, fetch_idempotent
-from models.db.queries.read import PAGE_LIMITS, SHOWN_RESPONSES, ResponseRow, ShownResponseRow
-from models.lifecycle import Status
+from models.db.queries.read import PAGE_LIMITS, SHOWN_RESPONSES, ShownResponseRow
+from models.lifecycle import TERMINAL, Status
 from models.ownership.grouping import GroupedRequests
 from models.shown_responses import shown_object
 from models.turns import ProjectSlots, pause_if_large
 from models.wire.events import Item
 from web.http.body import UNCOUNTED_BYTES, Hold
+from web.http.poll_after import poll_after
 from web.responses.running import KnownPart, RunningOutput, RunningOutputs
 
 _MAX_READ = 32
@@ -46,13 +47,23 @@ class _Get:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownResponse:
+    """What a GET of a response shows."""
+
+    body: bytes
+    """the Response object as JSON"""
+    headers: dict[str, str]
+    """when to ask again, if the response has not ended"""
+
+
+@dataclass(frozen=True, slots=True)
 class _Shown:
     """What the statement has returned for a GET."""
 
     is_complete: bool = True
     """False: there is more to read"""
-    body: bytes | None = None
-    """the Response object as JSON; None: the project may not see the response"""
+    shown: ShownResponse | None = None
+    """None: the project may not see the response"""
     size: int = 0
     """bytes of the body, or of the memory that the next read needs"""
 
@@ -83,10 +94,10 @@ class ShownResponses:
         include: Collection[str] = (),
         *,
         hold: Hold,
-    ) -> bytes | None:
-        """The Response object as JSON; None if the project may not see the response. `include`:
-        values of this request, in addition to those of the create. `hold`: makes what a large
-        answer has of the process's memory. Raises ShareUsedUp or Unavailable."""
+    ) -> ShownResponse | None:
+        """The response; None if the project may not see it. `include`: values of this request, in
+        addition to those of the create. `hold`: makes what a large answer has of the process's
+        memory. Raises ShareUsedUp or Unavailable."""
         shown, held, max_size = _INCOMPLETE, None, UNCOUNTED_BYTES
         while not shown.is_complete:
             shown = await self._read_one(_Get(project, wanted_id, include, max_size))
@@ -97,7 +108,7 @@ class ShownResponses:
                 await held.grow(max_size)
         if held is not None:
             held.set(min(held.amount, shown.size))
-        return shown.body
+        return shown.shown
 
     async def _read_one(self, get: _Get) -> _Shown:
         if get.max_size <= _MAX_BYTES:
@@ -144,7 +155,7 @@ class ShownResponses:
 class _ShownRow:
     """A response as one statement has read it. Equal GETs share its JSON."""
 
-    def __init__(self, row: ResponseRow, items: list[Item] | None, size: int) -> None:
+    def __init__(self, row: ShownResponseRow, items: list[Item] | None, size: int) -> None:
         """`items`: the output; None if there is more to read. `size`: bytes of memory of the
         output, about."""
         self._row = row
@@ -158,8 +169,12 @@ class _ShownRow:
         key = frozenset(get.include)
         if key not in self._encoded:
             body = orjson.dumps(shown_object(self._row, self._items, get.include))
-            self._encoded[key] = _Shown(body=body, size=len(body))
+            headers = {} if self._row.status in TERMINAL else self._poll_after()
+            self._encoded[key] = _Shown(shown=ShownResponse(body, headers), size=len(body))
         return self._encoded[key]
+
+    def _poll_after(self) -> dict[str, str]:
+        return poll_after(self._row.age, self._row.pause)
 
 
 def _values(

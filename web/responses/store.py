@@ -33,7 +33,7 @@ from web.http.params import Paging
 from web.http.shares import Held
 from web.responses.facts import cancel_values
 from web.responses.item_pages import ItemReader
-from web.responses.shown import ShownResponses
+from web.responses.shown import ShownResponse, ShownResponses
 from web.stream.reader import EventReader
 
 logger = structlog.get_logger()
@@ -94,17 +94,17 @@ class ResponseStore:
         include: Collection[str] = (),
         *,
         hold: Hold,
-    ) -> bytes:
-        """The Response object as JSON: the fold of the events so far (I7).
+    ) -> ShownResponse:
+        """The Response object: the fold of the events so far (I7).
 
         `include`: values of this request, in addition to those of the create. `hold`: as for
         `ShownResponses.body`. Raises NotFound as `find` does, ShareUsedUp and Unavailable.
         """
         wanted_id = parse_response_id(public_id)
-        body = wanted_id and await self._shown.body(project, wanted_id, include, hold=hold)
-        if not body:
+        shown = wanted_id and await self._shown.body(project, wanted_id, include, hold=hold)
+        if not shown:
             raise _not_found(public_id)
-        return body
+        return shown
 
     async def show_ended(self, row: ResponseRow, *, hold: Hold) -> dict[str, Any]:
         """The Response object of a response that has ended. `hold`: as for `ShownResponses.body`.

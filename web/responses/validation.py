@@ -81,6 +81,7 @@ class RequestValidation:
                 generate=generate,
                 native=native,
                 strict_schemas=self._has_strict_rules,
+                unsent=upstreams[0].upstream.unsent if upstreams else (),
             ),
             body.size,
         )

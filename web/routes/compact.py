@@ -11,11 +11,12 @@ from models.db.queries.read import ResponseRow
 from models.ids import response_id
 from models.wire.checks.faults import missing
 from models.wire.compaction import CompactedHistory
+from models.wire.without_effect import header_of
 from web.http.auth import Key
 from web.http.body import Hold, held_bytes, read_json
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
-from web.responses.unstored import unstored_create
+from web.responses.unstored import UnstoredCreate, unstored_create
 from web.routes.foreground import wait_for_completion
 from web.state import AppState, app_state
 
@@ -28,10 +29,11 @@ SUPPORTED_PARAMETERS = (
     "instructions",
     "service_tier",
     "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "image",
 )
 """Parameters with the meaning that they have in a create."""
-IGNORED_PARAMETERS = ("prompt_cache_options", "prompt_cache_retention", "image")
-"""Parameters that OpenAI documents and that have no effect here."""
 _TRIGGER = {"type": "compaction_trigger"}
 
 
@@ -43,23 +45,27 @@ async def compact(request: Request, key: Key) -> Response:
     record = request_record(request)
     body = await read_json(request, state.body_limits_of(key))
     state.count_stream(request)
-    body.value = to_create_body(body.value)
+    create = to_create_body(body.value)
+    body.value = create.body
     accepted = await state.create_response.create(key, body, request.headers, request_id=record.id)
     record.note_response(accepted.id)
     row = await wait_for_completion(state, accepted, request, "The history could not be compacted.")
     hold = partial(held_bytes, request)
-    return json_response(await _compaction_object(state, key.project_id, row, hold))
+    return json_response(
+        await _compaction_object(state, key.project_id, row, hold),
+        headers=header_of([*create.ignored, *accepted.request.ignored]),
+    )
 
 
-def to_create_body(body: Any) -> dict[str, Any]:
+def to_create_body(body: Any) -> UnstoredCreate:
     """The body of the create: not stored, and the last input item triggers the compaction.
 
     Raises InvalidRequest for parameters that this route does not have; the create checks the
     others.
     """
-    create_body = unstored_create(body, SUPPORTED_PARAMETERS, IGNORED_PARAMETERS)
-    items = create_body.get("input")
-    if items is None and "previous_response_id" not in create_body:
+    create = unstored_create(body, SUPPORTED_PARAMETERS)
+    items = create.body.get("input")
+    if items is None and "previous_response_id" not in create.body:
         raise missing("input")
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
@@ -67,7 +73,8 @@ def to_create_body(body: Any) -> dict[str, Any]:
         items = []
     if isinstance(items, list) and items[-1:] != [_TRIGGER]:
         items = [*items, _TRIGGER]
-    return {**create_body, "input": items}
+    create.body["input"] = items
+    return create
 
 
 async def _compaction_object(

@@ -11,11 +11,12 @@ from models.wire.checks.basic import String
 from models.wire.checks.faults import missing
 from models.wire.counting import COUNTED_BY
 from models.wire.purpose import Purpose
+from models.wire.without_effect import header_of
 from web.http.auth import Key
 from web.http.body import read_json
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
-from web.responses.unstored import unstored_create
+from web.responses.unstored import UnstoredCreate, unstored_create
 from web.routes.foreground import wait_for_completion
 from web.state import app_state
 
@@ -50,7 +51,8 @@ async def input_tokens(request: Request, key: Key) -> Response:
     state.quotas.require_rate(key)
     body = await read_json(request, state.body_limits_of(key))
     state.count_stream(request)
-    body.value = to_create_body(body.value)
+    create = to_create_body(body.value)
+    body.value = create.body
     if "model" not in body.value:
         if not state.routes_of(key).has_route(_DEFAULT_MODEL):
             raise missing("model")
@@ -69,16 +71,17 @@ async def input_tokens(request: Request, key: Key) -> Response:
     if usage is None:
         raise ApiError(_NOT_COUNTED)
     counted = {"object": "response.input_tokens", "input_tokens": usage["input_tokens"]}
-    return json_response(counted, headers={COUNT_HEADER: usage[COUNTED_BY]})
+    ignored = header_of([*create.ignored, *accepted.request.ignored])
+    return json_response(counted, headers={COUNT_HEADER: usage[COUNTED_BY]} | ignored)
 
 
-def to_create_body(body: Any) -> dict[str, Any]:
+def to_create_body(body: Any) -> UnstoredCreate:
     """The body of the create whose tokens are counted.
 
     Raises InvalidRequest for parameters that this route does not have; the create checks the
     others.
     """
-    create_body = unstored_create(body, SUPPORTED_PARAMETERS, ("personality",))
+    create = unstored_create(body, SUPPORTED_PARAMETERS, ("personality",))
     if body.get("personality") is not None:
         PERSONALITY(body["personality"], "personality")
-    return create_body
+    return create

@@ -1,9 +1,10 @@
 """/v1/responses."""
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -13,12 +14,15 @@ from starlette.responses import Response
 
 from models import ids
 from models.errors import ApiError, InvalidRequest
+from models.wire.request import is_prewarm
+from models.wire.without_effect import header_of
 from web.http.actor import actor_of
 from web.http.auth import Key, Project
 from web.http.body import held_bytes, read_json
 from web.http.direct import DirectRoute
 from web.http.json_responses import json_response
 from web.http.params import boolean, integer, paging, parse_include
+from web.http.poll_after import poll_after
 from web.http.request_record import request_record
 from web.quotas.quotas import ONE_STREAM
 from web.responses.create import AcceptedResponse
@@ -55,7 +59,13 @@ async def create(request: Request, key: Key) -> Response:
     if _keeps_connection(body.value):
         state.count_stream(request)
     record = request_record(request)
-    accepted = await state.create_response.create(key, body, request.headers, request_id=record.id)
+    accepted = await state.create_response.create(
+        key,
+        body,
+        request.headers,
+        generate=not is_prewarm(body.value),
+        request_id=record.id,
+    )
     record.note_response(accepted.id)
     try:
         response = await _build_response(state, accepted, key.project_id, request)
@@ -80,9 +90,8 @@ async def retrieve(response_id: str, request: Request, key: Key) -> Response:
     include = parse_include(request)
     if not stream:
         hold = partial(held_bytes, request)
-        return json_response(
-            await state.response_store.show(project, response_id, include, hold=hold)
-        )
+        shown = await state.response_store.show(project, response_id, include, hold=hold)
+        return json_response(shown.body, headers=shown.headers)
     row = await state.response_store.find(project, response_id)
     if not row.background:
         raise InvalidRequest(
@@ -115,7 +124,8 @@ async def cancel(response_id: str, request: Request, project: Project) -> Respon
     store = app_state(request).response_store
     await store.cancel(await store.find_row(project, response_id), actor_of(request))
     hold = partial(held_bytes, request)
-    return json_response(await store.show(project, response_id, hold=hold))
+    shown = await store.show(project, response_id, hold=hold)
+    return json_response(shown.body, headers=shown.headers)
 
 
 @router.get("/{response_id}/input_items")
@@ -141,12 +151,12 @@ async def _build_response(
     if accepted.final_object is not None:
         return await _json(state, accepted, request, accepted.final_object)
     if create_request.background and not accepted.is_repeat:
-        return await _json(state, accepted, request, accepted.initial_object)
+        return await _json(state, accepted, request, accepted.initial_object, poll_after(0))
     hold = partial(held_bytes, request)
     if create_request.background:
         public_id = ids.response_id(accepted.id)
         shown = await state.response_store.show(project, public_id, hold=hold)
-        return await _json(state, accepted, request, shown)
+        return await _json(state, accepted, request, shown.body, shown.headers)
     row = await wait_for_response(state, accepted, request)
     return await _json(
         state, accepted, request, await state.response_store.show_ended(row, hold=hold)
@@ -160,9 +170,9 @@ def _keeps_connection(body: Any) -> bool:
 
 
 def _own_headers(accepted: AcceptedResponse) -> dict[str, str]:
-    """The header of every reply to a request with `cache` (docs/cache.md), and that of one whose
-    tools were left out (docs/tools.md)."""
-    headers = {}
+    """The header of every reply to a request with `cache` (docs/cache.md), that of one whose tools
+    were left out (docs/tools.md), and that which names what has no effect."""
+    headers = header_of(accepted.request.ignored)
     if accepted.cache_hit is not None:
         headers["x-cache"] = "hit" if accepted.cache_hit else "miss"
     if accepted.request.omitted_tools:
@@ -171,14 +181,18 @@ def _own_headers(accepted: AcceptedResponse) -> dict[str, str]:
 
 
 async def _json(
-    state: AppState, accepted: AcceptedResponse, request: Request, body: dict[str, Any] | bytes
+    state: AppState,
+    accepted: AcceptedResponse,
+    request: Request,
+    body: dict[str, Any] | bytes,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> Response:
     """The answer to a request without `stream`. After it was sent, it is recorded as answered."""
 
     async def record_answer() -> None:
         state.record_answer(accepted)
 
-    response = json_response(body)
+    response = json_response(body, headers=headers)
     if not accepted.is_from_sdk:
         return response
     if accepted.request.background and await request.is_disconnected():

@@ -1,5 +1,7 @@
 """/v1/vector_stores."""
 
+from typing import Any
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -10,6 +12,7 @@ from web.http.auth import FilesKey
 from web.http.body import read_json
 from web.http.json_responses import json_response
 from web.http.params import choice
+from web.http.poll_after import poll_after
 from web.retrieval.entries import STATUSES
 from web.retrieval.pages import TwoWayPaging
 from web.state import AppState, app_state
@@ -90,7 +93,7 @@ async def retrieve_vector_store_file(
 ) -> Response:
     """A file of the vector store."""
     files = app_state(request).retrieval.files
-    return json_response(await files.show(key.project_id, vector_store_id, file_id))
+    return _polled(await files.show(key.project_id, vector_store_id, file_id))
 
 
 @router.post("/{vector_store_id}/files/{file_id}")
@@ -142,7 +145,7 @@ async def retrieve_vector_store_file_batch(
 ) -> Response:
     """A batch of files."""
     files = app_state(request).retrieval.files
-    return json_response(await files.show_batch(key.project_id, vector_store_id, batch_id))
+    return _polled(await files.show_batch(key.project_id, vector_store_id, batch_id))
 
 
 @router.post("/{vector_store_id}/file_batches/{batch_id}/cancel")
@@ -168,6 +171,11 @@ async def list_vector_store_file_batch_files(
     return json_response(
         await files.page(key.project_id, vector_store_id, paging, status, batch_id)
     )
+
+
+def _polled(shown: dict[str, Any]) -> Response:
+    """A file or a batch of files. The official SDK keeps the first interval until the end."""
+    return json_response(shown, headers=poll_after(0) if shown["status"] == "in_progress" else {})
 
 
 async def _admit(request: Request, key: FilesKey) -> AppState:

@@ -11,6 +11,7 @@ from models.errors import ApiError, InvalidRequest
 from models.wire.checks.basic import Boolean
 from models.wire.checks.faults import missing, not_an_object, unsupported_value, wrong_type
 from models.wire.json_input import BodyLimits, decode_request
+from models.wire.request import is_prewarm
 from web.http.body import UNCOUNTED_BYTES, JsonBody, decoding_cost, run_sized
 from web.http.shares import Held
 
@@ -134,8 +135,7 @@ def _require_create(kind: Any) -> None:
 
 def _generate(payload: dict[str, Any]) -> bool:
     """Whether the model is to be called. `prompt_cache_options.prewarm` overrides `generate`."""
-    options = payload.get("prompt_cache_options")
-    if type(options) is dict and options.get("prewarm") is True:
+    if is_prewarm(payload):
         return False
     generate = payload.pop("generate", None)
     return generate is None or _BOOLEAN(generate, "generate")

@@ -39,6 +39,7 @@ from worker.upstream.circuits import Permit
 from worker.upstream.client import StreamEvent, UpstreamCall
 from worker.upstream.failures import (
     no_such_tool,
+    not_moderated,
 )
 from worker.upstream.overflow import OVERFLOW
 from worker.upstream.upstreams import Candidate, repeat_of_turn
@@ -156,14 +157,18 @@ class ModelCaller:
     async def _candidates(self) -> list[Candidate]:
         """The upstreams that can run the request, in order. Raises UpstreamFailed if none can."""
         candidates = await self._context.candidates()
-        tools = self._context.parameters.get("tools", ())
+        parameters = self._context.parameters
+        tools = parameters.get("tools", ())
         native_only = next((tool["type"] for tool in tools if is_native_only(tool)), None)
-        if native_only is None:
-            return candidates
-        capable = [candidate for candidate in candidates if candidate.upstream.is_native]
-        if not capable:
-            raise no_such_tool(native_only)
-        return capable
+        if native_only is not None:
+            candidates = [each for each in candidates if each.upstream.is_native]
+            if not candidates:
+                raise no_such_tool(native_only)
+        if "moderation" in parameters:
+            candidates = [each for each in candidates if each.upstream.settings.moderates]
+            if not candidates:
+                raise not_moderated()
+        return candidates
 
     async def _call_upstream(
         self, candidate: Candidate, model_input: ModelInput, *, visible: bool

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from models.wire.includes import LOGPROBS
+
 SAMPLING_PARAMETERS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 """Sent under their own names, and only if the client set them: the API's defaults break
 reasoning models."""
@@ -58,4 +60,4 @@ def wants_summary(parameters: Mapping[str, Any]) -> bool:
 
 def wants_logprobs(parameters: Mapping[str, Any]) -> bool:
     """Whether the client wants log probabilities. `top_logprobs` alone only says how many."""
-    return "message.output_text.logprobs" in parameters.get("include", ())
+    return LOGPROBS in parameters.get("include", ())

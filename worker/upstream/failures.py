@@ -156,6 +156,19 @@ def no_such_tool(kind: str) -> UpstreamFailed:
     )
 
 
+def not_moderated() -> UpstreamFailed:
+    """The failure when no upstream gets the parameter `moderation` any more: one did when the
+    request was accepted."""
+    return UpstreamFailed(
+        "No upstream of this model moderates its input and output.",
+        code="invalid_prompt",
+        reason="moderation_unavailable",
+        status=400,
+        param="moderation",
+        envelope_code="unsupported_parameter",
+    )
+
+
 def may_succeed_elsewhere(failure: UpstreamFailed | LimitReached) -> bool:
     """Whether another upstream may accept the same request: the failure is not about the
     request."""

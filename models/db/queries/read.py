@@ -264,6 +264,10 @@ class ShownResponseRow(ResponseRow):
     are larger than the caller can take"""
     items_size: int
     """of the output items that the caller lacks (models/wire/size.py)"""
+    age: float
+    """seconds since it was created"""
+    pause: float | None
+    """seconds until it may run again; null or below 0: it is not deferred"""
 
     def blocks(self, *, journalled: bool) -> list[LogBlock]:
         """The blocks of the event log, or those of the journal."""
@@ -286,6 +290,7 @@ SHOWN_RESPONSES = Query(
         SELECT known.*, CASE WHEN known.is_continued THEN known.known_number ELSE known.checkpoint_number END AS number,
                CASE WHEN known.is_continued THEN known.known_batch ELSE 0 END AS batch
         FROM (SELECT a.place::int AS place, {RESPONSE_COLUMNS}, r.worker, r.checkpoint_number, a.number AS known_number, a.batch AS known_batch, a.max_size,
+                     extract(epoch FROM clock_timestamp() - r.created_at)::float8 AS age, extract(epoch FROM r.resume_at - clock_timestamp())::float8 AS pause,
                      r.status = 'in_progress' AND r.attempt = a.attempt AND r.worker IS NOT DISTINCT FROM a.worker
                      AND r.checkpoint_number = a.checkpoint AS is_continued
               FROM requested a JOIN responses r ON r.id = a.id WHERE {_is_visible("a.project")}) known
@@ -293,7 +298,7 @@ SHOWN_RESPONSES = Query(
     SELECT {_response_names("response")}, response.place, response.worker, response.checkpoint_number, response.is_continued,
            (SELECT max(j.batch) FROM journal j WHERE j.worker = response.worker) AS last_batch,
            blocks.are_journalled, blocks.block_attempts, blocks.firsts, blocks.lasts, blocks.frames, items.items,
-           stored.size AS items_size
+           stored.size AS items_size, response.age, response.pause
     FROM response
     CROSS JOIN LATERAL (
         SELECT array_agg(b.is_journalled) AS are_journalled, array_agg(b.attempt) AS block_attempts, array_agg(b.first) AS firsts,

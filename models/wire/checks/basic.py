@@ -13,6 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from models.errors import InvalidRequest
@@ -21,6 +22,7 @@ from models.wire.checks.faults import (
     empty,
     missing,
     out_of_bounds,
+    refused_value,
     too_long,
     unsupported_value,
     wrong_type,
@@ -31,6 +33,7 @@ Call = Callable[[Any, str], Any]
 """A check's bound `__call__`. Calling it costs half of calling the check object, so checks that
 call others hold these."""
 
+_NONE: Mapping[str, str] = MappingProxyType({})
 _NOT_NULL: Schema = {"not": NULL}
 """A required field that takes any JSON: its null would mean that it is absent."""
 
@@ -159,16 +162,21 @@ class Choice(Check):
 
     values: Mapping[str, None]
     """A dict: it keeps the order, which errors show, and finds a value at once."""
+    refused: Mapping[str, str]
+    """Other values that OpenAI's API has -> why they are refused, and what to do instead."""
 
-    def __init__(self, *values: str) -> None:
+    def __init__(self, *values: str, refused: Mapping[str, str] = _NONE) -> None:
         object.__setattr__(self, "values", dict.fromkeys(values))
+        object.__setattr__(self, "refused", refused)
 
     def __call__(self, value: Any, where: str) -> str:
         if type(value) is not str:
             raise wrong_type(where, "a string", value)
-        if value not in self.values:
-            raise unsupported_value(where, value, self.values)
-        return value
+        if value in self.values:
+            return value
+        if value in self.refused:
+            raise refused_value(where, value, self.refused[value])
+        raise unsupported_value(where, value, self.values)
 
     def schema(self, _scope: SchemaScope) -> Schema:
         return {"type": "string", "enum": list(self.values)}
@@ -253,6 +261,8 @@ class Tagged(Check):
     """An object whose `type` selects the check for its fields. `type` is first in the result."""
 
     kinds: Mapping[str, Check]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Other types that OpenAI's API has -> why they are refused, and what to do instead."""
     _calls: Mapping[str, Call] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -267,6 +277,8 @@ class Tagged(Check):
         if type(kind) is not str:
             raise wrong_type(f"{where}.type", "a string", kind)
         check = self._calls.get(kind)
+        if check is None and kind in self.refused:
+            raise refused_value(f"{where}.type", kind, self.refused[kind])
         if check is None:
             raise unsupported_value(f"{where}.type", kind, self.kinds)
         return {"type": kind, **check(value, where)}

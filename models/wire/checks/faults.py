@@ -85,6 +85,13 @@ def unsupported_value(where: str, value: str, supported: Collection[str]) -> Inv
     )
 
 
+def refused_value(where: str, value: str, reason: str) -> InvalidRequest:
+    """For a string that OpenAI's API has and that is refused here. `reason` says what to do."""
+    return InvalidRequest(
+        f"'{where}': '{value}' is not supported: {reason}.", param=where, code="invalid_value"
+    )
+
+
 def out_of_bounds(
     where: str, kind: str, *, minimum: float, maximum: float, value: float
 ) -> InvalidRequest:

@@ -235,7 +235,8 @@ ITEM_CHECKS: dict[str, Check] = {
     "file_search_call": _server_tool_item("queries", "results"),
     "code_interpreter_call": _server_tool_item("container_id", "code", "outputs"),
     "image_generation_call": _server_tool_item(
-        "result", "action", "background", "output_format", "quality", "revised_prompt", "size"
+        *("result", "action", "background", "output_format", "quality", "revised_prompt", "size"),
+        *("error", "svg_usage"),
     ),
     "mcp_list_tools": Record(
         {"server_label": TEXT, "tools": Array(_MCP_TOOL)}, {"error": TEXT, "status": TEXT}
@@ -275,5 +276,10 @@ ITEM_CHECKS: dict[str, Check] = {
     "program": _server_tool_item("call_id", "code", "fingerprint"),
     "program_output": _server_tool_item("call_id", "result"),
 }
-"""type -> check of its fields, without `id` and `type`. Types that are not here are refused:
-configuration_update would change how the model runs, and this server cannot follow it."""
+"""type -> check of its fields, without `id` and `type`. Types that are not here are refused."""
+
+REFUSED_ITEMS = {
+    "configuration_update": "the configuration of a response does not change within its input. "
+    "Send 'reasoning' and 'text' with the request"
+}
+"""Other types that OpenAI's API has -> why they are refused, and what to do instead."""

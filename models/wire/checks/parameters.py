@@ -133,14 +133,14 @@ class _Cache(Check):
 
 
 @dataclass(frozen=True, slots=True)
-class _Prompt(Check):
-    """Refused: this server has no prompt templates."""
+class _Refused(Check):
+    """A parameter that is refused."""
+
+    reason: str
+    """Why, and what to do instead."""
 
     def __call__(self, _value: Any, where: str) -> Any:
-        message = (
-            "'prompt' is not supported: this server keeps no prompt templates. "
-            "Send the text in 'instructions' and 'input'."
-        )
+        message = f"'{where}' is not supported: {self.reason}."
         raise InvalidRequest(message, param=where, code="unsupported_parameter")
 
     def schema(self, _scope: SchemaScope) -> Schema:
@@ -248,7 +248,26 @@ PARAMETERS: dict[str, Check] = {
     "safety_identifier": String(at_most=128),
     "prompt_cache_key": _TEXT,
     "cache": _Cache(),
-    "prompt": _Prompt(),
+    "prompt": _Refused(
+        "this server keeps no prompt templates. Send the text in 'instructions' and 'input'"
+    ),
+    "moderation": _Refused(
+        "nothing moderates the input and output of this model here, and a request for moderation "
+        "is not ignored. Leave it out and send the texts to POST /v1/moderations, or use a model "
+        "whose upstream is a native one (docs/upstreams.md)"
+    ),
+    "image": Record(
+        {},
+        {
+            "context_compression": Choice(
+                "auto",
+                "disabled",
+                refused={
+                    "enabled": "nothing compresses images here. Leave it out, or send smaller ones"
+                },
+            )
+        },
+    ),
 }
 """Parameters of a create request -> their checks. `input` is not here: its check also makes ids
 (models/wire/items.py)."""
@@ -257,7 +276,8 @@ NATIVE_ONLY_PARAMETERS = (
     *("access_programs", "image", "moderation"),
     *("prompt_cache_options", "prompt_cache_retention"),
 )
-"""Parameters that only an upstream with the Responses API serves. It gets them unchanged."""
+"""Parameters that only an upstream can serve: one with the Responses API, or one whose
+`passthrough` lists them. It gets them unchanged."""
 
 NATIVE_PARAMETERS: dict[str, Check] = {
     **PARAMETERS,
@@ -266,5 +286,7 @@ NATIVE_PARAMETERS: dict[str, Check] = {
 }
 """The same for a model whose upstream supports the Responses API."""
 
-IGNORED_PARAMETERS = frozenset((*NATIVE_ONLY_PARAMETERS, "client_metadata"))  # codex sends the last
+IGNORED_PARAMETERS = frozenset(
+    (*NATIVE_ONLY_PARAMETERS, "background_options", "client_metadata")  # codex sends the last
+)
 """Parameters that are accepted and have no effect, unless the upstream serves them."""

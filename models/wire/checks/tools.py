@@ -23,7 +23,13 @@ from models.wire.checks.basic import (
 from models.wire.checks.file_search import FILE_SEARCH_TOOL, require_one_search
 from models.wire.checks.json_schema import require_function_schema
 from models.wire.checks.mcp import McpTool, require_distinct_labels
-from models.wire.tools import FILE_SEARCH, NATIVE_ONLY_TOOLS, WEB_SEARCH, is_own_file_search
+from models.wire.tools import (
+    FILE_SEARCH,
+    NATIVE_ONLY_TOOLS,
+    WEB_SEARCH,
+    has_domain_secrets,
+    is_own_file_search,
+)
 
 MAX_TOOLS = 128
 
@@ -78,10 +84,59 @@ _NAMESPACE = Record(
         "tools": Array(Tagged(_NAMED_TOOLS), at_most=MAX_TOOLS),
     }
 )
-_TOOL_SEARCH = Record(
-    {"execution": Choice("client")}, {"description": _TEXT, "parameters": _JSON_OBJECT}
+_OR_NATIVE = ", or use a model whose upstream is a native one (docs/upstreams.md)"
+_INSTEAD = {
+    "code_interpreter": "nothing runs code here. Offer an MCP server that does, or a 'function' or "
+    "a 'shell' whose calls you run yourself",
+    "image_generation": "the upstream makes no images in a response. Call POST "
+    "/v1/images/generations, or offer an MCP server or a 'function' that does",
+    **dict.fromkeys(
+        ("computer", "computer_use", "computer_use_preview"),
+        "the upstream controls no computer. Offer an MCP server that does, or a 'function' whose "
+        "calls you run yourself",
+    ),
+    "programmatic_tool_calling": "the model calls each tool itself here. Leave this tool out",
+}
+"""Hosted tools -> what to use at a chat upstream."""
+_HOSTED = {kind: f"{reason}{_OR_NATIVE}" for kind, reason in _INSTEAD.items()}
+_HOSTED_SEARCH = Choice(
+    "client",
+    refused={
+        "server": "the upstream searches no tools. Set 'execution' to 'client', give "
+        "'parameters', and answer each 'tool_search_call' with a 'tool_search_output'" + _OR_NATIVE
+    },
 )
-_SHELL = Record({}, {"environment": Tagged({"local": Record({}, {"skills": Array(_OPEN_OBJECT)})})})
+
+
+@dataclass(frozen=True, slots=True)
+class _ToolSearch(Check):
+    """A tool search that the client runs. Without `execution` it would be a hosted one."""
+
+    def __call__(self, value: Any, where: str) -> dict[str, Any]:
+        execution = value.get("execution")
+        _HOSTED_SEARCH("server" if execution is None else execution, f"{where}.execution")
+        return _TOOL_SEARCH(value, where)
+
+    def schema(self, scope: SchemaScope) -> Schema:
+        return _TOOL_SEARCH.schema(scope)
+
+
+_TOOL_SEARCH = Record(
+    {"execution": _HOSTED_SEARCH}, {"description": _TEXT, "parameters": _JSON_OBJECT}
+)
+_NO_CONTAINER = (
+    "there are no containers here. Use the environment 'local' and run the commands yourself, or "
+    "offer an MCP server that runs them" + _OR_NATIVE
+)
+_SHELL = Record(
+    {},
+    {
+        "environment": Tagged(
+            {"local": Record({}, {"skills": Array(_OPEN_OBJECT)})},
+            dict.fromkeys(("container_auto", "container_reference"), _NO_CONTAINER),
+        )
+    },
+)
 _DOMAINS = Array(String(non_empty=True, at_most=253), at_most=100)
 _WEB_SEARCH = Record(
     {},
@@ -109,7 +164,7 @@ class _PassthroughTool(Check):
     """
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
-        if _contains_field(value, "domain_secrets"):
+        if has_domain_secrets(value):
             message = (
                 f"'domain_secrets' inside '{where}' is not supported: "
                 "this server stores and shows the tools of a response."
@@ -124,12 +179,6 @@ class _PassthroughTool(Check):
             "description": "Passed unchanged to the upstream, "
             "if the model's upstream supports the Responses API.",
         }
-
-
-def _contains_field(value: Any, name: str) -> bool:
-    if isinstance(value, dict):
-        return name in value or any(_contains_field(inner, name) for inner in value.values())
-    return isinstance(value, list) and any(_contains_field(inner, name) for inner in value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +200,7 @@ _PASSED = _PassthroughTool()
 _CLIENT_TOOLS: dict[str, Check] = {
     **_NAMED_TOOLS,
     "namespace": _NAMESPACE,
-    "tool_search": _TOOL_SEARCH,
+    "tool_search": _ToolSearch(),
     "local_shell": _EMPTY,
     "shell": _SHELL,
     "apply_patch": _EMPTY,
@@ -169,9 +218,13 @@ class _Tools(Check):
     """Tools without two of the same name in one namespace, because a call carries only names."""
 
     tools: Component
+    only_direct: bool
+    """No program of the model can call a tool."""
 
     def __call__(self, value: Any, where: str) -> list[dict[str, Any]]:
         tools: list[dict[str, Any]] = self.tools(value, where)
+        if self.only_direct:
+            _require_direct(value, where)
         _require_distinct_names(tools, where)
         require_distinct_labels(tools, where)
         require_one_search(tools, where)
@@ -181,19 +234,44 @@ class _Tools(Check):
         return self.tools.schema(scope)
 
 
-def _tools(component: str, kinds: dict[str, Check]) -> _Tools:
-    return _Tools(Component(component, Array(Tagged(kinds), at_most=MAX_TOOLS)))
+def _tools(
+    component: str,
+    kinds: dict[str, Check],
+    refused: dict[str, str],
+    *,
+    only_direct: bool = False,
+) -> _Tools:
+    tools = Array(Tagged(kinds, refused), at_most=MAX_TOOLS)
+    return _Tools(Component(component, tools), only_direct)
 
 
-TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_SERVER_TOOLS})
+TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_SERVER_TOOLS}, _HOSTED, only_direct=True)
 """`tools` of a request to a chat upstream."""
 
-NATIVE_TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_SERVER_TOOLS, **_PASSED_ON})
+NATIVE_TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_SERVER_TOOLS, **_PASSED_ON}, {})
 """`tools` of a request to a native upstream, which runs some of them itself."""
 
-ADDED_TOOLS = _tools("AddedTools", _CLIENT_TOOLS)
+_NOT_ADDED = "an item cannot add a tool of this type. Send it in 'tools' of the request"
+ADDED_TOOLS = _tools(
+    "AddedTools", _CLIENT_TOOLS, dict.fromkeys((*_HOSTED, *_SERVER_TOOLS), _NOT_ADDED)
+)
 """`tools` of an item. Without MCP servers: their credentials must not be stored and shown as items
 are."""
+
+
+def _require_direct(tools: list[dict[str, Any]], where: str) -> None:
+    """Raises InvalidRequest for a tool that only a program of the model may call."""
+    for index, tool in enumerate(tools):
+        place, callers = f"{where}[{index}]", tool.get("allowed_callers")
+        if type(callers) is list and callers and "direct" not in callers:
+            raise InvalidRequest(
+                f"'{place}.allowed_callers' lacks 'direct', and programs of the model call no "
+                f"tools here. Add 'direct', or leave the tool out{_OR_NATIVE}.",
+                param=f"{place}.allowed_callers",
+                code="unsupported_parameter",
+            )
+        if tool["type"] == "namespace":
+            _require_direct(tool["tools"], f"{place}.tools")
 
 
 def _require_distinct_names(tools: list[dict[str, Any]], where: str) -> None:

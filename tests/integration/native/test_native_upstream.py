@@ -624,6 +624,28 @@ async def test_the_next_upstream_is_tried_only_if_it_supports_the_tools(
     assert len(fake.requests_for("either-2")) == 1, "a chat upstream was sent a file search"
 
 
+async def test_moderation_is_left_to_no_upstream_that_does_not_know_it(
+    api: Api, fake: FakeUpstream
+) -> None:
+    fake.script([status(503)], reply("never"), name="either-3")
+    asked = {"model": "m", "policy": {"input": {"mode": "block"}}}
+    body = {"model": "either-3", "input": "Hi.", "moderation": asked}
+    answer = await api.call("POST", "/responses", body)
+    assert answer.status == 502
+    assert [request.path for request in fake.requests_for("either-3")] == ["/v1/responses"]
+    answer = await api.call("POST", "/responses", body | {"model": "small-3"})
+    assert (answer.status, answer.error["param"]) == (400, "moderation")
+
+
+async def test_the_header_names_only_what_this_server_does_itself(
+    api: Api, fake: FakeUpstream
+) -> None:
+    options = {"background_options": {"completion_window": "2h"}}
+    body = {"model": fake.script(native_reply("ok")), "input": "Hi.", **SENT_UNCHANGED, **options}
+    answer = await api.call("POST", "/responses", body)
+    assert answer.headers["x-ignored-parameters"] == "background_options"
+
+
 # --- damaged streams, missing endings, refusals ---
 
 

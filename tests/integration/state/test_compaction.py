@@ -201,7 +201,9 @@ async def test_a_compaction_can_be_compacted_again(api: Api, fake: FakeUpstream)
     first = await compact(api, fake)
     items = [first["output"][-1], message("user", "Who barks?"), message("assistant", "Rex barks.")]
     model = fake.script(reply("Momo and Rex."))
-    answer = await api.call("POST", "/responses/compact", {"model": model, "input": items})
+    body = {"model": model, "input": items, "prompt_cache_options": {"mode": "explicit"}}
+    answer = await api.call("POST", "/responses/compact", body)
+    assert answer.headers["x-ignored-parameters"] == "prompt_cache_options"
     prompt = roles_and_texts(fake.requests_for(model)[0])[1][1]
     assert "The cat is Momo." in prompt
     assert "Rex barks." in prompt

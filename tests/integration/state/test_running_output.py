@@ -31,7 +31,7 @@ from tests.support.worker_rows import DatabaseWorker, SeededDatabase, open_seede
 from web.http.shares import Held, Share
 from web.responses import running
 from web.responses.running import RunningOutputs
-from web.responses.shown import ShownResponses
+from web.responses.shown import ShownResponse, ShownResponses
 
 PART = {"type": "output_text", "text": "", "annotations": []}
 
@@ -117,11 +117,15 @@ class Gets:
     def _hold(self) -> Held:
         return self.memory.take("project", 0)
 
+    async def shown(self, response: UUID) -> ShownResponse:
+        """What a GET shows."""
+        shown = await self._shown.body(self._project, response, hold=self._hold)
+        assert shown is not None
+        return shown
+
     async def text(self, response: UUID) -> str:
         """The text that a GET shows."""
-        body = await self._shown.body(self._project, response, hold=self._hold)
-        assert body is not None
-        text: str = orjson.loads(body)["output_text"]
+        text: str = orjson.loads((await self.shown(response)).body)["output_text"]
         return text
 
 
@@ -163,6 +167,24 @@ async def test_a_later_attempt_that_uses_numbers_again_is_never_mixed_with_the_f
     await again.say("other ", "words, ", "and more")
     assert again.number > writer.number
     assert await gets.text(writer.response) == "other words, and more"
+
+
+async def test_a_poll_of_a_deferred_response_says_when_it_is_tried_again(
+    database: SeededDatabase,
+) -> None:
+    gets, response = Gets(database), await database.create_response()
+
+    async def seconds() -> float:
+        return int((await gets.shown(response)).headers["openai-poll-after-ms"]) / 1000
+
+    assert await seconds() == 1
+    change = "UPDATE responses SET {} WHERE id = '{}' RETURNING 1"
+    for since, until, low, high in ((0, 30, 25, 30), (0, 900, 60, 60), (50, -5, 5, 6)):
+        times = (
+            f"created_at = now() - interval '{since} s', resume_at = now() + interval '{until} s'"
+        )
+        await run_sql(database.pool, change.format(times, response))
+        assert low <= await seconds() <= high
 
 
 async def test_a_finished_turn_is_shown_once(database: SeededDatabase) -> None:

@@ -38,7 +38,7 @@ def test_the_list_of_paths_is_that_of_the_official_client() -> None:
 
 def test_a_path_of_openai_has_a_route_or_says_what_to_use() -> None:
     hints = {path: path_hint(f"/v1{path}", _OFFERED) for path in paths() if not has_route(path)}
-    begin = " This server does not offer this part of OpenAI's API: "
+    begin = " This server does not offer this API: "
     assert [path for path, hint in hints.items() if not hint.startswith(begin)] == []
     assert len(hints) > 100
 

@@ -351,8 +351,8 @@ PARAMETERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     (
         "documented, not acted on",
-        {"prompt_cache_retention": "24h", "moderation": {}, "image": {}},
-        {},
+        {"prompt_cache_retention": "24h", "image": {"context_compression": "auto"}},
+        {"image": {"context_compression": "auto"}},
     ),
     (
         "penalties",
@@ -396,6 +396,30 @@ def test_passthrough_parameters_stay_unchanged() -> None:
     body = {"model": "m", "input": "hi", "top_k": 3, "chat_template_kwargs": {"x": None}}
     request = parse_create(body, new_id=str, passthrough=("top_k", "chat_template_kwargs"))
     assert request.parameters == {"top_k": 3, "chat_template_kwargs": {"x": None}}
+
+
+def test_a_chat_upstream_gets_what_its_passthrough_lists_and_the_rest_is_named() -> None:
+    given = {
+        "moderation": {"model": "m", "policy": {"input": {"mode": "block"}}},
+        "prompt_cache_options": {"mode": "explicit"},
+        "prompt_cache_key": "k",
+    }
+    body = {"model": "m", "input": "hi", **given, "user": "u", "prompt_cache_retention": "24h"}
+    request = parse_create(body, new_id=str, passthrough=tuple(given))
+    assert request.parameters == {**given, "user": "u"}
+    assert request.ignored == ("prompt_cache_retention", "user")
+    effort = {"model": "m", "input": "hi", "reasoning": {"effort": "low"}}
+    assert parse_create(effort, new_id=str, unsent=["reasoning.effort"]).ignored == (
+        "reasoning.effort",
+    )
+    assert parse_create(effort, new_id=str).ignored == ()
+
+
+def test_secrets_of_hosted_tools_are_not_kept_for_a_native_upstream() -> None:
+    tool = {"type": "function", "name": "f", "domain_secrets": ["s"], "next_year": 1}
+    request = parse_create({"model": "m", "input": "hi", "tools": [tool]}, new_id=str, native=True)
+    assert request.parameters["tools"] == [{"type": "function", "name": "f", "next_year": 1}]
+    assert request.ignored == ("tools[0].domain_secrets",)
 
 
 def test_ephemeral_background_is_a_setting() -> None:

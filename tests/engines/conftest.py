@@ -71,7 +71,7 @@ async def engine_stack(
         **SHORT_LEASES,
         "BACKBURNER_UPSTREAM__BASE_URL": engine.base_url,
         "BACKBURNER_UPSTREAM__SINGLE_SYSTEM_MESSAGE": "true",
-        "BACKBURNER_UPSTREAM__PASSTHROUGH": '["ignore_eos", "seed"]',
+        "BACKBURNER_UPSTREAM__PASSTHROUGH": '["ignore_eos", "stop"]',
         "BACKBURNER_UPSTREAM__COUNT": "llama.cpp",
         "BACKBURNER_UPSTREAM__CIRCUIT_PAUSE": "1",
         "BACKBURNER_UPSTREAMS__EMBEDDINGS__BASE_URL": embedding_engine.base_url,

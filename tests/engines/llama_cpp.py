@@ -48,7 +48,7 @@ class LlamaServer(Process):
         """`options`: those of examples/llama_server.py. Its log is in `folder`."""
         self.port = free_port()
         program = [str(python), str(EXAMPLES / "llama_server.py"), "--port", str(self.port)]
-        # One thread: others use the cores too, and threads that wait for each other would wait long.
+        # One thread: on busy cores, threads that wait for each other wait long.
         super().__init__(name, folder / f"{name}.log", [*program, "--threads", "1", *options])
 
     @property

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.engines
 
 MODEL = "smollm2"
 FREED_WITHIN = 5
-"""Seconds within which the engine's slot is free after its caller has left; it takes some tenths."""
+"""Seconds until the engine's slot is free when its caller has left; it takes some tenths."""
 PIXEL = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmM"
     "IQAAAABJRU5ErkJggg=="
@@ -55,9 +55,7 @@ async def test_text_has_the_usage_that_the_count_of_input_tokens_promised(api: A
         },
     ]
     for request in requests:
-        counted = await api.call(
-            "POST", "/responses/input_tokens", {"model": MODEL, **request}
-        )
+        counted = await api.call("POST", "/responses/input_tokens", {"model": MODEL, **request})
         response = await api.create(MODEL, **request, **tokens(16))
         assert counted.body["input_tokens"] == response["usage"]["input_tokens"]
         assert response["usage"]["output_tokens"] == 16
@@ -155,7 +153,7 @@ async def test_a_background_stream_is_resumed_and_replayed_byte_for_byte(api: Ap
 async def test_twenty_background_responses_share_one_slot(api: Api) -> None:
     create = [api.create_background(MODEL, input=f"{n}", **tokens(16)) for n in range(20)]
     ids = await asyncio.gather(*create)
-    ended = await asyncio.gather(*(api.wait_for_end(each, 60) for each in ids))
+    ended = [await api.wait_for_end(each, 60) for each in ids]
     assert {each["usage"]["output_tokens"] for each in ended} == {16}
 
 
@@ -205,12 +203,16 @@ WEATHER: JSON = {
 }
 
 
+@pytest.mark.xfail(strict=False, reason="nothing says that the call is missing")
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
-async def test_a_forced_call_that_the_engine_does_not_make(api: Api, choice: object) -> None:
-    response = await api.create(
-        MODEL, input="Weather in Paris?", tools=[WEATHER], tool_choice=choice, max_output_tokens=60
-    )
-    print(json.dumps(response))
+async def test_a_forced_call_that_the_engine_does_not_make_is_named(
+    api: Api, choice: object
+) -> None:
+    """llama.cpp forces no call where the model's template has no tools, as that of this model."""
+    options = {"tools": [WEATHER], "tool_choice": choice, "stop": [" "]}
+    response = await api.create(MODEL, input="Weather in Paris?", **options)
+    assert [item["type"] for item in response["output"]] == ["message"]
+    assert (response["status"], response["unmet_parameter"]) == ("completed", "tool_choice")
 
 
 # --- an engine that restarts ---

@@ -22,7 +22,9 @@ STOP_SECONDS = 2
 def parameters(arguments: argparse.Namespace) -> CommonParams:
     """What `llama-server` would make of the same options."""
     params = CommonParams()
-    params.model.path = str(arguments.model or _packaged_weights())
+    weights = arguments.model or _packaged_weights()
+    params.model.path = str(weights)
+    params.model_alias = {weights.stem}
     params.hostnames = [arguments.host]
     params.port = arguments.port
     params.n_parallel = arguments.parallel

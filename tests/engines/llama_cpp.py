@@ -64,7 +64,7 @@ class LlamaServer(Process):
     def _is_ready(self) -> bool:
         assert self.running(), self.last_log_lines()
         try:
-            return self._get("/health") == {"status": "ok"}
+            return bool(self._get("/health") == {"status": "ok"})
         except OSError:
             return False
 

@@ -16,6 +16,7 @@ EXAMPLES = ROOT / "examples"
 _REQUIREMENTS = EXAMPLES / "llama-cpp.txt"
 _HOME = ROOT / ".data" / "engines" / "llama-cpp"
 """Kept between runs."""
+_INSTALL_SECONDS = 300
 
 
 class CannotInstall(Exception):
@@ -29,16 +30,23 @@ def install() -> Path:
     if stamp.exists() and stamp.read_text() == wanted:
         return python
     shutil.rmtree(_HOME, ignore_errors=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    for command in (
-        [sys.executable, "-m", "venv", str(_HOME)],
-        [*pip, "--no-deps", "--require-hashes", "--only-binary=:all:", "-r", str(_REQUIREMENTS)],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise CannotInstall(f"{' '.join(command)} failed: {done.stderr[-1500:]}")
+    pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", "--retries", "1"]
+    packages = ["--no-deps", "--require-hashes", "--only-binary=:all:", "-r", str(_REQUIREMENTS)]
+    _run([sys.executable, "-m", "venv", str(_HOME)])
+    _run([*pip, "install", *packages])
     stamp.write_text(wanted)
     return python
+
+
+def _run(command: list[str]) -> None:
+    try:
+        subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=_INSTALL_SECONDS
+        )
+    except subprocess.CalledProcessError as error:
+        raise CannotInstall(f"{' '.join(command)} failed: {error.stderr[-1500:]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise CannotInstall(f"{' '.join(command)} took too long") from error
 
 
 class LlamaServer(Process):

@@ -17,7 +17,10 @@ from tests.support.chaos.attempts import assert_one_stream
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.stack import Stack
 
-pytestmark = pytest.mark.engines
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.timeout(600),  # the first one may have to install the engine
+]
 
 MODEL = "smollm2"
 FREED_WITHIN = 5
@@ -150,6 +153,7 @@ async def test_a_background_stream_is_resumed_and_replayed_byte_for_byte(api: Ap
     assert await api.replay(stream.response_id) == [*stream.frames, *rest.frames]
 
 
+@pytest.mark.long
 async def test_twenty_background_responses_share_one_slot(api: Api) -> None:
     create = [api.create_background(MODEL, input=f"{n}", **tokens(16)) for n in range(20)]
     ids = await asyncio.gather(*create)
@@ -157,6 +161,7 @@ async def test_twenty_background_responses_share_one_slot(api: Api) -> None:
     assert {each["usage"]["output_tokens"] for each in ended} == {16}
 
 
+@pytest.mark.long
 async def test_a_killed_worker_leaves_no_hole_in_a_long_generation(
     engine_stack: Stack, api: Api
 ) -> None:
@@ -218,6 +223,7 @@ async def test_a_forced_call_that_the_engine_does_not_make_is_named(
 # --- an engine that restarts ---
 
 
+@pytest.mark.long
 @pytest.mark.xfail(strict=False, reason="a turn whose engine ends fails the response")
 @pytest.mark.parametrize("end", [LlamaServer.stop, LlamaServer.kill], ids=["SIGTERM", "SIGKILL"])
 async def test_background_responses_outlive_a_restart_of_the_engine(
@@ -265,6 +271,7 @@ async def test_a_file_is_found_by_the_embeddings_of_the_engine(engine_stack: Sta
     assert found.filename == "bread.txt"
 
 
+@pytest.mark.long
 @pytest.mark.xfail(strict=False, reason="llama.cpp answers 500, which counts as an outage")
 async def test_a_chunk_larger_than_the_physical_batch_is_split(engine_stack: Stack) -> None:
     client = engine_stack.openai()

@@ -12,6 +12,8 @@ from tests.support.fake_upstream import FakeUpstream
 from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 
 EMBEDDING_MODEL = "smollm2-embeddings"
+NATIVE_MODEL = "smollm2-responses"
+"""The same engine, called through its own Responses API."""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -75,7 +77,11 @@ async def engine_stack(
         "BACKBURNER_UPSTREAM__COUNT": "llama.cpp",
         "BACKBURNER_UPSTREAM__CIRCUIT_PAUSE": "1",
         "BACKBURNER_UPSTREAMS__EMBEDDINGS__BASE_URL": embedding_engine.base_url,
-        "BACKBURNER_ROUTES": json.dumps({EMBEDDING_MODEL: "embeddings", "*": "default"}),
+        "BACKBURNER_UPSTREAMS__NATIVE__BASE_URL": engine.base_url,
+        "BACKBURNER_UPSTREAMS__NATIVE__API": "responses",
+        "BACKBURNER_ROUTES": json.dumps(
+            {EMBEDDING_MODEL: "embeddings", NATIVE_MODEL: "native", "*": "default"}
+        ),
         "BACKBURNER_RETRIEVAL__EMBEDDING_MODEL": EMBEDDING_MODEL,
     }
     async with stack(

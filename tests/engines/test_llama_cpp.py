@@ -11,6 +11,7 @@ from collections.abc import Callable
 import openai
 import pytest
 
+from tests.engines.conftest import NATIVE_MODEL
 from tests.engines.llama_cpp import LlamaServer
 from tests.support.api import JSON, Api, until
 from tests.support.chaos.attempts import assert_one_stream
@@ -64,8 +65,9 @@ async def test_text_has_the_usage_that_the_count_of_input_tokens_promised(api: A
         assert response["usage"]["output_tokens"] == 16
 
 
-async def test_a_stream_is_what_the_finished_response_says(api: Api) -> None:
-    async with api.post_stream(MODEL, input="Say hello.", max_output_tokens=40) as stream:
+@pytest.mark.parametrize("model", [MODEL, NATIVE_MODEL])
+async def test_a_stream_is_what_the_finished_response_says(api: Api, model: str) -> None:
+    async with api.post_stream(model, input="Say hello.", max_output_tokens=40) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
@@ -73,8 +75,19 @@ async def test_a_stream_is_what_the_finished_response_says(api: Api) -> None:
     assert "".join(deltas) == text_of(stream.final) == text_of(await api.get(stream.response_id))
 
 
-async def test_the_length_limit_makes_a_response_incomplete(api: Api) -> None:
-    response = await api.create(MODEL, **tokens(16))
+@pytest.mark.parametrize(
+    "model",
+    [
+        MODEL,
+        pytest.param(
+            NATIVE_MODEL,
+            marks=pytest.mark.xfail(strict=False, reason="its `completed` is believed"),
+        ),
+    ],
+)
+async def test_the_length_limit_makes_a_response_incomplete(api: Api, model: str) -> None:
+    """In its own Responses API llama.cpp reports it as `completed`."""
+    response = await api.create(model, input="Count from 1 to 100 in words.", max_output_tokens=16)
     assert response["status"] == "incomplete"
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
 

@@ -79,6 +79,7 @@ async def engine_stack(
         "BACKBURNER_UPSTREAMS__EMBEDDINGS__BASE_URL": embedding_engine.base_url,
         "BACKBURNER_UPSTREAMS__NATIVE__BASE_URL": engine.base_url,
         "BACKBURNER_UPSTREAMS__NATIVE__API": "responses",
+        "BACKBURNER_UPSTREAMS__NATIVE__PASSTHROUGH": '["ignore_eos"]',
         "BACKBURNER_ROUTES": json.dumps(
             {EMBEDDING_MODEL: "embeddings", NATIVE_MODEL: "native", "*": "default"}
         ),

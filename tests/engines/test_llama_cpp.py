@@ -87,7 +87,8 @@ async def test_a_stream_is_what_the_finished_response_says(api: Api, model: str)
 )
 async def test_the_length_limit_makes_a_response_incomplete(api: Api, model: str) -> None:
     """In its own Responses API llama.cpp reports it as `completed`."""
-    response = await api.create(model, input="Count from 1 to 100 in words.", max_output_tokens=16)
+    response = await api.create(model, **tokens(16))
+    assert response["usage"]["output_tokens"] == 16
     assert response["status"] == "incomplete"
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
 

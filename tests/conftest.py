@@ -47,6 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="with --live: write what they sent to tests/clients/requests",
     )
     parser.addoption(
+        "--engines",
+        action="store_true",
+        help="install a real inference server and run the tests before it (tests/engines)",
+    )
+    parser.addoption(
         "--screenshots",
         action="store_true",
         help="write the pictures of the console that the README shows (tests/browser)",

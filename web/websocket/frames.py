@@ -4,10 +4,12 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import orjson
 
 from models.errors import ApiError, InvalidRequest
+from models.ids import parse_response_id
 from models.wire.checks.basic import Boolean
 from models.wire.checks.faults import missing, not_an_object, unsupported_value, wrong_type
 from models.wire.json_input import BodyLimits, decode_request
@@ -34,6 +36,8 @@ class CreateFrame:
     """False: a warm-up."""
     held: Held
     """What the frame has of the process's memory for bodies."""
+    previous: UUID | None = None
+    """The response that it continues; None: none, or the name of none."""
     _raw: tuple[bytes, BodyLimits] | None = None
     """The frame while it waits."""
 
@@ -58,12 +62,16 @@ class CreateFrame:
 
 
 class FrameRefused(Exception):
-    """A frame with an error, and its lane if that could be read."""
+    """A frame with an error. Its lane, and the response that it continues, if they could be read
+    and the frame itself is at fault."""
 
-    def __init__(self, error: ApiError, stream_id: str | None) -> None:
+    def __init__(
+        self, error: ApiError, stream_id: str | None, previous: UUID | None = None
+    ) -> None:
         super().__init__(error.message)
         self.error = error
         self.stream_id = stream_id
+        self.previous = previous
 
 
 async def read_frame(raw: bytes, limits: BodyLimits, held: Held) -> CreateFrame:
@@ -76,16 +84,20 @@ async def read_frame(raw: bytes, limits: BodyLimits, held: Held) -> CreateFrame:
 
 
 def _parse_frame(raw: bytes, limits: BodyLimits, held: Held) -> CreateFrame:
-    stream_id = None
+    stream_id = previous = None
     try:
         payload = decode_request(raw, limits)
         if type(payload) is not dict:
             raise not_an_object(payload, "frame")
+        named = payload.get("previous_response_id")
+        previous = parse_response_id(named) if type(named) is str else None
         stream_id = _stream_id(payload.pop("stream_id", None))
         _require_create(payload.pop("type", None))
-        return CreateFrame(_post_body(payload), len(raw), stream_id, _generate(payload), held)
+        return CreateFrame(
+            _post_body(payload), len(raw), stream_id, _generate(payload), held, previous
+        )
     except ApiError as error:
-        raise FrameRefused(error, stream_id) from None
+        raise FrameRefused(error, stream_id, previous) from None
 
 
 def error_frame(error: ApiError, stream_id: str | None) -> str:

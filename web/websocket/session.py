@@ -52,6 +52,10 @@ _CLOSED = (WebSocketDisconnect, WebSocketDisconnected)
 """The client has disconnected: an operation noticed it, or an earlier one did."""
 _LAST_FRAME_SECONDS = 0.5
 """So long a client has to receive the frame that says that its key is not valid any more."""
+_LASTING_REFUSALS = frozenset(range(400, 500)) - {401, 408, 429}
+"""Statuses of a create that would be refused again in the same form."""
+_PREVIOUS_NOT_FOUND = "previous_response_not_found"
+"""Also the code for a response that is still running: it can be continued when it has ended."""
 _GOING_AWAY = 1001
 _POLICY_VIOLATION = 1008
 _SERVICE_RESTART = 1012
@@ -150,6 +154,7 @@ class SocketSession:
             await self._start_create(message.get("text"), held, line)
         except FrameRefused as refused:
             held.release()
+            self._forget_refused(refused.previous, refused.error)
             line.note_error(refused.error)
             line.write(server_ended=True)
             await self._send_error(refused.error, refused.stream_id)
@@ -215,6 +220,7 @@ class SocketSession:
         except Exception as error:  # noqa: BLE001  (every error becomes a frame)
             reported = as_api_error(error, self._socket.url.path)
             line.note_error(reported)
+            self._forget_refused(create.previous, reported)
             await self._report(reported, create.stream_id)
 
     async def _report(self, reported: ApiError, stream_id: str | None) -> None:
@@ -300,6 +306,15 @@ class SocketSession:
         self._unstored_ids[unstored_id] = None
         if len(self._unstored_ids) > _MAX_UNSTORED_IDS:
             self._unstored_ids.popitem(last=False)
+
+    def _forget_refused(self, previous: UUID | None, error: ApiError) -> None:
+        """Forgets the unstored response that a refused create continues, as Open Responses wants
+        it. After a refusal that passes, the same create may be sent again."""
+        if error.status not in _LASTING_REFUSALS or error.code == _PREVIOUS_NOT_FOUND:
+            return
+        if previous is not None and previous in self._unstored_ids:
+            del self._unstored_ids[previous]
+            self._state.spawn(self._set_retention([previous], timedelta(0)))
 
     async def _set_retention(self, ids: list[UUID], retention: timedelta) -> None:
         """Sets how long unstored responses are kept from now on.

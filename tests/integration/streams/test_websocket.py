@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from models import keys
 from models.wire.events import split_frames
-from tests.support.api import Api, HttpResponse, until
+from tests.support.api import JSON, Api, HttpResponse, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
@@ -22,6 +22,7 @@ from tests.support.fake_upstream import (
     finish,
     hang,
     reply,
+    silence_until,
     status,
     text,
     usage,
@@ -292,25 +293,79 @@ async def test_an_unstored_response_can_be_continued_on_its_connection_only(
     ] == "completed"
 
 
-@pytest.mark.parametrize("failure", ["refused", "failed upstream", "failed with output"])
+_ORPHAN = [{"type": "function_call_output", "call_id": "call_missing", "output": "42"}]
+
+
+@pytest.mark.parametrize(
+    ("refused", "param"),
+    [
+        ({"input": _ORPHAN}, "input"),  # as in the suite of Open Responses
+        ({"input": [{"type": "no such"}]}, "input[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"background": True}, "background"),  # the frame itself is refused
+    ],
+    ids=["call", "item", "tool", "frame"],
+)
+async def test_a_refused_continuation_forgets_the_unstored_response_that_it_named(
+    shared_stack: Stack, api: Api, fake: FakeUpstream, refused: JSON, param: str
+) -> None:
+    model = fake.script(reply("first"), reply("second"), reply("third"))
+    async with socket(api) as connection:
+        first = await connection.create_and_read(model, store=False)
+        continued = {"previous_response_id": first["id"], "store": False}
+        second = await connection.create_and_read(model, **continued)
+        await connection.create(model, **{**continued, **refused})
+        error = await connection.read_error()
+        assert (error["status"], error["param"]) == (400, param)
+        await connection.create(model, **continued)
+        assert (await connection.read_error())["code"] == "previous_response_not_found"
+        # Another that continued it before has its history still.
+        third = await connection.create_and_read(
+            model, previous_response_id=second["id"], store=False
+        )
+        assert third["output_text"] == "third"
+
+        async def is_released() -> bool:
+            expired = "SELECT expires_at <= clock_timestamp() FROM responses WHERE id = %s::uuid"
+            return bool(await shared_stack.value(expired, first["id"].removeprefix("resp_")))
+
+        await until(is_released)
+    roles = [message["role"] for message in fake.requests_for(model)[-1].messages]
+    assert roles == ["user", "assistant", "user", "assistant", "user"]
+
+
+async def test_a_refused_continuation_forgets_no_stored_response(
+    api: Api, fake: FakeUpstream
+) -> None:
+    model = fake.script(reply("first"), reply("second"))
+    async with socket(api) as connection:
+        first = await connection.create_and_read(model)
+        continued = {"previous_response_id": first["id"], "store": False}
+        await connection.create(model, input=_ORPHAN, **continued)
+        assert (await connection.read_error())["param"] == "input"
+        assert (await connection.create_and_read(model, **continued))["output_text"] == "second"
+
+
+@pytest.mark.parametrize("failure", ["upstream", "with output", "still running"])
 async def test_a_response_can_be_continued_again_after_a_continuation_failed(
     api: Api, fake: FakeUpstream, failure: str
 ) -> None:
     """OpenAI forgets an unstored response then. Here nothing is lost: the client may try again."""
-    model = fake.script(reply("first"), reply("at last"))
-    failing = fake.script([text("half"), drop()] if "output" in failure else [status(400)])
+    gate = asyncio.Event()
+    model = fake.script([silence_until(gate), *reply("first")], reply("at last"))
+    failing = fake.script([text("half"), drop()] if failure == "with output" else [status(400)])
     async with socket(api) as connection:
-        first = await connection.create_and_read(model, store=False)
-        continued = {"previous_response_id": first["id"], "store": False}
-        if failure == "refused":
-            await connection.create(model, input=[{"type": "no such"}], **continued)
-            assert (await connection.read_error())["code"] == "invalid_value"
-        else:
+        await connection.create(model, store=False, stream_id="a")
+        created = await connection.next()
+        continued = {"previous_response_id": created["response"]["id"], "store": False}
+        if failure == "still running":
+            await connection.create(model, input="And?", stream_id="b", **continued)
+            assert (await connection.read_until_error())["code"] == "previous_response_not_found"
+        gate.set()
+        await connection.read_to_end()
+        if failure != "still running":
             await connection.create(failing, input="And?", **continued)
             assert (await connection.read_to_end())[-1]["type"] == "response.failed"
-        for _ in range(2):
-            await connection.create(model, input="x", tools=[{"type": "function"}], **continued)
-            assert (await connection.read_error())["param"] == "tools[0].name"
         last = await connection.create_and_read(model, input="And?", **continued)
         assert last["output_text"] == "at last"
     roles = [message["role"] for message in fake.requests_for(model)[-1].messages]

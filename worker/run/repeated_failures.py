@@ -8,7 +8,8 @@ response waits.
 """
 
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from models.errors import FailedCall, LimitReached, UpstreamFailed
 from models.upstream_errors.words import comparable
@@ -19,6 +20,7 @@ FEW_TRIES, MANY_TRIES = 5, 10
 """Tries with the same answer after which a response fails: if others were answered between all of
 these tries, or between some. Ten take two minutes, five a quarter of a minute."""
 REPEATED_FAILURE = "repeated_failure"
+_RECORDED = tuple(field.name for field in fields(FailedCall))
 
 
 class RepeatedFailures:
@@ -30,7 +32,7 @@ class RepeatedFailures:
         is_same_request = attempt.output.turns == row.turns
         calls = row.last_failures if is_same_request and row.last_failures is not None else []
         self._earlier = {
-            call["upstream"]: FailedCall(**call) for call in calls if call.get("at", 0) > 0
+            call["upstream"]: _from_row(call) for call in calls if call.get("at", 0) > 0
         }
 
     def marked(self, candidate: Candidate) -> Candidate:
@@ -54,6 +56,11 @@ class RepeatedFailures:
             call.tries >= MANY_TRIES and call.answered_between > 0
         )
         return (_final(failure, call.tries) if is_final else failure), call
+
+
+def _from_row(call: dict[str, Any]) -> FailedCall:
+    """The record in a row, which a worker of another release may have written."""
+    return FailedCall(**{name: call[name] for name in _RECORDED if name in call})
 
 
 def _kind(call: FailedCall) -> tuple[str, str]:

@@ -349,12 +349,12 @@ class Turn(Generic[EventT]):
     def _flaw(self, finish_word: str = "") -> Outcome | None:
         """The outcome of a turn that ended in order, but without its whole answer; None for any
         other turn. `finish_word`: the upstream's own for the end."""
-        said = f" (finish_reason '{finish_word[:MAX_WORD]}')" if finish_word else ""
+        ending = f" (finish_reason '{finish_word[:MAX_WORD]}')" if finish_word else ""
         if (call := self._cut_off_call()) is not None:
             name = call.to_json().get("name", call.kind)[:MAX_WORD]
             return failed_outcome(
                 f"The upstream ended its answer in the middle of the arguments of a call of "
-                f"'{name}'{said}.",
+                f"'{name}'{ending}.",
                 "upstream_ended_early",
             )
         if self._items or self._has_ignored_calls:
@@ -370,7 +370,7 @@ class Turn(Generic[EventT]):
         usage = self.upstream_usage
         cost = f", although it counted {usage['output_tokens']} output tokens" if usage else ""
         return failed_outcome(
-            f"The upstream ended its answer without any output{said}{cost}.", "upstream_empty"
+            f"The upstream ended its answer without any output{ending}{cost}.", "upstream_empty"
         )
 
     def _fail_unknown_calls(self) -> list[Event]:

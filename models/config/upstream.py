@@ -184,13 +184,14 @@ class UpstreamSettings(Group):
 
     @property
     def unsent(self) -> list[str]:
-        """What it does not get of `UNSENT_BY_SOME` (models/wire/without_effect.py)."""
+        """What it does not get of `UNSENT_BY_SOME` (models/wire/without_effect.py), and the fields
+        that it is never sent."""
         is_sent = {
             "reasoning.context": self.reasoning_back != "none",
             "reasoning.effort": self.effort_field != "none",
             "service_tier": self.has_service_tier,
         }
-        return [name for name, sent in is_sent.items() if not sent]
+        return [*(name for name, sent in is_sent.items() if not sent), *self.omit]
 
     @property
     def has_service_tier(self) -> bool:

@@ -24,6 +24,18 @@ UNSENT_PARAMETERS = ("prompt_cache_key", "safety_identifier", "user")
 them."""
 UNSENT_BY_SOME = ("reasoning.context", "reasoning.effort", "service_tier")
 """Parameters that a chat upstream gets only if its settings say how."""
+_SENT_AS = {
+    **{
+        name: name
+        for name in (
+            *("temperature", "top_p", "presence_penalty", "frequency_penalty"),
+            *("top_logprobs", "parallel_tool_calls"),
+        )
+    },
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+}
+"""Fields of a chat request -> the parameter that they are made from."""
 _TIERS_OF_UPSTREAMS = ("fast", "scale", "ultrafast")
 """Service tiers that only an upstream can serve: here they wait as `default` does."""
 _UNUSED_BY_SEARCH = ("external_web_access", "search_content_types")
@@ -36,8 +48,10 @@ def unused_by_chat(
     """The names of parameters that are stored although they change nothing at a chat upstream.
 
     `sent`: those that it gets under their own names. `unsent`: those of `UNSENT_BY_SOME` that it
-    does not get.
+    does not get, and the fields of a request that it is never sent.
     """
+    omitted = {_SENT_AS[name] for name in unsent if name in _SENT_AS}
+    yield from sorted(name for name in omitted if name in parameters)
     reasoning = parameters.get("reasoning", {})
     found = [name for name in UNSENT_PARAMETERS if name in parameters]
     if parameters.get("service_tier") in _TIERS_OF_UPSTREAMS and "service_tier" in unsent:

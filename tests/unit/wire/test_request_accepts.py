@@ -415,6 +415,14 @@ def test_a_chat_upstream_gets_what_its_passthrough_lists_and_the_rest_is_named()
     assert parse_create(effort, new_id=str).ignored == ()
 
 
+def test_what_an_upstream_is_never_sent_is_named() -> None:
+    given = {"temperature": 1, "max_output_tokens": 99, "top_p": 1, "stream": True}
+    body = {"model": "m", "input": "hi", **given, "stream_options": {"include_obfuscation": False}}
+    unsent = UpstreamSettings(omit=("temperature", "max_tokens", "stream_options")).unsent
+    request = parse_create(body, new_id=str, unsent=unsent)
+    assert request.ignored == ("max_output_tokens", "temperature")
+
+
 def test_secrets_of_hosted_tools_are_not_kept_for_a_native_upstream() -> None:
     tool = {"type": "function", "name": "f", "domain_secrets": ["s"], "next_year": 1}
     request = parse_create({"model": "m", "input": "hi", "tools": [tool]}, new_id=str, native=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from models.config.upstream import UpstreamSettings
 from models.wire.request import CreateRequest, parse_create
 
 FUNCTION = {"type": "function", "name": "look"}

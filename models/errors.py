@@ -392,6 +392,10 @@ class UpstreamFailed(RunError):
         self.retry_after = retry_after
         self.envelope_code = envelope_code
 
+    def __str__(self) -> str:
+        # The message may have been replaced: secrets that an upstream repeats are taken out of it.
+        return self.message
+
 
 class UpstreamUnreached(UpstreamFailed):
     """The request was not sent to the upstream, so the model did no work."""

@@ -56,7 +56,7 @@ class Finding:
 
     feature: str
     verdict: FeatureStatus
-    detail: str
+    said: str
     is_refusal: bool = False
     """Whether the upstream refused the request."""
 

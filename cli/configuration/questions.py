@@ -221,7 +221,7 @@ class SettingFinding:
 
     question: str
     verdict: Answer
-    detail: str
+    said: str
     needs: dict[str, Any] = field(default_factory=dict)
     """The settings without which the upstream refuses."""
 
@@ -333,8 +333,8 @@ class SettingsSearch:
             tokens = await self._trial.count(settings.model_copy(update={"count": count}))
             if tokens:
                 self.found["count"] = count
-                detail = f"it counts exactly: {tokens} tokens for a short request"
-                return SettingFinding("count of tokens", Answer.ADVISED, detail, {"count": count})
+                said = f"it counts exactly: {tokens} tokens for a short request"
+                return SettingFinding("count of tokens", Answer.ADVISED, said, {"count": count})
         return SettingFinding("count of tokens", Answer.ACCEPTED, "it is estimated")
 
 

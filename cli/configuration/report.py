@@ -56,10 +56,10 @@ class ConformanceLines:
             name = "FEATURE" if isinstance(finding, Finding) else "REQUEST WITH"
             lines += ["", _row(name, "VERDICT", "")]
         if isinstance(finding, Finding):
-            return [*lines, _row(finding.feature, finding.verdict.value, finding.detail)]
+            return [*lines, _row(finding.feature, finding.verdict.value, finding.said)]
         needed = ", ".join(toml_lines(finding.needs))
-        detail = f"{needed}: {finding.detail}" if needed else finding.detail
-        return [*lines, _row(finding.question, finding.verdict.value, detail)]
+        said = f"{needed}: {finding.said}" if needed else finding.said
+        return [*lines, _row(finding.question, finding.verdict.value, said)]
 
     def end(self, facts: Conformance) -> str:
         """What follows from the findings."""
@@ -72,8 +72,8 @@ class ConformanceLines:
         return "\n".join(lines).rstrip()
 
 
-def _row(name: str, verdict: str, detail: str) -> str:
-    return f"{name:<{_NAME_WIDTH}}  {verdict:<{_VERDICT_WIDTH}} {clean(detail)}".rstrip()
+def _row(name: str, verdict: str, said: str) -> str:
+    return f"{name:<{_NAME_WIDTH}}  {verdict:<{_VERDICT_WIDTH}} {clean(said)}".rstrip()
 
 
 def _format_target(target: dict[str, str]) -> str:

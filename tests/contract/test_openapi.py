@@ -43,6 +43,7 @@ from worker.translation.items import client_calls, kinds
 from worker.translation.items import mcp as _mcp  # noqa: F401 - so that its items are known
 from worker.translation.items import text_items as _text_items  # noqa: F401 - so that its items are known
 from worker.translation.items.open_item import OpenItem
+from worker.translation.items.pictures import OpenPicture
 from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.responses.native_item import NativeItem
 from worker.upstream import error_rules
@@ -176,6 +177,8 @@ def test_the_document_knows_every_output_item() -> None:
     made = set()
     for kind in leaves(OpenItem):
         fields = {"server_label": "s", "name": "f"} if issubclass(kind, OpenServerCall) else {}
+        if kind is OpenPicture:
+            fields = {"result": ""}
         called = (
             ("call_1", CallTarget(kind.kind, "f"))
             if issubclass(kind, client_calls.OpenClientCall)

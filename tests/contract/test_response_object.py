@@ -145,7 +145,7 @@ async def test_each_status_has_its_fields(api: Api, fake: FakeUpstream) -> None:
     failed = await api.wait_for_end(await api.create_background(fake.script([status(418)])))
     check_response(failed)
     assert failed["status"] == "failed"
-    assert failed["error"]["code"] == "server_error"
+    assert failed["error"]["code"] == "invalid_prompt"
 
 
 async def test_ids_have_their_prefix_and_only_url_safe_characters(

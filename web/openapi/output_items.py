@@ -203,6 +203,9 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
         },
     ),
     "mcp_approval_request": _output_item(server_label=STRING, name=STRING, arguments=STRING),
+    "image_generation_call": _server_tool_item(
+        {}, result={"type": "string", "description": "A picture of the model, in base64."}
+    ),
 }
 """type -> an item that can be in `output`."""
 

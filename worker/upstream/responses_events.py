@@ -94,7 +94,7 @@ def _with_whole_characters(data: bytes, halves: SurrogateHalves) -> bytes:
     if not isinstance(event, dict) or not isinstance(event.get("delta"), str):
         return data
     place = tuple(str(event.get(name)) for name in _PLACE)
-    event["delta"] = clean_text(halves.join(event["delta"], place))
+    event["delta"] = clean_text(halves.join_text(event["delta"], place))
     return json.dumps(event).encode()
 
 

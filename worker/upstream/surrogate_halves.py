@@ -9,6 +9,9 @@ from typing import Any
 
 Path = tuple[str | int, ...]
 
+_ENDS_OTHERS = ("content", "refusal", "tool_calls", "function_call")
+"""Fields of a delta behind which the text of no other field goes on."""
+
 
 class SurrogateHalves:
     """The halves that wait, in one stream."""
@@ -20,17 +23,28 @@ class SurrogateHalves:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def join(self, value: Any, path: Path = ()) -> Any:
+    def join(self, delta: Any) -> Any:
         """A delta with whole characters: without a half at the end of a text, and with the half
-        that waited for it."""
+        that waited for it. A half waits until another field goes on."""
+        waiting = list(self._waiting)
+        whole = self._join(delta, ())
+        if type(whole) is not dict or not any(whole.get(name) for name in _ENDS_OTHERS):
+            return whole
+        for path in waiting:
+            if path in self._waiting and not whole.get(str(path[0])):
+                del self._waiting[path]
+                whole |= _delta_at(path)
+        return whole
+
+    def _join(self, value: Any, path: Path) -> Any:
         kind = type(value)
         if kind is str:
-            return self._join_text(value, path)
+            return self.join_text(value, path)
         if kind is dict:
-            return {name: self.join(inner, (*path, name)) for name, inner in value.items()}
+            return {name: self._join(inner, (*path, name)) for name, inner in value.items()}
         if kind is list:
             return [
-                self.join(inner, (*path, _number(inner, position)))
+                self._join(inner, (*path, _number(inner, position)))
                 for position, inner in enumerate(value)
             ]
         return value
@@ -40,7 +54,8 @@ class SurrogateHalves:
         paths, self._waiting = list(self._waiting), {}
         return [_delta_at(path) for path in paths]
 
-    def _join_text(self, text: str, path: Path) -> str:
+    def join_text(self, text: str, path: Path) -> str:
+        """A text with whole characters. `path`: where it stands in the stream."""
         if not text or (text.isascii() and path not in self._waiting):
             return text
         text = self._waiting.pop(path, "") + text

@@ -193,6 +193,7 @@ async def test_config_check_shows_what_comes_from_a_preset(tmp_path: Path) -> No
         "call_content": "file, line 4",
         "max_tokens_field": "preset mistral",
         "alternate_roles": "preset mistral",
+        "call_id_form": "preset mistral",
     }
 
 

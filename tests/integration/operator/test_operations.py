@@ -298,13 +298,13 @@ async def test_responses_are_listed_by_what_is_known_of_them(
         [attempt] = (await command_facts(own_stack, "explain", failed_id))["attempts"]
         return attempt["failures"]
 
-    assert await until(failures, 5) == [
-        {
-            "upstream": "default",
-            "reason": "upstream_400",
-            "message": "The upstream refused the request: The fake upstream says 400.",
-        }
-    ]
+    [failure] = await until(failures, 5)
+    assert (failure["upstream"], failure["reason"], failure["tries"]) == (
+        "default",
+        "upstream_400",
+        1,
+    )
+    assert failure["message"] == "The upstream refused the request: The fake upstream says 400."
     explained = await backburner(own_stack, "explain", failed_id)
     assert "attempt 1: upstream default failed (upstream_400): The upstream" in explained.out
     assert (await backburner(own_stack, "responses", "list", "--since", "x")).code == USAGE

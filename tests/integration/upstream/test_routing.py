@@ -16,7 +16,7 @@ from cli.embedded.process import free_port
 from models.console_links import LOGIN_PATH, create_link
 from tests.conftest import PrivateStack
 from tests.integration.operator.test_operations import backburner
-from tests.support.api import Api, until
+from tests.support.api import JSON, Api, until
 from tests.support.chaos.attempts import assert_abandoned, assert_one_stream
 from tests.support.console import console_user
 from tests.support.contract_rules import assert_stream_obeys_contract
@@ -514,9 +514,27 @@ async def test_each_turn_of_a_loop_goes_to_the_first_upstream_that_answers(
     ]
     assert (response["output_text"], response["usage"]["total_tokens"]) == ("Counted.", 36)
     [_, used] = routed.first.requests_for(model)
-    assert used.messages == routed.second.requests_for(model)[0].messages, (
+    [other] = routed.second.requests_for(model)
+    assert _without_ids(used.messages) == _without_ids(other.messages), (
         "the second upstream gets the call and its result"
     )
+    # The first upstream gets its own id of the call.
+    assert used.messages[1]["tool_calls"][0]["id"] == used.messages[2]["tool_call_id"] == "call_0"
+
+
+def _without_ids(messages: list[JSON]) -> list[JSON]:
+    """The messages without the ids of calls, which differ by upstream."""
+    return [
+        {
+            **{name: value for name, value in message.items() if name != "tool_call_id"},
+            **(
+                {"tool_calls": [call | {"id": ""} for call in message["tool_calls"]]}
+                if "tool_calls" in message
+                else {}
+            ),
+        }
+        for message in messages
+    ]
 
 
 async def test_a_response_deferred_between_its_turns_calls_no_tool_twice(

@@ -51,7 +51,7 @@ class ChunkReader:
     @property
     def waits(self) -> bool:
         """Whether half a character waits for the next payload."""
-        return bool(self._halves)
+        return bool(self._halves.waiting)
 
     def rest(self) -> list[Chunk]:
         """What still waits when the stream ends."""
@@ -77,7 +77,7 @@ def parse_chunk(data: bytes, halves: SurrogateHalves | None = None) -> Chunk:
 def _decode(data: bytes, halves: SurrogateHalves | None) -> tuple[ChatBody, Extras | None]:
     # The strict decoder accepts U+0000, which Postgres does not store. JSON can only spell it with
     # this escape.
-    if halves or (b"\\" in data and b"u0000" in data):
+    if (halves is not None and halves.waiting) or (b"\\" in data and b"u0000" in data):
         return decode_leniently(data, halves)
     try:
         return decode_strictly(data), None
@@ -91,7 +91,15 @@ def _decode(data: bytes, halves: SurrogateHalves | None) -> tuple[ChatBody, Extr
 
 def _chunk(body: ChatBody, extras: Extras | None = None) -> Chunk:
     choice = first_choice(body.choices)
-    usage = _usage(body, choice)
+    has_usage = (
+        body.usage
+        or body.timings
+        or body.x_groq
+        or body.usage_metadata
+        or body.usageMetadata
+        or (choice is not None and choice.usage)
+    )
+    usage = _usage(body, choice) if has_usage else None
     if choice is None:
         return Chunk(usage=usage, model=body.model or None, service_tier=body.service_tier or None)
     if choice.error:

@@ -80,7 +80,7 @@ class EventReader:
     def read(self, data: bytes) -> UpstreamEvent:
         """The next payload, as `parse_event` reads it. Half a character at the end of a delta waits
         for the next one. One that stays alone comes with the whole item, as U+FFFD."""
-        if b".delta" in data and (self._halves or _HALF.search(data) is not None):
+        if b".delta" in data and (self._halves.waiting or _HALF.search(data) is not None):
             data = _with_whole_characters(data, self._halves)
         return parse_event(data)
 

@@ -17,22 +17,19 @@ class SurrogateHalves:
     """The halves that wait, in one stream."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Path, str] = {}
+        self.waiting: dict[Path, str] = {}
         """Where a text stands in a delta -> the half at its end."""
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
 
     def join(self, delta: Any) -> Any:
         """A delta with whole characters: without a half at the end of a text, and with the half
         that waited for it. A half waits until another field goes on."""
-        waiting = list(self._waiting)
+        waiting = list(self.waiting)
         whole = self._join(delta, ())
         if type(whole) is not dict or not any(whole.get(name) for name in _ENDS_OTHERS):
             return whole
         for path in waiting:
-            if path in self._waiting and not whole.get(str(path[0])):
-                del self._waiting[path]
+            if path in self.waiting and not whole.get(str(path[0])):
+                del self.waiting[path]
                 whole |= _delta_at(path)
         return whole
 
@@ -51,17 +48,17 @@ class SurrogateHalves:
 
     def rest(self) -> list[dict[str, Any]]:
         """A delta for each half that stayed alone. None waits after that."""
-        paths, self._waiting = list(self._waiting), {}
+        paths, self.waiting = list(self.waiting), {}
         return [_delta_at(path) for path in paths]
 
     def join_text(self, text: str, path: Path) -> str:
         """A text with whole characters. `path`: where it stands in the stream."""
-        if not text or (text.isascii() and path not in self._waiting):
+        if not text or (text.isascii() and path not in self.waiting):
             return text
-        text = self._waiting.pop(path, "") + text
+        text = self.waiting.pop(path, "") + text
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
         if "\ud800" <= text[-1] <= "\udbff":
-            self._waiting[path], text = text[-1], text[:-1]
+            self.waiting[path], text = text[-1], text[:-1]
         return text
 
 

@@ -168,6 +168,12 @@ class Ingest:
                 message = f"The text could not be embedded in time: {error}"
                 raise _Failed(_SERVER_ERROR, message) from error
             raise _PutOff(str(error), error.wait) from error
+        except (_Failed, _FileGone, _EntryLost, *DATABASE_UNAVAILABLE):
+            raise
+        except Exception as error:
+            # Each try costs calls of the embedding model: an error of ours is bounded too.
+            logger.exception("ingest_error", **_facts(entry))
+            raise self._server_error(entry, "an unexpected error") from error
         finally:
             work.cancel()
             await asyncio.wait((work,))

@@ -258,15 +258,33 @@ async def test_a_text_to_which_the_upstream_always_answers_with_its_own_error_fa
 
     fake.decide("breaking", decide)
     async with make_stores("breaking") as stores, stores.worker():
+        assert await _message_of_failure(stores) == (
+            "The text could not be embedded: Something broke."
+        )
 
-        async def has_failed() -> bool:
-            await stores.make_due()
-            state, _ = await stores.state()
-            return bool(state == "failed")
 
-        await until(has_failed, 30)
-        [row] = await run_sql(stores.pool, "SELECT error_message FROM vector_store_files", {})
-        assert row["error_message"] == "The text could not be embedded: Something broke."
+async def test_an_unexpected_error_fails_the_file_after_a_few_tries(
+    make_stores: MakeStores, fake: FakeUpstream
+) -> None:
+    """Each of them pays the embedding model."""
+    fake.decide("paid", embeddings)
+    async with make_stores("paid") as stores:
+        await run_sql(stores.pool, "UPDATE vector_stores SET language = 'none such'", {})
+        async with stores.worker():
+            assert await _message_of_failure(stores) == (
+                "The file could not be ingested because of an error of this server."
+            )
+
+
+async def _message_of_failure(stores: Stores) -> str:
+    async def has_failed() -> bool:
+        await stores.make_due()
+        state, _ = await stores.state()
+        return bool(state == "failed")
+
+    await until(has_failed, 30)
+    [row] = await run_sql(stores.pool, "SELECT error_message FROM vector_store_files", {})
+    return str(row["error_message"])
 
 
 async def test_the_ingest_of_a_deleted_store_is_stopped(

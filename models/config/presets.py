@@ -40,8 +40,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "azure": {"description_limit": 1024},
     # platform.claude.com (OpenAI SDK compatibility): `response_format` and `strict` are ignored.
     "anthropic": {"structured_output": "prompt", "strict_tools": "none"},
-    # litellm#40735; "conversation must alternate": semantic-kernel#10281.
-    "bedrock": {"alternate_roles": True, "tools_for_calls": True},
+    # litellm#40735; "conversation must alternate": semantic-kernel#10281; no role "system" among
+    # the messages: litellm#41082.
+    "bedrock": {"single_system_message": True, "alternate_roles": True, "tools_for_calls": True},
     # "Unknown name": llmgateway#1763, symfony/ai#2037, zed#44875, new-api#1037.
     "gemini": {
         "omit_from_schemas": [
@@ -58,9 +59,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         },
     },
     # openclaude#739 (extra_forbidden), zed#37021, avante.nvim#2695, hermes-agent#20154.
+    # "Unexpected role 'system' after role 'assistant'": swarmauri-sdk#162.
     # opencode#1680 and gptel#1203 (ids of calls).
     "mistral": {
         **_MAX_TOKENS,
+        "single_system_message": True,
         "alternate_roles": True,
         "call_content": "empty",
         "call_id_form": "alphanumeric_9",

@@ -34,6 +34,7 @@ from web.http.guesses import KeyGuesses
 from web.http.open_requests import OpenRequests
 from web.http.refused_requests import RefusedRequests
 from web.http.request_record import request_record
+from web.http.unknown_paths import path_hint
 
 _LAST_USED_INTERVAL = 60.0
 """Seconds between two updates of a key's `last_used_at`."""
@@ -132,6 +133,11 @@ class Keys:
             await execute(self._pool, TOUCH_API_KEY, {"id": key_id})
 
 
+_RIGHT_HEADER = "Send it in an Authorization header: 'Authorization: Bearer YOUR_KEY'."
+_OTHER_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")
+"""Where clients of Anthropic, Azure and Google send a key."""
+
+
 def bind_keys(
     app: FastAPI,
     keys: Keys,
@@ -156,9 +162,12 @@ def read_api_key(connection: HTTPConnection) -> str:
         )
     scheme, _, key = headers[0].strip().partition(" ") if headers else ("", "", "")
     if scheme.lower() != "bearer" or not key.strip():
+        elsewhere = next((name for name in _OTHER_HEADERS if name in connection.headers), None)
         raise Unauthenticated(
-            "You didn't provide an API key. "
-            "Send it in an Authorization header: 'Authorization: Bearer YOUR_KEY'."
+            f"You sent the API key in '{elsewhere}', which this server does not read. "
+            f"{_RIGHT_HEADER}{path_hint(connection.url.path, ())}"
+            if elsewhere is not None and not headers
+            else f"You didn't provide an API key. {_RIGHT_HEADER}"
         )
     return key.strip()
 

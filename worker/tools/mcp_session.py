@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from models.config.groups import McpSettings
 from models.egress import EgressPolicy
 from models.version import VERSION
-from models.wire.json_input import clean_text
+from models.wire.json_input import clean_text, storable_numbers
 from worker.outbound.answer_limits import AnswerLimits
 from worker.outbound.guarded_http import (
     REQUEST_OUTCOME,
@@ -378,7 +378,8 @@ def _has_server_message(cause: BaseException | None, status: int) -> bool:
 
 
 def _protocol_error(code: int, message: str) -> dict[str, Any]:
-    return {"type": "mcp_protocol_error", "code": code, "message": message}
+    """`code`: a number of any size, which a server has sent."""
+    return {"type": "mcp_protocol_error", "code": storable_numbers(code), "message": message}
 
 
 def _http_error(code: int, message: str) -> dict[str, Any]:

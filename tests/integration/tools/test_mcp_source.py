@@ -419,6 +419,9 @@ BAD_ANSWERS = [
         "refuses", rpc_error(-32601, "Method not found"), "Method not found", "mcp_protocol_error"
     ),
     BadAnswer(
+        "refuses with a code beyond 64 bits", rpc_error(2**64, "odd"), "odd", "mcp_protocol_error"
+    ),
+    BadAnswer(
         "refuses with a bad status",
         http_answer(400, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"odd"}}'),
         "odd",

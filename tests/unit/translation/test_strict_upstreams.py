@@ -232,6 +232,12 @@ MESSAGES: list[tuple[str, Json, list[Json], list[Json]]] = [
         [{"role": "user", "content": ""}],
     ),
     (
+        "instructions alone",
+        {"alternate_roles": True},
+        [user("s", role="system")],
+        [SYSTEM, {"role": "user", "content": AFTER_ASSISTANT}],
+    ),
+    (
         "parallel calls",
         {"alternate_roles": True},
         [user("hi"), call("a"), call("b"), output("b"), output("a")],

@@ -19,7 +19,7 @@ def alternate_roles(messages: Sequence[Message]) -> list[Message]:
 
     Messages of one role that follow each other become one; an assistant message stands between a
     tool's output and a user message; the first message besides instructions is a user's, and the
-    last one no assistant's.
+    last one no assistant's. Instructions alone get a user's message too.
     """
     ordered: list[Message] = []
     for message in _with_users_at_the_ends(messages):
@@ -57,7 +57,7 @@ def _with_users_at_the_ends(messages: Sequence[Message]) -> Iterator[Message]:
         ):
             yield {"role": "user", "content": BEFORE_ASSISTANT}
         yield message
-    if roles[-1:] == ["assistant"]:
+    if first is None or roles[-1] == "assistant":
         yield {"role": "user", "content": AFTER_ASSISTANT}
 
 

@@ -7,7 +7,7 @@ xAI and Gemini have no reasoning. The total shows which sum was meant.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import product
 from typing import Any
 
@@ -94,6 +94,11 @@ _OUTPUT_DETAILS = (
 )
 _NESTED = ("tokens", "billed_units")
 """Cohere's objects of counts."""
+_RESPONSES_DETAILS = ("input_tokens_details", "output_tokens_details")
+_KNOWN = {
+    *(*_INPUT, *_OUTPUT, *_TOTAL, *_CACHED, *_CACHE_WRITE, *_REASONING, *_NESTED),
+    *(*_INPUT_DETAILS, *_OUTPUT_DETAILS),
+} - {*_RESPONSES_DETAILS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +113,15 @@ class TokenCounts:
     reasoning: int | None = None
     excludes_cached: bool = False
     """The names are Anthropic's, whose input has no cached tokens."""
+    others: Mapping[str, Any] = field(default_factory=dict)
+    """What else a `usage` in the Responses shape has, for clients (`unknown_counts`)."""
 
     def updated(self, newer: "TokenCounts") -> "TokenCounts":
         """These counts with those of a later chunk of the same answer: counts grow, so a later
         null or zero replaces nothing."""
         values = {
-            field.name: getattr(newer, field.name) or getattr(self, field.name)
-            for field in fields(self)
+            each.name: getattr(newer, each.name) or getattr(self, each.name)
+            for each in fields(self)
         }
         return TokenCounts(**values)
 
@@ -201,6 +208,19 @@ def read_counts(raw: Any) -> TokenCounts | None:
     if counts.input is counts.output is counts.total is None:
         return next(filter(None, map(read_counts, _objects(raw, _NESTED))), None)
     return counts
+
+
+def unknown_counts(raw: Any) -> dict[str, Any]:
+    """What a `usage` in the Responses shape has under names that are not known, also in its objects
+    of details, without null."""
+    if not isinstance(raw, Mapping):
+        return {}
+    found = {
+        name: unknown_counts(value) if name in _RESPONSES_DETAILS else value
+        for name, value in raw.items()
+        if name not in _KNOWN
+    }
+    return {name: value for name, value in found.items() if value not in (None, {})}
 
 
 def _objects(raw: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:

@@ -1,5 +1,6 @@
 """Token usage of a turn: the upstream's counts, and the Responses shape of them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from models.wire.token_counts import TokenCounts
@@ -13,7 +14,7 @@ def usage_json(counts: TokenCounts | None) -> dict[str, Any] | None:
     resolved = counts.resolved() if counts is not None else None
     if resolved is None:
         return None
-    return {
+    usage = {
         "input_tokens": resolved.input,
         "input_tokens_details": {
             "cached_tokens": resolved.cached,
@@ -23,6 +24,7 @@ def usage_json(counts: TokenCounts | None) -> dict[str, Any] | None:
         "output_tokens_details": {"reasoning_tokens": resolved.reasoning},
         "total_tokens": resolved.input + resolved.output,
     }
+    return _sum(usage, counts.others) if counts is not None and counts.others else usage
 
 
 def as_reasoning(usage: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +40,19 @@ def add_usage(so_far: dict[str, Any] | None, turn: dict[str, Any] | None) -> dic
     """
     if so_far is None or turn is None:
         return turn if so_far is None else so_far
-    return {
-        key: add_usage(value, turn[key]) if isinstance(value, dict) else value + turn[key]
-        for key, value in so_far.items()
-    }
+    added: dict[str, Any] = _sum(so_far, turn)
+    return added
+
+
+def _sum(so_far: Any, newer: Any) -> Any:
+    """Numbers are added, in objects too; of anything else the newer one counts."""
+    if isinstance(so_far, Mapping) and isinstance(newer, Mapping):
+        names = {**so_far, **newer}
+        return {name: _sum(so_far.get(name), newer.get(name)) for name in names}
+    if newer is None:
+        return so_far
+    return so_far + newer if _is_number(so_far) and _is_number(newer) else newer
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

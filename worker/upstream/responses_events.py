@@ -8,6 +8,7 @@ encoded again, or is nested too deeply, is refused.
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from models.wire.checks.basic import without_nulls
 from models.wire.events import Item
 from models.wire.json_input import clean_text, decode_body
 from models.wire.response import unknown_response_fields
-from models.wire.token_counts import read_counts
+from models.wire.token_counts import TokenCounts, read_counts, unknown_counts
 from worker.translation.upstream_events import TerminalState, UpstreamEvent
 from worker.upstream.chat_chunks import logprobs_of
 from worker.upstream.finish_reasons import finish_reason
@@ -222,11 +223,16 @@ def _response_event(end_status: str | None, response: dict[str, Any], size: int)
     )
     return UpstreamEvent(
         terminal=msgspec.structs.replace(terminal, extra_fields=unknown_response_fields(response)),
-        usage=read_counts(response.get("usage")),
+        usage=_usage(response.get("usage")),
         model=model,
         service_tier=service_tier,
         size=size,
     )
+
+
+def _usage(raw: Any) -> TokenCounts | None:
+    counts = read_counts(raw)
+    return counts and replace(counts, others=unknown_counts(raw))
 
 
 def _terminal_state(status: str, response: dict[str, Any]) -> TerminalState:

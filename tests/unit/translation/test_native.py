@@ -27,6 +27,7 @@ from worker.translation.responses.translator import NativeTranslator
 from worker.translation.tool_catalog import build_tool_catalog
 from worker.translation.turn import TurnOptions
 from worker.translation.upstream_events import UpstreamEvent
+from worker.translation.usage import add_usage
 from worker.upstream.responses_events import parse_event
 
 WHOLE = [
@@ -214,6 +215,36 @@ def test_a_json_body_is_a_whole_turn() -> None:
     turn = translate_native([terminal_event(message("Hi"))["response"]])
     assert turn.items == ["message Hi"]
     assert turn.usage is not None
+
+
+def test_counts_that_are_not_known_are_kept_and_added() -> None:
+    sent = {
+        "input_tokens": 3,
+        "input_tokens_details": {"cached_tokens": 1, "audio_tokens": 2, "image_tokens": None},
+        "output_tokens": 2,
+        "output_tokens_details": {"reasoning_tokens": 1, "tool_tokens": 4},
+        "total_tokens": 5,
+        "cost": 0.5,
+        "is_byok": True,
+        "tier": {"name": "a", "seconds": 2},
+    }
+    usage = translate_native([*message_events("Hi"), terminal_event(usage=sent)]).usage
+    assert usage is not None
+    assert {**usage, "input_tokens_details": {}} == {**sent, "input_tokens_details": {}}
+    assert usage["input_tokens_details"] == {
+        "cached_tokens": 1,
+        "cache_write_tokens": 0,
+        "audio_tokens": 2,
+    }
+    two = add_usage(usage, {**usage, "later": 1})
+    assert two is not None
+    assert two["output_tokens_details"] == {"reasoning_tokens": 2, "tool_tokens": 8}
+    assert (two["cost"], two["is_byok"], two["tier"], two["later"]) == (
+        1.0,
+        True,
+        {"name": "a", "seconds": 4},
+        1,
+    )
 
 
 def test_events_after_the_end_are_ignored() -> None:

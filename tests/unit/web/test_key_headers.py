@@ -7,6 +7,10 @@ from models.errors import Unauthenticated
 from web.http.auth import read_api_key
 
 RIGHT = "Send it in an Authorization header: 'Authorization: Bearer YOUR_KEY'."
+MESSAGES = (
+    " This server does not offer this API: use /v1/responses or /v1/chat/completions, with a "
+    "client of OpenAI's API."
+)
 CASES = [
     ("/v1/responses", {}, f"You didn't provide an API key. {RIGHT}"),
     (
@@ -22,9 +26,7 @@ CASES = [
     (
         "/v1/messages",
         {"x-api-key": "bb-secret", "anthropic-version": "2023-06-01"},
-        f"You sent the API key in 'x-api-key', which this server does not read. {RIGHT} "
-        "This server does not offer this API: use /v1/responses or /v1/chat/completions, with a "
-        "client of OpenAI's API.",
+        f"You sent the API key in 'x-api-key', which this server does not read. {RIGHT}{MESSAGES}",
     ),
 ]
 

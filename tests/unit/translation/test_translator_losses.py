@@ -144,6 +144,8 @@ PLACEHOLDERS = [
     pytest.param(['""', WHOLE], ["'" + WHOLE + "'"], id="an empty string"),
     pytest.param(["{ }", "", " ", WHOLE], ["'" + WHOLE + "'"], id="white space"),
     pytest.param(["", "{}", "{}", WHOLE], ["'" + WHOLE + "'"], id="twice"),
+    pytest.param(["{}" + WHOLE], ["'" + WHOLE + "'"], id="in one piece"),
+    pytest.param(['null {"a"', ":1}"], ["'{\"a\"'", "':1}'"], id="before the first piece"),
     pytest.param([{}, {"a": 1}], ["'" + WHOLE + "'"], id="objects"),
     pytest.param([WHOLE, WHOLE], ["'" + WHOLE + "'"], id="sent again as a whole"),
 ]

@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from worker.translation.chat.chunk import CallDelta
+from worker.translation.history.call_arguments import without_placeholder
 from worker.translation.items.client_calls import is_json_object
 from worker.translation.items.open_item import OpenToolCall
 
@@ -79,6 +80,7 @@ class StreamedCall:
                 return piece
             self._placeholder += piece
             return ""
+        piece = without_placeholder(piece)
         placeholder, self._placeholder = self._placeholder, ""
         if "".join(piece.split()) in _PLACEHOLDERS:
             self._placeholder = piece

@@ -11,7 +11,8 @@ _WORDS = {
     "stop": """
         stop stopped complete completed done end ended finish finished final normal success ok
         eos eos_token eos_found eos_token_found eot eot_id eom end_of_text end_of_turn endoftext
-        end_id im_end end_turn turn_end stop_sequence stop_sequence_reached stop_string
+        end_id im_end s end_of_sequence end_turn turn_end stop_sequence stop_sequence_reached
+        stop_string stop_token_id
         stop_string_found stop_token stop_word stop_words stop_criteria_met stopping_criteria
         stopped_eos stopped_word word user_stop tool tools tool_call tool_calls tool_use tool_uses
         function function_call function_calls call calls requires_action
@@ -48,6 +49,30 @@ _WORDS = {
 }
 """Ours -> what vendors send for it. The last group comes on chunks before the end: no reason."""
 
+_TELLING = (
+    (
+        "length",
+        re.compile(
+            r"(max|limit|exceed|overflow|truncat).*(token|length|context|output)"
+            r"|(token|length|context|output|prompt).*(max|limit|exceed|overflow|truncat|toolong)"
+        ),
+    ),
+    (
+        "content_filter",
+        re.compile(
+            r"safety|moderat|guardrail|contentfilter|contentblock|policyviolat|prohibited"
+            r"|harmful|sensitivecontent"
+        ),
+    ),
+    (
+        "error",
+        re.compile(
+            r"error|fail|abort|cancel|exception|malformed|timeout|timedout|deadline|shutdown"
+            r"|outofmemory|disconnect|interrupt|unavailable"
+        ),
+    ),
+)
+"""Parts of unknown words that name the reason. None means a stop: that would hide a cut."""
 _NO_LETTER = re.compile(r"[^a-z0-9]+")
 _PREFIXES = ("finishreason", "stopreason", "completionreason", "alternativestatus", "reason")
 
@@ -84,13 +109,17 @@ def _decide(word: str, native_word: str) -> str | None:
 
 
 def _read(word: str) -> str:
-    """The reason for one word: of all of it, else of its parts behind and before a colon."""
+    """The reason for one word: of all of it, else of its parts behind and before a colon, else of
+    a telling part of it."""
     parts = [word, *reversed(word.split(":"))] if ":" in word else [word]
     for part in parts:
         compact = _compact(part)
         for candidate in (compact, *_without_prefixes(compact)):
             if candidate in _KNOWN:
                 return _KNOWN[candidate]
+    for reason, pattern in _TELLING:
+        if pattern.search(_compact(word)):
+            return reason
     return "" if not _compact(word) and not word.strip() else "unknown"
 
 

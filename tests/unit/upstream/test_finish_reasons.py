@@ -14,7 +14,7 @@ WORDS = {
         stop STOP tool_calls function_call tool-calls end_turn stop_sequence tool_use FINISH
         COMPLETE TOOL_CALL FinishReason.STOP FINISH_REASON_STOP finish_reason_stop eos eos_token
         eosFound stopStringFound STOP_CRITERIA_MET endoftext <|im_end|> stopped_word REASON_STOP
-        eot_id ALTERNATIVE_STATUS_FINAL Stop. end_of_text StopReason.END_TURN
+        eot_id ALTERNATIVE_STATUS_FINAL Stop. end_of_text StopReason.END_TURN </s> end_of_sequence
         """,
     "length": """
         length max_tokens MAX_TOKENS maxTokens FinishReason.MAX_TOKENS FINISH_REASON_MAX_TOKENS
@@ -22,16 +22,19 @@ WORDS = {
         modelContextWindowExceeded MODEL_CONTEXT_WINDOW_EXCEEDED context_length_exceeded
         contextLengthReached maxPredictedTokensReached ERROR_LIMIT token_limit pause_turn
         REASON_MAX_LEN REASON_MAX_CONTEXT ALTERNATIVE_STATUS_TRUNCATED_FINAL stopped_limit
+        MAX_OUTPUT_TOKENS_EXCEEDED context_length_limit max_num_tokens prompt_too_long
         """,
     "content_filter": """
         content_filter content-filter SAFETY RECITATION PROHIBITED_CONTENT SPII BLOCKLIST LANGUAGE
         IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT refusal guardrail_intervened content_filtered
         ERROR_TOXIC sensitive MODEL_ARMOR ALTERNATIVE_STATUS_CONTENT_FILTER contentFilter
+        SAFETY_BLOCK output_moderation guardrail_blocked content_blocked
         """,
     "error": """
         error ERROR abort network_error insufficient_system_resource MALFORMED_FUNCTION_CALL
         UNEXPECTED_TOOL_CALL MISSING_THOUGHT_SIGNATURE malformed_tool_use cancelled TIMEOUT
         USER_CANCEL modelUnloaded NO_IMAGE IMAGE_OTHER
+        error_finish timed_out engine_shutdown DEADLINE_EXCEEDED out_of_memory
         """,
     "unknown": "OTHER out_of_cheese stopp lengthy FINISH_REASON_NEW 7",
 }

@@ -64,7 +64,8 @@ class Extras(msgspec.Struct, gc=False):
     images: tuple[str, ...] = ()
     has_audio: bool = False
     unread: dict[str, Any] = {}
-    """Fields of the delta that are not understood, or that the upstream wants back."""
+    """Fields of the delta that the upstream may want back: the known ones of this kind, and beside
+    calls all that are not understood."""
     unknown: tuple[str, ...] = ()
     """Where content was that is not understood."""
 
@@ -108,7 +109,7 @@ def extras_of(
         text="".join(_transcript(sound) for sound in audio),
         images=tuple(filter(None, images)),
         has_audio=any(_has_sound(sound) for sound in audio),
-        unread={**(_of_calls(delta, known_in_delta) or fields), **returned},
+        unread={**_of_calls(delta, known_in_delta), **returned},
         unknown=tuple(unknown),
     )
 

@@ -84,6 +84,19 @@ KEPT = [
         id="fields of the message",
     ),
     pytest.param(
+        [
+            delta(content="I look", reasoning_opaque="first"),
+            call(0, "a", "get", "{}"),
+            delta(extra_content={"s": "last"}),
+        ],
+        {
+            "a": CallOrigin(
+                "g", "fc_1", message={"reasoning_opaque": "first", "extra_content": {"s": "last"}}
+            )
+        },
+        id="fields of the message in chunks without calls",
+    ),
+    pytest.param(
         [call(0, LONG, "get", "{}")],
         {"call_2": CallOrigin("g", "fc_1", LONG)},
         id="an id that is too long for clients",

@@ -63,7 +63,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     has_audio: bool = False
     """It has sound, for which the Responses API has no item."""
     unread: dict[str, Any] = {}
-    """Fields of the delta that are not understood, or that the upstream wants back, as it sent
+    """Fields of the delta that the upstream may want back with the calls of its message, as it sent
     them."""
     unknown: tuple[str, ...] = ()
     """Where content was that is not understood: `delta.NAME`, `choice.NAME`,

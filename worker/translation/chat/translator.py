@@ -158,6 +158,8 @@ class ChatTranslator(Turn[Chunk]):
             )
         if chunk.refusal:
             events += self._append_refusal(chunk.refusal)
+        if chunk.unread:  # also before its calls, or behind them
+            self._message_fields.update(chunk.unread)
         if chunk.calls:
             events += self._feed_calls(chunk)
         if chunk.images or chunk.has_audio or chunk.unknown:
@@ -305,8 +307,6 @@ class ChatTranslator(Turn[Chunk]):
             events += self._append_text(text)
         if self._pending_details:
             events += self._open_reasoning()[0]
-        if chunk.unread:
-            self._message_fields.update(chunk.unread)
         for delta in chunk.calls:
             events += self._feed_call(delta)
         return events

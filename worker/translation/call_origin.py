@@ -40,6 +40,8 @@ class CallOrigin:
     """Those of its object `function`."""
     message: Mapping[str, Any] = field(default_factory=dict)
     """Those of the message that contains the calls; only in the first call of a turn."""
+    position: int = 0
+    """Of the call among those of its turn."""
 
     @property
     def has_fields(self) -> bool:
@@ -53,6 +55,7 @@ class CallOrigin:
             "upstream": self.upstream,
             "step": self.step,
             "id": self.id,
+            "position": self.position,
             "fields": json.dumps(fields, ensure_ascii=False) if self.has_fields else None,
         }
 
@@ -60,7 +63,8 @@ class CallOrigin:
     def from_json(cls, sealed: Mapping[str, Any]) -> "CallOrigin":
         """The origin in the content that `to_json` made."""
         fields = json.loads(sealed["fields"]) if sealed["fields"] else [{}, {}, {}]
-        return cls(sealed["upstream"], sealed["step"], sealed["id"], *fields)
+        position = sealed.get("position", 0)  # earlier releases have not kept it
+        return cls(sealed["upstream"], sealed["step"], sealed["id"], *fields, position=position)
 
 
 SealOrigin = Callable[[str, CallOrigin], dict[str, str]]
@@ -139,10 +143,22 @@ class ReturnedCalls:
             if self.foreign_fields:
                 calls[0] = {**self.foreign_fields, **calls[0]}
             return message
-        for position, origin in enumerate(own):
+        for number, origin in enumerate(own):
             if origin is not None:
-                call = calls[position]
+                call = calls[number]
                 function = {**origin.function, **call["function"]}
-                calls[position] = {**origin.call, **call, "function": function}
+                calls[number] = {**origin.call, **call, "function": function}
                 message = {**origin.message, **message}
-        return message
+        return {**message, "tool_calls": _in_first_order(calls, own)}
+
+
+def _in_first_order(
+    calls: list[dict[str, Any]], origins: list[CallOrigin | None]
+) -> list[dict[str, Any]]:
+    """The calls of one turn as the upstream has ordered them, also if a client has changed that:
+    Gemini signs the first one only, and refuses another as the first."""
+    known = [origin for origin in origins if origin is not None]
+    if len(known) < len(calls) or len({origin.step for origin in known}) > 1:
+        return calls
+    order = sorted(range(len(calls)), key=lambda number: known[number].position)
+    return [calls[number] for number in order]

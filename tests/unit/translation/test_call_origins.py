@@ -119,7 +119,8 @@ def test_what_is_kept(chunks: list[JSON], expected: dict[str, CallOrigin]) -> No
     found = origins_of(*chunks)
     steps = {origin.step for origin in found.values()}
     assert len(steps) == 1
-    plain = [replace(origin, step="fc_1") for origin in found.values()]
+    assert [origin.position for origin in found.values()] == list(range(len(found)))
+    plain = [replace(origin, step="fc_1", position=0) for origin in found.values()]
     assert plain == list(expected.values())
 
 
@@ -210,6 +211,14 @@ def test_fields_go_back_to_their_calls_also_if_the_outputs_come_between() -> Non
                 ],
             }
         ]
+
+
+def test_calls_of_a_turn_go_back_in_their_first_order() -> None:
+    origins = {**OWN, "fc_b b": CallOrigin("g", "s", position=1)}
+    [message] = shown([CALLS[1], CALLS[0], *OUTPUTS], origins)
+    assert [call["id"] for call in message["tool_calls"]] == ["own a", "b"]
+    [message] = shown([CALLS[1], CALLS[0], *OUTPUTS], {"fc_a a": OWN["fc_a a"]})
+    assert [call["id"] for call in message["tool_calls"]] == ["b", "own a"]
 
 
 def test_only_the_first_call_of_an_unsigned_message_gets_the_fields_for_foreign_calls() -> None:

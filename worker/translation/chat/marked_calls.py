@@ -26,7 +26,8 @@ def origins_of(
             continue
         known_id = call.item.call_id if isinstance(call.item, OpenClientCall) else call.item.id
         fields = {} if found else message_fields
-        origin = origin_of(call, known_id, of_turn, fields, is_repeated=call.id in used)
+        of_call = replace(of_turn, position=len(found))
+        origin = origin_of(call, known_id, of_call, fields, is_repeated=call.id in used)
         used.add(call.id)
         is_needed = is_needed or needs_origin(known_id, origin)
         found.append((call.item.id, known_id, origin))

@@ -20,7 +20,7 @@ After `finish` or `close_incomplete` nothing may be fed.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from models.wire.events import Event
@@ -390,8 +390,8 @@ class ChatTranslator(Turn[Chunk]):
 
     def _carry_origin(self, call: StreamedCall, call_id: str) -> list[Event]:
         """Adds the origin of a call to the reasoning before it; opens an item if there is none."""
-        is_first = not any(other.item is not None for other in self._calls)
-        fields = self._message_fields if is_first else {}
+        position = sum(other.item is not None for other in self._calls)
+        fields = {} if position else self._message_fields
         if not needs_origin(call_id, origin_of(call, call_id, self._new_origin(), fields)):
             return []
         events, current = list[Event](), self._current_item
@@ -401,7 +401,8 @@ class ChatTranslator(Turn[Chunk]):
             )
             events += self._open(current)
             self._current_item = current
-        origin = origin_of(call, call_id, self._new_origin(), fields)
+        of_turn = replace(self._new_origin(), position=position)
+        origin = origin_of(call, call_id, of_turn, fields)
         current.add_call(call_id, origin.to_json())
         return events
 

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from models.upstream_errors.names import (
     BAIDU,
@@ -23,7 +23,7 @@ _Json = dict[str, Any]
 
 _MESSAGE_KEYS = (
     "message", "msg", "error_msg", "error_message", "errorMessage", "err_msg", "status_msg",
-    "Message", "detail", "error_description", "reason", "title", "description", "text",
+    "Message", "Msg", "detail", "error_description", "reason", "title", "description", "text",
 )  # fmt: skip
 """Where the words are. The first one counts."""
 _CODE_KEYS = (
@@ -44,6 +44,9 @@ _FINE = frozenset(("", "0", "200", "20000", "ok", "success", "succeeded", "none"
 _FAILED = frozenset(("error", "failed", "fail", "failure"))
 _OF_ANSWERS = frozenset(("choices", "usage", "delta", "data", "output", "model", "object", "id"))
 """Fields of answers: beside one of them a bare `message` is no error."""
+_ERROR_KEYS = ("last_error", "lastError", "ErrorMsg", "Error")
+_WRAPPERS = ("response", "Response", "ResponseMetadata", "result", "output")
+"""Objects with an error inside: Tencent's, Volcengine's, the Responses API's."""
 _MAX_ITEMS = 5
 """Items of a list of errors that are shown."""
 _MAX_TITLE = 200
@@ -135,7 +138,8 @@ def _certain(raw: _Json) -> ErrorReport | None:
     errors = raw.get("errors")
     if errors and raw.get("success") is not True:
         report = _of_list(errors if isinstance(errors, list) else [errors])
-        return _with_status(replace(report, message=report.message or _message(raw)))
+        status = report.status or _status(raw)
+        return _with_status(replace(report, message=report.message or _message(raw), status=status))
     if "error_code" in raw and not _is_fine(raw["error_code"]):
         return _of_numbers(raw, "error_code", BAIDU)
     if any(_text(raw.get(key)) for key in ("error_msg", "error_message", "errorMessage")):
@@ -148,9 +152,11 @@ def _in_error_field(raw: _Json) -> ErrorReport | None:
     if not error or error is False:
         return None
     if isinstance(error, dict):
-        if all(_is_fine(value) for value in error.values()):
+        if not _has_fault(error):
             return None
         inner = _unwrapped(error)
+        if not _message(inner):
+            inner = {**inner, **(_inner_error(inner) or {})}
         report = _of_object({**{k: raw[k] for k in raw if k not in ("error", "message")}, **inner})
         return replace(report, message=report.message or _message(raw))
     if isinstance(error, list):
@@ -186,6 +192,8 @@ def _likely(raw: _Json) -> ErrorReport | None:
         report = _of_detail(raw, detail)
         if report.message:
             return report
+    if (inner := _inner_error(raw)) is not None:
+        return _of_object({**{k: v for k, v in raw.items() if not isinstance(v, dict)}, **inner})
     names = [_text(raw.get(key)) for key in ("object", "type", "__type")]
     if (
         raw.get("success") in (False, "false", "False")
@@ -195,6 +203,22 @@ def _likely(raw: _Json) -> ErrorReport | None:
     ):
         return _of_object(raw)
     return _bare(raw)
+
+
+def _inner_error(raw: _Json) -> _Json | None:
+    """The error in an object of another name than `error`: Coze's `last_error`, an exception of
+    Amazon with its name as the key, and errors inside of a wrapper."""
+    holders = [raw, *(raw[key] for key in _WRAPPERS if isinstance(raw.get(key), dict))]
+    for holder in holders:
+        for key in (*_ERROR_KEYS, *(() if holder is raw else ("error",))):
+            if _has_fault(inner := holder.get(key)):
+                return inner
+    names = (key for key in raw if key.lower().endswith(("exception", "error")))
+    return next(({"name": key, **raw[key]} for key in names if _has_fault(raw[key])), None)
+
+
+def _has_fault(error: Any) -> TypeGuard[_Json]:
+    return isinstance(error, dict) and not all(map(_is_fine, error.values()))
 
 
 def _bare(raw: _Json) -> ErrorReport | None:
@@ -219,7 +243,7 @@ def _of_object(fields: _Json) -> ErrorReport:
     report = ErrorReport(
         message=_with_provider(_message(fields), fields.get("metadata")),
         codes=tuple(dict.fromkeys(codes)),
-        status=next((n for key in _STATUS_KEYS if (n := status_number(fields.get(key)))), 0),
+        status=_status(fields),
         retry_after=_wait(fields),
         param=_text(fields.get("param")) or None,
     )
@@ -284,6 +308,10 @@ def _with_status(report: ErrorReport) -> ErrorReport:
     if not status:
         status = status_of_words(report.message)
     return replace(report, status=status)
+
+
+def _status(fields: _Json) -> int:
+    return next((n for key in _STATUS_KEYS if (n := status_number(fields.get(key)))), 0)
 
 
 def _message(fields: _Json) -> str:

@@ -35,7 +35,7 @@ _NAMES = _statuses(
             InvalidSignatureException IncompleteSignature unauthorized invalid_iam_token""",
         402: """insufficient_quota billing_error billing_hard_limit_reached billing_not_active
             insufficient_balance InsufficientBalance payment_required Arrearage
-            insufficient_credits exceeded_current_quota_error""",
+            insufficient_credits exceeded_current_quota_error token_quota_reached""",
         403: """permission_error PermissionDeniedError PERMISSION_DENIED AccessDeniedException
             AccessDenied forbidden permission_denied""",
         404: """not_found_error NotFoundError NOT_FOUND ResourceNotFoundException
@@ -44,7 +44,7 @@ _NAMES = _statuses(
         429: """rate_limit_error RateLimitError rate_limit_exceeded rate_limit_reached
             rate_limit_reached_error too_many_requests RESOURCE_EXHAUSTED ThrottlingException
             Throttling TooManyRequestsException ModelNotReadyException limit_requests
-            ServiceQuotaExceededException rate_limited""",
+            ServiceQuotaExceededException rate_limited LimitExceeded RequestLimitExceeded""",
         500: """api_error INTERNAL InternalServerException InternalServerError internal_error
             InternalError ModelStreamErrorException internal_server_error UNKNOWN""",
         503: """UNAVAILABLE overloaded_error engine_overloaded_error ServiceUnavailableException

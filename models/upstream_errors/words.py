@@ -150,14 +150,20 @@ _BY_WORDS = tuple(
                 r"authentication (?:failed|error|required)",
             ),
         ),
-        (429, (r"rate.?limit|too many requests|throttl|\b(?:rpm|tpm|qps) (?:limit|exceeded)",)),
+        (
+            429,
+            (
+                r"rate.?limit|too many requests|throttl|\b(?:rpm|tpm|qps) (?:limit|exceeded)",
+                r"qps.?overflow|resource (?:has been )?exhausted|concurrency (?:limit )?exceeded",
+            ),
+        ),
         (
             503,
             (
                 r"overloaded|temporarily unavailable|service unavailable|bad gateway",
                 r"gateway time-?out|upstream connect error|upstream request timeout",
                 r"no healthy upstream|connection (?:refused|reset)|(?:is|currently|too) busy",
-                r"at capacity|loading model|is (?:currently |still )?loading",
+                r"at capacity|capacity (?:temporarily )?exceeded|loading model|is (?:currently |still )?loading",
             ),
         ),
     )

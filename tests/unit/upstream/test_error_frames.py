@@ -57,6 +57,47 @@ FRAMES: list[tuple[str, Any, Fault]] = [
     ("minimax: timeout", minimax(1001), Fault("server_error", 408, waits=True)),
     ("minimax: internal", minimax(1000), OVERLOADED),
     ("minimax: a number as text", minimax("1002"), LIMIT),  # type: ignore[arg-type]
+    # an object of another name
+    ("bedrock: key", {"throttlingException": {"message": "boom"}}, LIMIT),
+    (
+        "tencent",
+        {"Response": {"Error": {"Code": "LimitExceeded", "Message": "boom"}, "RequestId": "r"}},
+        LIMIT,
+    ),
+    ("tencent: older", {"ErrorMsg": {"Msg": "boom", "Code": 4001}, "Note": "n"}, UNKNOWN),
+    (
+        "volcengine",
+        {"ResponseMetadata": {"Error": {"Code": "InternalServiceError", "Message": "boom"}}},
+        UNKNOWN,
+    ),
+    (
+        "coze",
+        {"id": "x", "status": "failed", "last_error": {"code": 4100, "msg": "boom"}},
+        UNKNOWN,
+    ),
+    (
+        "the Responses API",
+        {
+            "type": "response.failed",
+            "response": {"error": {"code": "server_error", "message": "boom"}},
+        },
+        OVERLOADED,
+    ),
+    (
+        "watsonx",
+        {"errors": [{"code": "token_quota_reached", "message": "boom"}], "status_code": 402},
+        QUOTA,
+    ),
+    (
+        "iflytek: rate",
+        {"code": 11202, "message": "AppIdQpsOverFlowError", "sid": "x"},
+        LIMIT._replace(words="QpsOverFlow"),
+    ),
+    (
+        "grpc",
+        {"code": 8, "message": "resource exhausted", "details": []},
+        LIMIT._replace(words="resource exhausted"),
+    ),
     # an error object
     (
         "anthropic: overloaded",
@@ -331,6 +372,11 @@ TEXTS: list[tuple[str, bytes, Fault]] = [
         b'event:exception\ndata:{"__type":"ThrottlingException","message":"boom"}\n\n',
         LIMIT,
     ),
+    (
+        "an exception event with its name",
+        b'event: exception\ndata: {"modelStreamErrorException":{"message":"boom"}}\n\n',
+        OVERLOADED,
+    ),
     ("a body", b'{"detail":"boom"}', UNKNOWN),
 ]
 
@@ -359,6 +405,7 @@ NO_ERRORS: list[tuple[str, Any]] = [
     ("a ping", {"type": "ping"}),
     ("a ping with words", {"type": "ping", "message": "alive"}),
     ("a beginning", {"id": "x", "object": "chat.completion.chunk", "message": "started"}),
+    ("a response", {"type": "response.created", "response": {"id": "r", "error": None}}),
     ("azure", {"choices": [], "prompt_filter_results": [{"content_filter_results": {}}]}),
     ("baidu", {"error_code": 0, "error_msg": ""}),
     ("an empty object", {}),

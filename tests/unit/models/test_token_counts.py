@@ -127,6 +127,11 @@ CASES: list[Any] = [
     ),
     pytest.param({"total_tokens": 9}, None, id="a total alone says neither"),
     pytest.param({"prompt_tokens": 9}, None, id="the input alone"),
+    pytest.param(
+        {"prompt_tokens": 12, "completion_tokens": -1, "total_tokens": 14},
+        (12, 2, 0, 0, 0),
+        id="one is negative",
+    ),
 ]
 
 
@@ -137,7 +142,9 @@ def test_counts_of_vendors(usage: Any, resolved: tuple[int, ...] | None) -> None
     assert counts.resolved() == (None if resolved is None else ResolvedCounts(*resolved))
 
 
-@pytest.mark.parametrize("usage", [None, {}, [], "12", {"prompt_tokens": None}, {"cost": 1}])
+@pytest.mark.parametrize(
+    "usage", [None, {}, [], "12", {"prompt_tokens": None}, {"cost": 1}, {"prompt_tokens": -1}]
+)
 def test_no_counts(usage: Any) -> None:
     assert read_counts(usage) is None
 

@@ -163,7 +163,8 @@ _BY_WORDS = tuple(
                 r"overloaded|temporarily unavailable|service unavailable|bad gateway",
                 r"gateway time-?out|upstream connect error|upstream request timeout",
                 r"no healthy upstream|connection (?:refused|reset)|(?:is|currently|too) busy",
-                r"at capacity|capacity (?:temporarily )?exceeded|loading model|is (?:currently |still )?loading",
+                r"at capacity|capacity (?:temporarily )?exceeded",
+                r"loading model|is (?:currently |still )?loading",
             ),
         ),
     )

@@ -96,6 +96,7 @@ class ChatDelta(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     provider_specific_fields: None = None
     reasoning_opaque: None = None
     citations: None = None
+    error: None = None
 
 
 class TopLogprob(msgspec.Struct, gc=False):
@@ -325,8 +326,16 @@ def _choice(raw: dict[str, Any]) -> ChatChoice:
         if isinstance(logprobs, dict)
         else None,
         usage=raw.get("usage"),
-        error=raw.get("error"),
+        error=raw.get("error")
+        or (delta.get("error") if isinstance(delta, dict) else None)
+        or _error_of_end(raw.get("finish_reason")),
     )
+
+
+def _error_of_end(reason: Any) -> Any:
+    """The error in a `finish_reason` that is an object with words (SGLang, of a request that it has
+    ended itself)."""
+    return reason if isinstance(reason, dict) and lenient_text(reason.get("message")) else None
 
 
 def _delta(raw: Any) -> ChatDelta | None:

@@ -24,6 +24,8 @@ NOTHING = [
     pytest.param({}, id="no choices"),
     pytest.param({"choices": [{}]}, id="an empty choice"),
     pytest.param({"choices": [{"delta": None}]}, id="a null delta"),
+    pytest.param(delta(content=None, error=None), id="a null error in the delta"),
+    pytest.param(delta(content="", error=""), id="an empty error in the delta"),
     pytest.param(
         delta(role="assistant", content=None, refusal=None, tool_calls=None, function_call=None),
         id="nulls everywhere",
@@ -233,6 +235,25 @@ ERRORS = [
         id="inside the choice",
     ),
     pytest.param(
+        {"choices": [{"delta": {"content": "", "error": {"code": 429, "message": "boom"}}}]},
+        "rate_limit_exceeded",
+        429,
+        id="inside the delta",
+    ),
+    pytest.param(
+        {
+            "choices": [
+                {
+                    "delta": {},
+                    "finish_reason": {"type": "abort", "message": "boom", "status_code": 400},
+                }
+            ]
+        },
+        "invalid_prompt",
+        400,
+        id="SGLang, as the end",
+    ),
+    pytest.param(
         [{"error": {"code": 429, "message": "boom", "status": "RESOURCE_EXHAUSTED"}}],
         "rate_limit_exceeded",
         429,
@@ -333,7 +354,7 @@ def test_annotations_become_flat(annotation: Any, flat: list[JSON]) -> None:
 
 def test_counts_stay_exact_for_every_json_reader() -> None:
     usage = parse({"usage": {"prompt_tokens": 10**30, "completion_tokens": -5}}).usage
-    assert usage == TokenCounts(2**53, 0)
+    assert usage == TokenCounts(2**53, None)
 
 
 def test_any_damage_gives_a_chunk_or_a_failure_of_the_upstream() -> None:

@@ -34,7 +34,7 @@ RETURNED_NAMES = (
 )
 """Fields that an upstream wants back. They have nothing for a reader."""
 
-READ_NAMES = frozenset((*REASONING_NAMES, *RETURNED_NAMES, "images", "audio"))
+READ_NAMES = frozenset((*REASONING_NAMES, *RETURNED_NAMES, "image", "images", "audio"))
 """Fields of a delta that are read here."""
 
 _TEXT_PARTS = frozenset(("text", "output_text", "refusal", *REASONING_PARTS))
@@ -96,7 +96,8 @@ def extras_of(
         return None
     returned = {field: delta[field] for field in RETURNED_NAMES if has_content(delta.get(field))}
     parts = objects_in(delta.get("content"))
-    images = [*_images(delta.get("images")), *map(_image, filter(_is_image, parts))]
+    images = [*_images(delta.get("images")), *_images(delta.get("image"))]
+    images += map(_image, filter(_is_image, parts))
     audio = [*objects_in(delta.get("audio")), *filter(_is_audio, parts)]
     unknown += [f"{name}.{field}" for field in (*fields, *_unread(delta, images, audio))]
     unknown += [
@@ -125,8 +126,8 @@ def _unread(
     delta: Mapping[str, Any], images: Sequence[str], audio: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
     """The fields that are known, with content that is not understood."""
-    if has_content(delta.get("images")) and not any(images):
-        yield "images"
+    if not any(images):
+        yield from (field for field in ("image", "images") if has_content(delta.get(field)))
     if any(map(_has_sound, audio)) or isinstance(delta.get("audio"), str):
         yield "audio"
     for field in ("tool_calls", "function_call"):

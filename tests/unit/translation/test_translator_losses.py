@@ -142,6 +142,8 @@ PLACEHOLDERS = [
     pytest.param(["{}", '{"a"', ":1}"], ["'{\"a\"'", "':1}'"], id="an empty object, then pieces"),
     pytest.param(["null", WHOLE], ["'" + WHOLE + "'"], id="null"),
     pytest.param(['""', WHOLE], ["'" + WHOLE + "'"], id="an empty string"),
+    pytest.param(["None", WHOLE], ["'" + WHOLE + "'"], id="None of Python"),
+    pytest.param(['"{}"', WHOLE], ["'" + WHOLE + "'"], id="an empty object in a string"),
     pytest.param(["{ }", "", " ", WHOLE], ["'" + WHOLE + "'"], id="white space"),
     pytest.param(["", "{}", "{}", WHOLE], ["'" + WHOLE + "'"], id="twice"),
     pytest.param(["{}" + WHOLE], ["'" + WHOLE + "'"], id="in one piece"),
@@ -164,7 +166,7 @@ def test_a_placeholder_of_arguments_goes(pieces: list[Any], deltas: list[str]) -
     assert turn.lines[1:-2] == [f"0 {piece}" for piece in deltas]
 
 
-@pytest.mark.parametrize("only", ["{}", "null", '""', "[]", " {} "])
+@pytest.mark.parametrize("only", ["{}", "null", '""', "[]", " {} ", '"{}"'])
 def test_what_may_be_a_placeholder_is_an_empty_object_at_the_end(only: str) -> None:
     turn = translate([calls(call(0, "a", "f", only)), finish("tool_calls")])
     assert turn.output[0]["arguments"].strip() == "{}"
@@ -239,6 +241,11 @@ HALF_CASES = [
         id="alone before a pair",
     ),
     pytest.param([delta(content=LOW + "a")], ["message \ufffda"], id="a second half alone"),
+    pytest.param(
+        [delta(reasoning_content="a" + HIGH), delta(content="b"), delta(content="c")],
+        ["reasoning a\ufffd", "message bc"],
+        id="alone before a text of another kind",
+    ),
 ]
 
 
@@ -261,6 +268,7 @@ URL = f"data:image/png;base64,{DATA}"
 PICTURES = [
     pytest.param(delta(images=[{"type": "image_url", "image_url": {"url": URL}}]), id="OpenRouter"),
     pytest.param(delta(images=[URL]), id="addresses"),
+    pytest.param(delta(image={"url": URL}), id="one picture"),
     pytest.param(delta(images=[{"b64_json": DATA}]), id="base64"),
     pytest.param(delta(content=[{"type": "image_url", "image_url": {"url": URL}}]), id="a part"),
     pytest.param(delta(content=[{"type": "output_image", "image_url": URL}]), id="another part"),

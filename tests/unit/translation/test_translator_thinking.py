@@ -26,6 +26,7 @@ CASES = [
     pytest.param("[THINK]hm[/THINK]Hi", ["reasoning hm", "message Hi"], id="Magistral"),
     pytest.param("<thinking> is no tag", ["message <thinking> is no tag"], id="another word"),
     pytest.param("<thi", ["message <thi"], id="no tag after all"),
+    pytest.param("</think>\n\nHi", ["message Hi"], id="a closing tag alone at the beginning"),
     pytest.param(
         "Write <think>x</think>", ["message Write <think>x</think>"], id="not at the beginning"
     ),

@@ -26,7 +26,7 @@ from worker.translation.history.call_arguments import without_placeholder
 from worker.translation.items.client_calls import is_json_object
 from worker.translation.items.open_item import OpenToolCall
 
-_PLACEHOLDERS = frozenset(("{}", "[]", "null", '""'))
+_PLACEHOLDERS = frozenset(("{}", "[]", "null", "None", '""', '"{}"'))
 """Arguments, without white space, that the real ones may follow."""
 
 

@@ -96,10 +96,13 @@ class ThinkTagSplitter:
         none."""
         start = text.lstrip()
         for opening, closing in _TAGS.items():
+            if start.startswith(closing):  # a parser of the server took the reasoning, not the tag
+                self._has_seen_reasoning = True
+                return start[len(closing) :]
             if start.startswith(opening):
                 self._closing = closing
                 return start[len(opening) :]
-        if any(opening.startswith(start) for opening in _TAGS):
+        if any(tag.startswith(start) for tags in _TAGS.items() for tag in tags):
             self._buffer = start if self._has_seen_reasoning else text
             return ""
         self._is_in_text = True

@@ -62,9 +62,11 @@ class CallOrigin:
     @classmethod
     def from_json(cls, sealed: Mapping[str, Any]) -> "CallOrigin":
         """The origin in the content that `to_json` made."""
-        fields = json.loads(sealed["fields"]) if sealed["fields"] else [{}, {}, {}]
+        call, function, message = json.loads(sealed["fields"]) if sealed["fields"] else ({}, {}, {})
         position = sealed.get("position", 0)  # earlier releases have not kept it
-        return cls(sealed["upstream"], sealed["step"], sealed["id"], *fields, position=position)
+        return cls(
+            sealed["upstream"], sealed["step"], sealed["id"], call, function, message, position
+        )
 
 
 SealOrigin = Callable[[str, CallOrigin], dict[str, str]]

@@ -20,7 +20,8 @@ class SseSplitter:
     """Takes reads of any size and returns whole payloads, not yet parsed.
 
     LF, CRLF and CR end a line, wherever a read was cut. Comments and fields other than `data` are
-    skipped. Several data lines of one event are joined by LF. If the bytes begin with `{` or `[`,
+    skipped. Several data lines of one event are joined by LF, but whole objects are payloads of
+    their own. If the bytes begin with `{` or `[`,
     they are no stream but a JSON body: one payload, returned when they end. Later in a stream, a
     line that begins with `{` is a payload alone: an error between the events. `[DONE]` is no
     payload: it sets `done`, and everything after it is ignored.
@@ -110,7 +111,7 @@ class SseSplitter:
 
     def _until_done(self, payloads: list[bytes]) -> list[bytes]:
         for position, payload in enumerate(payloads):
-            if payload[:1] != b"{" and payload.strip() == _DONE:
+            if payload[:1] != b"{" and payload.strip(b' "').upper() == _DONE:
                 self.done = True
                 return payloads[:position]
         return payloads
@@ -143,8 +144,10 @@ class SseSplitter:
             return []
         if line.startswith(b"data:"):
             self._is_stream = True
-            self._append_data(line[5:].removeprefix(b" "))
-            return []
+            data = line[5:].removeprefix(b" ")
+            payloads = self._end_event() if self._is_followed_by(data) else []
+            self._append_data(data)
+            return payloads
         if line.startswith(b"{"):
             return [line]
         if not line:
@@ -162,6 +165,16 @@ class SseSplitter:
         elif not self._is_stream and field not in _FIELDS and len(self._text) < _MAX_TEXT:
             self._text += line[:_MAX_TEXT] + b"\n"
         return []
+
+    def _is_followed_by(self, data: bytes) -> bool:
+        """Whether the data so far is a payload and this another one: some servers leave out the
+        empty lines between events."""
+        return (
+            len(self._data) == 1
+            and self._data[0].startswith(b"{")
+            and self._data[0].endswith(b"}")
+            and data.startswith((b"{", _DONE))
+        )
 
     def _append_data(self, data: bytes) -> None:
         self._data.append(data)

@@ -36,6 +36,13 @@ STREAMS = [
         id="other fields",
     ),
     pytest.param(b'data: {\ndata: "a":1}\n\n', [b'{\n"a":1}'], False, id="data on two lines"),
+    pytest.param(
+        b'data: {"a":1}\ndata: {"b":2}\ndata: [DONE]\n',
+        [b'{"a":1}', b'{"b":2}'],
+        True,
+        id="no empty lines at all",
+    ),
+    pytest.param(b'data: {"a":1}\n\ndata: "[done]"\n\n', [b'{"a":1}'], True, id="[DONE] as JSON"),
     pytest.param(b'\xef\xbb\xbfdata: {"a":1}\n\n', [b'{"a":1}'], False, id="a byte order mark"),
     pytest.param(
         b'data: {"a":1}\n\ndata: {"b":2}',

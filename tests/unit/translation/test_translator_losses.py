@@ -72,15 +72,25 @@ def test_half_a_call_is_not_completed(arguments: str, word: str | None) -> None:
     assert (reason, "'f'" in message) == ("upstream_ended_early", True)
 
 
-def test_half_a_call_at_the_limit_of_tokens_is_incomplete() -> None:
-    chunks = [
-        calls(call(0, "a", "f", '{"a": "hal')),
-        {**finish("tool_calls"), "usage": {"prompt_tokens": 3, "completion_tokens": 50}},
-    ]
-    outcome = translate(chunks, token_limit=50).outcome
-    assert outcome is not None
-    assert (outcome.status, outcome.incomplete_reason) == ("incomplete", "max_output_tokens")
-    assert failure(chunks, token_limit=51)[0] == "upstream_ended_early"
+def at_the_limit(arguments: str) -> list[JSON]:
+    usage = {"prompt_tokens": 3, "completion_tokens": 50}
+    return [calls(call(0, "a", "f", arguments)), {**finish("tool_calls"), "usage": usage}]
+
+
+@pytest.mark.parametrize("arguments", ['{"a": "hal', "", "{}"])
+def test_half_a_call_at_the_limit_of_tokens_is_incomplete(arguments: str) -> None:
+    turn = translate(at_the_limit(arguments), token_limit=50)
+    assert turn.outcome is not None
+    assert (turn.outcome.status, turn.outcome.incomplete_reason) == (
+        "incomplete",
+        "max_output_tokens",
+    )
+    assert turn.calls == []
+
+
+def test_a_call_below_the_limit_of_tokens_may_have_no_arguments() -> None:
+    assert failure(at_the_limit('{"a": "hal'), token_limit=51)[0] == "upstream_ended_early"
+    assert translate(at_the_limit(""), token_limit=51).items == ["f/a {}"]
 
 
 def test_half_an_input_of_a_custom_tool_is_not_completed() -> None:

@@ -455,10 +455,16 @@ class ChatTranslator(Turn[Chunk]):
                 "The upstream answered with sound, for which the Responses API has no item.",
                 "upstream_garbage",
             )
-        if self._cut_off_call() is not None and self._used_all_tokens():
-            # Some servers report `tool_calls` also where the limit ended the arguments.
+        may_be_cut = self._cut_off_call() is not None or self._ends_with_empty_call()
+        if may_be_cut and self._used_all_tokens():
+            # Some servers report `tool_calls` also where the limit ended the arguments, or the
+            # call before them.
             return Outcome("incomplete", incomplete_reason="max_output_tokens")
         return self._flaw(self._finish_word) or Outcome("completed")
+
+    def _ends_with_empty_call(self) -> bool:
+        last = self._items[-1] if self._items else None
+        return isinstance(last, OpenClientCall) and last.arguments.strip() in ("", "{}")
 
     def _reported_outcome(self) -> Outcome:
         """The outcome for an end that is an error, or may be one."""

@@ -12,10 +12,11 @@ _OVERFLOW_CODES = frozenset(
         "exceed_context_size_error",
         "context_window_exceeded",
         "model_context_window_exceeded",
+        "model_max_prompt_tokens_exceeded",
     )
 )
 """Values of the error's `code` or `type`: OpenAI and servers that copy it; llama.cpp; litellm;
-Anthropic."""
+Anthropic; Copilot."""
 
 _OVERFLOW = re.compile(
     r"""maximum[ ]context[ ]length                                      # OpenAI, vLLM, DeepSeek …
@@ -37,6 +38,17 @@ _OVERFLOW = re.compile(
     | reduce[ ]the[ ]length[ ]of[ ]the[ ](messages|prompt|input)      # Groq, vLLM
     | range[ ]of[ ]input[ ]length[ ]should[ ]be                       # Alibaba
     | prompt[ ]tokens?[ ]too[ ]long                                   # Baidu
+    | prompt[ ](is[ ])?too[ ]long | prompt[ ]超长                     # Ollama, newer; GLM
+    | prompt[ ]exceeds[ ]max(imum)?[ ]length                          # GLM
+    | exceeded[ ]model[ ]token[ ]limit                                # Kimi
+    | too[ ]many[ ]tokens:[ ]                                         # Cohere
+    | maximum[ ]prompt[ ]length[ ]is[ ]\d                             # xAI
+    | token[ ]count[ ]of[ ]\d+[ ]exceeds                              # Copilot
+    | input[ ]token[ ]count[ ]is[ ]\d+[ ]but[ ]model                  # Vertex
+    | prompt[ ]length[ ]\(?\d+\)?[ ]exceeds                           # mlx-lm
+    | exceeds[ ](the[ ])?maximum[ ]allowed[ ]input[ ]length           # Poolside
+    | context[ ]length[ ]is[ ]only[ ]\d                               # vLLM, newer
+    | configured[ ]context[ ]size[ ]is[ ]\d
     """,
     re.IGNORECASE | re.VERBOSE,
 )

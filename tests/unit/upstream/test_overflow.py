@@ -122,6 +122,40 @@ WORDINGS = [
         ),
         id="OpenAI, Responses",
     ),
+    pytest.param(
+        "Invalid request: Your request exceeded model token limit: 262144 (requested: 300000)",
+        id="Kimi",
+    ),
+    pytest.param(
+        ("This model's maximum prompt length is 131072 but the request contains 537812 tokens."),
+        id="xAI",
+    ),
+    pytest.param("prompt token count of 200000 exceeds the limit of 128000", id="Copilot"),
+    pytest.param(
+        (
+            "Unable to submit request because the input token count is 40000 but model only "
+            "supports up to 32768."
+        ),
+        id="Vertex",
+    ),
+    pytest.param(
+        "too many tokens: size limit exceeded by 3 tokens. Try using shorter or fewer inputs.",
+        id="Cohere",
+    ),
+    pytest.param("Prompt exceeds max length", id="GLM"),
+    pytest.param("Prompt 超长", id="GLM, Chinese"),
+    pytest.param("Prompt length (9000) exceeds maximum (4096)", id="mlx-lm"),
+    pytest.param("prompt too long; exceeded max context length by 3 tokens", id="Ollama, newer"),
+    pytest.param(
+        "Input length 9000 exceeds the maximum allowed input length of 8192 tokens.", id="Poolside"
+    ),
+    pytest.param(
+        (
+            "You passed 9000 input tokens. However, the model's context length is only 8192 "
+            "tokens, resulting in a maximum input length of 8191 tokens."
+        ),
+        id="vLLM, newest",
+    ),
 ]
 
 OTHERS = [
@@ -130,6 +164,7 @@ OTHERS = [
     "max_tokens is too large: 9000. This model supports at most 4096 completion tokens.",
     "This model does not support image input.",
     "The image is too large.",
+    "Too many tokens, please wait before trying again.",
     "Unknown parameter: 'context_management'.",
     "The context of this conversation could not be read.",
     "",

@@ -245,10 +245,10 @@ def _counts(objects: list[Mapping[str, Any]], names: tuple[str, ...]) -> Iterato
 
 
 def token_count(raw: Any) -> int | None:
-    """A count from a number or a string of digits, at most `MAX_TOKEN_COUNT`; None for anything
-    else, also for a negative number, which means that it is not known."""
+    """A count from a number or a string of digits; None for anything else. A negative number, or
+    one above `MAX_TOKEN_COUNT`, is no count: quotas add up these."""
     if type(raw) is str and raw.isascii() and raw.isdigit() and len(raw) < 20:
         raw = int(raw)
     if (type(raw) is float and math.isfinite(raw)) or type(raw) is int:
-        return min(int(raw), MAX_TOKEN_COUNT) if raw >= 0 else None
+        return int(raw) if 0 <= raw <= MAX_TOKEN_COUNT else None
     return None

@@ -151,16 +151,14 @@ class ReturnedCalls:
                 function = {**origin.function, **call["function"]}
                 calls[number] = {**origin.call, **call, "function": function}
                 message = {**origin.message, **message}
-        return {**message, "tool_calls": _in_first_order(calls, own)}
+        return message
 
-
-def _in_first_order(
-    calls: list[dict[str, Any]], origins: list[CallOrigin | None]
-) -> list[dict[str, Any]]:
-    """The calls of one turn as the upstream has ordered them, also if a client has changed that:
-    Gemini signs the first one only, and refuses another as the first."""
-    known = [origin for origin in origins if origin is not None]
-    if len(known) < len(calls) or len({origin.step for origin in known}) > 1:
-        return calls
-    order = sorted(range(len(calls)), key=lambda number: known[number].position)
-    return [calls[number] for number in order]
+    def first_order(self, origins: list[CallOrigin | None]) -> list[int]:
+        """The numbers of the calls of a message, whose `origins` these are, in the order in which
+        this upstream made them, also if a client has changed it: Gemini signs the first call only,
+        and refuses another as the first. As they are, if it is not known for all."""
+        numbers = list(range(len(origins)))
+        own = [each for each in origins if each is not None and each.upstream == self.upstream]
+        if len(own) < len(origins) or len({origin.step for origin in own}) > 1:
+            return numbers
+        return sorted(numbers, key=lambda number: own[number].position)

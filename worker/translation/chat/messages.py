@@ -231,6 +231,8 @@ class _MessageBuilder:
             if self._dialect.call_content == "empty":
                 message["content"] = ""
         if turn.calls:
+            order = self._returned_calls.first_order([call.origin for call in turn.calls])
+            turn.calls = [turn.calls[number] for number in order]
             message["tool_calls"] = [call.to_json() for call in turn.calls]
             message = self._returned_calls.add_fields(message, [call.origin for call in turn.calls])
         self.messages.append(message)

@@ -105,7 +105,7 @@ def report_of_text(text: str) -> ErrorReport:
     """The report for a text or a web page in the place of JSON."""
     text = _PREFIX.sub("", text)
     if text.startswith("{"):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             return report_of(json.loads(text))
     page = page_title(text)
     if page is None:

@@ -83,6 +83,8 @@ def _compact(word: str) -> str:
 
 _KNOWN = {_compact(word): reason for reason, words in _WORDS.items() for word in words.split()}
 _CACHE_SIZE = 256
+_LONGEST_WORD = 200
+"""Characters of a word that are looked at: the search for parts of it is quadratic."""
 _cache: dict[tuple[str, str], str | None] = {}
 
 
@@ -93,11 +95,11 @@ def finish_reason(word: str, native_word: str = "") -> str | None:
     `native_word`: what the vendor behind a gateway has sent (OpenRouter's `native_finish_reason`).
     It counts where the gateway's own word is unknown or hides another end as a stop.
     """
-    key = (word, native_word)
+    key = (word[:_LONGEST_WORD], native_word[:_LONGEST_WORD])
     if key not in _cache:
         if len(_cache) >= _CACHE_SIZE:
             _cache.clear()
-        _cache[key] = _decide(word, native_word)
+        _cache[key] = _decide(*key)
     return _cache[key]
 
 
@@ -133,10 +135,12 @@ def _without_prefixes(compact: str) -> list[str]:
 
 
 def word_of(raw: Any) -> str:
-    """The word in a `finish_reason` of any JSON type: of an object, its first text."""
+    """The word in a `finish_reason` of any JSON type: of an object, its first text or name."""
+    while isinstance(raw, list):
+        raw = raw[0] if raw else None
     if isinstance(raw, dict):
         names = ("type", "reason", "value", "name", "finish_reason", *raw)
-        return next((raw[name] for name in names if isinstance(raw.get(name), str)), str(raw))
-    if isinstance(raw, list):
-        return word_of(raw[0]) if raw else ""
+        raw = next(
+            (raw[name] for name in names if isinstance(raw.get(name), str)), next(iter(raw), "")
+        )
     return raw if isinstance(raw, str) else "" if raw is None or raw is False else str(raw)

@@ -90,3 +90,10 @@ def test_the_word_of_the_vendor_behind_a_gateway(word: str, native_word: str, re
 def test_reasons_that_are_no_text(raw: Any, reason: str | None) -> None:
     choice = {"delta": {}, "finish_reason": raw}
     assert parse_chunk(json.dumps({"choices": [choice]}).encode()).finish_reason == reason
+
+
+@pytest.mark.parametrize("raw", ["max" * 400_000, {"a": [{}] * 9}, [[[{}]]]])
+def test_a_reason_that_no_pattern_may_search_for_long(raw: Any) -> None:
+    choice = {"delta": {}, "finish_reason": raw}
+    chunk = parse_chunk(json.dumps({"choices": [choice]}).encode())
+    assert chunk.finish_reason == (None if raw == [[[{}]]] else "unknown")

@@ -192,6 +192,7 @@ async def test_config_check_shows_what_comes_from_a_preset(tmp_path: Path) -> No
         "preset": "file, line 3",
         "call_content": "file, line 4",
         "max_tokens_field": "preset mistral",
+        "single_system_message": "preset mistral",
         "alternate_roles": "preset mistral",
         "call_id_form": "preset mistral",
     }

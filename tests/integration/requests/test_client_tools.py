@@ -418,7 +418,7 @@ INVALID_ARGUMENTS: list[tuple[str, str, str]] = [
     ("no path", "apply_patch", '{"type": "delete_file", "path": ""}'),
     ("nested too deeply", "apply_patch", '{"a":' * 1000 + "1" + "}" * 1000),
     ("NaN", "tool_search", '{"a": NaN}'),
-    ("two objects", "tool_search", "{}{}"),
+    ("two objects", "tool_search", '{"a": 1}{"b": 2}'),
 ]
 
 

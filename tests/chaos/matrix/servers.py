@@ -378,7 +378,7 @@ async def upstream_dies_in_mid_answer(lab: Lab) -> None:
         if member.kind in BACKGROUND:
             assert member.last_seen is not None
             shown = member.last_seen["status"], member.last_seen["output_text"], calls
-            assert shown == ("completed", OUTPUT_TEXT, 2), member.last_seen
+            assert shown == ("completed", OUTPUT_TEXT, 2), (member.kind, shown)
         else:
             assert calls == 1
     await load.audit(lab.stack.api())

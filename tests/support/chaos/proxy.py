@@ -105,6 +105,8 @@ class Proxy:
         self._latency = 0.0
         self.interceptions = Interceptions()
         self._connections: set[ProxiedConnection] = set()
+        self._cuts = 0
+        """Cuts so far: a connection that was being opened at one of them is closed too."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener = _Listener(self._start_serving)
         self.port = self._listener.port
@@ -146,7 +148,8 @@ class Proxy:
         self._target = (self._target[0], port)
 
     def cut(self) -> None:
-        """Closes all open connections."""
+        """Closes all open connections, and those that are being opened."""
+        self._cuts += 1
         for connection in list(self._connections):
             connection.abort()
 
@@ -197,11 +200,11 @@ class Proxy:
     # --- connections ---
 
     def _start_serving(self, connection: socket.socket) -> None:
-        task = asyncio.create_task(self._serve(connection))
+        task = asyncio.create_task(self._serve(connection, self._cuts))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, client_socket: socket.socket) -> None:
+    async def _serve(self, client_socket: socket.socket, cuts: int) -> None:
         from_client, client = await asyncio.open_connection(sock=client_socket)
         try:
             await self._wait_while_hung()
@@ -215,6 +218,9 @@ class Proxy:
         # A small receive buffer: the server notices soon that the proxy hangs.
         server.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _READ_SIZE)
         connection = ProxiedConnection(self._new_parser(), client, server)
+        if cuts != self._cuts:
+            connection.abort()
+            return
         self._connections.add(connection)
         directions = {
             asyncio.create_task(self._forward_requests(connection, from_client)),

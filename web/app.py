@@ -103,6 +103,7 @@ class Application(FastAPI):
         """Set while the application runs, if traces are on."""
         self.connections = Connections(settings.web, _record_refusal)
         self._turns = Turns(_IN_A_TURN)
+        self._sends = Turns(1)
         self._serve: ASGIApp = self._respond
         if settings.web.cors_origins:
             self._serve = CrossOrigin(self._respond, settings.web.cors_origins)
@@ -112,7 +113,7 @@ class Application(FastAPI):
         if scope["type"] == "lifespan":
             await super().__call__(scope, receive, send)
             return
-        record = RequestRecord(scope, receive, send, count_http_response)
+        record = RequestRecord(scope, receive, send, count_http_response, self._sends)
         span = NO_SPAN if self.tracer is None else start_request_span(self.tracer, scope)
         try:
             await self._serve(scope, record.receive, record.send)

@@ -140,6 +140,12 @@ class AppState:
         record = request_record(connection)
         record.at_end(self.shares.streams.take(record.project or "").release)
 
+    def count_transfer(self, connection: HTTPConnection) -> None:
+        """Counts this request among the files that are received or sent until it ends. Raises
+        ShareUsedUp or Unavailable."""
+        record = request_record(connection)
+        record.at_end(self.shares.uploads.take(record.project or "").release)
+
     @property
     def stopping(self) -> bool:
         """The process has begun to stop."""

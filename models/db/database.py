@@ -285,11 +285,11 @@ async def find_by_id(
 
 
 async def fetch_when_available(
-    pool: Pool, query: Query[RowT], parameters: Parameters
+    pool: Pool, query: Query[RowT], parameters: Parameters, *, size: int = 0
 ) -> list[RowT]:
     """`fetch` for reads that can wait: repeated while Postgres is unavailable (I9)."""
     return await retry_while_unavailable(
-        lambda: fetch(pool, query, parameters), "database_unavailable_read_waits"
+        lambda: fetch(pool, query, parameters, size=size), "database_unavailable_read_waits"
     )
 
 

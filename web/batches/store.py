@@ -19,6 +19,7 @@ from models.ids import new_uuid, parse_batch_id, parse_file_id
 from models.wire.checks.basic import Integer, String
 from models.wire.checks.faults import missing, not_an_object, shorten, unknown_parameter
 from models.wire.checks.parameters import METADATA
+from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.quotas.refusal import too_many_open
 
@@ -78,7 +79,8 @@ class BatchStore:
         after = None if paging.after is None else (await self._find(project, paging.after)).id
         values = {"project": project, "after": after, "limit": paging.row_limit}
         rows = await fetch_idempotent(self._pool, batches.LIST_BATCHES, values)
-        return paging.page_of([batch_object(row) for row in rows])
+        shown = [batch_object(row) for row in rows[: paging.limit]]
+        return list_envelope(shown, has_more=bool(rows) and rows[0].found > len(shown))
 
     async def cancel(self, project: UUID, public_id: str, actor: Actor) -> dict[str, Any]:
         """Begins to cancel a batch; returns the Batch object. The audit log says that `actor` did

@@ -22,6 +22,7 @@ from web.console.errors import PageError
 from web.console.page import Page
 from web.console.response import no_response, response_id_of
 from web.console.visit import HEADERS, Visit
+from web.http.body import held_bytes
 from web.http.request_record import request_record
 from web.stream.reader import DONE
 from web.stream.sse import sse_response
@@ -152,7 +153,9 @@ async def _frames(
     visit: Visit, identifier: UUID, after: int, *, with_content: bool
 ) -> AsyncGenerator[bytes]:
     yield b"retry: 1000\n\n"
-    stream = visit.state.event_reader.follow(identifier, after, background=True)
+    stream = visit.state.event_reader.follow(
+        identifier, after, background=True, held=held_bytes(visit.request)
+    )
     async with aclosing(stream) as blocks:
         async for block in blocks:
             is_last = block.endswith(DONE)

@@ -21,6 +21,7 @@ from models.files.content import FileGone, read_content, write_part
 from models.files.kinds import Examination
 from models.files.storage import FileStorage, StorageError
 from models.ids import UPLOAD, UPLOAD_PART, file_id, new_uuid, parse_file_id, unix_seconds
+from models.turns import ProjectSlots
 from models.wire.checks.faults import shorten
 from web.files.form import FORM_BYTES, MultipartForm
 from web.files.objects import (
@@ -36,6 +37,8 @@ from web.http.body import json_object
 T = TypeVar("T")
 
 MAX_PARTS = 1000
+_EXAMINATIONS = 2
+"""Uploads that are read at a time to complete them, of two projects."""
 _MOST_OF_ANNOUNCED = 2
 """The parts of an upload may be so many times as large as the file, so that a client can send some
 again. More would be stored beside the project's quota, which counts the file."""
@@ -48,6 +51,7 @@ class Uploads:
         self._settings = settings
         self._pool = pool
         self._store = store
+        self._examinations = ProjectSlots(_EXAMINATIONS)
 
     async def create(self, key: ApiKey, body: Any) -> dict[str, Any]:
         """Begins an upload; returns the Upload object. Raises ApiError."""
@@ -155,7 +159,8 @@ class Uploads:
                 param="part_ids",
                 code="invalid_value",
             )
-        examination, found = await _examine(storage, parts)
+        async with self._examinations.take(key.project_id):
+            examination, found = await _examine(storage, parts)
         if md5 is not None and md5 != found:
             raise InvalidRequest(
                 "The MD5 of the parts is not the one in 'md5'.", param="md5", code="invalid_value"

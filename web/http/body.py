@@ -9,8 +9,10 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
+import orjson
 from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
+from starlette.responses import Response
 
 from models.db.shared_pool import ACTING_PROJECT
 from models.errors import (
@@ -25,6 +27,7 @@ from models.turns import PAUSE, ProjectSlots, is_large, pause_if_large
 from models.wire.checks.faults import not_an_object
 from models.wire.json_input import BodyLimits, count_values, decode_counted
 from web.http.body_deadline import ReservedBody
+from web.http.json_responses import json_response
 from web.http.request_record import request_record
 from web.http.shares import Held, Share
 
@@ -116,6 +119,15 @@ def held_bytes(request: Request) -> Held:
     held = Held(request.app.state.bodies, record.project or "")
     record.at_end(held.release)
     return held
+
+
+async def counted_json(request: Request, body: Any) -> Response:
+    """A JSON answer. One of more than 64 KiB counts among the large bodies until it is sent. Raises
+    ShareUsedUp or Unavailable."""
+    encoded = orjson.dumps(body)
+    if len(encoded) > UNCOUNTED_BYTES:
+        await held_bytes(request).grow(len(encoded))
+    return json_response(encoded)
 
 
 async def read_json(request: Request, limits: BodyLimits, also: str = "") -> JsonBody:

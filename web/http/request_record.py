@@ -15,6 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from models import logs
 from models.errors import ApiError
 from models.ids import RESPONSE_ID_PATTERN, new_item_id, response_id
+from models.turns import Turns
 from web.http.response_transport import LARGE_BODY
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
@@ -52,6 +53,7 @@ class RequestRecord:
         "_response",
         "_scope",
         "_send",
+        "_sends",
         "_started_at",
         "direct_route",
         "id",
@@ -64,9 +66,15 @@ class RequestRecord:
     )
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, count_status: Callable[[int], None]
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        count_status: Callable[[int], None],
+        sends: Turns | None = None,
     ) -> None:
-        """`count_status`: called with the status when the response begins."""
+        """`count_status`: called with the status when the response begins. `sends`: the turns in
+        which large parts of bodies are sent."""
         scope[_SCOPE_KEY] = self
         given = _given_ids(scope)
         self.id = given[0] if given else new_item_id("req")
@@ -91,6 +99,7 @@ class RequestRecord:
         self._receive = receive
         self._send = send
         self._count_status = count_status
+        self._sends = sends
         self._started_at = time.monotonic()
         self._error: str | None = None
         """The code of the error that the client gets, else its type."""
@@ -159,8 +168,11 @@ class RequestRecord:
             ]
         elif kind == "websocket.close":
             self._close_code = message.get("code")
+        is_large = kind == "http.response.body" and len(message.get("body", b"")) > LARGE_BODY
+        if is_large and self._sends is not None:
+            await self._sends.wait(self.project)
         await self._send(message)
-        if kind == "http.response.body" and len(message.get("body", b"")) > LARGE_BODY:
+        if is_large:
             # What the request holds for the body is released when the request has ended.
             await self._scope["state"]["until_sent"]()
 

@@ -158,8 +158,10 @@ class Shares:
             "open streams and waiting requests", web.streams, web.streams_per_project
         )
         """Streams, and requests that wait for the end of a response."""
-        self.uploads = Share("uploads", web.uploads, web.uploads_per_project)
-        """Files that are being received."""
+        self.uploads = Share("uploads and downloads", web.uploads, web.uploads_per_project)
+        """Files that are being received or sent."""
+        self.webhook_tests = Share("webhook tests", 64, 16)
+        """Requests that wait for the first try of an event."""
 
 
 class Held:

@@ -115,7 +115,9 @@ class ShownResponses:
             return await self._reads.submit(get)
         # Among the others, a few would keep all of them waiting.
         async with self._large_reads.take(get.project):
-            return (await self._read([get]))[0]
+            shown = (await self._read([get]))[0]
+            await pause_if_large(shown.size)
+            return shown
 
     async def _read(self, gets: list[_Get]) -> list[_Shown]:
         """Answers these GETs with one statement."""

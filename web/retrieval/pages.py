@@ -7,9 +7,10 @@ from uuid import UUID
 
 from fastapi import Request
 
+from models.db.queries.vector_stores import PagedEntry, PagedStore
 from web.http.params import ORDERS, PAGE_SIZE, PAGE_SIZES, choice, integer, storable_item_id
 
-RowT = TypeVar("RowT")
+RowT = TypeVar("RowT", PagedStore, PagedEntry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class TwoWayPaging:
     def page(self, rows: Sequence[RowT]) -> tuple[list[RowT], bool]:
         """The rows of the page in the order of the list, and whether there are more."""
         shown = list(rows[: self.limit])
+        has_more = bool(rows) and rows[0].found > len(shown)
         if self._is_backward:
             shown.reverse()
-        return shown, len(rows) > self.limit
+        return shown, has_more

@@ -6,7 +6,7 @@ from starlette.responses import Response
 from models.redis.quota_counters import Demand
 from web.http.actor import actor_of
 from web.http.auth import FilesKey, Key
-from web.http.body import read_json
+from web.http.body import counted_json, read_json
 from web.http.json_responses import json_response
 from web.http.params import PAGE_SIZE, PAGE_SIZES, Paging, integer, storable_item_id
 from web.state import app_state
@@ -31,13 +31,15 @@ async def list_batches(request: Request, key: FilesKey) -> Response:
     limit = integer(request, "limit", **PAGE_SIZES)
     after = storable_item_id(request.query_params.get("after"))
     paging = Paging(PAGE_SIZE if limit is None else limit, "desc", after)
-    return json_response(await app_state(request).batch_store.page(key.project_id, paging))
+    page = await app_state(request).batch_store.page(key.project_id, paging)
+    return await counted_json(request, page)
 
 
 @router.get("/{batch_id}")
 async def retrieve_batch(batch_id: str, request: Request, key: FilesKey) -> Response:
     """The batch."""
-    return json_response(await app_state(request).batch_store.show(key.project_id, batch_id))
+    batch = await app_state(request).batch_store.show(key.project_id, batch_id)
+    return await counted_json(request, batch)
 
 
 @router.post("/{batch_id}/cancel")

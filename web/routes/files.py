@@ -19,9 +19,9 @@ from web.files.content import (
 from web.files.store import storage_unavailable
 from web.http.actor import actor_of
 from web.http.auth import FilesKey
+from web.http.body import counted_json
 from web.http.json_responses import json_response
 from web.http.params import ORDERS, Paging, choice, integer, storable_item_id
-from web.http.request_record import request_record
 from web.state import app_state
 
 router = APIRouter(prefix="/v1/files")
@@ -38,8 +38,7 @@ async def create_file(request: Request, key: FilesKey) -> Response:
     state.file_store.require_storage(key)
     state.quotas.require_rate(key)
     await state.quotas.admit_if_limited(key, Demand())
-    record = request_record(request)
-    record.at_end(state.shares.uploads.take(record.project or "").release)
+    state.count_transfer(request)
     return json_response(await state.file_store.create(key, request))
 
 
@@ -51,7 +50,8 @@ async def list_files(request: Request, key: FilesKey) -> Response:
     after = storable_item_id(request.query_params.get("after"))
     purpose = storable_item_id(request.query_params.get("purpose"))
     query = Paging(min(limit or MAX_PAGE, MAX_PAGE), order, after)
-    return json_response(await app_state(request).file_store.page(key.project_id, purpose, query))
+    page = await app_state(request).file_store.page(key.project_id, purpose, query)
+    return await counted_json(request, page)
 
 
 @router.get("/{file_id}")
@@ -71,6 +71,7 @@ async def delete_file(file_id: str, request: Request, key: FilesKey) -> Response
 async def file_content(file_id: str, request: Request, key: FilesKey) -> Response:
     """The bytes of the file, or a range of them."""
     state = app_state(request)
+    state.count_transfer(request)
     row = await state.file_store.find(key.project_id, file_id)
     parts = await state.file_store.parts(row)
     try:

@@ -25,7 +25,7 @@ from web.http.admin_bodies import (
     texts_field,
 )
 from web.http.auth import Admin
-from web.http.body import json_object, read_json
+from web.http.body import counted_json, json_object, read_json
 from web.http.json_responses import json_response
 from web.http.params import boolean, paging
 from web.organization.organization import Organization
@@ -46,7 +46,7 @@ async def list_projects(request: Request, _key: Admin) -> Response:
     """The projects, the oldest first; with `include_archived=true` also archived ones."""
     archived = boolean(request, "include_archived", default=False)
     page = await _organization(request).projects.page(paging(request), include_archived=archived)
-    return json_response(page)
+    return await counted_json(request, page)
 
 
 @router.post("/projects")
@@ -82,9 +82,8 @@ async def archive_project(project_id: str, request: Request, _key: Admin) -> Res
 @router.get("/projects/{project_id}/api_keys")
 async def list_project_keys(project_id: str, request: Request, _key: Admin) -> Response:
     """The keys of a project that were not revoked."""
-    return json_response(
-        await _organization(request).project_keys.page(project_id, paging(request))
-    )
+    page = await _organization(request).project_keys.page(project_id, paging(request))
+    return await counted_json(request, page)
 
 
 @router.get("/projects/{project_id}/api_keys/{key_id}")
@@ -121,9 +120,8 @@ async def delete_project_key(
 @router.get("/projects/{project_id}/service_accounts")
 async def list_service_accounts(project_id: str, request: Request, _key: Admin) -> Response:
     """The service accounts of a project."""
-    return json_response(
-        await _organization(request).service_accounts.page(project_id, paging(request))
-    )
+    page = await _organization(request).service_accounts.page(project_id, paging(request))
+    return await counted_json(request, page)
 
 
 @router.post("/projects/{project_id}/service_accounts")
@@ -178,7 +176,8 @@ async def delete_service_account(
 @router.get("/admin_api_keys")
 async def list_admin_keys(request: Request, _key: Admin) -> Response:
     """The keys of admins, the newest first unless `order=asc`."""
-    return json_response(await _organization(request).admin_keys.page(paging(request)))
+    page = await _organization(request).admin_keys.page(paging(request))
+    return await counted_json(request, page)
 
 
 @router.post("/admin_api_keys")

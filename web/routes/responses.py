@@ -101,7 +101,9 @@ async def retrieve(response_id: str, request: Request, key: Key) -> Response:
         )
     state.count_stream(request)
     admission = await state.quotas.admit_if_limited(key, ONE_STREAM)
-    frames = state.event_reader.follow(row.id, -1 if after is None else after, background=True)
+    frames = state.event_reader.follow(
+        row.id, -1 if after is None else after, background=True, held=held_bytes(request)
+    )
     return sse_response(
         obfuscate(frames) if obfuscated else frames,
         state.settings.web,
@@ -144,7 +146,7 @@ async def _build_response(
     create_request = accepted.request
     if create_request.stream:
         return sse_response(
-            obfuscate_if_requested(_stream(state, accepted), create_request),
+            obfuscate_if_requested(_stream(state, accepted, request), create_request),
             state.settings.web,
             accepted.stream,
         )
@@ -202,7 +204,9 @@ async def _json(
     return response
 
 
-async def _stream(state: AppState, accepted: AcceptedResponse) -> AsyncGenerator[bytes]:
+async def _stream(
+    state: AppState, accepted: AcceptedResponse, request: Request
+) -> AsyncGenerator[bytes]:
     """The events of a new response.
 
     If the client disconnects, a foreground response is cancelled, unless a retry has joined it; a
@@ -212,13 +216,18 @@ async def _stream(state: AppState, accepted: AcceptedResponse) -> AsyncGenerator
     background = accepted.request.background
     finished = False
     events = state.event_reader.follow(
-        accepted.id, -1, background=background, known=accepted.known_events
+        accepted.id,
+        -1,
+        background=background,
+        known=accepted.known_events,
+        held=held_bytes(request),
     )
     try:
         async with aclosing(events):
             async for frames in events:
                 finished = frames.endswith(DONE)
                 yield frames
+                del frames  # as in web/stream/sse.py
     finally:
         if not background and not finished:
             state.cancel_abandoned(accepted)

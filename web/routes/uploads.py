@@ -9,7 +9,6 @@ from web.http.auth import FilesKey
 from web.http.body import read_json
 from web.http.connection import cancel_on_disconnect
 from web.http.json_responses import json_response
-from web.http.request_record import request_record
 from web.state import app_state
 
 router = APIRouter(prefix="/v1/uploads")
@@ -31,8 +30,7 @@ async def add_upload_part(upload_id: str, request: Request, key: FilesKey) -> Re
     state = app_state(request)
     state.quotas.require_rate(key)
     await state.quotas.admit_if_limited(key, Demand())
-    record = request_record(request)
-    record.at_end(state.shares.uploads.take(record.project or "").release)
+    state.count_transfer(request)
     return json_response(await state.file_uploads.add_part(key, upload_id, request))
 
 
@@ -43,8 +41,7 @@ async def complete_upload(upload_id: str, request: Request, key: FilesKey) -> Re
     state.quotas.require_rate(key)
     body = await read_json(request, state.body_limits_of(key))
     await state.quotas.admit_if_limited(key, Demand())
-    record = request_record(request)
-    record.at_end(state.shares.uploads.take(record.project or "").release)
+    state.count_transfer(request)
     completing = state.file_uploads.complete(key, upload_id, body.value)
     return json_response(
         await cancel_on_disconnect(completing, request.receive, state.grace_expired)

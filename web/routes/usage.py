@@ -14,7 +14,7 @@ from models.ids import API_KEY, PROJECT, admin_id, parse_admin_id
 from models.wire.checks.faults import missing
 from models.wire.usage_kind import UsageKind
 from web.http.auth import Admin
-from web.http.json_responses import json_response
+from web.http.body import counted_json
 from web.http.params import boolean, choice, integer
 from web.state import app_state
 
@@ -107,7 +107,7 @@ class _Page:
 
 def _route(kind: UsageKind) -> Callable[..., Awaitable[Response]]:
     async def usage(request: Request, _key: Admin) -> Response:
-        return json_response(await _usage(request, kind))
+        return await counted_json(request, await _usage(request, kind))
 
     return usage
 

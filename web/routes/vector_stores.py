@@ -9,7 +9,8 @@ from models.redis.quota_counters import Demand
 from web.files.content import ContentResponse
 from web.http.actor import actor_of
 from web.http.auth import FilesKey
-from web.http.body import read_json
+from web.http.body import counted_json, read_json
+from web.http.connection import cancel_on_disconnect
 from web.http.json_responses import json_response
 from web.http.params import choice
 from web.http.poll_after import poll_after
@@ -32,7 +33,7 @@ async def create_vector_store(request: Request, key: FilesKey) -> Response:
 async def list_vector_stores(request: Request, key: FilesKey) -> Response:
     """The vector stores of the project, newest first unless `order=asc`."""
     stores = app_state(request).retrieval.stores
-    return json_response(await stores.page(key.project_id, TwoWayPaging.of(request)))
+    return await counted_json(request, await stores.page(key.project_id, TwoWayPaging.of(request)))
 
 
 @router.get("/{vector_store_id}")
@@ -65,7 +66,9 @@ async def search_vector_store(vector_store_id: str, request: Request, key: Files
     """The chunks of the vector store that fit a query best."""
     state = await _admit(request, key)
     body = await read_json(request, state.body_limits_of(key))
-    return json_response(await state.retrieval.stores.search(key, vector_store_id, body.value))
+    searching = state.retrieval.stores.search(key, vector_store_id, body.value)
+    found = await cancel_on_disconnect(searching, request.receive, state.grace_expired)
+    return await counted_json(request, found)
 
 
 @router.post("/{vector_store_id}/files")
@@ -84,7 +87,8 @@ async def list_vector_store_files(
     status = choice(request, "filter", STATUSES)
     files = app_state(request).retrieval.files
     paging = TwoWayPaging.of(request)
-    return json_response(await files.page(key.project_id, vector_store_id, paging, status))
+    page = await files.page(key.project_id, vector_store_id, paging, status)
+    return await counted_json(request, page)
 
 
 @router.get("/{vector_store_id}/files/{file_id}")
@@ -123,6 +127,7 @@ async def vector_store_file_content(
 ) -> Response:
     """The chunks of a file of the vector store."""
     state = app_state(request)
+    state.count_transfer(request)
     content = await state.retrieval.files.content(key.project_id, vector_store_id, file_id)
     headers = {"content-type": "application/json"}
     return ContentResponse(content, 200, headers, state.settings.web.send_timeout.total_seconds())
@@ -168,9 +173,8 @@ async def list_vector_store_file_batch_files(
     status = choice(request, "filter", STATUSES)
     files = app_state(request).retrieval.files
     paging = TwoWayPaging.of(request)
-    return json_response(
-        await files.page(key.project_id, vector_store_id, paging, status, batch_id)
-    )
+    page = await files.page(key.project_id, vector_store_id, paging, status, batch_id)
+    return await counted_json(request, page)
 
 
 def _polled(shown: dict[str, Any]) -> Response:

@@ -13,9 +13,11 @@ from models.projects.policy import ProjectPolicy
 from models.webhooks.events import EventType
 from web.http.actor import actor_of
 from web.http.auth import Key, authorize, authorize_admin
-from web.http.body import json_object, read_json
+from web.http.body import counted_json, json_object, read_json
+from web.http.connection import cancel_on_disconnect
 from web.http.json_responses import json_response
 from web.http.params import choice, paging
+from web.http.request_record import request_record
 from web.state import app_state
 from web.webhooks.bodies import create_fields, rotation_overlap, tested_type, update_fields
 from web.webhooks.endpoints import DELIVERY_STATES, EndpointProject, WebhookEndpoints
@@ -42,7 +44,7 @@ NamedProject = Annotated[EndpointProject, Depends(_named_project)]
 
 async def list_endpoints(request: Request, project: NamedProject) -> Response:
     """The endpoints of a project, the newest first."""
-    return json_response(await _endpoints(request).page(project, paging(request)))
+    return await counted_json(request, await _endpoints(request).page(project, paging(request)))
 
 
 async def create_endpoint(request: Request, project: NamedProject) -> Response:
@@ -78,15 +80,17 @@ async def rotate_secret(endpoint_id: str, request: Request, project: NamedProjec
 async def test_endpoint(endpoint_id: str, request: Request, project: NamedProject) -> Response:
     """Delivers a test event, and waits for the endpoint's answer."""
     sent = tested_type(await _optional_body(request))
-    result = await _endpoints(request).test(project, endpoint_id, sent, actor_of(request))
-    return json_response(result)
+    state = app_state(request)
+    request_record(request).at_end(state.shares.webhook_tests.take(project.name).release)
+    testing = _endpoints(request).test(project, endpoint_id, sent, actor_of(request))
+    return json_response(await cancel_on_disconnect(testing, request.receive, state.grace_expired))
 
 
 async def list_deliveries(endpoint_id: str, request: Request, project: NamedProject) -> Response:
     """The deliveries to an endpoint, the newest first."""
     state = choice(request, "status", DELIVERY_STATES)
     page = await _endpoints(request).deliveries(project, endpoint_id, state, paging(request))
-    return json_response(page)
+    return await counted_json(request, page)
 
 
 async def resend_event(

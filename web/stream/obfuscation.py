@@ -33,7 +33,10 @@ async def obfuscate(blocks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     """The same frames, each delta with a field `obfuscation`. Closing it closes `blocks`."""
     async with aclosing(blocks):
         async for block in blocks:
-            yield b"".join(map(_pad, split_frames(block)))
+            padded = b"".join(map(_pad, split_frames(block)))
+            del block  # as in web/stream/sse.py
+            yield padded
+            del padded
 
 
 def _pad(frame: bytes) -> bytes:

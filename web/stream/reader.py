@@ -18,18 +18,24 @@ from models.db.queries.read import (
     LOG_PAGE,
     PAGE_LIMITS,
     RESPONSE,
+    LogPageRow,
     ResponseRow,
     is_page_full,
 )
+from models.errors import ApiError
 from models.ids import response_id as public_id
 from models.lifecycle import TERMINAL, Status
 from models.wire.events import ends_stream, split_frames
+from web.http.shares import Held
 from web.stream.bus import Bus
 from web.stream.inboxes import Inbox
 
 logger = structlog.get_logger()
 
 DONE = b"data: [DONE]\n\n"
+_MEMORY_WAIT = 600.0
+"""Seconds for which a stream waits for the memory of an event of more than 256 KiB. Its client may
+resume it then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +131,16 @@ class EventReader:
         *,
         background: bool,
         known: KnownEvents | None = None,
+        held: Held | None = None,
     ) -> AsyncGenerator[bytes]:
         """Frames with numbers above `after`; the last block ends with the terminal event and
         `[DONE]`.
 
-        Without `[DONE]` if the row was deleted, the stream has diverged, or this process stops.
+        Without `[DONE]` if the row was deleted, the stream has diverged, this process stops, or
+        there is no memory for a large event for minutes.
         `known`: sent at once as the first frames. The log is then not read before there is a
-        reason to, if the prepared inbox was subscribed in time.
+        reason to, if the prepared inbox was subscribed in time. `held`: what the stream has of the
+        process's memory for large bodies; the caller releases it. None: it needs no part.
         """
         cursor = StreamCursor(after)
         if known is not None:
@@ -146,7 +155,7 @@ class EventReader:
                         yield live + DONE
                         return
                     yield live
-                page = await self._read_page(response_id, cursor)
+                page = await self._read_page(response_id, cursor, held)
                 frames = cursor.advance_page(page)
                 if page.has_end and not cursor.diverged:
                     yield frames + DONE
@@ -154,14 +163,18 @@ class EventReader:
                 if frames:
                     inbox.poll_fast = True
                     yield frames
+                is_live, is_deleted = not page.more, page.status is None
+                # What it has of the memory is given back: no more of it is in use.
+                del page, frames
+                if held is not None:
+                    held.release()
                 if cursor.diverged:
                     logger.error(
                         "stream_diverged", response=public_id(response_id), number=cursor.number
                     )
                     return
-                if page.status is None or self._aborted or (self._closing and background):
+                if is_deleted or self._aborted or (self._closing and background):
                     return
-                is_live = not page.more
 
     async def wait_until_ended(
         self, response_id: UUID, within: float | None = None
@@ -188,7 +201,9 @@ class EventReader:
             while await inbox.next() is not None:
                 pass
 
-    async def _read_page(self, response_id: UUID, cursor: StreamCursor) -> LogPage:
+    async def _read_page(
+        self, response_id: UUID, cursor: StreamCursor, held: Held | None
+    ) -> LogPage:
         values = {
             "id": response_id,
             "after": cursor.number,
@@ -196,15 +211,36 @@ class EventReader:
             **PAGE_LIMITS,
         }
         rows = await fetch_when_available(self._pool, LOG_PAGE, values)
+        if rows and rows[0].size > PAGE_LIMITS["bytes"] and not rows[0].is_journalled:
+            rows = await self._read_large(values, rows[0].size, held)
         if not rows:
             return LogPage(None, [], more=False)
         if rows[0].is_rewritten:
             return LogPage(None, [], more=False, diverged=True)
         blocks = [row.block for row in rows if row.block is not None and not row.is_journalled]
-        more = is_page_full(blocks)
+        more = is_page_full(blocks) or any(_is_too_large(row) for row in rows)
         if not more:
             blocks += [row.block for row in rows if row.block is not None and row.is_journalled]
         return LogPage(Status(rows[0].status), blocks, more)
+
+    async def _read_large(
+        self, values: dict[str, object], size: int, held: Held | None
+    ) -> list[LogPageRow]:
+        """The page with its first block alone, which has so many bytes; no rows if there is no
+        memory for it."""
+        if held is not None:
+            try:
+                # As it is read, with the end of the stream behind it, and as it is sent.
+                await held.grow(3 * size, _MEMORY_WAIT)
+            except ApiError:
+                return []
+        return await fetch_when_available(
+            self._pool, LOG_PAGE, {**values, "bytes": size}, size=size
+        )
+
+
+def _is_too_large(row: LogPageRow) -> bool:
+    return row.block is None and row.size > 0
 
 
 async def _next_live(inbox: Inbox, cursor: StreamCursor) -> bytes | None:

@@ -97,6 +97,7 @@ class EventStreamResponse(EventSourceResponse):
             await send({"type": "http.response.body", "body": block, "more_body": has_more})
             if not has_more:
                 return
+            del block  # an event may have 32 MiB, and the next one may take long
 
     async def _watch_client(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Waits until the client has disconnected, and sends a comment from time to time."""

@@ -8,7 +8,7 @@ remembers only the ids of the unstored responses that it made; their data is in 
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from datetime import timedelta
 from functools import partial
@@ -280,15 +280,23 @@ class SocketSession:
 
     async def _send_events(self, create: CreateFrame, accepted: AcceptedResponse) -> bool:
         """Sends the events; returns whether the last one was sent."""
+        held = Held(self._state.shares.bodies, request_record(self._socket).project or "")
         events = self._state.event_reader.follow(
-            accepted.id, -1, background=False, known=accepted.known_events
+            accepted.id, -1, background=False, known=accepted.known_events, held=held
         )
-        async with aclosing(obfuscate_if_requested(events, accepted.request)) as blocks:
-            async for block in blocks:
-                for event in iter_frames(block):
-                    if event == DONE:
-                        return True
-                    await self._socket.send_text(event_frame(event, create.stream_id))
+        try:
+            async with aclosing(obfuscate_if_requested(events, accepted.request)) as blocks:
+                return await self._send_blocks(create, blocks)
+        finally:
+            held.release()
+
+    async def _send_blocks(self, create: CreateFrame, blocks: AsyncIterator[bytes]) -> bool:
+        async for block in blocks:
+            for event in iter_frames(block):
+                if event == DONE:
+                    return True
+                await self._socket.send_text(event_frame(event, create.stream_id))
+            del block, event  # as in web/stream/sse.py
         return False
 
     def _cancel_if_created(self, creating: asyncio.Task[AcceptedResponse]) -> None:

@@ -18,6 +18,7 @@ from models.db.queries.common import (
     ENDED,
     OPEN,
     STORED_SIZE,
+    bounded_page,
 )
 from models.db.queries.read import RESPONSE_COLUMNS, ResponseRow
 from models.db.statement import Query, column
@@ -88,12 +89,23 @@ FIND_BATCH = Query(
     f"SELECT {_COLUMNS} FROM batches b WHERE b.id = :id AND b.project_id = :project", BatchRow
 )
 """No row: the project has no such batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagedBatch(BatchRow):
+    """A batch of a page."""
+
+    found: int
+    """batches that the page would have if it were not bounded in bytes"""
+
+
 LIST_BATCHES = Query(
-    f"""
-    SELECT {_COLUMNS} FROM batches b
-    WHERE b.project_id = :project AND (CAST(:after AS uuid) IS NULL OR b.id < :after) ORDER BY b.id DESC LIMIT :limit
-    """,
-    BatchRow,
+    bounded_page(
+        f"""SELECT {_COLUMNS} FROM batches b
+            WHERE b.project_id = :project AND (CAST(:after AS uuid) IS NULL OR b.id < :after) ORDER BY b.id DESC LIMIT :limit""",
+        "desc",
+    ),
+    PagedBatch,
 )
 """The batches behind `after`, the newest first; null: from the start."""
 CANCEL_BATCH = Query(

@@ -203,6 +203,20 @@ def item_pages(owner: str, key: str) -> dict[str, Query[PagedItem]]:
     }
 
 
+PAGE_BYTES = 1024 * 1024
+"""Bytes of the rows of a page after which it ends."""
+
+
+def bounded_page(rows: str, order: str) -> str:
+    """The first of `rows`, a SELECT of a page that is ordered by its column `id`, until they have
+    PAGE_BYTES together; and, as the column `found`, how many `rows` there are."""
+    return f"""
+        SELECT (sized.page).*, sized.found FROM (
+            SELECT page, page.id, (count(*) OVER ())::int AS found, sum(octet_length(page::text)) OVER (ORDER BY page.id {order}) - octet_length(page::text) AS before
+            FROM ({rows}) page) sized
+        WHERE sized.before < {PAGE_BYTES} ORDER BY sized.id {order}"""
+
+
 @dataclass(frozen=True, slots=True)
 class LogBlock:
     """Frames with consecutive numbers, `first` to `last`, that one attempt wrote."""

@@ -136,7 +136,9 @@ class LogPageRow:
     is_journalled: bool
     """the block comes from the owner's journal, not from the event log"""
     block: LogBlock | None
-    """None: there is nothing after the number"""
+    """None: there is nothing after the number, or it is larger than the page may be"""
+    size: int
+    """bytes of the block, also of one that is too large"""
 
     @classmethod
     def from_row(
@@ -148,9 +150,12 @@ class LogPageRow:
         first: int | None,
         last: int | None,
         frames: bytes | None,
+        size: int | None,
     ) -> "LogPageRow":
-        """A row of LOG_PAGE; the last five columns are null together."""
-        return cls(status, is_rewritten, bool(is_journalled), _block(attempt, first, last, frames))
+        """A row of LOG_PAGE; the last six columns are null together, but for a block that is too
+        large."""
+        block = _block(attempt, first, last, frames)
+        return cls(status, is_rewritten, bool(is_journalled), block, size or 0)
 
 
 def _block(
@@ -201,20 +206,23 @@ LOG_PAGE = Query(
           AND NOT EXISTS (SELECT 1 FROM event_log e WHERE e.response_id = r.id AND e.first_number = 0))
     ),
     blocks AS (
-        SELECT false AS is_journalled, page.* FROM {_log_page(":id", ":after")} page
+        SELECT false AS is_journalled, page.attempt, page.first, page.last,
+               CASE WHEN octet_length(page.frames) <= CAST(:bytes AS bigint) THEN page.frames END AS frames, octet_length(page.frames) AS size
+        FROM {_log_page(":id", ":after")} page
         UNION ALL
-        SELECT true, j.attempts[p.n], j.first_numbers[p.n], j.last_numbers[p.n], j.frames[p.n]
+        SELECT true, j.attempts[p.n], j.first_numbers[p.n], j.last_numbers[p.n], j.frames[p.n], octet_length(j.frames[p.n])
         FROM response JOIN workers w ON w.id = response.worker {journal_of("response.id")}
         WHERE p.n IS NOT NULL AND j.last_numbers[p.n] > :after
     )
-    SELECT response.status, response.is_rewritten, blocks.is_journalled, blocks.attempt, blocks.first, blocks.last, blocks.frames
+    SELECT response.status, response.is_rewritten, blocks.is_journalled, blocks.attempt, blocks.first, blocks.last, blocks.frames, blocks.size
     FROM response LEFT JOIN blocks ON true ORDER BY blocks.is_journalled, blocks.first, blocks.last
     """,
     LogPageRow.from_row,
 )
 """Selects a page of a response's log beyond the number `after`, all in one snapshot (I7): its
 state, the blocks of the event log, then those of its owner's journal. No row: the response was
-deleted, or the purge deletes its log now, from the beginning.
+deleted, or the purge deletes its log now, from the beginning. Of a block of the log that is larger
+than `bytes` only the size is read: one event may have 32 MiB.
 
 `attempt`: whose events the reader has sent last, 0 for none. The rows of a log are in the order of their attempts,
 so one row shows whether a later attempt has rewritten events up to `after`."""

@@ -9,6 +9,7 @@ from datetime import datetime
 from uuid import UUID
 
 from models.db.queries.audit import recorded
+from models.db.queries.common import bounded_page
 from models.db.queries.files import IS_VISIBLE
 from models.db.statement import Query, Statement, column
 from models.wire.usage_kind import UsageKind
@@ -59,15 +60,25 @@ FIND_STORE = Query(
 )
 """No row: the project has no such store."""
 
+
+@dataclass(frozen=True, slots=True)
+class PagedStore(StoreRow):
+    """A store of a page."""
+
+    found: int
+    """stores that the page would have if it were not bounded in bytes"""
+
+
 LIST_STORES = {
     order: Query(
-        f"""
-        SELECT {_COLUMNS} FROM vector_stores s {_WITH_COUNTS}
-        WHERE s.project_id = :project AND s.delete_requested_at IS NULL AND (CAST(:after AS uuid) IS NULL OR s.id {comparison} :after)
-          AND (CAST(:until AS uuid) IS NULL OR :until {comparison} s.id)
-        ORDER BY s.id {order} LIMIT :limit
-        """,
-        StoreRow,
+        bounded_page(
+            f"""SELECT {_COLUMNS} FROM vector_stores s {_WITH_COUNTS}
+                WHERE s.project_id = :project AND s.delete_requested_at IS NULL AND (CAST(:after AS uuid) IS NULL OR s.id {comparison} :after)
+                  AND (CAST(:until AS uuid) IS NULL OR :until {comparison} s.id)
+                ORDER BY s.id {order} LIMIT :limit""",
+            order,
+        ),
+        PagedStore,
     )
     for order, comparison in (("asc", ">"), ("desc", "<"))
 }
@@ -208,16 +219,26 @@ FIND_ENTRY = Query(
 )
 """`id`: of the file. No row: the store does not have it."""
 
+
+@dataclass(frozen=True, slots=True)
+class PagedEntry(EntryRow):
+    """An entry of a page."""
+
+    found: int
+    """entries that the page would have if it were not bounded in bytes"""
+
+
 LIST_ENTRIES = {
     order: Query(
-        f"""
-        SELECT {_ENTRY} FROM vector_store_files e
-        WHERE e.store_id = :store AND e.delete_requested_at IS NULL AND (CAST(:status AS text) IS NULL OR e.status = :status)
-          AND (CAST(:batch AS uuid) IS NULL OR e.batch_id = :batch) AND (CAST(:after AS uuid) IS NULL OR e.id {comparison} :after)
-          AND (CAST(:until AS uuid) IS NULL OR :until {comparison} e.id)
-        ORDER BY e.id {order} LIMIT :limit
-        """,
-        EntryRow,
+        bounded_page(
+            f"""SELECT {_ENTRY} FROM vector_store_files e
+                WHERE e.store_id = :store AND e.delete_requested_at IS NULL AND (CAST(:status AS text) IS NULL OR e.status = :status)
+                  AND (CAST(:batch AS uuid) IS NULL OR e.batch_id = :batch) AND (CAST(:after AS uuid) IS NULL OR e.id {comparison} :after)
+                  AND (CAST(:until AS uuid) IS NULL OR :until {comparison} e.id)
+                ORDER BY e.id {order} LIMIT :limit""",
+            order,
+        ),
+        PagedEntry,
     )
     for order, comparison in (("asc", ">"), ("desc", "<"))
 }

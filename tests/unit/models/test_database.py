@@ -139,7 +139,7 @@ def test_rows_have_the_types_of_their_statement() -> None:
 
 
 def test_a_response_without_events_has_no_block_to_show() -> None:
-    [page] = LOG_PAGE.rows([("queued", False, None, None, None, None, None)])
+    [page] = LOG_PAGE.rows([("queued", False, None, None, None, None, None, None)])
     assert (page.status, page.block) == ("queued", None)
 
 

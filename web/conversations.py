@@ -3,6 +3,7 @@
 Always within one project (I11).
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -14,7 +15,7 @@ from models.db.database import Jsonb, Pool, fetch_idempotent
 from models.db.queries import conversations
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.audit import Actor, AuditEntry
-from models.db.queries.conversations import ConversationRow, UpdatedConversation
+from models.db.queries.conversations import CallItem, ConversationRow, UpdatedConversation
 from models.errors import NotFound
 from models.ids import conversation_id, new_item_id, new_uuid
 from models.ownership.clock import DatabaseClock
@@ -175,17 +176,13 @@ class ConversationStore:
                 return _conversation_object(row)
             was_there = True
             _require_idle(row)
-            values = {"id": row.id, "types": [*CALLS, *OUTPUTS]}
-            remaining_calls = [
-                {"type": call.type, "call_id": call.call_id, "status": call.status}
-                for call in await fetch_idempotent(self._pool, conversations.CALLS, values)
-                if call.id != item_id
-            ]
+            values = {"id": row.id, "item": item_id, "types": [*CALLS, *OUTPUTS]}
+            calls = await fetch_idempotent(self._pool, conversations.CALLS, values)
             await fetch_idempotent(
                 self._pool,
                 conversations.REMOVE_ITEM,
                 _revision_condition(row, project)
-                | {"item": item_id, "unanswered_calls": unanswered_calls(remaining_calls)}
+                | {"item": item_id, "unanswered_calls": _unanswered_without(row, item_id, calls)}
                 | entry.values(),
             )
 
@@ -227,6 +224,19 @@ def _require_idle(row: ConversationRow) -> None:
     """Raises InvalidRequest while a response of the conversation is open: it needs this history."""
     if row.is_busy:
         raise conversation_locked()
+
+
+def _unanswered_without(row: ConversationRow, item_id: str, calls: Sequence[CallItem]) -> list[str]:
+    """The unanswered calls of a conversation without one of its items. `calls`: those that have the
+    item's `call_id`, with their outputs."""
+    changed = {call.call_id for call in calls}
+    left = [
+        {"type": call.type, "call_id": call.call_id, "status": call.status}
+        for call in calls
+        if call.id != item_id
+    ]
+    others = [call_id for call_id in row.unanswered_calls if call_id not in changed]
+    return others + unanswered_calls(left)
 
 
 def _revision_condition(row: ConversationRow, project: UUID) -> dict[str, Any]:

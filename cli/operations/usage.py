@@ -54,6 +54,7 @@ def usage(database: Database, wanted: UsageFilter, by: Sequence[str]) -> list[di
         "project_ids": None if project is None else [project],
         "api_key_ids": None,
         "models": None if wanted.model is None else [wanted.model],
+        "max_rows": None,
     }
     rows = fetch_sync(database, USAGE, values)
     names = _project_names(database) if "project" in by else {}

@@ -1,5 +1,6 @@
 """Changes of a policy, as commands and the admin API make them."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from models.projects.policy import ProjectPolicy
 MAX_NAME = 100
 """Characters of the name of a project, a key or a service account."""
 MAX_WEIGHT = 1000
+_MAX_POLICY = 64 * 1024
+"""Bytes. Each look-up of a key reads the policy, and a list of projects has a hundred."""
 DEFAULT_PROJECT = "default"
 """The project of the first key. It cannot be archived, so that admins keep theirs."""
 
@@ -37,7 +40,10 @@ def changed_policy(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
         if first["type"] == "extra_forbidden":
             message = "there is no such field"
         raise BadPolicy(".".join(map(str, first["loc"])), message) from None
-    return _unknown(stored) | normal
+    policy = _unknown(stored) | normal
+    if len(json.dumps(policy)) > _MAX_POLICY:
+        raise BadPolicy("", f"it has more than {_MAX_POLICY} bytes as JSON")
+    return policy
 
 
 def _merge(stored: Any, changes: Any) -> Any:

@@ -105,9 +105,10 @@ class BatchStore:
             return
         values = {"project": key.project_id}
         await fetch(connection, LOCK_PROJECT, values)
-        [count] = await fetch(connection, batches.OPEN_BATCHES, values)
+        [count] = await fetch(connection, batches.COUNTED_BATCHES, values)
         if count >= most:
-            raise too_many_open(most, "batches that have not ended", may_retry=False)
+            what = "batches that have not ended, or failed in the last hour"
+            raise too_many_open(most, what, may_retry=False)
 
     async def _find(self, project: UUID, public_id: str) -> BatchRow:
         row = await find_by_id(

@@ -9,6 +9,9 @@ from models.projects.changes import MAX_NAME, is_name
 from models.wire.checks.faults import missing, out_of_bounds, unknown_parameter, wrong_type
 
 MAX_SECONDS = 10 * 366 * 86_400
+_MAX_TEXTS = 1000
+_MAX_CHARACTERS = 64 * 1024
+"""Of a list of strings. Each look-up of a key reads its models."""
 
 
 def require_known(body: dict[str, Any], known: Collection[str]) -> None:
@@ -78,6 +81,13 @@ def texts_field(body: dict[str, Any], name: str, allowed: Collection[str] = ()) 
         return None
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise wrong_type(name, "an array of strings", value)
+    if len(value) > _MAX_TEXTS or sum(map(len, value)) > _MAX_CHARACTERS:
+        raise InvalidRequest(
+            f"Invalid '{name}': expected at most {_MAX_TEXTS} strings, with {_MAX_CHARACTERS} "
+            "characters together.",
+            param=name,
+            code="array_above_max_length",
+        )
     wrong = [text for text in value if allowed and text not in allowed]
     if wrong:
         raise InvalidRequest(

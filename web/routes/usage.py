@@ -1,7 +1,7 @@
 """/v1/organization/usage: what projects have used, in OpenAI's shapes (docs/projects.md)."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -42,6 +42,8 @@ UNITS = {
 _NOT_KEPT = ("sizes", "sources")
 """Filters of OpenAI's images that this server cannot apply."""
 LATEST = 2**33
+MAX_RESULTS = 10_000
+"""Results of a page: it ends with the last bucket that is whole."""
 _PAGE = "page_"
 
 
@@ -71,6 +73,18 @@ class _Page:
         limit = integer(request, "limit", minimum=1, maximum=max_limit) or default_limit
         first = _page_start(request, width) or start // width * width
         return cls(width, start, first, first + limit * width, end)
+
+    def until(self, bucket: int) -> "_Page":
+        """The page without this bucket and those behind it. Raises InvalidRequest if none is
+        left."""
+        if bucket == self.first:
+            raise InvalidRequest(
+                f"One bucket has more than {MAX_RESULTS} results. Choose projects, keys or models, "
+                "or fewer groups.",
+                param="group_by",
+                code="invalid_value",
+            )
+        return replace(self, page_end=bucket)
 
     @property
     def values(self) -> dict[str, int]:
@@ -133,6 +147,7 @@ async def _usage(request: Request, kind: UsageKind) -> dict[str, Any]:
         "api_key_ids": _ids(request, "api_key_ids", API_KEY),
         "models": _texts(request, "models") or None,
         "batch": _batch(request),
+        "max_rows": MAX_RESULTS + 1,
     }
     for name in _NOT_KEPT:
         if _texts(request, name):
@@ -143,6 +158,10 @@ async def _usage(request: Request, kind: UsageKind) -> dict[str, Any]:
             )
     state = app_state(request)
     rows = [] if _texts(request, "user_ids") else await fetch_idempotent(state.pool, USAGE, values)
+    if len(rows) > MAX_RESULTS:
+        # The last bucket may have more results than were read: the next page begins with it.
+        page = page.until(rows[-1].bucket)
+        rows = [row for row in rows if row.bucket < rows[-1].bucket]
     results: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         results.setdefault(row.bucket, []).append(_result(row, kind))

@@ -81,10 +81,15 @@ INSERT_BATCH = Query(
     """,
     BatchRow,
 )
-OPEN_BATCHES = column(
-    f"SELECT count(*)::int FROM batches b WHERE b.project_id = :project AND {OPEN_BATCH}", int
+COUNTED_BATCHES = column(
+    f"""
+    SELECT ((SELECT count(*) FROM batches b WHERE b.project_id = :project AND {OPEN_BATCH})
+          + (SELECT count(*) FROM batches b WHERE b.project_id = :project AND b.status = 'failed' AND b.ended_at > clock_timestamp() - interval '1 hour'))::int
+    """,
+    int,
 )
-"""Counts the batches of a project that have not ended."""
+"""Counts the batches of a project that have not ended, or have failed in the last hour: each of
+these was validated and keeps its errors, but has no requests that the other quotas would count."""
 FIND_BATCH = Query(
     f"SELECT {_COLUMNS} FROM batches b WHERE b.id = :id AND b.project_id = :project", BatchRow
 )
@@ -404,12 +409,13 @@ _LISTED = """b.id, p.name AS project, b.status, b.model, b.input_file_id, b.comp
            b.failed, b.errors, b.output_file_id, b.error_file_id, b.endpoint, b.input_tokens, b.output_tokens"""
 LIST_ALL_BATCHES = Query(
     f"""
-    SELECT {_LISTED} FROM batches b JOIN projects p ON p.id = b.project_id
+    SELECT {_LISTED.replace("b.errors", "NULL::json AS errors")} FROM batches b JOIN projects p ON p.id = b.project_id
     WHERE (CAST(:project AS text) IS NULL OR p.name = :project) AND (NOT :open OR {OPEN_BATCH}) AND b.id < CAST(:before AS uuid)
     ORDER BY b.id DESC LIMIT :limit
     """,
     ListedBatch,
 )
+"""The newest batches before an id, without their errors."""
 SHOW_BATCH = Query(
     f"SELECT {_LISTED} FROM batches b JOIN projects p ON p.id = b.project_id WHERE b.id = :id",
     ListedBatch,

@@ -153,8 +153,10 @@ class CallItem:
 CALLS = Query(
     """
     SELECT i.item_id AS id, i.type, i.payload ->> 'call_id' AS call_id, i.payload ->> 'status' AS status
-    FROM items i WHERE i.conversation_id = :id AND i.type = ANY(CAST(:types AS text[])) AND i.payload ? 'call_id' ORDER BY i.id
+    FROM items i WHERE i.conversation_id = :id AND i.type = ANY(CAST(:types AS text[]))
+      AND i.payload ->> 'call_id' = (SELECT named.payload ->> 'call_id' FROM items named WHERE named.conversation_id = :id AND named.item_id = :item LIMIT 1)
+    ORDER BY i.id
     """,
     CallItem,
 )
-"""Selects the calls of a conversation and their outputs, in order."""
+"""Selects the calls and outputs of a conversation that have the `call_id` of `item`, in order."""

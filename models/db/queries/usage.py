@@ -144,14 +144,14 @@ USAGE = Query(
         WHERE e.ended_at >= to_timestamp(:first) AND e.ended_at < to_timestamp(:last)
           AND (CAST(:width AS bigint) < 86400 OR e.ended_at >= w.rolled_until::timestamp AT TIME ZONE 'UTC') AND {_wanted("e")})
     SELECT u.at / CAST(:width AS bigint) * CAST(:width AS bigint) AS bucket, {", ".join(_grouped(name) for name in (*_LABELS.split(", "), "batch"))}, {_SUMS}
-    FROM used u GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
+    FROM used u GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7 LIMIT :max_rows
     """,
     UsageRow,
 )
 """Sums up what was used from `first` to before `last` (seconds since the epoch), in buckets of
 `width` seconds, by the labels `group_by`. Nulls: all kinds, projects, keys,
 models, in batches or not. Buckets of a day
-are those of UTC."""
+are those of UTC. The first `max_rows`, in the order of the buckets."""
 
 
 @dataclass(frozen=True, slots=True)

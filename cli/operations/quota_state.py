@@ -7,7 +7,7 @@ from uuid import UUID
 
 from cli.operations.queries import Database
 from models.config.groups import CacheSettings, QuotaSettings
-from models.db.queries.batches import OPEN_BATCHES
+from models.db.queries.batches import COUNTED_BATCHES
 from models.db.queries.files import STORED_FILES
 from models.db.queries.quotas import QUOTA_STATE
 from models.db.queries.usage import USED_TOKENS
@@ -50,7 +50,7 @@ def _stored_uses(database: Database, project: UUID) -> dict[str, int]:
         "conversations": state.conversations,
         "files": files.count,
         "file_bytes": files.bytes,
-        "batches": fetch_sync(database, OPEN_BATCHES, values)[0],
+        "batches": fetch_sync(database, COUNTED_BATCHES, values)[0],
         **{
             name: fetch_sync(database, USED_TOKENS, {**values, "since": since})[0]
             for name, since in token_periods().items()

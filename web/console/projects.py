@@ -14,7 +14,7 @@ from starlette.responses import Response
 from models.db.database import Pool, fetch_idempotent, find_by_id
 from models.db.queries import organization, usage
 from models.db.queries.audit import AuditEntry
-from models.db.queries.batches import OPEN_BATCHES
+from models.db.queries.batches import COUNTED_BATCHES
 from models.db.queries.files import STORED_FILES
 from models.db.queries.organization import KeyDetails, ProjectDetails
 from models.db.queries.quotas import QUOTA_STATE
@@ -167,7 +167,7 @@ async def _stored_uses(
     [state] = await fetch_idempotent(pool, QUOTA_STATE, {"project": project})
     used = {name: getattr(state, name) for name in ("running", "queued", "conversations")}
     if limits["batches"]:
-        [used["batches"]] = await fetch_idempotent(pool, OPEN_BATCHES, {"project": project})
+        [used["batches"]] = await fetch_idempotent(pool, COUNTED_BATCHES, {"project": project})
     if limits["files"] or limits["file_bytes"]:
         values = {"project": project, "id": UUID(int=0)}
         [files] = await fetch_idempotent(pool, STORED_FILES, values)

@@ -1,0 +1,84 @@
+"""docs/limits.md, "Work of each route", has each route of the application once, and no other.
+
+So the author of a new route says what it costs, and what bounds that.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from starlette.routing import BaseRoute, WebSocketRoute
+
+from models.config.settings import Settings
+from web.app import create_app
+from web.console.app import PAGES
+from web.console.mount import CONSOLE
+
+PAGE = Path(__file__).parents[3] / "docs" / "limits.md"
+_ROUTE = re.compile(r"`([A-Z]+|\*) ((?:…)?[^`\s]+)`")
+_BELOW = re.compile(r"and below `(…[^`]+)`")
+_ANY_METHOD = "*"
+_WITHOUT_PARAMETERS = "{}"
+_TWICE = {"GET /v1/responses/{}"}
+"""With `stream`, and without."""
+
+
+def _table() -> list[list[str]]:
+    part = PAGE.read_text().partition("\n## Work of each route\n")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| ")]
+    return rows[1:]
+
+
+def _listed() -> Iterator[str]:
+    for row in _table():
+        routes = _ROUTE.findall(row[0])
+        for below in ("…", *_BELOW.findall(row[0])):
+            for method, path in routes:
+                yield f"{method} {path.replace('…', below, 1).replace('…', '/v1')}"
+
+
+def _all_routes(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    """Those of included routers too."""
+    for route in routes:
+        if hasattr(route, "path"):
+            yield route
+        else:
+            yield from _all_routes(route.original_router.routes)  # type: ignore[attr-defined]
+
+
+def _served() -> Iterator[str]:
+    settings = Settings(database_url="postgresql://unused", redis_url="redis://unused")
+    for route in _all_routes(create_app(settings).router.routes):
+        path = _without_names(route.path)  # type: ignore[attr-defined]
+        methods = set(getattr(route, "methods", None) or ()) - {"HEAD"}
+        if isinstance(route, WebSocketRoute):
+            methods = {"WS"}
+        if not path.startswith(CONSOLE):
+            yield from _named(methods, path)
+    for page in PAGES:
+        yield from _named({page.method}, CONSOLE + _without_names(page.path))
+
+
+def _named(methods: set[str], path: str) -> Iterator[str]:
+    is_other_path = path.endswith(("/v1/{}", f"{CONSOLE}/{{}}"))
+    for method in [_ANY_METHOD] if is_other_path else methods:
+        yield f"{method} {path}"
+
+
+def _without_names(path: str) -> str:
+    """Usage has a route for each kind; the table has one."""
+    path = re.sub(r"\{[^}]*\}", _WITHOUT_PARAMETERS, path)
+    return re.sub(r"(/organization/usage)/\w+", r"\1/{}", path)
+
+
+def test_the_table_has_each_route_once() -> None:
+    served, listed = set(_served()), Counter(_listed())
+    assert len(served) > 100
+    assert not served - listed.keys(), "add what it costs, and what bounds that"
+    assert not listed.keys() - served, "there is no such route"
+    assert {route for route, count in listed.items() if count > 1} == _TWICE
+
+
+def test_each_row_says_everything() -> None:
+    assert all(len(row) == 5 and all(row) for row in _table())

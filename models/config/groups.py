@@ -144,7 +144,7 @@ class QuotaSettings(Group):
     file_bytes: Bytes | None = Field(default=None, ge=0)
     """Bytes of stored files."""
     batches: int | None = Field(default=200, ge=0)
-    """Batches that have not ended."""
+    """Batches that have not ended, or failed within the last hour."""
     vector_stores: int | None = Field(default=None, ge=0)
     """Vector stores that have not expired."""
     vector_bytes: Bytes | None = Field(default=None, ge=0)

@@ -74,8 +74,8 @@ class WebSettings(Group):
     bodies_wait: Duration = timedelta(seconds=5)
     """How long a larger body waits for others before it is refused."""
     uploads: int = Field(default=64, ge=1)
-    """Most files that one process receives, or puts together, at a time. Each needs half a megabyte
-    of memory; 7 MB if it goes to a bucket."""
+    """Most files that one process receives, puts together or sends at a time. Each needs half a
+    megabyte of memory; 7 MB if it goes to a bucket."""
     uploads_per_project: int = Field(default=48, ge=0)
     """The same of one project; 0: no own limit."""
     spools: Bytes = 256 * 1024 * 1024

@@ -61,6 +61,30 @@ async def admin(tool_stack: Stack, request: pytest.FixtureRequest) -> AsyncItera
         await one.api.call("DELETE", f"{one.base}/{endpoint['id']}")
 
 
+async def test_few_tests_of_a_project_wait_and_end_with_their_client(
+    admin: AdminApi, receiver: WebhookReceiver
+) -> None:
+    """Four hundred at once doubled the time of others' creates."""
+    receiver.released.clear()
+    path = f"{admin.base}/{(await admin.post('', {'name': 'ci', 'url': receiver.url}))['id']}/test"
+    waiting = [asyncio.create_task(admin.api.call("POST", path, {})) for _ in range(20)]
+    try:
+        await until(lambda: sum(task.done() for task in waiting) == 4)
+        refused = [task.result() for task in waiting if task.done()]
+        assert {one.status for one in refused} == {429}
+        assert all(one.headers["retry-after"] for one in refused)
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+    receiver.released.set()
+
+    async def is_free() -> bool:
+        return (await admin.api.call("POST", path, {})).status == 200
+
+    await until(is_free)
+
+
 async def test_an_admin_makes_tests_changes_and_deletes_an_endpoint(
     admin: AdminApi, receiver: WebhookReceiver, fake: FakeUpstream
 ) -> None:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from models import keys
-from models.ids import response_id
+from models.ids import parse_response_id, response_id
 from tests.support.abuse import WEB_LIMIT
 from tests.support.api import Api, StreamRefused, until
 from tests.support.fake_upstream import FakeUpstream, done, finish, text, wait_for
@@ -39,6 +39,9 @@ async def web_alone(
         "BACKBURNER_WEB__SOCKETS_PER_PROJECT": "9",
         "BACKBURNER_WEB__STREAMS": "4",
         "BACKBURNER_WEB__STREAMS_PER_PROJECT": "3",
+        "BACKBURNER_WEB__UPLOADS": "3",
+        "BACKBURNER_WEB__UPLOADS_PER_PROJECT": "2",
+        "BACKBURNER_WEB__PING": "0.1",
     }
     async with stack(
         tmp_path_factory.mktemp("requests"),
@@ -100,6 +103,20 @@ async def _body_bytes(running: Stack) -> float:
     return next(
         float(line.split()[1]) for line in lines if line.startswith("backburner_body_bytes ")
     )
+
+
+@contextlib.asynccontextmanager
+async def _unread(running: Stack, path: str) -> AsyncIterator[None]:
+    """A GET whose answer has begun, and is not read any further."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.webs[0].port, limit=1024)
+    writer.write(
+        f"GET /v1{path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {running.key}\r\n\r\n".encode()
+    )
+    try:
+        assert b" 200 " in await reader.readline()
+        yield
+    finally:
+        await _abort(writer)
 
 
 async def _error(reader: asyncio.StreamReader) -> tuple[int, str]:
@@ -381,3 +398,55 @@ async def test_a_project_has_a_part_of_the_streams(web_alone: Stack, neighbour: 
         return False
 
     await until(is_free)
+
+
+async def test_a_project_has_a_part_of_the_downloads(web_alone: Stack, neighbour: Api) -> None:
+    client = web_alone.openai()
+    content = b"text\n" * (6 * MIB)
+    file = await client.files.create(file=("a.txt", content), purpose="user_data")
+    path = f"/files/{file.id}/content"
+    async with contextlib.AsyncExitStack() as downloads:
+        for _ in range(2):
+            await downloads.enter_async_context(_unread(web_alone, path))
+        refused = await web_alone.api().call("GET", path)
+        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+        assert refused.headers["retry-after"]
+        other = await web_alone.openai(key=neighbour.key).files.create(
+            file=("b.txt", b"text"), purpose="user_data"
+        )
+        assert other.bytes == 4
+
+    async def is_free() -> bool:
+        return (await web_alone.api().call("GET", path)).status == 200
+
+    await until(is_free)
+
+
+# --- answers ---
+
+
+async def test_replays_of_a_large_event_wait_for_each_other(web_alone: Stack) -> None:
+    """Sixty of them took a gigabyte, and the process was killed."""
+    api = web_alone.api()
+    response_id = await api.create_background("m")
+    event = {"type": "response.output_text.delta", "sequence_number": 2, "delta": "x" * 24 * MIB}
+    frame = f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+    await web_alone.value(
+        "INSERT INTO event_log (response_id, first_number, last_number, attempt, frames) "
+        "VALUES (%s, 2, 2, 1, %s) RETURNING 1",
+        parse_response_id(response_id),
+        frame,
+    )
+    async with contextlib.AsyncExitStack() as first:
+        await first.enter_async_context(_unread(web_alone, f"/responses/{response_id}?stream=true"))
+        await until(lambda: _holds(web_alone, 3 * len(frame)))
+        async with api.follow(response_id) as second:
+            numbers = [await second.next() for _ in range(2)]
+            assert [each and each["sequence_number"] for each in numbers] == [0, 1]
+            waiting = asyncio.create_task(second.next())
+            await until(lambda: second.comments > 1)
+            assert not waiting.done()
+            await first.aclose()
+            large = await waiting
+            assert large == event
+    await until(lambda: _holds(web_alone, 0))

@@ -152,6 +152,22 @@ async def test_the_admin_api_refuses_other_keys_and_wrong_bodies(shared_stack: S
         assert code is None or answer.error["code"] == code
 
 
+async def test_lists_in_policies_and_keys_are_bounded(shared_stack: Stack) -> None:
+    """A page has a hundred of them."""
+    grant = KeyGrant(frozenset((Scope.ADMIN,)))
+    key = await asyncio.to_thread(keys.create, shared_stack.dsn, "default", grant=grant)
+    admin = shared_stack.api(key=key)
+    names = ["m" * 100] * 700
+    body = {"name": "p", "policy": {"models": names}}
+    refused = await admin.call("POST", "/organization/projects", body)
+    assert (refused.status, refused.error["param"]) == (400, "policy")
+    made = await admin.call("POST", "/organization/projects", {"name": "bounded lists"})
+    for given in (names, ["m"] * 1001):
+        path = f"/organization/projects/{made.body['id']}/service_accounts"
+        refused = await admin.call("POST", path, {"name": "a", "allowed_models": given})
+        assert (refused.status, refused.error["code"]) == (400, "array_above_max_length")
+
+
 async def test_usage_outlives_responses(shared_stack: Stack, fake: FakeUpstream) -> None:
     client = _admin(shared_stack)
     project = await client.admin.organization.projects.create(name="usage")

@@ -102,6 +102,75 @@ async def test_a_project_has_no_more_open_batches_than_its_quota(
     assert sorted(answer.status for answer in at_once) == [200, 429, 429]
 
 
+async def test_batches_whose_input_is_refused_count_for_an_hour(shared_stack: Stack) -> None:
+    """Each was validated, and left a hundred errors, without any bound."""
+    project = await limited_project(shared_stack, batches=2)
+    client, api = shared_stack.openai(key=project.key), project.api()
+    for _ in range(2):
+        await until_status(client, await start(client, [b"no json"]), "failed")
+    body = {"endpoint": "/v1/responses", "completion_window": "24h"}
+    body |= {"input_file_id": await upload(client, [line("a")])}
+    refused = await api.call("POST", "/batches", body)
+    assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+    assert refused.headers["retry-after"]
+    await shared_stack.value(
+        "UPDATE batches SET ended_at = ended_at - interval '61 minutes' "
+        "WHERE project_id = %s RETURNING 1",
+        project.id,
+    )
+    assert (await api.call("POST", "/batches", body)).status == 200
+
+
+async def test_a_page_of_batches_is_bounded_in_bytes(shared_stack: Stack) -> None:
+    """A page of 95 batches with many errors had 602 MB."""
+    project = await limited_project(shared_stack)
+    client = shared_stack.openai(key=project.key)
+    file = await upload(client, [b"no json"])
+    made = [
+        await client.batches.create(
+            input_file_id=file, completion_window="24h", endpoint="/v1/responses"
+        )
+        for _ in range(5)
+    ]
+    for each in made:
+        await until_status(client, each, "failed")
+    await shared_stack.value(
+        "UPDATE batches SET errors = json_build_array(json_build_object("
+        "'code', 'c', 'param', NULL, 'line', 1, 'message', repeat('x', 400000))) WHERE project_id = %s RETURNING 1",
+        project.id,
+    )
+    page = await client.batches.list(limit=5)
+    assert (len(page.data), page.has_more) == (3, True)
+    assert [one.id async for one in page] == [one.id for one in reversed(made)]
+    assert not (await client.batches.list(limit=5, after=made[2].id)).has_more
+
+
+async def test_a_page_of_usage_is_bounded(shared_stack: Stack) -> None:
+    project = await limited_project(shared_stack)
+    began = int(time.time()) // 60 * 60 - 600
+    await shared_stack.value(
+        "INSERT INTO usage_entries (project_id, model, upstream, kind, requests, input_tokens, "
+        "cached_tokens, output_tokens, reasoning_tokens, ended_at) "
+        "SELECT %s, 'm' || n, 'u', 'completions', 1, 1, 0, 1, 0, to_timestamp(%s + n / 6000 * 60) "
+        "FROM generate_series(0, 11999) n RETURNING 1",
+        project.id,
+        began,
+    )
+    grant = KeyGrant(frozenset((Scope.ADMIN,)))
+    key = await asyncio.to_thread(keys.create, shared_stack.dsn, "default", grant=grant)
+    admin = shared_stack.api(key=key)
+    path = (
+        f"/organization/usage/completions?start_time={began}&bucket_width=1m"
+        f"&project_ids={admin_id(PROJECT, project.id)}"
+    )
+    first = (await admin.call("GET", f"{path}&group_by=model")).body
+    assert [len(bucket["results"]) for bucket in first["data"]] == [6000]
+    assert first["has_more"]
+    rest = (await admin.call("GET", f"{path}&group_by=model&page={first['next_page']}")).body
+    assert sum(len(bucket["results"]) for bucket in rest["data"]) == 6000
+    assert not rest["has_more"]
+
+
 async def test_usage_says_what_batches_have_used(shared_stack: Stack, fake: FakeUpstream) -> None:
     project = await limited_project(shared_stack)
     client, model = shared_stack.openai(key=project.key), fake.script(reply("yes"))

@@ -7,6 +7,7 @@ import openai
 import pytest
 
 from models import keys
+from models.ids import VECTOR_STORE, parse_admin_id
 from tests.support.api import JSON, until
 from tests.support.audit import audit_entries
 from tests.support.embeddings import EMBEDDING_MODEL, REWRITE_MODEL
@@ -240,6 +241,33 @@ async def test_a_batch_of_files_is_listed_in_pages_and_cancelled(
     content = (await files.content(again.id, vector_store_id=store)).data
     assert content[0].text is not None
     assert content[0].text.startswith("unread")
+
+
+async def test_pages_are_bounded_in_bytes(embedded: openai.AsyncOpenAI, tool_stack: Stack) -> None:
+    store = (await embedded.vector_stores.create()).id
+    ids = [await _upload(embedded, "few words") for _ in range(3)]
+    for each in ids:
+        await embedded.vector_stores.files.create(store, file_id=each)
+    await tool_stack.value(
+        "UPDATE vector_store_files SET attributes = jsonb_build_object('a', repeat('x', 600000)) "
+        "WHERE store_id = %s RETURNING 1",
+        parse_admin_id(VECTOR_STORE, store),
+    )
+    files = embedded.vector_stores.files
+    page = await files.list(store, limit=3)
+    assert ([each.id for each in page.data], page.has_more) == (ids[:0:-1], True)
+    assert [each.id async for each in page] == ids[::-1]
+    before = await files.list(store, before=ids[0], limit=3)
+    assert [each.id for each in before.data] == ids[:0:-1]
+    assert not before.has_more
+    await tool_stack.value(
+        "UPDATE vector_stores SET metadata = json_build_object('a', repeat('x', 1200000)) "
+        "WHERE id = %s RETURNING 1",
+        parse_admin_id(VECTOR_STORE, store),
+    )
+    newest = await embedded.vector_stores.list(limit=100)
+    assert ([each.id for each in newest.data], newest.has_more) == ([store], True)
+    await embedded.vector_stores.delete(store)
 
 
 async def test_a_file_that_cannot_be_ingested_says_why(

@@ -12,6 +12,7 @@ from starlette.types import Message
 
 from models.db.shared_pool import ACTING_PROJECT
 from models.errors import RequestTimeout
+from models.turns import Turns
 from models.wire.json_input import BodyLimits
 from web.http.body import bind_bodies, read_json, run_sized
 from web.http.body_deadline import ReservedBody
@@ -77,3 +78,33 @@ async def test_projects_take_turns_at_the_thread_for_large_bodies() -> None:
     may_end.set()
     await asyncio.gather(*tasks)
     assert done.index(other) <= 2
+
+
+async def test_large_parts_of_answers_are_sent_in_turns() -> None:
+    sends, sent, turn = Turns(1), list[tuple[str, int]](), 0
+
+    async def answer(project: str, parts: int, size: int) -> None:
+        async def send(_message: Message) -> None:
+            sent.append((project, turn))
+
+        async def until_sent() -> None:
+            return
+
+        state = {"until_sent": until_sent}
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "state": state}
+        record = RequestRecord(scope, Sender(0).receive, send, lambda _status: None, sends)
+        record.project = project
+        for _ in range(parts):
+            await record.send({"type": "http.response.body", "body": bytes(size)})
+        record.end()
+
+    large = [asyncio.create_task(answer(name, 3, MIB)) for name in "aaaab"]
+    small = asyncio.create_task(answer("small", 3, 1024))
+    while not all(task.done() for task in [*large, small]):
+        await asyncio.sleep(0)
+        turn += 1
+    large_turns = [at for name, at in sent if name != "small"]
+    assert len(large_turns) == len(set(large_turns)) == 15
+    assert [at for name, at in sent if name == "small"] == [0, 0, 0]
+    # The project with one answer has every other turn.
+    assert max(index for index, (name, _) in enumerate(sent) if name == "b") <= 9

@@ -1,5 +1,6 @@
 """The admin API, as the official client's `client.admin` uses it, and usage."""
 
+import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -136,7 +136,8 @@ async def test_a_page_of_batches_is_bounded_in_bytes(shared_stack: Stack) -> Non
         await until_status(client, each, "failed")
     await shared_stack.value(
         "UPDATE batches SET errors = json_build_array(json_build_object("
-        "'code', 'c', 'param', NULL, 'line', 1, 'message', repeat('x', 400000))) WHERE project_id = %s RETURNING 1",
+        "'code', 'c', 'param', NULL, 'line', 1, 'message', repeat('x', 400000))) "
+        "WHERE project_id = %s RETURNING 1",
         project.id,
     )
     page = await client.batches.list(limit=5)

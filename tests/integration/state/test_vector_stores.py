@@ -244,7 +244,7 @@ async def test_a_batch_of_files_is_listed_in_pages_and_cancelled(
 
 
 async def test_pages_are_bounded_in_bytes(embedded: openai.AsyncOpenAI, tool_stack: Stack) -> None:
-    store = (await embedded.vector_stores.create()).id
+    older, store = [(await embedded.vector_stores.create()).id for _ in range(2)]
     ids = [await _upload(embedded, "few words") for _ in range(3)]
     for each in ids:
         await embedded.vector_stores.files.create(store, file_id=each)
@@ -267,7 +267,8 @@ async def test_pages_are_bounded_in_bytes(embedded: openai.AsyncOpenAI, tool_sta
     )
     newest = await embedded.vector_stores.list(limit=100)
     assert ([each.id for each in newest.data], newest.has_more) == ([store], True)
-    await embedded.vector_stores.delete(store)
+    for each in (older, store):
+        await embedded.vector_stores.delete(each)
 
 
 async def test_a_file_that_cannot_be_ingested_says_why(

@@ -21,8 +21,8 @@ REPAIR_RESPONSES = column(
         UNION
         SELECT r.id FROM responses r WHERE r.worker IS NULL AND r.status IN {OPEN} AND NOT {BACKLOG} AND r.enqueued_at > {_LATEST} AND (r.attempt > 0 OR r.confirmed)
         LIMIT :rows)
-    UPDATE responses r SET enqueued_at = clock_timestamp(), resume_at = clock_timestamp() + (r.resume_at - r.enqueued_at),
-           started_at = least(r.started_at, clock_timestamp())
+    UPDATE responses r SET enqueued_at = statement_timestamp(), resume_at = statement_timestamp() + (r.resume_at - r.enqueued_at),
+           started_at = least(r.started_at, statement_timestamp())
     FROM early WHERE r.id = early.id AND r.worker IS NULL RETURNING 1 AS repaired
     """,
     int,

@@ -172,6 +172,7 @@ def _environment(database_url: str, redis_url: str, settings: Mapping[str, str])
         "DATABASE_URL": database_url,
         "REDIS_URL": redis_url,
         "BACKBURNER_CONFIG": "",
+        "BACKBURNER_DEBUGGABLE": "true",  # memory is measured, and py-spy attaches
         **settings,
     }
 

@@ -10,6 +10,7 @@ from models import logs
 from models.config.configuration import load
 from models.config.routes import Routes
 from models.config.upstream_access import all_secrets
+from models.confinement.dumps import forbid_dumps
 from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
 from models.open_files import raise_open_file_limit
 from models.process_memory import give_back_large_blocks
@@ -32,6 +33,8 @@ def main() -> None:
     )
     options = arguments.parse_args()
     settings = load("web")
+    if not settings.debuggable:
+        forbid_dumps()
     logs.configure(settings.log_level, process="web")
     logs.hide([*all_secrets(Routes(settings).upstreams.values()), *settings.s3.secrets])
     logs.capture_output()

@@ -13,6 +13,8 @@ from models.config.routes import Routes
 from models.config.settings import Settings
 from models.config.tool_availability import missing_tools
 from models.config.upstream_access import all_secrets
+from models.confinement.dumps import forbid_dumps
+from models.confinement.policy import missing
 from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
 from models.open_files import raise_open_file_limit
 from models.process_memory import give_back_large_blocks
@@ -30,6 +32,8 @@ def main() -> None:
     """Runs until SIGTERM. Exits with 1 if it cannot start."""
     arguments = _parser().parse_args()
     settings = load("quarantine" if arguments.quarantine else "worker")
+    if not settings.debuggable:
+        forbid_dumps()
     is_quarantine = arguments.quarantine or settings.quarantine
     settings = settings.model_copy(update={"quarantine": is_quarantine})
     slots = QUARANTINE_SLOTS if is_quarantine else slots_for(arguments.streams)
@@ -37,8 +41,10 @@ def main() -> None:
     logs.configure(settings.log_level, process=kind)
     logs.hide([*all_secrets(Routes(settings).upstreams.values()), *settings.s3.secrets])
     logs.capture_output()
-    for missing in missing_tools(settings):
-        structlog.get_logger().info("tool_unavailable", tool=missing.tool, setting=missing.variable)
+    for each in missing_tools(settings):
+        structlog.get_logger().info("tool_unavailable", tool=each.tool, setting=each.variable)
+    if lacking := missing():
+        structlog.get_logger().warning("confinement_incomplete", missing=lacking)
     give_back_large_blocks()
     max_slots = (raise_open_file_limit() - _RESERVED_FILES) // _FILES_PER_SLOT
     if slots > max_slots:

@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 
 from models.config.routes import Routes
 from models.config.settings import Settings
+from models.confinement.policy import PROTECTIONS, missing
 from models.db.database import Pool, open_pool
 from models.db.shared_pool import ACTING_PROJECT
 from models.egress import EgressPolicy
@@ -249,6 +250,9 @@ class Engine:
         metrics.POOL.pool = self._connections.pool
         metrics.SLOTS.set(self._capacity.slots)
         metrics.MEMORY_BUDGET.set(self._settings.worker.memory_budget or 0)
+        lacking = missing()
+        for name in PROTECTIONS:
+            metrics.CONFINEMENT.labels(name).set(name not in lacking)
         metrics.RUNNING.set_function(lambda: self.running)
         metrics.LEASE_AGE.set_function(lambda: self._lease.age)
         serve(self._settings.metrics, metrics.REGISTRY, self._settings.allowed_hosts)

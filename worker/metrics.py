@@ -35,6 +35,12 @@ MEMORY_HAND_OVERS = Counter(
     "Responses that this worker gave up because its memory was short.",
     registry=REGISTRY,
 )
+CONFINEMENT = Gauge(
+    "backburner_confinement",
+    "1 if the system confines the processes that read files by this, 0 if it lacks it.",
+    ["protection"],
+    registry=REGISTRY,
+)
 LEASE_AGE = Gauge(
     "backburner_lease_age_seconds",
     "Seconds since this process last renewed its lease.",

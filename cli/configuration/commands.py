@@ -40,9 +40,10 @@ def check_configuration(as_json: AsJson = False) -> None:
     routes, and each setting that differs from its default, with its source. Keys are not shown.
     Where the database answers, also warn if its role is a superuser, or if it lacks pgvector. Where
     files are stored in a bucket, try to write, read and delete an object there, and warn if that
-    fails.
+    fails. Warn if this system confines the processes that read files less than it could.
     """
     from cli.configuration import report
+    from cli.configuration.confinement_check import confinement_warnings
     from cli.configuration.database_warnings import database_warnings
     from cli.configuration.effective import effective_configuration
     from cli.configuration.storage_check import storage_warnings
@@ -59,7 +60,11 @@ def check_configuration(as_json: AsJson = False) -> None:
         )
         raise typer.Exit(EXIT_BAD_CONFIGURATION) from bad
     facts = effective_configuration(settings, read_config_file(find_config_file()))
-    warnings = [*database_warnings(settings), *storage_warnings(settings)]
+    warnings = [
+        *database_warnings(settings),
+        *storage_warnings(settings),
+        *confinement_warnings(),
+    ]
     typer.echo(
         to_json({"ok": True, "mistakes": [], "warnings": warnings, "effective": facts})
         if as_json

@@ -118,6 +118,9 @@ class Settings(FileBackedSettings):
     """The first API key, at least 16 characters; `up` makes one where this is not set."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The lowest level of log lines that are written."""
+    debuggable: bool = False
+    """Lets web and workers dump core, and debuggers of the same user read their memory, which has
+    keys. Without it only root can (docs/security.md)."""
     quarantine: bool = False
     """Makes this worker a quarantine worker: it runs, in small groups, the responses whose workers
     crashed twice."""

@@ -284,6 +284,8 @@ class Stack:
         """The environment of the product's processes."""
         return {
             **_child_environment(),
+            # Tests measure memory. root may look into each process.
+            "BACKBURNER_DEBUGGABLE": str(os.getuid() != 0).lower(),
             "DATABASE_URL": proxies.postgres.url(self.dsn) if proxies else self.dsn,
             "REDIS_URL": proxies.redis.url(self.redis_url) if proxies else self.redis_url,
             "BACKBURNER_UPSTREAM__BASE_URL": proxies.upstream.url(self.fake.base_url)

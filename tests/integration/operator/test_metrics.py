@@ -67,6 +67,7 @@ LABELS = {
             "499",
         ),  # the client disconnected: before an error could be sent, or could not read it
     },
+    "protection": {"landlock", "seccomp"},
     "demand": {"tool_choice_unmet", "text_format_unmet"},
     "queue": {"interactive", "background", "quarantine"},
     "result": {"hit", "miss"},

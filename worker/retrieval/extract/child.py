@@ -8,7 +8,7 @@ import errno
 import os
 import sys
 
-from worker.retrieval.extract.confinement import confine
+from worker.retrieval.extract.confinement import confine_reader
 from worker.retrieval.extract.failures import DAMAGED, MEMORY, SERVER, ExtractionFailed
 from worker.retrieval.extract.frames import END, TEXT, encode_failure, encode_frame
 from worker.retrieval.extract.limits import ExtractionLimits
@@ -25,7 +25,7 @@ def main(argument: str, ending: str, parent: str) -> None:
     limits = ExtractionLimits.decode(argument)
     output = os.dup(1)
     os.dup2(2, 1)  # what a library prints is no frame
-    confine(limits, int(parent))
+    confine_reader(limits, int(parent))
     try:
         _send(output, _last_frame(output, ending, limits))
     except MemoryError:

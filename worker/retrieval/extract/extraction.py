@@ -71,7 +71,7 @@ async def extract(
     try:
         with errors:
             async with _connect(process) as output:
-                yield _Reading(process, output, errors, limits.time).pieces()
+                yield _Reading(process, output, errors, limits).pieces()
     finally:
         _kill(process)
         await run_uncancellable(asyncio.to_thread(process.wait))
@@ -138,12 +138,13 @@ class _Reading:
         process: subprocess.Popen[bytes],
         output: asyncio.StreamReader,
         errors: IO[bytes],
-        seconds: float,
+        limits: ExtractionLimits,
     ) -> None:
         self._process = process
         self._output = output
         self._errors = errors
-        self._seconds_left = seconds
+        self._seconds_left = limits.time
+        self._text_left = limits.text
 
     async def pieces(self) -> AsyncIterator[str]:
         """The text. Raises ExtractionFailed."""
@@ -160,6 +161,10 @@ class _Reading:
             raise ExtractionFailed("server_error", SERVER, f"a frame of {length} bytes")
         body = await self._receive(length)
         if kind == TEXT:
+            # The process keeps this limit too, unless the file has taken it over.
+            self._text_left -= max(length, 1)
+            if self._text_left < 0:
+                raise ExtractionFailed("invalid_file", DAMAGED, "more text than the limit")
             return body.decode(errors="replace")
         if kind == END:
             return None

@@ -15,11 +15,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from models.db.queries import leases, webhooks
 from tests.chaos.test_restarts import own_servers
-from tests.conftest import PrivateStack
 from tests.support.api import until
-from tests.support.chaos.fragments import fragment
 from tests.support.chaos.tracebacks import POSTGRES_TRACEBACKS
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
@@ -28,8 +25,6 @@ from tests.support.webhooks import SEALED, Hooks, unwrap
 
 pytestmark = pytest.mark.long
 SETTINGS = {**SHORT_LEASES, **SEALED, "BACKBURNER_WEBHOOKS__TIMEOUT": "1"}
-_TAKE = fragment(webhooks.TAKE_DELIVERIES, "UPDATE webhook_deliveries d")
-_RENEW = fragment(leases.RENEW, "UPDATE workers SET expires_at")
 LEASE = 60
 """Seconds within which a delivery of a dead worker is made again."""
 
@@ -81,40 +76,6 @@ async def test_an_event_is_delivered_although_its_worker_was_killed(
     assert len({hook.id for hook in receiver.hooks}) == 1
     assert {unwrap(hook, secret).data.id for hook in receiver.hooks} == {created}
     await own_stack.stop(survivor)
-
-
-async def test_a_worker_that_was_frozen_before_a_delivery_sends_nothing_when_it_wakes_up(
-    private_stack: PrivateStack, receiver: WebhookReceiver, fake: FakeUpstream
-) -> None:
-    """It is frozen with the reply that gives it the delivery, for longer than the lease of that."""
-    async with private_stack(settings=SETTINGS, proxied=True) as running:
-        hooks = await asyncio.to_thread(Hooks, running, "frozen")
-        await hooks.create(receiver)
-        zombie = running.workers[0]
-        postgres = zombie.proxies.postgres
-        taken = postgres.hold_answer(_TAKE)
-        await taken.answered.wait()
-        created = await hooks.api.create_background(fake.script(reply("Hello.")))
-        await hooks.api.wait_for_end(created)
-        while not await hooks.sql("SELECT FROM webhook_deliveries WHERE attempts > 0"):
-            taken.release()
-            taken = postgres.hold_answer(_TAKE)
-            await taken.answered.wait()
-        heartbeat = postgres.hold_answer(_RENEW)
-        await heartbeat.answered.wait()
-        zombie.pause()
-        survivor = await running.start_worker()
-        await until(lambda: receiver.hooks, LEASE)
-        taken.release()
-        zombie.resume()
-        # Meanwhile it could send it.
-        for _ in range(5):
-            await hooks.api.wait_for_end(await hooks.api.create_background(fake.script(reply("x"))))
-        heartbeat.release()
-        await until(lambda: not zombie.running(), 20)
-        running.forget(zombie)
-        assert [json.loads(hook.body)["data"]["id"] for hook in receiver.hooks].count(created) == 1
-        assert survivor.running()
 
 
 def _has_received(receiver: WebhookReceiver, count: int) -> bool:

@@ -267,7 +267,7 @@ async def test_chunks_that_a_failover_has_lost_are_stored_again(
 
         async def is_stored_again() -> bool:
             await stores.make_due()
-            return await stores.state() == ("completed", CHUNKS)
+            return bool(await stores.state() == ("completed", CHUNKS))
 
         await until(is_stored_again, 20, every=0.5)
         assert " ".join(await stores.chunks()).split() == TEXT.split()

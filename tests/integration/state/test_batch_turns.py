@@ -212,7 +212,7 @@ async def test_a_batch_that_kills_each_process_that_has_it_is_given_up(
             assert await batches.validate(await batches.take()) is Outcome.WAITS
         if work == "collection":
             await run_sql(batches.pool, "UPDATE batch_lines SET expanded = true", {})
-        take = TAKE_TO_EXPAND if work == "expansion" else TAKE_BATCH
+        take: Query[Any] = TAKE_TO_EXPAND if work == "expansion" else TAKE_BATCH
         column = "expander_until" if work == "expansion" else "collector_until"
         lease = f"SELECT round(extract(epoch FROM {column} - now())) AS s FROM batches"
         leases = []
@@ -226,7 +226,8 @@ async def test_a_batch_that_kills_each_process_that_has_it_is_given_up(
         await batches.make_due()
 
         async def is_given_up() -> bool:
-            return (await batches.state(batch))[0] == "failed"
+            status, *_ = await batches.state(batch)
+            return bool(status == "failed")
 
         async with batches.processes():
             await until(is_given_up, 20)

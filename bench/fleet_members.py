@@ -25,7 +25,7 @@ from worker.upstream.chat_chunks import parse_chunk
 from worker.upstream.client import StreamEvent, Upstream, UpstreamCall
 from worker.upstream.gate import ConcurrencyLimiter
 from worker.upstream.request_body import RequestFiles
-from worker.upstream.request_sender import NO_FILES, MaySend
+from worker.upstream.request_sender import NO_FILES
 from worker.upstream.upstreams import Candidate, Upstreams
 from worker.wakeups import WakeUps
 
@@ -73,10 +73,10 @@ class _PlannedUpstream(Upstream):
 
 
 class _PlannedUpstreams(Upstreams):
-    def __init__(self, settings: Settings, streams: int, may_send: MaySend) -> None:
-        super().__init__(settings, streams, may_send)
+    def __init__(self, settings: Settings, streams: int) -> None:
+        super().__init__(settings, streams)
         upstream = _PlannedUpstream(
-            settings.upstream, limits_of(settings.limits, settings.upstream), streams, may_send
+            settings.upstream, limits_of(settings.limits, settings.upstream), streams
         )
         self._planned = upstream, ConcurrencyLimiter(settings.upstream, None)
 
@@ -100,7 +100,7 @@ class FleetWorker(Engine):
         """As `Engine.start`, and takes messages from then on."""
         await super().start()
         slots = self._capacity.slots
-        upstreams = _PlannedUpstreams(self._settings, slots, self._lease.wait_until_fresh)
+        upstreams = _PlannedUpstreams(self._settings, slots)
         self._resources = dataclasses.replace(self._resources, upstreams=upstreams)
         queues = (INTERACTIVE, BACKGROUND)
         self._wake_ups = WakeUps(self._settings, "fleet-queues", queues, self.intake, self._deliver)

@@ -20,6 +20,7 @@ from models.confinement.policy import PROTECTIONS, missing
 from models.db.database import Pool, open_pool
 from models.db.shared_pool import ACTING_PROJECT
 from models.egress import EgressPolicy
+from models.fence import FENCE
 from models.files.opening import open_storage
 from models.garbage import tune_garbage_collector
 from models.ids import response_id as public_id
@@ -91,7 +92,7 @@ class Connections:
         return cls(
             pool=pool,
             redis=redis_client(settings, f"worker-{lease.id.hex}"),
-            upstreams=Upstreams(settings, slots, lease.wait_until_fresh),
+            upstreams=Upstreams(settings, slots),
             job_queue=JobQueue(settings, metrics.ENQUEUES_DROPPED),
             cache=AnswerCache(settings, f"worker-cache-{lease.id.hex}"),
             embedder=Embedder(settings.retrieval, ProjectRoutes(settings)),
@@ -261,6 +262,7 @@ class Engine:
         metrics.count_claim(claim)
         shares = self.intake.line.shares
         ACTING_PROJECT.set(claim.row.project_id)
+        FENCE.set(self._lease.wait_until_fresh)
         run = Run(claim, self._resources)
         self._capacity.begin(run)
         shares.begin(claim.row.project_id)

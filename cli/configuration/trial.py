@@ -69,10 +69,6 @@ class Trial:
         tokens: int,
     ) -> None:
         """`seconds`: the time limit of one request. `tokens`: its limit of output tokens."""
-
-        async def send_at_once() -> None:
-            """No lease has to be valid here."""
-
         self.settings = settings
         self.model = model
         self.seconds = seconds
@@ -81,7 +77,7 @@ class Trial:
         silence = {
             name: timedelta(seconds=seconds + 1) for name in ("first_token", "token_gap", "turn")
         }
-        self._upstream = Upstream(settings, limits.model_copy(update=silence), 4, send_at_once)
+        self._upstream = Upstream(settings, limits.model_copy(update=silence), 4)
 
     @property
     def time_cut(self) -> str:

@@ -15,7 +15,7 @@ from uuid import UUID
 import psycopg
 import structlog
 
-from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
+from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, retry_while_unavailable
 from models.db.statement import Query
 from models.errors import Unavailable
 from models.files.storage import StorageError
@@ -31,6 +31,16 @@ NO_PAUSE: Final = timedelta(0)
 """The same where there was more: it waits only for its next turn."""
 GROUPS_OF_A_SLICE: Final = 10
 """Groups of lines that are worked on before it is the next project's turn."""
+MAX_CRASHES: Final = 5
+"""Processes in a row that died, or met an unexpected error, while they had a batch, and had stored
+nothing of it: then it is given up."""
+CRASHED: Final = {
+    "code": "server_error",
+    "line": None,
+    "message": "The batch was given up: the processes that worked on it have crashed.",
+    "param": None,
+}
+"""The error of a batch that is given up."""
 _PAUSE_AFTER_ERROR: Final = timedelta(seconds=5)
 _POLL = 1.0
 """Seconds between two looks for batches."""
@@ -85,9 +95,11 @@ class BatchWork(Generic[BatchT]):
         batch = taken[0]
         try:
             pause = await self._work(batch)
-        except (StorageError, Unavailable, psycopg.IntegrityError) as error:
+        except (StorageError, Unavailable, psycopg.IntegrityError, *DATABASE_UNAVAILABLE) as error:
             # A violation of a constraint: another process has written the same part.
             logger.warning("batch_interrupted", batch=batch_id(batch.id), error=str(error).strip())
             pause = _PAUSE_AFTER_ERROR
-        await fetch(self._pool, self._release, {"id": batch.id, "pause": pause})
+        # A batch that is not given back counts as a crash.
+        released = {"id": batch.id, "pause": pause}
+        await retry_while_unavailable(lambda: fetch(self._pool, self._release, released))
         return True

@@ -24,6 +24,10 @@ class AccessRevision:
         first: what was read before that may be older."""
         self._watchers.append((asyncio.get_running_loop(), on_change))
 
+    def forget(self) -> None:
+        """The next number counts as a change, whichever it is."""
+        self._number = None
+
     def set(self, number: int) -> None:
         """The number that a heartbeat has read."""
         if number == self._number:

@@ -257,6 +257,8 @@ class Lease:
             logger.warning(
                 "timeline_changed", timeline=self._connected_timeline, released=len(released)
             )
+        # Lost changes and later ones may have the same number.
+        self.access_revision.forget()
         self.timeline.current = self._connected_timeline
 
 

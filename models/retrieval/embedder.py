@@ -22,6 +22,7 @@ from models.config.upstream_access import (
     secrets_of,
     without_secrets,
 )
+from models.fence import fenced
 from models.projects.routes import ProjectRoutes
 from models.retrieval.text_splitter import TextSplitter
 from models.upstream_errors.frames import report_of, report_of_text
@@ -218,7 +219,7 @@ class Embedder:
     def _get_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                cookie_jar=aiohttp.DummyCookieJar(), trust_env=True
+                cookie_jar=aiohttp.DummyCookieJar(), trust_env=True, trace_configs=[fenced()]
             )
         return self._session
 

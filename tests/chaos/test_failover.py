@@ -4,6 +4,7 @@ The processes keep running. Their proxies lead to the new primary once it is pro
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -20,10 +21,18 @@ from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text, wait_for
 from tests.support.stack import Stack, SuiteSettings, databases, stack
 from tests.support.standby import Standby
+from tests.support.webhook_receiver import WebhookReceiver, webhook_receiver
+from tests.support.webhooks import SEALED, Hooks
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("embedded_postgres", "embedded_redis")]
 
 DELTA = "response.output_text.delta"
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[WebhookReceiver]:
+    async with webhook_receiver() as one:
+        yield one
 
 
 @pytest.fixture
@@ -44,16 +53,19 @@ async def servers(
                 suite_settings,
                 fake,
                 proxied=True,
+                settings=SEALED,
                 allowed_tracebacks=SERVER_TRACEBACKS,
             ) as own_stack:
                 yield own_stack, primary, standby
 
 
 async def test_after_a_failover_with_lost_commits_nothing_is_mixed_and_everything_ends(
-    servers: tuple[Stack, Postgres, Standby], fake: FakeUpstream
+    servers: tuple[Stack, Postgres, Standby], fake: FakeUpstream, receiver: WebhookReceiver
 ) -> None:
     own_stack, primary, standby = servers
-    api, (worker,) = own_stack.api(), own_stack.workers
+    hooks = await asyncio.to_thread(Hooks, own_stack, "failover")
+    await hooks.create(receiver)
+    api, (worker,) = hooks.api, own_stack.workers
     released, second_word, finished = (asyncio.Event() for _ in range(3))
     models = {
         "kept": fake.script([text("one "), wait_for(released), *reply("two")]),
@@ -84,6 +96,7 @@ async def test_after_a_failover_with_lost_commits_nothing_is_mixed_and_everythin
         second_word.set()
         await ended.to_end()
         assert ended.is_done
+        await until(lambda: _events_of(receiver, ended.response_id))
         await shortened.until(DELTA)
         await _wait_until_flushed(own_stack, shortened)
         key = {"idempotency-key": "lost-with-its-response"}
@@ -124,6 +137,10 @@ async def test_after_a_failover_with_lost_commits_nothing_is_mixed_and_everythin
         assert_stream_obeys_contract(replay.events)
         assert replay.final == response
 
+    # It was delivered, which is lost, and it has ended once more: with the same id.
+    await until(lambda: len(_events_of(receiver, ended.response_id)) == 2)
+    [first, second] = _events_of(receiver, ended.response_id)
+    assert first == second
     for missing in (lost_id, in_conversation["id"]):
         assert (await api.call("GET", f"/responses/{missing}")).status == 404
     await until(lambda: fake.requests_for(models["lost"])[0].closed_by_client)
@@ -139,6 +156,12 @@ async def test_after_a_failover_with_lost_commits_nothing_is_mixed_and_everythin
     assert worker.running()
     assert await own_stack.value("SELECT max(deaths) FROM responses") == 0
     assert await own_stack.value("SELECT count(*) FROM responses WHERE completed_at IS NULL") == 0
+
+
+def _events_of(receiver: WebhookReceiver, response_id: str) -> list[tuple[str, str]]:
+    """The header and the id of each event of this response."""
+    bodies = ((hook.id, json.loads(hook.body)) for hook in receiver.hooks)
+    return [(name, body["id"]) for name, body in bodies if body["data"]["id"] == response_id]
 
 
 async def _wait_until_flushed(own_stack: Stack, stream: Stream) -> None:

@@ -14,9 +14,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from models.db.queries import leases, run
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, Api, until
 from tests.support.chaos.attempts import assert_one_stream
+from tests.support.chaos.fragments import fragment
 from tests.support.fake_upstream import (
     FakeUpstream,
     Step,
@@ -35,6 +37,9 @@ from tests.support.stack import SHORT_LEASES, Stack
 from tests.support.tool_turns import TOOL_SETTINGS, counting_server, item_statuses, tool_turn
 
 SETTINGS = {**SHORT_LEASES, **TOOL_SETTINGS, "BACKBURNER_WORKER__POOL_SIZE": "60"}
+
+_START = fragment(run.START_CALL, "SET started_attempt")
+_RENEW = fragment(leases.RENEW, "UPDATE workers SET expires_at")
 
 SHORT_GRACES = {"BACKBURNER_WORKER__GRACE": "0.5", "BACKBURNER_WORKER__CALL_GRACE": "1"}
 
@@ -247,6 +252,44 @@ def assert_calls(
             assert output == f"{tool} {key(cut, tool)}: call {count}", cut
         else:
             assert "may or may not have happened" in output, cut
+
+
+async def test_a_worker_that_was_frozen_before_its_calls_makes_none_when_it_wakes_up(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    """The starts of its calls are stored when it is frozen, and their replies wait for it. Nothing
+    notifies it of its death: the reply to its heartbeat waits too."""
+    async with (
+        McpServers() as mcp,
+        private_stack(settings=SETTINGS, proxied=True) as running,
+    ):
+        api, zombie, may_call = running.api(), running.workers[0], asyncio.Event()
+        calls = [(tool, tool) for tool in COUNTING_TOOLS]
+        model = fake.script([wait_for(may_call), *tool_turn(*calls)], reply("done"))
+        response_id = await api.create_background(model, tools=[counting_server(mcp)])
+        await until(lambda: fake.requests_for(model))
+        postgres = zombie.proxies.postgres
+        starts = [postgres.hold_answer(_START) for _ in calls]
+        may_call.set()
+        for start in starts:
+            await start.answered.wait()
+        heartbeat = postgres.hold_answer(_RENEW)
+        await heartbeat.answered.wait()
+        zombie.pause()
+        await running.start_worker()
+        ended = await api.wait_for_end(response_id, within=40)
+        for start in starts:
+            start.release()
+        zombie.resume()
+        # Meanwhile it could make its calls.
+        for _ in range(5):
+            await api.wait_for_end(await api.create_background(fake.script(reply("other"))))
+        heartbeat.release()
+        await until(lambda: not zombie.running(), 20)
+        running.forget(zombie)
+        made = {tool: len(mcp.tool_calls.calls_with(tool)) for tool in COUNTING_TOOLS}
+        assert made == {"count_unsafe": 0, "count_read_only": 1, "count_idempotent": 1}
+        assert item_statuses(ended)[1:4] == [f"mcp_call {status}" for status in UNKNOWN]
 
 
 async def test_a_stopping_worker_finishes_its_calls_and_starts_none(

@@ -7,7 +7,7 @@ others stay in the file.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -29,10 +29,18 @@ from models.batches.lines import (
     parse_line,
     read_lines,
 )
-from models.batches.work import GROUPS_OF_A_SLICE, LEASE, NO_PAUSE, PAUSE, BatchWork
+from models.batches.work import (
+    CRASHED,
+    GROUPS_OF_A_SLICE,
+    LEASE,
+    MAX_CRASHES,
+    NO_PAUSE,
+    PAUSE,
+    BatchWork,
+)
 from models.config.settings import Settings
 from models.db.arrays import Ints, Texts, Uuids
-from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, fetch_idempotent
+from models.db.database import DATABASE_UNAVAILABLE, Json, Pool, fetch, fetch_idempotent
 from models.db.queries.api_keys import FIND_API_KEY_BY_ID, ApiKey
 from models.db.queries.batch_turns import RELEASE_EXPANSION, TAKE_TO_EXPAND, ExpandedBatch
 from models.db.queries.batches import FAIL_BATCH, MOVE_EXPANSION, SET_EXPANDED
@@ -123,6 +131,9 @@ class Expander:
     async def _expand(self, batch: ExpandedBatch) -> bool:
         """Expands a slice of the lines, or as many as may be open; whether more can be expanded.
         Raises QuotaExceeded, StorageError, Unavailable, and what DATABASE_UNAVAILABLE names."""
+        if batch.crashes >= MAX_CRASHES:
+            await self._fail(batch, CRASHED)
+            return False
         room = self._settings.batches.open - batch.open
         chunks = await self._content(batch) if room > 0 else None
         if chunks is None:
@@ -153,11 +164,13 @@ class Expander:
                 "The input file was deleted, or has expired, before all of it was read.",
                 "input_file_id",
             )
-            failed = {"id": batch.id, "errors": orjson.dumps([error.at(None)]).decode()}
-            await fetch(self._pool, FAIL_BATCH, failed)
+            await self._fail(batch, error.at(None))
             return None
         parts = await fetch_idempotent(self._pool, FILE_PARTS, {"id": batch.input_file_id})
         return read_content(self._storage, parts, batch.expanded_bytes)
+
+    async def _fail(self, batch: ExpandedBatch, error: Mapping[str, object]) -> None:
+        await fetch(self._pool, FAIL_BATCH, {"id": batch.id, "errors": Json([error])})
 
     async def _make(
         self, batch: ExpandedBatch, key: ApiKey | None, start: int, lines: list[InputLine]

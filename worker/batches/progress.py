@@ -2,12 +2,21 @@
 have ended. Web processes make the responses (web/batches/expander.py).
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import structlog
 from redis.asyncio import Redis
 
-from models.batches.work import GROUPS_OF_A_SLICE, LEASE, NO_PAUSE, PAUSE, BatchWork
+from models.batches.work import (
+    CRASHED,
+    GROUPS_OF_A_SLICE,
+    LEASE,
+    MAX_CRASHES,
+    NO_PAUSE,
+    PAUSE,
+    BatchWork,
+)
 from models.config.settings import Settings
 from models.db.database import Json, Pool, fetch
 from models.db.queries.batch_turns import RELEASE_BATCH, TAKE_BATCH, TakenBatch
@@ -50,13 +59,15 @@ class BatchProgress:
         try:
             outcome = await self._work_on(batch)
         except InputGone:
-            await self._fail(batch)
+            await self._fail(batch, _INPUT_GONE)
             return PAUSE
         if outcome is Outcome.COMPLETE:
             await self._end(batch)
         return NO_PAUSE if outcome is Outcome.MORE else PAUSE
 
     async def _work_on(self, batch: TakenBatch) -> Outcome:
+        if batch.crashes >= MAX_CRASHES:
+            return await self._give_up(batch)
         if batch.is_valid:
             if batch.ending is not None:
                 await self._cancel_lines(batch)
@@ -75,9 +86,17 @@ class BatchProgress:
                 status=status,
             )
 
-    async def _fail(self, batch: TakenBatch) -> None:
-        values = {"id": batch.id, "errors": Json([_INPUT_GONE])}
-        await fetch(self._pool, FAIL_BATCH, values)
+    async def _fail(self, batch: TakenBatch, error: Mapping[str, object]) -> None:
+        await fetch(self._pool, FAIL_BATCH, {"id": batch.id, "errors": Json([error])})
+
+    async def _give_up(self, batch: TakenBatch) -> Outcome:
+        """Forgets the lines that are left, without reading any of them."""
+        logger.error("batch_given_up", batch=batch_id(batch.id), crashes=batch.crashes)
+        await self._fail(batch, CRASHED)
+        await self._cancel_lines(batch)
+        while await self._delete_lines(batch) is not Outcome.COMPLETE:
+            pass
+        return Outcome.COMPLETE
 
     async def _delete_lines(self, batch: TakenBatch) -> Outcome:
         values = {"id": batch.id, "rows": _ROWS}

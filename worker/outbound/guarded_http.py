@@ -21,6 +21,7 @@ import httpx2
 from aiohttp.abc import AbstractResolver
 
 from models.egress import EgressPolicy, EgressRefused
+from models.fence import pass_fence
 from models.http_bodies import is_uncompressed
 from worker.outbound.answer_limits import AnswerLimits, AnswerTooLarge, limited
 from worker.outbound.guarded_session import ThreadedResolver, check_connection
@@ -256,8 +257,14 @@ def _core_request(request: httpx2.Request) -> httpcore2.Request:
         url,
         headers=request.headers.raw,
         content=request.stream,
-        extensions=request.extensions,
+        extensions={**request.extensions, "trace": _before_head},
     )
+
+
+async def _before_head(event: str, _: object) -> None:
+    """Called with what happens on the request's connection."""
+    if event == "http11.send_request_headers.started":
+        await pass_fence()
 
 
 def _unreachable_response(outcome: RequestOutcome, fault: str) -> httpx2.Response:

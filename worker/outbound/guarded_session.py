@@ -17,6 +17,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from models.egress import EgressPolicy, EgressRefused, FetchTarget
+from models.fence import fenced
 
 AddressInfo = tuple[Any, ...]
 """As `getaddrinfo` returns it: family, type, protocol, canonical name, address."""
@@ -92,6 +93,7 @@ def guarded_session(
         auto_decompress=False,
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,
+        trace_configs=[fenced()],
     )
 
 

@@ -10,9 +10,12 @@ embedded again (ADR 0054).
 import asyncio
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import IO, Final
+from uuid import UUID
 
 import structlog
 
@@ -27,8 +30,10 @@ from models.db.queries.ingest import (
     PUT_OFF_ENTRY,
     STORE_CHUNKS,
     TAKE_ENTRIES,
+    KeptEntry,
     TakenEntry,
 )
+from models.fence import FENCE, RowLease, RowLeaseEnded
 from models.files.content import read_content
 from models.files.storage import FileStorage, StorageError
 from models.ids import file_id, vector_store_id
@@ -53,13 +58,19 @@ LEASE: Final = timedelta(seconds=20)
 """So long an entry is this worker's since it has taken it, or has stored or renewed something."""
 _RENEWAL = 5.0
 """Seconds between two renewals of the lease while nothing is stored."""
+_GIVE_BACK = 1.0
+"""Seconds that a process which stops has to give an entry back."""
 _LONGEST_PAUSE = 300.0
 _PLAIN_GROUP = 64
 """Chunks without embeddings that are stored together."""
 _MAX_SERVER_ERRORS = 5
 """Attempts in a row, without a new chunk, after which an error of this server fails the file."""
+_MAX_CRASHES = 5
+"""Attempts in a row, without a new chunk, whose worker died: then the file is not read again. After
+the first one, it is ingested alone, so that no other file is blamed for what this one does."""
 _SERVER_ERROR = "server_error"
 _NOT_INGESTED = "The file could not be ingested because of an error of this server."
+_CRASHED = "The file could not be ingested: the processes that read it have crashed."
 
 
 class _FileGone(Exception):
@@ -105,6 +116,11 @@ class Ingest:
         self._policies = policies
         self._indexes = VectorIndexes(settings)
         self._tasks = DueTasks("ingest", settings.retrieval.ingests)
+        self._read: set[UUID] = set()
+        """Entries that are ingested now."""
+        self._read_alone: UUID | None = None
+        """One whose workers have crashed: nothing else is taken until it has ended."""
+        self._one_has_ended = asyncio.Event()
 
     async def run(self) -> None:
         """Ingests until it is cancelled. No error ends it: the process runs responses too."""
@@ -115,44 +131,53 @@ class Ingest:
             await cancel_all([sweep])
 
     async def _start_due(self, free: int) -> int:
+        if self._read_alone is not None:
+            return 0
+        sent_at = time.monotonic()
         taken = await fetch(self._pool, TAKE_ENTRIES, {"free": free, "lease": LEASE})
         for entry in taken:
-            self._tasks.start(self._ingest(entry))
+            self._tasks.start(self._ingest(entry, RowLease(LEASE, sent_at)))
         return len(taken)
 
-    async def _ingest(self, entry: TakenEntry) -> None:
+    async def _ingest(self, entry: TakenEntry, lease: RowLease) -> None:
         """Ingests a file, and stores what came of it."""
+        FENCE.set(lease.require)
         try:
             try:
-                await self._while_kept(entry)
+                chunks = await self._while_kept(entry, lease)
             except _PutOff as reason:
                 await self._put_off(entry, reason)
             except _Failed as failure:
-                await self._end(entry, "failed", failure)
+                await self._end(entry, "failed", None, failure)
             except _FileGone:
                 await fetch(self._pool, HIDE_ENTRY, _fence(entry))
-            except _EntryLost:
+            except (_EntryLost, RowLeaseEnded):
                 logger.info("ingest_stopped", **_facts(entry))
             else:
-                await self._end(entry, "completed", None)
+                await self._end(entry, "completed", chunks, None)
                 if entry.embedding_model is not None:
                     await self._indexes.make_if_large(entry.store_id)
+        except asyncio.CancelledError:
+            await self._give_back(entry)
+            raise
         except DATABASE_UNAVAILABLE as error:
             # It is due again when its lease ends.
             logger.warning("ingest_interrupted", **_facts(entry), error=str(error).strip())
         except Exception:
             logger.exception("ingest_error", **_facts(entry))
 
-    async def _while_kept(self, entry: TakenEntry) -> None:
-        """Ingests the file, and renews the lease meanwhile. Raises one of the four exceptions
-        above, and what DATABASE_UNAVAILABLE names."""
+    async def _while_kept(self, entry: TakenEntry, lease: RowLease) -> int:
+        """Ingests the file, and renews the lease meanwhile; how many chunks it has. Raises one of
+        the four exceptions above, RowLeaseEnded, and what DATABASE_UNAVAILABLE names."""
         if entry.is_gone:
             raise _FileGone
-        work = asyncio.create_task(self._work(entry), name="ingest-file")
+        if entry.crashes >= _MAX_CRASHES:
+            raise _Failed(_SERVER_ERROR, _CRASHED)
+        work = asyncio.create_task(self._work(entry, lease), name="ingest-file")
         try:
             while not (await asyncio.wait((work,), timeout=_RENEWAL))[0]:
-                await self._keep(entry)
-            await work
+                await self._keep(entry, lease)
+            return await work
         except (StorageError, OSError) as error:
             raise self._server_error(entry, str(error)) from error
         except ExtractionFailed as failure:
@@ -168,7 +193,7 @@ class Ingest:
                 message = f"The text could not be embedded in time: {error}"
                 raise _Failed(_SERVER_ERROR, message) from error
             raise _PutOff(str(error), error.wait) from error
-        except (_Failed, _FileGone, _EntryLost, *DATABASE_UNAVAILABLE):
+        except (_Failed, _FileGone, _EntryLost, _PutOff, RowLeaseEnded, *DATABASE_UNAVAILABLE):
             raise
         except Exception as error:
             # Each try costs calls of the embedding model: an error of ours is bounded too.
@@ -183,33 +208,63 @@ class Ingest:
             return _PutOff(reason)
         return _Failed(_SERVER_ERROR, _NOT_INGESTED)
 
-    async def _keep(self, entry: TakenEntry) -> None:
-        if not await fetch(self._pool, KEEP_ENTRY, _fence(entry)):
+    async def _keep(self, entry: TakenEntry, lease: RowLease) -> KeptEntry:
+        sent_at = time.monotonic()
+        kept = await fetch(self._pool, KEEP_ENTRY, _fence(entry))
+        if not kept:
             raise _EntryLost
+        lease.renew(sent_at)
+        return kept[0]
 
-    async def _work(self, entry: TakenEntry) -> None:
+    @asynccontextmanager
+    async def _alone_after_crash(self, entry: TakenEntry) -> AsyncIterator[None]:
+        """An entry whose workers have crashed has the process's ingest for itself. Raises _PutOff
+        while another one has it."""
+        if self._read_alone is not None:
+            raise _PutOff("another file is ingested alone, because it has crashed its workers")
+        self._read.add(entry.id)
+        if entry.crashes:
+            self._read_alone = entry.id
+        try:
+            while entry.crashes and len(self._read) > 1:
+                self._one_has_ended.clear()
+                await self._one_has_ended.wait()
+            yield
+        finally:
+            self._read.discard(entry.id)
+            self._one_has_ended.set()
+            if self._read_alone == entry.id:
+                self._read_alone = None
+
+    async def _work(self, entry: TakenEntry, lease: RowLease) -> int:
+        async with self._alone_after_crash(entry):
+            return await self._read_and_store(entry, lease)
+
+    async def _read_and_store(self, entry: TakenEntry, lease: RowLease) -> int:
+        """How many chunks the file has."""
         found = {"id": entry.file_id, "project": entry.project_id}
         files = await fetch(self._pool, FIND_FILE, found)
         if not files:
             raise _FileGone
-        group = _Group(self._settings.embedding_batch if entry.embedding_model else _PLAIN_GROUP)
+        size = self._settings.embedding_batch if entry.embedding_model else _PLAIN_GROUP
+        group = _Group(size, entry.chunks)
         strategy = ChunkingStrategy(entry.max_chunk_tokens, entry.chunk_overlap_tokens)
         chunker = Chunker(strategy)
         limits = limits_of(self._extraction)
-        stored = entry.chunks
         # It has no name, so it ends with this process, however that ends.
         with tempfile.TemporaryFile() as copy:
             await self._copy(files[0], copy)
             async with extract(copy, files[0].filename, limits) as pieces:
                 async for piece in pieces:
                     chunks = await asyncio.to_thread(chunker.feed, piece)
-                    for full in group.add(each for each in chunks if each.number >= stored):
-                        await self._store(entry, full)
+                    for full in group.add(chunks):
+                        await self._store(entry, full, lease)
         chunks = await asyncio.to_thread(chunker.finish)
-        for full in group.add(each for each in chunks if each.number >= stored):
-            await self._store(entry, full)
+        for full in group.add(chunks):
+            await self._store(entry, full, lease)
         if group.chunks:
-            await self._store(entry, group.chunks)
+            await self._store(entry, group.chunks, lease)
+        return group.end
 
     async def _copy(self, file: FileRow, copy: IO[bytes]) -> None:
         """Copies the content of a file to `copy`, and goes back to its beginning. Raises
@@ -219,7 +274,7 @@ class Ingest:
             await asyncio.to_thread(copy.write, chunk)
         await asyncio.to_thread(_rewind, copy)
 
-    async def _store(self, entry: TakenEntry, chunks: Sequence[Chunk]) -> None:
+    async def _store(self, entry: TakenEntry, chunks: Sequence[Chunk], lease: RowLease) -> None:
         """Embeds and stores these chunks, the next ones of the file."""
         texts = [chunk.text.replace("\0", " ") for chunk in chunks]
         embeddings = await self._embed(entry, texts)
@@ -239,12 +294,18 @@ class Ingest:
             "input_tokens": 0 if embeddings is None else embeddings.tokens,
         }
         query = STORE_CHUNKS["plain" if embeddings is None else "embedded"]
-        if not await fetch(self._pool, query, values):
-            await self._keep(entry)
+        sent_at = time.monotonic()
+        if await fetch(self._pool, query, values):
+            lease.renew(sent_at)
+            return
+        kept = await self._keep(entry, lease)
+        if embeddings is not None and kept.dimensions not in (None, embeddings.dimensions):
             raise _Failed(
                 _SERVER_ERROR,
                 "The embedding model gives other dimensions than the vector store has.",
             )
+        # A failover has lost chunks that were stored, or another worker has stored these.
+        raise _PutOff(f"{kept.chunks} chunks are stored, not {chunks[0].number}")
 
     async def _embed(self, entry: TakenEntry, texts: Sequence[str]) -> Embeddings | None:
         """None: the store has no embeddings."""
@@ -261,9 +322,18 @@ class Ingest:
         await fetch(self._pool, PUT_OFF_ENTRY, values)
         logger.warning("ingest_put_off", **_facts(entry), reason=str(reason), seconds=pause)
 
-    async def _end(self, entry: TakenEntry, status: str, failure: _Failed | None) -> None:
+    async def _give_back(self, entry: TakenEntry) -> None:
+        """This process stops: another one may go on at once."""
+        with suppress(TimeoutError, *DATABASE_UNAVAILABLE):
+            async with asyncio.timeout(_GIVE_BACK):
+                await fetch(self._pool, PUT_OFF_ENTRY, _fence(entry) | {"pause": timedelta(0)})
+
+    async def _end(
+        self, entry: TakenEntry, status: str, chunks: int | None, failure: _Failed | None
+    ) -> None:
         values = _fence(entry) | {
             "status": status,
+            "chunks": chunks,
             "code": None if failure is None else failure.code,
             "message": None if failure is None else str(failure),
         }
@@ -282,14 +352,20 @@ def _rewind(file: IO[bytes]) -> None:
 class _Group:
     """Gathers the chunks that are stored together."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, first: int) -> None:
+        """`first`: the number of the first chunk that is not stored."""
         self._size = size
+        self.end = first
+        """The number behind the last chunk that was gathered."""
         self.chunks: list[Chunk] = []
         """What was gathered since the last full group."""
 
     def add(self, chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
         """Takes chunks; the groups that are full now."""
         for chunk in chunks:
+            if chunk.number < self.end:
+                continue
+            self.end = chunk.number + 1
             self.chunks.append(chunk)
             if len(self.chunks) == self._size:
                 full, self.chunks = self.chunks, []

@@ -50,10 +50,7 @@ def _read(item: Item) -> tuple[dict[str, Any], list[tuple[str, str]]]:
 
 async def _call(context: RunContext, request: dict[str, Any], candidate: Candidate) -> Any:
     """The answer of this upstream."""
-    resources = context.resources
     async with candidate.acquire(interactive=False) as permit:
-        # As late as possible: a process that was suspended may have lost the response.
-        await resources.ownership.wait_until_fresh()
         body, path = {**request, "model": candidate.model}, context.attempt.stored.path
         upstream = candidate.upstream
         with forwarding_span(context.span, upstream.settings, candidate.model, path):

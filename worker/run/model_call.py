@@ -181,7 +181,7 @@ class ModelCaller:
         body = await self._request_body(candidate, model_input, origins)
         turn = self._new_turn(candidate, model_input, visible=visible)
         async with candidate.acquire(interactive=not self._facts.background) as permit:
-            # As late as possible: a process that was suspended may have lost the response.
+            # Here, so that a wait for PostgreSQL does not count in the time limits of the call.
             await self._resources.ownership.wait_until_fresh()
             if visible:
                 self._attempt.current_turn = turn

@@ -37,7 +37,7 @@ from worker.upstream.failures import (
 from worker.upstream.open_response import OpenResponse
 from worker.upstream.plain_call import PlainCaller
 from worker.upstream.request_body import RequestFiles
-from worker.upstream.request_sender import NO_FILES, MaySend, RequestSender
+from worker.upstream.request_sender import NO_FILES, RequestSender
 from worker.upstream.responses_events import EventReader
 from worker.upstream.sse import SseSplitter
 
@@ -229,7 +229,6 @@ class Upstream:
         settings: UpstreamSettings,
         limits: LimitSettings,
         streams: int,
-        may_send: MaySend,
     ) -> None:
         """`streams`: the maximum number of turns at a time."""
         self.settings = settings
@@ -255,8 +254,8 @@ class Upstream:
             http_client=self._http,
         )
         retries = UPSTREAM_RETRIES.labels(settings.name)
-        self._sender = RequestSender(client, self._http, retries, may_send, native=self.is_native)
-        self.plain = PlainCaller(client, self._http, limits, self._secrets, retries, may_send)
+        self._sender = RequestSender(client, self._http, retries, native=self.is_native)
+        self.plain = PlainCaller(client, self._http, limits, self._secrets, retries)
 
     def call(
         self,

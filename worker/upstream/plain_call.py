@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 from openai import AsyncAPIResponse, AsyncOpenAI
 from openai._constants import RAW_RESPONSE_HEADER
+from openai._vendor.httpx_aiohttp.transport import AiohttpTransport
 from prometheus_client import Counter
 
 from models.config.groups import LimitSettings
@@ -25,7 +26,7 @@ from worker.upstream.failures import (
     turn_limit_reached,
     unintelligible,
 )
-from worker.upstream.request_sender import MaySend
+from worker.upstream.request_sender import fenced_session
 
 _LARGE = 64 * 1024
 """Bytes of an answer that is parsed in a thread."""
@@ -41,11 +42,10 @@ class PlainCaller:
         limits: LimitSettings,
         secrets: tuple[str, ...],
         retries: Counter,
-        may_send: MaySend,
     ) -> None:
         """`client` uses `http`. `secrets`: they are removed from messages. `retries` counts what is
-        sent again. `may_send`: awaited before each try."""
-        transport = _Permitted(http, retries, may_send)
+        sent again."""
+        transport = _Fenced(http, retries)
         self._client = client.with_options(
             http_client=httpx2.AsyncClient(
                 transport=transport,
@@ -97,18 +97,18 @@ class PlainCaller:
             await response.aclose()
 
 
-class _Permitted(httpx2.AsyncBaseTransport):
-    """Sends what this process may send."""
+class _Fenced(httpx2.AsyncBaseTransport):
+    """Sends over sessions whose requests pass the fence."""
 
-    def __init__(self, http: httpx2.AsyncClient, retries: Counter, may_send: MaySend) -> None:
+    def __init__(self, http: httpx2.AsyncClient, retries: Counter) -> None:
         self._http = http
         self._retries = retries
-        self._may_send = may_send
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """The response. Raises what the transport of the address raises."""
-        await self._may_send()
         if request.headers.get("x-stainless-retry-count", "0") != "0":
             self._retries.inc()
         transport = self._http._transport_for_url(request.url)  # noqa: SLF001 - the only way to the proxy of an address
+        assert isinstance(transport, AiohttpTransport)
+        fenced_session(transport)
         return await transport.handle_async_request(request)

@@ -11,7 +11,6 @@ counts, and raises its errors (docs/adr/0026).
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ from openai._vendor.httpx_aiohttp.transport import (
 )
 from prometheus_client import Counter
 
+from models.fence import fenced
 from models.side_tasks import cancel_all
 from worker.upstream.failures import sanitise_error
 from worker.upstream.open_response import OpenResponse
@@ -33,11 +33,6 @@ from worker.upstream.request_body import RequestFiles, encode, encode_body, is_l
 
 _END_WAIT = 0.1
 """Seconds, at least, that an upstream has to end a body of which all has been read."""
-
-MaySend = Callable[[], Awaitable[None]]
-"""Waits until this process may send a request. Awaited after everything that takes time, because
-the process may have been suspended meanwhile: after a new connection is open, and before each
-further try."""
 
 _TRACEPARENT = "traceparent"
 _RETRYABLE = (httpx2.RequestError, ssl.SSLError)
@@ -67,7 +62,6 @@ class RequestSender:
         client: AsyncOpenAI,
         http: httpx2.AsyncClient,
         retries: Counter,
-        may_send: MaySend,
         *,
         native: bool,
     ) -> None:
@@ -75,7 +69,6 @@ class RequestSender:
         the Responses API."""
         self._client = client
         self._retries = retries
-        self._may_send = may_send
         self._http = http
         self._native = native
         self._prepared: _PreparedRequest | None = None
@@ -160,7 +153,7 @@ class RequestSender:
                 await self._request(self._client_over(recorder), {"model": model})
                 transport = self._http._transport_for_url(recorder.request.url)  # noqa: SLF001 - the only way to the proxy of an address
                 assert isinstance(transport, AiohttpTransport)
-                session = _hold_on_new_connections(transport, self._may_send)
+                session = fenced_session(transport)
                 self._prepared = _PreparedRequest.of(recorder.request, transport, session)
             return self._prepared
 
@@ -172,12 +165,8 @@ class RequestSender:
         traceparent: str | None,
     ) -> OpenResponse:
         """What the SDK makes of a first try that failed."""
-        client = self._client_over(_AfterFirstTry(first_try, transport, self._on_retry))
+        client = self._client_over(_AfterFirstTry(first_try, transport, self._retries))
         return OpenResponse.of_sdk(await self._request(client, body, traceparent))
-
-    async def _on_retry(self) -> None:
-        await self._may_send()
-        self._retries.inc()
 
     def _client_over(self, transport: httpx2.AsyncBaseTransport) -> AsyncOpenAI:
         """The SDK's client over another transport. It holds nothing that must be closed."""
@@ -309,37 +298,28 @@ class _AfterFirstTry(httpx2.AsyncBaseTransport):
         self,
         first_try: httpx2.Response | Exception,
         transport: httpx2.AsyncBaseTransport,
-        on_retry: Callable[[], Awaitable[None]],
+        retries: Counter,
     ) -> None:
         self._first_try: httpx2.Response | Exception | None = first_try
         self._transport = transport
-        self._on_retry = on_retry
+        self._retries = retries
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """The response. Raises the first try's error, then what the transport raises."""
         first_try, self._first_try = self._first_try, None
         if first_try is None:
-            await self._on_retry()
+            self._retries.inc()
             return await self._transport.handle_async_request(request)
         if isinstance(first_try, Exception):
             raise first_try
         return first_try
 
 
-def _hold_on_new_connections(
-    transport: AiohttpTransport, may_send: MaySend
-) -> aiohttp.ClientSession:
-    """The transport's session. It awaits `may_send` when a connection is open, before a request is
-    sent over it."""
-
-    async def on_connected(*_: object) -> None:
-        await may_send()
-
-    trace = aiohttp.TraceConfig()
-    trace.on_connection_create_end.append(on_connected)
-    trace.freeze()
+def fenced_session(transport: AiohttpTransport) -> aiohttp.ClientSession:
+    """The transport's session, whose requests pass the fence: of first tries and of retries."""
     session = transport.get_client()
-    session.trace_configs.append(trace)
+    if not session.trace_configs:
+        session.trace_configs.append(fenced())
     transport.client = session
     return session
 

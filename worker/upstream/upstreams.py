@@ -22,7 +22,6 @@ from worker.upstream.circuits import Permit
 from worker.upstream.client import Upstream
 from worker.upstream.failures import is_interruption, not_configured
 from worker.upstream.gate import ConcurrencyLimiter
-from worker.upstream.request_sender import MaySend
 from worker.upstream.stream_errors import no_such_model
 
 _MAX_RETRY_AFTER = 600.0
@@ -73,7 +72,7 @@ class Candidate:
 class Upstreams:
     """All configured upstreams, each with its connections."""
 
-    def __init__(self, settings: Settings, streams: int, may_send: MaySend) -> None:
+    def __init__(self, settings: Settings, streams: int) -> None:
         """`streams`: the maximum number of turns at a time."""
         self._routes = ProjectRoutes(settings)
         upstreams = self._routes.server.upstreams
@@ -87,7 +86,6 @@ class Upstreams:
                     upstream_settings,
                     limits_of(settings.limits, upstream_settings),
                     limit or streams,
-                    may_send,
                 ),
                 ConcurrencyLimiter(upstream_settings, limit),
             )

@@ -7,6 +7,7 @@ never not at all.
 """
 
 import asyncio
+import time
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
@@ -31,6 +32,7 @@ from models.db.queries.webhooks import (
     Failure,
 )
 from models.egress import EgressPolicy
+from models.fence import FENCE, RowLease, RowLeaseEnded
 from models.ids import WEBHOOK_ENDPOINT, admin_id
 from models.project_policies import ProjectPolicies
 from models.secrets import Sealer
@@ -97,7 +99,9 @@ class Deliverer:
 
     async def _start_due(self) -> None:
         """Starts tries while there are due deliveries and room."""
+        lease = self._settings.timeout + _STORING
         while (free := _AT_ONCE - len(self._tasks)) > 0:
+            sent_at = time.monotonic()
             taken = await fetch(
                 self._pool,
                 TAKE_DELIVERIES,
@@ -106,21 +110,22 @@ class Deliverer:
                     "busy": Uuids(list(self._running)),
                     "tries": Ints(list(self._running.values())),
                     "free": free,
-                    "lease": self._settings.timeout + _STORING,
+                    "lease": lease,
                 },
             )
             for delivery in taken:
-                self._start(delivery)
+                self._start(delivery, RowLease(lease, sent_at))
             if not taken:
                 return
 
-    def _start(self, delivery: Delivery) -> None:
+    def _start(self, delivery: Delivery, lease: RowLease) -> None:
         self._running[delivery.endpoint_id] += 1
-        task = asyncio.create_task(self._deliver(delivery), name="webhook")
+        task = asyncio.create_task(self._deliver(delivery, lease), name="webhook")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _deliver(self, delivery: Delivery) -> None:
+    async def _deliver(self, delivery: Delivery, lease: RowLease) -> None:
+        FENCE.set(lease.require)
         try:
             time_limit = self._settings.timeout.total_seconds()
             policy = await self._policies.policy(delivery.project_id)
@@ -129,6 +134,9 @@ class Deliverer:
             await retry_while_unavailable(
                 lambda: self._store(delivery, outcome), "webhooks_database_unavailable"
             )
+        except RowLeaseEnded:
+            # This process was frozen: another one has the delivery, or will take it.
+            logger.warning("webhook_lease_ended", webhook_id=event_id(delivery.event_id))
         except Exception:
             # It is due again when its lease ends.
             logger.exception("webhook_not_tried", webhook_id=event_id(delivery.event_id))

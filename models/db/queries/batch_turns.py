@@ -46,6 +46,11 @@ def _turn(cursor: str, is_ready: str) -> str:
              LIMIT 1)"""
 
 
+def _lease(work: str) -> str:
+    """For how long batch `b` is taken: `lease`, doubled with each crash of those that had it."""
+    return f"CAST(:lease AS interval) * power(2, least(b.{work}_crashes, 8))"
+
+
 @dataclass(frozen=True, slots=True)
 class TakenBatch:
     """A batch that this worker works on now."""
@@ -64,6 +69,8 @@ class TakenBatch:
     expires_at: datetime
     validated_lines: int
     validated_bytes: int
+    crashes: int
+    """of workers that had it, in a row, without anything stored"""
     left: int
     """lines whose results are in no file yet"""
     output_file_id: UUID | None
@@ -74,18 +81,19 @@ class TakenBatch:
 
 TAKE_BATCH = Query(
     f"""{_turn("collector_until", "true")}
-    UPDATE batches b SET collector_until = clock_timestamp() + CAST(:lease AS interval), ending = CASE WHEN due.is_over THEN 'expired' ELSE b.ending END,
+    UPDATE batches b SET collector_until = clock_timestamp() + {_lease("collector")}, collector_crashes = b.collector_crashes + 1, ending = CASE WHEN due.is_over THEN 'expired' ELSE b.ending END,
            status = CASE WHEN due.is_over THEN 'finalizing' ELSE b.status END, finalizing_at = CASE WHEN due.is_over THEN clock_timestamp() ELSE b.finalizing_at END
     FROM due WHERE b.id = due.id
     RETURNING b.id, b.project_id, b.endpoint, b.input_file_id, b.status, b.ending, b.in_progress_at IS NOT NULL AS is_valid, b.output_lifetime, b.expires_at,
-              b.validated_lines, b.validated_bytes, (b.total - b.completed - b.failed)::int AS left, b.output_file_id, b.output_parts, b.error_file_id, b.error_parts
+              b.validated_lines, b.validated_bytes, b.collector_crashes - 1 AS crashes, (b.total - b.completed - b.failed)::int AS left, b.output_file_id, b.output_parts, b.error_file_id, b.error_parts
     """,
     TakenBatch,
 )
 """Takes the batch whose turn it is for as long as the lease. One whose time is over expires by that.
-No row: there is nothing to do now."""
+After a crash of its worker the lease is twice as long each time. No row: there is nothing to do
+now."""
 RELEASE_BATCH = column(
-    "UPDATE batches b SET collector_until = clock_timestamp() + CAST(:pause AS interval) WHERE b.id = :id RETURNING b.id",
+    "UPDATE batches b SET collector_until = clock_timestamp() + CAST(:pause AS interval), collector_crashes = 0 WHERE b.id = :id RETURNING b.id",
     UUID,
 )
 """Nothing more is to be done before `pause` is over."""
@@ -104,15 +112,17 @@ class ExpandedBatch:
     expanded_bytes: int
     seconds_left: float
     """until it expires"""
+    crashes: int
+    """of web processes that had it, in a row, without anything stored"""
     open: int
     """lines that were expanded and are not collected"""
 
 
 TAKE_TO_EXPAND = Query(
     f"""{_turn("expander_until", "b.status = 'in_progress' AND b.ending IS NULL AND b.expanded < b.total")}
-    UPDATE batches b SET expander_until = clock_timestamp() + CAST(:lease AS interval) FROM due WHERE b.id = due.id
+    UPDATE batches b SET expander_until = clock_timestamp() + {_lease("expander")}, expander_crashes = b.expander_crashes + 1 FROM due WHERE b.id = due.id
     RETURNING b.id, b.project_id, b.api_key_id, b.endpoint, b.input_file_id, b.expanded_lines, b.expanded_bytes,
-              extract(epoch FROM b.expires_at - clock_timestamp())::float AS seconds_left,
+              extract(epoch FROM b.expires_at - clock_timestamp())::float AS seconds_left, b.expander_crashes - 1 AS crashes,
               (SELECT count(*) FROM batch_lines l WHERE l.batch_id = b.id AND l.expanded)::int AS open
     """,
     ExpandedBatch,
@@ -120,6 +130,6 @@ TAKE_TO_EXPAND = Query(
 """Takes the batch with lines to expand whose turn it is, for as long as the lease. No row: there is
 none now."""
 RELEASE_EXPANSION = column(
-    "UPDATE batches b SET expander_until = clock_timestamp() + CAST(:pause AS interval) WHERE b.id = :id RETURNING b.id",
+    "UPDATE batches b SET expander_until = clock_timestamp() + CAST(:pause AS interval), expander_crashes = 0 WHERE b.id = :id RETURNING b.id",
     UUID,
 )

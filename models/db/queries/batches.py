@@ -131,7 +131,7 @@ batch, or it is ending already."""
 
 MOVE_VALIDATION = column(
     """
-    UPDATE batches b SET validated_lines = :to_line, validated_bytes = :to_byte, model = coalesce(b.model, :model), collector_until = clock_timestamp() + CAST(:lease AS interval)
+    UPDATE batches b SET validated_lines = :to_line, validated_bytes = :to_byte, model = coalesce(b.model, :model), collector_until = clock_timestamp() + CAST(:lease AS interval), collector_crashes = 0
     WHERE b.id = :id AND b.status = 'validating' AND b.ending IS NULL AND b.validated_bytes = :from_byte RETURNING b.id
     """,
     UUID,
@@ -193,7 +193,7 @@ FAIL_BATCH = column(
     """,
     UUID,
 )
-"""The input of a batch cannot be read any more."""
+"""The input of a batch cannot be read any more, or those that worked on it have crashed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ COLLECT = column(
     WITH batch AS (
         UPDATE batches b SET completed = b.completed + :completed, failed = b.failed + :failed, input_tokens = b.input_tokens + :input_tokens,
                cached_tokens = b.cached_tokens + :cached_tokens, output_tokens = b.output_tokens + :output_tokens, reasoning_tokens = b.reasoning_tokens + :reasoning_tokens,
-               output_parts = b.output_parts + :new_output_parts, error_parts = b.error_parts + :new_error_parts, collector_until = clock_timestamp() + CAST(:lease AS interval)
+               output_parts = b.output_parts + :new_output_parts, error_parts = b.error_parts + :new_error_parts, collector_until = clock_timestamp() + CAST(:lease AS interval), collector_crashes = 0
         WHERE b.id = :id AND b.output_parts = :output_parts AND b.error_parts = :error_parts RETURNING b.id),
          collected AS (DELETE FROM batch_lines l USING batch WHERE l.batch_id = batch.id AND l.line = ANY(CAST(:lines AS int[])) RETURNING l.line, l.response_id),
          unstored AS (UPDATE responses r SET expires_at = clock_timestamp() FROM collected WHERE r.id = collected.response_id AND NOT r.store)
@@ -287,7 +287,7 @@ DELETE_LINES = column(
     """,
     int,
 )
-"""Deletes some lines of a batch that never began."""
+"""Deletes some lines of a batch that never began, or whose results cannot be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ END_BATCH = column(
         WHERE b.id = :id AND {OPEN_BATCH} AND (b.ending IS NOT NULL OR b.in_progress_at IS NOT NULL)
           AND NOT EXISTS (SELECT 1 FROM batch_lines l WHERE l.batch_id = b.id)
         RETURNING b.id, b.project_id, b.status, b.output_file_id, b.error_file_id),
-         event AS MATERIALIZED (SELECT gen_random_uuid() AS id),
+         event AS MATERIALIZED (SELECT end_event('batch', ended.id, ended.status) AS id FROM ended),
          shown AS (
              UPDATE files f SET bytes = (SELECT coalesce(sum(p.bytes), 0) FROM file_parts p WHERE p.file_id = f.id AND p.number IS NOT NULL), completed_at = clock_timestamp(),
                     expires_at = clock_timestamp() + f.lifetime
@@ -343,7 +343,7 @@ that want to know of it get a delivery. No row: lines are left, or it has ended.
 
 MOVE_EXPANSION = column(
     """
-    UPDATE batches b SET expanded_lines = :to_line, expanded_bytes = :to_byte, expanded = b.expanded + :requests, expander_until = clock_timestamp() + CAST(:lease AS interval)
+    UPDATE batches b SET expanded_lines = :to_line, expanded_bytes = :to_byte, expanded = b.expanded + :requests, expander_until = clock_timestamp() + CAST(:lease AS interval), expander_crashes = 0
     WHERE b.id = :id AND b.status = 'in_progress' AND b.ending IS NULL AND b.expanded_bytes = :from_byte RETURNING b.id
     """,
     UUID,

@@ -27,6 +27,8 @@ class TakenEntry:
     chunk_overlap_tokens: int
     failures: int
     """earlier attempts in a row that ended without a new chunk"""
+    crashes: int
+    """earlier attempts in a row, without a new chunk, whose worker died"""
     age: float
     """seconds since the file was added"""
     embedding_model: str | None
@@ -51,9 +53,9 @@ TAKE_ENTRIES = Query(
                  WHERE e.project_id = w.project_id AND {_WAITS} AND e.next_attempt_at <= clock_timestamp()
                  ORDER BY e.next_attempt_at LIMIT 1 FOR UPDATE SKIP LOCKED) first
              ORDER BY random() LIMIT :free)
-    UPDATE vector_store_files e SET attempts = e.attempts + 1, failures = e.failures + 1, next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
+    UPDATE vector_store_files e SET attempts = e.attempts + 1, failures = e.failures + 1, crashes = e.crashes + 1, next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
     FROM due, vector_stores s WHERE e.id = due.id AND s.id = e.store_id
-    RETURNING e.id, e.attempts, e.project_id, e.store_id, e.file_id, e.chunks, e.max_chunk_tokens, e.chunk_overlap_tokens, e.failures - 1 AS failures,
+    RETURNING e.id, e.attempts, e.project_id, e.store_id, e.file_id, e.chunks, e.max_chunk_tokens, e.chunk_overlap_tokens, e.failures - 1 AS failures, e.crashes - 1 AS crashes,
               extract(epoch FROM clock_timestamp() - e.created_at)::float8 AS age, s.embedding_model, s.requested_dimensions,
               s.delete_requested_at IS NOT NULL AS is_gone
     """,
@@ -61,16 +63,28 @@ TAKE_ENTRIES = Query(
 )
 """Takes up to `free` entries for as long as the lease: of each project the one that has waited
 longest, and of more projects than that some by chance, so that none waits for all files of another.
-If this worker dies, another one takes them when the lease has ended."""
+If this worker dies, another one takes them when the lease has ended: `crashes` counts those that
+were not given back."""
 
 _IS_OURS = "e.id = :id AND e.attempts = :attempts AND e.status = 'in_progress' AND e.delete_requested_at IS NULL"
 
-KEEP_ENTRY = column(
+
+@dataclass(frozen=True, slots=True)
+class KeptEntry:
+    """What is stored of an entry."""
+
+    chunks: int
+    """the number of the next chunk"""
+    dimensions: int | None
+    """of the embeddings in its store; None: it has none yet"""
+
+
+KEEP_ENTRY = Query(
     f"""
     UPDATE vector_store_files e SET next_attempt_at = clock_timestamp() + CAST(:lease AS interval) FROM vector_stores s
-    WHERE {_IS_OURS} AND s.id = e.store_id AND s.delete_requested_at IS NULL RETURNING e.id
+    WHERE {_IS_OURS} AND s.id = e.store_id AND s.delete_requested_at IS NULL RETURNING e.chunks, s.dimensions
     """,
-    UUID,
+    KeptEntry,
 )
 """Extends the lease. No row: another worker has the entry, or it was cancelled or deleted, or its
 store was."""
@@ -85,7 +99,7 @@ def _store_chunks(has_embeddings: bool) -> Query[int]:
                    AND (CAST(:dimensions AS int) IS NULL OR s.dimensions IS NULL OR s.dimensions = :dimensions) FOR KEY SHARE),
              entry AS (
                  UPDATE vector_store_files e
-                 SET chunks = e.chunks + :count, usage_bytes = e.usage_bytes + :bytes, failures = 0, next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
+                 SET chunks = e.chunks + :count, usage_bytes = e.usage_bytes + :bytes, failures = 0, crashes = 1, next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
                  FROM s WHERE {_IS_OURS} AND e.chunks = :first AND e.store_id = s.id
                  RETURNING e.id, e.project_id, e.store_id, e.chunks),
              measured AS (
@@ -108,12 +122,13 @@ def _store_chunks(has_embeddings: bool) -> Query[int]:
 
 STORE_CHUNKS = {"plain": _store_chunks(False), "embedded": _store_chunks(True)}
 """Stores the chunks from the number `first` on, and what their embeddings have used, and extends the
-lease. No row, and nothing is stored: they are stored already, another worker has the entry, it or
-its store is gone, or the store's embeddings have other dimensions."""
+lease. No row, and nothing is stored: the number of the next chunk is another one, another worker has
+the entry, it or its store is gone, or the store's embeddings have other dimensions."""
 
 END_ENTRY = column(
     f"""
-    WITH ended AS (UPDATE vector_store_files e SET status = :status, error_code = :code, error_message = :message WHERE {_IS_OURS} RETURNING e.id, e.store_id),
+    WITH ended AS (UPDATE vector_store_files e SET status = :status, error_code = :code, error_message = :message
+                   WHERE {_IS_OURS} AND (CAST(:chunks AS int) IS NULL OR e.chunks = :chunks) RETURNING e.id, e.store_id),
          used AS (UPDATE vector_stores s SET last_active_at = clock_timestamp(), expires_at = clock_timestamp() + s.expires_after_days * interval '1 day'
                   FROM ended WHERE s.id = ended.store_id AND s.expires_after_days IS NOT NULL AND s.delete_requested_at IS NULL
                     AND s.last_active_at < clock_timestamp() - interval '1 minute')
@@ -121,11 +136,12 @@ END_ENTRY = column(
     """,
     UUID,
 )
-"""`completed` or `failed`; `code` and `message` are null for the first. The store was used: it expires
-so long after the last ingest, also if it was over meanwhile."""
+"""`completed` or `failed`; `code` and `message` are null for the first. `chunks`: how many the file
+has; null: that does not matter. No row: a failover has lost some of them, or as of KEEP_ENTRY. The
+store was used: it expires so long after the last ingest, also if it was over meanwhile."""
 
 PUT_OFF_ENTRY = column(
-    f"UPDATE vector_store_files e SET next_attempt_at = clock_timestamp() + CAST(:pause AS interval) WHERE {_IS_OURS} RETURNING e.id",
+    f"UPDATE vector_store_files e SET next_attempt_at = clock_timestamp() + CAST(:pause AS interval), crashes = greatest(e.crashes - 1, 0) WHERE {_IS_OURS} RETURNING e.id",
     UUID,
 )
 """Gives the entry back; it is taken again after `pause`."""

@@ -50,14 +50,16 @@ TAKE_DELIVERIES = Query(
          due AS (
              SELECT ordered.id FROM (SELECT p.id, p.place, row_number() OVER (ORDER BY p.place, p.next_attempt_at) AS turn FROM placed p) ordered
              WHERE ordered.place <= 2 * (CAST(:free AS int) - ordered.turn + 1))
-    UPDATE webhook_deliveries d SET attempts = d.attempts + 1, next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
+    UPDATE webhook_deliveries d
+    SET attempts = d.attempts + 1, next_attempt_at = clock_timestamp() + CAST(:lease AS interval) * power(2, least(d.attempts, 10))
     FROM due, webhook_endpoints e WHERE d.id = due.id AND e.id = d.endpoint_id
     RETURNING d.id, d.attempts, d.event_id, d.type, d.object_id, d.created_at, e.id AS endpoint_id, e.project_id, e.url, e.secret_key_id, e.secrets,
               coalesce(e.old_secret_until > clock_timestamp(), false) AS has_old_secret
     """,
     Delivery,
 )
-"""Takes due deliveries for as long as the lease: if this worker dies, another one tries them then.
+"""Takes due deliveries for at least the lease: if this worker dies, another one tries them then. With
+each try the time is twice as long, so one whose tries kill their workers kills few of them.
 At most `at_once` of an endpoint, one of an endpoint whose last try failed, each without the `tries`
 that this worker makes of it now: so a slow endpoint holds few of the tries that run at a time.
 

@@ -71,6 +71,7 @@ batches = Table(
         server_default=func.now(),
         comment="before that, no other web process makes responses of its lines",
     ),
+    _count("expander_crashes", "web processes that took it, in a row, and did not give it back"),
     Column(
         "collector_until",
         TIMESTAMP,
@@ -78,6 +79,7 @@ batches = Table(
         server_default=func.now(),
         comment="before that, no other worker does what there is to do",
     ),
+    _count("collector_crashes", "workers that took it, in a row, and did not give it back"),
     Index("ix_batches_project_id", "project_id", "id"),
     Index(
         "ix_batches_turns",

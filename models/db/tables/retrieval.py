@@ -128,6 +128,13 @@ vector_store_files = Table(
         server_default=text("0"),
         comment="attempts in a row that ended without a new chunk",
     ),
+    Column(
+        "crashes",
+        Integer,
+        nullable=False,
+        server_default=text("0"),
+        comment="those of them whose worker died, or works on it now",
+    ),
     Column("delete_requested_at", TIMESTAMP, comment="from then on nobody sees it"),
     Index(
         "ix_vector_store_files_file_id",

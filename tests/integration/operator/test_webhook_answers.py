@@ -3,21 +3,27 @@ nothing of an answer is kept."""
 
 import asyncio
 import gzip
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from models.config.groups import EgressSettings
+from models.config.groups import EgressSettings, WebhookSettings
 from models.db.queries.webhooks import Delivery
 from models.egress import EgressPolicy
+from models.fence import RowLease
 from models.ids import new_uuid
+from models.projects.egress import SERVER_EGRESS
 from models.secrets import Sealer
 from models.signing_secrets import seal_secrets
 from models.webhooks.signature import new_secret
+from worker.webhooks.deliverer import Deliverer
 from worker.webhooks.sender import Outcome, send
 
 TIME_LIMIT = 0.25
@@ -138,26 +144,30 @@ FAULTS: list[tuple[str, Answer, Outcome]] = [
 ]
 
 
+def delivery_to(url: str) -> Delivery:
+    sealed = seal_secrets(SEALER, endpoint := new_uuid(), [new_secret()])
+    return Delivery(
+        id=new_uuid(),
+        attempts=1,
+        event_id=new_uuid(),
+        type="response.completed",
+        object_id="resp_1",
+        created_at=datetime.now(UTC),
+        endpoint_id=endpoint,
+        project_id=new_uuid(),
+        url=url,
+        secret_key_id=sealed.key_id,
+        secrets=sealed.sealed,
+        has_old_secret=False,
+    )
+
+
 @pytest.mark.parametrize(
     ("answer", "outcome"), [case[1:] for case in FAULTS], ids=[c[0] for c in FAULTS]
 )
 async def test_a_receiver_that(answer: Answer, outcome: Outcome) -> None:
     async with raw_receiver(answer) as receiver:
-        sealed = seal_secrets(SEALER, endpoint := new_uuid(), [new_secret()])
-        delivery = Delivery(
-            id=new_uuid(),
-            attempts=1,
-            event_id=new_uuid(),
-            type="response.completed",
-            object_id="resp_1",
-            created_at=datetime.now(UTC),
-            endpoint_id=endpoint,
-            project_id=new_uuid(),
-            url=receiver.url,
-            secret_key_id=sealed.key_id,
-            secrets=sealed.sealed,
-            has_old_secret=False,
-        )
+        delivery = delivery_to(receiver.url)
         got = await send(delivery, SEALER, LOCAL, TIME_LIMIT)
         assert got.status == outcome.status
         if outcome.error is not None:
@@ -167,3 +177,26 @@ async def test_a_receiver_that(answer: Answer, outcome: Outcome) -> None:
         assert MARK.decode() not in repr(got)
         assert receiver.requests == 1
         assert receiver.sent < MAX_BYTES
+
+
+@pytest.mark.parametrize("frozen", [0, 30])
+async def test_a_delivery_whose_lease_has_ended_is_not_sent_and_has_no_result(
+    monkeypatch: pytest.MonkeyPatch, frozen: int
+) -> None:
+    """The worker was frozen for so many seconds between taking it and sending it."""
+    results: list[Outcome] = []
+
+    async def store(_: Deliverer, __: Delivery, outcome: Outcome) -> None:
+        results.append(outcome)
+
+    async def policy(_: UUID) -> SimpleNamespace:
+        return SimpleNamespace(egress=SERVER_EGRESS)
+
+    monkeypatch.setattr(Deliverer, "_store", store)
+    policies: Any = SimpleNamespace(policy=policy)
+    no_pool: Any = None
+    deliverer = Deliverer(WebhookSettings(), no_pool, SEALER, LOCAL, policies)
+    lease = RowLease(timedelta(seconds=30), time.monotonic() - frozen)
+    async with raw_receiver(answers(OK, b"content-length: 0\r\n\r\n")) as receiver:
+        await asyncio.create_task(deliverer._deliver(delivery_to(receiver.url), lease))
+        assert (receiver.sent > 0, len(results)) == ((False, 0) if frozen else (True, 1))

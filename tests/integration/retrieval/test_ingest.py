@@ -4,11 +4,14 @@ import asyncio
 import json
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +19,7 @@ import pytest
 
 from cli.database.migrate import migrate
 from cli.demo_upstream.embeddings import DIMENSIONS, embed
+from models import fence
 from models.config.groups import FileSettings
 from models.config.retrieval import RetrievalSettings
 from models.config.settings import Settings
@@ -54,7 +58,7 @@ from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, run_purge, settings_for
 from worker.retrieval import ingest as ingest_module
-from worker.retrieval.ingest import Ingest
+from worker.retrieval.ingest import LEASE, Ingest
 
 CHUNKS = 9
 TEXT = "".join(f"chunk {number} {'xyz ' * 97}end\n" for number in range(CHUNKS))
@@ -75,31 +79,31 @@ class Stores:
         assert storage is not None
         self._storage = storage
 
-    async def fill(self, project: UUID | None = None) -> None:
-        """Makes a store with a file."""
+    async def fill(self, project: UUID | None = None, text: str = TEXT) -> None:
+        """Makes a store with a file of this text."""
         project, file = project or self._database.project, new_uuid()
         values: dict[str, Any] = dict.fromkeys(("days", "description", "dimensions", "media_type"))
         values |= dict.fromkeys(("lifetime", "batch"))
         values |= {"id": self.store, "project": project, "name": "", "metadata": Json({})}
         values |= {"model": self._settings.retrieval.embedding_model, "language": "simple"}
         await execute(self.pool, vector_stores.INSERT_STORE, values)
-        values |= {"id": file, "filename": "a.txt", "purpose": "assistants", "bytes": len(TEXT)}
+        values |= {"id": file, "filename": "a.txt", "purpose": "assistants", "bytes": len(text)}
         await fetch(self.pool, files.INSERT_FILE, values | {"upload_time": HOUR})
-        await write_part(self.pool, self._storage, file, _pieces(TEXT), number=0, upload_time=HOUR)
+        await write_part(self.pool, self._storage, file, _pieces(text), number=0, upload_time=HOUR)
         await fetch(self.pool, files.COMPLETE_FILE, values)
         values |= {"store": self.store, "ids": Uuids([new_uuid()]), "files": Uuids([file])}
         values |= {"attributes": Texts(["{}"]), "max_tokens": Ints([100]), "overlaps": Ints([0])}
         await fetch(self.pool, vector_stores.INSERT_ENTRIES, values)
 
     @asynccontextmanager
-    async def worker(self) -> AsyncIterator[None]:
-        """A process that ingests; it is killed at the end."""
+    async def worker(self) -> AsyncIterator[Ingest]:
+        """A process that ingests; it stops at the end."""
         embedder = Embedder(self._settings.retrieval, ProjectRoutes(self._settings))
         policies = ProjectPolicies(self.pool, AccessRevision())
         ingest = Ingest(self._settings, self.pool, self._storage, embedder, policies)
         task = asyncio.create_task(ingest.run())
         try:
-            yield
+            yield ingest
         finally:
             task.cancel()
             await asyncio.wait((task,))
@@ -205,6 +209,110 @@ async def test_another_worker_goes_on_at_the_first_chunk_that_is_not_stored(
         assert " ".join(texts).split() == TEXT.split()
         paid = Counter(text for each in fake.requests_for("dying") for text in each.body["input"])
         assert [paid[text] for text in texts] == [1, 1, 1, 1, 2, 2, 2, 2, 1]
+
+
+async def test_a_worker_whose_lease_ended_while_it_was_frozen_embeds_nothing_more(
+    make_stores: MakeStores, fake: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is frozen while its second group is embedded."""
+    thawed = asyncio.Event()
+    fake.decide("frozen", lambda request: [_wait_for(thawed), *embeddings(request)])
+    async with make_stores("frozen") as stores, stores.worker() as ingest:
+        await until(lambda: fake.requests_for("frozen"))
+        later = SimpleNamespace(monotonic=lambda: time.monotonic() + LEASE.total_seconds())
+        with monkeypatch.context() as frozen:
+            frozen.setattr(fence, "time", later)
+            thawed.set()
+            await until(lambda: ingest._tasks.free == stores.settings.retrieval.ingests)
+        assert await stores.state() == ("in_progress", 2)
+        await stores.make_due()
+        await stores.until_state("completed", CHUNKS)
+        paid = Counter(text for each in fake.requests_for("frozen") for text in each.body["input"])
+        assert [paid[text] for text in await stores.chunks()] == [1] * CHUNKS
+
+
+@pytest.mark.parametrize("at_its_end", [False, True], ids=["while it embeds", "at its end"])
+async def test_chunks_that_a_failover_has_lost_are_stored_again(
+    make_stores: MakeStores,
+    fake: FakeUpstream,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    at_its_end: bool,
+) -> None:
+    """The worker goes on, and what it had stored is not there any more."""
+    count, end = 0, Ingest._end
+    failover, is_over = asyncio.Event(), asyncio.Event()
+
+    async def _end(*values: Any) -> None:
+        failover.set()
+        await is_over.wait()
+        await end(*values)
+
+    def decide(request: UpstreamRequest) -> Script:
+        nonlocal count
+        count += 1
+        if count < 3 or at_its_end:
+            return embeddings(request)
+        failover.set()
+        return [_wait_for(is_over), *embeddings(request)]
+
+    if at_its_end:
+        monkeypatch.setattr(Ingest, "_end", _end)
+    fake.decide("lossy", decide)
+    async with make_stores("lossy") as stores, stores.worker():
+        await until(failover.is_set)
+        await run_sql(stores.pool, "DELETE FROM vector_store_chunks WHERE number >= 2", {})
+        await run_sql(stores.pool, "UPDATE vector_store_files SET chunks = 2", {})
+        is_over.set()
+
+        async def is_stored_again() -> bool:
+            await stores.make_due()
+            return bool(await stores.state() == ("completed", CHUNKS))
+
+        await until(is_stored_again, 20, every=0.5)
+        assert " ".join(await stores.chunks()).split() == TEXT.split()
+
+
+async def test_a_file_whose_workers_die_is_given_up_and_no_other_is_blamed(
+    make_stores: MakeStores, fake: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two files are ingested when the worker dies for the first time."""
+
+    async def die(*_: object) -> None:
+        """A worker that is killed gives nothing back."""
+
+    monkeypatch.setattr(Ingest, "_give_back", die)
+    asked: Counter[str] = Counter()
+
+    def decide(request: UpstreamRequest) -> Script:
+        file, *_ = request.body["input"][0].split()
+        asked[file] += 1
+        return [hang()] if file == "chunk" or asked[file] == 1 else embeddings(request)
+
+    fake.decide("deadly", decide)
+    async with make_stores("deadly") as stores:
+        stores.store, other = new_uuid(), new_uuid()
+        sql = "INSERT INTO projects (id, name) VALUES (%(id)s, 'other')"
+        await run_sql(stores.pool, sql, {"id": other})
+        await stores.fill(other, TEXT.replace("chunk", "piece"))
+        for times in range(1, 6):
+            async with stores.worker():
+                await until(partial(_has_at_least, asked, "chunk", times), 20)
+                await until(lambda: asked["piece"])
+            await stores.make_due()
+        async with stores.worker():
+            ended = "SELECT status FROM vector_store_files ORDER BY project_id = %(id)s"
+
+            async def have_ended() -> bool:
+                rows = await run_sql(stores.pool, ended, {"id": other})
+                return [row["status"] for row in rows] == ["failed", "completed"]
+
+            await until(have_ended, 20)
+        assert asked["chunk"] == 5
+
+
+def _has_at_least(counter: Counter[str], name: str, count: int) -> bool:
+    return counter[name] >= count
 
 
 async def test_an_upstream_that_is_away_is_waited_for_and_one_that_refuses_fails_the_file(

@@ -1,5 +1,6 @@
 """Whose batch is worked on next, and in what slices: no project waits for all work of another."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -10,7 +11,7 @@ from uuid import UUID
 import orjson
 import pytest
 
-from models.batches.work import LEASE, NO_PAUSE
+from models.batches.work import CRASHED, LEASE, MAX_CRASHES, NO_PAUSE
 from models.config.groups import FileSettings
 from models.config.settings import Settings
 from models.db.database import fetch, open_pool
@@ -27,11 +28,15 @@ from models.db.statement import Query
 from models.files.content import write_part
 from models.files.opening import open_storage
 from models.ids import new_uuid
+from models.side_tasks import cancel_all
+from tests.support.api import until
 from tests.support.batches import line
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, settings_for
+from web.batches.expander import Expander
 from worker.batches.outcome import Outcome
+from worker.batches.progress import BatchProgress
 from worker.batches.validation import Validation
 
 HOUR = timedelta(hours=1)
@@ -74,6 +79,21 @@ class StoredBatches:
         values |= {"endpoint": "/v1/responses", "completion_window": "24h", "window": 24 * HOUR}
         [made] = await fetch(self.pool, INSERT_BATCH, values)
         return made.id
+
+    @asynccontextmanager
+    async def processes(self) -> AsyncIterator[None]:
+        """What a worker and a web process do, without Redis and without creates."""
+        unused: list[Any] = [None] * 4
+        expander = Expander(self._settings, self.pool, self._storage, *unused)
+        progress = BatchProgress(self._settings, self.pool, unused[0], self._storage)
+        tasks = [asyncio.create_task(work.run()) for work in (expander, progress)]
+        yield
+        await cancel_all(tasks)
+
+    async def make_due(self) -> None:
+        """The leases of all batches end."""
+        sql = "UPDATE batches SET collector_until = now(), expander_until = now()"
+        await run_sql(self.pool, sql, {})
 
     async def take(self) -> TakenBatch:
         """What a worker without work does."""
@@ -177,3 +197,40 @@ async def test_projects_take_turns_at_the_work_on_their_batches(open_batches: Op
             at_once = [await fetch(batches.pool, take, {"lease": LEASE}) for _ in range(5)]
             assert [len(taken) for taken in at_once] == [1, 1, 1, 1, 0]
             assert len({batch.project_id for [batch] in at_once[:2]}) == 2
+
+
+@pytest.mark.parametrize("work", ["validation", "expansion", "collection"])
+async def test_a_batch_that_kills_each_process_that_has_it_is_given_up(
+    open_batches: OpenBatches, work: str
+) -> None:
+    """The lease is twice as long each time; what is stored, and what is given back, counts
+    again from the start."""
+    async with open_batches() as batches:
+        file = await batches.add_file(batches.project, 2)
+        batch = await batches.add(batches.project, file)
+        if work != "validation":
+            assert await batches.validate(await batches.take()) is Outcome.WAITS
+        if work == "collection":
+            await run_sql(batches.pool, "UPDATE batch_lines SET expanded = true", {})
+        take: Query[Any] = TAKE_TO_EXPAND if work == "expansion" else TAKE_BATCH
+        column = "expander_until" if work == "expansion" else "collector_until"
+        lease = f"SELECT round(extract(epoch FROM {column} - now())) AS s FROM batches"
+        leases = []
+        for crashes in range(MAX_CRASHES):
+            await batches.make_due()
+            [taken] = await fetch(batches.pool, take, {"lease": LEASE})
+            assert (taken.id, taken.crashes) == (batch, crashes)
+            [row] = await run_sql(batches.pool, lease, {})
+            leases.append(int(row["s"]))
+        assert leases == [10, 20, 40, 80, 160]
+        await batches.make_due()
+
+        async def is_given_up() -> bool:
+            status, *_ = await batches.state(batch)
+            return bool(status == "failed")
+
+        async with batches.processes():
+            await until(is_given_up, 20)
+        [row] = await run_sql(batches.pool, "SELECT errors FROM batches", {})
+        assert row["errors"] == [CRASHED]
+        assert (await batches.state(batch))[2] == 0

@@ -18,7 +18,6 @@ from models.errors import UpstreamFailed
 from worker.metrics import UPSTREAM_RETRIES
 from worker.translation.chat.chunk import Chunk
 from worker.upstream.client import Upstream
-from worker.upstream.request_sender import MaySend
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "héllo ☃"}], "stream": True}
 ANSWER = (
@@ -109,19 +108,12 @@ async def raw_server(*replies: bytes) -> AsyncIterator[RawServer]:
         server.close()
 
 
-async def _send_at_once() -> None:
-    pass
-
-
 @asynccontextmanager
-async def upstream_at(
-    url: str, may_send: MaySend = _send_at_once, **settings: Any
-) -> AsyncIterator[Upstream]:
+async def upstream_at(url: str, **settings: Any) -> AsyncIterator[Upstream]:
     upstream = Upstream(
         UpstreamSettings.model_validate({"base_url": url, "api_key": "secret", **settings}),
         LimitSettings(),
         8,
-        may_send,
     )
     try:
         yield upstream
@@ -191,27 +183,6 @@ async def test_failed_tries_are_counted_and_repeated_by_the_rules_of_the_sdk() -
         assert [orjson.loads(request.partition(b"\r\n\r\n")[2]) for request in server.requests] == [
             BODY
         ] * 3
-
-
-async def test_a_request_waits_for_permission_after_each_pause() -> None:
-    """The process may have been suspended while a connection was opened, or between two tries."""
-    waiting: asyncio.Queue[asyncio.Event] = asyncio.Queue()
-
-    async def may_send() -> None:
-        permitted = asyncio.Event()
-        waiting.put_nowait(permitted)
-        await permitted.wait()
-
-    async with (
-        raw_server(UNAVAILABLE, OK) as server,
-        upstream_at(server.url, may_send) as upstream,
-    ):
-        reading = asyncio.create_task(texts(upstream))
-        for requests, reason in enumerate(("a new connection", "a second try")):
-            permitted = await waiting.get()
-            assert len(server.requests) == requests, reason
-            permitted.set()
-        assert await reading == ["hi"]
 
 
 async def test_each_try_continues_the_trace_where_that_is_asked_for() -> None:

@@ -127,7 +127,8 @@ the entry, it or its store is gone, or the store's embeddings have other dimensi
 
 END_ENTRY = column(
     f"""
-    WITH ended AS (UPDATE vector_store_files e SET status = :status, error_code = :code, error_message = :message
+    WITH ended AS (UPDATE vector_store_files e SET status = :status, error_code = :code, error_message = :message,
+                       usage_bytes = CASE WHEN CAST(:code AS text) IS NULL THEN e.usage_bytes ELSE 0 END
                    WHERE {_IS_OURS} AND (CAST(:chunks AS int) IS NULL OR e.chunks = :chunks) RETURNING e.id, e.store_id),
          used AS (UPDATE vector_stores s SET last_active_at = clock_timestamp(), expires_at = clock_timestamp() + s.expires_after_days * interval '1 day'
                   FROM ended WHERE s.id = ended.store_id AND s.expires_after_days IS NOT NULL AND s.delete_requested_at IS NULL
@@ -138,7 +139,8 @@ END_ENTRY = column(
 )
 """`completed` or `failed`; `code` and `message` are null for the first. `chunks`: how many the file
 has; null: that does not matter. No row: a failover has lost some of them, or as of KEEP_ENTRY. The
-store was used: it expires so long after the last ingest, also if it was over meanwhile."""
+store was used: it expires so long after the last ingest, also if it was over meanwhile.
+The purge deletes the chunks of a file that `failed`."""
 
 PUT_OFF_ENTRY = column(
     f"UPDATE vector_store_files e SET next_attempt_at = clock_timestamp() + CAST(:pause AS interval), crashes = greatest(e.crashes - 1, 0) WHERE {_IS_OURS} RETURNING e.id",

@@ -16,6 +16,7 @@ TO_PUBLIC = """
     ALTER FUNCTION backburner.count_access_change() SET SCHEMA public;
     ALTER FUNCTION backburner.refuse_audit_change() SET SCHEMA public;
     ALTER FUNCTION backburner.deliver_end_of_response() SET SCHEMA public;
+    ALTER FUNCTION backburner.end_event(text, uuid, text) SET SCHEMA public;
     ALTER FUNCTION backburner.add_embeddings() SET SCHEMA public;
     ALTER FUNCTION backburner.embedding_of(text) SET SCHEMA public;
     ALTER FUNCTION backburner.embedding_distance SET SCHEMA public;

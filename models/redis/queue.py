@@ -265,7 +265,7 @@ def wake_up(response_ids: Sequence[UUID], queue: str) -> bytes:
     )
 
 
-def _ids_of(message: bytes) -> list[UUID]:
+def _ids_of(message: bytes | str) -> list[UUID]:
     """The ids in a message. Anything may be in a list of Redis: a message that is none of ours has
     none."""
     try:

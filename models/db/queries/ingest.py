@@ -52,7 +52,7 @@ TAKE_ENTRIES = Query(
                  SELECT e.id FROM vector_store_files e
                  WHERE e.project_id = used.project_id AND {_WAITS} AND e.next_attempt_at <= clock_timestamp()
                  ORDER BY e.next_attempt_at LIMIT 1 FOR UPDATE SKIP LOCKED) first),
-         due AS (SELECT id FROM placed WHERE place <= CAST(:free AS int) OR (files = 0 AND place <= CAST(:free_for_newcomers AS int)))
+         due AS (SELECT id FROM placed WHERE place <= CAST(:free AS int) OR files = 0 ORDER BY place LIMIT CAST(:free_for_newcomers AS int))
     UPDATE vector_store_files e SET attempts = e.attempts + 1, failures = e.failures + 1, next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
     FROM due, vector_stores s WHERE e.id = due.id AND s.id = e.store_id
     RETURNING e.id, e.attempts, e.project_id, e.store_id, e.file_id, e.chunks, e.max_chunk_tokens, e.chunk_overlap_tokens, e.failures - 1 AS failures,

@@ -1,10 +1,11 @@
 """Bursts: work of many tasks that became ready at once, spread over time and shared out fairly."""
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from uuid import UUID
+
+from models.load.fair_queue import FairQueue
 
 
 class Turns:
@@ -15,8 +16,8 @@ class Turns:
         self._size = size
         self._left = size
         """Callers that may go on in this turn."""
-        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
-        """By origin, the one that is next first."""
+        self._waiting: FairQueue[Hashable, asyncio.Future[None]] = FairQueue()
+        """By origin."""
         self._is_counting = False
         """`_next_turn` will be called."""
 
@@ -31,17 +32,12 @@ class Turns:
             self._left -= 1
             return
         turn = loop.create_future()
-        self._waiting.setdefault(origin, deque()).append(turn)
+        self._waiting.add(origin, turn)
         await turn
 
     def _next_turn(self) -> None:
         self._left = self._size
-        while self._left > 0 and self._waiting:
-            origin = next(iter(self._waiting))
-            turns = self._waiting.pop(origin)
-            turn = turns.popleft()
-            if turns:
-                self._waiting[origin] = turns  # now the last one
+        while self._left > 0 and (turn := self._waiting.take_next()) is not None:
             if not turn.done():
                 turn.set_result(None)
                 self._left -= 1
@@ -95,13 +91,12 @@ class ProjectSlots:
         self._most = max(1, count - 1)
         """Slots that one project may have in any case."""
         self._used: dict[UUID, int] = {}
-        self._waiting: dict[UUID, deque[asyncio.Future[None]]] = {}
-        """By projects, the one whose turn is next first."""
+        self._waiting: FairQueue[UUID, asyncio.Future[None]] = FairQueue()
 
     @property
     def waiting(self) -> int:
         """Pieces of work that wait for a slot now."""
-        return sum(len(turns) for turns in self._waiting.values())
+        return len(self._waiting)
 
     @asynccontextmanager
     async def take(self, project: UUID) -> AsyncIterator[None]:
@@ -117,7 +112,7 @@ class ProjectSlots:
         if project not in self._waiting and self._use(project):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(project, deque()).append(turn)
+        self._waiting.add(project, turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -147,14 +142,8 @@ class ProjectSlots:
     def _give(self) -> None:
         """Gives what is free to those whose turn it is: at most one to each, as no more can have
         become free."""
-        for project in list(self._waiting):
-            turns = self._waiting[project]
-            while turns and turns[0].cancelled():
-                turns.popleft()
-            had_turn = bool(turns) and self._use(project)
-            if had_turn:
-                turns.popleft().set_result(None)
-            if not turns:
-                del self._waiting[project]
-            elif had_turn:
-                self._waiting[project] = self._waiting.pop(project)  # now the last one
+        for project in self._waiting:
+            while (turns := self._waiting.of(project)) and turns[0].cancelled():
+                self._waiting.remove(project, turns[0])
+            if turns and self._use(project):
+                self._waiting.take(project).set_result(None)

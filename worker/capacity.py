@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection
 from uuid import UUID
 
+from models.load.reserve import ReservedSlots
 from models.redis.channels import BACKGROUND
 from worker.memory_budget import MemoryBudget
 from worker.run.runner import Run
@@ -32,14 +33,22 @@ class Capacity:
         """The background responses among `runs` and `claiming`."""
         self._is_shared = is_shared
         self._reserved = reserved_slots(slots) if is_shared else 0
+        self._division = ReservedSlots.beside(slots) if is_shared else ReservedSlots(slots, 0)
         self._memory = memory
         self._may_claim = may_claim
+
+    @property
+    def most(self) -> int:
+        """The slots, with those for projects that have nothing here."""
+        return self._division.most
 
     @property
     def free(self) -> int:
         """Free slots; none while the process stops, is not sure of its lease, or has no memory for
         another response."""
-        return self._memory.claims_that_fit(self._free_of(self.slots))
+        return self._memory.claims_that_fit(
+            self._division.free(self._used - self._background_in_reserve) if self._may_begin else 0
+        )
 
     @property
     def free_for_background(self) -> int:
@@ -56,13 +65,26 @@ class Capacity:
     @property
     def free_for_endings(self) -> int:
         """How many responses may be claimed that are only to be ended."""
-        return self._free_of(self.slots + _ENDING_SLOTS)
+        return max(0, self.most + _ENDING_SLOTS - self._used) if self._may_begin else 0
 
     def free_for(self, queue: str) -> int:
         """Free slots for the responses of this queue."""
         if queue == BACKGROUND:
             return self.free_for_background
         return self.free - self.kept_for_background
+
+    def free_for_newcomers(self, queue: str) -> int:
+        """Slots of the reserve that projects with nothing here may take, one each, for responses of
+        this queue; 0 as long as there are others for anybody."""
+        if not self._may_begin or self.free_for(queue) > 0:
+            return 0
+        free = self._division.free_for_newcomers(self._used)
+        if queue == BACKGROUND:
+            # Newcomers leave to foreground responses what the others do.
+            free = min(free, self.most - self._reserved - len(self._background))
+        else:
+            free -= self.kept_for_background
+        return self._memory.claims_that_fit(max(0, free))
 
     def __contains__(self, response_id: object) -> bool:
         """Whether the response runs here, or is about to."""
@@ -98,10 +120,19 @@ class Capacity:
         """How many of so many free slots. Slots for which there is no memory do not count."""
         if not self._is_shared:
             return 0
-        usable = len(self.runs) + len(self.claiming) + free
+        usable = self._used + free
         return max(0, min(free, background_slots(usable) - len(self._background)))
 
-    def _free_of(self, slots: int) -> int:
-        if self.is_stopping or not self._may_claim():
-            return 0
-        return max(0, slots - len(self.runs) - len(self.claiming))
+    @property
+    def _may_begin(self) -> bool:
+        return not self.is_stopping and self._may_claim()
+
+    @property
+    def _used(self) -> int:
+        return len(self.runs) + len(self.claiming)
+
+    @property
+    def _background_in_reserve(self) -> int:
+        """Background responses above their slots. They take none of those that are reserved for
+        foreground ones."""
+        return max(0, len(self._background) - (self.slots - self._reserved))

@@ -53,6 +53,7 @@ from worker.log.publisher import Publisher
 from worker.memory_budget import MemoryBudget
 from worker.memory_pressure import MemoryPressure
 from worker.model_metrics import LABELS, observe_end
+from worker.newcomers import start_newcomers
 from worker.outbound.file_memory import FileMemory
 from worker.quarantine import SuspectGroup
 from worker.run.counting import RequestTokenCounter
@@ -148,7 +149,7 @@ class Engine:
         Raises what DATABASE_UNAVAILABLE names if Postgres is unavailable.
         """
         settings, capacity = self._settings, self._capacity
-        connections = await Connections.open(settings, self._lease, capacity.slots)
+        connections = await Connections.open(settings, self._lease, capacity.most)
         self._connections = connections
         pool = connections.pool
         publisher = Publisher(connections.redis)
@@ -181,6 +182,9 @@ class Engine:
         self._serve_metrics()
         await asyncio.to_thread(self._lease.register)
         self._start_sweeping(connections)
+        if not settings.quarantine:
+            newcomers = start_newcomers(capacity, line, connections.job_queue)
+            self._side_tasks.start(newcomers, "newcomers")
         self._activity = ActivityWriter(pool)
         self._side_tasks.start(self._activity.run(), "activity")
         start_upkeep(

@@ -108,6 +108,13 @@ class Line:
         """These responses, whose owners have crashed, share the next slots with the line."""
         self._interrupted = list(orphans)
 
+    async def choose_newcomers(self, queue: str, ids: Sequence[UUID]) -> None:
+        """Chooses from this queue, for the slots of the reserve, the next response of projects that
+        have none here. `ids`: of wake-ups that are in the queue still. Returns when they begin."""
+        free = min(self._capacity.free_for_newcomers(queue), _MAX_CHOSEN)
+        if free:
+            await self._start(_Wanted((queue,), free, ids[-_MAX_NAMED:], only_newcomers=True))
+
     def expect_background(self) -> None:
         """Background responses may be waiting in line."""
         self._capacity.background_waits = True
@@ -145,7 +152,7 @@ class Line:
             self._starter.spawn(self._interrupted[:number])
             del self._interrupted[:number]
 
-    def _start(self, wanted: "_Wanted") -> None:
+    def _start(self, wanted: "_Wanted") -> asyncio.Task[None]:
         places = {new_uuid() for _ in range(wanted.max_rows)}
         self._capacity.claim(places, background=BACKGROUND in wanted.queues)
         if places:
@@ -153,6 +160,7 @@ class Line:
         task = asyncio.create_task(self._choose(wanted, places))
         self._choices.add(task)
         task.add_done_callback(self._choices.discard)
+        return task
 
     async def _choose(self, wanted: "_Wanted", places: Collection[UUID]) -> None:
         try:
@@ -172,6 +180,8 @@ class Line:
         self._note_result(wanted, found_all=len(chosen) == wanted.max_rows)
         self.shares.serve(chosen)
         self._starter.run_chosen([each.claim for each in chosen])
+        if wanted.only_newcomers:
+            return
         if len(chosen) == wanted.max_rows:
             self._announce(wanted)
         elif wanted.is_whole_line:
@@ -201,6 +211,7 @@ class Line:
                     shares=self.shares.known(),
                     ids=wanted.ids,
                     waiting=wanted.waiting,
+                    only_newcomers=wanted.only_newcomers,
                 )
             )
             for each in chosen:
@@ -227,8 +238,9 @@ class _Wanted:
     max_rows: int
     ids: Sequence[UUID] = ()
     waiting: timedelta = timedelta(0)
+    only_newcomers: bool = False
 
     @property
     def is_whole_line(self) -> bool:
         """Whether all responses in line were compared."""
-        return not self.waiting
+        return not self.waiting and not self.only_newcomers

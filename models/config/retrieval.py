@@ -71,6 +71,6 @@ class RetrievalSettings(Group):
     """Memory in which PostgreSQL makes such an index. A larger index takes many times as long: a
     chunk needs about 800 bytes, and two for each dimension."""
     ingests: int = Field(default=2, ge=1)
-    """Files that one worker ingests at a time."""
+    """Files that one worker ingests at a time, and two more for projects that have none there."""
     ingest_time: Duration = timedelta(days=1)
     """A file fails if no upstream has made its embeddings for so long."""

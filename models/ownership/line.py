@@ -50,6 +50,8 @@ class Choice:
     """responses whose wake-ups were read just now"""
     waiting: timedelta = timedelta(0)
     """for how long they must have waited"""
+    only_newcomers: bool = False
+    """only of projects that have nothing running here, one of each"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class LineClaims:
             "slots": float(choice.slots),
             "ids": Uuids(_new_ids(choice.ids)),
             "waiting": choice.waiting,
+            "only_newcomers": choice.only_newcomers,
             "cursor": self._cursor,
             "projects": Uuids(list(shares)),
             "running": Ints([share.running for share in shares.values()]),

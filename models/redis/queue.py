@@ -14,7 +14,7 @@ reads: 0.3 KB and 45 bytes for each further id, instead of 1 KB each.
 
 import asyncio
 import contextlib
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID, uuid4
@@ -37,6 +37,8 @@ their messages still wait too, or the workers have enough others."""
 MAX_IDS = 16
 """Ids in one message. A worker with fewer free slots gives the others back, so a larger message
 would wander between workers that are nearly full."""
+_NEWEST = 64
+"""Messages that `newest` reads."""
 _BACKLOG = 10_000
 """Ids that wait for a slow broker. Further ones are dropped; a sweep finds their rows."""
 _GATHERING = 0.002
@@ -141,6 +143,19 @@ class JobQueue:
             logger.warning("queue_lengths_unavailable", error=repr(error))
             return frozenset()
         return frozenset(name for name, length in lengths.items() if length < MAX_REFILLED)
+
+    async def newest(self, queue: str) -> list[UUID]:
+        """The ids in the newest messages of the queue, which stay there; none of RabbitMQ, or while
+        Redis is unavailable. Takes at most a second."""
+        if self._rabbitmq is not None:
+            return []
+        try:
+            async with asyncio.timeout(REDIS_TIMEOUT):
+                messages = await self._redis.lrange(queue, 0, _NEWEST - 1)
+        except REDIS_ERRORS as error:
+            logger.warning("queue_unavailable", queue=queue, error=repr(error))
+            return []
+        return [response_id for message in messages for response_id in _ids_of(message)]
 
     async def _lengths(self) -> dict[str, int]:
         if self._rabbitmq is not None:
@@ -248,3 +263,13 @@ def wake_up(response_ids: Sequence[UUID], queue: str) -> bytes:
             },
         }
     )
+
+
+def _ids_of(message: bytes | str) -> list[UUID]:
+    """The ids in a message. Anything may be in a list of Redis: a message that is none of ours has
+    none."""
+    try:
+        arguments, _, _ = orjson.loads(b64decode(orjson.loads(message)["body"]))
+        return [UUID(hex=response_id) for response_id in arguments]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return []

@@ -161,6 +161,11 @@ def cell(text: str) -> str:
     return f'<row><c t="inlineStr"><is><t>{text}</t></is></c></row>'
 
 
-def unfinished_comment(size: int) -> bytes:
-    """A page that begins a comment which never ends."""
-    return b"<html><!--" + b"a-" * (size // 2)
+def slow_page() -> bytes:
+    """A PDF of one page of hundreds of thousands of texts, which the library reads in minutes."""
+    texts = b"BT /F 9 Tf " + b"1 1 Td (a) Tj " * 400_000 + b"ET"
+    return one_page(
+        b"<</Length %d>>stream\n%b\nendstream" % (len(texts), texts),
+        b"/Font <</F 5 0 R>>",
+        b"<</Type /Font /Subtype /Type1 /BaseFont /Helvetica>>",
+    )

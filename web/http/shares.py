@@ -4,11 +4,12 @@ The counts are those of this process. Quotas of a project over all processes are
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from typing import Self
 
 from models.config.web import WebSettings
 from models.errors import ApiError, ShareUsedUp, Unavailable
+from models.load.fair_queue import FairQueue
 
 _MAX_WAITING = 16
 """Requests of one project that wait. Each may have sent as much as the network buffers. Bodies that
@@ -34,8 +35,7 @@ class Share:
         self._used_by: Counter[str] = Counter()
         self._arriving: Counter[str] = Counter()
         """What bodies have that are not decoded yet, by project."""
-        self._waiting: dict[str, deque[_Waiting]] = {}
-        """By project, the one whose turn is next first."""
+        self._waiting: FairQueue[str, _Waiting] = FairQueue()
 
     @property
     def used(self) -> int:
@@ -73,11 +73,11 @@ class Share:
     ) -> None:
         """Waits until this one has `amount`; projects take turns. Raises as `take` does, after
         `wait` seconds; without it after a few, or at once if many wait."""
-        waiting = self._waiting.setdefault(held.project, deque())
         if wait is None:
-            wait = self._wait if to_decode or len(waiting) < _MAX_WAITING else 0
+            waiting = len(self._waiting.of(held.project))
+            wait = self._wait if to_decode or waiting < _MAX_WAITING else 0
         one = _Waiting(held, amount, to_decode)
-        waiting.append(one)
+        self._waiting.add(held.project, one)
         try:
             async with asyncio.timeout(wait):
                 await one.turn.wait()
@@ -87,7 +87,7 @@ class Share:
                 held.count(amount, is_decoded=to_decode)
         finally:
             if not one.turn.is_set():
-                self._forget(one)
+                self._waiting.remove(held.project, one)
 
     def fits(self, held: "Held", amount: int, *, to_decode: bool) -> bool:
         """Whether this one can have `amount`."""
@@ -110,32 +110,22 @@ class Share:
 
     def _give(self) -> None:
         """Gives what is free to those that wait for it, project by project."""
-        projects = deque(self._waiting)
-        while projects:
-            project = projects.popleft()
-            one = self._next_of(project)
-            if one is None:
-                continue
-            self._forget(one)
-            if project in self._waiting:
-                self._waiting[project] = self._waiting.pop(project)  # now the last one
+        projects = list(self._waiting)
+        for project in projects:
+            if (one := self._next_of(project)) is not None:
+                self._waiting.remove(project, one)
+                self._waiting.pass_turn(project)
                 projects.append(project)
-            one.held.count(one.amount, is_decoded=one.to_decode)
-            one.turn.set()
+                one.held.count(one.amount, is_decoded=one.to_decode)
+                one.turn.set()
 
     def _next_of(self, project: str) -> "_Waiting | None":
         fitting = (
             one
-            for one in self._waiting[project]
+            for one in self._waiting.of(project)
             if self.fits(one.held, one.amount, to_decode=one.to_decode)
         )
         return next(fitting, None)
-
-    def _forget(self, one: "_Waiting") -> None:
-        waiting = self._waiting[one.held.project]
-        waiting.remove(one)
-        if not waiting:
-            del self._waiting[one.held.project]
 
 
 class Shares:

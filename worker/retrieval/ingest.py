@@ -20,13 +20,14 @@ from uuid import UUID
 import structlog
 
 from models.config.settings import Settings
-from models.db.arrays import Ints, Texts
+from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
 from models.db.queries.files import FILE_PARTS, FIND_FILE, FileRow
 from models.db.queries.ingest import (
     END_ENTRY,
     HIDE_ENTRY,
     KEEP_ENTRY,
+    KNOWN_FAILURE,
     PUT_OFF_ENTRY,
     STORE_CHUNKS,
     TAKE_ENTRIES,
@@ -47,7 +48,7 @@ from models.retrieval.embedder import (
 )
 from models.side_tasks import cancel_all
 from worker import metrics
-from worker.due_tasks import DueTasks
+from worker.due_tasks import DueTasks, Room
 from worker.retrieval.chunking import Chunk, Chunker, ChunkingStrategy
 from worker.retrieval.extract.extraction import ExtractionFailed, extract, limits_of
 from worker.retrieval.vector_index import VectorIndexes
@@ -130,13 +131,19 @@ class Ingest:
         finally:
             await cancel_all([sweep])
 
-    async def _start_due(self, free: int) -> int:
+    async def _start_due(self, room: Room) -> int:
         if self._read_alone is not None:
             return 0
         sent_at = time.monotonic()
-        taken = await fetch(self._pool, TAKE_ENTRIES, {"free": free, "lease": LEASE})
+        values = {
+            "free": room.free,
+            "free_for_newcomers": room.free_for_newcomers,
+            "busy": Uuids(room.busy),
+            "lease": LEASE,
+        }
+        taken = await fetch(self._pool, TAKE_ENTRIES, values)
         for entry in taken:
-            self._tasks.start(self._ingest(entry, RowLease(LEASE, sent_at)))
+            self._tasks.start(self._ingest(entry, RowLease(LEASE, sent_at)), entry.project_id)
         return len(taken)
 
     async def _ingest(self, entry: TakenEntry, lease: RowLease) -> None:
@@ -246,6 +253,9 @@ class Ingest:
         files = await fetch(self._pool, FIND_FILE, found)
         if not files:
             raise _FileGone
+        known = {"file": entry.file_id, "project": entry.project_id}
+        for failure in await fetch(self._pool, KNOWN_FAILURE, known):
+            raise _Failed(failure.code, failure.message)
         size = self._settings.embedding_batch if entry.embedding_model else _PLAIN_GROUP
         group = _Group(size, entry.chunks)
         strategy = ChunkingStrategy(entry.max_chunk_tokens, entry.chunk_overlap_tokens)

@@ -1,8 +1,9 @@
 """The calls that wait for a permit of an upstream: projects take turns (docs/adr/0014)."""
 
 import asyncio
-from collections import deque
 from uuid import UUID
+
+from models.load.fair_queue import FairQueue
 
 Place = asyncio.Future[None]
 """A call's place in a queue; it has a result once the call has a permit."""
@@ -58,49 +59,35 @@ class WaitingCalls:
 
 
 class _ProjectQueues:
-    """The waiting calls of one kind, in a queue for each project."""
+    """The waiting calls of one kind, of each project a few."""
 
     def __init__(self, places: int) -> None:
         """`places`: of one project."""
         self._most = places
-        self._queues: dict[UUID, deque[Place]] = {}
-        """The project whose turn is next first. None is empty."""
+        self._queue: FairQueue[UUID, Place] = FairQueue()
 
     def __len__(self) -> int:
-        return sum(len(queue) for queue in self._queues.values())
+        return len(self._queue)
 
     def __bool__(self) -> bool:
-        return bool(self._queues)
+        return bool(self._queue)
 
     def __contains__(self, project: UUID) -> bool:
-        return project in self._queues
+        return project in self._queue
 
     def add(self, project: UUID) -> Place | None:
-        queue = self._queues.get(project, deque())
-        if len(queue) >= self._most:
+        if len(self._queue.of(project)) >= self._most:
             return None
         place: Place = asyncio.get_running_loop().create_future()
-        queue.append(place)
-        self._queues[project] = queue
+        self._queue.add(project, place)
         return place
 
     def remove(self, project: UUID, place: Place) -> None:
-        queue = self._queues.get(project, deque())
-        if place in queue:
-            queue.remove(place)
-            if not queue:
-                del self._queues[project]
+        self._queue.remove(project, place)
 
     def wake_next(self) -> bool:
-        while self._queues:
-            project = next(iter(self._queues))
-            queue = self._queues.pop(project)
-            while queue and queue[0].done():  # cancelled in this moment
-                queue.popleft()
-            if not queue:
-                continue
-            queue.popleft().set_result(None)
-            if queue:
-                self._queues[project] = queue  # now the last one
-            return True
+        while (place := self._queue.take_next()) is not None:
+            if not place.done():  # else cancelled in this moment
+                place.set_result(None)
+                return True
         return False

@@ -47,12 +47,14 @@ TAKE_ENTRIES = Query(
              UNION ALL
              SELECT (SELECT e.project_id FROM vector_store_files e WHERE {_WAITS} AND e.project_id > w.project_id ORDER BY e.project_id LIMIT 1)
              FROM waiting w WHERE w.project_id IS NOT NULL),
-         due AS (
-             SELECT first.id FROM waiting w CROSS JOIN LATERAL (
+         used AS (
+             SELECT w.project_id, (SELECT count(*) FROM unnest(CAST(:busy AS uuid[])) AS b (id) WHERE b.id = w.project_id) AS files FROM waiting w),
+         placed AS (
+             SELECT first.id, used.files, row_number() OVER (ORDER BY used.files, random()) AS place FROM used CROSS JOIN LATERAL (
                  SELECT e.id FROM vector_store_files e
-                 WHERE e.project_id = w.project_id AND {_WAITS} AND e.next_attempt_at <= clock_timestamp()
-                 ORDER BY e.next_attempt_at LIMIT 1 FOR UPDATE SKIP LOCKED) first
-             ORDER BY random() LIMIT :free)
+                 WHERE e.project_id = used.project_id AND {_WAITS} AND e.next_attempt_at <= clock_timestamp()
+                 ORDER BY e.next_attempt_at LIMIT 1 FOR UPDATE SKIP LOCKED) first),
+         due AS (SELECT id FROM placed WHERE place <= CAST(:free AS int) OR files = 0 ORDER BY place LIMIT CAST(:free_for_newcomers AS int))
     UPDATE vector_store_files e SET attempts = e.attempts + 1, failures = e.failures + 1, crashes = e.crashes + 1, next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
     FROM due, vector_stores s WHERE e.id = due.id AND s.id = e.store_id
     RETURNING e.id, e.attempts, e.project_id, e.store_id, e.file_id, e.chunks, e.max_chunk_tokens, e.chunk_overlap_tokens, e.failures - 1 AS failures, e.crashes - 1 AS crashes,
@@ -61,10 +63,31 @@ TAKE_ENTRIES = Query(
     """,
     TakenEntry,
 )
-"""Takes up to `free` entries for as long as the lease: of each project the one that has waited
-longest, and of more projects than that some by chance, so that none waits for all files of another.
+"""Takes entries for as long as the lease: of each project the one that has waited longest. Projects
+with fewer files in work here go first, `busy` has one id for each file; of equal ones some by chance.
+Up to `free` entries of any projects, and up to `free_for_newcomers` of those that have none in work.
 If this worker dies, another one takes them when the lease has ended: `crashes` counts those that
 were not given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFailure:
+    """How the ingest of a file has ended in another store."""
+
+    code: str
+    message: str
+
+
+KNOWN_FAILURE = Query(
+    """
+    SELECT e.error_code AS code, e.error_message AS message FROM vector_store_files e
+    WHERE e.file_id = :file AND e.project_id = :project AND e.delete_requested_at IS NULL AND e.status = 'failed'
+      AND e.error_code IN ('invalid_file', 'unsupported_file') AND e.created_at > clock_timestamp() - interval '1 hour' LIMIT 1
+    """,
+    KnownFailure,
+)
+"""Why the text of a file could not be read a short time ago. Its bytes are the same, so another try
+costs as much and fails too, unless limits were changed meanwhile."""
 
 _IS_OURS = "e.id = :id AND e.attempts = :attempts AND e.status = 'in_progress' AND e.delete_requested_at IS NULL"
 

@@ -24,6 +24,7 @@ _MOST = "(SELECT CAST(:max_rows AS int))"
 """A number that the planner does not know, like those of all parameters here. If it knew them, a
 plan that is made for one execution would look cheaper than the one that is kept, and Postgres would
 plan the statement each time (models/db/queries/common.py, `array`)."""
+_ONLY_NEWCOMERS = "(SELECT CAST(:only_newcomers AS bool))"
 _FIRST = "'00000000-0000-0000-0000-000000000000'::uuid"
 _LAST = "'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid"
 
@@ -75,7 +76,7 @@ _SHARES = f"""
         SELECT sum(weight) AS weights FROM (SELECT project_id, weight FROM head UNION SELECT project_id, weight FROM known) p)"""
 _CANDIDATES = f"""
     best AS MATERIALIZED (
-        SELECT head.* FROM head, total
+        SELECT head.* FROM head, total WHERE NOT ({_ONLY_NEWCOMERS} AND running > 0)
         ORDER BY {_rank("running", "ahead")} LIMIT {_MOST} + {_MORE_PROJECTS}),
     candidate AS MATERIALIZED (
         SELECT c.id, c.at, b.lane, b.weight, b.running, b.ahead,
@@ -86,7 +87,7 @@ _CANDIDATES = f"""
               AND r.enqueued_at <= now() - (SELECT CAST(:waiting AS interval)) AND NOT {ABANDONED}
               AND (array_position({array("ids", "uuid")}, r.id) IS NOT NULL OR {WEB_HAS_RENEWED})
             ORDER BY {PLACE_IN_LINE} LIMIT {_MOST} + {_MORE}) c)"""
-_CHOSEN = f"""SELECT candidate.id, candidate.weight FROM candidate, total
+_CHOSEN = f"""SELECT candidate.id, candidate.weight FROM candidate, total WHERE NOT ({_ONLY_NEWCOMERS} AND nr > 0)
             ORDER BY {_rank("(running + nr)", "ahead + nr / CAST(weight AS float)")} LIMIT {_MOST} + {_MORE}"""
 _READY = f"""
     ready AS MATERIALIZED (
@@ -109,7 +110,8 @@ CLAIM_NEXT = Query(
 `kinds`: of background or foreground responses, or both. `projects`, `running`, `ahead`: of the
 projects that this worker knows, how many of their responses run here, and how much more than others
 they were served lately (worker/shares.py). `slots`: of this worker. `ids`: responses whose wake-ups
-were read just now. `waiting`: only those that were enqueued at least so long ago. `cursor`: a project
+were read just now. `waiting`: only those that were enqueued at least so long ago. `only_newcomers`: only the next
+one of each project with none of `running`. `cursor`: a project
 where the look begins if there are very many. Fewer rows than `max_rows`: the other responses in line
 are those that other transactions have locked just now."""
 

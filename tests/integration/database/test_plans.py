@@ -413,6 +413,7 @@ _OF_STORES = [
     "ingest.END_ENTRY",
     "ingest.HIDE_ENTRY",
     "ingest.KEEP_ENTRY",
+    "ingest.KNOWN_FAILURE",
     "ingest.PUT_OFF_ENTRY",
     "ingest.STORE_CHUNKS[embedded]",
     "ingest.STORE_CHUNKS[plain]",
@@ -567,7 +568,7 @@ def _of_store(database: ManyResponses) -> dict[str, object]:
     one = Uuids([entry])
     return {
         **dict.fromkeys(("first", "count", "bytes", "input_tokens", "attempts"), 1),
-        **dict.fromkeys(("free", "ranked", "limit", "rows", "days"), 2),
+        **dict.fromkeys(("free", "free_for_newcomers", "ranked", "limit", "rows", "days"), 2),
         **dict.fromkeys(("lease", "pause", "keep"), timedelta(hours=1)),
         **dict.fromkeys(("filter", "after", "until", "status", "code", "message", "name"), None),
         "id": store,
@@ -577,6 +578,7 @@ def _of_store(database: ManyResponses) -> dict[str, object]:
         "file": database.file,
         "ids": one,
         "files": Uuids([database.file]),
+        "busy": Uuids([database.project]),
         "entries": one,
         "numbers": Ints([0]),
         "texts": Texts(["a"]),
@@ -644,7 +646,7 @@ def _common_values(database: ManyResponses) -> dict[str, object]:
         **dict.fromkeys(("background", "interactive", "include_unstored", "in_line"), True),
         **dict.fromkeys(("flex_wait", "batch_wait"), timedelta(minutes=10)),
         **dict.fromkeys(("attempts", "afters", "numbers"), ones),
-        "quarantine": False,
+        **dict.fromkeys(("quarantine", "only_newcomers"), False),
         "unanswered_calls": list[str](),
         # Not empty: without any the planner reads the smallest index.
         "item_ids": ["msg_1"],

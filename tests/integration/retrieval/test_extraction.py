@@ -78,15 +78,15 @@ async def test_a_file_whose_limit_is_memory(file_of: FileOf) -> None:
 
 
 async def test_a_file_whose_limit_is_cpu_time(file_of: FileOf) -> None:
-    path = file_of(files.unfinished_comment(8 * MIB))
-    failure = await failure_of(path, "page.html", ExtractionLimits(cpu_time=1))
+    path = file_of(files.slow_page())
+    failure = await failure_of(path, "page.pdf", ExtractionLimits(cpu_time=1))
     assert failure.message == "The file could not be parsed because that takes too long."
     assert failure.code == "invalid_file"
 
 
 async def test_a_file_whose_limit_is_the_time_that_is_waited(file_of: FileOf) -> None:
-    path = file_of(files.unfinished_comment(8 * MIB))
-    failure = await failure_of(path, "page.html", ExtractionLimits(time=0.3))
+    path = file_of(files.slow_page())
+    failure = await failure_of(path, "page.pdf", ExtractionLimits(time=0.3))
     assert failure.message == "The file could not be parsed because that takes too long."
 
 

@@ -59,6 +59,7 @@ from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, run_purge, settings_for
 from worker.retrieval import ingest as ingest_module
+from worker.retrieval.extract import extraction
 from worker.retrieval.ingest import LEASE, Ingest
 
 CHUNKS = 9
@@ -72,7 +73,7 @@ class Stores:
 
     def __init__(self, database: SeededDatabase, settings: Settings) -> None:
         self._database = database
-        self.settings = self._settings = settings
+        self.settings = settings
         self.project = database.project
         self.pool = database.pool
         self.store = new_uuid()
@@ -80,13 +81,20 @@ class Stores:
         assert storage is not None
         self._storage = storage
 
+    async def add_project(self) -> UUID:
+        """Makes a project."""
+        project = new_uuid()
+        sql = "INSERT INTO projects (id, name) VALUES (%(id)s, %(id)s::text)"
+        await run_sql(self.pool, sql, {"id": project})
+        return project
+
     async def fill(self, project: UUID | None = None, text: str = TEXT) -> None:
         """Makes a store with a file of this text."""
         project, file = project or self._database.project, new_uuid()
         values: dict[str, Any] = dict.fromkeys(("days", "description", "dimensions", "media_type"))
         values |= dict.fromkeys(("lifetime", "batch"))
         values |= {"id": self.store, "project": project, "name": "", "metadata": Json({})}
-        values |= {"model": self._settings.retrieval.embedding_model, "language": "simple"}
+        values |= {"model": self.settings.retrieval.embedding_model, "language": "simple"}
         await execute(self.pool, vector_stores.INSERT_STORE, values)
         values |= {"id": file, "filename": "a.txt", "purpose": "assistants", "bytes": len(text)}
         await fetch(self.pool, files.INSERT_FILE, values | {"upload_time": HOUR})
@@ -99,9 +107,9 @@ class Stores:
     @asynccontextmanager
     async def worker(self) -> AsyncIterator[Ingest]:
         """A process that ingests; it stops at the end."""
-        embedder = Embedder(self._settings.retrieval, ProjectRoutes(self._settings))
+        embedder = Embedder(self.settings.retrieval, ProjectRoutes(self.settings))
         policies = ProjectPolicies(self.pool, AccessRevision())
-        ingest = Ingest(self._settings, self.pool, self._storage, embedder, policies)
+        ingest = Ingest(self.settings, self.pool, self._storage, embedder, policies)
         task = asyncio.create_task(ingest.run())
         try:
             yield ingest
@@ -131,6 +139,12 @@ class Stores:
         rows = await run_sql(self.pool, sql, {})
         assert [row["number"] for row in rows] == list(range(len(rows)))
         return [row["text"] for row in rows]
+
+
+def _room(free: int, *busy: UUID, reserve: int = 0) -> dict[str, object]:
+    """The values of TAKE_ENTRIES."""
+    values = {"free": free, "free_for_newcomers": free + reserve, "busy": Uuids(busy)}
+    return values | {"lease": HOUR}
 
 
 async def _pieces(text: str) -> AsyncIterator[bytes]:
@@ -448,19 +462,61 @@ async def test_the_ingest_of_a_deleted_store_is_stopped(
 
 async def test_a_project_does_not_wait_for_all_files_of_another(make_stores: MakeStores) -> None:
     async with make_stores("unused") as stores:
-        other = new_uuid()
+        other = await stores.add_project()
         for project in (stores.project, stores.project, other):
-            if project == other:
-                sql = "INSERT INTO projects (id, name) VALUES (%(id)s, 'other')"
-                await run_sql(stores.pool, sql, {"id": other})
             stores.store = new_uuid()
             await stores.fill(project)
-        taken = [
-            await fetch(stores.pool, TAKE_ENTRIES, {"free": 2, "lease": HOUR}) for _ in range(3)
-        ]
+        taken = [await fetch(stores.pool, TAKE_ENTRIES, _room(2)) for _ in range(3)]
         first, *others = [{entry.project_id for entry in entries} for entries in taken]
         assert first == {stores.project, other}
         assert others == [{stores.project}, {stores.project}]
+
+
+async def test_slots_of_the_reserve_are_for_projects_without_a_file_in_work(
+    make_stores: MakeStores,
+) -> None:
+    async with make_stores("unused") as stores:
+        many, second, third = stores.project, await stores.add_project(), await stores.add_project()
+        for project in (many, many, second, second, third):
+            stores.store = new_uuid()
+            await stores.fill(project)
+
+        async def take(room: dict[str, object]) -> list[UUID]:
+            taken = await fetch(stores.pool, TAKE_ENTRIES, room)
+            return [entry.project_id for entry in taken]
+
+        assert await take(_room(0, many, many, second, reserve=1)) == [third]
+        assert await take(_room(0, many, many, second, third, reserve=1)) == []
+        # A slot for anybody goes to the one that has least.
+        assert await take(_room(1, many, many, second)) == [second]
+
+
+async def test_a_file_that_could_not_be_read_is_not_read_again_for_other_stores(
+    make_stores: MakeStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with make_stores("unused") as stores:
+        stores.store = new_uuid()
+        await stores.fill(text=" ")
+        same_file = "SELECT file_id FROM vector_store_files ORDER BY id DESC LIMIT 1"
+        await run_sql(stores.pool, f"UPDATE vector_store_files SET file_id = ({same_file})", {})
+        reads = []
+
+        def extract(*given: Any) -> Any:
+            reads.append(given)
+            return extraction.extract(*given)
+
+        monkeypatch.setattr(ingest_module, "extract", extract)
+        one = stores.settings.retrieval.model_copy(update={"ingests": 1})
+        stores.settings = stores.settings.model_copy(update={"retrieval": one})
+
+        async def have_ended() -> bool:
+            sql = "SELECT error_code FROM vector_store_files WHERE status = 'failed'"
+            codes = [row["error_code"] for row in await run_sql(stores.pool, sql, {})]
+            return codes == ["invalid_file"] * 2
+
+        async with stores.worker():
+            await until(have_ended, 20)
+        assert len(reads) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a file has a name for a moment")

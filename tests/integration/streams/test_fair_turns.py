@@ -76,6 +76,23 @@ async def test_one_project_with_hundreds_of_responses_delays_another_by_one_slot
     assert order.count(few) in (6, 7), order
 
 
+async def test_a_project_with_nothing_running_waits_for_no_slot(
+    running: Stack, turns: HeldCalls, other: Api
+) -> None:
+    many, second, third = (turns.model(name) for name in ("many", "second", "third"))
+    await _create(running.api(), many, 100)
+    await turns.begun(SLOTS)
+    await _create(other, second, 20)
+    await turns.begun(SLOTS + 1)
+    another = running.api(key=keys.create(running.dsn, f"other {next(_numbers)}"))
+    async with asyncio.timeout(4), asyncio.TaskGroup() as group:
+        waits = group.create_task(another.create(third))
+        await turns.begun(SLOTS + 2)
+        turns.end_all()
+        await waits
+    assert turns.order[SLOTS : SLOTS + 2] == [second, third]
+
+
 async def test_a_project_whose_clients_wait_for_hundreds_of_answers_delays_another_by_one_slot(
     running: Stack, turns: HeldCalls, other: Api
 ) -> None:

@@ -2,6 +2,7 @@
 
 import codecs
 import re
+import time
 from collections.abc import Callable
 from datetime import date
 from io import BytesIO
@@ -11,7 +12,15 @@ from zipfile import ZipFile
 import pytest
 from openpyxl import Workbook
 
-from tests.support.files_to_read import docx, pages_with_text, paragraph, pptx, relations, xlsx
+from tests.support.files_to_read import (
+    cell,
+    docx,
+    pages_with_text,
+    paragraph,
+    pptx,
+    relations,
+    xlsx,
+)
 from tests.support.hostile_files import HOSTILE
 from worker.retrieval.extract.failures import DAMAGED, ExtractionFailed
 from worker.retrieval.extract.limits import ExtractionLimits
@@ -59,6 +68,19 @@ def test_a_page_shows_what_a_browser_shows() -> None:
         "<table><tr><td>1</td><td>2</td></tr></table><pre>a\n  b</pre><!-- no --></body></html>"
     )
     assert text_of(page.encode()) == "Report\nOne\nTwo & three\nx\ny\n1\t2\na\n  b\n"
+
+
+@pytest.mark.parametrize("unclosed", ["<!--", "<a ", '<a b="', "<x", "<![CDATA[", "</", "<?"])
+def test_a_page_with_what_never_ends_takes_no_longer_than_others(unclosed: str) -> None:
+    """The parser's own end takes the square of it: half a minute, and hours for a megabyte."""
+    began = time.process_time()
+    assert text_of(("<p>seen</p>" + unclosed * 50_000).encode(), ".html") == "seen\n"
+    assert time.process_time() - began < 3
+
+
+def test_a_sign_at_the_end_of_a_page_is_text() -> None:
+    assert text_of(b"<html>1 &lt; 2 &amp").strip() == "1 < 2 &"
+    assert text_of(b"<html>3 <").strip() == "3 <"
 
 
 def test_a_page_in_the_encoding_that_it_declares() -> None:
@@ -206,6 +228,19 @@ def test_packages_of_other_programs_are_read(name: str, kind: str) -> None:
 )
 def test_what_a_workbook_has_beside_its_values_may_be_broken(part: str, text: str) -> None:
     assert text_of(xlsx("<row><c><v>7</v></c></row>", parts={part: text}), ".xlsx") == "One\n7\n\n"
+
+
+def test_a_part_that_many_sheets_name_is_read_once() -> None:
+    """A file of 2 KB would take minutes otherwise."""
+    sheets = '<sheet name="One" r:id="s1"/>' * 10_000
+    book = f'<workbook xmlns:r="r"><sheets>{sheets}</sheets></workbook>'
+    row = cell("x" * 10_000)
+    assert text_of(xlsx(row, parts={"xl/workbook.xml": book})).count("x" * 10_000) == 1
+
+
+def test_empty_cells_before_a_far_one_count_as_text() -> None:
+    rows = '<row><c r="XFD1"><v>1</v></c></row>' * 100
+    assert "more than 1 MiB of text" in refusal(xlsx(rows), limits=ExtractionLimits(text=2**20))
 
 
 def test_a_workbook_without_relations_has_the_usual_names() -> None:

@@ -91,3 +91,54 @@ def test_a_quarantine_worker_keeps_nothing() -> None:
     capacity.background_waits = True
     assert capacity.free_for(QUARANTINE) == SLOTS
     assert capacity.free_for_background == SLOTS
+
+
+@pytest.mark.parametrize(
+    ("foreground", "background", "newcomers_of_foreground", "newcomers_of_background"),
+    [
+        (0, 0, 0, 0),  # there are slots for anybody
+        (0, 17, 0, 0),
+        (0, 18, 0, 2),
+        (0, 19, 0, 1),
+        (0, 20, 0, 0),
+        (2, 20, 0, 0),
+        (20, 0, 2, 2),
+        (20, 1, 1, 1),
+        (20, 2, 0, 0),
+    ],
+)
+def test_slots_above_the_others_are_for_projects_that_have_none(
+    foreground: int, background: int, newcomers_of_foreground: int, newcomers_of_background: int
+) -> None:
+    capacity = _capacity()
+    _claim(capacity, background, background=True)
+    _claim(capacity, foreground, background=False)
+    assert capacity.free_for_newcomers(INTERACTIVE) == newcomers_of_foreground
+    assert capacity.free_for_newcomers(BACKGROUND) == newcomers_of_background
+
+
+def test_newcomers_of_background_take_no_slot_that_is_reserved_for_foreground() -> None:
+    capacity = _capacity()
+    _claim(capacity, 20, background=True)
+    assert capacity.free_for(INTERACTIVE) == 2
+
+
+def test_a_slot_that_becomes_free_fills_the_reserve_before_anybody_has_it() -> None:
+    capacity = _capacity()
+    _claim(capacity, 2, background=True)
+    ids = _claim(capacity, 20, background=False)
+    capacity.end_claims(ids[:2])
+    assert capacity.free_for(INTERACTIVE) == 0
+    assert capacity.free_for_newcomers(INTERACTIVE) == 2
+
+
+def test_a_worker_without_memory_or_a_quarantine_worker_has_no_reserve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quarantine = _capacity(is_shared=False)
+    _claim(quarantine, SLOTS, background=False)
+    assert quarantine.free_for_newcomers(QUARANTINE) == 0
+    capacity = _capacity()
+    _claim(capacity, SLOTS, background=False)
+    monkeypatch.setattr(MemoryBudget, "claims_that_fit", lambda *_: 0)
+    assert capacity.free_for_newcomers(BACKGROUND) == 0

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from html import unescape
 from html.parser import HTMLParser
 
 _HIDDEN = frozenset(("script", "style", "template", "noscript", "svg", "iframe"))
@@ -15,16 +16,26 @@ _BLOCKS = frozenset(
 )
 """Elements that begin and end a line."""
 _CELLS = frozenset(("td", "th"))
+_OPEN = re.compile(r"<[a-zA-Z/!?]")
 _SPACE = re.compile(r"\s+")
 
 
 def read_html(texts: Iterable[str]) -> Iterator[str]:
     """The visible text, a block a line. No tree is built: elements may be nested in any way."""
     page = _Page()
+    waiting: list[str] = []
+    size = 0
     for text in texts:
-        page.feed(text)
-        yield page.take()
-    page.close()
+        waiting.append(text)
+        size += len(text)
+        # The parser begins again with what is open. It gets as much as that at least: so the work
+        # grows with the size of the page, not with its square.
+        if size >= len(page.rawdata):
+            page.feed("".join(waiting))
+            waiting, size = [], 0
+            yield page.take()
+    page.feed("".join(waiting))
+    page.end()
     yield page.take()
 
 
@@ -43,6 +54,13 @@ class _Page(HTMLParser):
         text = "".join(self._parts)
         self._parts.clear()
         return text
+
+    def end(self) -> None:
+        """The end of the page. A tag or comment that is still open is not shown, as in a browser;
+        the parser's own end would look for its end from each `<` on."""
+        rest, self.rawdata = self.rawdata, ""
+        if self.cdata_elem is None and not _OPEN.match(rest):
+            self.handle_data(unescape(rest))
 
     def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002
         if self._hidden is not None:

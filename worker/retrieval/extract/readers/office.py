@@ -103,13 +103,15 @@ def _read_slides(package: Package, main: str) -> Iterator[str]:
         for kind, relation, part in package.relations(main)
         if kind.endswith("/slide")
     }
+    shown: set[str] = set()
     for element in package.parse(main).iter():
         if local_name(element.tag) != "sldId":
             continue
         # its own id has no namespace
         relation = next((value for key, value in element.items() if key.endswith("}id")), "")
-        if (slide := slides.get(relation)) is None:
+        if (slide := slides.get(relation)) is None or slide in shown:
             continue
+        shown.add(slide)
         yield from _text(package, slide)
         for notes in package.targets(slide, "notesSlide"):
             yield from _text(package, notes)

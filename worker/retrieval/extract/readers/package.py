@@ -28,7 +28,9 @@ _SMALL_PART = 4 * 1024 * 1024
 """Bytes of a part that is read at once."""
 _LARGE_PART = 16 * 1024 * 1024
 """Bytes of the styles of a large workbook, at most."""
-_BLOCK = 64 * 1024
+_BLOCK = 1024 * 1024
+"""Bytes that the parser gets at once. Before expat 2.6 it begins again with an element or comment
+that is still open: with small blocks a long one would take the square of its size."""
 _TYPES = "[content_types].xml"
 _DOCUMENT = "/officeDocument"
 _MAIN_PARTS = {
@@ -59,6 +61,9 @@ class Package:
         self._archive = ZipFile(file)
         entries = self._archive.infolist()
         self._parts = {_part_name(entry.filename): entry for entry in entries}
+        self._relations: dict[str, list[tuple[str, str, str]]] = {}
+        """What `relations` has found: a part is asked for them many times."""
+        self._fed: set[str] = set()
         unpacked = sum(
             entry.file_size
             for entry in entries
@@ -90,6 +95,11 @@ class Package:
 
     def relations(self, part: str) -> list[tuple[str, str, str]]:
         """Kind, id and target of each relation of a part to a part that the file has."""
+        if part not in self._relations:
+            self._relations[part] = self._read_relations(part)
+        return self._relations[part]
+
+    def _read_relations(self, part: str) -> list[tuple[str, str, str]]:
         folder, _, name = part.rpartition("/")
         source = join(folder, "_rels", f"{name}.rels")
         if source not in self._parts:
@@ -135,7 +145,13 @@ class Package:
             return None
 
     def feed(self, part: str, content: ContentHandler) -> Iterator[None]:
-        """Gives a part of any size to a handler, and stops after each block. No tree is built."""
+        """Gives a part of any size to a handler, and stops after each block. No tree is built.
+
+        Each part is read once: thousands of sheets or slides may name the same one.
+        """
+        if part in self._fed:
+            return
+        self._fed.add(part)
         parser = make_parser()
         parser.forbid_dtd = True
         parser.setContentHandler(content)

@@ -162,10 +162,11 @@ class _Rows(_Texts):
     def end(self, element: str) -> None:
         if element == "c":
             if value := self._value(self.take_text()):
-                self._cells += [""] * (self._column - len(self._cells))
+                # A short cell may name a long shared string, or a column far away.
+                skipped = self._column - len(self._cells)
+                self._taken += skipped + len(value)
+                self._cells += [""] * skipped
                 self._cells.append(value)
-                # A short cell may name a long shared string.
-                self._taken += len(value)
                 if self._taken > self._most:
                     raise too_much_text(self._most)
         elif element == "row" and (line := "\t".join(self._cells).rstrip()):

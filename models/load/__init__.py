@@ -1,0 +1,1 @@
+"""Who gets what there is not enough of: turns, and a reserve for those who have nothing."""

@@ -1,0 +1,24 @@
+"""Starts responses of projects that have none here while others have all slots (ADR 0069).
+
+A full worker reads no wake-ups: another one may have a slot. So this task looks at the newest ones
+without taking them, and PostgreSQL chooses among all that wait.
+"""
+
+import asyncio
+
+from models.redis.channels import BACKGROUND, INTERACTIVE
+from models.redis.queue import JobQueue
+from worker.capacity import Capacity
+from worker.line import Line
+
+_POLL = 0.5
+"""Seconds between two looks of a full worker."""
+
+
+async def start_newcomers(capacity: Capacity, line: Line, job_queue: JobQueue) -> None:
+    """Starts them. Never returns."""
+    while True:
+        await asyncio.sleep(_POLL)
+        for queue in (INTERACTIVE, BACKGROUND):
+            if capacity.free_for_newcomers(queue):
+                await line.choose_newcomers(queue, await job_queue.newest(queue))

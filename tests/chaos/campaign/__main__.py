@@ -16,7 +16,7 @@ from tests.chaos.abuse.__main__ import main as abuse
 from tests.chaos.batch.__main__ import main as batch
 from tests.chaos.campaign.campaign import LIMITS, SHORTENED, Campaign
 from tests.chaos.campaign.figures import RoundFigures, StateFile
-from tests.chaos.campaign.plan import DEFAULT, SHORT, Plan, monkey, plan
+from tests.chaos.campaign.plan import DEFAULT, DENSE, Plan, monkey, plan
 from tests.chaos.campaign.round import RoundResult
 from tests.chaos.campaign.seeds import SEEDS_FILE, Seed, append_seed, read_seeds
 from tests.chaos.campaign.table import CampaignTotals
@@ -140,7 +140,7 @@ def _plans(arguments: argparse.Namespace, state: StateFile | None) -> Iterator[P
         return
     end = time.monotonic() + 60 * (arguments.minutes or float("inf"))
     rounds = arguments.rounds or (None if arguments.minutes or arguments.seeds else 20)
-    scale = DEFAULT if arguments.defaults else SHORT
+    scale = DEFAULT if arguments.defaults else DENSE
     for seed in itertools.islice(_seeds(arguments, state), rounds):
         if time.monotonic() > end:
             return

@@ -180,6 +180,10 @@ async def _run(
             if figures.violations and not arguments.monkey:
                 append_seed(arguments.failures, Seed(figures.seed, options), figures.violations[0])
             _print_result(result)
+            if figures.violations and not arguments.monkey:
+                again = f"--rounds 1 --seed {figures.seed} --keep FOLDER"
+                flag = " --defaults" if arguments.defaults else ""
+                print(f"    again: ./dev chaos {again}{flag}", file=sys.stderr, flush=True)
 
 
 def _print_result(result: RoundResult) -> None:

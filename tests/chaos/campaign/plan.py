@@ -162,6 +162,8 @@ class Scale:
     """Number of clients."""
     errands: int
     """Number of clients that make something else."""
+    faults: int = 1
+    """How often one to three faults are chosen."""
     failover_every: int = 0
     """Every so many rounds have a standby, to which they fail over; 0: none."""
 
@@ -176,7 +178,8 @@ SHORT = Scale(
     errands=10,
 )
 """For CI."""
-DENSE = replace(SHORT, load=9.0, clients=190, errands=20, failover_every=12)
+DENSE = replace(SHORT, load=20.0, clients=400, errands=32, faults=2, failover_every=12)
+"""For `./dev chaos`: most of a short round is the wait for its last responses."""
 DEFAULT = Scale(
     load=8.0,
     freeze=25.0,
@@ -209,7 +212,8 @@ def plan(seed: int, scale: Scale = SHORT) -> Plan:
     clients = sorted(
         (_client(rng, scale) for _ in range(scale.clients)), key=lambda client: client.at
     )
-    actions = {_pick(rng, _FAULT_ACTIONS) for _ in range(rng.choice((1, 2, 3, 3)))}
+    count = sum(rng.choice((1, 2, 3, 3)) for _ in range(scale.faults))
+    actions = {_pick(rng, _FAULT_ACTIONS) for _ in range(count)}
     faults = sorted(
         (_planned_fault(rng, action, scale) for action in sorted(actions)),
         key=lambda fault: fault.at,

@@ -303,6 +303,8 @@ class RecordedClients:
                 conversation.items = await _items_of(api, conversation.id)
             except CONNECTION_ERRORS:
                 await asyncio.sleep(0.2)
+            if any(fault.what == "commits_lost" for fault in self.record.faults):
+                break  # it may be gone
         web = await self.pick_web()
         conversation.other_project = ClientRequest("other_project", web.name, time.monotonic())
         await send_recorded(

@@ -60,7 +60,7 @@ async def _queue(offender: Offender) -> None:
     )
 
 
-@attack("600 long background jobs")
+@attack("600 long background jobs", quick=True)
 async def _long_jobs(offender: Offender) -> None:
     """More than the worker has slots for. They are cancelled after some seconds."""
     model = offender.model([hang()])

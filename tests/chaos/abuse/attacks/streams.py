@@ -7,7 +7,7 @@ from tests.chaos.abuse.kinds import attack
 from tests.chaos.abuse.offender import Offender, as_json
 from tests.support.fake_upstream import Exchange, done, finish, hang, reply, text, usage
 
-_JOBS_RUN = 5.0
+_JOBS_RUN = 3.0
 """Seconds for which the long jobs hold their slots."""
 
 

@@ -79,7 +79,9 @@ async def run_round(
     _record_tools(record, deployment, mcp)
     record.events = deployment.events()[events_before:]
     report = audit(record)
-    if not any(fault.what == "commits_lost" for fault in record.faults):
+    if any(fault.what == "commits_lost" for fault in record.faults):
+        deployment.ledger.has_lost_commits = True
+    else:
         deployment.ledger.add(cases_of(record, TimeBounds()))
         deployment.ledger.add_objects(record)
     report.violations += _problems(deployment, tracebacks_before)

@@ -31,10 +31,10 @@ def _request(what: str, at: float, code: int = 200, **body: object) -> ClientReq
     return made
 
 
-def _object(kind: str, name: str, **more: object) -> ObjectTrace:
+def _object(kind: str, name: str) -> ObjectTrace:
     trace = ObjectTrace("file", name, "key", [_request("create", 1, id=f"id_{name}")])
     trace.kind = kind  # type: ignore[assignment]
-    trace.requests = [_request("get", 2, **more), _request("other_project", 3, 404)]
+    trace.requests = [_request("get", 2), _request("other_project", 3, 404)]
     trace.listed = [f"id_{name}"]
     return trace
 
@@ -44,7 +44,7 @@ def _clean() -> RunRecord:
     deleted = _object("file", "deleted")
     deleted.requests += [_request("delete", 4), _request("get", 5, 404)]
     deleted.listed = []
-    batch = _object("batch", "batch", status="completed")
+    batch = _object("batch", "batch")
     store = _object("vector store", "store")
     kept = ObjectTrace("kept response", "kept", creates=[_request("create", 1, id="resp_k")])
     kept.requests = [

@@ -32,7 +32,7 @@ _REQUESTS: tuple[Kind, ...] = ("create", "get", "stream")
 INTERVAL = 1 / 30
 """The usual seconds between the beginnings of two requests."""
 MODEL = "neighbour"
-_INGEST_EVERY = 60
+_INGEST_EVERY = 30
 """Of so many requests, one is an ingest, if there are ingests."""
 _INGEST_LOOK = 0.1
 """Seconds between two looks whether it has ended."""

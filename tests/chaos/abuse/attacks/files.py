@@ -14,7 +14,7 @@ from tests.support.memory_limit import MIB
 _BOUNDARY = "offender"
 _STORES = 40
 """Vector stores that get the same file."""
-_INGESTED_FOR = 6.0
+_INGESTED_FOR = 8.0
 """Seconds for which the files are being read, before the offender deletes them."""
 
 

@@ -26,7 +26,7 @@ from tests.support.batches import ENDED
 from tests.support.chaos.recording_client import RecordedClients
 from tests.support.fake_upstream import Script, reply, status
 
-RETENTION = 6
+RETENTION = 4
 """Seconds for which the project of kept responses keeps them."""
 _LONGEST = 45.0
 """Seconds after which an errand no longer waits."""
@@ -302,7 +302,7 @@ class Errands:
 
     async def _kept(self, name: str, errand: Errand) -> None:
         """A response of a project with a short retention; half of them run for longer than that."""
-        gap = (RETENTION + 3) / errand.size if errand.size % 2 else 0.1
+        gap = (RETENTION + 2) / errand.size if errand.size % 2 else 0.1
         self._script(name, reply(*(f"{name}.{word} " for word in range(errand.size)), gap=gap))
         trace = ObjectTrace("kept response", name)
         body: JSON = {"model": name, "input": "x", "background": True}

@@ -1,5 +1,6 @@
 """How many responses a worker runs at a time, and how many more it may claim."""
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from uuid import UUID
 
@@ -25,7 +26,9 @@ class Capacity:
         some slots to the others."""
         self.slots = slots
         self.runs: dict[UUID, Run] = {}
-        self.claiming: set[UUID] = set()
+        self.claiming: Counter[UUID] = Counter()
+        """By response how many claims of it are on their way: a sweep and a choice of the line may
+        have found the same one, and the end of one claim is not that of the other."""
         self.is_stopping = False
         self.background_waits = False
         """Background responses may be waiting in line. Set by worker/line.py."""
@@ -98,8 +101,12 @@ class Capacity:
 
     def end_claims(self, ids: Collection[UUID]) -> None:
         """The claims of these responses are over: they begin to run now, or they do not run."""
-        self.claiming.difference_update(ids)
-        self._background.difference_update(ids)
+        for response_id in ids:
+            self.claiming[response_id] -= 1
+            if self.claiming[response_id] <= 0:
+                del self.claiming[response_id]
+                if response_id not in self.runs:
+                    self._background.discard(response_id)
 
     def begin(self, run: Run) -> None:
         """The response runs now."""
@@ -108,9 +115,11 @@ class Capacity:
             self._background.add(run.claim.id)
 
     def end(self, run: Run) -> None:
-        """The response runs no more."""
-        del self.runs[run.claim.id]
-        self._background.discard(run.claim.id)
+        """The response runs no more. Nothing, if this process runs it again already: after a
+        failover that lost the claim of this run, the response was claimed once more."""
+        if self.runs.get(run.claim.id) is run:
+            del self.runs[run.claim.id]
+            self._background.discard(run.claim.id)
 
     def count_claims(self, count: int) -> None:
         """So many claims begin: each needs memory soon."""

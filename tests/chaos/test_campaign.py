@@ -1,13 +1,15 @@
 """A short campaign of random faults, and the rounds of earlier violations."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from tests.chaos.campaign.campaign import SHORTENED, Campaign
+from tests.chaos.campaign.errands.plan import ErrandKind
 from tests.chaos.campaign.figures import RoundFigures, StateFile
-from tests.chaos.campaign.plan import DEFAULT, ClientKind, monkey, plan
+from tests.chaos.campaign.plan import DEFAULT, DENSE, ClientKind, FaultAction, monkey, plan
 from tests.chaos.campaign.round import broken_round
 from tests.chaos.campaign.seeds import SEEDS_FILE, Seed, append_seed, read_seeds
 from tests.chaos.campaign.table import CampaignTotals
@@ -23,8 +25,10 @@ def test_a_seed_always_makes_the_same_plan() -> None:
 
 
 def test_plans_use_every_fault() -> None:
-    plans = [plan(seed) for seed in range(200)]
-    assert len({fault.action for round_plan in plans for fault in round_plan.faults}) == 19
+    plans = [plan(seed) for seed in range(50)]
+    dense = [plan(seed, replace(DENSE, clients=0)) for seed in range(200)]
+    actions = {fault.action for round_plan in dense for fault in round_plan.faults}
+    assert actions == set(get_args(FaultAction))
     assert {client.upstream_fault for round_plan in plans for client in round_plan.clients} == {
         "none",
         "reset",
@@ -40,6 +44,16 @@ def test_plans_use_every_kind_of_client() -> None:
     assert len({tool for client in clients for turn in client.tools for tool in turn}) == 3
     for feature in ("is_native", "compacts", "cancel", "delete", "readers", "is_background"):
         assert {bool(getattr(client, feature)) for client in clients} == {True, False}, feature
+
+
+def test_each_round_has_every_errand_and_some_rounds_have_every_variant() -> None:
+    plans = [plan(seed, replace(DENSE, clients=0)) for seed in range(20)]
+    for one in plans:
+        assert {errand.kind for errand in one.errands} == set(get_args(ErrandKind))
+    errands = [errand for one in plans for errand in one.errands]
+    assert {errand.retry for errand in errands} == {"none", "key", "sdk"}
+    for feature in ("loses_reply", "delete", "is_deleted_at_end"):
+        assert {bool(getattr(errand, feature)) for errand in errands} == {True, False}, feature
 
 
 def test_a_failed_seed_is_kept_once_and_read_again(tmp_path: Path) -> None:
@@ -79,7 +93,7 @@ def test_a_campaign_continues_after_the_last_round_that_was_written_completely(
 @pytest.mark.timeout(600)  # less than a minute on an idle machine
 async def test_a_short_campaign_has_no_violations(tmp_path: Path) -> None:
     kept = [seed.number for seed in read_seeds(SEEDS_FILE) if not seed.options]
-    plans = [plan(seed) for seed in (*SEEDS, *kept)]
+    plans = [*map(plan, SEEDS), *(plan(seed, DENSE) for seed in kept)]
     campaign = Campaign(SHORTENED, end_timeout=60, keep=tmp_path / "failed")
     outcomes = [outcome async for outcome in campaign.run(plans)]
     assert [outcome.plan.seed for outcome in outcomes] == [round_plan.seed for round_plan in plans]
@@ -96,3 +110,5 @@ async def test_a_short_campaign_has_no_violations(tmp_path: Path) -> None:
     for outcome in outcomes:
         totals.add(RoundFigures.of(outcome, ""))
     assert len(totals.kinds) == 5, totals.kinds
+    made = ("file", "batch", "line of a batch", "chunk", "search", "proxied", "webhook")
+    assert all(totals.objects[name] for name in made), totals.objects

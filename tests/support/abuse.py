@@ -34,6 +34,7 @@ from typing import Unpack
 from cli.embedded.process import Process, free_port
 from models import keys
 from tests.support.api import Api, until
+from tests.support.embeddings import EMBEDDING_MODEL
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.latencies import Latencies, Latency
 from tests.support.memory_limit import MIB, MemoryLimit, WatchedProcess
@@ -75,6 +76,7 @@ api_key_env = "BACKBURNER_UPSTREAM__API_KEY"
 [routes]
 "*" = "attacked"
 "{model}" = "neighbour"
+"{embedding_model}" = "neighbour"
 """
 
 
@@ -186,6 +188,7 @@ class AttackedStack:
             str(self.neighbour_keys),
             self._neighbour_port,
             str(self.stack.folder / f"neighbour-{self._measured}.jsonl"),
+            ingests="BACKBURNER_RETRIEVAL__EMBEDDING_MODEL" in self.stack.settings,
         )
         async with neighbour_process(self.stack, self.memory, arguments) as run:
             yield run
@@ -298,7 +301,12 @@ async def attacked_stack(
     port = free_port()
     configuration = folder / "backburner.toml"
     configuration.write_text(
-        CONFIGURATION.format(base_url=fake.base_url, neighbour_port=port, model=MODEL)
+        CONFIGURATION.format(
+            base_url=fake.base_url,
+            neighbour_port=port,
+            model=MODEL,
+            embedding_model=EMBEDDING_MODEL,
+        )
     )
     options["settings"] = {
         "BACKBURNER_CONFIG": str(configuration),

@@ -20,16 +20,23 @@ from typing import Literal, TextIO
 import aiohttp
 
 from tests.support.api import Api
+from tests.support.embeddings import EMBEDDING_MODEL, embeddings
 from tests.support.fake_upstream import FakeUpstream, Script, UpstreamRequest, reply
 
-Kind = Literal["create", "start", "get", "stream", "first_token"]
+Kind = Literal["create", "start", "get", "stream", "first_token", "ingest"]
 """`create` and `get` end with the answer, `stream` with the terminal event, `first_token` with the
 first delta of a stream, and `start` is the time
-from the beginning of a create to the request that its background response sends to the upstream."""
+from the beginning of a create to the request that its background response sends to the upstream.
+`ingest` is the time from the upload of a small file until a vector store has it."""
 _REQUESTS: tuple[Kind, ...] = ("create", "get", "stream")
 INTERVAL = 1 / 30
 """The usual seconds between the beginnings of two requests."""
 MODEL = "neighbour"
+_INGEST_EVERY = 30
+"""Of so many requests, one is an ingest, if there are ingests."""
+_INGEST_LOOK = 0.1
+"""Seconds between two looks whether it has ended."""
+_BOUNDARY = "neighbour"
 _TIMEOUT = 30.0
 """Seconds after which a request counts as never answered."""
 
@@ -49,6 +56,8 @@ class NeighbourArguments:
     """Seconds between the beginnings of two requests."""
     notes_first_token: bool = False
     """Whether the first delta of each stream is a measurement of its own."""
+    ingests: bool = False
+    """Whether it has a vector store, to which it adds a file now and then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +91,17 @@ class _Neighbour:
         self._urls = itertools.cycle(arguments.base_urls)
         self._jobs: dict[str, asyncio.Future[float]] = {}
         """By input: when the upstream got the request."""
-        self._known_id = ""
+        self._known_id = self._store = ""
         upstream.decide(MODEL, self._answer)
+        upstream.decide(EMBEDDING_MODEL, embeddings)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Sends requests until `stopping`; returns when all are answered."""
         await self._request("create", time.monotonic(), "first job")
+        if self._arguments.ingests:
+            api = Api(next(self._urls), self._key(), self._session)
+            made = await api.call("POST", "/vector_stores", {"name": "neighbour"})
+            self._store = made.body["id"]
         begin = time.monotonic()
         async with asyncio.TaskGroup() as requests:
             for number in itertools.count():
@@ -98,6 +112,8 @@ class _Neighbour:
                 if stopping.is_set():
                     return
                 kind = _REQUESTS[number % len(_REQUESTS)]
+                if self._store and number % _INGEST_EVERY == 0:
+                    kind = "ingest"
                 requests.create_task(self._measure(kind, moment, f"job {moment}"))
 
     async def _measure(self, kind: Kind, moment: float, name: str) -> None:
@@ -122,6 +138,8 @@ class _Neighbour:
                         self._write("first_token", moment)
                     await stream.to_end()
                     assert stream.final["output_text"] == "Hello, neighbour.", stream.final
+            case "ingest":
+                await self._ingest(api, name)
             case _:
                 self._jobs[name] = asyncio.get_running_loop().create_future()
                 self._known_id = await api.create_background(MODEL, input=name)
@@ -130,6 +148,22 @@ class _Neighbour:
             await self._jobs[name]
             del self._jobs[name]
             self._write("start", moment)
+
+    async def _ingest(self, api: Api, name: str) -> None:
+        form = (
+            f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nassistants\r\n'
+            f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n'
+            f"\r\n{name}\r\n--{_BOUNDARY}--\r\n"
+        )
+        headers = {"content-type": f"multipart/form-data; boundary={_BOUNDARY}"}
+        file = await api.call("POST", "/files", form.encode(), headers=headers)
+        assert file.status == 200, file.raw
+        files = f"/vector_stores/{self._store}/files"
+        added = await api.call("POST", files, {"file_id": file.body["id"]})
+        while added.body["status"] == "in_progress":
+            await asyncio.sleep(_INGEST_LOOK)
+            added = await api.call("GET", f"{files}/{file.body['id']}")
+        assert added.body["status"] == "completed", added.body
 
     def _key(self) -> str:
         return Path(self._arguments.keys).read_text().split()[-1]

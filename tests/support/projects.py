@@ -2,13 +2,18 @@
 
 import secrets
 from dataclasses import dataclass
+from datetime import timedelta
 from uuid import UUID
+
+import psycopg
 
 from models import keys
 from models.projects.policy import ProjectPolicy
 from models.projects.quotas import ProjectQuotas
 from tests.support.api import Api
 from tests.support.stack import Stack
+
+_SHORT_LIVED = "short-lived"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +39,15 @@ async def limited_project(stack: Stack, **quotas: int) -> LimitedProject:
         name,
     )
     return LimitedProject(stack, project, key)
+
+
+def short_retention_key(stack: Stack, seconds: int) -> str:
+    """A key of the project whose stored responses are kept for so long."""
+    key = keys.create(stack.dsn, _SHORT_LIVED)
+    policy = ProjectPolicy(retention=timedelta(seconds=seconds))
+    with psycopg.connect(stack.dsn, autocommit=True) as connection:
+        connection.execute(
+            "UPDATE projects SET policy = %s::jsonb WHERE name = %s",
+            [policy.model_dump_json(exclude_defaults=True), _SHORT_LIVED],
+        )
+    return key

@@ -44,6 +44,16 @@ class Standby(Postgres):
         query = f"SELECT pg_last_wal_replay_lsn() >= '{written}'::pg_lsn"
         return bool(await _value(self.url, query))
 
+    async def make_synchronous(self) -> None:
+        """From now on the primary answers no commit that is missing here."""
+        await _value(self._primary.url, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+        await _value(self._primary.url, "SELECT pg_reload_conf()")
+        await until(self._is_synchronous)
+
+    async def _is_synchronous(self) -> bool:
+        query = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
+        return await _value(self._primary.url, query) == 1
+
     async def lose_contact(self) -> None:
         """Everything that the primary commits from now on is missing here."""
         await _value(self.url, "ALTER SYSTEM SET primary_conninfo = ''")

@@ -17,6 +17,7 @@ from tests.chaos.abuse.kinds import AttackKind
 from tests.chaos.abuse.offender import Offender, Servers, endless_files
 from tests.support.abuse import AttackedStack, attacked_stack
 from tests.support.chaos.tracebacks import SERVER_TRACEBACKS
+from tests.support.embeddings import EMBEDDING_MODEL
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.latencies import Latencies
 from tests.support.mcp_servers import McpServers
@@ -32,6 +33,7 @@ SETTINGS = {
     "BACKBURNER_QUOTAS__QUEUED": "200",
     "BACKBURNER_QUOTAS__OPEN_STREAMS": "200",
     "BACKBURNER_QUOTAS__OPEN_SOCKETS": "100",
+    "BACKBURNER_RETRIEVAL__EMBEDDING_MODEL": EMBEDDING_MODEL,
 }
 """Time limits that end an attack before the campaign does, and quotas, which are unset by default.
 The neighbour has the same quotas, and needs a tenth of them. Three projects together may not take

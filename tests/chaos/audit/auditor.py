@@ -24,7 +24,9 @@ from dataclasses import dataclass, field
 
 from tests.chaos.audit.case import Case, Violation
 from tests.chaos.audit.histories import check_conversation, check_history
+from tests.chaos.audit.lost_commits import check_after_lost_commits
 from tests.chaos.audit.measures import Measures, measure
+from tests.chaos.audit.objects import check_objects
 from tests.chaos.audit.record import RunRecord, TimeBounds, UpstreamCall
 from tests.chaos.audit.states import check_states
 from tests.chaos.audit.streams import check_streams
@@ -49,6 +51,9 @@ class Report:
 def audit(record: RunRecord, bounds: TimeBounds | None = None) -> Report:
     """Checks every response in the record. `bounds`: time limits, by default those promised."""
     cases = cases_of(record, bounds or TimeBounds())
+    if any(fault.what == "commits_lost" for fault in record.faults):
+        left = [violation for case in cases for violation in check_after_lost_commits(case)]
+        return Report(left, Measures(), sum(case.accepted for case in cases))
     violations = [
         violation
         for case in cases
@@ -56,6 +61,7 @@ def audit(record: RunRecord, bounds: TimeBounds | None = None) -> Report:
         for violation in check(case)
     ]
     violations += _check_unique_ids(cases)
+    violations += check_objects(record)
     by_marker = {case.trace.marker: case for case in cases}
     for case in cases:
         violations += check_history(case, by_marker)

@@ -24,6 +24,7 @@ FaultKind = Literal[
     "disk_full",
     "commits_hang",
     "connections_lost",
+    "commits_lost",
     "starved",
 ]
 """The kinds of faults.
@@ -33,7 +34,8 @@ exited (without a request). Of a server: restarted (stopped and started), crashe
 started), hung (accepts connections and sends nothing), flushed (emptied), replies_lost (replies to
 statements are lost), read_only (writes are refused), disk_full (nothing can be inserted),
 commits_hang (reads are answered and commits are not), connections_lost (its open
-connections are silent). Of the machine: starved (most of the time its processes wait for a CPU).
+connections are silent), commits_lost (a standby took its place that lacks the last commits). Of the
+machine: starved (most of the time its processes wait for a CPU).
 """
 
 ReadingEnd = Literal["open", "clean", "cut", "left"]
@@ -92,7 +94,9 @@ class Reading:
 class ClientRequest:
     """One request of a client whose answer is read whole."""
 
-    what: Literal["create", "get", "cancel", "delete", "input_items", "other_project"]
+    what: Literal[
+        "create", "get", "list", "search", "cancel", "delete", "input_items", "other_project"
+    ]
     """other_project: a GET with the key of another project. create: also a POST of a compaction."""
     web: str
     sent: float
@@ -189,6 +193,119 @@ class ToolCall:
     """Whether the tool declares itself read-only or idempotent."""
 
 
+ObjectKind = Literal[
+    "file",
+    "batch",
+    "vector store",
+    "conversation",
+    "webhook endpoint",
+    "response",
+    "kept response",
+]
+
+
+@dataclass(slots=True)
+class ObjectTrace:
+    """What a client did with an object, and all that it got."""
+
+    kind: ObjectKind
+    name: str
+    """Unique; the object has it, so that a list shows how often it was made."""
+    retry: Literal["none", "key", "sdk"] = "none"
+    """How its create was repeated: not at all, by the client with one `Idempotency-Key`, or by the
+    official client after a lost reply."""
+    creates: list[ClientRequest] = field(default_factory=list)
+    requests: list[ClientRequest] = field(default_factory=list)
+    listed: list[str] | None = None
+    """The ids of the objects with its name in a list at the end; None: there is none."""
+
+    @property
+    def id(self) -> str | None:
+        """Of the object that the first answered create returned."""
+        return next((one.body["id"] for one in self.creates if one.status == 200), None)
+
+    def requests_of(self, what: str) -> list[ClientRequest]:
+        """The requests of this kind, in order."""
+        return [request for request in self.requests if request.what == what]
+
+
+@dataclass(slots=True)
+class BatchTrace:
+    """A batch, and what its files have at the end."""
+
+    created: ObjectTrace
+    lines: list[str]
+    """Their custom_ids, which are also the names of their models."""
+    status: str = ""
+    """At the end; empty if it was not read."""
+    output: list[str] = field(default_factory=list)
+    """The custom_ids of its output file, in order; also those that are there twice."""
+    errors: list[str] = field(default_factory=list)
+    """The same of its error file."""
+
+
+@dataclass(slots=True)
+class StoredFile:
+    """A file in a vector store."""
+
+    id: str
+    words: list[str]
+    """Each is in its text once."""
+    status: str = ""
+    chunks: list[str] = field(default_factory=list)
+    """At the end of its ingest. They do not overlap."""
+    removed: float | None = None
+    """When its removal was answered."""
+
+
+@dataclass(slots=True)
+class SearchTrace:
+    """An answered search."""
+
+    sent: float
+    found: list[tuple[str, str]]
+    """The file and the text of each result."""
+
+
+@dataclass(slots=True)
+class StoreTrace:
+    """A vector store, its files and its searches."""
+
+    created: ObjectTrace
+    files: list[StoredFile] = field(default_factory=list)
+    searches: list[SearchTrace] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ProxiedTrace:
+    """A request that is forwarded to the upstream."""
+
+    marker: str
+    """The model's name."""
+    path: str
+    request: ClientRequest
+    counted: int = 0
+    """How many requests of this model the usage has at the end."""
+
+
+@dataclass(slots=True)
+class KeptTrace:
+    """A background response of a project with a short retention; a client polls it."""
+
+    created: ObjectTrace
+    retention: float
+    """In seconds."""
+
+
+@dataclass(slots=True)
+class ReceivedEvent:
+    """A try of a webhook that its endpoint got."""
+
+    id: str
+    type: str
+    object_id: str
+
+
 @dataclass(slots=True)
 class RunRecord:
     """The record of one run."""
@@ -200,6 +317,15 @@ class RunRecord:
     workers: list[WorkerLifetime] = field(default_factory=list)
     """Empty if unknown: recovery is then checked as if a worker had always been there."""
     conversations: list[ConversationTrace] = field(default_factory=list)
+    objects: list[ObjectTrace] = field(default_factory=list)
+    batches: list[BatchTrace] = field(default_factory=list)
+    stores: list[StoreTrace] = field(default_factory=list)
+    proxied: list[ProxiedTrace] = field(default_factory=list)
+    kept: list[KeptTrace] = field(default_factory=list)
+    object_calls: list[UpstreamCall] = field(default_factory=list)
+    """The requests that reached the upstream for batches, proxied and kept requests."""
+    events: list[ReceivedEvent] = field(default_factory=list)
+    """Of webhooks, that came during the run."""
     ended: float = 0.0
     """When the run was over."""
 

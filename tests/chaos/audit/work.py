@@ -132,6 +132,12 @@ def _check_after_cancel(case: Case) -> Iterator[Violation]:
             seconds = calls_after[0].started - request.answered
             delay = f"{seconds:.2f} s after the {request.what} was answered"
             yield case.violation("I10", f"the upstream was called {delay}", calls_after[0].worker)
+        if not disturbed and any(
+            (call.ended or case.record.ended) > request.answered + case.bounds.cancel_during_fault
+            for call in case.calls
+            if call.started < request.answered
+        ):
+            yield case.violation("I10", f"it goes on after the {request.what} was answered")
         tools = [
             call
             for call in case.record.tools

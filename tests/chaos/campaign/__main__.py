@@ -16,7 +16,7 @@ from tests.chaos.abuse.__main__ import main as abuse
 from tests.chaos.batch.__main__ import main as batch
 from tests.chaos.campaign.campaign import LIMITS, SHORTENED, Campaign
 from tests.chaos.campaign.figures import RoundFigures, StateFile
-from tests.chaos.campaign.plan import DEFAULT, SHORT, Plan, monkey, plan
+from tests.chaos.campaign.plan import DEFAULT, DENSE, Plan, monkey, plan
 from tests.chaos.campaign.round import RoundResult
 from tests.chaos.campaign.seeds import SEEDS_FILE, Seed, append_seed, read_seeds
 from tests.chaos.campaign.table import CampaignTotals
@@ -140,7 +140,7 @@ def _plans(arguments: argparse.Namespace, state: StateFile | None) -> Iterator[P
         return
     end = time.monotonic() + 60 * (arguments.minutes or float("inf"))
     rounds = arguments.rounds or (None if arguments.minutes or arguments.seeds else 20)
-    scale = DEFAULT if arguments.defaults else SHORT
+    scale = DEFAULT if arguments.defaults else DENSE
     for seed in itertools.islice(_seeds(arguments, state), rounds):
         if time.monotonic() > end:
             return
@@ -180,6 +180,10 @@ async def _run(
             if figures.violations and not arguments.monkey:
                 append_seed(arguments.failures, Seed(figures.seed, options), figures.violations[0])
             _print_result(result)
+            if figures.violations and not arguments.monkey:
+                again = f"--rounds 1 --seed {figures.seed} --keep FOLDER"
+                flag = " --defaults" if arguments.defaults else ""
+                print(f"    again: ./dev chaos {again}{flag}", file=sys.stderr, flush=True)
 
 
 def _print_result(result: RoundResult) -> None:

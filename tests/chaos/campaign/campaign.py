@@ -6,18 +6,19 @@ import shutil
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from tests.chaos.campaign.deployment import Deployment, open_deployment
 from tests.chaos.campaign.plan import Plan
-from tests.chaos.campaign.round import RoundResult, broken_round, run_round
+from tests.chaos.campaign.round import RoundResult, broken_round, late_result, run_round
 from tests.chaos.campaign.upstream import CONFIGURATION
+from tests.support.embeddings import EMBEDDING_MODEL, embeddings
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.mcp_servers import McpServers
 from tests.support.stack import SHORT_LEASES, Databases, SuiteSettings, databases
 from tests.support.tool_turns import TOOL_SETTINGS
+from tests.support.webhook_receiver import WebhookReceiver, webhook_receiver
 
 ROUNDS_PER_DEPLOYMENT = 20
 LIMITS = {
@@ -27,6 +28,13 @@ LIMITS = {
     "BACKBURNER_WEB__CANCEL_WAIT": "3",
 }
 """A hung upstream is given up before the round ends."""
+_OBJECTS = {
+    "BACKBURNER_RETRIEVAL__EMBEDDING_MODEL": EMBEDDING_MODEL,
+    "BACKBURNER_RETRIEVAL__EMBEDDING_BATCH": "8",
+    "BACKBURNER_WEBHOOKS__TIMEOUT": "2",
+    "BACKBURNER_WORKER__PURGE_INTERVAL": "2",
+}
+"""For what is no response: ends and purges come within a round."""
 SHORTENED = {**SHORT_LEASES, **LIMITS}
 
 
@@ -38,6 +46,7 @@ class _Servers:
     databases: Databases
     fake: FakeUpstream
     mcp: McpServers
+    receiver: WebhookReceiver
     settings: dict[str, str]
     """Settings that name these servers."""
 
@@ -50,12 +59,33 @@ async def _servers() -> AsyncIterator[_Servers]:
         async with (
             FakeUpstream() as fake,
             McpServers() as mcp,
+            webhook_receiver() as receiver,
             databases(folder / "postgres", settings) as database_server,
         ):
             configuration = folder / "backburner.toml"
             configuration.write_text(CONFIGURATION.format(base_url=fake.base_url))
-            named = {**TOOL_SETTINGS, "BACKBURNER_CONFIG": str(configuration)}
-            yield _Servers(folder, database_server, fake, mcp, named)
+            fake.decide(EMBEDDING_MODEL, embeddings)
+            named = {**TOOL_SETTINGS, **_OBJECTS, "BACKBURNER_CONFIG": str(configuration)}
+            yield _Servers(folder, database_server, fake, mcp, receiver, named)
+
+
+class _PlanQueue:
+    """The plans that are left. The next one is made only when the last one has ended: there may be
+    none by then."""
+
+    def __init__(self, plans: Iterator[Plan]) -> None:
+        self._plans = plans
+        self.next = next(plans, None)
+
+    def advance(self) -> Plan | None:
+        """Goes on to the next plan, and returns it."""
+        self.next = next(self._plans, None)
+        return self.next
+
+    def skip(self, plan: Plan) -> None:
+        """Goes on, if this plan is still the next one: its deployment could not be opened."""
+        if self.next is plan:
+            self.advance()
 
 
 @dataclasses.dataclass(slots=True)
@@ -70,34 +100,44 @@ class Campaign:
 
     async def run(self, plans: Iterable[Plan]) -> AsyncGenerator[RoundResult, None]:
         """Yields the result of each plan. After a failed round the deployment is replaced."""
-        remaining = iter(plans)
+        queue = _PlanQueue(iter(plans))
         async with _servers() as servers:
-            while (first := next(remaining, None)) is not None:
-                results = self._run_in_one_deployment(servers, chain([first], remaining))
+            while queue.next is not None:
+                results = self._run_in_one_deployment(servers, queue.next, queue)
                 async with aclosing(results):
                     async for result in results:
                         yield result
 
     async def _run_in_one_deployment(
-        self, servers: _Servers, plans: Iterator[Plan]
+        self, servers: _Servers, plan: Plan, queue: "_PlanQueue"
     ) -> AsyncGenerator[RoundResult, None]:
         """Takes plans until the deployment must be replaced; a bad end of it is one more result."""
-        plan = next(plans)
-        settings = {**self.settings, **servers.settings}
         new_deployment = open_deployment(
-            servers.folder, servers.databases, servers.fake, settings, plan.seed
+            servers.folder,
+            servers.databases,
+            servers.fake,
+            {**self.settings, **servers.settings},
+            plan.seed,
+            servers.receiver,
+            has_standby=plan.has_standby,
         )
         try:
             async with new_deployment as deployment:
-                for taken in chain([plan], islice(plans, ROUNDS_PER_DEPLOYMENT - 1)):
-                    plan = taken
+                for _ in range(ROUNDS_PER_DEPLOYMENT):
                     result = await self._round(deployment, servers, plan)
+                    following = queue.advance()
                     if result.report.violations:
                         deployment.stack.allowed_tracebacks = ("",)  # they are reported already
                     yield result
                     if result.report.violations:
                         return
+                    if following is None or plan.has_standby or following.has_standby:
+                        break
+                    plan = following
+                if violations := await deployment.check_events():
+                    yield late_result(plan, violations)
         except AssertionError as fault:
+            queue.skip(plan)
             yield broken_round(plan, f"the end of the deployment: {fault}")
 
     async def _round(self, deployment: Deployment, servers: _Servers, plan: Plan) -> RoundResult:

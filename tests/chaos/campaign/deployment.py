@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import json
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -12,15 +13,28 @@ from typing import Any
 import psycopg
 
 from cli.embedded.postgres import Postgres
+from cli.embedded.process import free_port
 from cli.embedded.valkey import Valkey
-from tests.chaos.audit.record import Fault, FaultKind, WorkerLifetime
+from models import keys
+from models.keys import KeyGrant
+from models.projects.scopes import Scope
+from tests.chaos.audit.case import Violation
+from tests.chaos.audit.events import EventLedger
+from tests.chaos.audit.record import Fault, FaultKind, ReceivedEvent, WorkerLifetime
+from tests.chaos.campaign.errands.run import RETENTION
 from tests.chaos.campaign.wires import Injectors, RedisProxies
 from tests.support.api import until
 from tests.support.chaos.recording_client import RecordedClients
 from tests.support.chaos.tracebacks import SERVER_TRACEBACKS
 from tests.support.fake_upstream import FakeUpstream
-from tests.support.stack import Databases, Service, Stack, SuiteSettings, stack
+from tests.support.projects import short_retention_key
+from tests.support.stack import Databases, Service, Stack, SuiteSettings, databases, stack
+from tests.support.standby import Standby
+from tests.support.webhook_receiver import WebhookReceiver
 
+_DELIVERED_WITHIN = 45.0
+"""Seconds after the last round in which all events arrive: longer than the lease of a delivery
+whose worker died."""
 MACHINES = 2
 """Each has a web process and a worker."""
 
@@ -28,11 +42,23 @@ MACHINES = 2
 class Deployment:
     """Two machines and a quarantine worker, with servers of their own."""
 
-    def __init__(self, running: Stack, postgres: Postgres, seed: int) -> None:
-        """`seed`: of the injectors."""
+    def __init__(
+        self,
+        running: Stack,
+        postgres: Postgres,
+        seed: int,
+        receiver: WebhookReceiver,
+        standby: Standby | None = None,
+    ) -> None:
+        """`seed`: of the injectors. `receiver`: of the webhooks of all its clients' project."""
         assert running.valkey is not None
         self.stack = running
         self.postgres = postgres
+        self.standby = standby
+        self.receiver = receiver
+        self.ledger = EventLedger()
+        self.admin_key = self.short_key = ""
+        """May read the usage; of the project with a short retention."""
         self.valkey: Valkey = running.valkey
         self.injectors = Injectors(running.dsn, seed)
         self.redis_proxies = RedisProxies(running.redis_url)
@@ -59,6 +85,15 @@ class Deployment:
         self._spawn_worker(quarantine=True)
         self._start(self._watch())
         await self.wait_until_healthy()
+        dsn = self.stack.dsn
+        grant = KeyGrant(frozenset((Scope.ADMIN,)), "operations")
+        # Not on this thread: the proxies run here.
+        self.admin_key = await asyncio.to_thread(keys.create, dsn, "default", grant=grant)
+        self.short_key = await asyncio.to_thread(short_retention_key, self.stack, RETENTION)
+        self.receiver.hooks.clear()
+        body = {"name": "campaign", "url": self.receiver.url}
+        made = await self.stack.api().call("POST", "/webhook_endpoints", body)
+        assert made.status == 200, made.raw
 
     async def close(self) -> None:
         """Stops watching; no process stays frozen."""
@@ -75,6 +110,17 @@ class Deployment:
         await until(self._is_healthy, 120, every=0.05)
 
     # --- the record ---
+
+    def events(self) -> list[ReceivedEvent]:
+        """The events of webhooks so far."""
+        bodies = [(hook.id, json.loads(hook.body)) for hook in self.receiver.hooks]
+        return [ReceivedEvent(name, body["type"], body["data"]["id"]) for name, body in bodies]
+
+    async def check_events(self) -> list[Violation]:
+        """Waits until each event has arrived, but not for ever; judges all of them."""
+        with contextlib.suppress(AssertionError):
+            await until(lambda: not self.ledger.missing(self.events()), _DELIVERED_WITHIN)
+        return list(self.ledger.check(self.events()))
 
     def record_to(self, clients: RecordedClients | None) -> None:
         """Records faults and lifetimes with these clients from now on."""
@@ -106,6 +152,12 @@ class Deployment:
             successor = self._spawn_worker(quarantine=process.name in self.quarantine)
         if process.name in self._machines:
             self._machines[successor.name] = self._machines[process.name]
+
+    def fail_over_to(self, standby: Standby) -> None:
+        """Leads all connections to the standby from now on."""
+        self.injectors.redirect(standby.port)
+        self.stack.dsn = self.stack.dsn.replace(f":{self.postgres.port}/", f":{standby.port}/")
+        self.postgres = standby
 
     def processes_on(self, machine: int) -> list[Service]:
         """The processes of a machine."""
@@ -176,32 +228,59 @@ _folders = itertools.count(1)
 
 
 @asynccontextmanager
+async def _standby(
+    folder: Path, shared: Databases, *, exists: bool
+) -> AsyncIterator[tuple[Databases, Standby | None]]:
+    """With a standby: a primary of its own, and the standby. Otherwise the shared server."""
+    if not exists:
+        yield shared, None
+        return
+    settings = SuiteSettings(database_url=None, redis_url=None)
+    async with databases(folder / "primary", settings) as own:
+        assert own.server is not None
+        standby = Standby(
+            folder / "standby" / "data", folder / "standby", own.server, port=free_port()
+        )
+        await asyncio.to_thread(standby.start)
+        try:
+            yield own, standby
+        finally:
+            await asyncio.to_thread(standby.stop)
+
+
+@asynccontextmanager
 async def open_deployment(
     folder: Path,
     database_server: Databases,
     fake: FakeUpstream,
     settings: dict[str, str],
     seed: int,
+    receiver: WebhookReceiver,
+    *,
+    has_standby: bool = False,
 ) -> AsyncIterator[Deployment]:
     """A new, healthy deployment in a new folder inside `folder`."""
-    assert database_server.server is not None
     own_folder = folder / f"deployment-{next(_folders)}"
     own_folder.mkdir(parents=True)
     suite_settings = SuiteSettings(database_url=None, redis_url=None)
     deployment: Deployment | None = None
     try:
-        async with stack(
-            own_folder,
-            database_server,
-            suite_settings,
-            fake,
-            webs=0,
-            workers=0,
-            settings=settings,
-            signed=True,
-            allowed_tracebacks=SERVER_TRACEBACKS,
-        ) as running:
-            deployment = Deployment(running, database_server.server, seed)
+        async with (
+            _standby(own_folder, database_server, exists=has_standby) as (own_databases, standby),
+            stack(
+                own_folder,
+                own_databases,
+                suite_settings,
+                fake,
+                webs=0,
+                workers=0,
+                settings=settings,
+                signed=True,
+                allowed_tracebacks=SERVER_TRACEBACKS,
+            ) as running,
+        ):
+            assert own_databases.server is not None
+            deployment = Deployment(running, own_databases.server, seed, receiver, standby)
             try:
                 await deployment.open()
                 yield deployment

@@ -14,7 +14,8 @@ from tests.support.stack import Service
 
 _STOP_TIMEOUT = 25.0
 """Seconds in which a process must end after SIGTERM, on a busy machine."""
-
+_LOST_TIME = 1.0
+"""Seconds whose commits a standby lacks."""
 
 _SERVER_FAULTS: dict[str, FaultKind] = {
     "kill": "crashed",
@@ -50,6 +51,8 @@ class Faults:
         verb, target = planned.action.split(" ")[0], planned.action.split(" ")[-1]
         if planned.action == "injector":
             await self._inject(planned)
+        elif planned.action.startswith("fail over"):
+            await self._fail_over(loses_commits=planned.action.endswith("commits"))
         elif planned.action == "double fault":
             await asyncio.gather(
                 self._crash_postgres(planned),
@@ -165,6 +168,24 @@ class Faults:
                 await asyncio.to_thread(server.stop if verb == "restart" else server.kill)
                 await asyncio.sleep(planned.duration)
                 await asyncio.to_thread(server.start)
+        fault.end = time.monotonic()
+
+    async def _fail_over(self, *, loses_commits: bool) -> None:
+        """The primary dies, and all processes find the standby in its place."""
+        deployment = self._deployment
+        standby, primary = deployment.standby, deployment.postgres
+        assert standby is not None
+        if loses_commits:
+            await standby.lose_contact()
+            await asyncio.sleep(_LOST_TIME)
+        else:
+            await standby.make_synchronous()
+        fault = deployment.record_fault("crashed", "postgres")
+        if loses_commits:
+            deployment.record_fault("commits_lost", "postgres")
+        await asyncio.to_thread(primary.kill)
+        deployment.fail_over_to(standby)
+        await standby.promote()
         fault.end = time.monotonic()
 
     async def _inject(self, planned: PlannedFault) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.chaos.audit.measures import Measures
-from tests.chaos.audit.record import ResponseTrace
+from tests.chaos.audit.record import ResponseTrace, RunRecord
 from tests.chaos.campaign.round import RoundResult
 
 
@@ -24,6 +24,8 @@ class RoundFigures:
     """Accepted responses."""
     kinds: dict[str, int]
     """Accepted responses by what is special about them."""
+    objects: dict[str, int]
+    """Everything that is no response, by kind: what was made, and requests that were answered."""
     faults: dict[str, int]
     upstream_faults: dict[str, int]
     injected: int
@@ -55,6 +57,7 @@ class RoundFigures:
             options=options,
             responses=report.responses,
             kinds=dict(Counter(kind for trace in result.record.traces for kind in _kinds(trace))),
+            objects=dict(Counter(_objects(result.record))),
             faults=dict(result.faults),
             upstream_faults=dict(upstream_faults),
             injected=result.injected,
@@ -96,6 +99,16 @@ def _kinds(trace: ResponseTrace) -> Iterator[str]:
         yield "over a WebSocket"
     if trace.marker.startswith("native-"):
         yield "by a native upstream"
+
+
+def _objects(record: RunRecord) -> Iterator[str]:
+    yield from (trace.kind for trace in record.objects if trace.id is not None)
+    yield from (f"{trace.kind} created again" for trace in record.objects if len(trace.creates) > 1)
+    yield from ("line of a batch" for batch in record.batches for _ in batch.output)
+    yield from ("chunk" for store in record.stores for file in store.files for _ in file.chunks)
+    yield from ("search" for store in record.stores for _ in store.searches)
+    yield from ("proxied" for one in record.proxied if one.request.status == 200)
+    yield from ("webhook" for _ in record.events)
 
 
 def _mcp_calls(result: RoundResult) -> Iterator[dict[str, Any]]:

@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
+from tests.chaos.campaign.errands.plan import Errand, errands
 from tests.support.mcp_servers import COUNTING_TOOLS
 
 ClientKind = Literal[
@@ -37,7 +38,10 @@ FaultAction = Literal[
     "injector",
     "kill machine",
     "double fault",
+    "fail over",
+    "fail over losing commits",
 ]
+"""The last two only in rounds with a standby."""
 
 T = TypeVar("T", bound=str)
 _KINDS: dict[ClientKind, int] = {
@@ -78,6 +82,7 @@ _FAULT_ACTIONS: dict[FaultAction, int] = {
     "kill machine": 4,
     "double fault": 1,
 }
+_FAILOVERS: tuple[FaultAction, ...] = ("fail over", "fail over losing commits")
 CONVERSATIONS = 4
 """Conversations of a round; so several clients create in each, also at the same time."""
 
@@ -155,11 +160,34 @@ class Scale:
     """The longest time until a machine that died is back."""
     clients: int
     """Number of clients."""
+    errands: int
+    """Number of clients that make something else."""
+    faults: int = 1
+    """How often one to three faults are chosen."""
+    failover_every: int = 0
+    """Every so many rounds have a standby, to which they fail over; 0: none."""
 
 
-SHORT = Scale(load=5.0, freeze=6.0, postgres_away=3.0, redis_away=2.0, machine_away=4.0, clients=80)
+SHORT = Scale(
+    load=5.0,
+    freeze=6.0,
+    postgres_away=3.0,
+    redis_away=2.0,
+    machine_away=4.0,
+    clients=80,
+    errands=10,
+)
+"""For CI."""
+DENSE = replace(SHORT, load=20.0, clients=400, errands=32, faults=2, failover_every=12)
+"""For `./dev chaos`: most of a short round is the wait for its last responses."""
 DEFAULT = Scale(
-    load=8.0, freeze=25.0, postgres_away=18.0, redis_away=8.0, machine_away=10.0, clients=120
+    load=8.0,
+    freeze=25.0,
+    postgres_away=18.0,
+    redis_away=8.0,
+    machine_away=10.0,
+    clients=120,
+    errands=12,
 )
 
 
@@ -170,6 +198,12 @@ class Plan:
     seed: int
     clients: list[Client] = field(default_factory=list)
     faults: list[PlannedFault] = field(default_factory=list)
+    errands: list[Errand] = field(default_factory=list)
+
+    @property
+    def has_standby(self) -> bool:
+        """Whether it needs a deployment of its own, whose PostgreSQL has a standby."""
+        return any(fault.action.startswith("fail over") for fault in self.faults)
 
 
 def plan(seed: int, scale: Scale = SHORT) -> Plan:
@@ -178,12 +212,18 @@ def plan(seed: int, scale: Scale = SHORT) -> Plan:
     clients = sorted(
         (_client(rng, scale) for _ in range(scale.clients)), key=lambda client: client.at
     )
-    actions = {_pick(rng, _FAULT_ACTIONS) for _ in range(rng.choice((1, 2, 3, 3)))}
+    count = sum(rng.choice((1, 2, 3, 3)) for _ in range(scale.faults))
+    actions = {_pick(rng, _FAULT_ACTIONS) for _ in range(count)}
     faults = sorted(
         (_planned_fault(rng, action, scale) for action in sorted(actions)),
         key=lambda fault: fault.at,
     )
-    return Plan(seed, clients, faults)
+    if scale.failover_every and seed % scale.failover_every == 0:
+        action = rng.choice(_FAILOVERS)
+        faults = [PlannedFault(rng.uniform(0.2, 0.8) * scale.load, action, 1.0, 0)]
+    # Numbers of their own: the clients of a seed stay the same.
+    planned = errands(random.Random(f"errands {seed}"), scale.errands, scale.load)
+    return Plan(seed, clients, faults, planned)
 
 
 def monkey(seed: int, minutes: float) -> Plan:
@@ -191,7 +231,13 @@ def monkey(seed: int, minutes: float) -> Plan:
     rng = random.Random(f"monkey {seed}")
     clients, faults, at = [], [], 0.0
     scale = Scale(
-        load=60 * minutes, freeze=0, postgres_away=5, redis_away=0, machine_away=0, clients=0
+        load=60 * minutes,
+        freeze=0,
+        postgres_away=5,
+        redis_away=0,
+        machine_away=0,
+        clients=0,
+        errands=0,
     )
     while (at := at + rng.expovariate(3)) < scale.load:
         clients.append(_client(rng, scale, at))

@@ -5,13 +5,14 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.chaos.audit.auditor import Report, audit
+from tests.chaos.audit.auditor import Report, audit, cases_of
 from tests.chaos.audit.case import Violation
 from tests.chaos.audit.measures import Measures
-from tests.chaos.audit.record import RunRecord
+from tests.chaos.audit.record import RunRecord, TimeBounds
 from tests.chaos.audit.sources import tool_log
 from tests.chaos.campaign.clients import PlannedClients
 from tests.chaos.campaign.deployment import Deployment
+from tests.chaos.campaign.errands.run import Errands
 from tests.chaos.campaign.faults import Faults
 from tests.chaos.campaign.plan import Plan, PlannedFault
 from tests.support.chaos.recording_client import RecordedClients
@@ -35,8 +36,12 @@ class RoundResult:
 
 def broken_round(plan: Plan, problem: str) -> RoundResult:
     """The result of a round, or of a deployment, that broke before it could be audited."""
-    violation = Violation("deployment", "-", problem)
-    return RoundResult(plan, RunRecord(), Report([violation], Measures(), 0))
+    return late_result(plan, [Violation("deployment", "-", problem)])
+
+
+def late_result(plan: Plan, violations: list[Violation]) -> RoundResult:
+    """What was found only after the last round of a deployment."""
+    return RoundResult(plan, RunRecord(), Report(violations, Measures(), 0))
 
 
 async def run_round(
@@ -49,16 +54,36 @@ async def run_round(
     started = time.monotonic()
     lost_before = deployment.injectors.lost
     tracebacks_before = len(deployment.stack.tracebacks())
+    events_before = len(deployment.receiver.hooks)
     applied: Counter[str] = Counter()
     async with RecordedClients(deployment.stack, plan.seed, end_timeout=end_timeout) as clients:
         deployment.record_to(clients)
+        errands = Errands(
+            clients,
+            plan.seed,
+            deployment.receiver.url,
+            admin_key=deployment.admin_key,
+            short_key=deployment.short_key,
+        )
+        planned = PlannedClients(clients, plan.seed, mcp)
         try:
-            await _run_plan(deployment, plan, PlannedClients(clients, plan.seed, mcp), applied)
-            record, _ = await asyncio.gather(clients.finish(), deployment.wait_until_healthy())
+            # An errand may take longer than the last response.
+            async with asyncio.TaskGroup() as group:
+                for number, errand in enumerate(plan.errands):
+                    group.create_task(errands.run(number, errand))
+                await _run_plan(deployment, plan, planned, applied)
+                record, _ = await asyncio.gather(clients.finish(), deployment.wait_until_healthy())
+            await errands.finish()
         finally:
             deployment.record_to(None)
     _record_tools(record, deployment, mcp)
+    record.events = deployment.events()[events_before:]
     report = audit(record)
+    if any(fault.what == "commits_lost" for fault in record.faults):
+        deployment.ledger.has_lost_commits = True
+    else:
+        deployment.ledger.add(cases_of(record, TimeBounds()))
+        deployment.ledger.add_objects(record)
     report.violations += _problems(deployment, tracebacks_before)
     return RoundResult(
         plan,

@@ -22,6 +22,7 @@ class CampaignTotals:
     rounds: int = 0
     responses: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
+    objects: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     upstream_faults: Counter[str] = field(default_factory=Counter)
     injected: int = 0
@@ -40,7 +41,7 @@ class CampaignTotals:
         self.rounds += 1
         self.violations += [f"seed {figures.seed}: {violation}" for violation in figures.violations]
         self.measures.add(Measures(**figures.measures))
-        for name in ("kinds", "faults", "upstream_faults"):
+        for name in ("kinds", "objects", "faults", "upstream_faults"):
             getattr(self, name).update(getattr(figures, name))
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(figures, name))
@@ -58,6 +59,10 @@ class CampaignTotals:
             (
                 "of these",
                 ", ".join(f"{name} {count}" for name, count in sorted(self.kinds.items())),
+            ),
+            (
+                "beside them",
+                ", ".join(f"{name} {count}" for name, count in sorted(self.objects.items())),
             ),
             (
                 "faults",
@@ -116,6 +121,7 @@ class CampaignTotals:
             "rounds": self.rounds,
             "responses": self.responses,
             "kinds": dict(self.kinds),
+            "objects": dict(self.objects),
             "faults": dict(self.faults),
             "upstream_faults": dict(self.upstream_faults),
             "injected": self.injected,

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from tests.support.chaos.injector import Injector
 from tests.support.chaos.proxy import Proxy
@@ -31,6 +31,12 @@ class Injectors:
         for injector in self._injectors:
             injector.rate = rate
 
+    def redirect(self, port: int) -> None:
+        """Leads new connections of all processes, also of those to come, to another port."""
+        self._dsn = _with_port(self._dsn, port)
+        for injector in self._injectors:
+            injector.redirect(port)
+
     @property
     def lost(self) -> int:
         """The number of statements so far whose request or reply was lost."""
@@ -39,6 +45,12 @@ class Injectors:
     async def close(self) -> None:
         """Closes all proxies."""
         await asyncio.gather(*(injector.close() for injector in self._injectors))
+
+
+def _with_port(dsn: str, port: int) -> str:
+    parts = urlsplit(dsn)
+    credentials = parts.netloc.rpartition(":")[0]
+    return urlunsplit(parts._replace(netloc=f"{credentials}:{port}"))
 
 
 class RedisProxies:

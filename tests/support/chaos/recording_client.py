@@ -52,20 +52,21 @@ class RecordedClients:
     def __init__(self, stack: Stack, seed: int = 0, *, end_timeout: float = 90) -> None:
         """`seed` chooses web processes. `end_timeout`: seconds for the last response to end."""
         self.record = RunRecord()
-        self._stack = stack
+        self.stack = stack
         self._random = random.Random(seed)  # choices must be repeatable, not secret
         self._end_timeout = end_timeout
         self._run = next(_runs)
         self._numbers = itertools.count(1)
-        self._other_project_key = ""
-        self._streams = StreamRecorder(stack, self._pick_web)
+        self.other_project_key = ""
+        """The key of a project that owns nothing."""
+        self._streams = StreamRecorder(stack, self.pick_web)
         self._tasks: set[asyncio.Task[None]] = set()
         self._cpu_watch: asyncio.Task[None] | None = None
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
-        self._other_project_key = await asyncio.to_thread(
-            keys.create, self._stack.dsn, "other project"
+        self.other_project_key = await asyncio.to_thread(
+            keys.create, self.stack.dsn, "other project"
         )
         watch = record_starvation(lambda: self.record_fault("starved", "machine"))
         self._cpu_watch = asyncio.create_task(watch)
@@ -111,7 +112,7 @@ class RecordedClients:
         `known`: other fields of the trace.
         """
         marker = marker or f"m{self._run}-{next(self._numbers)}"
-        self._stack.fake.script(*scripts, name=marker)
+        self.stack.fake.script(*scripts, name=marker)
         create = ClientRequest("create", "", time.monotonic())
         trace = ResponseTrace(
             marker, f"This is {marker}.", known.pop("background", True), create, **known
@@ -129,11 +130,11 @@ class RecordedClients:
         **body: Any,
     ) -> None:
         """Sends the create of a trace, as `create` describes. `body`: further fields."""
-        web = web or await self._pick_web()
+        web = web or await self.pick_web()
         trace.create.web, trace.create.sent = web.name, time.monotonic()
         fields = {**request_body(trace), **body}
         if trace.kind == "compaction":
-            api = self._stack.api(web)
+            api = self.stack.api(web)
             await send_recorded(trace.create, api, "POST", "/responses/compact", fields)
             return
         fields |= {"background": trace.background, "stream": stream}
@@ -143,17 +144,26 @@ class RecordedClients:
             self._start(self._streams.create(trace, web, fields, options, answered))
             await answered.wait()
         else:
-            await send_recorded(trace.create, self._stack.api(web), "POST", "/responses", fields)
+            await send_recorded(trace.create, self.stack.api(web), "POST", "/responses", fields)
             trace.id = trace.create.body.get("id")
+
+    async def pick_web(self, other_than: str | None = None) -> Service:
+        """A web process that should run, another one than `other_than` if there is one.
+
+        Waits while all of them are being replaced.
+        """
+        webs = await until(lambda: self.stack.webs, 120)
+        others = [web for web in webs if web.name != other_than]
+        return self._random.choice(others or webs)
 
     async def open_conversation(self, *texts: str) -> ConversationTrace:
         """Creates a conversation with a message of a user for each text."""
         items = [{"role": "user", "content": text} for text in texts]
         while True:
-            web = await self._pick_web()
+            web = await self.pick_web()
             request = ClientRequest("create", web.name, time.monotonic())
             await send_recorded(
-                request, self._stack.api(web), "POST", "/conversations", {"items": items}
+                request, self.stack.api(web), "POST", "/conversations", {"items": items}
             )
             if request.status == 200:
                 conversation = ConversationTrace(request.body["id"], list(texts))
@@ -164,8 +174,8 @@ class RecordedClients:
     async def open_socket(self) -> RecordedSocket:
         """Opens a WebSocket to a web process; waits while there is none."""
         while True:
-            web = await self._pick_web()
-            opened = await RecordedSocket.open(self._stack.api(web), web.name)
+            web = await self.pick_web()
+            opened = await RecordedSocket.open(self.stack.api(web), web.name)
             if opened is not None:
                 return opened
             await asyncio.sleep(0.2)
@@ -230,7 +240,7 @@ class RecordedClients:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=max(1.0, end - time.monotonic()))
         self.record.upstream = upstream_log(
-            self._stack.fake, {trace.marker for trace in self.record.traces}
+            self.stack.fake, {trace.marker for trace in self.record.traces}
         )
         self.record.ended = time.monotonic()
         return self.record
@@ -239,15 +249,6 @@ class RecordedClients:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _pick_web(self, other_than: str | None = None) -> Service:
-        """A web process that should run, another one than `other_than` if there is one.
-
-        Waits while all of them are being replaced.
-        """
-        webs = await until(lambda: self._stack.webs, 120)
-        others = [web for web in webs if web.name != other_than]
-        return self._random.choice(others or webs)
 
     async def _request(
         self,
@@ -258,10 +259,10 @@ class RecordedClients:
         web: Service | None,
         key: str | None = None,
     ) -> ClientRequest:
-        web = web or await self._pick_web()
+        web = web or await self.pick_web()
         request = ClientRequest(what, web.name, time.monotonic())
         trace.requests.append(request)
-        api = self._stack.api(web, key=key)
+        api = self.stack.api(web, key=key)
         body = b"" if method == "POST" else None  # a cancel has a JSON content type and no body
         await send_recorded(request, api, method, f"/responses/{trace.id}{path}", body)
         return request
@@ -287,7 +288,7 @@ class RecordedClients:
             if time.monotonic() > end:
                 return
             await asyncio.sleep(0.2)
-        await self._request(trace, "other_project", "GET", "", None, key=self._other_project_key)
+        await self._request(trace, "other_project", "GET", "", None, key=self.other_project_key)
         if request.status != 200:
             return
         await self._request(trace, "input_items", "GET", "/input_items?order=asc", None)
@@ -297,16 +298,18 @@ class RecordedClients:
     async def _final_items(self, conversation: ConversationTrace, end: float) -> None:
         """Reads all items of a conversation, and once with the key of another project."""
         while conversation.items is None and time.monotonic() < end:
-            api = self._stack.api(await self._pick_web())
+            api = self.stack.api(await self.pick_web())
             try:
                 conversation.items = await _items_of(api, conversation.id)
             except CONNECTION_ERRORS:
                 await asyncio.sleep(0.2)
-        web = await self._pick_web()
+            if any(fault.what == "commits_lost" for fault in self.record.faults):
+                break  # it may be gone
+        web = await self.pick_web()
         conversation.other_project = ClientRequest("other_project", web.name, time.monotonic())
         await send_recorded(
             conversation.other_project,
-            self._stack.api(web, key=self._other_project_key),
+            self.stack.api(web, key=self.other_project_key),
             "GET",
             f"/conversations/{conversation.id}/items",
         )

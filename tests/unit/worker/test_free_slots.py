@@ -1,5 +1,7 @@
 """How many slots foreground and background responses leave to each other."""
 
+from types import SimpleNamespace
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -8,6 +10,7 @@ from models.ids import new_uuid
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from worker.capacity import Capacity
 from worker.memory_budget import MemoryBudget
+from worker.run.runner import Run
 
 SLOTS = 20
 """Two of them are reserved."""
@@ -142,3 +145,31 @@ def test_a_worker_without_memory_or_a_quarantine_worker_has_no_reserve(
     _claim(capacity, SLOTS, background=False)
     monkeypatch.setattr(MemoryBudget, "claims_that_fit", lambda *_: 0)
     assert capacity.free_for_newcomers(BACKGROUND) == 0
+def _run(response_id: UUID) -> Run:
+    claim = SimpleNamespace(id=response_id, row=SimpleNamespace(background=True))
+    return cast("Run", SimpleNamespace(claim=claim))
+
+
+def test_the_end_of_one_claim_is_not_the_end_of_another_claim_of_the_same_response() -> None:
+    capacity = _capacity()
+    ids = _claim(capacity, 1, background=True)  # by a sweep
+    capacity.claim(ids, background=True)  # by a choice of the line
+    capacity.end_claims(ids)
+    assert ids[0] in capacity
+    assert capacity.free == SLOTS - 1
+    capacity.end_claims(ids)
+    assert ids[0] not in capacity
+    assert capacity.free == SLOTS
+
+
+def test_the_end_of_a_run_is_not_the_end_of_a_later_run_of_the_same_response() -> None:
+    capacity = _capacity()
+    [response_id] = _claim(capacity, 1, background=True)
+    lost, current = (_run(response_id) for _ in range(2))
+    for run in (lost, current):
+        capacity.begin(run)
+    capacity.end_claims([response_id])
+    capacity.end(lost)
+    assert capacity.runs == {response_id: current}
+    capacity.end(current)
+    assert not capacity.runs

@@ -4,7 +4,7 @@ Each does one thing and counts the answers. `refused_with` names the answers of 
 must come; an attack without them is allowed to be served, if nobody else notices.
 """
 
-from tests.chaos.abuse.attacks import before_key, bodies, responses, sockets, streams
+from tests.chaos.abuse.attacks import before_key, bodies, files, responses, sockets, streams
 from tests.chaos.abuse.kinds import ATTACKS
 
-__all__ = ["ATTACKS", "before_key", "bodies", "responses", "sockets", "streams"]
+__all__ = ["ATTACKS", "before_key", "bodies", "files", "responses", "sockets", "streams"]

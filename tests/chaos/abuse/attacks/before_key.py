@@ -15,7 +15,7 @@ async def _endless_header(offender: Offender) -> None:
     await offender.all(offender.send(start, forever=b"x" * 65536) for _ in range(4))
 
 
-@attack("100 MiB of headers", "431", quick=True)
+@attack("100 MiB of headers", "431")
 async def _many_headers(offender: Offender) -> None:
     lines = b"".join(b"h%d: %s\r\n" % (number, b"x" * 1000) for number in range(1000))
     start = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n"

@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import functools
 import json
+import zlib
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
@@ -19,7 +22,9 @@ _REFUSED_SOCKET = ("close 1008", "close 1009", "close 1013", str(_TOO_LARGE))
 
 
 async def _on_socket(
-    offender: Offender, act: Callable[[ClientConnection], Awaitable[None]]
+    offender: Offender,
+    act: Callable[[ClientConnection], Awaitable[None]],
+    compression: Literal["deflate"] | None = None,
 ) -> None:
     """Opens a socket, does something, and counts the code with which the server closes it, or the
     message that is too large."""
@@ -33,7 +38,7 @@ async def _on_socket(
                 additional_headers=headers,
                 proxy=None,
                 max_size=None,
-                compression=None,
+                compression=compression,
                 ping_interval=None,
                 local_addr=(offender.address, 0),
             ) as connection,
@@ -77,6 +82,28 @@ async def _big_messages(offender: Offender) -> None:
         await connection.send("x" * 70 * MIB)
 
     await offender.all(_on_socket(offender, message) for _ in range(4))
+
+
+@functools.cache
+def _inflating() -> bytes:
+    """A frame of a client of some 60 KiB that inflates to 60 MiB, unmasked by zeros."""
+    deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    content = deflate.compress(b"x" * 60 * MIB) + deflate.flush(zlib.Z_SYNC_FLUSH)
+    content = content.removesuffix(b"\x00\x00\xff\xff")
+    return b"\xc1\xff" + len(content).to_bytes(8) + bytes(4) + content
+
+
+@attack("WebSocket frames of 60 KiB that inflate to 60 MiB, 16 sockets", quick=True)
+async def _inflated(offender: Offender) -> None:
+    """They offer `permessage-deflate`; where the server declines it, the frame is a fault."""
+
+    async def message(connection: ClientConnection) -> None:
+        connection.transport.write(_inflating())
+        async with asyncio.timeout(20):
+            await connection.drain()
+
+    for _ in range(4):
+        await offender.all(_on_socket(offender, message, "deflate") for _ in range(4))
 
 
 @attack("300 idle WebSockets", "429")

@@ -7,6 +7,9 @@ from tests.chaos.abuse.kinds import attack
 from tests.chaos.abuse.offender import Offender, as_json
 from tests.support.fake_upstream import Exchange, done, finish, hang, reply, text, usage
 
+_JOBS_RUN = 3.0
+"""Seconds for which the long jobs hold their slots."""
+
 
 @attack("80 readers that read nothing of 8 MiB")
 async def _slow_readers(offender: Offender) -> None:
@@ -51,6 +54,20 @@ async def _queue(offender: Offender) -> None:
     ids: list[str | None] = []
     for _ in range(offender.many(100, 6)):
         ids += await offender.all(offender.create(model) for _ in range(100))
+    created = [one for one in ids if one is not None]
+    await offender.all(
+        offender.api.call("POST", f"/responses/{one}/cancel", b"") for one in created
+    )
+
+
+@attack("600 long background jobs", quick=True)
+async def _long_jobs(offender: Offender) -> None:
+    """More than the worker has slots for. They are cancelled after some seconds."""
+    model = offender.model([hang()])
+    ids: list[str | None] = []
+    for _ in range(6):
+        ids += await offender.all(offender.create(model) for _ in range(100))
+    await asyncio.sleep(_JOBS_RUN)
     created = [one for one in ids if one is not None]
     await offender.all(
         offender.api.call("POST", f"/responses/{one}/cancel", b"") for one in created

@@ -49,6 +49,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "footprint": footprint.run,
     "chains": chains.run,
     "recovery": recovery.run,
+    "restart": recovery.run_restart,
 }
 """The benchmarks by name; each starts its own deployment."""
 COMMANDS: dict[str, Callable[[list[str]], int]] = {

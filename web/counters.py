@@ -16,6 +16,11 @@ OTHER_ROUTES = "other"
 _METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
 """Methods that are labels; a client may send any word."""
 
+DEATHS = Counter(
+    "backburner_deaths",
+    "Processes that this one has declared dead.",
+    registry=REGISTRY,
+)
 HTTP_RESPONSES = Counter(
     "backburner_http_answers", "HTTP responses started, by status.", ["status"], registry=REGISTRY
 )

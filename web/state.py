@@ -26,6 +26,7 @@ from models.files.storage import FileStorage
 from models.ids import response_id
 from models.ownership.lease import Lease
 from models.ownership.waiting import enqueue_waiting
+from models.ownership.watch import Watch
 from models.projects.routes import ProjectRoutes
 from models.redis.answer_cache import AnswerCache
 from models.redis.client import REDIS_ERRORS, redis_client
@@ -168,6 +169,8 @@ class AppState:
         state.side_tasks.start(state.quotas.connections.run(), "open-connections")
         state.side_tasks.start(FreedMemory(pool, state.shares.bodies).run(), "freed-memory")
         state.side_tasks.start(state.bus.run(), "bus")
+        watch = Watch(settings, lease, state.redis, counters.DEATHS)
+        state.side_tasks.start(watch.run(), "watch")
         if state.expander is not None:
             state.side_tasks.start(state.expander.run(), "batches")
         polls = LogPolls(settings, pool, state.bus)

@@ -28,6 +28,7 @@ from models.ownership.claims import Ownership
 from models.ownership.lease import Lease
 from models.ownership.takeover import Claim
 from models.ownership.timeline import attempts_on_timeline
+from models.ownership.watch import Watch
 from models.project_policies import ProjectPolicies
 from models.projects.routes import ProjectRoutes
 from models.redis.answer_cache import AnswerCache
@@ -61,7 +62,6 @@ from worker.sweeper import Sweeper
 from worker.upkeep import start_upkeep
 from worker.upstream.state_writer import UpstreamStateWriter
 from worker.upstream.upstreams import Upstreams
-from worker.watch import Watch
 
 logger = structlog.get_logger()
 
@@ -240,7 +240,7 @@ class Engine:
             sweeper.claim_now()
             self._lease.compare_now()
 
-        watch = Watch(settings, self._lease, connections.redis, on_orphans)
+        watch = Watch(settings, self._lease, connections.redis, metrics.DEATHS, on_orphans)
         self._side_tasks.start(watch.run(), "watch")
         self._side_tasks.start(sweeper.run(watch), "sweeper")
 

@@ -99,7 +99,7 @@ FAILURES = Counter(
 )
 DEATHS = Counter(
     "backburner_deaths",
-    "Worker processes whose expired lease this worker has reaped.",
+    "Processes that this one has declared dead.",
     registry=REGISTRY,
 )
 RECOVERY = Histogram(

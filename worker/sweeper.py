@@ -1,8 +1,8 @@
 """The sweep: a periodic task in every worker, without a leader.
 
 It claims some orphans, and re-enqueues the others (docs/architecture.md). Which processes are dead
-is decided by the watch (worker/watch.py). After a death the sweep runs at once, and claims as many
-orphans as there are free slots.
+is decided by the watch (models/ownership/watch.py). After a death, and when the worker has started,
+the sweep runs at once, and claims as many orphans as there are free slots.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from models.db.database import DATABASE_UNAVAILABLE, RETRY_DELAY, Pool, fetch
 from models.db.queries import sweep
 from models.ownership.lease import Lease
 from models.ownership.waiting import enqueue_waiting
+from models.ownership.watch import Watch
 from models.redis.queue import JobQueue
 from worker.capacity import Capacity
-from worker.watch import Watch
 
 logger = structlog.get_logger()
 
@@ -67,6 +67,8 @@ class Sweeper:
         self._starter = starter
         self._job_queue = job_queue
         self._has_orphans = asyncio.Event()
+        # At its start: nobody may have claimed what others left.
+        self._has_orphans.set()
 
     def claim_now(self) -> None:
         """Starts a sweep at once, which claims all orphans that fit: a process died, or has handed

@@ -1,8 +1,8 @@
 """A process's tie: one more session, which holds an advisory lock and runs nothing.
 
 When the process ends, the kernel closes the session's socket, Postgres ends the session and frees
-the lock. Other processes see that within a fraction of a second (worker/watch.py, ADR 0023). The
-lease decides in all other cases.
+the lock. Other processes see that within a fraction of a second (models/ownership/watch.py,
+ADR 0023). The lease decides in all other cases.
 """
 
 import select

@@ -118,9 +118,11 @@ class WatchedProcess:
     """it was tied, and the session that held the lock has ended"""
 
 
+_HAS_EXPIRED = "(expires_at < clock_timestamp() OR expires_at > clock_timestamp() + 2 * CAST(:lease AS interval))"
+"""The lease has run out, or was not renewed since the clock of the database was set back."""
 WATCHED_PROCESSES = Query(
     f"""
-    SELECT id, kind, expires_at, expires_at < clock_timestamp() AS expired,
+    SELECT id, kind, expires_at, {_HAS_EXPIRED} AS expired,
            CASE WHEN tied THEN pg_try_advisory_xact_lock_shared({_tie_key("id")}) ELSE false END AS untied
     FROM workers WHERE NOT dead AND id <> :me ORDER BY id
     """,
@@ -130,8 +132,8 @@ WATCHED_PROCESSES = Query(
 that processes which watch at the same time see the same, and only until the statement ends."""
 
 REAP_LOCK_EXPIRED = column(
-    """
-    SELECT id FROM workers WHERE id = :id AND NOT dead AND expires_at = :seen AND expires_at < clock_timestamp() FOR UPDATE
+    f"""
+    SELECT id FROM workers WHERE id = :id AND NOT dead AND expires_at = :seen AND {_HAS_EXPIRED} FOR UPDATE
     """,
     UUID,
 )

@@ -84,6 +84,24 @@ async def a_web_process_and_a_worker_are_killed_at_once(lab: Lab) -> None:
     await waiting.wait_for_end()
 
 
+@tie.cell("killed-workers")
+async def all_workers_are_killed_at_once(lab: Lab) -> None:
+    """A web process declares them dead: workers that start need not wait until they may."""
+    await wait_until_tied(lab)
+    load = await lab.start_load(BACKGROUND)
+    workers = list(lab.stack.workers)
+    for worker in workers:
+        lab.kill(worker)
+    async with asyncio.timeout(RECOVERY_LIMIT):
+        for worker in workers:
+            await lab.wait_until_reaped(worker)
+    assert await lab.reaper_of(workers[0]) in {web.pid for web in lab.stack.webs}
+    for _ in workers:
+        await lab.stack.start_worker()
+    await load.finish()
+    await load.assert_outcomes(attempts=dict.fromkeys(BACKGROUND, 2))
+
+
 async def _is_cancelled(lab: Lab, member: Member) -> bool:
     question = "SELECT status FROM responses WHERE model = %s"
     return bool(await lab.stack.value(question, member.model) == "cancelled")

@@ -300,7 +300,7 @@ async def test_an_open_fenced_transaction_blocks_the_reaper_but_not_the_heartbea
             database.pool, "SELECT expires_at FROM workers WHERE id = %(id)s", {"id": owner.id}
         )
     )[0]["expires_at"]
-    reap = {"id": owner.id, "seen": seen}
+    reap = {"id": owner.id, "seen": seen, "lease": timedelta(seconds=10)}
     async with database.pool.connection() as fenced, database.pool.connection() as reaper:
         async with fenced.transaction():
             assert await fetch(fenced, claim_queries.FENCE_ALONE, {"me": owner.id})
@@ -318,12 +318,16 @@ async def test_an_open_fenced_transaction_blocks_the_reaper_but_not_the_heartbea
 
 async def test_a_lease_renewed_since_it_was_seen_is_not_reaped(database: SeededDatabase) -> None:
     owner = await database.create_worker(lease=-60)
-    watched = await fetch(database.pool, leases.WATCHED_PROCESSES, {"me": new_uuid()})
+    watched = await fetch(
+        database.pool, leases.WATCHED_PROCESSES, {"me": new_uuid(), "lease": timedelta(seconds=10)}
+    )
     expired = {row.id: row.expires_at for row in watched if row.expired}
     await fetch(database.pool, leases.RENEW, {"me": owner.id, "lease": timedelta(seconds=-30)})
     assert (
         await fetch(
-            database.pool, leases.REAP_LOCK_EXPIRED, {"id": owner.id, "seen": expired[owner.id]}
+            database.pool,
+            leases.REAP_LOCK_EXPIRED,
+            {"id": owner.id, "seen": expired[owner.id], "lease": timedelta(seconds=10)},
         )
         == []
     )

@@ -98,7 +98,9 @@ async def test_a_free_lock_means_nothing_before_a_process_was_tied(
     worker = await database.create_worker()
 
     async def untied() -> bool:
-        watched = await fetch(database.pool, leases.WATCHED_PROCESSES, {"me": me})
+        watched = await fetch(
+            database.pool, leases.WATCHED_PROCESSES, {"me": me, "lease": timedelta(seconds=10)}
+        )
         return next(process.untied for process in watched if process.id == worker.id)
 
     assert not await untied()

@@ -165,7 +165,7 @@ def test_no_service_needs_a_newer_engine_or_a_higher_limit_than_the_host_has(nam
 
 
 def test_postgres_has_connections_for_four_webs_and_eight_workers() -> None:
-    web, worker = WebSettings().pool_size + 3, WorkerSettings().pool_size + 5
+    web, worker = WebSettings().pool_size + 4, WorkerSettings().pool_size + 5
     allowed = next(word for word in SERVICES["postgres"]["command"] if "max_connections" in word)
     assert int(with_defaults(allowed).partition("=")[2]) >= 4 * (web + 1) + 9 * (worker + 1) + 10
     assert f"| web | {web} |" in DEPLOY.read_text()

@@ -170,6 +170,7 @@ WEB_METRICS = PROCESS_METRICS | {
     "backburner_sockets",
     "backburner_bus_healthy",
     "backburner_http_answers",
+    "backburner_deaths",
     "backburner_responses_accepted",
     "backburner_responses_ended",
     "backburner_cancel_seconds",

@@ -1,6 +1,6 @@
-"""The watch: a task in every worker that declares dead processes dead (ADR 0023).
+"""The watch: a task in every process that declares dead processes dead (ADR 0023).
 
-It looks at all other processes four times a second, on a connection of its own, so that a worker
+It looks at all other processes four times a second, on a connection of its own, so that a process
 whose pool is busy still sees deaths. A process is declared dead for one of two reasons:
 
 - *Its connections have ended*: the lock of its tie is free, its lease was not renewed for
@@ -23,6 +23,7 @@ from uuid import UUID
 
 import psycopg
 import structlog
+from prometheus_client import Counter
 from redis.asyncio import Redis
 
 from models.config.settings import Settings
@@ -32,7 +33,6 @@ from models.db.queries.leases import WatchedProcess
 from models.ownership.lease import Lease
 from models.redis.channels import subscription_of
 from models.redis.client import REDIS_ERRORS
-from worker import metrics
 
 logger = structlog.get_logger()
 
@@ -44,6 +44,9 @@ _MAX_TIE_ANSWER_TIME = 0.5
 """The same for processes whose session has ended, which are declared dead earlier."""
 _MIN_SILENCE = 1.5
 """Seconds. See `_silence`."""
+_WEB_WAITS = 0.5
+"""Seconds by which a web process is slower: it declares dead what no worker has, because none is
+left, or all have just started. Workers that start then find the responses without an owner."""
 _MIN_TIE_AGE = 5.0
 """Seconds. After a restart of Postgres all processes tie again within this time."""
 
@@ -65,20 +68,29 @@ _REAP_LOCK = {
 
 
 class Watch:
-    """The watch of one worker."""
+    """The watch of one process."""
 
     def __init__(
-        self, settings: Settings, lease: Lease, redis: Redis, on_orphans: Callable[[], None]
+        self,
+        settings: Settings,
+        lease: Lease,
+        redis: Redis,
+        deaths: Counter,
+        on_orphans: Callable[[], None] | None = None,
     ) -> None:
-        """`on_orphans()`: called after a process was declared dead, here or by another worker, and
-        after another worker has handed over its responses."""
+        """`deaths`: counts the processes that this one declares dead. `on_orphans()`: called after
+        a process was declared dead, here or elsewhere, and after a worker has handed over its
+        responses."""
         self.live_workers = 1
         """How many workers, this one included, were not declared dead at the last look."""
         self._settings = settings
         self._lease = lease
         self._redis = redis
+        self._deaths = deaths
         self._on_orphans = on_orphans
         self._silence = max(_MIN_SILENCE, 3 * settings.lease.beat.total_seconds())
+        if lease.kind == "web":
+            self._silence += _WEB_WAITS
         """Seconds without a heartbeat after which a process without a session is dead."""
         self._is_failing = False
         self._unchanged_since: dict[_Seen, float] = {}
@@ -92,7 +104,8 @@ class Watch:
             try:
                 connection = await connect(self._settings, str(self._lease.id))
                 async with connection:
-                    await self._listen(connection)
+                    if self._on_orphans is not None:
+                        await self._listen(connection, self._on_orphans)
                     while True:
                         await self._look(connection)
                         await asyncio.sleep(_INTERVAL)
@@ -103,14 +116,15 @@ class Watch:
             self._forget()
             await asyncio.sleep(_INTERVAL)
 
-    async def _listen(self, connection: Connection) -> None:
+    async def _listen(self, connection: Connection, on_orphans: Callable[[], None]) -> None:
         """From now on notifications arrive with the answers to the statements of a look."""
-        connection.add_notify_handler(lambda _: self._on_orphans())
+        connection.add_notify_handler(lambda _: on_orphans())
         await execute(connection, leases.LISTEN_FOR_ORPHANS, {})
 
     async def _look(self, connection: Connection) -> None:
+        values = {"me": self._lease.id, "lease": self._settings.lease.duration}
         sent_at = time.monotonic()
-        processes = await fetch(connection, leases.WATCHED_PROCESSES, {"me": self._lease.id})
+        processes = await fetch(connection, leases.WATCHED_PROCESSES, values)
         now = time.monotonic()
         self._is_failing = False
         dead = [
@@ -124,7 +138,7 @@ class Watch:
         )
         for process, cause in dead:
             await self._declare_dead(connection, process, cause)
-        if dead:
+        if dead and self._on_orphans is not None:
             self._on_orphans()
 
     def _judge(
@@ -188,14 +202,15 @@ class Watch:
     async def _reap(self, connection: Connection, process: WatchedProcess, cause: Cause) -> None:
         async with connection.transaction():
             await execute(connection, leases.SET_LOCK_TIMEOUT, {})
-            values = {"id": process.id, "seen": process.expires_at}
+            duration = self._settings.lease.duration
+            values = {"id": process.id, "seen": process.expires_at, "lease": duration}
             if not await fetch(connection, _REAP_LOCK[cause], values):
                 return
             ended = f"reaped by {self._lease.id}"
             await execute(connection, leases.REAP, {"id": process.id, "ended": ended})
             await execute(connection, leases.NOTIFY_ORPHANS, {})
         logger.warning("worker_reaped", reaped=str(process.id), cause=cause.value)
-        metrics.DEATHS.inc()
+        self._deaths.inc()
 
 
 def _first_seen(before: dict[_Seen, float], keys: list[_Seen], now: float) -> dict[_Seen, float]:

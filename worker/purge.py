@@ -24,12 +24,12 @@ from models.db.database import (
     execute,
     fetch,
 )
-from models.db.queries import retention, usage, webhooks
+from models.db.queries import clock, retention, usage, webhooks
 from models.db.queries.activity import DELETE_OLD_ACTIVITY
 from models.db.queries.batches import DELETE_OLD_BATCHES
 from models.db.statement import Query, RowT
 from models.files.storage import FileStorage
-from models.webhooks.schedule import EXPIRY
+from models.webhooks.schedule import EXPIRY, LONGEST_ENDPOINT_PAUSE
 from worker.purge_files import purge_files
 from worker.purge_vectors import purge_vectors
 from worker.retrieval.vector_index import drop_unused
@@ -75,6 +75,7 @@ class Purger:
 
     async def purge(self, connection: Connection) -> None:
         """One round: until nothing is left, or another worker purges."""
+        await _repair_times(connection)
         await self._hide_expired(connection)
         while await _delete_hidden(connection):
             pass
@@ -142,6 +143,15 @@ class Purger:
             self._position = dict(_START)
             if not rows[0].hidden:
                 return
+
+
+async def _repair_times(connection: Connection) -> None:
+    """Moves times to the present for which something would wait that the clock was set back."""
+    values: dict[str, object] = {"longest_pause": LONGEST_ENDPOINT_PAUSE, **_ROWS}
+    for query in clock.REPAIRS:
+        repaired = _MAX_ROWS
+        while repaired == _MAX_ROWS:
+            repaired = len(await _step(connection, query, values))
 
 
 async def _delete_hidden(connection: Connection) -> bool:

@@ -1,5 +1,5 @@
-"""The work of a process beside its responses: old rows are deleted, webhooks delivered, batches and
-files of vector stores brought on."""
+"""The work of a process beside its responses: old rows are deleted, webhooks delivered, archived
+projects cancelled, batches and files of vector stores brought on."""
 
 from uuid import UUID
 
@@ -7,6 +7,7 @@ from redis.asyncio import Redis
 
 from models.retrieval.embedder import Embedder
 from models.side_tasks import SideTasks
+from worker.archived_projects import cancel_archived
 from worker.batches.progress import BatchProgress
 from worker.purge import Purger
 from worker.retrieval.ingest import Ingest
@@ -26,6 +27,7 @@ def start_upkeep(
         settings.webhooks, pool, resources.sealer, resources.egress, resources.policies
     )
     side_tasks.start(deliverer.run(), "webhooks")
+    side_tasks.start(cancel_archived(pool), "archived-projects")
     if storage is None:
         return
     side_tasks.start(BatchProgress(settings, pool, redis, storage).run(), "batches")

@@ -1,6 +1,5 @@
 """Changes of projects by commands."""
 
-import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -72,21 +71,16 @@ def change_project(database: Database, name: str, changes: ProjectChanges) -> Li
     return ListedProject.from_row(row)
 
 
-def delete_project(database: Database, name: str) -> tuple[ListedProject, int]:
-    """Archives a project: its keys are invalid from now on, its webhooks are deleted, and its open
-    responses are cancelled. Returns it, and how many responses that were. Raises
-    RequestRefused."""
+def delete_project(database: Database, name: str) -> ListedProject:
+    """Archives a project: its keys are invalid from now on, and its webhooks are deleted. Workers
+    then cancel its open responses (worker/archived_projects.py). Raises RequestRefused."""
     project = find_project(database, name)
     if project.name == DEFAULT_PROJECT:
         raise RequestRefused("the project default cannot be deleted")
     with audited(database, _entry("delete", project.name)):
         [row] = fetch_sync(database, organization.ARCHIVE_PROJECT, {"id": project.id})
         execute_sync(database, DELETE_ENDPOINTS_OF_PROJECT, {"id": project.id})
-    cancelled = fetch_sync(database, organization.CANCEL_OF_PROJECT, {"id": project.id})
-    # A web process may have accepted a request until it has noticed.
-    time.sleep(_NOTICED)
-    cancelled += fetch_sync(database, organization.CANCEL_OF_PROJECT, {"id": project.id})
-    return ListedProject.from_row(row), len(cancelled)
+    return ListedProject.from_row(row)
 
 
 def _entry(verb: str, name: str, changes: ProjectChanges | None = None) -> AuditEntry:

@@ -139,8 +139,8 @@ def delete_project(name: Name, data: Data = None) -> None:
     from cli.operations import project_changes
 
     with connected(data) as connection:
-        project, cancelled = project_changes.delete_project(connection, name)
-    print_status(f"the project {project.name} is deleted; responses to be cancelled: {cancelled}")
+        project = project_changes.delete_project(connection, name)
+    print_status(f"the project {project.name} is deleted; workers cancel its open responses")
 
 
 def _policy(

@@ -1,15 +1,12 @@
 """Projects, as the admin API shows and changes them."""
 
-import asyncio
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
 from models.db.database import (
-    DATABASE_UNAVAILABLE,
     Jsonb,
     Pool,
     execute,
@@ -28,9 +25,6 @@ from models.projects.policy_routes import unconfigured_upstreams
 from web.http.params import Paging
 from web.organization.shapes import Json, project_object
 from web.organization.statements import fetch_page, record
-
-_NOTICED = 1.5
-"""Seconds after which every process has noticed that a project was archived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +99,9 @@ class Projects:
         return project_object(rows[0])
 
     async def archive(self, public_id: str, actor: Actor) -> Json:
-        """Makes its keys invalid, deletes its webhooks, and cancels its open responses. Raises
-        NotFound, or InvalidRequest for the default project."""
+        """Makes its keys invalid and deletes its webhooks. Workers then cancel what it has open
+        (worker/archived_projects.py). Raises NotFound, or InvalidRequest for the default
+        project."""
         project = await self.find(public_id)
         if project.name == DEFAULT_PROJECT:
             raise InvalidRequest("The default project cannot be archived.")
@@ -114,17 +109,8 @@ class Projects:
         async with self._pool.connection() as connection, connection.transaction():
             [row] = await fetch(connection, statements.ARCHIVE_PROJECT, values)
             await execute(connection, DELETE_ENDPOINTS_OF_PROJECT, values)
-            await fetch(connection, statements.CANCEL_OF_PROJECT, values)
             await record(connection, actor, "project.delete", project.name, project=project.name)
         return project_object(row)
-
-    async def cancel_late_creates(self, public_id: str) -> None:
-        """Cancels what web processes accepted for a project before they noticed that it was
-        archived."""
-        await asyncio.sleep(_NOTICED)
-        with suppress(*DATABASE_UNAVAILABLE):
-            values = {"id": parse_admin_id(PROJECT, public_id)}
-            await fetch(self._pool, statements.CANCEL_OF_PROJECT, values)
 
     async def find(self, public_id: str) -> ProjectDetails:
         """Also an archived one. Raises NotFound."""

@@ -7,7 +7,6 @@ Only for keys with the scope `admin`. The paths and objects are OpenAI's, with `
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.background import BackgroundTask
 from starlette.responses import Response
 
 from models.keys import KeyGrant
@@ -74,9 +73,7 @@ async def update_project(project_id: str, request: Request, _key: Admin) -> Resp
 async def archive_project(project_id: str, request: Request, _key: Admin) -> Response:
     """Makes all keys of a project invalid, for ever, and cancels its open responses."""
     projects = _organization(request).projects
-    response = json_response(await projects.archive(project_id, actor_of(request)))
-    response.background = BackgroundTask(projects.cancel_late_creates, project_id)
-    return response
+    return json_response(await projects.archive(project_id, actor_of(request)))
 
 
 @router.get("/projects/{project_id}/api_keys")

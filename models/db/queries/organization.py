@@ -64,14 +64,28 @@ ARCHIVE_PROJECT = Query(
 CANCEL_OF_PROJECT = column(
     f"""
     WITH open AS MATERIALIZED (SELECT r.id FROM responses r WHERE r.project_id = :id AND r.status IN {OPEN} AND r.cancel_requested_at IS NULL
-                               ORDER BY r.id FOR NO KEY UPDATE),
+                               LIMIT :rows FOR NO KEY UPDATE SKIP LOCKED),
          batch AS (UPDATE batches b SET {CANCELLING_BATCH} WHERE b.project_id = :id AND {CANCELLABLE_BATCH})
     UPDATE responses r SET cancel_requested_at = clock_timestamp() FROM open WHERE r.id = open.id RETURNING r.id
     """,
     UUID,
 )
-"""Records that all open responses and batches of a project are to be cancelled. Owners of responses,
-the sweep, and the workers that collect batches act on it within seconds."""
+"""Records that up to `rows` open responses, and all batches, of a project are to be cancelled. Owners of
+responses, the sweep, and the workers that collect batches act on it within seconds. No row: no more
+is to be cancelled, or other transactions have locked the rest."""
+ARCHIVED_WITH_OPEN = column(
+    "SELECT p.id FROM projects p WHERE p.archived_at IS NOT NULL AND NOT p.cancelled", UUID
+)
+"""Archived projects of which something may be open."""
+MARK_CANCELLED = column(
+    f"""
+    UPDATE projects p SET cancelled = true WHERE p.id = :id AND p.archived_at < clock_timestamp() - interval '1 minute'
+      AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.project_id = p.id AND r.status IN {OPEN} AND r.cancel_requested_at IS NULL) RETURNING p.id
+    """,
+    UUID,
+)
+"""Marks an archived project of which nothing is open that is not to be cancelled. All web processes
+have noticed a minute later at the latest that its keys are invalid, or were declared dead."""
 
 
 @dataclass(frozen=True, slots=True)

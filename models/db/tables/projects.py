@@ -40,6 +40,13 @@ projects = Table(
         comment="its share of the slots while projects compete for them",
     ),
     Column("archived_at", TIMESTAMP, comment="from then on none of its keys is valid, for ever"),
+    Column(
+        "cancelled",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="of one that was archived: all that was open was cancelled",
+    ),
     CheckConstraint("weight > 0", name="weight"),
 )
 

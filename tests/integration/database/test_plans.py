@@ -54,6 +54,7 @@ READ_IN_ORDER = {
 }
 """Indexes of what waits for a worker or for the purge, which are read from their beginning."""
 READ_ALL_OPEN = {
+    "clock.REPAIR_RESPONSES",
     "files.DELETABLE_PARTS",
     "files.FILE_TOTALS",
     "files.STORED_FILES",
@@ -63,6 +64,7 @@ READ_ALL_OPEN = {
     "operations.WORKERS",
     "operations.GAUGES",
     "organization.CANCEL_OF_PROJECT",
+    "organization.MARK_CANCELLED",
     "operations.WAITING_PROJECTS",
     "quotas.OPEN_RESPONSES",
     "quotas.QUOTA_STATE",
@@ -70,7 +72,8 @@ READ_ALL_OPEN = {
     "sealed.LAST_ITEM",
     "vector_stores.STORED_VECTORS",
 }
-"""They read all open responses: for operators, for the purge if files were deleted, only after
+"""They read all open responses: for operators, for archived projects, for the purge (one look into
+an index of what waits, or if files were deleted), only after
 processes have died, or every few seconds for projects with quotas. An upload to a project with
 quotas reads all its files, the metrics read all files, and a new vector store all its stores. The
 last but one reads one end of an index, which looks the same in a plan."""

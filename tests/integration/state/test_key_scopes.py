@@ -148,7 +148,7 @@ async def test_a_deleted_projects_responses_are_cancelled(
     await command_facts(shared_stack, "projects", "show", "deleted")
     deleted = await backburner(shared_stack, "projects", "delete", "deleted")
     assert (deleted.code, deleted.out) == (0, "")
-    assert "responses to be cancelled: 1" in deleted.err
+    assert "workers cancel its open responses" in deleted.err
     status = "SELECT status FROM responses WHERE id = %s"
 
     async def is_cancelled() -> bool:

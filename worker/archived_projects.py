@@ -1,0 +1,34 @@
+"""Cancels what archived projects have open: a task of every worker.
+
+An archived project is marked once nothing of it is open and no web process can make more. So a
+process that dies in between leaves the rest to another one, however much there is.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
+from models.db.queries.organization import ARCHIVED_WITH_OPEN, CANCEL_OF_PROJECT, MARK_CANCELLED
+
+logger = structlog.get_logger()
+
+_POLL: Final = 1.0
+"""Seconds between two looks."""
+_ROWS: Final = 1_000
+"""Responses of one statement: it takes a fraction of a second."""
+
+
+async def cancel_archived(pool: Pool) -> None:
+    """Works until it is cancelled."""
+    while True:
+        try:
+            for project in await fetch(pool, ARCHIVED_WITH_OPEN, {}):
+                values = {"id": project, "rows": _ROWS}
+                while await fetch(pool, CANCEL_OF_PROJECT, values):
+                    pass
+                await fetch(pool, MARK_CANCELLED, {"id": project})
+        except DATABASE_UNAVAILABLE as error:
+            logger.warning("archived_projects_interrupted", error=str(error).strip())
+        await asyncio.sleep(_POLL)

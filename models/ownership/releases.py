@@ -96,7 +96,8 @@ class ReleaseWriter:
                 for waiting in batch:
                     await self._write([waiting])
                 return
-            batch[0].done.set_exception(error)
+            if not batch[0].done.done():
+                batch[0].done.set_exception(error)
             return
         for waiting in batch:
             if waiting.done.done():

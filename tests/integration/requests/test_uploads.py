@@ -2,10 +2,12 @@
 
 import hashlib
 from typing import Any
+from uuid import uuid4
 
 import openai
 import pytest
 
+from models.ids import UPLOAD, file_id
 from tests.support.audit import audit_entries
 from tests.support.projects import limited_project
 from tests.support.stack import Stack
@@ -121,3 +123,23 @@ async def test_a_bad_upload_is_refused(client: openai.AsyncOpenAI) -> None:
     assert too_large.value.status_code == 413
     with pytest.raises(openai.NotFoundError):
         await client.uploads.cancel("upload_" + "0" * 32)
+
+
+async def test_a_file_that_a_batch_writes_is_no_upload(
+    client: openai.AsyncOpenAI, shared_stack: Stack
+) -> None:
+    file = uuid4()
+    await shared_stack.value(
+        "INSERT INTO files (id, project_id, filename, purpose, bytes)"
+        " SELECT %s, id, 'output.jsonl', 'batch_output', 0 FROM projects WHERE name = 'default'"
+        " RETURNING id",
+        file,
+    )
+    upload = file_id(file, UPLOAD)
+    for change in (
+        client.uploads.cancel(upload),
+        client.uploads.parts.create(upload, data=b"forged"),
+        client.uploads.complete(upload, part_ids=["part_" + "0" * 32]),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            await change

@@ -112,7 +112,7 @@ class Settings(FileBackedSettings):
     """Host names under which web serves the console, /docs and /openapi.json, and web and workers
     serve metrics without a token. Addresses and `localhost` always work (docs/security.md)."""
     retention: Duration = timedelta(days=30)
-    """How long a stored response is kept after its creation. A change applies to responses that are
+    """How long a stored response is kept after its end. A change applies to responses that are
     created from then on."""
     bootstrap_key: SecretStr | None = None
     """The first API key, at least 16 characters; `up` makes one where this is not set."""

@@ -30,7 +30,7 @@ class ProjectPolicy(Group):
     """What one project may do. None, or a field that is left out: as the settings say."""
 
     retention: PolicyDuration | None = None
-    """How long a stored response is kept after its creation."""
+    """How long a stored response is kept after its end."""
     zero_retention: bool = False
     """Nothing is stored for longer than it is needed: `store` counts as false."""
     models: tuple[str, ...] | None = None

@@ -37,7 +37,7 @@ from models.db.queries.api_keys import FIND_API_KEY_BY_ID, ApiKey
 from models.db.queries.batch_turns import RELEASE_EXPANSION, TAKE_TO_EXPAND, ExpandedBatch
 from models.db.queries.batches import FAIL_BATCH, MOVE_EXPANSION, SET_EXPANDED
 from models.db.queries.create import INSERT, NewRow, insert_values
-from models.db.queries.files import FILE_PARTS, FIND_FILE
+from models.db.queries.files import FILE_PARTS, FIND_INPUT
 from models.errors import (
     ApiError,
     IncorrectApiKey,
@@ -147,7 +147,7 @@ class Expander:
     async def _content(self, batch: ExpandedBatch) -> AsyncGenerator[bytes, None] | None:
         """The input from the cursor on. None: the file is gone, so the batch fails."""
         values = {"id": batch.input_file_id, "project": batch.project_id}
-        if not await fetch_idempotent(self._pool, FIND_FILE, values):
+        if not await fetch_idempotent(self._pool, FIND_INPUT, values):
             error = InvalidLine(
                 "input_file_not_found",
                 "The input file was deleted, or has expired, before all of it was read.",

@@ -28,7 +28,7 @@ _ROWS = 500
 _INPUT_GONE = {
     "code": "input_file_not_found",
     "line": None,
-    "message": "The input file was deleted, or has expired, before all of it was read.",
+    "message": "The input file was deleted before all of it was read.",
     "param": "input_file_id",
 }
 

@@ -32,7 +32,7 @@ from models.db.queries.batches import (
     MAX_ERRORS,
     MOVE_VALIDATION,
 )
-from models.db.queries.files import FILE_PARTS, FIND_FILE
+from models.db.queries.files import FILE_PARTS, FIND_INPUT
 from models.files.content import read_content
 from models.files.storage import FileStorage
 from models.wire.json_input import BodyLimits
@@ -61,7 +61,7 @@ class Validation:
         """Checks a slice of the input from where it was checked last, or to its end, or until there
         are too many errors. Raises InputGone, StorageError, and what DATABASE_UNAVAILABLE names."""
         found = {"id": batch.input_file_id, "project": batch.project_id}
-        if not await fetch(self._pool, FIND_FILE, found):
+        if not await fetch(self._pool, FIND_INPUT, found):
             raise InputGone
         parts = await fetch(self._pool, FILE_PARTS, {"id": batch.input_file_id})
         position, groups = batch.validated_bytes, 0

@@ -116,10 +116,12 @@ CANCELLING_BATCH = "status = 'cancelling', ending = 'cancelled', cancelling_at =
 
 EXPIRES_AT_END = (
     "CASE WHEN r.kept_for IS NOT NULL THEN clock_timestamp() + r.kept_for"
-    " WHEN r.store THEN r.expires_at ELSE clock_timestamp() + interval '10 minutes' END"
+    " WHEN r.store THEN greatest(r.expires_at, clock_timestamp() + (r.expires_at - r.created_at))"
+    " ELSE clock_timestamp() + interval '10 minutes' END"
 )
-"""The value of `expires_at` when response `r` ends: one with `store: false` is kept for ten minutes,
-so that its client can still read it. One of a project with zero retention is kept for `kept_for`."""
+"""The value of `expires_at` when response `r` ends: the retention, which it got at its creation,
+counts from now on. One with `store: false` is kept for ten minutes, so that its client can still
+read it. One of a project with zero retention is kept for `kept_for`."""
 
 
 def json_size(text: str) -> str:

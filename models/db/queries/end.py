@@ -157,8 +157,8 @@ class CancelledResponse:
 def _cancel_queued(condition: str = "", audited: str = "") -> Query[CancelledResponse]:
     return Query(
         f"""
-        WITH updated AS (UPDATE responses SET status = 'cancelled', cancel_requested_at = clock_timestamp(), completed_at = to_timestamp(:completed_at),
-                                reason = :reason
+        WITH updated AS (UPDATE responses r SET status = 'cancelled', cancel_requested_at = clock_timestamp(), completed_at = to_timestamp(:completed_at),
+                                reason = :reason, expires_at = {EXPIRES_AT_END}
                          WHERE id = :id AND status IN ('queued') AND 'queued' IN {sql_list(sources_of(Status.CANCELLED))} AND worker IS NULL AND attempt = 0
                            {condition}
                          RETURNING id, request_id, project_id,

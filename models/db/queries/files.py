@@ -115,6 +115,15 @@ FIND_FILE = Query(
 )
 """No row: the project has no such file."""
 
+_IS_READ = "EXISTS (SELECT 1 FROM batches b WHERE b.project_id = f.project_id AND b.input_file_id = f.id AND b.status IN ('validating', 'in_progress', 'finalizing', 'cancelling'))"
+"""File `f` is the input of a batch that has not ended."""
+FIND_INPUT = column(
+    "SELECT f.id FROM files f WHERE f.id = :id AND f.project_id = :project AND f.completed_at IS NOT NULL AND f.delete_requested_at IS NULL",
+    UUID,
+)
+"""The input file of a batch that has not ended. It may have expired (HIDE_EXPIRED_FILES). No row: it
+was deleted."""
+
 FIND_FILES = Query(
     f"""
     SELECT {_COLUMNS} FROM files f WHERE f.id = ANY(CAST(:ids AS uuid[])) AND f.project_id = :project AND {IS_VISIBLE}
@@ -184,11 +193,11 @@ FIND_UPLOAD = Query(
            floor(extract(epoch FROM f.created_at + CAST(:upload_time AS interval)))::bigint AS ends_at,
            CASE WHEN f.completed_at IS NOT NULL THEN 'completed' WHEN f.expires_at <= statement_timestamp() THEN 'expired'
                 WHEN f.delete_requested_at IS NOT NULL THEN 'cancelled' ELSE 'pending' END AS status
-    FROM files f WHERE f.id = :id AND f.project_id = :project
+    FROM files f WHERE f.id = :id AND f.project_id = :project AND f.purpose <> 'batch_output'
     """,
     UploadRow,
 )
-"""No row: the project has no such upload, or the purge has deleted it."""
+"""No row: the project has no such upload (the files that a batch writes are none), or the purge has deleted it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,9 +363,10 @@ FILES_BY_PROJECT = Query(
 # --- the purge (worker/purge.py) ---
 
 HIDE_EXPIRED_FILES = column(
-    """
+    f"""
     WITH expired AS MATERIALIZED (
-        SELECT f.id FROM files f WHERE f.expires_at < statement_timestamp() AND f.delete_requested_at IS NULL ORDER BY f.expires_at LIMIT :rows),
+        SELECT f.id FROM files f WHERE f.expires_at < statement_timestamp() AND f.delete_requested_at IS NULL AND NOT {_IS_READ}
+        ORDER BY f.expires_at LIMIT :rows),
          hidden AS (UPDATE files f SET delete_requested_at = clock_timestamp() FROM expired WHERE f.id = expired.id AND f.delete_requested_at IS NULL RETURNING f.id),
          removed AS (UPDATE vector_store_files e SET delete_requested_at = clock_timestamp() FROM hidden WHERE e.file_id = hidden.id AND e.delete_requested_at IS NULL)
     SELECT id FROM hidden
@@ -364,7 +374,7 @@ HIDE_EXPIRED_FILES = column(
     UUID,
 )
 """Hides up to `rows` files that have expired, and those that were not completed in time. Removes them
-from vector stores."""
+from vector stores. The input of a batch stays until the batch has ended: clients do not see it."""
 
 ABANDON_PARTS = column(
     """

@@ -33,7 +33,7 @@ class TakenEntry:
     """None: its chunks get no embeddings"""
     requested_dimensions: int | None
     is_gone: bool
-    """its store was deleted, or has expired"""
+    """its store was deleted"""
 
 
 _WAITS = "e.status = 'in_progress' AND e.delete_requested_at IS NULL"
@@ -55,7 +55,7 @@ TAKE_ENTRIES = Query(
     FROM due, vector_stores s WHERE e.id = due.id AND s.id = e.store_id
     RETURNING e.id, e.attempts, e.project_id, e.store_id, e.file_id, e.chunks, e.max_chunk_tokens, e.chunk_overlap_tokens, e.failures - 1 AS failures,
               extract(epoch FROM clock_timestamp() - e.created_at)::float8 AS age, s.embedding_model, s.requested_dimensions,
-              s.delete_requested_at IS NOT NULL OR coalesce(s.expires_at <= clock_timestamp(), false) AS is_gone
+              s.delete_requested_at IS NOT NULL AS is_gone
     """,
     TakenEntry,
 )
@@ -113,11 +113,16 @@ its store is gone, or the store's embeddings have other dimensions."""
 
 END_ENTRY = column(
     f"""
-    UPDATE vector_store_files e SET status = :status, error_code = :code, error_message = :message WHERE {_IS_OURS} RETURNING e.id
+    WITH ended AS (UPDATE vector_store_files e SET status = :status, error_code = :code, error_message = :message WHERE {_IS_OURS} RETURNING e.id, e.store_id),
+         used AS (UPDATE vector_stores s SET last_active_at = clock_timestamp(), expires_at = clock_timestamp() + s.expires_after_days * interval '1 day'
+                  FROM ended WHERE s.id = ended.store_id AND s.expires_after_days IS NOT NULL AND s.delete_requested_at IS NULL
+                    AND s.last_active_at < clock_timestamp() - interval '1 minute')
+    SELECT id FROM ended
     """,
     UUID,
 )
-"""`completed` or `failed`; `code` and `message` are null for the first."""
+"""`completed` or `failed`; `code` and `message` are null for the first. The store was used: it expires
+so long after the last ingest, also if it was over meanwhile."""
 
 PUT_OFF_ENTRY = column(
     f"UPDATE vector_store_files e SET next_attempt_at = clock_timestamp() + CAST(:pause AS interval) WHERE {_IS_OURS} RETURNING e.id",

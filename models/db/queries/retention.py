@@ -68,7 +68,9 @@ class HiddenResponses:
     id: UUID | None
 
 
-_IS_EXPIRED = f"r.status IN {ENDED} AND r.expires_at < statement_timestamp() AND r.delete_requested_at IS NULL"
+_IS_COLLECTED = "NOT EXISTS (SELECT 1 FROM batch_lines l WHERE l.response_id = r.id OFFSET 0)"
+"""No batch has still to write the result of `r`."""
+_IS_EXPIRED = f"r.status IN {ENDED} AND r.expires_at < statement_timestamp() AND r.delete_requested_at IS NULL AND {_IS_COLLECTED}"
 
 
 def _is_continued(but: str = "") -> str:
@@ -105,7 +107,8 @@ HIDE_EXPIRED = Query(
 """Hides expired responses from the API, so that the next steps can delete them piece by piece.
 Looks at up to `rows` that expired behind the position (`expires_at`, `id`), and hides up to `rows`
 of those that no kept response continues, and of the expired ones before them in their chains. An
-expired response that a kept one continues is kept: it is part of that one's history.
+expired response that a kept one continues is kept: it is part of that one's history. So is one
+whose result a batch has not written yet.
 
 The chain goes from a response to the previous one. It stops at one that another kept response
 continues too. When both branches are hidden, the next call goes on there."""

@@ -9,13 +9,16 @@ from models.db.statement import column
 
 _HAS_ENTRIES = "EXISTS (SELECT 1 FROM vector_store_files n WHERE n.store_id = s.id AND n.delete_requested_at IS NULL OFFSET 0)"
 
+_IS_INGESTED = "NOT EXISTS (SELECT 1 FROM vector_store_files w WHERE w.store_id = s.id AND w.status = 'in_progress' AND w.delete_requested_at IS NULL OFFSET 0)"
+"""None of the files of store `s` is still to be ingested."""
+
 HIDE_ENTRIES = column(
     f"""
     WITH gone AS MATERIALIZED (
         SELECT e.id FROM vector_store_files e
         WHERE e.store_id = coalesce(
                   (SELECT s.id FROM vector_stores s WHERE s.delete_requested_at IS NOT NULL AND {_HAS_ENTRIES} ORDER BY s.delete_requested_at LIMIT 1),
-                  (SELECT s.id FROM vector_stores s WHERE s.expires_at < statement_timestamp() AND s.delete_requested_at IS NULL AND {_HAS_ENTRIES}
+                  (SELECT s.id FROM vector_stores s WHERE s.expires_at < statement_timestamp() AND s.delete_requested_at IS NULL AND {_HAS_ENTRIES} AND {_IS_INGESTED}
                    ORDER BY s.expires_at LIMIT 1))
           AND e.delete_requested_at IS NULL
         LIMIT :rows)
@@ -23,7 +26,9 @@ HIDE_ENTRIES = column(
     """,
     UUID,
 )
-"""Hides files of a store that was deleted or has expired. No row: no such store has any."""
+"""Hides files of a store that was deleted or has expired. No row: no such store has any. The ingest
+of a file uses its store, so a store with one that waits for it loses nothing: it does not expire
+before (ingest.END_ENTRY)."""
 
 DELETE_CHUNKS = column(
     """
@@ -50,9 +55,9 @@ DELETE_ENTRIES = column(
 """Deletes hidden entries that have no chunks any more."""
 
 HIDE_EXPIRED_STORES = column(
-    """
+    f"""
     WITH gone AS MATERIALIZED (
-        SELECT s.id FROM vector_stores s WHERE s.expires_at < statement_timestamp() - CAST(:keep AS interval) AND s.delete_requested_at IS NULL
+        SELECT s.id FROM vector_stores s WHERE s.expires_at < statement_timestamp() - CAST(:keep AS interval) AND s.delete_requested_at IS NULL AND {_IS_INGESTED}
         ORDER BY s.expires_at LIMIT :rows)
     UPDATE vector_stores s SET delete_requested_at = clock_timestamp() FROM gone WHERE s.id = gone.id AND s.delete_requested_at IS NULL RETURNING s.id
     """,

@@ -313,13 +313,14 @@ DELETE_OLD_DELIVERIES = column(
     DELETE FROM webhook_deliveries WHERE id IN (
         SELECT id FROM webhook_deliveries
         WHERE created_at < statement_timestamp() - CAST(:retention AS interval) AND coalesce(resent_at, created_at) < statement_timestamp() - CAST(:retention AS interval)
-          AND (next_attempt_at IS NULL OR coalesce(resent_at, created_at) < statement_timestamp() - CAST(:waiting AS interval))
+          AND (next_attempt_at IS NULL OR coalesce(resent_at, created_at) < statement_timestamp() - CAST(:waiting AS interval)
+               AND (attempts > 0 OR EXISTS (SELECT 1 FROM webhook_endpoints e WHERE e.id = webhook_deliveries.endpoint_id AND e.disabled_at IS NOT NULL)))
         ORDER BY created_at LIMIT :rows) RETURNING id
     """,
     UUID,
 )
 """Deletes up to `rows` old deliveries: after `retention`, and what is still to be tried after
-`waiting`."""
+`waiting`. What an enabled endpoint was never sent stays: no worker may have run meanwhile."""
 DELETE_DELIVERIES_OF_DELETED = column(
     """
     DELETE FROM webhook_deliveries WHERE id IN (

@@ -113,4 +113,9 @@ batch_lines = Table(
     Column("error", JSON, comment="{status, body}, if it was refused"),
     Index("ix_batch_lines_custom_id", "batch_id", "custom_id", unique=True),
     Index("ix_batch_lines_expanded", "batch_id", "line", postgresql_where=text("expanded")),
+    Index(
+        "ix_batch_lines_response_id",
+        "response_id",
+        postgresql_where=text("response_id IS NOT NULL"),
+    ),
 )

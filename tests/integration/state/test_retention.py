@@ -17,6 +17,7 @@ from models.lifecycle import Status
 from tests.conftest import PrivateStack
 from tests.support.api import until
 from tests.support.audit import AUDITED
+from tests.support.batches import line, results, start, until_status
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text, wait_for
 from tests.support.sql import run_sql
 from tests.support.stack import ROOT, SHORT_LEASES, Databases
@@ -372,12 +373,45 @@ async def test_a_worker_purges_a_response_after_the_retention_setting(
 
         await until(is_deleted, 20)
         assert (await api.get(parent["id"]))["output_text"] == "parent"
-        # The child's retention has ended too: only a stream that follows it sees its end for sure.
-        async with api.follow(child) as stream:
-            await stream.until("response.in_progress")
-            released.set()
-            await stream.to_end()
-            assert stream.final["output_text"] == "child"
+        # The child has run for longer than its retention, which counts from its end.
+        released.set()
+        assert (await api.wait_for_end(child))["output_text"] == "child"
+
+
+async def test_the_results_of_a_batch_are_not_purged_before_they_are_collected(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    """Two of three lines have ended, and wait for the third to be collected together."""
+    released = asyncio.Event()
+    quick, slow = (
+        fake.script(reply("a"), reply("b")),
+        fake.script([wait_for(released), *reply("c")]),
+    )
+    settings = {
+        "BACKBURNER_RETENTION": "0.5",
+        "BACKBURNER_WORKER__PURGE_INTERVAL": "0.1",
+    }
+    async with private_stack(settings=settings) as stack:
+        client = stack.openai()
+        batch = await start(client, [line("a", quick), line("b", quick), line("c", slow)])
+        ended = (
+            "SELECT count(*) FROM responses"
+            " WHERE expires_at < clock_timestamp() AND status = 'completed'"
+        )
+
+        async def have_expired() -> bool:
+            return bool(await stack.value(ended) == 2)
+
+        await until(have_expired, 20)
+        alone = await stack.api().create(fake.script(reply("alone")))
+
+        async def has_purged() -> bool:
+            return (await stack.api().call("GET", f"/responses/{alone['id']}")).status == 404
+
+        await until(has_purged, 20)
+        released.set()
+        done = await until_status(client, batch, "completed")
+        assert (await results(client, done.output_file_id)).keys() == {"a", "b", "c"}
 
 
 async def test_a_backlog_of_the_purge_delays_no_recovery(

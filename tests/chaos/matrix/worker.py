@@ -328,6 +328,8 @@ async def is_stopped_while_it_reaps(lab: Lab) -> None:
     worker_load, reaper, held = await _start_reaping(lab)
     lab.fault("stopped", reaper)
     reaper.request_stop()
+    # Until it stops it would claim what it has reaped, and hand that over too.
+    await until(lambda: b"worker_stopping" in reaper.log.read_bytes(), 20)
     held.release()
     lab.stack.forget(reaper)
     await until(lambda: not reaper.running(), 20)

@@ -36,6 +36,9 @@ similar services, which may act on an HTTP request."""
 _MAX_PROJECTS = 1_000
 """Projects with rules of their own that are remembered."""
 _PRIVATE = "its address is not on the public internet"
+NOT_REACHED = "could not be reached, or is not on the public internet"
+"""Why there is no connection to a host name. One text for a name that leads nowhere and for one
+that leads to an address that is not allowed: two would tell which internal names exist."""
 _NOT_LISTED = "its host is not among those that may be reached"
 _PRIVATE_DOMAINS = (
     ".localhost",

@@ -14,8 +14,17 @@ from models.wire.events import Item
 from models.wire.item_types import OUTPUTS
 from models.wire.tools import is_native_only
 
-_IS_URL = re.compile(r"\s*(?!data:)[a-z][a-z0-9+.-]{0,30}:", re.IGNORECASE)
-"""The beginning of a URL that is not its own content. Base64 has no colon."""
+_IS_URL = re.compile(
+    r"(?!data:)(?:[a-z][a-z0-9+.-]{0,30}:|/?\\|//[a-z0-9+/= ]*[^a-z0-9+/= ])", re.IGNORECASE
+)
+"""The beginning of a URL that is not its own content: a scheme, or `//host`, also with backslashes.
+Base64 has neither colons nor backslashes. It may begin with `//` (MP3 does), but has nothing of
+what else is in a host or a path."""
+_LONGEST = 8192
+"""Characters of a URL that matter."""
+_IGNORED = dict.fromkeys(map(ord, "\t\r\n"))
+"""What readers of URLs leave out wherever it is. Before a URL they leave out these too:"""
+_IGNORED_BEFORE = "".join(map(chr, range(0x21)))
 _URL_NAMES = ("url", "uri")
 _DATA_NAMES = frozenset(("data", "file", "file_data", "file_id", "image", "mask", "audio", "video"))
 """Fields that hold data or an id, in whose place some upstreams accept a URL."""
@@ -67,10 +76,10 @@ def _part_urls(part: dict[str, Any], item: int, prefix: str) -> Iterator[UrlPlac
         value = part.get(name)
         if type(value) is not str:
             continue
-        if name == "file_url" or _IS_URL.match(value):
+        if name == "file_url" or _is_fetched(name, value):
             yield UrlPlace(item, f"{prefix}{name}", value, name == "file_url")
     audio = part.get("input_audio")
-    if type(audio) is dict and _IS_URL.match(audio["data"]):
+    if type(audio) is dict and _is_fetched("data", audio["data"]):
         yield UrlPlace(item, f"{prefix}input_audio.data", audio["data"], False)
 
 
@@ -129,4 +138,7 @@ def _is_fetched(name: str, value: str) -> bool:
     """Whether the string in a field of this name is a URL that is fetched."""
     if name.lower().endswith(_URL_NAMES):
         return value[:5].lower() != "data:"
-    return name in _DATA_NAMES and _IS_URL.match(value) is not None
+    if name not in _DATA_NAMES:
+        return False
+    start = value[:_LONGEST].translate(_IGNORED).lstrip(_IGNORED_BEFORE)
+    return _IS_URL.match(start) is not None

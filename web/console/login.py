@@ -1,5 +1,7 @@
 """Logging in and out: by a token of the settings, or by a link that is valid once."""
 
+import asyncio
+
 from starlette.responses import HTMLResponse, Response
 
 from models.console_links import new_token
@@ -23,6 +25,8 @@ _LOGIN_COOKIE = "backburner-console-login"
 _PURPOSE = "login"
 _GUESSES = KeyGuesses(20)
 """Of this process. They count apart from those of API keys."""
+_LINK_LOOKUPS = asyncio.Semaphore(2)
+"""Links that are looked up at a time: wrong ones take no more of the pool."""
 _TOKEN_NAMES = {Role.OPERATOR: "console (operator token)", Role.READ_ONLY: "console (read-only)"}
 _LINK_NAME = "console (one-time link)"
 
@@ -64,12 +68,11 @@ async def log_in(visit: Visit) -> Response:
     """Logs in with a token."""
     fields = await visit.form(visit.request.cookies.get(_LOGIN_COOKIE, ""), _PURPOSE)
     address = visit.request.client.host if visit.request.client else ""
-    await _GUESSES.wait_for_turn(address)
     role = role_of_token(visit.settings, fields.get("token", [""])[0].strip())
     if role is None:
         visit.state.keys.refused.add_unauthenticated(address)
+        await _GUESSES.delay(address)
         return _form(visit, status=403, problem="This token is not valid.")
-    _GUESSES.refund(address)
     await _open_session(visit, role, _TOKEN_NAMES[role])
     wanted = fields.get("next", [""])[0]
     answer = visit.redirect(wanted.removeprefix(visit.root) if _is_ours(visit, wanted) else "")
@@ -85,17 +88,18 @@ def _is_ours(visit: Visit, address: str) -> bool:
 
 async def _log_in_by_link(visit: Visit, link: str) -> Response:
     address = visit.request.client.host if visit.request.client else ""
-    await _GUESSES.wait_for_turn(address)
     sessions = Sessions(visit.pool, visit.settings.session_time)
-    if not await sessions.use_link(link):
+    async with _LINK_LOOKUPS:
+        is_valid = await sessions.use_link(link)
+    if not is_valid:
         visit.state.keys.refused.add_unauthenticated(address)
+        await _GUESSES.delay(address)
         return _form(
             visit,
             status=403,
             problem="This link was used, or is older than ten minutes. "
             "`./dev run console` prints another one.",
         )
-    _GUESSES.refund(address)
     await _open_session(visit, Role.OPERATOR, _LINK_NAME)
     # Not a redirect: if another site has led here, the browser would not send the cookie.
     answer = visit.page("again.html", address=visit.root)

@@ -15,8 +15,9 @@ from uuid import UUID
 from fastapi import Depends, FastAPI
 from starlette.requests import HTTPConnection
 
+from models.db.arrays import Byteas
 from models.db.database import Pool, execute, fetch_idempotent
-from models.db.queries.api_keys import FIND_API_KEY, TOUCH_API_KEY, ApiKey
+from models.db.queries.api_keys import FIND_API_KEYS, TOUCH_API_KEY, ApiKey
 from models.db.shared_pool import ACTING_PROJECT
 from models.errors import (
     IncorrectApiKey,
@@ -27,6 +28,7 @@ from models.errors import (
 )
 from models.ids import PROJECT, admin_id
 from models.keys import CACHE_SECONDS, hash_key
+from models.ownership.grouping import GroupedRequests
 from models.projects.model_access import may_use
 from models.projects.scopes import Scope
 from web.http.actor import actor_of
@@ -39,14 +41,20 @@ from web.http.unknown_paths import path_hint
 _LAST_USED_INTERVAL = 60.0
 """Seconds between two updates of a key's `last_used_at`."""
 _MAX_CACHED_KEYS = 10_000
+_MAX_LOOKUPS = 200
+"""Keys that one statement looks up."""
 _READING_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
 class Keys:
-    """Looks up API keys, with a short-lived cache."""
+    """Looks up API keys, with a short-lived cache.
+
+    Every key is looked up, so no guess of another client refuses or delays a valid one. Keys that
+    come together share a statement. What is limited are the answers to unknown keys.
+    """
 
     def __init__(self, pool: Pool, guesses: int) -> None:
-        """`guesses`: look-ups of unknown keys for one address that are not delayed."""
+        """`guesses`: unknown keys of one address that are answered without a delay."""
         self.refused = RefusedRequests(pool)
         """The requests that the audit log counts."""
         self._pool = pool
@@ -56,6 +64,7 @@ class Keys:
         """Those that run now. Requests of one moment with the same key share one."""
         self._last_used_written: dict[UUID, float] = {}
         self._guesses = KeyGuesses(guesses)
+        self._statements = GroupedRequests(self._select, max_requests=_MAX_LOOKUPS, gap=0.0)
 
     async def require(self, key: str, address: str = "") -> ApiKey:
         """What is stored of this key. `address`: the client's. Raises IncorrectApiKey for a string
@@ -71,17 +80,11 @@ class Keys:
             return cached[0]
         if self._guesses.is_unknown(hashed):
             return None
-        lookup = self._lookups.get(hashed)
-        if lookup is None:
-            if cached is None:
-                await self._guesses.wait_for_turn(address)
-            lookup = self._start_lookup(hashed)
         # A client that disconnects ends its own request only.
-        found = await asyncio.shield(lookup)
+        found = await asyncio.shield(self._start_lookup(hashed))
         if found is None:
             self._guesses.record_unknown(hashed)
-        elif cached is None:
-            self._guesses.refund(address)
+            await self._guesses.delay(address)
         return found
 
     def _start_lookup(self, hashed: bytes) -> asyncio.Task[ApiKey | None]:
@@ -95,9 +98,7 @@ class Keys:
     def forget(self) -> None:
         """Looks each key up again before its next use: a key or a project was changed. A look-up
         that runs now may be older."""
-        self._lookups = {}
-        # They stay: a key that was valid before is not slowed like an unknown one.
-        self._cached = {hashed: (key, 0.0) for hashed, (key, _) in self._cached.items()}
+        self._lookups, self._cached = {}, {}
 
     async def _look_up(
         self, hashed: bytes, lookups: dict[bytes, asyncio.Task[ApiKey | None]]
@@ -112,11 +113,10 @@ class Keys:
         self, hashed: bytes, lookups: dict[bytes, asyncio.Task[ApiKey | None]]
     ) -> ApiKey | None:
         now = time.monotonic()
-        rows = await fetch_idempotent(self._pool, FIND_API_KEY, {"hash": hashed})
-        if not rows or not hmac.compare_digest(rows[0].hash, hashed):
+        key = await self._statements.submit(hashed)
+        if key is None or not hmac.compare_digest(key.hash, hashed):
             self._cached.pop(hashed, None)
             return None
-        key = rows[0]
         if len(self._cached) > _MAX_CACHED_KEYS:
             self._cached.clear()
         if lookups is self._lookups:
@@ -126,6 +126,11 @@ class Keys:
             self._cached[hashed] = (key, until)
         await self._record_use(key.id, now)
         return key
+
+    async def _select(self, hashes: list[bytes]) -> list[ApiKey | None]:
+        rows = await fetch_idempotent(self._pool, FIND_API_KEYS, {"hashes": Byteas(hashes)})
+        found = {row.hash: row for row in rows}
+        return [found.get(hashed) for hashed in hashes]
 
     async def _record_use(self, key_id: UUID, now: float) -> None:
         if now - self._last_used_written.get(key_id, -_LAST_USED_INTERVAL) >= _LAST_USED_INTERVAL:

@@ -10,7 +10,7 @@ _REMEMBERED = 1.0
 """Seconds for which an unknown key is answered without a look-up. A new key is valid everywhere
 after this time."""
 _INTERVAL = 0.1
-"""Seconds between two look-ups of unknown keys for one address, after the first ones."""
+"""Seconds between two answers to unknown keys of one address, after the first ones."""
 _LONGEST_WAIT = 2.0
 """Seconds. A request that would wait longer is refused."""
 _MAX_ENTRIES = 10_000
@@ -18,20 +18,20 @@ _MAX_ENTRIES = 10_000
 
 
 class KeyGuesses:
-    """What the look-ups of keys that are not known to be valid may cost.
+    """How fast unknown keys are answered.
 
-    Each network of clients has a rate; a request waits for its turn (the generic cell rate
-    algorithm, which keeps one number for each network). Keys that were valid before are not
-    delayed.
+    Each network of clients has a rate; an answer waits for its turn (the generic cell rate
+    algorithm, which keeps one number for each network). Only what was found to be unknown comes
+    here: a valid key waits for nobody, also if it shares its address with whoever guesses.
     """
 
     def __init__(self, burst: int) -> None:
-        """`burst`: look-ups for one address that are not delayed."""
+        """`burst`: answers to one address that are not delayed."""
         self._burst = burst
         self._unknown: dict[bytes, float] = {}
         """until when each key is answered without a look-up"""
         self._paid_until: dict[str, float] = {}
-        """for each network the time at which its look-ups would have been allowed one by one"""
+        """for each network the time at which its answers would have been allowed one by one"""
 
     def is_unknown(self, hashed: bytes) -> bool:
         """Whether the key was found to be unknown within the last second."""
@@ -43,8 +43,9 @@ class KeyGuesses:
             self._unknown.clear()
         self._unknown[hashed] = time.monotonic() + _REMEMBERED
 
-    async def wait_for_turn(self, address: str) -> None:
-        """Waits until the address may have another key looked up. Raises TooManyUnknownKeys."""
+    async def delay(self, address: str) -> None:
+        """Waits until the address may have the answer to another unknown key. Raises
+        TooManyUnknownKeys."""
         now = time.monotonic()
         network = client_network(address)
         paid_until = max(now, self._paid_until.get(network, now))
@@ -56,9 +57,3 @@ class KeyGuesses:
         self._paid_until[network] = paid_until + _INTERVAL
         if wait > 0:
             await asyncio.sleep(wait)
-
-    def refund(self, address: str) -> None:
-        """The key of the last look-up was valid."""
-        network = client_network(address)
-        if network in self._paid_until:
-            self._paid_until[network] -= _INTERVAL

@@ -185,8 +185,8 @@ class WebhookEndpoints:
             "event_type": str(sent),
             "event_id": admin_id(EVENT, event),
             "status_code": None if tried is None else tried.last_status,
-            "success": tried is not None and tried.last_status is not None,
-            "error": _NOT_TRIED if tried is None else tried.last_error,
+            "success": tried is not None and tried.state == "delivered",
+            "error": _NOT_TRIED if tried is None else _test_error(tried),
         }
 
     async def _first_try(self, endpoint: Endpoint, event: UUID) -> ListedDelivery | None:
@@ -296,6 +296,14 @@ def _public(endpoint: UUID) -> str:
 
 def _seconds(time: datetime | None) -> int | None:
     return None if time is None else int(time.timestamp())
+
+
+def _test_error(tried: ListedDelivery) -> str | None:
+    """Why the endpoint has not accepted the event; None: it has."""
+    if tried.state == "delivered" or tried.last_status is None:
+        return tried.last_error
+    redirect = "; redirects are not followed" if 300 <= tried.last_status < 400 else ""
+    return f"answered with HTTP {tried.last_status}{redirect}"
 
 
 def _shown_delivery(row: ListedDelivery) -> Json:

@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
-from models.egress import EgressPolicy, EgressRefused, FetchTarget
+from models.egress import NOT_REACHED, EgressPolicy, EgressRefused, FetchTarget
 from models.http_bodies import BodyTooLarge, is_uncompressed, read_bounded
 from worker.outbound.guarded_session import NO_TIMEOUT, guarded_session
 
@@ -85,10 +85,10 @@ class Downloader:
                 return await _get(session, target, max_bytes)
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError):
             raise DownloadError("its server has no valid certificate") from None
-        except (aiohttp.ClientError, OSError, ValueError):
-            if refusals:
-                raise refusals[0] from None
-            raise DownloadError("its server could not be reached, or broke off") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            if refusals or isinstance(error, aiohttp.ClientConnectorError):
+                raise DownloadError(f"its server {NOT_REACHED}") from None
+            raise DownloadError("its server broke off, or answered something else") from None
 
 
 async def _get(

@@ -20,7 +20,7 @@ import httpcore2
 import httpx2
 from aiohttp.abc import AbstractResolver
 
-from models.egress import EgressPolicy, EgressRefused
+from models.egress import NOT_REACHED, EgressPolicy, EgressRefused
 from models.http_bodies import is_uncompressed
 from worker.outbound.answer_limits import AnswerLimits, AnswerTooLarge, limited
 from worker.outbound.guarded_session import ThreadedResolver, check_connection
@@ -202,10 +202,8 @@ class _GuardedBackend(httpcore2.AnyIOBackend):
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """A connection to the first of the host's addresses that accepts one, within the
-        transport's own time limit.
-
-        Raises EgressRefused if the policy refuses any of the addresses.
-        """
+        transport's own time limit. Raises ConnectError also if the policy refuses any of the
+        addresses."""
         del timeout
         try:
             async with asyncio.timeout(self._time_limit):
@@ -230,10 +228,13 @@ class _GuardedBackend(httpcore2.AnyIOBackend):
         raise fault
 
     async def _addresses(self, host: str, port: int) -> list[str]:
-        """The host's numeric addresses, without duplicates. Raises EgressRefused."""
+        """The host's numeric addresses, without duplicates. Raises ConnectError."""
         addresses = [entry["host"] for entry in await self._resolver.resolve(host, port)]
-        for address in addresses:
-            check_connection(self._egress, host, address, port)
+        try:
+            for address in addresses:
+                check_connection(self._egress, host, address, port)
+        except EgressRefused:
+            raise httpcore2.ConnectError(NOT_REACHED) from None
         return list(dict.fromkeys(addresses))
 
 
@@ -273,5 +274,5 @@ def _describe_fault(fault: Exception) -> str:
         return "did not take the connection in time"
     if isinstance(fault, httpcore2.ConnectError | OSError):
         cause = fault.__cause__ or fault.__context__
-        return "has no valid certificate" if isinstance(cause, SSLError) else "could not be reached"
+        return "has no valid certificate" if isinstance(cause, SSLError) else NOT_REACHED
     return UNANSWERED

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import aiohttp
 
 from models.db.queries.webhooks import Delivery
-from models.egress import EgressPolicy, EgressRefused
+from models.egress import NOT_REACHED, EgressPolicy, EgressRefused
 from models.secrets import Sealed, Sealer, Unreadable
 from models.signing_secrets import open_secrets
 from models.webhooks.events import event_body, event_id
@@ -17,7 +17,6 @@ from models.webhooks.signature import signed_headers
 from worker.outbound.guarded_session import NO_TIMEOUT, guarded_session
 
 _GONE = 410
-_MAX_ERROR = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +73,12 @@ async def send(
     except TimeoutError:
         return Outcome(error=f"did not answer within {time_limit:g} s")
     except (aiohttp.ClientError, OSError, UnicodeError) as error:
-        reason = f"may not be reached: {refusals[0]}" if refusals else _reason(error)
-        return Outcome(error=reason[:_MAX_ERROR])
+        return Outcome(error=NOT_REACHED if refusals else _reason(error))
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientSSLError):
         return "has no valid certificate"
     if isinstance(error, aiohttp.ClientConnectorError):
-        return "could not be reached"
+        return NOT_REACHED
     return "broke off before it answered"

@@ -68,11 +68,14 @@ _SELECT_API_KEY = """
     SELECT k.id, k.project_id, p.name AS project, k.prefix, k.hash, k.scopes, k.allowed_models, k.expires_at,
            extract(epoch FROM k.expires_at - clock_timestamp())::float AS seconds_left, p.policy
     FROM api_keys k JOIN projects p ON p.id = k.project_id"""
-FIND_API_KEY = Query(f"{_SELECT_API_KEY} WHERE k.hash = :hash AND {IS_VALID}", ApiKey.from_row)
-"""Selects a key by its hash. No row: there is no such key, or it was revoked or has expired, or its
-project was archived."""
+FIND_API_KEYS = Query(
+    f"{_SELECT_API_KEY} WHERE k.hash = ANY(CAST(:hashes AS bytea[])) AND {IS_VALID}",
+    ApiKey.from_row,
+)
+"""Selects keys by their hashes. No row: there is no such key, or it was revoked or has expired, or
+its project was archived."""
 FIND_API_KEY_BY_ID = Query(f"{_SELECT_API_KEY} WHERE k.id = :id AND {IS_VALID}", ApiKey.from_row)
-"""FIND_API_KEY by its id."""
+"""Selects a key by its id; else as FIND_API_KEYS."""
 VALID_KEYS = column(
     f"SELECT k.id FROM api_keys k JOIN projects p ON p.id = k.project_id WHERE k.id = ANY(CAST(:ids AS uuid[])) AND {IS_VALID}",
     UUID,

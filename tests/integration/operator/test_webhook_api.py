@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from models import keys
+from models.egress import NOT_REACHED
 from models.ids import PROJECT, admin_id
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
@@ -233,9 +234,10 @@ async def test_a_test_of_an_endpoint_that_fails_shows_why(
     admin: AdminApi, receiver: WebhookReceiver
 ) -> None:
     made = await admin.post("", {"url": receiver.url})
-    receiver.answer = lambda: web.Response(status=503)
+    receiver.answer = lambda: web.Response(status=307, headers={"location": receiver.url})
     tested = await admin.post(f"/{made['id']}/test")
-    assert (tested["status_code"], tested["success"]) == (503, True)
+    assert (tested["status_code"], tested["success"]) == (307, False)
+    assert tested["error"] == "answered with HTTP 307; redirects are not followed"
     shown = await admin.get(f"/{made['id']}")
     assert (shown["status"], shown["failures"], shown["waiting"]) == ("failing", 1, 1)
     listed = (await admin.hooks.run("list", "--project", admin.hooks.project)).stdout
@@ -252,7 +254,7 @@ async def test_a_test_of_an_endpoint_that_fails_shows_why(
     )
     tested = await admin.post(f"/{made['id']}/test")
     assert (tested["status_code"], tested["success"]) == (None, False)
-    assert tested["error"] == "could not be reached"
+    assert tested["error"] == NOT_REACHED
 
 
 async def test_an_endpoint_that_fails_for_days_is_disabled_and_old_events_are_given_up(

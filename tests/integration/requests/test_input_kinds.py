@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from models.egress import NOT_REACHED
 from tests.support.api import JSON, Api, decode
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
@@ -376,7 +377,7 @@ async def test_a_name_that_resolves_to_an_internal_address_fails_the_response(
         "POST", "/responses", {"model": model, "input": file_message(internal_url)}
     )
     assert answer.status == 400
-    assert answer.error["message"].endswith("its address is not on the public internet.")
+    assert answer.error["message"].endswith(f"its server {NOT_REACHED}.")
     assert not site.requested.is_set()
     assert fake.requests_for(model) == []
 

@@ -10,7 +10,7 @@ import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from models.config.groups import EgressSettings
-from models.egress import EgressPolicy, EgressRefused
+from models.egress import NOT_REACHED, EgressPolicy, EgressRefused
 from models.errors import UpstreamFailed
 from worker.outbound.download import Downloader, DownloadError
 from worker.outbound.file_memory import FileMemory
@@ -69,7 +69,8 @@ async def site() -> AsyncIterator[Site]:
 
 
 class FakeDns(AbstractResolver):
-    """Answers each question with the next of its answers; the last one repeats."""
+    """Answers each question with the next of its answers; the last one repeats. An empty one: there
+    is no such name."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self._answers = list(answers)
@@ -80,6 +81,8 @@ class FakeDns(AbstractResolver):
     ) -> list[ResolveResult]:
         answer = self._answers[min(self.questions, len(self._answers) - 1)]
         self.questions += 1
+        if not answer:
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
         return [
             {
                 "hostname": host,
@@ -152,13 +155,18 @@ async def test_an_invalid_media_type_is_replaced_by_a_guess_from_the_name(
 
 @pytest.mark.parametrize("name", ["internal.example", "localhost"])
 async def test_a_name_with_a_private_address_is_not_connected_to(site: Site, name: str) -> None:
-    with pytest.raises(EgressRefused, match="not on the public internet"):
+    with pytest.raises(DownloadError, match=NOT_REACHED):
         await fetch(downloads([INSIDE]), f"http://{name}:{site.port}/a")
     assert site.requests == []
 
 
+async def test_a_name_that_leads_nowhere_gets_the_error_of_one_that_leads_inside() -> None:
+    with pytest.raises(DownloadError, match=f"^its server {NOT_REACHED}$"):
+        await fetch(downloads([]), "http://nowhere.example/a")
+
+
 async def test_addresses_of_the_systems_resolver_are_checked_too(site: Site) -> None:
-    with pytest.raises(EgressRefused):
+    with pytest.raises(DownloadError, match=NOT_REACHED):
         await fetch(downloads(), f"http://localhost:{site.port}/a")
     assert site.requests == []
 
@@ -168,7 +176,7 @@ async def test_dns_rebinding_does_not_reach_a_private_address(site: Site) -> Non
     site.redirect("/a", "/b")
     site.answers["/b"] = OK
     rebinding = downloads([PUBLIC], [INSIDE])
-    with pytest.raises(EgressRefused):
+    with pytest.raises(DownloadError, match=NOT_REACHED):
         await fetch(rebinding, f"http://rebind.example:{site.port}/a")
     assert site.requests == [(PUBLIC, "/a")]
 
@@ -229,7 +237,7 @@ async def test_an_allowed_name_may_have_any_address_but_may_not_redirect_to_othe
     site.redirect("/b", f"http://other.example:{site.port}/a")
     trusting = downloads([INSIDE], allow=("intern.example",))
     assert (await fetch(trusting, f"http://intern.example:{site.port}/a"))[0] == b"hello"
-    with pytest.raises(EgressRefused):
+    with pytest.raises(DownloadError, match=NOT_REACHED):
         await fetch(trusting, f"http://intern.example:{site.port}/b")
 
 
@@ -255,13 +263,13 @@ BAD_ANSWERS = [
     pytest.param(
         b"HTTP/1.1 302 Found\r\ncontent-length: 0\r\n\r\n", "HTTP 302", id="a redirect to nowhere"
     ),
-    pytest.param(b"220 smtp ready\r\n", "could not be reached, or broke off", id="not HTTP"),
+    pytest.param(b"220 smtp ready\r\n", "broke off, or answered", id="not HTTP"),
     pytest.param(
         b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000 + b"\r\n\r\n",
-        "could not be reached, or broke off",
+        "broke off, or answered",
         id="an endless header",
     ),
-    pytest.param(b"", "could not be reached, or broke off", id="nothing"),
+    pytest.param(b"", "broke off, or answered", id="nothing"),
 ]
 
 
@@ -275,7 +283,7 @@ async def test_a_failed_download_reports_the_reason(site: Site, answer: bytes, w
 async def test_a_port_without_a_server_is_reported(site: Site) -> None:
     with socket.socket() as unused:
         unused.bind((PUBLIC, 0))
-        with pytest.raises(DownloadError, match="could not be reached"):
+        with pytest.raises(DownloadError, match=NOT_REACHED):
             await fetch(downloads([PUBLIC]), f"http://x.example:{unused.getsockname()[1]}/a")
 
 

@@ -149,3 +149,45 @@ def test_every_url_of_a_chat_completion_is_found_and_no_content() -> None:
         f"{part}[6].input_audio.data",
         f"{part}[7].source.Url",
     ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "//metadata.google.internal/x",
+        "//169.254.169.254/x",
+        "//[::1]/",
+        "//host:8080/x",
+        "//user@intranet/",
+        "/\\intranet/x",
+        "\\\\intranet\\share",
+        " //x.y/",
+        "\x01http://x/",
+        "ht\ttp://x/",
+        "/\n/x.y/",
+        "gopher:x",
+    ],
+)
+def test_what_a_reader_may_take_for_a_url_is_judged_in_each_field_for_data(value: str) -> None:
+    content = [
+        {"type": "input_file", "file_data": value},
+        {"type": "input_audio", "input_audio": {"data": value}},
+        {"type": "input_image", "image_url": value},
+    ]
+    places = list(item_urls([{"type": "message", "content": content}]))
+    body = {"image": value, "images": [value], "file": {"file_data": value}, "image_url": value}
+    assert len(places) == len(content)
+    assert len(list(nested_urls(body, ""))) == len(body)
+    for place in places:
+        with pytest.raises(EgressRefused):
+            OPEN.check_handed_on(place.url)
+
+
+@pytest.mark.parametrize(
+    "value", ["//uQxAAAWnQ+/8A=", "//uQ\nxAAA", "/9j/4AAQSkZJRg==", "file-1_a"]
+)
+def test_base64_is_no_url_whatever_it_begins_with(value: str) -> None:
+    """The data of an MP3 begins with `//`."""
+    part = {"type": "input_audio", "input_audio": {"data": value}}
+    assert not list(item_urls([{"type": "message", "content": [part]}]))
+    assert not list(nested_urls({"data": value, "file_id": value}, ""))

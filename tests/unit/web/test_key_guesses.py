@@ -9,7 +9,7 @@ from web.http.guesses import KeyGuesses
 
 
 async def _guess(guesses: KeyGuesses, count: int) -> None:
-    await asyncio.gather(*(guesses.wait_for_turn("192.0.2.1") for _ in range(count)))
+    await asyncio.gather(*(guesses.delay("192.0.2.1") for _ in range(count)))
 
 
 async def test_as_many_guesses_as_the_setting_says_are_not_delayed() -> None:

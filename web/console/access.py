@@ -26,6 +26,14 @@ _HOST_COOKIE = f"__Host-{_COOKIE}"
 """Browsers accept this name only for a cookie of https, of exactly this host."""
 
 
+OPERATOR_TOKEN, READ_ONLY_TOKEN, LINK = LOGIN_NAMES = (
+    "console (operator token)",
+    "console (read-only)",
+    "console (one-time link)",
+)
+"""The names of sessions of the login page. All others are those of users whom a proxy names."""
+
+
 class Role(StrEnum):
     """What somebody may do."""
 
@@ -47,6 +55,11 @@ class Session:
     def may_act(self) -> bool:
         """Whether this role may change something, and see inputs and outputs."""
         return self.role is Role.OPERATOR
+
+    @property
+    def needs_proxy(self) -> bool:
+        """A proxy has named who it is. The session is valid only while the proxy still does."""
+        return self.name not in LOGIN_NAMES
 
     @property
     def form_token(self) -> str:

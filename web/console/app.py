@@ -97,14 +97,14 @@ class _Endpoint:
         session = await sessions.find(visit.request)
         user = proxy_user(visit.request, visit.settings)
         if user is None:
-            if session is None:
+            if session is None or session.needs_proxy:
                 return login.ask(visit)
             return await self._respond_to(visit, session)
         if user.role is None:
             raise PageError(403, "No access", f"No group of {user.name} has access to the console.")
         if session is not None and (session.name, session.role) == (user.name, user.role):
             return await self._respond_to(visit, session)
-        session = await sessions.open(user.role, user.name)
+        session = await login.open_session(visit, user.role, user.name)
         answer = await self._respond_to(visit, session)
         set_session_cookie(visit.request, answer, session, visit.root)
         return answer

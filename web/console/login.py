@@ -8,6 +8,9 @@ from models.console_links import new_token
 from models.db.database import execute
 from models.db.queries.audit import RECORD, Actor, AuditEntry
 from web.console.access import (
+    LINK,
+    OPERATOR_TOKEN,
+    READ_ONLY_TOKEN,
     Role,
     Session,
     Sessions,
@@ -27,8 +30,7 @@ _GUESSES = KeyGuesses(20)
 """Of this process. They count apart from those of API keys."""
 _LINK_LOOKUPS = asyncio.Semaphore(2)
 """Links that are looked up at a time: wrong ones take no more of the pool."""
-_TOKEN_NAMES = {Role.OPERATOR: "console (operator token)", Role.READ_ONLY: "console (read-only)"}
-_LINK_NAME = "console (one-time link)"
+_TOKEN_NAMES = {Role.OPERATOR: OPERATOR_TOKEN, Role.READ_ONLY: READ_ONLY_TOKEN}
 
 
 def ask(visit: Visit) -> Response:
@@ -73,7 +75,7 @@ async def log_in(visit: Visit) -> Response:
         visit.state.keys.refused.add_unauthenticated(address)
         await _GUESSES.delay(address)
         return _form(visit, status=403, problem="This token is not valid.")
-    await _open_session(visit, role, _TOKEN_NAMES[role])
+    await open_session(visit, role, _TOKEN_NAMES[role])
     wanted = fields.get("next", [""])[0]
     answer = visit.redirect(wanted.removeprefix(visit.root) if _is_ours(visit, wanted) else "")
     set_session_cookie(visit.request, answer, visit.user, visit.root)
@@ -100,14 +102,15 @@ async def _log_in_by_link(visit: Visit, link: str) -> Response:
             problem="This link was used, or is older than ten minutes. "
             "`./dev run console` prints another one.",
         )
-    await _open_session(visit, Role.OPERATOR, _LINK_NAME)
+    await open_session(visit, Role.OPERATOR, LINK)
     # Not a redirect: if another site has led here, the browser would not send the cookie.
     answer = visit.page("again.html", address=visit.root)
     set_session_cookie(visit.request, answer, visit.user, visit.root)
     return answer
 
 
-async def _open_session(visit: Visit, role: Role, name: str) -> Session:
+async def open_session(visit: Visit, role: Role, name: str) -> Session:
+    """The session of somebody who has just logged in. The audit log says so."""
     sessions = Sessions(visit.pool, visit.settings.session_time)
     visit.session = await sessions.open(role, name)
     await _record(visit, "console.login", visit.actor)

@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 from starlette.requests import Request
 
 from models.config.console import ConsoleSettings
-from web.console.access import Role
+from web.console.access import LOGIN_NAMES, Role
 
 _MAX_NAME = 200
 _ANY = "*"
@@ -26,7 +26,7 @@ def proxy_user(request: Request, settings: ConsoleSettings) -> ProxyUser | None:
     if not settings.user_header or not _is_from_proxy(request, settings):
         return None
     names = request.headers.getlist(settings.user_header)
-    if len(names) != 1 or not names[0].strip():
+    if len(names) != 1 or not names[0].strip() or names[0].strip() in LOGIN_NAMES:
         return None
     groups = {_ANY}
     if settings.groups_header:

@@ -1,5 +1,6 @@
 """One request for a page of the console: who asks, and how it is answered."""
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import parse_qsl, urlencode
@@ -31,6 +32,15 @@ HEADERS = {
     "x-frame-options": "DENY",
 }
 """Of every page."""
+
+
+_URL = re.compile(r"(https?://)(\S*?)(?=['\")]?[.,:;]*(?:\s|$))", re.IGNORECASE)
+
+
+def _without_path(url: re.Match[str]) -> str:
+    host = re.split(r"[/?#\\]", url[2], maxsplit=1)[0]
+    shown = host.rpartition("@")[2]
+    return f"{url[1]}{shown}{'' if url[2] == shown else '/…'}"
 
 
 @dataclass
@@ -116,6 +126,11 @@ class Visit:
     def redirect(self, path: str = "", **parameters: object) -> Response:
         """Sends the browser to another page of the console, with a GET."""
         return RedirectResponse(self.url(path, **parameters), 303, headers=HEADERS)
+
+    def shown(self, text: str) -> str:
+        """A text with URLs in it. Who only looks does not see what is behind their hosts: it may be
+        a secret, as in the address of a webhook."""
+        return text if self.user.may_act else _URL.sub(_without_path, text)
 
     def require_operator(self) -> None:
         """Raises PageError (403) for somebody who only looks."""

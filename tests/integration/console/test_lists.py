@@ -71,7 +71,7 @@ async def things(shared_stack: Stack) -> AsyncIterator[Things]:
         "webhook_endpoints",
         **of_project,
         id=made.endpoint,
-        url=f"https://127.0.0.1:9/{_EVIL}",
+        url=f"https://127.0.0.1:9/hooks-token{_EVIL}",
         types=[],
         secret_key_id="k",
         secrets=b"secret-of-tests",
@@ -333,6 +333,9 @@ async def test_who_only_looks_sees_the_lists_and_changes_nothing(
     async with console_user(shared_stack, READ_ONLY_TOKEN) as reader:
         for path in _LISTS:
             assert "Drain" not in (await _shown(reader, path)).text
+        for path in ("webhooks", f"webhooks/{admin_id('whe', things.endpoint)}"):
+            page = await _shown(reader, path)
+            assert ("https://127.0.0.1:9/…" in page.text, "hooks-token" in page.html) == (True, 0)
         token = (await _shown(reader, "workers")).form_token
         for path in (
             "workers/drain",

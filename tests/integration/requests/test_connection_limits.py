@@ -285,20 +285,23 @@ async def test_parts_and_files_of_a_request_are_bounded_by_settings(limited: Sta
         assert (answer.status, answer.error["code"]) == (400, code)
 
 
-async def test_guessed_keys_are_slowed_and_known_ones_are_not(limited: Stack) -> None:
-    api = limited.api()
-    assert (await api.call("GET", "/responses/resp_1")).status == 404
+async def test_guessed_keys_are_slowed_and_valid_ones_of_their_address_are_not(
+    limited: Stack,
+) -> None:
+    new = [await asyncio.to_thread(keys.create, limited.dsn, "guessed") for _ in range(2)]
     guesses = [
-        limited.api(key=f"bb-guess{number}").call("GET", "/responses/resp_1")
+        asyncio.create_task(limited.api(key=f"bb-guess{number}").call("GET", "/responses/resp_1"))
         for number in range(60)
     ]
+    # This process has seen neither: one comes among the guesses, one after the address is refused.
+    assert (await limited.api(key=new[0]).call("GET", "/responses/resp_1")).status == 404
     answers = await asyncio.gather(*guesses)
+    assert (await limited.api(key=new[1]).call("GET", "/responses/resp_1")).status == 404
     statuses = [answer.status for answer in answers]
     assert set(statuses) == {401, 429}
     refused = next(answer for answer in answers if answer.status == 429)
     assert refused.error["code"] == "rate_limit_exceeded"
     assert int(refused.headers["retry-after"]) >= 1
-    assert (await api.call("GET", "/responses/resp_1")).status == 404
 
 
 async def test_a_message_that_stays_incomplete_ends_its_socket(limited: Stack) -> None:

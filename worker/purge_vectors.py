@@ -1,5 +1,5 @@
-"""The purge of vector stores: those that clients have deleted or that have expired, and files that
-were removed from one."""
+"""The purge of vector stores: those that clients have deleted or that have expired, files that were
+removed from one, and what was stored of files that failed or were cancelled."""
 
 from datetime import timedelta
 from typing import Final, Protocol
@@ -16,6 +16,7 @@ _IN_ORDER = (
     vector_purge.HIDE_EXPIRED_STORES,
     vector_purge.HIDE_ENTRIES,
     vector_purge.DELETE_CHUNKS,
+    vector_purge.FORGET_CHUNKS,
     vector_purge.DELETE_ENTRIES,
     vector_purge.DELETE_STORES,
 )

@@ -113,11 +113,14 @@ its store is gone, or the store's embeddings have other dimensions."""
 
 END_ENTRY = column(
     f"""
-    UPDATE vector_store_files e SET status = :status, error_code = :code, error_message = :message WHERE {_IS_OURS} RETURNING e.id
+    UPDATE vector_store_files e SET status = :status, error_code = :code, error_message = :message,
+        usage_bytes = CASE WHEN CAST(:code AS text) IS NULL THEN e.usage_bytes ELSE 0 END
+    WHERE {_IS_OURS} RETURNING e.id
     """,
     UUID,
 )
-"""`completed` or `failed`; `code` and `message` are null for the first."""
+"""`completed` or `failed`; `code` and `message` are null for the first. The purge deletes the chunks
+of the second."""
 
 PUT_OFF_ENTRY = column(
     f"UPDATE vector_store_files e SET next_attempt_at = clock_timestamp() + CAST(:pause AS interval) WHERE {_IS_OURS} RETURNING e.id",

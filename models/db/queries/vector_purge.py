@@ -25,17 +25,34 @@ HIDE_ENTRIES = column(
 )
 """Hides files of a store that was deleted or has expired. No row: no such store has any."""
 
+_HAS_USELESS_CHUNKS = (
+    "e.status IN ('failed', 'cancelled') AND e.chunks > 0 AND e.delete_requested_at IS NULL"
+)
+
 DELETE_CHUNKS = column(
-    """
+    f"""
     WITH gone AS MATERIALIZED (
         SELECT c.store_id, c.entry_id, c.number FROM (
-            SELECT e.id FROM vector_store_files e WHERE e.delete_requested_at IS NOT NULL ORDER BY e.delete_requested_at LIMIT :rows) e
+            (SELECT e.id FROM vector_store_files e WHERE e.delete_requested_at IS NOT NULL ORDER BY e.delete_requested_at LIMIT :rows)
+            UNION ALL (SELECT e.id FROM vector_store_files e WHERE {_HAS_USELESS_CHUNKS} ORDER BY e.id LIMIT :rows)) e
         JOIN vector_store_chunks c ON c.entry_id = e.id LIMIT :rows)
     DELETE FROM vector_store_chunks c USING gone WHERE c.store_id = gone.store_id AND c.entry_id = gone.entry_id AND c.number = gone.number RETURNING c.entry_id
     """,
     UUID,
 )
-"""Deletes chunks of hidden entries."""
+"""Deletes chunks of hidden entries, and of those that have failed or were cancelled."""
+
+FORGET_CHUNKS = column(
+    f"""
+    UPDATE vector_store_files SET chunks = 0 WHERE id IN (
+        SELECT e.id FROM vector_store_files e
+        WHERE {_HAS_USELESS_CHUNKS} AND NOT EXISTS (SELECT 1 FROM vector_store_chunks c WHERE c.entry_id = e.id OFFSET 0)
+        ORDER BY e.id LIMIT :rows)
+    RETURNING id
+    """,
+    UUID,
+)
+"""Sets the number of chunks of entries that have failed or were cancelled, and have none any more."""
 
 DELETE_ENTRIES = column(
     """

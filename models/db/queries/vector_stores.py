@@ -291,7 +291,7 @@ CANCEL_FILE_BATCH = column(
                        WHERE id = :id AND store_id = :store
                          AND (cancelled_at IS NOT NULL OR EXISTS (SELECT 1 FROM vector_store_files e WHERE e.batch_id = :id AND e.status = 'in_progress' AND e.delete_requested_at IS NULL))
                        RETURNING id),
-         entries AS (UPDATE vector_store_files e SET status = 'cancelled' FROM cancelled
+         entries AS (UPDATE vector_store_files e SET status = 'cancelled', usage_bytes = 0 FROM cancelled
                      WHERE e.batch_id = cancelled.id AND e.status = 'in_progress' AND e.delete_requested_at IS NULL RETURNING e.id),
          audited AS ({recorded("entries")})
     SELECT id FROM cancelled

@@ -151,6 +151,13 @@ vector_store_files = Table(
         postgresql_where=text("status = 'in_progress' AND delete_requested_at IS NULL"),
     ),
     Index(
+        "ix_vector_store_files_useless_chunks",
+        "id",
+        postgresql_where=text(
+            "status IN ('failed', 'cancelled') AND chunks > 0 AND delete_requested_at IS NULL"
+        ),
+    ),
+    Index(
         "ix_vector_store_files_deleted",
         "delete_requested_at",
         postgresql_where=text("delete_requested_at IS NOT NULL"),

@@ -51,6 +51,7 @@ READ_IN_ORDER = {
     "ix_batches_turns",
     "ix_vector_store_files_waiting",
     "ix_vector_store_files_deleted",
+    "ix_vector_store_files_useless_chunks",
 }
 """Indexes of what waits for a worker or for the purge, which are read from their beginning."""
 READ_ALL_OPEN = {
@@ -416,6 +417,7 @@ _OF_STORES = [
     "vector_purge.DELETE_CHUNKS",
     "vector_purge.DELETE_ENTRIES",
     "vector_purge.DELETE_STORES",
+    "vector_purge.FORGET_CHUNKS",
     "vector_purge.HIDE_ENTRIES",
     "vector_purge.HIDE_EXPIRED_STORES",
     "vector_stores.CANCEL_FILE_BATCH",

@@ -23,6 +23,7 @@ from models.config.upstream import UpstreamSettings
 from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import Json, execute, fetch, open_pool
 from models.db.queries import files, vector_stores
+from models.db.queries.audit import Actor, ActorKind, AuditEntry
 from models.db.queries.chunk_search import (
     CHUNKS_WITH_WORDS,
     HAS_EMBEDDINGS,
@@ -230,6 +231,44 @@ async def test_an_upstream_that_is_away_is_waited_for_and_one_that_refuses_fails
         assert row["error_code"] == "server_error"
         assert row["error_message"].startswith("The text could not be embedded: Not so")
         assert count == 4
+        await _check_purge(stores)
+
+
+async def test_what_was_stored_of_a_cancelled_file_is_deleted(
+    make_stores: MakeStores, fake: FakeUpstream
+) -> None:
+    model = "cancelled"
+    release = asyncio.Event()
+    fake.decide(
+        model,
+        lambda request: (
+            [_wait_for(release), *embeddings(request)]
+            if "chunk 2" in request.body["input"][0]
+            else embeddings(request)
+        ),
+    )
+    async with make_stores(model) as stores, stores.worker():
+        await stores.until_state("in_progress", 2)
+        batch = {"id": new_uuid(), "store": stores.store}
+        made = "INSERT INTO vector_store_file_batches (id, store_id) VALUES (%(id)s, %(store)s)"
+        await run_sql(stores.pool, made, batch)
+        await run_sql(stores.pool, "UPDATE vector_store_files SET batch_id = %(id)s", batch)
+        actor = Actor(ActorKind.OPERATOR)
+        entry = AuditEntry(actor, "vector_store.batch.cancel", "x")
+        assert await fetch(stores.pool, vector_stores.CANCEL_FILE_BATCH, batch | entry.values())
+        release.set()
+        assert await stores.state() == ("cancelled", 2)
+        await _check_purge(stores)
+
+
+async def _check_purge(stores: Stores) -> None:
+    """Nothing of a file that failed or was cancelled is paid for, and the purge deletes it."""
+    status, _ = await stores.state()
+    [row] = await run_sql(stores.pool, "SELECT usage_bytes FROM vector_store_files", {})
+    assert row["usage_bytes"] == 0
+    assert await stores.chunks()
+    await run_purge(stores.settings)
+    assert (await stores.chunks(), await stores.state()) == ([], (status, 0))
 
 
 async def test_chunks_that_are_too_large_for_the_upstream_are_embedded_in_parts(

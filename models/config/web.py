@@ -42,8 +42,8 @@ class WebSettings(Group):
     """Most open HTTP connections that have sent a valid API key of one project; further ones get a
     429 and are closed. 0: no own limit."""
     guesses: int = Field(default=20, ge=1)
-    """Unknown API keys from one address that are looked up at once; further ones are looked up ten
-    a second. All clients behind a reverse proxy may have its address (docs/limits.md)."""
+    """Unknown API keys from one address that are answered at once; further ones are answered ten a
+    second. All clients behind a reverse proxy may have its address (docs/limits.md)."""
     head_bytes: Bytes = 64 * 1024
     """Largest request line and headers of a request; larger ones get a 431."""
     url_bytes: Bytes = 16 * 1024

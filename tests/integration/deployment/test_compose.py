@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from models.config.groups import WorkerSettings
 from models.config.web import WebSettings
@@ -224,6 +225,30 @@ def test_a_secret_is_only_in_the_environment_and_only_as_a_variable(name: str) -
     ]
 
 
+@pytest.mark.parametrize(
+    ("environment", "address", "is_believed"),
+    [
+        ({}, "172.18.0.1", True),
+        ({}, "203.0.113.1", False),
+        ({"BACKBURNER_LISTEN": "0.0.0.0:8000"}, "172.18.0.1", False),
+        (
+            {"BACKBURNER_LISTEN": "0.0.0.0:8000", "FORWARDED_ALLOW_IPS": "10.0.0.7"},
+            "10.0.0.7",
+            True,
+        ),
+    ],
+)
+def test_forwarded_addresses_are_believed_of_a_proxy_only(
+    environment: dict[str, str], address: str, is_believed: bool
+) -> None:
+    """Who may send them is a network of Docker only while nobody else can reach the port."""
+    text = SERVICES["web"]["environment"]["FORWARDED_ALLOW_IPS"]
+    believed = VARIABLE.sub(lambda found: environment.get(found["name"], found["word"]), text)
+    middleware = ProxyHeadersMiddleware(lambda: None, believed)  # type: ignore[arg-type]
+    assert (address in middleware.trusted_hosts) is is_believed
+    assert "*" not in text
+
+
 def test_every_variable_is_explained() -> None:
     text = DEPLOY.read_text()
     assert [
@@ -240,7 +265,7 @@ def test_web_and_workers_get_their_settings(name: str) -> None:
         "BACKBURNER_UPSTREAM__BASE_URL",
         "BACKBURNER_UPSTREAM__API_KEY",
     }
-    assert set(service["environment"]) == required | {
+    assert set(service["environment"]) - {"FORWARDED_ALLOW_IPS"} == required | {
         "BACKBURNER_METRICS__HOST",
         "BACKBURNER_METRICS__PORT",
         "BACKBURNER_CONFIG",

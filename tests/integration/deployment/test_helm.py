@@ -31,7 +31,11 @@ CASES: dict[str, dict[str, Any]] = {
         "config": '[routes]\n"*" = "default"\n',
         "settings": {"BACKBURNER_LIMITS__WALL_CLOCK": "2h", "BACKBURNER_TRACES__ENABLED": True},
         "files": {"existingClaim": "files"},
-        "web": {"autoscaling": {"enabled": True}, "nodeSelector": {"pool": "web"}},
+        "web": {
+            "autoscaling": {"enabled": True},
+            "nodeSelector": {"pool": "web"},
+            "trustedProxies": ["10.8.0.0/16", "10.9.0.1"],
+        },
         "worker": {"keda": {"enabled": True}, "tolerations": [{"operator": "Exists"}]},
         "service": {"annotations": {"team": "models"}},
         "networkPolicy": {
@@ -124,6 +128,14 @@ def test_a_pod_has_no_rights_and_gets_secrets_by_their_name_only(case: str) -> N
             assert "envFrom" not in container, "it needs the database only"
         else:
             assert container["envFrom"] == [{"secretRef": {"name": "credentials"}}]
+
+
+def test_web_believes_the_proxies_that_are_named() -> None:
+    [web] = _pods(_values("everything"))["bb-backburner-web"]["containers"]
+    assert {"name": "FORWARDED_ALLOW_IPS", "value": "10.8.0.0/16,10.9.0.1"} in web["env"]
+    helm = pytest.importorskip("helm_python", reason=HINT)
+    with helm.Chart.load(str(CHART)) as chart, pytest.raises(helm.HelmError):
+        chart.validate_schema({**REQUIRED, "web": {"trustedProxies": ["*"]}})
 
 
 def test_kubernetes_waits_longer_than_a_process_needs_to_stop() -> None:

@@ -34,6 +34,10 @@ _HAS_USELESS_CHUNKS = (
     "e.status IN ('failed', 'cancelled') AND e.chunks > 0 AND e.delete_requested_at IS NULL"
 )
 
+_HAS_USELESS_CHUNKS = (
+    "e.status IN ('failed', 'cancelled') AND e.chunks > 0 AND e.delete_requested_at IS NULL"
+)
+
 DELETE_CHUNKS = column(
     f"""
     WITH gone AS MATERIALIZED (

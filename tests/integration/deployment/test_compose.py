@@ -244,7 +244,8 @@ def test_forwarded_addresses_are_believed_of_a_proxy_only(
     """Who may send them is a network of Docker only while nobody else can reach the port."""
     text = SERVICES["web"]["environment"]["FORWARDED_ALLOW_IPS"]
     believed = VARIABLE.sub(lambda found: environment.get(found["name"], found["word"]), text)
-    middleware = ProxyHeadersMiddleware(lambda: None, believed)  # type: ignore[arg-type]
+    application: Any = None
+    middleware = ProxyHeadersMiddleware(application, believed)
     assert (address in middleware.trusted_hosts) is is_believed
     assert "*" not in text
 

@@ -168,7 +168,7 @@ class _MessageBuilder:
         texts = ["".join(part["text"] for part in content if part["type"] == "output_text")]
         # Few servers know the field `refusal`.
         texts += [part["refusal"] for part in content if part["type"] == "refusal"]
-        turn.texts += [text for text in texts if text.strip()]
+        turn.texts += [text for text in texts if not _is_blank(text)]
 
     def add_call(self, entry: ClientCall) -> None:
         """Adds a call of a client tool; its output comes later in the history."""
@@ -341,12 +341,13 @@ def _chat_content(content: list[Part]) -> str | list[Part]:
     return [
         _chat_part(part)
         for part in content
-        if part["type"] not in _TEXT_TYPES or part["text"].strip()
+        if part["type"] not in _TEXT_TYPES or not _is_blank(part["text"])
     ]
 
 
 def _is_blank(content: str | list[Part]) -> bool:
-    return isinstance(content, str) and not content.strip()
+    # `strip` would copy a long text.
+    return isinstance(content, str) and (not content or content.isspace())
 
 
 def _chat_part(part: Part) -> Part:

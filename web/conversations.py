@@ -35,6 +35,7 @@ from models.wire.size import encoded_size
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.http.shares import Held
+from web.idempotency.creates import fetch_once
 from web.responses.account_ids import AccountIds
 from web.responses.continuation import Continuation, conversation_locked, conversation_row
 from web.responses.input_files import InputFiles
@@ -87,8 +88,9 @@ class ConversationStore:
             "size": size,
             "unanswered_calls": open_calls,
         }
-        await fetch_idempotent(self._pool, conversations.CREATE, values, size=size)
-        return conversation_object(conversation_id(new_id), created_at, metadata)
+        public_id = conversation_id(new_id)
+        await fetch_once(self._pool, conversations.CREATE, values, public_id, size=size)
+        return conversation_object(public_id, created_at, metadata)
 
     async def show(self, project: UUID, public_id: str) -> dict[str, Any]:
         """The Conversation object."""
@@ -131,7 +133,8 @@ class ConversationStore:
                 "size": size,
                 "unanswered_calls": open_calls,
             }
-            if await fetch_idempotent(self._pool, conversations.ADD_ITEMS, values, size=size):
+            made = " ".join(item["id"] for item in items)
+            if await fetch_once(self._pool, conversations.ADD_ITEMS, values, made, size=size):
                 await pause_if_large(size)
                 return list_envelope(items)
             row = await self._find(project, public_id, items)
@@ -154,6 +157,17 @@ class ConversationStore:
         if item is None:
             raise _item_not_found(item_id, public_id)
         return item
+
+    async def added(self, project: UUID, public_id: str, held: Held, made: str) -> dict[str, Any]:
+        """The list of items that an earlier `add` has returned, without those that were removed
+        since. `made`: their ids, as it has noted them. `held`: as for `ItemReader.page`."""
+        row = await self._find(project, public_id)
+        values = {"id": row.id}
+        items = [
+            await self._items.item(conversations.ITEM, values | {"item": item_id}, held)
+            for item_id in made.split()
+        ]
+        return list_envelope([item for item in items if item is not None])
 
     async def remove_item(
         self, project: UUID, public_id: str, item_id: str, actor: Actor

@@ -4,6 +4,7 @@ from models.wire.api_schema import input_scope, reference
 from models.wire.checks.parameters import INCLUDE_VALUE
 from models.wire.without_effect import HEADER as IGNORED_HEADER
 from web.http.poll_after import HEADER as POLL_HEADER
+from web.idempotency.keys import MAX_KEY_LENGTH
 from web.openapi import examples, organization, retrieval, webhook_endpoints
 from web.openapi.meaning import IDEMPOTENCY_KEY, PROXIED_RESPONSE, STATUSES
 from web.openapi.parts import (
@@ -21,7 +22,6 @@ from web.openapi.parts import (
     response,
 )
 from web.proxy.endpoints import ENDPOINTS, Endpoint
-from web.responses.idempotency import MAX_KEY_LENGTH
 from web.routes.files import LIST_SIZES, MAX_PAGE
 from web.routes.input_tokens import COUNT_HEADER
 from web.routes.responses import EVENT_NUMBERS

@@ -1,5 +1,8 @@
 """/v1/uploads."""
 
+from functools import partial
+from typing import Any
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -22,7 +25,9 @@ async def create_upload(request: Request, key: FilesKey) -> Response:
     state.quotas.require_rate(key)
     body = await read_json(request, state.body_limits_of(key))
     await state.quotas.admit_if_limited(key, Demand())
-    return json_response(await state.file_uploads.create(key, body.value))
+    uploads = state.file_uploads
+    make, show = partial(uploads.create, key, body.value), partial(uploads.show, key)
+    return json_response(await state.creates.once(request, body.value, make, show))
 
 
 @router.post("/{upload_id}/parts")
@@ -33,7 +38,9 @@ async def add_upload_part(upload_id: str, request: Request, key: FilesKey) -> Re
     await state.quotas.admit_if_limited(key, Demand())
     record = request_record(request)
     record.at_end(state.shares.uploads.take(record.project or "").release)
-    return json_response(await state.file_uploads.add_part(key, upload_id, request))
+    uploads = state.file_uploads
+    once = partial(state.creates.once, request, show=partial(uploads.show_part, upload_id))
+    return json_response(await uploads.add_part(key, upload_id, request, once))
 
 
 @router.post("/{upload_id}/complete")
@@ -45,10 +52,14 @@ async def complete_upload(upload_id: str, request: Request, key: FilesKey) -> Re
     await state.quotas.admit_if_limited(key, Demand())
     record = request_record(request)
     record.at_end(state.shares.uploads.take(record.project or "").release)
-    completing = state.file_uploads.complete(key, upload_id, body.value)
-    return json_response(
-        await cancel_on_disconnect(completing, request.receive, state.grace_expired)
-    )
+    uploads = state.file_uploads
+
+    async def make() -> dict[str, Any]:
+        completing = uploads.complete(key, upload_id, body.value)
+        return await cancel_on_disconnect(completing, request.receive, state.grace_expired)
+
+    show = partial(uploads.show, key)
+    return json_response(await state.creates.once(request, body.value, make, show))
 
 
 @router.post("/{upload_id}/cancel")

@@ -38,9 +38,10 @@ class IdempotencyKey:
     may_repeat: bool
     """False: an SDK marks the request as a first try"""
 
-    def stored_key(self, response_id: UUID) -> str:
-        """The key under which the response is stored, unique in its project."""
-        return f"sdk:{response_id.hex}" if self.key is None else self.key
+    def stored_key(self, create: UUID) -> str:
+        """The key under which a create is stored, unique in its project. `create`: the id of the
+        response, or of the claim."""
+        return sdk_key(create) if self.key is None else self.key
 
 
 def parse_idempotency_key(headers: Mapping[str, str], body: Any) -> IdempotencyKey | None:
@@ -59,6 +60,11 @@ def parse_idempotency_key(headers: Mapping[str, str], body: Any) -> IdempotencyK
     if count is None:
         return None
     return IdempotencyKey(None, _hash(body), _SDK_RETRY_TTL, may_repeat=count != "0")
+
+
+def sdk_key(create: UUID) -> str:
+    """The key of a create whose client sends none."""
+    return f"sdk:{create.hex}"
 
 
 def key_reused() -> InvalidRequest:

@@ -96,6 +96,14 @@ class ConversationStore:
         """The Conversation object."""
         return _conversation_object(await self._find(project, public_id))
 
+    async def show_unused(self, project: UUID, public_id: str) -> dict[str, Any]:
+        """The Conversation object. Raises NotFound if anything was added to it since it was made:
+        a retry gets no conversation that somebody uses."""
+        row = await self._find(project, public_id)
+        if row.revision:
+            raise NotFound("The conversation was used.")
+        return _conversation_object(row)
+
     async def update(self, project: UUID, public_id: str, body: Any) -> dict[str, Any]:
         """Replaces the metadata; returns the Conversation object."""
         metadata = parse_update(body)

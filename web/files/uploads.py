@@ -91,6 +91,15 @@ class Uploads:
             file = await self._store.find(key.project_id, file_id(upload.id))
         return upload_object(upload, file)
 
+    async def show_unused(self, key: ApiKey, public_id: str) -> dict[str, Any]:
+        """The Upload object. Raises NotFound if it has parts: a retry gets no upload that somebody
+        uses."""
+        upload = await self._find(key, public_id)
+        [so_far] = await fetch_idempotent(self._pool, files.UPLOADED_SO_FAR, {"id": upload.id})
+        if upload.status != "pending" or so_far.parts:
+            raise NotFound("The upload was used.")
+        return upload_object(upload, None)
+
     async def add_part(
         self, key: ApiKey, public_id: str, request: Request, once: Once
     ) -> dict[str, Any]:

@@ -94,11 +94,10 @@ class Answers:
     async def store(self, *, is_end: bool = False) -> None:
         """Stores the losses and releases, then the confirmed answers; `is_end`: all that were sent.
         Raises what DATABASE_UNAVAILABLE names, and goes on with the same ones the next time."""
-        while self._lost:
-            lost = self._lost[0]
-            values = {"project": lost.project, "key": lost.key, "waiter": lost.waiter}
+        if lost := list(self._lost):
+            values = _keys_of(lost) | {"waiters": Uuids([answer.waiter for answer in lost])}
             await execute(self._pool, repeats.RECORD_LOST, values)
-            del self._lost[0]
+            del self._lost[: len(lost)]
         while self._released:
             await execute(self._pool, repeats.RELEASE_KEY, self._released[0])
             del self._released[0]
@@ -110,10 +109,13 @@ class Answers:
         for answer in answered:
             answer.is_confirmed = True
         if answered:
-            values = {
-                "projects": Uuids([answer.project for answer in answered]),
-                "keys": Texts([answer.key for answer in answered]),
-            }
-            await execute(self._pool, repeats.FORGET_ANSWERED, values)
+            await execute(self._pool, repeats.FORGET_ANSWERED, _keys_of(answered))
         for _ in sent:
             self._sent.popleft()
+
+
+def _keys_of(answers: list[Answer]) -> dict[str, object]:
+    return {
+        "projects": Uuids([answer.project for answer in answers]),
+        "keys": Texts([answer.key for answer in answers]),
+    }

@@ -150,13 +150,16 @@ class Creates:
         body: Any,
         make: Make,
         show: Show,
+        show_unused: Show | None = None,
     ) -> Json:
         """The answer to a create: that of `make`, or of `show` if an earlier try has made the
         object.
 
         `body`: by which equal requests are recognised, as JSON; it is complete. `make` calls
         `note_made`. `show` is called with what was noted, and raises NotFound if that was deleted
-        since; then it is made again. Raises what they raise; InvalidRequest for an unusable key or
+        since; then it is made again. `show_unused`: instead of `show` for a retry without a key; it
+        also raises NotFound if the object was used since, so that its client must have got the
+        answer. Raises what they raise; InvalidRequest for an unusable key or
         one of another request; Unavailable if the first try takes too long.
         """
         size = int(announced_size(request.headers)) or _UNKNOWN
@@ -175,6 +178,7 @@ class Creates:
             answer = Answer(project, claim.key)
             self._answers.watch(answer, request)
             request_record(request).at_end(partial(self._answers.add, answer))
+            show = show_unused or show
         return await self._claimed(request, claim, key, make, show)
 
     async def _claimed(

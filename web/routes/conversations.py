@@ -28,7 +28,8 @@ async def create_conversation(request: Request, key: Key) -> Response:
     await state.quotas.admit_if_limited(key, demand)
     store = state.conversation_store
     make, show = partial(store.create, key, body.value), partial(store.show, key.project_id)
-    return json_response(await state.creates.once(request, body.value, make, show))
+    unused = partial(store.show_unused, key.project_id)
+    return json_response(await state.creates.once(request, body.value, make, show, unused))
 
 
 @router.get("/{conversation_id}")

@@ -27,7 +27,8 @@ async def create_upload(request: Request, key: FilesKey) -> Response:
     await state.quotas.admit_if_limited(key, Demand())
     uploads = state.file_uploads
     make, show = partial(uploads.create, key, body.value), partial(uploads.show, key)
-    return json_response(await state.creates.once(request, body.value, make, show))
+    unused = partial(uploads.show_unused, key)
+    return json_response(await state.creates.once(request, body.value, make, show, unused))
 
 
 @router.post("/{upload_id}/parts")

@@ -117,11 +117,12 @@ FORGET_ANSWERED = column(
 
 RECORD_LOST = column(
     """
-    WITH lost AS (UPDATE idempotency_keys SET lost = true, expires_at = clock_timestamp() + interval '10 seconds'
-                  WHERE project_id = :project AND key = :key RETURNING response_id)
-    UPDATE responses r SET waiter = NULL FROM lost WHERE r.id = lost.response_id AND r.waiter = :waiter RETURNING r.id
+    WITH lost AS (UPDATE idempotency_keys k SET lost = true, expires_at = clock_timestamp() + interval '10 seconds'
+                  FROM unnest(CAST(:projects AS uuid[]), CAST(:keys AS text[]), CAST(:waiters AS uuid[])) AS g (project, key, waiter)
+                  WHERE k.project_id = g.project AND k.key = g.key RETURNING k.response_id, g.waiter)
+    UPDATE responses r SET waiter = NULL FROM lost WHERE r.id = lost.response_id AND r.waiter = lost.waiter RETURNING r.id
     """,
     UUID,
 )
-"""The client of a create of an SDK has disconnected, and got no answer: its retry may take it over
-for ten seconds, in which the SDK makes most of its tries."""
+"""The clients of these creates of SDKs have disconnected, and got no answer: their retries may take
+them over for ten seconds, in which an SDK makes most of its tries."""

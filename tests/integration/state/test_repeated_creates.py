@@ -72,7 +72,7 @@ CREATES = {
         lambda client, made, headers: client.responses.create(
             model=made.model, input="Hello.", background=True, extra_headers=headers
         ),
-        f"responses {_OWN} AND background",
+        f"responses {_OWN} AND background AND lane <> 3",
         keyed=False,
     ),
     "foreground response": Create(
@@ -320,6 +320,35 @@ async def test_equal_creates_without_a_key_stay_two_although_one_looks_like_a_re
 
 def _id(answer: Any) -> Any:
     return answer["id"] if isinstance(answer, dict) else answer.id
+
+
+async def test_a_retry_gets_no_conversation_and_no_upload_that_was_used_since(
+    tool_stack: Stack, answering: str
+) -> None:
+    """Their client closes its connection at once, as if the reply had been lost."""
+    made = await _prepare(tool_stack, answering, "used")
+    lost = f"idempotency_keys {_OWN} AND lost"
+
+    async def make_and_use(client: openai.AsyncOpenAI, headers: dict[str, str]) -> tuple[str, str]:
+        conversation = await client.conversations.create(extra_headers=headers)
+        items = [{"role": "user", "content": "One."}]
+        await made.client.conversations.items.create(conversation.id, items=items)
+        upload = await CREATES["upload"].call(client, made, headers)
+        await made.client.uploads.parts.create(upload.id, data=b"x")
+        return conversation.id, upload.id
+
+    proxy = Proxy("127.0.0.1", tool_stack.webs[0].port)
+    async with _through(proxy, made) as client:
+        first = await make_and_use(client, {})
+        proxy.cut()
+
+    async def are_lost() -> bool:
+        return await made.count(lost) > 0
+
+    await until(are_lost)
+    retried = await make_and_use(made.client, {"x-stainless-retry-count": "1"})
+    assert not set(first) & set(retried)
+    await proxy.close()
 
 
 async def test_a_key_belongs_to_one_body_of_one_route_and_to_one_project(

@@ -1,6 +1,7 @@
 """Retries of creates whose first try lost its connection or its web process."""
 
 import asyncio
+from typing import Any
 
 import psycopg
 import pytest
@@ -194,7 +195,7 @@ async def test_a_killed_web_process_makes_one_of_each_with_the_sdks_retry(
             base_url=f"http://127.0.0.1:{balancer.port}/v1", max_retries=2
         )
         await _until_an_end_is_noticed(own_stack)
-        calls = []
+        calls: list[asyncio.Task[Any]] = []
         for pattern in (b"COMMIT", b"SET made"):
             for create in (
                 client.conversations.create(metadata={"at": pattern.decode()}),

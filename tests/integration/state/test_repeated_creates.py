@@ -331,13 +331,16 @@ async def test_a_retry_gets_no_conversation_and_no_upload_that_was_used_since(
 
     async def make_and_use(client: openai.AsyncOpenAI, headers: dict[str, str]) -> tuple[str, str]:
         conversation = await client.conversations.create(extra_headers=headers)
-        items = [{"role": "user", "content": "One."}]
-        await made.client.conversations.items.create(conversation.id, items=items)
+        await made.client.conversations.items.create(
+            conversation.id, items=[{"role": "user", "content": "One."}]
+        )
         upload = await CREATES["upload"].call(client, made, headers)
         await made.client.uploads.parts.create(upload.id, data=b"x")
         return conversation.id, upload.id
 
-    proxy = Proxy("127.0.0.1", tool_stack.webs[0].port)
+    port = tool_stack.webs[0].port
+    assert port is not None
+    proxy = Proxy("127.0.0.1", port)
     async with _through(proxy, made) as client:
         first = await make_and_use(client, {})
         proxy.cut()

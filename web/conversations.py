@@ -36,6 +36,7 @@ from models.wire.size import encoded_size
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.http.shares import Held
+from web.idempotency.creates import fetch_once
 from web.responses.account_ids import AccountIds
 from web.responses.continuation import Continuation, conversation_locked, conversation_row
 from web.responses.input_files import InputFiles
@@ -88,12 +89,21 @@ class ConversationStore:
             "size": size,
             "unanswered_calls": open_calls,
         }
-        await fetch_idempotent(self._pool, conversations.CREATE, values, size=size)
-        return conversation_object(conversation_id(new_id), created_at, metadata)
+        public_id = conversation_id(new_id)
+        await fetch_once(self._pool, conversations.CREATE, values, public_id, size=size)
+        return conversation_object(public_id, created_at, metadata)
 
     async def show(self, project: UUID, public_id: str) -> dict[str, Any]:
         """The Conversation object."""
         return _conversation_object(await self._find(project, public_id))
+
+    async def show_unused(self, project: UUID, public_id: str) -> dict[str, Any]:
+        """The Conversation object. Raises NotFound if anything was added to it since it was made:
+        a retry gets no conversation that somebody uses."""
+        row = await self._find(project, public_id)
+        if row.revision:
+            raise NotFound("The conversation was used.")
+        return _conversation_object(row)
 
     async def update(self, project: UUID, public_id: str, body: Any) -> dict[str, Any]:
         """Replaces the metadata; returns the Conversation object."""
@@ -132,7 +142,8 @@ class ConversationStore:
                 "size": size,
                 "unanswered_calls": open_calls,
             }
-            if await fetch_idempotent(self._pool, conversations.ADD_ITEMS, values, size=size):
+            made = " ".join(item["id"] for item in items)
+            if await fetch_once(self._pool, conversations.ADD_ITEMS, values, made, size=size):
                 await pause_if_large(size)
                 return list_envelope(items)
             row = await self._find(project, public_id, items)
@@ -155,6 +166,17 @@ class ConversationStore:
         if item is None:
             raise _item_not_found(item_id, public_id)
         return item
+
+    async def added(self, project: UUID, public_id: str, held: Held, made: str) -> dict[str, Any]:
+        """The list of items that an earlier `add` has returned, without those that were removed
+        since. `made`: their ids, as it has noted them. `held`: as for `ItemReader.page`."""
+        row = await self._find(project, public_id)
+        values = {"id": row.id}
+        items = [
+            await self._items.item(conversations.ITEM, values | {"item": item_id}, held)
+            for item_id in made.split()
+        ]
+        return list_envelope([item for item in items if item is not None])
 
     async def remove_item(
         self, project: UUID, public_id: str, item_id: str, actor: Actor

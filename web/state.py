@@ -48,6 +48,9 @@ from web.http.body import bind_bodies, limits_of_project
 from web.http.open_requests import OpenRequests
 from web.http.request_record import request_record
 from web.http.shares import Shares
+from web.idempotency.answers import Answer, Answers
+from web.idempotency.creates import Creates
+from web.idempotency.keys import sdk_key
 from web.memory import FreedMemory
 from web.model_catalog import ModelCatalog
 from web.organization.organization import Organization
@@ -60,7 +63,7 @@ from web.responses.create import AcceptedResponse, CreateResponse
 from web.responses.input_files import InputFiles
 from web.responses.insert import InsertResponse
 from web.responses.item_pages import ItemReader
-from web.responses.join import AnsweredResponses, JoinResponse
+from web.responses.join import JoinResponse
 from web.responses.prepare import PrepareRequest
 from web.responses.searched_stores import SearchedStores
 from web.responses.store import ResponseStore
@@ -109,7 +112,8 @@ class AppState:
     webhook_endpoints: WebhookEndpoints
     create_response: CreateResponse
     unclear_creates: UnclearCreates
-    answered_responses: AnsweredResponses
+    answers: Answers
+    creates: Creates
     model_catalog: ModelCatalog
     proxy: UpstreamProxy
     proxied_usage: ProxiedUsage
@@ -170,7 +174,7 @@ class AppState:
         state.side_tasks.start(lease.tick(), "tick")
         state.side_tasks.start(state.job_queue.run(), "job-queue")
         state.side_tasks.start(state.unclear_creates.run(), "unclear-creates")
-        state.side_tasks.start(state.answered_responses.run(), "answered-responses")
+        state.side_tasks.start(state.answers.run(), "answers")
         state.side_tasks.start(state.keys.refused.run(), "refused-requests")
         state.side_tasks.start(state.quotas.connections.run(), "open-connections")
         state.side_tasks.start(FreedMemory(pool, state.shares.bodies).run(), "freed-memory")
@@ -191,7 +195,7 @@ class AppState:
     @classmethod
     def _build(cls, common: "_Common", host: str) -> "AppState":
         settings, pool, routes = common.settings, common.pool, common.routes
-        proxied_usage = ProxiedUsage(pool)
+        proxied_usage, answers = ProxiedUsage(pool), Answers(pool)
         grace_expired = asyncio.Event()
         create_response = _create_response(common)
         file_store = FileStore(settings, pool, common.storage)
@@ -227,7 +231,8 @@ class AppState:
             ),
             create_response=create_response,
             unclear_creates=common.unclear_creates,
-            answered_responses=AnsweredResponses(pool),
+            answers=answers,
+            creates=Creates(pool, common.lease, answers),
             model_catalog=ModelCatalog(routes.server.upstreams),
             proxied_usage=proxied_usage,
             proxy=UpstreamProxy(settings, grace_expired),
@@ -258,7 +263,7 @@ class AppState:
         await cancel_all(self._tasks)
         await self.side_tasks.cancel()
         with suppress(*DATABASE_UNAVAILABLE):
-            await self.answered_responses.store()
+            await self.answers.store(is_end=True)
             await self.proxied_usage.store()
         with suppress(*DATABASE_UNAVAILABLE):
             await self.keys.refused.store()
@@ -279,16 +284,15 @@ class AppState:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def record_answer(self, accepted: AcceptedResponse) -> None:
-        """The client has its answer, or the first bytes of it: no retry may take the response
-        over."""
-        if accepted.is_from_sdk:
-            self.answered_responses.add(accepted.id)
-
-    def record_disconnect(self, accepted: AcceptedResponse) -> None:
-        """The client has disconnected before its answer: its retry may take the response over."""
-        if accepted.is_from_sdk:
-            self.spawn(self.answered_responses.forget_waiter(accepted.id, accepted.waiter))
+    def record_answer(self, accepted: AcceptedResponse, request: HTTPConnection | None) -> None:
+        """The client gets its answer, or the first bytes of it: no retry may take the response
+        over, unless the connection of `request` ends at once and loses the answer."""
+        if not accepted.is_from_sdk:
+            return
+        answer = Answer(accepted.project, sdk_key(accepted.id), accepted.waiter)
+        if request is not None:
+            self.answers.watch(answer, request)
+        self.answers.add(answer)
 
     def cancel_abandoned(self, accepted: AcceptedResponse) -> None:
         """Cancels a foreground response whose client has disconnected, unless another connection

@@ -6,7 +6,7 @@ The purge deletes these chunks. A process of the previous release works with the
 from alembic import op
 
 revision = "0038"
-down_revision = "0033"
+down_revision = "0036"
 branch_labels = None
 depends_on = None
 

@@ -20,8 +20,8 @@ There are these ways to run a statement:
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -234,6 +234,20 @@ async def fetch(
         set_json_loads(orjson.Fragment, cursor)
     await cursor.execute(query.sql, parameters, prepare=prepare, binary=True)
     return query.rows(await cursor.fetchall())
+
+
+@asynccontextmanager
+async def large_connection(
+    pool: Pool, size: int, pool_timeout: float | None = None
+) -> AsyncIterator[Connection]:
+    """A connection of the pool for a transaction whose parameters have `size` bytes together."""
+    async with pool.connection(timeout=pool_timeout) as connection:
+        connection.runs_in_thread = size > _LARGE
+        try:
+            yield connection
+        finally:
+            if size > _LARGE:
+                await connection.close()
 
 
 async def execute(

@@ -1,6 +1,7 @@
 """Retries of creates whose first try lost its connection or its web process."""
 
 import asyncio
+from typing import Any
 
 import psycopg
 import pytest
@@ -10,9 +11,19 @@ from tests.support.api import HttpResponse, until
 from tests.support.chaos.proxy import Proxy
 from tests.support.chaos.tracebacks import POSTGRES_TRACEBACKS
 from tests.support.fake_upstream import FakeUpstream, reply, wait_for
-from tests.support.stack import SHORT_LEASES
+from tests.support.stack import SHORT_LEASES, Stack
 
 _INSERT = b"INSERT INTO responses"
+
+
+async def _until_an_end_is_noticed(own_stack: Stack) -> None:
+    """In the first ten seconds of PostgreSQL nothing follows from a missing session."""
+    ten_seconds = "SELECT pg_postmaster_start_time() < clock_timestamp() - interval '10 s'"
+
+    async def may_conclude() -> bool:
+        return bool(await own_stack.value(ten_seconds))
+
+    await until(may_conclude, 15)
 
 
 async def test_a_joined_response_outlives_the_web_process_of_the_first_request(
@@ -76,12 +87,7 @@ async def test_the_sdks_retry_continues_the_response_of_a_killed_web_process(
             base_url=f"http://127.0.0.1:{balancer.port}/v1", max_retries=2
         )
         model = fake.script(reply("once"), reply("twice"))
-        ten_seconds = "SELECT pg_postmaster_start_time() < clock_timestamp() - interval '10 s'"
-
-        async def may_conclude() -> bool:
-            return bool(await own_stack.value(ten_seconds))
-
-        await until(may_conclude, 15)
+        await _until_an_end_is_noticed(own_stack)
         held = first_web.proxies.postgres.hold_answer(_INSERT)
         call = asyncio.create_task(
             client.responses.create(model=model, input="x", background=background)
@@ -172,3 +178,44 @@ async def test_a_retry_takes_over_an_unanswered_response_that_a_worker_has_locke
             await until(waits_or_has_ended)
         assert (await retry).status == 200
         assert await own_stack.value("SELECT count(*) FROM responses WHERE model = %s", model) == 1
+
+
+async def test_a_killed_web_process_makes_one_of_each_with_the_sdks_retry(
+    private_stack: PrivateStack,
+) -> None:
+    """It dies when the transactions of some creates are committed, and those of others are not."""
+    async with private_stack(
+        webs=2, settings=SHORT_LEASES, proxied=True, allowed_tracebacks=POSTGRES_TRACEBACKS
+    ) as own_stack:
+        first_web, second_web = own_stack.webs
+        assert first_web.port is not None
+        assert second_web.port is not None
+        balancer = Proxy("127.0.0.1", first_web.port)
+        client = own_stack.openai().with_options(
+            base_url=f"http://127.0.0.1:{balancer.port}/v1", max_retries=2
+        )
+        await _until_an_end_is_noticed(own_stack)
+        calls: list[asyncio.Task[Any]] = []
+        for pattern in (b"COMMIT", b"SET made"):
+            for create in (
+                client.conversations.create(metadata={"at": pattern.decode()}),
+                client.files.create(file=(pattern.decode(), b"x"), purpose="user_data"),
+                client.uploads.create(
+                    bytes=1,
+                    filename=f"upload {pattern.decode()}",
+                    mime_type="text/plain",
+                    purpose="user_data",
+                ),
+            ):
+                held = first_web.proxies.postgres.hold_answer(pattern)
+                calls.append(asyncio.create_task(create))
+                await held.answered.wait()
+        balancer.redirect(second_web.port)
+        own_stack.kill(first_web)
+        made = await asyncio.gather(*calls)
+        assert len({one.id for one in made}) == len(made)
+        assert await own_stack.value("SELECT count(*) FROM conversations") == 2
+        files = "SELECT count(*) FROM files WHERE {} AND delete_requested_at IS NULL"
+        assert await own_stack.value(files.format("completed_at IS NOT NULL")) == 2
+        assert await own_stack.value(files.format("starts_with(filename, 'upload')")) == 2
+        await balancer.close()

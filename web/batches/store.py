@@ -15,12 +15,13 @@ from models.db.queries.audit import Actor, AuditEntry
 from models.db.queries.batches import BatchRow
 from models.db.queries.files import FIND_FILE, LOCK_PROJECT, FileRow
 from models.errors import InvalidRequest, NotFound
-from models.ids import new_uuid, parse_batch_id, parse_file_id
+from models.ids import batch_id, new_uuid, parse_batch_id, parse_file_id
 from models.wire.checks.basic import Integer, String
 from models.wire.checks.faults import missing, not_an_object, shorten, unknown_parameter
 from models.wire.checks.parameters import METADATA
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
+from web.idempotency.creates import note_made
 from web.quotas.refusal import too_many_open
 
 _FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
@@ -67,6 +68,7 @@ class BatchStore:
         async with self._pool.connection() as connection, connection.transaction():
             await self._require_quota(connection, key)
             [row] = await fetch(connection, batches.INSERT_BATCH, values)
+            await note_made(connection, batch_id(row.id))
         return batch_object(row)
 
     async def show(self, project: UUID, public_id: str) -> dict[str, Any]:

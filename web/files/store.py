@@ -2,10 +2,12 @@
 project (I11)."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -36,7 +38,7 @@ from models.errors import (
 from models.files.content import FileGone, read_content, write_part
 from models.files.kinds import Examination
 from models.files.storage import CHUNK, FileStorage, StorageError
-from models.ids import new_uuid, parse_file_id
+from models.ids import file_id, new_uuid, parse_file_id
 from models.wire.checks.faults import shorten
 from web.files.form import FORM_BYTES, FormPart, MultipartForm
 from web.files.objects import (
@@ -50,6 +52,7 @@ from web.files.objects import (
 from web.files.storage_state import StorageState
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
+from web.idempotency.creates import Once, note_made
 
 logger = structlog.get_logger()
 
@@ -70,6 +73,11 @@ class _Draft:
     reserved: int = 0
     """bytes that count against the quota"""
     examination: Examination = field(default_factory=Examination)
+    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+
+    def hashable(self) -> dict[str, Any]:
+        """By which equal files are recognised."""
+        return {"fields": self.fields, "name": self.filename, "sha256": self.digest.hexdigest()}
 
 
 class FileStore:
@@ -106,21 +114,23 @@ class FileStore:
 
     # --- create ---
 
-    async def create(self, key: ApiKey, request: Request) -> dict[str, Any]:
-        """Stores the file of a multipart form while it arrives; returns the File object. Raises
-        ApiError, with nothing stored."""
+    async def create(self, key: ApiKey, request: Request, once: Once) -> dict[str, Any]:
+        """Stores the file of a multipart form while it arrives; returns the File object, or that of
+        an earlier try. Raises ApiError, with nothing stored."""
         storage = self.require_storage(key)
         form = MultipartForm(request, self._limits.bytes + FORM_BYTES)
         draft = _Draft()
         try:
             async for part in form.parts():
                 await self._read_part(key, storage, draft, part, form.announced)
-            row = await self._complete(key, draft)
+            shown = await once(draft.hashable(), partial(self._complete, key, draft))
         except BaseException:
             if draft.id is not None:
                 await asyncio.shield(self._abandon(draft.id))
             raise
-        return file_object(row)
+        if draft.id is not None and shown["id"] != file_id(draft.id):
+            await self._abandon(draft.id)
+        return shown
 
     async def _read_part(
         self, key: ApiKey, storage: FileStorage, draft: _Draft, part: FormPart, announced: int
@@ -152,7 +162,7 @@ class FileStore:
         new_id = new_uuid()
         await self.insert(key, new_id, filename=draft.filename, purpose=purpose, reserved=announced)
         draft.id = new_id
-        chunks = examined(part, draft.examination, self.limit(purpose))
+        chunks = examined(part, draft.examination, draft.digest, self.limit(purpose))
         upload_time = self._limits.upload_time
         try:
             await write_part(
@@ -172,9 +182,10 @@ class FileStore:
         purpose: str,
         reserved: int,
         lifetime: timedelta | None = None,
+        noted: str | None = None,
     ) -> None:
         """Begins a file. `reserved`: the bytes that count against the quota until it is complete.
-        Raises QuotaExceeded."""
+        `noted`: the id of the upload, if that is what the client makes. Raises QuotaExceeded."""
         values: dict[str, object] = {
             "id": new_id,
             "project": key.project_id,
@@ -188,8 +199,10 @@ class FileStore:
         async with self._pool.connection() as connection, connection.transaction():
             await self._require_quota(connection, key, new_id, reserved)
             await fetch(connection, files.INSERT_FILE, values)
+            if noted is not None:
+                await note_made(connection, noted)
 
-    async def _complete(self, key: ApiKey, draft: _Draft) -> FileRow:
+    async def _complete(self, key: ApiKey, draft: _Draft) -> dict[str, Any]:
         if draft.id is None:
             raise InvalidRequest(
                 "Missing required parameter: 'file'.",
@@ -213,9 +226,10 @@ class FileStore:
             if size > draft.reserved:
                 await self._require_quota(connection, key, draft.id, size)
             rows = await fetch(connection, files.COMPLETE_FILE, values)
-        if not rows:
-            raise RequestTimeout("The file did not arrive in time.")
-        return rows[0]
+            if not rows:
+                raise RequestTimeout("The file did not arrive in time.")
+            await note_made(connection, file_id(draft.id))
+        return file_object(rows[0])
 
     def limit(self, purpose: str) -> int:
         """Most bytes of a file of this purpose."""
@@ -311,11 +325,14 @@ class FileStore:
 _EXPIRY = ("anchor", "seconds")
 
 
-async def examined(part: FormPart, examination: Examination, limit: int) -> AsyncIterator[bytes]:
+async def examined(
+    part: FormPart, examination: Examination, digest: "hashlib._Hash", limit: int
+) -> AsyncIterator[bytes]:
     """The bytes of a file in chunks for the storage."""
     gathered = bytearray()
     async for chunk in part.chunks():
         examination.feed(chunk)
+        digest.update(chunk)
         if examination.size > limit:
             raise RequestTooLarge(f"{limit} bytes")
         gathered += chunk

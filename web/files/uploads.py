@@ -4,6 +4,7 @@ file that is not complete; both have the same number in their ids."""
 import asyncio
 import hashlib
 from contextlib import aclosing
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from web.files.objects import (
 )
 from web.files.store import FileStore, examined, storage_unavailable
 from web.http.body import json_object
+from web.idempotency.creates import Once, note_made
 
 T = TypeVar("T")
 
@@ -73,6 +75,7 @@ class Uploads:
         expiry = fields.get("expires_after") or {}
         wanted = parse_expires_after(json_object(expiry))
         new_id = new_uuid()
+        public_id = file_id(new_id, UPLOAD)
         await self._store.insert(
             key,
             new_id,
@@ -80,16 +83,38 @@ class Uploads:
             purpose=purpose,
             reserved=size,
             lifetime=self._store.lifetime(key, purpose, wanted),
+            noted=public_id,
         )
-        return upload_object(await self._find(key, file_id(new_id, UPLOAD)), None)
+        return await self.show(key, public_id)
 
-    async def add_part(self, key: ApiKey, public_id: str, request: Request) -> dict[str, Any]:
-        """Stores a part while it arrives; returns the UploadPart object. Raises ApiError."""
+    async def show(self, key: ApiKey, public_id: str) -> dict[str, Any]:
+        """The Upload object. Raises NotFound."""
+        upload = await self._find(key, public_id)
+        file = None
+        if upload.status == "completed":
+            file = await self._store.find(key.project_id, file_id(upload.id))
+        return upload_object(upload, file)
+
+    async def show_unused(self, key: ApiKey, public_id: str) -> dict[str, Any]:
+        """The Upload object. Raises NotFound if it has parts: a retry gets no upload that somebody
+        uses."""
+        upload = await self._find(key, public_id)
+        [so_far] = await fetch_idempotent(self._pool, files.UPLOADED_SO_FAR, {"id": upload.id})
+        if upload.status != "pending" or so_far.parts:
+            raise NotFound("The upload was used.")
+        return upload_object(upload, None)
+
+    async def add_part(
+        self, key: ApiKey, public_id: str, request: Request, once: Once
+    ) -> dict[str, Any]:
+        """Stores a part while it arrives; returns the UploadPart object, or that of an earlier try.
+        Raises ApiError."""
         storage = self._store.require_storage(key)
         upload = await self._find_pending(key, public_id)
         most = await self._require_room(upload)
         form = MultipartForm(request, most + FORM_BYTES)
         part_id: UUID | None = None
+        digest = hashlib.sha256()
         async for part in form.parts():
             if part.name != "data" or part.filename is None or part_id is not None:
                 raise InvalidRequest(
@@ -97,7 +122,7 @@ class Uploads:
                     param="data",
                     code="invalid_value",
                 )
-            chunks = examined(part, Examination(), most)
+            chunks = examined(part, Examination(), digest, most)
             try:
                 written = await write_part(
                     self._pool,
@@ -118,12 +143,26 @@ class Uploads:
                 param="data",
                 code="missing_required_parameter",
             )
-        return {
-            "id": file_id(part_id, UPLOAD_PART),
-            "object": "upload.part",
-            "created_at": int(unix_seconds(part_id)),
-            "upload_id": public_id,
-        }
+        shown = await once(
+            {"sha256": digest.hexdigest()}, partial(self._note_part, part_id, public_id)
+        )
+        if shown["id"] != file_id(part_id, UPLOAD_PART):
+            await fetch(self._pool, files.ABANDON_PART, {"part": part_id})
+        return shown
+
+    async def _note_part(self, part_id: UUID, upload: str) -> dict[str, Any]:
+        """A part that was stored without this is in no file: the purge deletes it."""
+        made = file_id(part_id, UPLOAD_PART)
+        async with self._pool.connection() as connection, connection.transaction():
+            await note_made(connection, made)
+        return part_object(made, upload)
+
+    async def show_part(self, upload: str, public_id: str) -> dict[str, Any]:
+        """The UploadPart object. Raises NotFound."""
+        values = {"part": parse_file_id(public_id, UPLOAD_PART)}
+        if not await fetch_idempotent(self._pool, files.FIND_PART, values):
+            raise NotFound(f"No such UploadPart object: {shorten(public_id)}", param="id")
+        return part_object(public_id, upload)
 
     async def _require_room(self, upload: UploadRow) -> int:
         """How many bytes the next part may have. Raises InvalidRequest if there is no room for
@@ -186,6 +225,7 @@ class Uploads:
                     "The upload was completed, cancelled or has expired meanwhile.",
                     code="upload_not_pending",
                 )
+            await note_made(connection, file_id(upload.id, UPLOAD))
         return rows[0]
 
     async def cancel(self, key: ApiKey, public_id: str, actor: Actor) -> dict[str, Any]:
@@ -258,6 +298,17 @@ def _part_ids(fields: dict[str, Any]) -> list[UUID]:
 
 def _invalid_parts(why: str) -> InvalidRequest:
     return InvalidRequest(f"Invalid 'part_ids': {why}.", param="part_ids", code="invalid_value")
+
+
+def part_object(public_id: str, upload: str) -> dict[str, Any]:
+    """The UploadPart object. Both ids are public ones."""
+    made = parse_file_id(public_id, UPLOAD_PART)
+    return {
+        "id": public_id,
+        "object": "upload.part",
+        "created_at": None if made is None else int(unix_seconds(made)),
+        "upload_id": upload,
+    }
 
 
 def upload_object(row: UploadRow, file: FileRow | None) -> dict[str, Any]:

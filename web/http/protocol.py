@@ -115,6 +115,10 @@ class HttpProtocol(HttpToolsProtocol):
         """portions and calls of the parser in this turn of the event loop"""
         self._body_left = 0
         """bytes of the body that are still to come, if it has a length"""
+        self._unconfirmed: list[Callable[[], None]] = []
+        """To be called if the client leaves before it sends another request."""
+        self._has_left = False
+        """The client, or the network, has closed the connection."""
         self._is_new = True
         """Nothing was received yet."""
         self._refusal: ApiError | None = None
@@ -151,12 +155,27 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops the timers and the counting."""
+        self._has_left = self._has_left or exc is not None
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        for on_lost in unconfirmed if self._has_left else ():
+            on_lost()
         self._rest = b""
         self._stop_timers()
         self._stop_write_timer()
         self._release()
         super().connection_lost(exc)
         self._forget_request()
+
+    def eof_received(self) -> None:
+        """The client has closed the connection, which then ends."""
+        self._has_left = True
+
+    def when_lost(self, on_lost: Callable[[], None]) -> None:
+        """Calls `on_lost` if the client closes the connection before it sends another request."""
+        if self._has_left:
+            on_lost()
+        else:
+            self._unconfirmed.append(on_lost)
 
     def handle_websocket_upgrade(self) -> None:
         """The connection becomes a WebSocket; their number has a limit of its own."""
@@ -315,10 +334,12 @@ class HttpProtocol(HttpToolsProtocol):
         """A head begins."""
         super().on_message_begin()
         self._in_head = True
+        self._unconfirmed.clear()
         self._parsed_head = self._body_left = 0
         if not self._is_trusted:
             self.scope["state"]["trust_connection"] = self.trust
         self.scope["state"]["close_connection"] = self.close
+        self.scope["state"]["when_lost"] = self.when_lost
         self.scope["state"]["until_sent"] = self._until_sent
         self.scope["state"]["peer_address"] = self._address
 

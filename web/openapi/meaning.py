@@ -65,10 +65,10 @@ IGNORED = (
 )
 PASSTHROUGH = "Passed unchanged to this deployment's upstream."
 IDEMPOTENCY_KEY = (
-    "The same key with the same body within 24 hours gets the first request's response instead of "
-    "a second one, as JSON or as a stream. With another body it is 400 `idempotency_key_reused`. "
-    "Retries of the official SDKs are recognised without it, by `x-stainless-retry-count` and "
-    "their body, for a minute, if no client was answered for the first try."
+    "The same key with the same body within 24 hours gets what the first request has made instead "
+    "of a second one; a response as JSON or as a stream. With another body or path it is 400 "
+    "`idempotency_key_reused`. Retries of the official SDKs are recognised without it, by "
+    "`x-stainless-retry-count` and their body, for seconds, if the first try's connection was lost."
 )
 
 PARAMETERS: dict[str, str] = {

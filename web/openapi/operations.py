@@ -4,6 +4,7 @@ from models.wire.api_schema import input_scope, reference
 from models.wire.checks.parameters import INCLUDE_VALUE
 from models.wire.without_effect import HEADER as IGNORED_HEADER
 from web.http.poll_after import HEADER as POLL_HEADER
+from web.idempotency.keys import MAX_KEY_LENGTH
 from web.openapi import examples, organization, retrieval, webhook_endpoints
 from web.openapi.meaning import IDEMPOTENCY_KEY, PROXIED_RESPONSE, STATUSES
 from web.openapi.parts import (
@@ -21,7 +22,6 @@ from web.openapi.parts import (
     response,
 )
 from web.proxy.endpoints import ENDPOINTS, Endpoint
-from web.responses.idempotency import MAX_KEY_LENGTH
 from web.routes.files import LIST_SIZES, MAX_PAGE
 from web.routes.input_tokens import COUNT_HEADER
 from web.routes.responses import EVENT_NUMBERS
@@ -32,6 +32,24 @@ _UPSTREAM_STATUSES = (400, 401, 404, 408, 413, 422, 424, 429, 502, 504)
 
 def operations() -> dict[str, Json]:
     """Name of a route's function -> its operation."""
+    described = _operations()
+    for name in CREATES:
+        described[name].setdefault("parameters", []).insert(0, _IDEMPOTENCY_KEY)
+    return described
+
+
+CREATES = (
+    *("create", "compact", "create_conversation", "add_items", "create_file", "create_batch"),
+    *("create_upload", "add_upload_part", "complete_upload"),
+    *("create_vector_store", "add_vector_store_file", "create_vector_store_file_batch"),
+    *("create_endpoint", "rotate_secret", "create_endpoint_of_project", "rotate_secret_of_project"),
+    *("create_project", "create_service_account", "create_service_account_key"),
+    "create_admin_key",
+)
+"""The routes that make something once for each `Idempotency-Key`."""
+
+
+def _operations() -> dict[str, Json]:
     return {
         **_response_operations(),
         **_one_shot_operations(),
@@ -427,14 +445,12 @@ _BATCH_ID = path_parameter("batch_id", "`batch_` and 32 hexadecimal digits.")
 _FILE_ID = path_parameter("file_id", "`file-` and 32 hexadecimal digits.")
 _RANGE = header_parameter("Range", {"type": "string"}, "One range of bytes: `bytes=0-999`.")
 
-_CREATE_HEADERS = [
-    header_parameter(
-        "Idempotency-Key",
-        {"type": "string", "minLength": 1, "maxLength": MAX_KEY_LENGTH},
-        IDEMPOTENCY_KEY,
-    ),
-    header_parameter("traceparent", {"type": "string"}, "W3C trace context."),
-]
+_IDEMPOTENCY_KEY = header_parameter(
+    "Idempotency-Key",
+    {"type": "string", "minLength": 1, "maxLength": MAX_KEY_LENGTH},
+    IDEMPOTENCY_KEY,
+)
+_CREATE_HEADERS = [header_parameter("traceparent", {"type": "string"}, "W3C trace context.")]
 
 
 def _include(effect: str) -> list[Json]:

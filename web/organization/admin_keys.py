@@ -6,10 +6,11 @@ from uuid import UUID
 from models.db.database import Pool
 from models.db.queries import organization as statements
 from models.db.queries.audit import Actor
-from models.ids import API_KEY
+from models.ids import API_KEY, admin_id
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
 from web.http.params import Paging
+from web.idempotency.creates import note_made
 from web.organization.key_store import KeyStore
 from web.organization.projects import Projects
 from web.organization.shapes import Json, admin_key_object, deleted_object
@@ -41,8 +42,10 @@ class AdminKeys:
         here only. `maker`: the id of the key that makes it."""
         grant = KeyGrant(frozenset((Scope.ADMIN,)), name, None, lifetime)
         project = await self._projects.default()
-        key_id, key = await self._keys.create(project, grant, None, maker, actor)
-        return admin_key_object(await self._keys.find(key_id, None)) | {"value": key}
+        async with self._pool.connection() as connection, connection.transaction():
+            made, value = await self._keys.create(connection, project, grant, None, maker, actor)
+            await note_made(connection, admin_id(API_KEY, made.id), {"value": value})
+        return admin_key_object(made) | {"value": value}
 
     async def delete(self, public_id: str, actor: Actor) -> Json:
         """Makes it invalid. Raises NotFound."""

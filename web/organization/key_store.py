@@ -2,12 +2,12 @@
 
 from uuid import UUID
 
-from models.db.database import Pool, fetch, find_by_id
+from models.db.database import Connection, Pool, fetch, find_by_id
 from models.db.queries import organization as statements
 from models.db.queries.audit import Actor
 from models.db.queries.organization import KeyDetails, ProjectDetails
 from models.errors import NotFound
-from models.ids import API_KEY, admin_id, new_uuid, parse_admin_id
+from models.ids import API_KEY, new_uuid, parse_admin_id
 from models.keys import KEY_PREFIX_LENGTH, KeyGrant, hash_key, new_key
 from web.organization.statements import record
 
@@ -33,14 +33,16 @@ class KeyStore:
 
     async def create(
         self,
+        connection: Connection,
         project: ProjectDetails,
         grant: KeyGrant,
         account: UUID | None,
         maker: UUID,
         actor: Actor,
-    ) -> tuple[str, str]:
-        """The public id of a new key, and the key. `account`: the service account that owns it.
-        `maker`: the id of the key that makes it. Raises NotFound for an archived project."""
+    ) -> tuple[KeyDetails, str]:
+        """In a transaction: a new key, and its value. `account`: the service account that owns it;
+        None: it is that of an admin. `maker`: the id of the key that makes it. Raises NotFound for
+        an archived project."""
         key, key_id = new_key(), new_uuid()
         prefix = key[:KEY_PREFIX_LENGTH]
         values = {
@@ -53,11 +55,13 @@ class KeyStore:
             **grant.values,
         }
         details = {"scopes": sorted(scope.value for scope in grant.scopes)}
-        async with self._pool.connection() as connection, connection.transaction():
-            if not await fetch(connection, statements.CREATE_KEY, values):
-                raise NotFound("The project is archived.")
-            await record(connection, actor, "key.create", prefix, details, project=project.name)
-        return admin_id(API_KEY, key_id), key
+        if not await fetch(connection, statements.CREATE_KEY, values):
+            raise NotFound("The project is archived.")
+        await record(connection, actor, "key.create", prefix, details, project=project.name)
+        is_admin = account is None
+        found = {"id": key_id, "project": None if is_admin else project.id, "is_admin": is_admin}
+        [made] = await fetch(connection, statements.KEY_BY_ID, found)
+        return made, key
 
     async def revoke(self, key: KeyDetails, actor: Actor) -> None:
         """Makes it invalid."""

@@ -18,11 +18,12 @@ from models.db.queries.audit import Actor
 from models.db.queries.organization import ProjectDetails
 from models.db.queries.webhooks import DELETE_ENDPOINTS_OF_PROJECT
 from models.errors import InvalidRequest, NotFound
-from models.ids import PROJECT, new_uuid, parse_admin_id
+from models.ids import PROJECT, admin_id, new_uuid, parse_admin_id
 from models.projects.changes import DEFAULT_PROJECT, BadPolicy, changed_policy
 from models.projects.policy import ProjectPolicy
 from models.projects.policy_routes import unconfigured_upstreams
 from web.http.params import Paging
+from web.idempotency.creates import note_made
 from web.organization.shapes import Json, project_object
 from web.organization.statements import fetch_page, record
 
@@ -75,6 +76,7 @@ class Projects:
                 raise _name_taken(name)
             action = "project.create"
             await record(connection, actor, action, name, fields.details, project=name)
+            await note_made(connection, admin_id(PROJECT, rows[0].id))
         return project_object(rows[0])
 
     async def change(self, public_id: str, fields: ProjectFields, actor: Actor) -> Json:

@@ -7,12 +7,13 @@ from models.db.queries import organization as statements
 from models.db.queries.audit import Actor
 from models.db.queries.organization import ProjectDetails, ServiceAccount
 from models.errors import NotFound
-from models.ids import SERVICE_ACCOUNT, new_uuid, parse_admin_id
+from models.ids import API_KEY, SERVICE_ACCOUNT, admin_id, new_uuid, parse_admin_id
 from models.keys import KeyGrant
 from web.http.params import Paging
+from web.idempotency.creates import note_made
 from web.organization.key_store import KeyStore
 from web.organization.projects import Projects
-from web.organization.shapes import Json, account_object, deleted_object, seconds_of
+from web.organization.shapes import Json, account_object, deleted_object, made_key_object
 from web.organization.statements import fetch_page, record
 
 
@@ -36,8 +37,11 @@ class ServiceAccounts:
         """One account."""
         return account_object(await self._find(await self._projects.find(project), public_id))
 
-    async def create(self, project: str, name: str, actor: Actor) -> Json:
-        """An account without a key."""
+    async def create(
+        self, project: str, name: str, grant: KeyGrant | None, maker: UUID, actor: Actor
+    ) -> Json:
+        """An account with a key, whose value is shown here only. `grant` None: without a key.
+        `maker`: the id of the key that makes it."""
         found = await self._projects.find(project)
         values = {"id": new_uuid(), "project": found.id, "name": name}
         async with self._pool.connection() as connection, connection.transaction():
@@ -45,7 +49,14 @@ class ServiceAccounts:
             if not rows:
                 raise NotFound(f"The project '{project}' is archived.")
             await record(connection, actor, "service_account.create", name, project=found.name)
-        return account_object(rows[0])
+            secret = None
+            if grant is not None:
+                made, value = await self._keys.create(
+                    connection, found, grant, rows[0].id, maker, actor
+                )
+                secret = {"api_key": made_key_object(made) | {"value": value}}
+            await note_made(connection, admin_id(SERVICE_ACCOUNT, rows[0].id), secret)
+        return account_object(rows[0]) | (secret or {})
 
     async def create_key(
         self, project: str, account: str, grant: KeyGrant, maker: UUID, actor: Actor
@@ -54,16 +65,15 @@ class ServiceAccounts:
         that makes it."""
         found = await self._projects.find(project)
         owner = await self._find(found, account)
-        key_id, key = await self._keys.create(found, grant, owner.id, maker, actor)
-        row = await self._keys.find(key_id, found.id)
-        return {
-            "object": "organization.project.service_account.api_key",
-            "id": key_id,
-            "name": row.name or "",
-            "value": key,
-            "created_at": seconds_of(row.created_at),
-            "expires_at": seconds_of(row.expires_at),
-        }
+        async with self._pool.connection() as connection, connection.transaction():
+            made, value = await self._keys.create(connection, found, grant, owner.id, maker, actor)
+            await note_made(connection, admin_id(API_KEY, made.id), {"value": value})
+        return made_key_object(made) | {"value": value}
+
+    async def show_key(self, project: str, public_id: str) -> Json:
+        """The answer of `create_key`, without the value."""
+        found = await self._projects.find(project)
+        return made_key_object(await self._keys.find(public_id, found.id))
 
     async def delete(self, project: str, public_id: str, actor: Actor) -> Json:
         """Deletes it and makes its keys invalid."""

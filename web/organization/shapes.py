@@ -79,6 +79,17 @@ def admin_key_object(row: KeyDetails) -> Json:
     }
 
 
+def made_key_object(row: KeyDetails) -> Json:
+    """A new key of a service account, without its value."""
+    return {
+        "object": "organization.project.service_account.api_key",
+        "id": admin_id(API_KEY, row.id),
+        "name": row.name or "",
+        "created_at": seconds_of(row.created_at),
+        "expires_at": seconds_of(row.expires_at),
+    }
+
+
 def deleted_object(public_id: str, kind: str) -> Json:
     """The answer to a delete."""
     return {"object": kind, "id": public_id, "deleted": True}

@@ -34,10 +34,10 @@ from models.wire.request import CreateRequest
 from web.counters import RESPONSES_ENDED, count_accepted
 from web.http.auth import require_model
 from web.http.body import JsonBody, run_sized
+from web.idempotency.keys import IdempotencyKey, parse_idempotency_key
 from web.quotas.connections import OpenConnection
 from web.quotas.quotas import Quotas
 from web.responses.batch_requests import UNSTORED_SECONDS, batch_request
-from web.responses.idempotency import IdempotencyKey, parse_idempotency_key
 from web.responses.insert import InsertResponse, NewResponse
 from web.responses.join import JoinResponse
 from web.responses.precomputed import PrecomputedResponse
@@ -61,6 +61,7 @@ class AcceptedResponse:
     """the Response object at its creation, if that is the answer"""
     waiter: UUID
     """the connection that waits for the answer: when it ends, it cancels a foreground response"""
+    project: UUID
     is_from_sdk: bool = False
     """An SDK sent the request without a key: its retry is recognised until it is answered."""
     is_repeat: bool = False
@@ -278,6 +279,7 @@ class CreateResponse:
             _without_content(request),
             {},
             context.waiter,
+            context.project,
             is_from_sdk=context.is_from_sdk,
             is_repeat=True,
             cache_hit=await self._join_response.was_cached(earlier_id) if request.cache else None,
@@ -323,6 +325,7 @@ class CreateResponse:
             _without_content(request),
             opening.response if is_answer else {},
             context.waiter,
+            context.project,
             is_from_sdk=context.is_from_sdk,
             cache_hit=None if request.cache is None else prepared.lookup.answer is not None,
             final_object=None if precomputed is None else precomputed.response,

@@ -37,6 +37,7 @@ from models.retrieval.objects import entry_object, file_batch_object
 from models.retrieval.store_access import store_expired, store_not_found
 from models.wire.checks.faults import shorten
 from web.http.json_responses import list_envelope
+from web.idempotency.creates import note_made
 from web.retrieval.failures import quota_exceeded
 from web.retrieval.pages import TwoWayPaging
 from web.retrieval.requests import (
@@ -67,6 +68,7 @@ class EntryStore:
         store_id = _parse_store(store)
         async with self._pool.connection() as connection, connection.transaction():
             await self.insert(connection, key, store_id, [new])
+            await note_made(connection, new.file_id)
         return await self.show(key.project_id, store, new.file_id)
 
     async def add_batch(self, key: ApiKey, store: str, body: Any) -> dict[str, Any]:
@@ -76,6 +78,7 @@ class EntryStore:
         batch = new_uuid()
         async with self._pool.connection() as connection, connection.transaction():
             await self.insert(connection, key, store_id, new, batch)
+            await note_made(connection, admin_id(FILE_BATCH, batch))
         return await self.show_batch(key.project_id, store, admin_id(FILE_BATCH, batch))
 
     async def insert(

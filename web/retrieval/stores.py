@@ -27,6 +27,7 @@ from models.retrieval.objects import result_object, store_object
 from models.retrieval.search import ChunkSearch, SearchTooSlow
 from models.retrieval.store_access import StoreAccess, store_expired, store_not_found
 from web.http.json_responses import list_envelope
+from web.idempotency.creates import note_made
 from web.retrieval.entries import EntryStore
 from web.retrieval.failures import quota_exceeded, too_slow
 from web.retrieval.pages import TwoWayPaging
@@ -80,6 +81,7 @@ class VectorStores:
             await execute(connection, vector_stores.INSERT_STORE, values)
             if new.files:
                 await self._entries.insert(connection, key, new_id, new.files)
+            await note_made(connection, vector_store_id(new_id))
         return await self.show(key.project_id, vector_store_id(new_id))
 
     async def show(self, project: UUID, public_id: str) -> dict[str, Any]:

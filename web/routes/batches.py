@@ -1,5 +1,7 @@
 """/v1/batches."""
 
+from functools import partial
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -22,7 +24,9 @@ async def create_batch(request: Request, key: Key) -> Response:
     state.quotas.require_rate(key)
     body = await read_json(request, state.body_limits_of(key))
     await state.quotas.admit_if_limited(key, Demand())
-    return json_response(await state.batch_store.create(key, body.value))
+    store = state.batch_store
+    make, show = partial(store.create, key, body.value), partial(store.show, key.project_id)
+    return json_response(await state.creates.once(request, body.value, make, show))
 
 
 @router.get("")

@@ -1,5 +1,7 @@
 """/v1/conversations."""
 
+from functools import partial
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -24,7 +26,10 @@ async def create_conversation(request: Request, key: Key) -> Response:
     body = await read_json(request, state.body_limits_of(key))
     demand = Demand(bytes=body.size, conversations=1)
     await state.quotas.admit_if_limited(key, demand)
-    return json_response(await state.conversation_store.create(key, body.value))
+    store = state.conversation_store
+    make, show = partial(store.create, key, body.value), partial(store.show, key.project_id)
+    unused = partial(store.show_unused, key.project_id)
+    return json_response(await state.creates.once(request, body.value, make, show, unused))
 
 
 @router.get("/{conversation_id}")
@@ -64,7 +69,10 @@ async def add_items(conversation_id: str, request: Request, key: Key) -> Respons
     state.quotas.require_rate(key)
     body = await read_json(request, state.body_limits_of(key))
     await state.quotas.admit_if_limited(key, Demand(bytes=body.size))
-    return json_response(await state.conversation_store.add(key, conversation_id, body.value))
+    store = state.conversation_store
+    make = partial(store.add, key, conversation_id, body.value)
+    show = partial(store.added, key.project_id, conversation_id, held_bytes(request))
+    return json_response(await state.creates.once(request, body.value, make, show))
 
 
 @router.get("/{conversation_id}/items")

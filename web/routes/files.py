@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -39,7 +40,9 @@ async def create_file(request: Request, key: FilesKey) -> Response:
     state.quotas.require_rate(key)
     await state.quotas.admit_if_limited(key, Demand())
     state.count_transfer(request)
-    return json_response(await state.file_store.create(key, request))
+    show = partial(state.file_store.show, key.project_id)
+    once = partial(state.creates.once, request, show=show)
+    return json_response(await state.file_store.create(key, request, once))
 
 
 @router.get("")

@@ -48,11 +48,19 @@ async def wait_for_completion(
     """As `wait_for_response`; raises ApiError(error_message) unless the response completed."""
     try:
         row = await wait_for_response(state, accepted, request)
-    finally:
-        state.record_answer(accepted)
+    except ApiError as error:
+        state.record_answer(accepted, answered_request(request, error))
+        raise
+    state.record_answer(accepted, request)
     if row.status != Status.COMPLETED:
         raise ApiError(error_message)
     return row
+
+
+def answered_request(request: Request, error: ApiError) -> Request | None:
+    """The request, if it is answered with the error: a response whose client has left is
+    cancelled, and a retry gets another one."""
+    return None if isinstance(error, ServerStopping) else request
 
 
 def _failure(failure: dict[str, Any], error: dict[str, Any] | None) -> RunFailed:

@@ -4,6 +4,7 @@ Only for keys with the scope `admin`. The paths and objects are OpenAI's, with `
 `scopes` and `allowed_models` besides.
 """
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -27,6 +28,7 @@ from web.http.auth import Admin
 from web.http.body import counted_json, json_object, read_json
 from web.http.json_responses import json_response
 from web.http.params import boolean, paging
+from web.idempotency.creates import Make, Show
 from web.organization.organization import Organization
 from web.organization.project_keys import KeyChanges
 from web.organization.projects import ProjectFields
@@ -51,8 +53,10 @@ async def list_projects(request: Request, _key: Admin) -> Response:
 @router.post("/projects")
 async def create_project(request: Request, _key: Admin) -> Response:
     """Creates a project."""
-    fields = _project_fields(await _body(request), required=True)
-    return json_response(await _organization(request).projects.create(fields, actor_of(request)))
+    body, projects = await _body(request), _organization(request).projects
+    fields = _project_fields(body, required=True)
+    make = partial(projects.create, fields, actor_of(request))
+    return json_response(await _once(request, body, make, projects.show))
 
 
 @router.get("/projects/{project_id}")
@@ -129,12 +133,9 @@ async def create_service_account(project_id: str, request: Request, key: Admin) 
     name, grant = name_field(body, required=True) or "", _grant(body)
     only_account = boolean_field(body, "create_service_account_only")
     accounts, actor = _organization(request).service_accounts, actor_of(request)
-    account = await accounts.create(project_id, name, actor)
-    if not only_account:
-        account["api_key"] = await accounts.create_key(
-            project_id, account["id"], grant, key.id, actor
-        )
-    return json_response(account)
+    of_key = None if only_account else grant
+    make = partial(accounts.create, project_id, name, of_key, key.id, actor)
+    return json_response(await _once(request, body, make, partial(accounts.show, project_id)))
 
 
 @router.get("/projects/{project_id}/service_accounts/{account_id}")
@@ -153,10 +154,11 @@ async def create_service_account_key(
     body = await _body(request)
     require_known(body, _KEY_FIELDS)
     name_field(body, required=False)
-    made = await _organization(request).service_accounts.create_key(
-        project_id, account_id, _grant(body), key.id, actor_of(request)
+    accounts = _organization(request).service_accounts
+    make = partial(
+        accounts.create_key, project_id, account_id, _grant(body), key.id, actor_of(request)
     )
-    return json_response(made)
+    return json_response(await _once(request, body, make, partial(accounts.show_key, project_id)))
 
 
 @router.delete("/projects/{project_id}/service_accounts/{account_id}")
@@ -182,10 +184,9 @@ async def create_admin_key(request: Request, key: Admin) -> Response:
     """Creates a key with the scope `admin`, which is shown here only."""
     body = await _body(request)
     require_known(body, ("name", "expires_in_seconds"))
-    made = await _organization(request).admin_keys.create(
-        name_field(body, required=True) or "", lifetime_field(body), key.id, actor_of(request)
-    )
-    return json_response(made)
+    keys, name = _organization(request).admin_keys, name_field(body, required=True) or ""
+    make = partial(keys.create, name, lifetime_field(body), key.id, actor_of(request))
+    return json_response(await _once(request, body, make, keys.show))
 
 
 @router.get("/admin_api_keys/{key_id}")
@@ -202,6 +203,10 @@ async def delete_admin_key(key_id: str, request: Request, _key: Admin) -> Respon
 
 def _organization(request: Request) -> Organization:
     return app_state(request).organization
+
+
+async def _once(request: Request, body: dict[str, Any], make: Make, show: Show) -> dict[str, Any]:
+    return await app_state(request).creates.once(request, body, make, show)
 
 
 async def _body(request: Request) -> dict[str, Any]:

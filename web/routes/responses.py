@@ -26,7 +26,7 @@ from web.http.poll_after import poll_after
 from web.http.request_record import request_record
 from web.quotas.quotas import ONE_STREAM
 from web.responses.create import AcceptedResponse
-from web.routes.foreground import wait_for_response
+from web.routes.foreground import answered_request, wait_for_response
 from web.state import AppState, app_state
 from web.stream.obfuscation import obfuscate, obfuscate_if_requested
 from web.stream.reader import DONE
@@ -70,7 +70,7 @@ async def create(request: Request, key: Key) -> Response:
     try:
         response = await _build_response(state, accepted, key.project_id, request)
     except ApiError as error:
-        state.record_answer(accepted)
+        state.record_answer(accepted, answered_request(request, error))
         error.headers |= _own_headers(accepted)
         raise
     response.headers.update(_own_headers(accepted))
@@ -192,14 +192,10 @@ async def _json(
     """The answer to a request without `stream`. After it was sent, it is recorded as answered."""
 
     async def record_answer() -> None:
-        state.record_answer(accepted)
+        state.record_answer(accepted, request)
 
     response = json_response(body, headers=headers)
-    if not accepted.is_from_sdk:
-        return response
-    if accepted.request.background and await request.is_disconnected():
-        state.record_disconnect(accepted)
-    else:
+    if accepted.is_from_sdk:
         response.background = BackgroundTask(record_answer)
     return response
 
@@ -212,8 +208,9 @@ async def _stream(
     If the client disconnects, a foreground response is cancelled, unless a retry has joined it; a
     background one is not.
     """
-    state.record_answer(accepted)
     background = accepted.request.background
+    # A foreground response is cancelled with its connection, and the retry gets another one.
+    state.record_answer(accepted, request if background else None)
     finished = False
     events = state.event_reader.follow(
         accepted.id,

@@ -1,5 +1,8 @@
 """/v1/uploads."""
 
+from functools import partial
+from typing import Any
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -21,7 +24,10 @@ async def create_upload(request: Request, key: FilesKey) -> Response:
     state.quotas.require_rate(key)
     body = await read_json(request, state.body_limits_of(key))
     await state.quotas.admit_if_limited(key, Demand())
-    return json_response(await state.file_uploads.create(key, body.value))
+    uploads = state.file_uploads
+    make, show = partial(uploads.create, key, body.value), partial(uploads.show, key)
+    unused = partial(uploads.show_unused, key)
+    return json_response(await state.creates.once(request, body.value, make, show, unused))
 
 
 @router.post("/{upload_id}/parts")
@@ -31,7 +37,9 @@ async def add_upload_part(upload_id: str, request: Request, key: FilesKey) -> Re
     state.quotas.require_rate(key)
     await state.quotas.admit_if_limited(key, Demand())
     state.count_transfer(request)
-    return json_response(await state.file_uploads.add_part(key, upload_id, request))
+    uploads = state.file_uploads
+    once = partial(state.creates.once, request, show=partial(uploads.show_part, upload_id))
+    return json_response(await uploads.add_part(key, upload_id, request, once))
 
 
 @router.post("/{upload_id}/complete")
@@ -42,10 +50,14 @@ async def complete_upload(upload_id: str, request: Request, key: FilesKey) -> Re
     body = await read_json(request, state.body_limits_of(key))
     await state.quotas.admit_if_limited(key, Demand())
     state.count_transfer(request)
-    completing = state.file_uploads.complete(key, upload_id, body.value)
-    return json_response(
-        await cancel_on_disconnect(completing, request.receive, state.grace_expired)
-    )
+    uploads = state.file_uploads
+
+    async def make() -> dict[str, Any]:
+        completing = uploads.complete(key, upload_id, body.value)
+        return await cancel_on_disconnect(completing, request.receive, state.grace_expired)
+
+    show = partial(uploads.show, key)
+    return json_response(await state.creates.once(request, body.value, make, show))
 
 
 @router.post("/{upload_id}/cancel")

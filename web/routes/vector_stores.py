@@ -1,5 +1,6 @@
 """/v1/vector_stores."""
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -26,7 +27,9 @@ async def create_vector_store(request: Request, key: FilesKey) -> Response:
     """Makes a vector store, with files if there are any."""
     state = await _admit(request, key)
     body = await read_json(request, state.body_limits_of(key))
-    return json_response(await state.retrieval.stores.create(key, body.value))
+    stores = state.retrieval.stores
+    make, show = partial(stores.create, key, body.value), partial(stores.show, key.project_id)
+    return json_response(await state.creates.once(request, body.value, make, show))
 
 
 @router.get("")
@@ -76,7 +79,10 @@ async def add_vector_store_file(vector_store_id: str, request: Request, key: Fil
     """Adds a file to the vector store; it is ingested in the background."""
     state = await _admit(request, key)
     body = await read_json(request, state.body_limits_of(key))
-    return json_response(await state.retrieval.files.add(key, vector_store_id, body.value))
+    files = state.retrieval.files
+    make = partial(files.add, key, vector_store_id, body.value)
+    show = partial(files.show, key.project_id, vector_store_id)
+    return json_response(await state.creates.once(request, body.value, make, show))
 
 
 @router.get("/{vector_store_id}/files")
@@ -141,7 +147,9 @@ async def create_vector_store_file_batch(
     state = await _admit(request, key)
     body = await read_json(request, state.body_limits_of(key))
     files = state.retrieval.files
-    return json_response(await files.add_batch(key, vector_store_id, body.value))
+    make = partial(files.add_batch, key, vector_store_id, body.value)
+    show = partial(files.show_batch, key.project_id, vector_store_id)
+    return json_response(await state.creates.once(request, body.value, make, show))
 
 
 @router.get("/{vector_store_id}/file_batches/{batch_id}")

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -49,8 +50,11 @@ async def list_endpoints(request: Request, project: NamedProject) -> Response:
 
 async def create_endpoint(request: Request, project: NamedProject) -> Response:
     """Creates an endpoint. The answer has its signing secret, which is shown here only."""
-    fields = create_fields(await _body(request))
-    return json_response(await _endpoints(request).create(project, fields, actor_of(request)))
+    body = await _body(request)
+    endpoints = _endpoints(request)
+    make = partial(endpoints.create, project, create_fields(body), actor_of(request))
+    show = partial(endpoints.show, project)
+    return json_response(await app_state(request).creates.once(request, body, make, show))
 
 
 async def retrieve_endpoint(endpoint_id: str, request: Request, project: NamedProject) -> Response:
@@ -72,9 +76,11 @@ async def delete_endpoint(endpoint_id: str, request: Request, project: NamedProj
 
 async def rotate_secret(endpoint_id: str, request: Request, project: NamedProject) -> Response:
     """Gives an endpoint a new signing secret, which is shown here only."""
-    overlap = rotation_overlap(await _optional_body(request))
-    rotated = await _endpoints(request).rotate(project, endpoint_id, overlap, actor_of(request))
-    return json_response(rotated)
+    body = await _optional_body(request)
+    endpoints, overlap = _endpoints(request), rotation_overlap(body)
+    make = partial(endpoints.rotate, project, endpoint_id, overlap, actor_of(request))
+    show = partial(endpoints.show, project)
+    return json_response(await app_state(request).creates.once(request, body, make, show))
 
 
 async def test_endpoint(endpoint_id: str, request: Request, project: NamedProject) -> Response:

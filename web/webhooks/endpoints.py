@@ -27,6 +27,7 @@ from models.webhooks.events import TEST_OBJECT, EventType
 from models.webhooks.signature import new_secret
 from web.http.outbound_urls import require_fetchable
 from web.http.params import Paging
+from web.idempotency.creates import note_made
 
 Json = dict[str, Any]
 
@@ -107,6 +108,7 @@ class WebhookEndpoints:
                     code="invalid_value",
                 )
             await _record(connection, actor, "create", made, project)
+            await note_made(connection, _public(made), {"signing_secret": secret})
         return await self.show(project, _public(made)) | {"signing_secret": secret}
 
     async def update(
@@ -153,6 +155,7 @@ class WebhookEndpoints:
             }
             await execute(connection, statements.ROTATE_SECRET, new)
             await _record(connection, actor, "rotate", found.id, project)
+            await note_made(connection, public_id, {"signing_secret": secret})
         return await self.show(project, public_id) | {"signing_secret": secret}
 
     async def test(

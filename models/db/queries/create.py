@@ -10,17 +10,10 @@ from uuid import UUID
 import msgspec
 
 from models.db.arrays import Bigints, Booleans, Byteas, Ints, Texts, Uuids
-from models.db.queries.common import ABANDONED, INSERT_INTO_LOG, OPEN, array, insert_items
+from models.db.queries.common import INSERT_INTO_LOG, OPEN, array, insert_items
+from models.db.queries.repeats import KEY_IS_STALE, process_ended
 from models.db.statement import Query, Statement, column
 from models.lifecycle import Lane
-
-_KEY_IS_STALE = f"""(k.expires_at < clock_timestamp() OR EXISTS (
-                SELECT 1 FROM responses r WHERE r.id = k.response_id AND (r.delete_requested_at IS NOT NULL OR r.reason = 'create_refused'
-                OR (NOT r.background AND (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL)) OR (r.status IN {OPEN} AND {ABANDONED}))))"""
-"""A key whose response is no answer to a retry: the key has expired, or the response was deleted,
-was answered with 503, or is cancelled because its client had disconnected or its web process has
-died."""
-
 
 _COLUMNS = {
     "id": "uuid",
@@ -156,7 +149,8 @@ def _insert_key(source: str, on_conflict: str = "") -> str:
 
 _REPLACE_STALE_KEY = f"""
                  ON CONFLICT (project_id, key) DO UPDATE
-                 SET body_hash = excluded.body_hash, response_id = excluded.response_id, expires_at = excluded.expires_at WHERE {_KEY_IS_STALE}"""
+                 SET body_hash = excluded.body_hash, response_id = excluded.response_id, expires_at = excluded.expires_at, claim = NULL, made = NULL, sealed = NULL,
+                     lost = false WHERE {KEY_IS_STALE}"""
 _WITH_KEY = "keyed AS (SELECT new.* FROM new JOIN key ON key.response_id = new.id)"
 _IN_CONVERSATION = """
          joined AS (UPDATE conversations c SET revision = c.revision + 1 FROM new
@@ -232,10 +226,11 @@ def _joined(source: str, condition: str) -> str:
 class KeyHolder:
     """The response that an idempotency key stands for."""
 
-    response_id: UUID
+    response_id: UUID | None
+    """null: another create than that of a response has the key"""
     is_equal: bool
     """the request that made it had the same body"""
-    is_open: bool
+    is_open: bool | None
     """the response has not ended"""
     is_joined: bool
     """the response has not ended, and its answer is now for this connection"""
@@ -245,8 +240,8 @@ JOIN_BY_KEY = Query(
     f"""
     WITH holder AS MATERIALIZED (
              SELECT k.response_id, k.body_hash = CAST(:body_hash AS bytea) AS is_equal, r.status IN {OPEN} AS is_open, r.web
-             FROM idempotency_keys k JOIN responses r ON r.id = k.response_id
-             WHERE k.project_id = :project AND k.key = :key AND NOT {_KEY_IS_STALE}),
+             FROM idempotency_keys k LEFT JOIN responses r ON r.id = k.response_id
+             WHERE k.project_id = :project AND k.key = :key AND NOT {KEY_IS_STALE}),
          {_joined("holder", f"s.is_equal AND r.status IN {OPEN}")}
     SELECT holder.response_id, holder.is_equal, holder.is_open, joined.id IS NOT NULL AS is_joined FROM holder LEFT JOIN joined ON true
     """,
@@ -257,18 +252,17 @@ for it, if it is open. The connection that waited before cancels nothing any mor
 a voiding of its create has no effect. No row: there is no such key, or its response is no answer to
 a retry. Open but not joined: it has changed meanwhile, so the statement is to be repeated."""
 
-_CONNECTION_ENDED = """(r.waiter IS NULL OR r.waiter = :waiter OR r.web <> :web
-                  AND pg_postmaster_start_time() < clock_timestamp() - interval '10 seconds'
-                  AND NOT EXISTS (SELECT 1 FROM pg_stat_activity a WHERE starts_with(a.application_name, CAST(r.web AS text))))"""
+_CONNECTION_ENDED = (
+    f"(r.waiter IS NULL OR r.waiter = :waiter OR r.web <> :web AND {process_ended('r.web')})"
+)
 """No client waits for response `r` any more: its web process noticed that, or this connection has
-joined it already, or its web process has ended: it has no session in Postgres. After a restart of
-Postgres living processes have none either, so for ten seconds nothing follows from that."""
+joined it already, or its web process has ended."""
 
 JOIN_UNANSWERED = column(
     f"""
     WITH unanswered AS MATERIALIZED (
              SELECT r.id AS response_id, r.web FROM idempotency_keys k JOIN responses r ON r.id = k.response_id
-             WHERE k.project_id = :project AND k.body_hash = CAST(:body_hash AS bytea) AND k.key LIKE 'sdk:%' AND NOT {_KEY_IS_STALE}
+             WHERE k.project_id = :project AND k.body_hash = CAST(:body_hash AS bytea) AND k.key LIKE 'sdk:%' AND NOT {KEY_IS_STALE}
                AND {_CONNECTION_ENDED}
              ORDER BY r.id LIMIT 1 FOR NO KEY UPDATE OF r),
          {_joined("unanswered", "true")}
@@ -283,13 +277,6 @@ No row: there is none.
 Each retry takes another one: the second waits for the lock of the first, and then reads the row
 again. It waits for a worker's lock too. A locked row that was skipped would be run a second time,
 because the worker claims and ends responses while their clients repeat the request."""
-FORGET_ANSWERED = Statement("""
-    DELETE FROM idempotency_keys WHERE response_id = ANY(CAST(:ids AS uuid[])) AND key LIKE 'sdk:%'
-""")
-"""After the clients of these responses were answered: no retry takes them over (JOIN_UNANSWERED)."""
-FORGET_WAITER = Statement("UPDATE responses SET waiter = NULL WHERE id = :id AND waiter = :waiter")
-"""After a client has disconnected before it was answered: its retry may take the response over."""
-
 VOID_UNCLEAR_CREATES = column(
     """
     INSERT INTO responses (id, project_id, status, background, store, model, parameters, created_at, completed_at, expires_at, deadline,

@@ -95,6 +95,14 @@ FINISH_PART = column(
 No row: the purge has given the part up, so its writer deletes the object. Raises UniqueViolation if
 the content has a part of this number."""
 
+ABANDON_PART = column(
+    "UPDATE file_parts SET abandoned = true WHERE id = :part AND number IS NULL RETURNING id", UUID
+)
+"""A part that has no place in the content is not needed: the purge deletes it."""
+FIND_PART = column(
+    "SELECT id FROM file_parts WHERE id = :part AND bytes IS NOT NULL AND NOT abandoned", UUID
+)
+
 FORGET_PART = column("DELETE FROM file_parts WHERE id = :part AND bytes IS NULL RETURNING id", UUID)
 """After a writer has failed, and has deleted the object."""
 

@@ -299,10 +299,15 @@ idempotency_keys = Table(
         "response_id",
         Uuid,
         ForeignKey("responses.id", ondelete="CASCADE"),
-        nullable=False,
         index=True,
     ),
     Column("expires_at", TIMESTAMP, nullable=False, index=True),
+    # Of a create that makes something else than a response (models/db/queries/repeats.py):
+    Column("claim", Uuid),
+    Column("web", Uuid),
+    Column("made", Text),
+    Column("sealed", LargeBinary),
+    Column("lost", Boolean, nullable=False, server_default=text("false")),
     Index(
         "ix_idempotency_keys_body_hash",
         "project_id",

@@ -43,7 +43,7 @@ from tests.support.worker_rows import (
     settings_for,
     turn,
 )
-from web.responses.idempotency import IdempotencyKey
+from web.idempotency.keys import IdempotencyKey
 from web.responses.item_pages import ItemReader
 from web.responses.join import JoinResponse
 from web.responses.store import ResponseStore

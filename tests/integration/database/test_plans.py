@@ -287,8 +287,6 @@ _OF_RUNNING = [
     "claim.LOG_ENDS",
     "claim.LOG_SINCE",
     "claim.UNFLUSHED_JOURNALS",
-    "create.FORGET_ANSWERED",
-    "create.FORGET_WAITER",
     "create.JOIN_BY_KEY",
     "create.JOIN_UNANSWERED",
     "end.CANCEL_QUEUED",
@@ -458,6 +456,29 @@ _OF_CONVERSATION = [
 ]
 
 
+_OF_KEYS = [
+    "repeats.CLAIM_KEY",
+    "repeats.FORGET_ANSWERED",
+    "repeats.FORGET_KEY",
+    "repeats.NOTE_MADE",
+    "repeats.RECORD_LOST",
+    "repeats.RELEASE_KEY",
+    "repeats.TAKE_LOST",
+]
+
+
+def _of_key(database: ManyResponses) -> dict[str, object]:
+    return {
+        "claim": UUID(int=1),
+        "key_seconds": 60,
+        "made": "conv_1",
+        "sealed": None,
+        "projects": Uuids([database.project] * 2),
+        "keys": Texts(["sdk:1", "sdk:2"]),
+        "waiters": Uuids([None, UUID(int=1)]),
+    }
+
+
 def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
     """The statements that run in the background or for each request, by name, with their values.
 
@@ -480,6 +501,7 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
         "end.END_TOGETHER": common | arrays | {"endings": Jsonb(_endings(database))},
         "claim.CLAIM_UNOWNED": common | {"id": database.queued[0]},
         "history.REFERENCED_ITEMS": common | {"ids": ["msg_1", "msg_2"]},
+        **{name: common | _of_key(database) for name in _OF_KEYS},
         "create.VOID_UNCLEAR_CREATES": common | {"ids": Uuids(database.queued)},
     }
     for name in ("run.FLUSH", "run.JOURNAL", "run.RELEASE"):

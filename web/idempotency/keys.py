@@ -1,14 +1,12 @@
-"""Repeated creates: a client that got no reply to a POST and sends it again must not start a second
-response.
+"""Idempotency keys: what makes a create the repeat of another one.
 
-With an `Idempotency-Key`, a repeat is recognised for 24 hours. The statement that stores the
-response also stores the key, so two equal requests at the same time make one response.
+With an `Idempotency-Key`, a repeat is recognised for 24 hours.
 
 The official SDKs send no key. Their retries carry `x-stainless-retry-count`, and are recognised by
 their body, for a minute. But equal requests need not be repeats: a client may want several answers
 to one prompt, and may send a request again because it was refused. So an SDK's retry takes over
-only a response that no client was answered for and no client waits for (JOIN_UNANSWERED in
-models/db/queries/create.py).
+only a create that no client was answered for and no client waits for (JOIN_UNANSWERED in
+models/db/queries/create.py, TAKE_LOST in repeats.py).
 """
 
 import hashlib
@@ -38,9 +36,10 @@ class IdempotencyKey:
     may_repeat: bool
     """False: an SDK marks the request as a first try"""
 
-    def stored_key(self, response_id: UUID) -> str:
-        """The key under which the response is stored, unique in its project."""
-        return f"sdk:{response_id.hex}" if self.key is None else self.key
+    def stored_key(self, create: UUID) -> str:
+        """The key under which a create is stored, unique in its project. `create`: the id of the
+        response, or of the claim."""
+        return sdk_key(create) if self.key is None else self.key
 
 
 def parse_idempotency_key(headers: Mapping[str, str], body: Any) -> IdempotencyKey | None:
@@ -61,10 +60,15 @@ def parse_idempotency_key(headers: Mapping[str, str], body: Any) -> IdempotencyK
     return IdempotencyKey(None, _hash(body), _SDK_RETRY_TTL, may_repeat=count != "0")
 
 
+def sdk_key(create: UUID) -> str:
+    """The key of a create whose client sends none."""
+    return f"sdk:{create.hex}"
+
+
 def key_reused() -> InvalidRequest:
-    """The key was stored with another body."""
+    """The key was used by another create, or has made a secret for another API key."""
     return InvalidRequest(
-        "This 'Idempotency-Key' was used before with another request body.",
+        "This 'Idempotency-Key' was used before with another request body, path or API key.",
         param="Idempotency-Key",
         code="idempotency_key_reused",
     )

@@ -1,0 +1,1 @@
+"""A create that a client sends again makes nothing twice (docs/wire.md, "Repeated creates")."""

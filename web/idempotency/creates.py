@@ -1,0 +1,243 @@
+"""Creates that make something, each once, however often its client sends it (docs/wire.md,
+"Repeated creates"). Responses have statements of their own for that (web/responses/join.py).
+
+A create first claims its key. The transaction that makes the object notes the object with the key
+(`note_made`), and fails if another try has the key by then. So a try that finds a key without an
+object may go on if the process of the other try has ended, and otherwise waits for it.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+from starlette.requests import Request
+
+from models.db.database import (
+    DATABASE_UNAVAILABLE,
+    NOT_EXECUTED,
+    Connection,
+    Pool,
+    fetch,
+    fetch_idempotent,
+    large_connection,
+)
+from models.db.queries import repeats
+from models.db.queries.repeats import HeldKey
+from models.db.shared_pool import ACTING_PROJECT
+from models.db.statement import Query
+from models.errors import ClientDisconnected, NotFound, Unavailable
+from models.ids import new_uuid
+from models.ownership.lease import Lease
+from models.secrets import Sealed, Sealer, Unreadable, key_id_of
+from web.http.auth import read_api_key
+from web.http.body import announced_size, run_sized
+from web.http.request_record import request_record
+from web.idempotency.answers import Answer, Answers
+from web.idempotency.keys import IdempotencyKey, key_reused, parse_idempotency_key
+
+Json = dict[str, Any]
+RowT = TypeVar("RowT")
+
+Make = Callable[[], Awaitable[Json]]
+Show = Callable[[str], Awaitable[Json]]
+Once = Callable[[Any, Make], Awaitable[Json]]
+"""`Creates.once` of a request whose body is a form: called with what its fields and files are, and
+with what makes the object, when the form was read."""
+
+_WAIT = 30.0
+"""Seconds for which a repeat waits for the first try, which runs."""
+_UNKNOWN = 2**62
+"""The size of a body that is not announced."""
+_LOOK = 0.1
+"""Seconds between two looks whether it has ended."""
+
+
+@dataclass(slots=True, eq=False)
+class _Claim:
+    """One try of a create that has a key."""
+
+    project: UUID
+    key: str
+    """as it is stored"""
+    id: UUID
+    sealer_key: bytes
+    """of the API key of the request: nobody else is shown a secret that was made with it"""
+    is_noted: bool = False
+
+    @property
+    def values(self) -> dict[str, object]:
+        """For the statements about the key."""
+        return {"project": self.project, "key": self.key, "claim": self.id}
+
+    def seal(self, secret: Json) -> bytes:
+        """The part of the answer that is not shown again."""
+        return Sealer((self.sealer_key,)).seal(self.project, secret).sealed
+
+    def open(self, sealed: bytes) -> Json:
+        """Raises InvalidRequest for a secret that was made with another API key."""
+        try:
+            stored = Sealed(key_id_of(self.sealer_key), sealed)
+            return Sealer((self.sealer_key,)).open(self.project, stored)
+        except Unreadable:
+            raise key_reused() from None
+
+
+_CLAIM: ContextVar[_Claim | None] = ContextVar("claim", default=None)
+"""That of the create which this task serves; None: it has no key, or this is no create."""
+
+
+async def note_made(connection: Connection, made: str, secret: Json | None = None) -> None:
+    """In the transaction that makes an object: a repeat of this create will be answered with it.
+
+    `made`: what `show` needs (`Creates.once`). `secret`: the part of the answer that is not shown
+    again; it is stored sealed. Raises Unavailable if another try has the key of the create.
+    """
+    claim = _CLAIM.get()
+    if claim is None:
+        return
+    sealed = None if secret is None else claim.seal(secret)
+    values = {**claim.values, "made": made, "sealed": sealed}
+    if not await fetch(connection, repeats.NOTE_MADE, values):
+        raise Unavailable("The request was sent again, and the repeat is served. Please retry.")
+    claim.is_noted = True
+
+
+async def fetch_once(
+    pool: Pool, query: Query[RowT], values: Mapping[str, object], made: str, *, size: int = 0
+) -> list[RowT]:
+    """The rows of the one statement that makes an object, which is noted if there are any. It is
+    repeated once after a lost connection, and then makes nothing if it was committed before.
+    `size`: bytes of the parameters."""
+    if _CLAIM.get() is None:
+        return await fetch_idempotent(pool, query, values, size=size)
+
+    async def fetch_and_note(pool_timeout: float | None = None) -> list[RowT]:
+        async with (
+            large_connection(pool, size, pool_timeout) as connection,
+            connection.transaction(),
+        ):
+            rows = await fetch(connection, query, values)
+            if rows:
+                await note_made(connection, made)
+            return rows
+
+    try:
+        return await fetch_and_note()
+    except NOT_EXECUTED:
+        raise
+    except DATABASE_UNAVAILABLE:
+        await pool.check()
+        return await fetch_and_note(1.0)
+
+
+class Creates:
+    """The creates of one web process."""
+
+    def __init__(self, pool: Pool, lease: Lease, answers: Answers) -> None:
+        self._pool = pool
+        self._lease = lease
+        self._answers = answers
+
+    async def once(
+        self,
+        request: Request,
+        body: Any,
+        make: Make,
+        show: Show,
+        show_unused: Show | None = None,
+    ) -> Json:
+        """The answer to a create: that of `make`, or of `show` if an earlier try has made the
+        object.
+
+        `body`: by which equal requests are recognised, as JSON; it is complete. `make` calls
+        `note_made`. `show` is called with what was noted, and raises NotFound if that was deleted
+        since; then it is made again. `show_unused`: instead of `show` for a retry without a key; it
+        also raises NotFound if the object was used since, so that its client must have got the
+        answer. Raises what they raise; InvalidRequest for an unusable key or
+        one of another request; Unavailable if the first try takes too long.
+        """
+        size = int(announced_size(request.headers)) or _UNKNOWN
+        hashed = {"path": request.url.path, "body": body}
+        key = await run_sized(partial(parse_idempotency_key, request.headers, hashed), size)
+        project = ACTING_PROJECT.get()
+        if key is None or project is None:
+            return await make()
+        claim_id = new_uuid()
+        claim = _Claim(project, key.stored_key(claim_id), claim_id, _sealer_key(request))
+        if key.key is None and key.may_repeat:
+            values = {**claim.values, "body_hash": key.body_hash, "web": self._lease.id}
+            taken = await fetch_idempotent(self._pool, repeats.TAKE_LOST, values)
+            claim.key = taken[0] if taken else claim.key
+        if key.key is None:
+            answer = Answer(project, claim.key)
+            self._answers.watch(answer, request)
+            request_record(request).at_end(partial(self._answers.add, answer))
+            show = show_unused or show
+        return await self._claimed(request, claim, key, make, show)
+
+    async def _claimed(
+        self,
+        request: Request,
+        claim: _Claim,
+        key: IdempotencyKey,
+        make: Make,
+        show: Show,
+    ) -> Json:
+        deadline = time.monotonic() + _WAIT
+        while time.monotonic() < deadline:
+            held = await self._claim_key(claim, key)
+            if held is not None and held.claim == claim.id and held.made is None:
+                return await self._make(claim, make)
+            if held is not None and not held.is_equal:
+                raise key_reused()
+            if held is not None and held.made is not None:
+                try:
+                    shown = await show(held.made)
+                except NotFound:
+                    values = {**claim.values, "claim": held.claim}
+                    await fetch_idempotent(self._pool, repeats.FORGET_KEY, values)
+                    continue
+                return shown if held.sealed is None else shown | claim.open(held.sealed)
+            if await request.is_disconnected():
+                raise ClientDisconnected
+            await asyncio.sleep(_LOOK)
+        raise Unavailable("The first try of this request is still being served. Please retry.")
+
+    async def _claim_key(self, claim: _Claim, key: IdempotencyKey) -> HeldKey | None:
+        values = {
+            **claim.values,
+            "body_hash": key.body_hash,
+            "key_seconds": int(key.ttl.total_seconds()),
+            "web": self._lease.id,
+        }
+        rows = await fetch_idempotent(self._pool, repeats.CLAIM_KEY, values)
+        return rows[0] if rows else None
+
+    async def _make(self, claim: _Claim, make: Make) -> Json:
+        token = _CLAIM.set(claim)
+        try:
+            made = await make()
+            assert claim.is_noted, "the create has noted nothing"
+        except BaseException:
+            await asyncio.shield(self._release(claim))
+            raise
+        finally:
+            _CLAIM.reset(token)
+        return made
+
+    async def _release(self, claim: _Claim) -> None:
+        """The create was answered with an error."""
+        try:
+            await fetch(self._pool, repeats.RELEASE_KEY, claim.values)
+        except DATABASE_UNAVAILABLE:
+            self._answers.release_later(claim.values)
+
+
+def _sealer_key(request: Request) -> bytes:
+    return hashlib.sha256(b"backburner answer " + read_api_key(request).encode()).digest()

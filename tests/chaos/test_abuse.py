@@ -16,14 +16,6 @@ from tests.support.stack import Databases, SuiteSettings
 
 SLOTS = 40
 """Of the worker: fewer than the jobs of one attack."""
-NOT_YET = frozenset(
-    {
-        "a workbook whose second row is number 2 000 000 000, in 40 stores",
-        "a page of 2 000 000 unfinished comments, in 40 stores",
-        "600 long background jobs",
-    }
-)
-"""Attacks of which others notice more than is promised."""
 
 
 @pytest.mark.long
@@ -35,7 +27,7 @@ async def test_attacks_of_three_projects_harm_no_other(
     fake: FakeUpstream,
     mcp_servers: McpServers,
 ) -> None:
-    quick = [kind for kind in ATTACKS if kind.is_quick and kind.name not in NOT_YET]
+    quick = [kind for kind in ATTACKS if kind.is_quick]
     plan = AbusePlan(minutes=0, offenders=3, kinds=quick)
     async with (
         endless_files() as files,

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.audit import objects
 from tests.chaos.audit.case import Violation
 from tests.chaos.audit.events import EventLedger
 from tests.chaos.audit.objects import check_objects
@@ -193,11 +192,6 @@ VIOLATIONS: list[tuple[Callable[[RunRecord], None], str]] = [
     (_purged_early, "I1"),
     (_purged_before_its_end, "I1"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "NOT_YET", frozenset())
 
 
 def test_a_clean_record_has_no_violation() -> None:

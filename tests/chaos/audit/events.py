@@ -8,11 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tests.chaos.audit.case import Case, Violation
-from tests.chaos.audit.objects import NOT_YET
 from tests.chaos.audit.record import ReceivedEvent, RunRecord
-
-_SDK_TRIES = 6
-"""Of the official client, when its answers are lost."""
 
 
 @dataclass(slots=True)
@@ -54,8 +50,6 @@ class EventLedger:
             self.known |= {one.body["id"] for one in trace.creates if one.status == 200}
             self.known |= set(trace.listed or ())
             self.unknown += sum(one.status is None for one in trace.creates)
-            if f"{trace.retry}: {trace.kind}" in NOT_YET:
-                self.unknown += len(trace.creates) + _SDK_TRIES
         self.statuses |= {
             batch.created.id: batch.status
             for batch in record.batches
@@ -69,8 +63,7 @@ class EventLedger:
     def check(self, events: list[ReceivedEvent]) -> Iterator[Violation]:
         """All rules, for all events of the deployment."""
         if self.has_lost_commits:
-            if "one event after lost commits" not in NOT_YET:
-                yield from check_ids(events)
+            yield from check_ids(events)
             return
         for missing in sorted(self.missing(events)):
             status = self.statuses[missing]

@@ -21,24 +21,6 @@ from tests.chaos.audit.record import (
     UpstreamCall,
 )
 
-NOT_YET: frozenset[str] = frozenset(
-    {
-        "key: file",
-        "key: batch",
-        "key: vector store",
-        "key: conversation",
-        "key: webhook endpoint",
-        "sdk: file",
-        "sdk: batch",
-        "sdk: vector store",
-        "sdk: webhook endpoint",
-        "sdk: response",
-        "kept from its end",
-        "one event after lost commits",
-    }
-)
-"""What the product does not promise yet: these rules are left out. `key: batch`: two creates with
-one `Idempotency-Key` make one; `sdk: batch`: so does the official client's retry."""
 _USAGE_LOST = 3.0
 """Seconds of usage that a web process may lose when it is killed, on a busy machine."""
 _EXCUSES = FATAL_FAULTS | {"replies_lost", "crashed", "restarted"}
@@ -104,7 +86,7 @@ def _check_made_once(trace: ObjectTrace, record: RunRecord) -> Iterator[Violatio
     """I6: a create that is repeated makes one object."""
     ids = {one.body["id"] for one in trace.creates if one.status == 200}
     ids |= set(trace.listed or ())
-    if trace.retry == "none" or f"{trace.retry}: {trace.kind}" in NOT_YET:
+    if trace.retry == "none":
         return
     if len(ids) > 1:
         yield _violation(trace, "I6", f"its create was repeated, and {len(ids)} were made", ids)
@@ -142,8 +124,6 @@ def _check_batch(batch: BatchTrace) -> Iterator[Violation]:
 def _check_lines(batch: BatchTrace, record: RunRecord) -> Iterator[Violation]:
     """I6: no request is run twice without a fault; I10: none after the end of a cancelled batch."""
     trace = batch.created
-    if f"{trace.retry}: batch" in NOT_YET:  # there may be two batches
-        return
     ended = [one for one in trace.requests_of("get") if one.body.get("status") == "cancelled"]
     for name in batch.lines:
         calls = _calls(record, name)
@@ -245,8 +225,6 @@ def _check_retention(kept: KeptTrace) -> Iterator[Violation]:
     until = gone.answered or gone.sent
     if until < created.sent + kept.retention:
         yield _violation(kept.created, "I1", f"purged after {until - created.sent:.1f} s")
-    if "kept from its end" in NOT_YET:
-        return
     unended = [get.sent for get in shown if get.body["status"] not in TERMINAL]
     seen_open = max(unended, default=created.sent)
     if until < seen_open + kept.retention:

@@ -150,7 +150,11 @@ def test_no_statement_is_so_long_that_psycopg_reads_it_again_each_time() -> None
         for name, statement in STATEMENTS.items()
         if len(statement.sql) > MAX_CACHED_STATEMENT_LENGTH
     }
-    assert set(too_long) == {"line.CLAIM_NEXT", "read.SHOWN_RESPONSES"}
+    assert set(too_long) == {
+        "create.INSERT_IN_CONVERSATION_WITH_KEY",
+        "line.CLAIM_NEXT",
+        "read.SHOWN_RESPONSES",
+    }
     for statement in too_long.values():
         assert isinstance(statement, Query)
         assert statement.numbered is not None

@@ -17,7 +17,7 @@ _TEXTS = [
         "Failed to get 'https://a.b/secret?c=d': HTTP 404.",
         "Failed to get 'https://a.b/…': HTTP 404.",
     ),
-    ("(HTTPS://a/secret) http://b/secret.", "(HTTPS://a/… http://b/…."),
+    ("(HTTPS://a/secret) http://b/secret.", "(HTTPS://a/…) http://b/…."),
     ("no URL / at all", "no URL / at all"),
 ]
 

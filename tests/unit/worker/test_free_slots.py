@@ -145,6 +145,8 @@ def test_a_worker_without_memory_or_a_quarantine_worker_has_no_reserve(
     _claim(capacity, SLOTS, background=False)
     monkeypatch.setattr(MemoryBudget, "claims_that_fit", lambda *_: 0)
     assert capacity.free_for_newcomers(BACKGROUND) == 0
+
+
 def _run(response_id: UUID) -> Run:
     claim = SimpleNamespace(id=response_id, row=SimpleNamespace(background=True))
     return cast("Run", SimpleNamespace(claim=claim))

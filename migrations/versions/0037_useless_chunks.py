@@ -5,7 +5,7 @@ The purge deletes these chunks. A process of the previous release works with the
 
 from alembic import op
 
-revision = "0038"
+revision = "0037"
 down_revision = "0036"
 branch_labels = None
 depends_on = None

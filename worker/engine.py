@@ -149,7 +149,7 @@ class Engine:
         Raises what DATABASE_UNAVAILABLE names if Postgres is unavailable.
         """
         settings, capacity = self._settings, self._capacity
-        connections = await Connections.open(settings, self._lease, capacity.most)
+        connections = await Connections.open(settings, self._lease, capacity.slots)
         self._connections = connections
         pool = connections.pool
         publisher = Publisher(connections.redis)

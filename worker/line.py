@@ -74,7 +74,7 @@ class Line:
         self._ownership = ownership
         self._job_queue = job_queue
         self._queues = {BACKGROUND: _QueueState(), INTERACTIVE: _QueueState()}
-        self._choices: set[asyncio.Task[None]] = set()
+        self._choices: set[asyncio.Task[int]] = set()
         self._interrupted: list[UUID] = []
         """Orphans that are not in line, because their owner has crashed."""
         self._is_turn_of_line = False
@@ -108,12 +108,14 @@ class Line:
         """These responses, whose owners have crashed, share the next slots with the line."""
         self._interrupted = list(orphans)
 
-    async def choose_newcomers(self, queue: str, ids: Sequence[UUID]) -> None:
+    async def choose_newcomers(self, queue: str, ids: Sequence[UUID]) -> int:
         """Chooses from this queue, for the slots of the reserve, the next response of projects that
-        have none here. `ids`: of wake-ups that are in the queue still. Returns when they begin."""
+        have none here. `ids`: of wake-ups that are in the queue still. Returns how many begin."""
         free = min(self._capacity.free_for_newcomers(queue), _MAX_CHOSEN)
-        if free:
-            await self._start(_Wanted((queue,), free, ids[-_MAX_NAMED:], only_newcomers=True))
+        if not free:
+            return 0
+        wanted = _Wanted((queue,), free, ids[-_MAX_NAMED:], only_newcomers=True)
+        return await self._start(wanted)
 
     def expect_background(self) -> None:
         """Background responses may be waiting in line."""
@@ -152,7 +154,7 @@ class Line:
             self._starter.spawn(self._interrupted[:number])
             del self._interrupted[:number]
 
-    def _start(self, wanted: "_Wanted") -> asyncio.Task[None]:
+    def _start(self, wanted: "_Wanted") -> asyncio.Task[int]:
         places = {new_uuid() for _ in range(wanted.max_rows)}
         self._capacity.claim(places, background=BACKGROUND in wanted.queues)
         if places:
@@ -162,7 +164,8 @@ class Line:
         task.add_done_callback(self._choices.discard)
         return task
 
-    async def _choose(self, wanted: "_Wanted", places: Collection[UUID]) -> None:
+    async def _choose(self, wanted: "_Wanted", places: Collection[UUID]) -> int:
+        """Returns how many responses begin."""
         try:
             chosen = await self._claim(wanted, places)
         except DATABASE_UNAVAILABLE as error:
@@ -171,17 +174,17 @@ class Line:
             self._note_result(wanted, found_all=False)
             await asyncio.sleep(RETRY_DELAY)
             self._announce(wanted)
-            return
+            return 0
         except Exception:
             # The sweep tries it again.
             logger.exception("choice_failed")
             self._note_result(wanted, found_all=False)
-            return
+            return 0
         self._note_result(wanted, found_all=len(chosen) == wanted.max_rows)
         self.shares.serve(chosen)
         self._starter.run_chosen([each.claim for each in chosen])
         if wanted.only_newcomers:
-            return
+            return len(chosen)
         if len(chosen) == wanted.max_rows:
             self._announce(wanted)
         elif wanted.is_whole_line:
@@ -189,6 +192,7 @@ class Line:
                 self._queues[queue].is_crowded = not self._capacity.free_for(queue)
         if wanted.max_rows:
             await self._confirm(set(wanted.ids) - {each.claim.id for each in chosen})
+        return len(chosen)
 
     def _note_result(self, wanted: "_Wanted", *, found_all: bool) -> None:
         """Notes whether more background responses wait. `found_all`: the choice has found as many

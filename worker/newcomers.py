@@ -12,13 +12,18 @@ from worker.capacity import Capacity
 from worker.line import Line
 
 _POLL = 0.5
-"""Seconds between two looks of a full worker."""
+"""Seconds between two looks of a full worker that find nobody."""
+_NEXT = 0.05
+"""Seconds from a look that has found somebody to the next one: short responses of a project follow
+each other in its slot of the reserve."""
 
 
 async def start_newcomers(capacity: Capacity, line: Line, job_queue: JobQueue) -> None:
     """Starts them. Never returns."""
+    found = 0
     while True:
-        await asyncio.sleep(_POLL)
+        await asyncio.sleep(_NEXT if found else _POLL)
+        found = 0
         for queue in (INTERACTIVE, BACKGROUND):
             if capacity.free_for_newcomers(queue):
-                await line.choose_newcomers(queue, await job_queue.newest(queue))
+                found += await line.choose_newcomers(queue, await job_queue.newest(queue))

@@ -192,6 +192,7 @@ async def _usage(visit: Visit, project: ProjectDetails) -> list[DayOfUsage]:
         "models": None,
         "kind": None,
         "batch": None,
+        "max_rows": None,
     }
     rows = await fetch_idempotent(visit.pool, usage.USAGE, values)
     return [

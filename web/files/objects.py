@@ -70,12 +70,10 @@ def parse_purpose(given: Any) -> Purpose:
     return Purpose(given)
 
 
-def parse_expires_after(fields: Mapping[str, Any]) -> timedelta | None:
+def parse_expires_after(fields: Mapping[str, Any]) -> timedelta:
     """The lifetime that `anchor` and `seconds` ask for; seconds may be digits, as a form has them.
-    None without any of them. Raises InvalidRequest."""
+    Raises InvalidRequest."""
     anchor, seconds = fields.get("anchor"), fields.get("seconds")
-    if anchor is None and seconds is None:
-        return None
     if anchor != "created_at":
         raise InvalidRequest(
             f"Invalid value: '{str(anchor)[:100]}'. Supported values are: 'created_at'.",

@@ -211,7 +211,8 @@ class FileStore:
             )
         purpose = parse_purpose(draft.fields.get("purpose"))
         expiry = {name: draft.fields.get(f"expires_after[{name}]") for name in _EXPIRY}
-        lifetime = self.lifetime(key, purpose, parse_expires_after(expiry))
+        wanted = parse_expires_after(expiry) if any(expiry.values()) else None
+        lifetime = self.lifetime(key, purpose, wanted)
         size = draft.examination.size
         if size > self.limit(purpose):
             raise RequestTooLarge(f"{self.limit(purpose)} bytes")

@@ -72,8 +72,8 @@ class Uploads:
             )
         if size > limit:
             raise RequestTooLarge(f"{limit} bytes")
-        expiry = fields.get("expires_after") or {}
-        wanted = parse_expires_after(json_object(expiry))
+        expiry = fields.get("expires_after")
+        wanted = None if expiry is None else parse_expires_after(json_object(expiry))
         new_id = new_uuid()
         public_id = file_id(new_id, UPLOAD)
         await self._store.insert(

@@ -5,6 +5,7 @@ Each process has its own limiter and learns of an upstream's state by its own ca
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
@@ -23,11 +24,15 @@ UPSTREAM_FULL = "upstream_full"
 class ConcurrencyLimiter:
     """The limiter of one upstream."""
 
-    def __init__(self, settings: UpstreamSettings, limit: int | None) -> None:
-        """`limit`: calls at a time; None: no limit but the worker's slots."""
+    def __init__(self, settings: UpstreamSettings, limit: int | None, reserve: int = 0) -> None:
+        """`limit`: calls at a time; None: no limit but the worker's slots. `reserve`: calls above
+        it, each of a project that has none here (ADR 0069)."""
         self._settings = settings
         self._limit = limit
+        self._reserve = reserve
         self._running = 0
+        self._calls: Counter[UUID] = Counter()
+        """By project, those that run."""
         self._waiting = WaitingCalls(foreground=settings.waiting_per_project, background=limit or 0)
         self._circuits = circuits = Circuits(settings)
         name = settings.name
@@ -71,17 +76,22 @@ class ConcurrencyLimiter:
         reason UPSTREAM_FULL, or if a circuit is open."""
         self._circuits.require_closed(model, project)
         await self._acquire_slot(project, interactive=interactive, waits=waits)
+        self._calls[project] += 1
         try:
             self._circuits.require_closed(model, project)  # one may have opened meanwhile
             with self._circuits.permit(model, project, failed_at) as permit:
                 yield permit
         finally:
+            self._calls[project] -= 1
+            self._calls += Counter()  # leaves out projects without calls
             self._release_slot()
 
     async def _acquire_slot(self, project: UUID, *, interactive: bool, waits: bool) -> None:
         waiting = self._waiting
-        if self._limit is None or (
-            self._running < self._limit and waiting.goes_next(interactive=interactive)
+        if (
+            self._limit is None
+            or (self._running < self._limit and waiting.goes_next(interactive=interactive))
+            or (project not in self._calls and self._running < self._limit + self._reserve)
         ):
             self._running += 1
             self._streams.set(self._running)
@@ -102,8 +112,9 @@ class ConcurrencyLimiter:
             raise
 
     def _release_slot(self) -> None:
-        """Gives the slot to the next waiting call."""
-        if not self._waiting.wake_next():
+        """Gives the slot to the next waiting call, if it is not one of the reserve."""
+        in_reserve = self._limit is not None and self._running > self._limit
+        if in_reserve or not self._waiting.wake_next():
             self._running -= 1
             self._streams.set(self._running)
 

@@ -15,6 +15,7 @@ from models.errors import (
     UpstreamBusy,
     UpstreamFailed,
 )
+from models.load.reserve import ReservedSlots
 from models.projects.policy import ProjectPolicy
 from models.projects.routes import ProjectRoutes
 from models.redis.upstream_states import UpstreamState
@@ -73,21 +74,23 @@ class Upstreams:
     """All configured upstreams, each with its connections."""
 
     def __init__(self, settings: Settings, streams: int) -> None:
-        """`streams`: the maximum number of turns at a time."""
+        """`streams`: the maximum number of turns at a time, without the reserve (ADR 0069)."""
         self._routes = ProjectRoutes(settings)
         upstreams = self._routes.server.upstreams
         # One of several must not take all slots: while it is slow the others still have some.
         share = None if len(upstreams) == 1 else max(1, streams * 3 // 4)
+        reserve = ReservedSlots.beside(streams).reserve
         self._by_name: dict[str, tuple[Upstream, ConcurrencyLimiter]] = {}
         for name, upstream_settings in upstreams.items():
-            limit = upstream_settings.concurrency or share
+            own_limit = upstream_settings.concurrency
+            limit = own_limit or share
             self._by_name[name] = (
                 Upstream(
                     upstream_settings,
                     limits_of(settings.limits, upstream_settings),
-                    limit or streams,
+                    own_limit or (share or streams) + reserve,
                 ),
-                ConcurrencyLimiter(upstream_settings, limit),
+                ConcurrencyLimiter(upstream_settings, limit, 0 if own_limit else reserve),
             )
 
     def candidates(self, model: str, project: UUID, policy: ProjectPolicy) -> list[Candidate]:

@@ -146,7 +146,7 @@ async def test_no_process_of_the_same_user_reads_keys(argument: str, outcome: st
     reason="no process can dump core here, or tests read the memory of others as their user",
 )
 def test_web_and_workers_forbid_dumps(shared_stack: Stack) -> None:
-    for process in shared_stack.started:
+    for process in (*shared_stack.webs, *shared_stack.workers):
         limits = Path(f"/proc/{process.pid}/limits").read_text()
         [line] = [line for line in limits.splitlines() if line.startswith("Max core file size")]
         assert line.split()[4:6] == ["0", "0"]

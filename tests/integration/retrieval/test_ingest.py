@@ -122,6 +122,11 @@ class Stores:
         """The lease of whoever has the entry ends."""
         await run_sql(self.pool, "UPDATE vector_store_files SET next_attempt_at = now()", {})
 
+    async def end_pause(self) -> None:
+        """The entry is due now, if nobody has it: a crash is counted until it is given back."""
+        due = "UPDATE vector_store_files SET next_attempt_at = now() WHERE crashes = 0"
+        await run_sql(self.pool, due, {})
+
     async def state(self) -> tuple[str, int]:
         """The status of the file, and how many chunks are stored."""
         [row] = await run_sql(self.pool, "SELECT status, chunks FROM vector_store_files", {})
@@ -238,7 +243,7 @@ async def test_a_worker_whose_lease_ended_while_it_was_frozen_embeds_nothing_mor
         with monkeypatch.context() as frozen:
             frozen.setattr(fence, "time", later)
             thawed.set()
-            await until(lambda: ingest._tasks.free == stores.settings.retrieval.ingests)
+            await until(lambda: ingest._tasks.room.free == stores.settings.retrieval.ingests)
         assert await stores.state() == ("in_progress", 2)
         await stores.make_due()
         await stores.until_state("completed", CHUNKS)
@@ -439,7 +444,7 @@ async def test_an_unexpected_error_fails_the_file_after_a_few_tries(
 
 async def _message_of_failure(stores: Stores) -> str:
     async def has_failed() -> bool:
-        await stores.make_due()
+        await stores.end_pause()
         state, _ = await stores.state()
         return bool(state == "failed")
 

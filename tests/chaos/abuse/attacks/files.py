@@ -40,9 +40,9 @@ async def _post_form(offender: Offender, path: str, form: bytes) -> JSON | None:
     return None
 
 
-@attack("uploads of 64 MiB, completed 60 times with a wrong md5", "400", quick=True)
+@attack("an upload of 32 MiB, completed 20 times with a wrong md5", "400", quick=True)
 async def _completions(offender: Offender) -> None:
-    size = 64 * MIB
+    size = 32 * MIB
     body: JSON = {
         "purpose": "user_data",
         "filename": "a.bin",
@@ -58,7 +58,7 @@ async def _completions(offender: Offender) -> None:
     )
     if part is not None:
         wrong = as_json({"part_ids": [part["id"]], "md5": "0" * 32})
-        await offender.all(offender.call("POST", f"{path}/complete", wrong) for _ in range(60))
+        await offender.all(offender.call("POST", f"{path}/complete", wrong) for _ in range(20))
     await offender.call("POST", f"{path}/cancel", b"{}")
 
 

@@ -89,10 +89,10 @@ def _check_made_once(trace: ObjectTrace, record: RunRecord) -> Iterator[Violatio
     if trace.retry == "none":
         return
     if len(ids) > 1:
-        yield _violation(trace, "I6", f"its create was repeated, and {len(ids)} were made", ids)
+        yield _violation(trace, "I6", f"repeated by {trace.retry}, and {len(ids)} were made", ids)
     calls = _calls(record, trace.name)
     if len(calls) > 1 and not _is_excused(record, calls[0].started, calls[-1].started):
-        yield _violation(trace, "I6", f"its create was repeated, and it ran {len(calls)} times")
+        yield _violation(trace, "I6", f"repeated by {trace.retry}, and it ran {len(calls)} times")
 
 
 # --- batches ---

@@ -22,7 +22,7 @@ class KeyGuesses:
 
     Each network of clients has a rate; an answer waits for its turn (the generic cell rate
     algorithm, which keeps one number for each network). Only what was found to be unknown comes
-    here: a valid key waits for nobody, also if it shares its address with whoever guesses.
+    here: a valid key waits for nobody, also if it shares its address with a client that guesses.
     """
 
     def __init__(self, burst: int) -> None:

@@ -2,8 +2,10 @@
 
 import argparse
 import os
+import socket
 import sys
 import warnings
+from typing import Any
 
 import structlog
 
@@ -59,7 +61,10 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
     try:
         wait_until_available(settings)
-        create_app(settings).worker_main(_celery_options(kind, slots))
+        # Not by `worker_main`: Celery's command line costs 0.35 s of each start.
+        worker = create_app(settings).Worker(**_celery_options(kind, slots))
+        worker.start()
+        sys.exit(worker.exitcode)
     except DATABASE_UNAVAILABLE as error:
         structlog.get_logger().critical("database_unavailable", error=str(error).strip())
         sys.exit(1)
@@ -100,12 +105,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _celery_options(kind: str, slots: int) -> list[str]:
-    queues = QUARANTINE if kind == "quarantine" else f"{INTERACTIVE},{BACKGROUND}"
-    options = ["--concurrency", str(slots), "--queues", queues, "--loglevel", "WARNING"]
-    hostname = ["--hostname", f"{kind}-{os.getpid()}@%h"]
-    without = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-    return ["--quiet", "worker", *options, *hostname, *without]
+def _celery_options(kind: str, slots: int) -> dict[str, Any]:
+    return {
+        "hostname": f"{kind}-{os.getpid()}@{socket.gethostname()}",
+        "queues": QUARANTINE if kind == "quarantine" else f"{INTERACTIVE},{BACKGROUND}",
+        "concurrency": slots,
+        "loglevel": "WARNING",
+        "quiet": True,
+        "without_gossip": True,
+        "without_mingle": True,
+        "without_heartbeat": True,
+    }
 
 
 if __name__ == "__main__":

@@ -110,7 +110,14 @@ async def test_a_strict_schema_is_obeyed(api: Api) -> None:
 
 async def test_log_probabilities_belong_to_the_text(api: Api) -> None:
     include = ["message.output_text.logprobs"]
-    response = await api.create(MODEL, include=include, top_logprobs=2, **tokens(16))
+    response = await api.create(
+        MODEL,
+        input="Count from one to twenty.",
+        temperature=0,
+        include=include,
+        top_logprobs=2,
+        **tokens(16),
+    )
     [part] = response["output"][0]["content"]
     assert len(part["logprobs"]) == 16
     assert b"".join(bytes(each["bytes"]) for each in part["logprobs"]).decode() == part["text"]

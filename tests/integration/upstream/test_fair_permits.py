@@ -8,6 +8,7 @@ import pytest
 
 from models import keys
 from models.console_links import LOGIN_PATH, create_link
+from models.redis.upstream_states import read_states
 from tests.support.api import Api, until
 from tests.support.console import console_user
 from tests.support.fake_upstream import FakeUpstream, reply, status
@@ -58,10 +59,19 @@ def other(running: Stack) -> Api:
     return running.api(key=keys.create(running.dsn, f"other {next(_numbers)}"))
 
 
-async def _are_claimed(running: Stack, model: str, number: int) -> None:
-    """Waits until a worker has claimed so many responses of the model."""
-    query = "SELECT count(*) = %s FROM responses WHERE model = %s AND attempt > 0"
-    await until(lambda: running.value(query, number, model))
+async def _are_waiting(running: Stack, number: int) -> None:
+    """Waits until the worker has said that so many calls wait for a permit of the upstream."""
+    worker = await running.value("SELECT worker FROM responses WHERE worker IS NOT NULL LIMIT 1")
+    async with running.redis() as redis:
+
+        async def waiting() -> tuple[int, ...]:
+            [states] = await read_states(redis, [worker]) or [()]
+            return tuple(state.waiting for state in states if state.name == "default")
+
+        async def is_reached() -> bool:
+            return await waiting() == (number,)
+
+        await until(is_reached, 30)
 
 
 async def test_a_flood_of_one_project_delays_calls_of_another_by_a_few(
@@ -70,14 +80,13 @@ async def test_a_flood_of_one_project_delays_calls_of_another_by_a_few(
     api, many = running.api(), calls.model("many")
     for _ in range(20):
         await api.create_background(many)
+    await calls.begun(PERMITS)
     waiting = [asyncio.create_task(api.create(many)) for _ in range(20)]
-    await _are_claimed(running, many, 40)
     foreground, background = calls.model("foreground"), calls.model("background")
     waiting.append(asyncio.create_task(other.create(foreground)))
     await other.create_background(background)
-    await _are_claimed(running, foreground, 1)
-    await _are_claimed(running, background, 1)
-    await calls.begun(PERMITS)
+    # Of background calls of one project only as many wait as can run.
+    await _are_waiting(running, 20 + PERMITS + 2)
     for _ in range(10):
         await calls.next()
     # At most one foreground call of the flood goes before the foreground call, and a background

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 
@@ -210,6 +211,19 @@ def test_usage_may_be_lost_by_a_killed_process() -> None:
     _not_counted(record)
     record.faults.append(Fault("killed", "web-1", 5.5))
     assert list(check_objects(record)) == []
+
+
+@pytest.mark.parametrize(
+    ("retry", "when", "excused"), [("sdk", 9, True), ("sdk", 30, False), ("key", 9, False)]
+)
+def test_a_fault_hides_the_loss_of_an_answer_from_a_create_without_a_key(
+    retry: Literal["key", "sdk"], when: float, excused: bool
+) -> None:
+    record = _clean()
+    record.objects[0].retry = retry
+    record.objects[0].listed = ["id_there", "id_other"]
+    record.faults.append(Fault("restarted", "postgres", when, when + 1))
+    assert (list(check_objects(record)) == []) == excused
 
 
 EVENT = ReceivedEvent("evt_1", "response.completed", "resp_1")

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from models.config.settings import Settings
-from models.errors import ApiError, HostNotAllowed, MethodNotAllowed
+from models.errors import ApiError, HostNotAllowed, MethodNotAllowed, Unavailable
 from models.garbage import tune_garbage_collector
 from models.hosts import is_loopback
 from models.tracing.spans import NO_SPAN, Tracer
@@ -117,6 +117,8 @@ class Application(FastAPI):
         span = NO_SPAN if self.tracer is None else start_request_span(self.tracer, scope)
         try:
             await self._serve(scope, record.receive, record.send)
+        except asyncio.CancelledError:
+            await _cut_off(scope, record)
         finally:
             record.end()
             if scope["type"] == "http":
@@ -172,6 +174,15 @@ def _authorization(scope: Scope) -> bytes | None:
 def _record_refusal(error: ApiError, request_id: str) -> None:
     count_http_response(error.status)
     write_refusal(error.status, request_id, error.message)
+
+
+async def _cut_off(scope: Scope, record: RequestRecord) -> None:
+    """Ends a request that still runs when a process that stops has no more time: uvicorn cancels
+    it. An answer that has begun is left without its end, so uvicorn closes the connection."""
+    if scope["type"] == "http" and record.status is None:
+        error = Unavailable("The server is stopping. Please retry.")
+        record.note_error(error)
+        await errors.error_response(error)(scope, record.receive, record.send)
 
 
 def create_app(settings: Settings, host: str = "127.0.0.1") -> Application:

@@ -1,4 +1,4 @@
-"""PostgreSQL as a child process. The measurements behind each choice: docs/architecture.md."""
+"""PostgreSQL as a child process. The reasons for it: docs/architecture.md."""
 
 import contextlib
 import os

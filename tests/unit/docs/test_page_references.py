@@ -21,6 +21,8 @@ _PATH = re.compile(
     r"/[\w/.-]*\w\.(?:py|md|txt|toml|yml))(?:::(\w+))?"
 )
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+_LINK_TO_HEADING = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
+_HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 _OUTSIDE = re.compile(
     r"\b(?:design|contract|house|findings|engine|embedded)(?:\.md)? ?§|\.\./shared/\w+\.md"
 )
@@ -32,6 +34,12 @@ def _resolve(name: str) -> Path | None:
         if (base / name).is_file():
             return base / name
     return None
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of the headings of this page."""
+    headings = _HEADING.findall(page.read_text())
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -46,6 +54,19 @@ def test_a_page_names_only_what_exists(page: Path) -> None:
             elif test and f"def {test}" not in file.read_text():
                 missing.append(f"{name}::{test}")
     assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_link_names_a_heading_that_exists(page: Path) -> None:
+    links = _LINK_TO_HEADING.findall(page.read_text())
+    targets = {(name, anchor): page.parent / name if name else page for name, anchor in links}
+    assert not {link for link, file in targets.items() if link[1] not in _anchors(file)}
+
+
+def test_the_index_lists_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
+    assert not {name for name in pages if f"]({name})" not in index}
 
 
 def test_the_code_names_only_files_that_exist() -> None:

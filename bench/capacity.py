@@ -67,7 +67,7 @@ class Demand:
     @property
     def connections(self) -> int:
         """To Postgres, with one quarantine worker."""
-        return 13 * (self.workers + 1) + 11 * self.webs
+        return 13 * (self.workers + 1) + 12 * self.webs
 
     def memory(self, process: str, processes: int) -> float:
         """Bytes of all processes of this kind."""

@@ -1,7 +1,7 @@
 """Python's garbage collector in a process whose streams and requests all wait for it.
 
 It is needed for objects that refer to each other in a circle. Requests and runs leave hardly any,
-and large bodies make many objects that are none (docs/adr/0064).
+and large bodies make many objects that are none (docs/architecture.md).
 """
 
 import gc

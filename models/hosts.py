@@ -17,7 +17,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_own_host(header: str | None, allowed: Collection[str]) -> bool:
-    """Whether `Host: header` names this server, and not a page's own domain (docs/adr/0045).
+    """Whether `Host: header` names this server, and not a page's own domain (docs/security.md).
 
     A page of another origin cannot read what this server answers, unless its owner lets its domain
     name resolve to this server's address (DNS rebinding): then the browser sends that name. So

@@ -1,4 +1,4 @@
-"""RabbitMQ as the broker of the wake-ups, where `broker_url` is set (ADR 0035).
+"""RabbitMQ as the broker of the wake-ups, where `broker_url` is set (docs/scaling.md).
 
 Its clients block, so the wake-ups are sent in a thread. Messages are neither durable nor confirmed:
 the row is the job, and a sweep finds a row whose message was lost (I8).

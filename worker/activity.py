@@ -1,5 +1,5 @@
 """What this worker has ended, added to a table once a minute: for the plots of the console
-(docs/adr/0061-plots-are-drawn-from-a-small-table.md).
+(docs/console.md).
 
 Responses are counted in memory, so that their endings cost no statement. A worker that is killed
 loses what it has counted since the last minute; one that stops writes it.

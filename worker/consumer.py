@@ -1,10 +1,10 @@
-"""Celery's consumer, whose messages are read in the pool's event loop (ADR 0030).
+"""Celery's consumer, whose messages are read in the pool's event loop (docs/architecture.md).
 
 Celery connects to the broker, declares the queues, decodes each message and stops consuming. Only
 the loop that waits for messages is replaced. Celery's own loop reads in its thread, which gets
 Python's lock from a busy event loop only every 5 ms, several times a message; and it keeps a record
 of each task until its end, although the row in Postgres is that record. Only RabbitMQ is read in
-Celery's thread (ADR 0035): its client blocks.
+Celery's thread (docs/scaling.md): its client blocks.
 """
 
 import contextlib

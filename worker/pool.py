@@ -1,7 +1,8 @@
 """A Celery pool that runs a thousand responses in one asyncio event loop (ADR 0002).
 
 Celery's thread starts and stops the process; a uvloop in a second thread reads the messages and
-runs the responses. Nothing waits for the other thread between the start and the stop (ADR 0030).
+runs the responses. Nothing waits for the other thread between the start and the stop
+(docs/architecture.md).
 
 The setting `worker_pool` selects this pool, because Celery's option `-P` knows only its own pools.
 """

@@ -1,4 +1,4 @@
-"""Reads the messages that wake this worker, in the pool's event loop (ADR 0030)."""
+"""Reads the messages that wake this worker, in the pool's event loop (docs/architecture.md)."""
 
 import asyncio
 import contextlib

@@ -1,2 +1,2 @@
 """The single-machine stack of `up`: databases, web, workers, and their supervisor
-(docs/adr/0001)."""
+(docs/architecture.md)."""

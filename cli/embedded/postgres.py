@@ -1,4 +1,4 @@
-"""PostgreSQL as a child process. The measurements behind each choice: docs/adr/0001."""
+"""PostgreSQL as a child process. The reasons for it: docs/architecture.md."""
 
 import contextlib
 import os

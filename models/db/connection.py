@@ -28,7 +28,7 @@ connection is cut."""
 
 
 class Connection(AsyncConnection[TupleRow]):
-    """See docs/adr/0065-large-statements-run-in-threads.md."""
+    """The reason is in docs/architecture.md."""
 
     runs_in_thread = False
     """Set before a large statement. The connection is closed after it."""

@@ -1,5 +1,5 @@
 """In which schema of the database the tables are, and the statement that makes a session use it
-(docs/adr/0033-tables-have-a-schema-of-their-own.md).
+(docs/deploy.md).
 
 Every session begins with that statement. PgBouncer refuses or drops `options` of a connection, and
 a `search_path` of the role or of the database belongs to the operator.

@@ -22,7 +22,7 @@ class SharedPool(AsyncConnectionPool[Connection]):
 
     The work of a project waits for its turn, and leaves connections for the others and for the
     process itself, which takes whatever is free
-    (docs/adr/0063-projects-take-turns-at-the-connections.md).
+    (docs/architecture.md).
 
     It hands out the connection that was returned last: statements that come one after another run
     in one session, which has planned them and whose caches they have filled. psycopg's pool takes

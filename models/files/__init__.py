@@ -1,1 +1,1 @@
-"""The content of files: where it is stored, and what it is found to be (ADR 0048)."""
+"""The content of files: where it is stored, and what it is found to be (docs/files.md)."""

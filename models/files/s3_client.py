@@ -1,5 +1,5 @@
 """The client of a bucket, and what operators read when it fails. botocore is Amazon's own library;
-its client is callable in all threads (ADR 0052)."""
+its client is callable in all threads (docs/files.md)."""
 
 from typing import TYPE_CHECKING, Final
 

@@ -1,4 +1,4 @@
-"""Files in a bucket that all web processes and workers share (ADR 0052)."""
+"""Files in a bucket that all web processes and workers share (docs/files.md)."""
 
 import asyncio
 import threading

@@ -3,7 +3,7 @@
 The database counts these changes (`access_revision`, migration 0013). Each heartbeat reads the
 number, with the statement that renews the lease: so it costs no statement, and needs no Redis. A
 process acts on a change at most one heartbeat after its commit, half a second by default
-(docs/adr/0042-projects-have-a-policy.md).
+(docs/projects.md).
 """
 
 import asyncio

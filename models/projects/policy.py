@@ -1,4 +1,4 @@
-"""The policy of a project: the column `projects.policy` (docs/projects.md, ADR 0042)."""
+"""The policy of a project: the column `projects.policy` (docs/projects.md)."""
 
 from typing import Annotated, Any, Literal, Self
 

@@ -1,4 +1,4 @@
-"""Routes in the policy of a project (docs/projects.md, ADR 0059). Commands import this module: it
+"""Routes in the policy of a project (docs/projects.md). Commands import this module: it
 needs no log."""
 
 from collections.abc import Collection

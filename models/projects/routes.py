@@ -1,4 +1,4 @@
-"""The routes of a project: its own in place of those of the server (docs/projects.md, ADR 0059)."""
+"""The routes of a project: its own in place of those of the server (docs/projects.md)."""
 
 from uuid import UUID
 

@@ -5,8 +5,8 @@ nothing waits for Redis here, and what a Redis that is away would let grow is dr
 
 After each batch the next ids gather for a moment. Ids of one queue travel together in one message:
 a process that sends one id now and then sends it at once, and a busy one sends fewer and larger
-messages (ADR 0030). Where `broker_url` is set they are sent to RabbitMQ,
-not to Redis (ADR 0035).
+messages (docs/architecture.md). Where `broker_url` is set they are sent to RabbitMQ,
+not to Redis (docs/scaling.md).
 
 A message is Celery's protocol 2 as kombu stores it in Redis, with only the fields that a worker
 reads: 0.3 KB and 45 bytes for each further id, instead of 1 KB each.

@@ -1,4 +1,4 @@
-"""The items of a response that forwards a request to an upstream (ADR 0057).
+"""The items of a response that forwards a request to an upstream (docs/batches.md).
 
 Its input is one item with the request, its output one with the answer. Both hold JSON as text:
 nothing reads it between the client and the upstream, and a database that parses it would change it.

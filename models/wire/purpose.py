@@ -16,7 +16,7 @@ class Purpose(StrEnum):
     """The input tokens are counted. The model is not called and clients never see the response."""
     FORWARD = "forward"
     """A request for another endpoint is sent as it is, and the answer is the output. Clients never
-    see the response (ADR 0057)."""
+    see the response (docs/batches.md)."""
 
 
 _COUNT_MARK = "count_input_tokens"

@@ -87,7 +87,7 @@ def _check(union: Any, value: JSON) -> None:
 
 def check_item(item: JSON) -> None:
     """An item of an `output`."""
-    # the SDK's types have no word for a patch that broke off with its response (docs/adr/0011)
+    # the SDK's types have no word for a patch that broke off with its response (docs/tools.md)
     broken_off = item["type"] == "apply_patch_call" and item["status"] == "incomplete"
     _check(sdk.ResponseOutputItem, {**item, "status": "in_progress"} if broken_off else item)
     # every item has an id, a type and a status, and no optional field is null (docs/wire.md)

@@ -1,4 +1,4 @@
-"""Requests in batches for the endpoints that are forwarded to upstreams (ADR 0057)."""
+"""Requests in batches for the endpoints that are forwarded to upstreams (docs/batches.md)."""
 
 from functools import partial
 from typing import Final

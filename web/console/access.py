@@ -2,7 +2,7 @@
 
 A session is a random token in a cookie and a row with the token's hash. A page that changes
 something needs a token of its own, which is derived from the session's, and an origin that is this
-server's (docs/adr/0055-the-console-is-rendered-by-web.md).
+server's (docs/console.md).
 """
 
 import hashlib

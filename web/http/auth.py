@@ -1,7 +1,7 @@
 """Authentication: `Authorization: Bearer <key>` becomes a key with its project.
 
 A dependency of every route under /v1. Each route decides which scope it needs by the dependency
-that it has (docs/adr/0042-projects-have-a-policy.md).
+that it has (docs/projects.md).
 """
 
 import asyncio

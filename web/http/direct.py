@@ -3,7 +3,7 @@
 FastAPI compares the path with each route, opens three exit stacks and resolves the dependencies. So
 the routes that are called most are looked up first, and called with what they need. They are
 registered with FastAPI like all others: it describes them, and answers every request that is not
-exactly one of theirs (docs/adr/0029-hot-routes-are-called-directly.md).
+exactly one of theirs (docs/architecture.md).
 """
 
 from collections.abc import Awaitable, Callable

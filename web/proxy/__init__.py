@@ -1,1 +1,1 @@
-"""Requests that are forwarded to upstreams, and their answers (docs/adr/0016, 0050)."""
+"""Requests that are forwarded to upstreams, and their answers (docs/proxied-endpoints.md)."""

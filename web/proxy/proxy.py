@@ -1,4 +1,4 @@
-"""Forwards requests to the upstreams of their models (docs/adr/0016, docs/adr/0050).
+"""Forwards requests to the upstreams of their models (docs/proxied-endpoints.md).
 
 The upstream gets the operator's credential and headers, and of the client's request only the body.
 """

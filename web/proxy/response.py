@@ -1,5 +1,5 @@
 """An upstream's answer on its way to the client, unchanged but for this server's credentials in
-errors (docs/adr/0016).
+errors (docs/proxied-endpoints.md).
 
 At most one read of it is in memory: while the client does not receive, nothing is read. The client
 gets the upstream's status and body, and the few headers that it needs to read or to retry.

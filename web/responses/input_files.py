@@ -1,4 +1,4 @@
-"""The stored files that a request names in `input_file` and `input_image` (ADR 0056).
+"""The stored files that a request names in `input_file` and `input_image` (docs/files.md).
 
 All of a request are looked up with one statement. A request that names none costs nothing.
 """

@@ -1,7 +1,7 @@
 """Stores new responses; the outcome is known even after a lost connection to Postgres (I9).
 
 Creates that arrive while one statement is on its way are stored together by the next one
-(docs/adr/0031-creates-and-gets-share-statements.md).
+(docs/architecture.md).
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 GETs that arrive while one statement is on its way are answered by the next one, all of them. So
 what a GET shows is younger than the GET
-(docs/adr/0031-creates-and-gets-share-statements.md).
+(docs/architecture.md).
 
 An output of more than 64 KiB is not read, or not kept, before the GET has its part of the process's
 memory for large bodies (docs/limits.md). A large one is read alone, and projects take turns.

@@ -2,7 +2,7 @@
 
 All creates of a burst become ready in the same turn. Checked one after another, eight hundred would
 delay each running stream by a quarter of a second, and neither Postgres nor the workers would have
-anything to do meanwhile (docs/adr/0036-a-web-process-works-on-few-creates-at-a-time.md).
+anything to do meanwhile (docs/architecture.md).
 """
 
 import asyncio

@@ -2,9 +2,9 @@
 data.
 
 Chat Completions has no `file_url` (docs/wire.md), and no upstream knows the ids of files that are
-stored here (ADR 0056). Only this attempt's copy of the history refers to the data; what is stored
-and shown keeps the client's URL or id. The data is in memory only while it is fetched or sent, and
-beyond that as long as there is room (worker/outbound/file_memory.py).
+stored here (docs/files.md). Only this attempt's copy of the history refers to the data; what is
+stored and shown keeps the client's URL or id. The data is in memory only while it is fetched or
+sent, and beyond that as long as there is room (worker/outbound/file_memory.py).
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Forwards a request to an upstream of its model, as the whole purpose of a response (ADR 0057)."""
+"""Forwards a request to an upstream of its model, as all that a response does (docs/batches.md)."""
 
 import asyncio
 from functools import partial

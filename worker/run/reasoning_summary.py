@@ -1,4 +1,4 @@
-"""Summaries of reasoning, each made by a second call of the model (ADR 0060).
+"""Summaries of reasoning, each made by a second call of the model (docs/output.md).
 
 The reasoning item stays open while its summary is made, and the items behind it wait. The turn's
 own call is read on meanwhile. A summary is written at once when it is complete, so that a call that

@@ -1,4 +1,4 @@
-"""Files that clients have stored here, for the requests of one response (ADR 0056)."""
+"""Files that clients have stored here, for the requests of one response (docs/files.md)."""
 
 import asyncio
 from collections.abc import Iterable

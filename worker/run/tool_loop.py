@@ -3,7 +3,7 @@
 Each step is stored in Postgres before the next one begins: a turn with all its items, then each
 call as started, then with its result. So another worker continues after the last finished step. A
 call that was started and has no result may or may not have run: it is repeated only if that does no
-harm, else the model gets an error and decides (docs/adr/0008).
+harm, else the model gets an error and decides (docs/tools.md).
 """
 
 import asyncio

@@ -1,5 +1,5 @@
 """File search: the model sends queries, PostgreSQL finds passages in the files of the project's
-vector stores, the model gets them with what it needs to cite them (ADR 0058).
+vector stores, the model gets them with what it needs to cite them (docs/tools.md).
 
 If nothing can be searched now, the call fails with a message for the model; the response continues.
 """

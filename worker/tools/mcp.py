@@ -331,7 +331,7 @@ class McpToolProvider:
 
 def _listing_failure(label: str, failed: McpServerError) -> ToolFailed:
     """The failure that ends the response: without the tools the model would answer something else
-    (docs/adr/0009).
+    (docs/tools.md).
 
     Message and codes are OpenAI's. A 401 of the MCP server stays a 401.
     """

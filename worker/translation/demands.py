@@ -1,5 +1,6 @@
 """What a request demands of the answer although some servers ignore it: a call (`tool_choice`), and
-JSON (`text.format`). An answer without it is no failure (docs/adr/0006), but clients are to see it.
+JSON (`text.format`). An answer without it is no failure (docs/output.md), but clients are to see
+it.
 """
 
 import json

@@ -48,7 +48,7 @@ class ToolCatalog:
     choice: str | dict[str, Any] | None = None
     """`tool_choice` of the chat request."""
     callable_names: frozenset[str] | None = None
-    """The only names that `tool_choice` allows (docs/adr/0006); None: all."""
+    """The only names that `tool_choice` allows (docs/tools.md); None: all."""
 
     def name_of(self, target: CallTarget) -> str:
         """The tool's function name; for a tool that no longer exists, the name that it would

@@ -300,7 +300,7 @@ class Turn(Generic[EventT]):
         return call_id
 
     def _may_call(self, name: str) -> bool:
-        """Whether `tool_choice` allows this call. If not, the turn fails (docs/adr/0006)."""
+        """Whether `tool_choice` allows this call. If not, the turn fails (docs/tools.md)."""
         if self._tool_catalog.callable_names is None or name in self._tool_catalog.callable_names:
             return True
         if self._violation is None:
@@ -312,8 +312,8 @@ class Turn(Generic[EventT]):
         return False
 
     def _ignores_call(self) -> bool:
-        """Whether the server call that begins is one more than `max_tool_calls` allows (docs/adr/
-        0008)."""
+        """Whether the server call that begins is one more than `max_tool_calls` allows
+        (docs/tools.md)."""
         if self._calls_left is None:
             return False
         self._calls_left -= 1
@@ -375,7 +375,7 @@ class Turn(Generic[EventT]):
 
     def _fail_unknown_calls(self) -> list[Event]:
         """Adds an output to each call of an unknown function, if this server answers calls in
-        this turn at all (docs/adr/0008)."""
+        this turn at all (docs/tools.md)."""
         events: list[Event] = []
         if not self._tool_catalog.server_functions:
             return events

@@ -1,4 +1,4 @@
-"""Calls whose answer comes in one piece, at any path of an upstream (ADR 0057).
+"""Calls whose answer comes in one piece, at any path of an upstream (docs/batches.md).
 
 openai's SDK sends them: there are few at a time in comparison with streams, so they need no
 prepared request (worker/upstream/request_sender.py).

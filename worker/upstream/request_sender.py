@@ -5,7 +5,7 @@ redirects, cookies and authentication of which we use none. That takes three tim
 sending. So the SDK makes one request, which is not sent, and all requests are that one with another
 body. They are sent by the aiohttp session of the SDK's HTTP client, which has the connections. A
 first try that fails is handed to the SDK as its own: it decides whether to try again, waits,
-counts, and raises its errors (docs/adr/0026).
+counts, and raises its errors (docs/architecture.md).
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What happened by minute and by ten minutes, for the plots of the console (ADR 0061).
+"""What happened by minute and by ten minutes, for the plots of the console (docs/console.md).
 
 Each worker adds once a minute what it has ended; one of them also counts what waits and runs. There
 are two hundred rows of minutes and a thousand of ten minutes at most: the purge deletes older ones.

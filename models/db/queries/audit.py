@@ -1,6 +1,6 @@
 """The audit log: entries are added, never changed, and deleted only by age.
 
-Triggers of the table refuse everything else (docs/adr/0044-the-audit-log-is-append-only.md). An
+Triggers of the table refuse everything else (docs/operations.md). An
 entry about a change of rows is written by the statement that changes them (`recorded`), or in its
 transaction (`RECORD`).
 """

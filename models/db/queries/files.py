@@ -1,4 +1,4 @@
-"""The statements of files (ADR 0048).
+"""The statements of files (docs/files.md).
 
 The content of a file is the list of its parts, each of which is one stored object. The row of a
 part is committed before its object is written, so that no object exists without a row: what a
@@ -426,7 +426,7 @@ DELETABLE_PARTS = Query(
 )
 """Parts whose objects are to be deleted, up to `rows` of each kind: those of hidden files, without
 what is still being written, and those that were given up. A file stays that responses may use: those
-of its project that were created before it was hidden, and have not ended (ADR 0056)."""
+of its project that were created before it was hidden, and have not ended (docs/files.md)."""
 
 DELETE_PARTS = column(
     "DELETE FROM file_parts WHERE id = ANY(CAST(:ids AS uuid[])) RETURNING id", UUID

@@ -1,4 +1,4 @@
-"""What happened by minute, for the plots of the console (ADR 0061)."""
+"""What happened by minute, for the plots of the console (docs/console.md)."""
 
 from sqlalchemy import (
     ARRAY,

@@ -1,4 +1,4 @@
-"""The sessions of the console (ADR 0055)."""
+"""The sessions of the console (docs/console.md)."""
 
 from sqlalchemy import Column, LargeBinary, Table, Text, func
 

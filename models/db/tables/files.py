@@ -1,4 +1,4 @@
-"""Files of projects, and the stored objects that are their content (ADR 0048)."""
+"""Files of projects, and the stored objects that are their content (docs/files.md)."""
 
 from sqlalchemy import (
     BigInteger,

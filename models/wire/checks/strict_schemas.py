@@ -1,4 +1,4 @@
-"""OpenAI's rules for strict schemas, for servers that ask for them (ADR 0060).
+"""OpenAI's rules for strict schemas, for servers that ask for them (docs/output.md).
 
 The other checks have found that each schema is one (models/wire/checks/json_schema.py).
 """

@@ -1,6 +1,6 @@
 """/v1/chat/completions sends a request to the model's upstream and returns its answer unchanged.
 
-The decision is docs/adr/0016.
+The reasons are in docs/proxied-endpoints.md.
 """
 
 import asyncio

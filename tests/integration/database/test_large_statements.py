@@ -1,4 +1,4 @@
-"""Large statements run in threads (ADR 0065)."""
+"""Large statements run in threads (docs/architecture.md)."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Projects that share the connections of a process (ADR 0063)."""
+"""Projects that share the connections of a process (docs/architecture.md)."""
 
 import asyncio
 from collections.abc import AsyncIterator

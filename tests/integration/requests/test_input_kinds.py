@@ -452,7 +452,7 @@ VIOLATIONS: list[Any] = [
 async def test_a_call_outside_the_choice_fails_the_response(
     api: Api, fake: FakeUpstream, choice: Any
 ) -> None:
-    """Also if the upstream ignores the choice: a client must not run the call (docs/adr/0006)."""
+    """Also if the upstream ignores the choice: a client must not run the call (docs/tools.md)."""
     message = "The model called the tool 'listen', which 'tool_choice' does not allow."
     call_steps: list[Step] = [
         call(0, "call_a", "listen", "{", "}"),

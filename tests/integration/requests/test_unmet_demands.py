@@ -1,4 +1,4 @@
-"""An upstream ignores what the request demands: clients and operators see it (docs/adr/0006)."""
+"""An upstream ignores what the request demands: clients and operators see it (docs/output.md)."""
 
 import asyncio
 

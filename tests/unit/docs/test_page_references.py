@@ -21,6 +21,8 @@ _PATH = re.compile(
     r"/[\w/.-]*\w\.(?:py|md|txt|toml|yml))(?:::(\w+))?"
 )
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+_LINK_TO_HEADING = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
+_HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 _OUTSIDE = re.compile(
     r"\b(?:design|contract|house|findings|engine|embedded)(?:\.md)? ?§|\.\./shared/\w+\.md"
 )
@@ -34,10 +36,20 @@ def _resolve(name: str) -> Path | None:
     return None
 
 
+def _anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of the headings of this page."""
+    headings = _HEADING.findall(page.read_text())
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_names_only_what_exists(page: Path) -> None:
     text = page.read_text()
     missing = [link for link in _LINK.findall(text) if not (page.parent / link).exists()]
+    for name, anchor in _LINK_TO_HEADING.findall(text):
+        target = page.parent / name if name else page
+        if target.exists() and anchor not in _anchors(target):
+            missing.append(f"{name}#{anchor}")
     if page.name != "CHANGELOG.md":  # it tells of names as they were
         for name, test in _PATH.findall(text):
             file = _resolve(name)
@@ -46,6 +58,12 @@ def test_a_page_names_only_what_exists(page: Path) -> None:
             elif test and f"def {test}" not in file.read_text():
                 missing.append(f"{name}::{test}")
     assert not missing
+
+
+def test_the_index_lists_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
+    assert not {name for name in pages if f"]({name})" not in index}
 
 
 def test_the_code_names_only_files_that_exist() -> None:

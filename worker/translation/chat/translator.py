@@ -14,7 +14,7 @@ calls whose arguments are not valid become calls of a plain function. So:
 - a refusal is one more part of the open message, or the first part of a new one.
 
 A call that `tool_choice` does not allow becomes no item: the turn fails at the next chunk or at its
-end (docs/adr/0006).
+end (docs/tools.md).
 
 After `finish` or `close_incomplete` nothing may be fed.
 """

@@ -1,4 +1,4 @@
-"""Citations of files in a text: markers that the model writes and no client sees (ADR 0058).
+"""Citations of files in a text: markers that the model writes and no client sees (docs/tools.md).
 
 Each passage that a file search returns has a marker, `[cite:1a2b3c4d]`, made from the id of its
 file. The model writes it behind a sentence. It is taken out of the text while this streams, and

@@ -9,6 +9,7 @@ import structlog
 from models.db.database import DATABASE_UNAVAILABLE, Jsonb, Pool, execute
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.usage import INSERT_PROXIED
+from models.ids import new_uuid
 from models.wire.proxied_usage import NO_TOKENS, TokenUsage
 from models.wire.usage_kind import UsageKind
 from web.proxy.response import ProxiedCall
@@ -53,6 +54,7 @@ class ProxiedUsage:
         del tokens["seconds"]
         self._waiting.append(
             {
+                "entry_id": str(new_uuid()),
                 "project_id": str(key.project_id),
                 "api_key_id": str(key.id),
                 "model": model,
@@ -80,7 +82,6 @@ class ProxiedUsage:
         try:
             await self._insert(entries)
         except DATABASE_UNAVAILABLE as error:
-            # If it was stored and only the answer was lost, it counts twice.
             logger.warning("proxied_usage_not_stored", error=str(error).strip())
             self._waiting = entries + self._waiting
 

@@ -37,12 +37,13 @@ INSERT_USED = f"""INSERT INTO usage_entries ({_LABELS}, batch, {_COUNTS})
 called a model, or only counted tokens."""
 
 INSERT_PROXIED = Statement(f"""
-    INSERT INTO usage_entries ({_ALL_LABELS}, {_ALL_COUNTS})
-    SELECT {_ALL_LABELS}, {_ALL_COUNTS} FROM jsonb_to_recordset(CAST(:entries AS jsonb)) AS e (
-        project_id uuid, api_key_id uuid, model text, upstream text, service_tier text, kind text, batch boolean, requests bigint, input_tokens bigint, cached_tokens bigint,
+    INSERT INTO usage_entries (entry_id, {_ALL_LABELS}, {_ALL_COUNTS})
+    SELECT entry_id, {_ALL_LABELS}, {_ALL_COUNTS} FROM jsonb_to_recordset(CAST(:entries AS jsonb)) AS e (
+        entry_id uuid, project_id uuid, api_key_id uuid, model text, upstream text, service_tier text, kind text, batch boolean, requests bigint, input_tokens bigint, cached_tokens bigint,
         output_tokens bigint, reasoning_tokens bigint, units bigint)
+    ON CONFLICT (entry_id) WHERE entry_id IS NOT NULL DO NOTHING
 """)
-"""Adds what proxied requests have used."""
+"""Adds what proxied requests have used. May be repeated."""
 
 ROLL_UP_DAY = column(
     f"""

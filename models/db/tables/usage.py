@@ -44,7 +44,14 @@ usage_entries = Table(
     Column("ended_at", TIMESTAMP, nullable=False, server_default=text("clock_timestamp()")),
     *_labels(),
     *_counts(),
+    Column("entry_id", Uuid, comment="of a proxied request: it is inserted once"),
     Index("ix_usage_entries_project_id", "project_id", "ended_at"),
+    Index(
+        "uq_usage_entries_entry_id",
+        "entry_id",
+        unique=True,
+        postgresql_where=text("entry_id IS NOT NULL"),
+    ),
     Index("ix_usage_entries_ended_at", "ended_at", postgresql_using="brin"),
 )
 

@@ -26,6 +26,8 @@ HEADROOM = 100 * MB
 CONTAINER_SHARE = 0.8
 """The budget's share of its container (ADR 0039). The rest is for what is used between two looks at
 the memory."""
+RELEASED = """SELECT EXISTS (SELECT 1 FROM attempts a JOIN responses r ON r.id = a.response_id
+                             WHERE r.model = %s AND a.outcome = 'handed_over')"""
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +74,14 @@ async def test_long_histories_wait_until_there_is_memory_for_them(
     gate = asyncio.Event()
     model = fake.script([text("held"), wait_for(gate), finish(), usage(), done()])
 
+    async def has_no_memory() -> bool:
+        """A response waited in vain until it may read its history, or the memory is full."""
+        is_full = "memory_pressure_began" in worker.log.read_text()
+        return is_full or bool(await small.value(RELEASED, model))
+
     async def attack() -> list[str]:
         ids = [await api.create_background(model, previous_response_id=first) for _ in range(16)]
-        await until(lambda: "memory_pressure_began" in worker.log.read_text(), 30)
+        await until(has_no_memory, 30)
         assert len(fake.requests_for(model)) < 16
         gate.set()
         return [(await api.wait_for_end(response_id))["status"] for response_id in ids]
@@ -83,7 +90,7 @@ async def test_long_histories_wait_until_there_is_memory_for_them(
     ends, growth = await memory_growth([worker], attack())
     assert ends == ["completed"] * 16
     assert before + growth < budget / CONTAINER_SHARE
-    await until(lambda: "memory_pressure_ended" in worker.log.read_text())
+    await until(lambda: worker.log.read_text().count("memory_pressure_") % 2 == 0)
 
 
 @pytest.mark.long  # PostgreSQL takes long for so large a request while others work

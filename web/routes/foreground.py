@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import Request
 
 from models.db.queries.read import ResponseRow
-from models.errors import ApiError, RunFailed, ServerStopping
+from models.errors import ApiError, RunFailed, ServerStopping, Unavailable
 from models.lifecycle import Status
 from web.http.connection import cancel_on_disconnect
 from web.responses.create import AcceptedResponse
@@ -45,13 +45,16 @@ async def wait_for_response(
 async def wait_for_completion(
     state: AppState, accepted: AcceptedResponse, request: Request, error_message: str
 ) -> ResponseRow:
-    """As `wait_for_response`; raises ApiError(error_message) unless the response completed."""
+    """As `wait_for_response`; raises ApiError(error_message) unless the response completed, and
+    Unavailable if it was cancelled: this process was taken for dead, or an operator did it."""
     try:
         row = await wait_for_response(state, accepted, request)
     except ApiError as error:
         state.record_answer(accepted, answered_request(request, error))
         raise
     state.record_answer(accepted, request)
+    if row.status == Status.CANCELLED:
+        raise Unavailable(f"{error_message} It was cancelled. Please retry.")
     if row.status != Status.COMPLETED:
         raise ApiError(error_message)
     return row

@@ -1,5 +1,6 @@
 """Compaction over HTTP: on request, above a threshold, after an overflow, and its later use."""
 
+import asyncio
 import json
 import secrets
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from models import keys
 from models.wire.compaction import PREAMBLE
 from tests.conftest import PrivateStack
-from tests.support.api import JSON, Api
+from tests.support.api import JSON, Api, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
@@ -274,6 +275,20 @@ async def test_compact_fails_as_the_upstream_does(api: Api, fake: FakeUpstream) 
     )
     assert empty.status == 502
     assert "summary" in empty.error["message"]
+
+
+async def test_a_compaction_that_was_cancelled_elsewhere_may_be_sent_again(
+    tool_stack: Stack, fake: FakeUpstream
+) -> None:
+    model = fake.script([hang()])
+    body = {"model": model, "input": HISTORY}
+    answer = asyncio.create_task(tool_stack.api().call("POST", "/responses/compact", body))
+    await until(lambda: fake.requests_for(model))
+    cancel = "UPDATE responses SET cancel_requested_at = now() WHERE model = %s RETURNING true"
+    assert await tool_stack.value(cancel, model)
+    refused = await answer
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert "cancelled" in refused.error["message"]
 
 
 async def test_a_compaction_is_not_stored_as_a_response(api: Api, fake: FakeUpstream) -> None:

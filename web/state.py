@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from redis.asyncio import Redis
 from starlette.requests import HTTPConnection
 
+from models.celery.queue import JobQueue
 from models.config.routes import Routes
 from models.config.settings import Settings
 from models.db.database import (
@@ -31,7 +32,6 @@ from models.projects.routes import ProjectRoutes
 from models.redis.answer_cache import AnswerCache
 from models.redis.client import REDIS_ERRORS, redis_client
 from models.redis.eviction import memory_problem
-from models.redis.queue import JobQueue
 from models.retrieval.store_access import StoreAccess
 from models.secrets import Sealer
 from models.side_tasks import SideTasks, cancel_all

@@ -14,6 +14,7 @@ from uuid import UUID
 import structlog
 from redis.asyncio import Redis
 
+from models.celery.queue import JobQueue
 from models.config.routes import Routes
 from models.config.settings import Settings
 from models.confinement.policy import PROTECTIONS, missing
@@ -35,7 +36,6 @@ from models.project_policies import ProjectPolicies
 from models.projects.routes import ProjectRoutes
 from models.redis.answer_cache import AnswerCache
 from models.redis.client import redis_client
-from models.redis.queue import JobQueue
 from models.retrieval.embedder import Embedder
 from models.retrieval.search import ChunkSearch
 from models.secrets import Sealer

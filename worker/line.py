@@ -20,13 +20,13 @@ from uuid import UUID
 
 import structlog
 
+from models.celery.queue import JobQueue
 from models.db.database import DATABASE_UNAVAILABLE, RETRY_DELAY
 from models.ids import new_uuid
 from models.ownership.claims import Ownership
 from models.ownership.line import Choice, ChosenClaim
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
-from models.redis.queue import JobQueue
 from worker.capacity import Capacity
 from worker.shares import Shares
 

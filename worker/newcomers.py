@@ -6,8 +6,8 @@ without taking them, and PostgreSQL chooses among all that wait.
 
 import asyncio
 
+from models.celery.queue import JobQueue
 from models.redis.channels import BACKGROUND, INTERACTIVE
-from models.redis.queue import JobQueue
 from worker.capacity import Capacity
 from worker.line import Line
 

@@ -15,13 +15,13 @@ from uuid import UUID
 
 import structlog
 
+from models.celery.queue import JobQueue
 from models.config.settings import Settings
 from models.db.database import DATABASE_UNAVAILABLE, RETRY_DELAY, Pool, fetch
 from models.db.queries import sweep
 from models.ownership.lease import Lease
 from models.ownership.waiting import enqueue_waiting
 from models.ownership.watch import Watch
-from models.redis.queue import JobQueue
 from worker.capacity import Capacity
 
 logger = structlog.get_logger()

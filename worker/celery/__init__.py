@@ -23,4 +23,5 @@ What is replaced, and why:
   commands and the metrics are these. app.py switches them off.
 
 The engine (worker/engine.py) imports nothing of Celery: bench/ runs it without.
+tests/unit/test_library_internals.py lists what is used of Celery's own insides.
 """

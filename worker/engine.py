@@ -53,7 +53,6 @@ from worker.log.publisher import Publisher
 from worker.memory_budget import MemoryBudget
 from worker.memory_pressure import MemoryPressure
 from worker.model_metrics import LABELS, observe_end
-from worker.newcomers import start_newcomers
 from worker.outbound.file_memory import FileMemory
 from worker.quarantine import SuspectGroup
 from worker.run.counting import RequestTokenCounter
@@ -63,7 +62,6 @@ from worker.run.resources import Resources
 from worker.run.runner import Run
 from worker.sweeper import Sweeper
 from worker.upkeep import start_upkeep
-from worker.upstream.state_writer import UpstreamStateWriter
 from worker.upstream.upstreams import Upstreams
 
 logger = structlog.get_logger()
@@ -168,10 +166,8 @@ class Engine:
         self._comparison.start(self._ownership, self._side_tasks, line.wait_until_known)
         self._resources = self._open_resources(journal, publisher)
         control = ControlListener(settings, self._lease.id, self.cancel)
-        states = UpstreamStateWriter(
-            connections.redis, self._lease.id, connections.upstreams.states
-        )
-        self._side_tasks.start(states.run(), "upstream-states")
+        states = connections.upstreams.write_states(connections.redis, self._lease.id)
+        self._side_tasks.start(states, "upstream-states")
         self._side_tasks.start(self._lease.tick(), "tick")
         self._side_tasks.start(publisher.run(), "publisher")
         self._side_tasks.start(connections.job_queue.run(), "job-queue")
@@ -183,8 +179,7 @@ class Engine:
         await asyncio.to_thread(self._lease.register)
         self._start_sweeping(connections)
         if not settings.quarantine:
-            newcomers = start_newcomers(capacity, line, connections.job_queue)
-            self._side_tasks.start(newcomers, "newcomers")
+            self._side_tasks.start(line.start_newcomers(), "newcomers")
         self._activity = ActivityWriter(pool)
         self._side_tasks.start(self._activity.run(), "activity")
         start_upkeep(

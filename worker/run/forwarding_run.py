@@ -10,10 +10,10 @@ from models.wire.proxied_usage import TokenUsage, usage_in
 from models.wire.token_counts import TokenCounts
 from models.wire.urls import body_urls
 from worker.metrics import UPSTREAM_TURNS
-from worker.run.call_span import forwarding_span
 from worker.run.context import RunContext
 from worker.run.failover import first_answer
 from worker.run.handed_on_urls import require_handed_on
+from worker.run.spans import forwarding_span
 from worker.translation.turn import Outcome
 from worker.translation.usage import usage_json
 from worker.upstream.upstreams import Candidate

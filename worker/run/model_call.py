@@ -17,15 +17,14 @@ from models.wire.events import Event, Item
 from models.wire.includes import SEALED_REASONING
 from models.wire.tools import is_native_only
 from worker.metrics import UPSTREAM_TURNS
-from worker.run.call_observation import CallObservation
+from worker.run.call_observation import CallObservation, note_unknown_content
 from worker.run.call_origins import origin_sealer
-from worker.run.call_span import error_type, start_call_span
 from worker.run.context import RunContext
 from worker.run.counting import TokenCount
 from worker.run.failover import first_answer, note_failure
 from worker.run.reasoning import content_tagger, reasoning_sealer, unseal_reasoning
 from worker.run.reasoning_summary import ReasoningSummaries, SummaryCaller
-from worker.run.unknown_content import note_unknown_content
+from worker.run.spans import error_type, start_call_span
 from worker.translation.call_origin import CallOrigin, ReturnedCalls
 from worker.translation.chat.request import chat_request
 from worker.translation.chat.structured import format_instructions

@@ -26,11 +26,8 @@ from models.wire.counting import COUNTED_BY
 from models.wire.purpose import Purpose
 from worker.metrics import count_put_off, count_turn_repeat
 from worker.run.attempt import Attempt
-from worker.run.attempt_span import end_attempt_span, start_attempt_span
 from worker.run.attempt_writer import AttemptWriter
-from worker.run.compaction_run import run_compaction
 from worker.run.context import RunContext
-from worker.run.counting_run import run_count
 from worker.run.end_state import (
     EndState,
     StopReason,
@@ -43,7 +40,9 @@ from worker.run.end_state import (
 from worker.run.footprint import Footprint
 from worker.run.forwarding_run import run_forwarding
 from worker.run.preparation import NoMemory, prepare_run, write_first_events
+from worker.run.purposes import run_compaction, run_count
 from worker.run.resources import Resources
+from worker.run.spans import end_attempt_span, start_attempt_span
 from worker.run.tool_loop import run_tool_loop
 from worker.translation.turn import Outcome
 

@@ -16,11 +16,11 @@ from typing import Any
 from models.errors import LimitReached, UpstreamFailed
 from models.wire.events import Event, Item
 from worker.metrics import observe_tool_call
-from worker.run.compaction_run import compact
 from worker.run.context import RunContext
 from worker.run.model_call import ModelCaller
 from worker.run.output import Entry
-from worker.run.tool_span import end_tool_span, start_tool_span
+from worker.run.purposes import compact
+from worker.run.spans import end_tool_span, start_tool_span
 from worker.tools.provider import ToolCallError, ToolResult
 from worker.translation.demands import unmet_demand
 from worker.translation.history.measure import count_tokens

@@ -1,14 +1,26 @@
-"""Makes a compaction: as the whole purpose of a response, or before a turn of the tool loop."""
+"""Compactions and counts: the whole purpose of a response (ADR 0018). A compaction is also made
+before a turn of the tool loop."""
 
 from typing import Any
 
+from models.wire.counting import COUNTED_BY
 from models.wire.events import Item
 from models.wire.response import output_text
+from models.wire.token_counts import TokenCounts
 from worker.run.compaction import ModelReply
 from worker.run.context import RunContext
 from worker.run.model_call import ModelCaller, ModelInput
 from worker.translation.history.compaction import CompactionTurn
 from worker.translation.turn import Outcome
+from worker.translation.usage import usage_json
+
+
+async def run_count(context: RunContext) -> Outcome:
+    """Puts the count of the input tokens into the usage of the response. Raises RunError."""
+    count = await ModelCaller(context).count(context.full_history())
+    usage = usage_json(TokenCounts(input=count.tokens, output=0)) or {}
+    context.output.usage = {**usage, COUNTED_BY: count.source}
+    return Outcome("completed")
 
 
 async def run_compaction(context: RunContext) -> Outcome | None:

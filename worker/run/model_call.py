@@ -33,7 +33,7 @@ from worker.translation.request_parameters import wants_logprobs, wants_summary
 from worker.translation.responses.request import NativeOptions, native_request
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
-from worker.translation.turn import Outcome, Turn, TurnOptions
+from worker.translation.turn import Turn, TurnOptions, TurnOutcome
 from worker.upstream.circuits import Permit
 from worker.upstream.client import StreamEvent, UpstreamCall
 from worker.upstream.failures import (
@@ -98,7 +98,7 @@ class ModelCaller:
 
     async def call(
         self, model_input: ModelInput, *, visible: bool = True
-    ) -> tuple[Outcome, Turn[Any]]:
+    ) -> tuple[TurnOutcome, Turn[Any]]:
         """The outcome and the turn of the first upstream that answers.
 
         A call that is not `visible` is no part of the response: none of its events is written.
@@ -121,10 +121,10 @@ class ModelCaller:
 
     async def _call_candidates(
         self, model_input: ModelInput, *, visible: bool
-    ) -> tuple[Outcome, Turn[Any]]:
+    ) -> tuple[TurnOutcome, Turn[Any]]:
         called: list[Candidate] = []
 
-        async def call(candidate: Candidate) -> tuple[Outcome, Turn[Any]]:
+        async def call(candidate: Candidate) -> tuple[TurnOutcome, Turn[Any]]:
             called.append(candidate)
             outcome, turn = await self._call_upstream(candidate, model_input, visible=visible)
             if outcome.failure is not None:
@@ -171,7 +171,7 @@ class ModelCaller:
 
     async def _call_upstream(
         self, candidate: Candidate, model_input: ModelInput, *, visible: bool
-    ) -> tuple[Outcome, Turn[Any]]:
+    ) -> tuple[TurnOutcome, Turn[Any]]:
         """Calls one upstream and translates its stream while it arrives."""
         self._has_emitted = False
         origins = {}
@@ -243,7 +243,7 @@ class ModelCaller:
         summaries: ReasoningSummaries,
         *,
         visible: bool,
-    ) -> Outcome:
+    ) -> TurnOutcome:
         """Reads the upstream's stream to its end. Raises its failure if no event was written."""
         async with aclosing(upstream_call.chunks()) as reads:
             async for chunks in reads:

@@ -11,25 +11,25 @@ from worker.run.compaction import ModelReply
 from worker.run.context import RunContext
 from worker.run.model_call import ModelCaller, ModelInput
 from worker.translation.history.compaction import CompactionTurn
-from worker.translation.turn import Outcome
+from worker.translation.turn import TurnOutcome
 from worker.translation.usage import usage_json
 
 
-async def run_count(context: RunContext) -> Outcome:
+async def run_count(context: RunContext) -> TurnOutcome:
     """Puts the count of the input tokens into the usage of the response. Raises RunError."""
     count = await ModelCaller(context).count(context.full_history())
     usage = usage_json(TokenCounts(input=count.tokens, output=0)) or {}
     context.output.usage = {**usage, COUNTED_BY: count.source}
-    return Outcome("completed")
+    return TurnOutcome("completed")
 
 
-async def run_compaction(context: RunContext) -> Outcome | None:
+async def run_compaction(context: RunContext) -> TurnOutcome | None:
     """Runs a response whose purpose is a compaction. None: the process stops, release it."""
     if not context.output.entries:  # else an earlier attempt has stored the compaction
         if context.is_draining():
             return None
         await compact(context, ModelCaller(context))
-    return Outcome("completed")
+    return TurnOutcome("completed")
 
 
 async def compact(context: RunContext, model: ModelCaller) -> None:

@@ -44,11 +44,11 @@ from worker.run.purposes import run_compaction, run_count
 from worker.run.resources import Resources
 from worker.run.spans import end_attempt_span, start_attempt_span
 from worker.run.tool_loop import run_tool_loop
-from worker.translation.turn import Outcome
+from worker.translation.turn import TurnOutcome
 
 logger = structlog.get_logger()
 
-_WORK: dict[Purpose, Callable[[RunContext], Awaitable[Outcome | None]]] = {
+_WORK: dict[Purpose, Callable[[RunContext], Awaitable[TurnOutcome | None]]] = {
     Purpose.ANSWER: run_tool_loop,
     Purpose.COMPACT: run_compaction,
     Purpose.COUNT: run_count,
@@ -80,7 +80,7 @@ class Run:
         self._span = NO_SPAN
         self._is_draining = False
         self._stop_reason: StopReason | None = None
-        self._work: asyncio.Task[Outcome | None] | None = None
+        self._work: asyncio.Task[TurnOutcome | None] | None = None
 
     @property
     def outcome(self) -> str:
@@ -213,7 +213,7 @@ class Run:
         logger.error("run_failed", response=self._attempt.facts.id, exc_info=error)
         return internal_error("The server had an error while running this response.")
 
-    async def _run_within_deadline(self) -> Outcome | None:
+    async def _run_within_deadline(self) -> TurnOutcome | None:
         """Does the work within the response's wall clock limit; None: the process stops."""
         if self.claim.end_reason is not None:
             raise error_of_end_reason(self.claim.end_reason, self._last_failure)

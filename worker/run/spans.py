@@ -29,7 +29,7 @@ from worker.run.span_content import (
     result_attributes,
 )
 from worker.tools.provider import ToolCallError, ToolResult
-from worker.translation.turn import Outcome, Turn
+from worker.translation.turn import Turn, TurnOutcome
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _REQUEST_ATTRIBUTES = {
@@ -214,7 +214,7 @@ def error_type(error: BaseException) -> str:
     return reason if isinstance(reason, str) else type(error).__name__
 
 
-def _finish_reason(turn: Turn[Any], outcome: Outcome) -> str:
+def _finish_reason(turn: Turn[Any], outcome: TurnOutcome) -> str:
     """The reason in the words of Chat Completions, which the conventions use."""
     if outcome.incomplete_reason is not None:
         return _FINISH_REASONS.get(outcome.incomplete_reason, outcome.incomplete_reason)

@@ -41,13 +41,13 @@ from worker.run.end_state import (
 from worker.run.preparation import write_first_events
 from worker.translation.chat.chunk import CallDelta, Chunk
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
-from worker.translation.turn import Outcome, Turn
+from worker.translation.turn import Turn, TurnOutcome
 
 NewId = Callable[[str], str]
 
 _END_STATES = {
-    Status.COMPLETED: end_state_of_outcome(Outcome("completed")),
-    Status.INCOMPLETE: end_state_of_outcome(Outcome("incomplete", "max_output_tokens")),
+    Status.COMPLETED: end_state_of_outcome(TurnOutcome("completed")),
+    Status.INCOMPLETE: end_state_of_outcome(TurnOutcome("incomplete", "max_output_tokens")),
     Status.FAILED: internal_error("The upstream failed."),
     Status.CANCELLED: CANCELLED,
 }

@@ -39,9 +39,9 @@ from worker.translation.items.text_items import OpenMessage, OpenReasoning
 from worker.translation.turn import (
     ITEM_WEIGHT,
     MAX_WORD,
-    Outcome,
     Turn,
     TurnOptions,
+    TurnOutcome,
     ended_early,
     failed_outcome,
     unnamed_call,
@@ -438,16 +438,16 @@ class ChatTranslator(Turn[Chunk]):
             return current.end_text()
         return current.close("completed")
 
-    def _decide_outcome(self, *, done_seen: bool) -> Outcome:
+    def _decide_outcome(self, *, done_seen: bool) -> TurnOutcome:
         reason = self._finish_reason
         if self._violation is not None:
-            return Outcome("failed", failure=self._violation)
+            return TurnOutcome("failed", failure=self._violation)
         if reason in ("error", "unknown"):
             return self._reported_outcome()
         if reason is None and not (done_seen and (self._items or self.unknown_content)):
             return ended_early()
         if reason in _INCOMPLETE_REASONS:
-            return Outcome("incomplete", incomplete_reason=_INCOMPLETE_REASONS[reason])
+            return TurnOutcome("incomplete", incomplete_reason=_INCOMPLETE_REASONS[reason])
         if self._calls.any_unnamed:
             return unnamed_call()
         if self._has_audio and not any(isinstance(item, OpenMessage) for item in self._items):
@@ -459,14 +459,14 @@ class ChatTranslator(Turn[Chunk]):
         if may_be_cut and self._used_all_tokens():
             # Some servers report `tool_calls` also where the limit ended the arguments, or the
             # call before them.
-            return Outcome("incomplete", incomplete_reason="max_output_tokens")
-        return self._flaw(self._finish_word) or Outcome("completed")
+            return TurnOutcome("incomplete", incomplete_reason="max_output_tokens")
+        return self._flaw(self._finish_word) or TurnOutcome("completed")
 
     def _ends_with_empty_call(self) -> bool:
         last = self._items[-1] if self._items else None
         return isinstance(last, OpenClientCall) and last.arguments.strip() in ("", "{}")
 
-    def _reported_outcome(self) -> Outcome:
+    def _reported_outcome(self) -> TurnOutcome:
         """The outcome for an end that is an error, or may be one."""
         word = self._finish_word[:MAX_WORD]
         if self._finish_reason == "error":

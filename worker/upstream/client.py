@@ -21,7 +21,7 @@ from models.deadlines import IdleTimeout
 from models.errors import LimitReached, UpstreamFailed
 from models.http_bodies import is_uncompressed
 from worker.metrics import UPSTREAM_RETRIES
-from worker.translation.chat.chunk import Chunk
+from worker.translation.chat.chunk import ChatChunk
 from worker.translation.upstream_events import UpstreamEvent
 from worker.upstream.chat_chunks import ChunkReader
 from worker.upstream.counts import count_upstream
@@ -41,7 +41,7 @@ from worker.upstream.request_sender import NO_FILES, RequestSender
 from worker.upstream.responses_events import EventReader
 from worker.upstream.sse import SseSplitter
 
-StreamEvent = Chunk | UpstreamEvent
+StreamEvent = ChatChunk | UpstreamEvent
 """One event of an upstream, by the API that it speaks."""
 
 _EVENT_LIMIT = 16 * 1024 * 1024

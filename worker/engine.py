@@ -72,7 +72,7 @@ milliseconds, in which all streams wait."""
 
 
 @dataclass(slots=True)
-class Connections:
+class WorkerConnections:
     """The connections of the process, opened at its start and closed at its end."""
 
     pool: Pool
@@ -83,7 +83,7 @@ class Connections:
     embedder: Embedder
 
     @classmethod
-    async def open(cls, settings: Settings, lease: Lease, slots: int) -> "Connections":
+    async def open(cls, settings: Settings, lease: Lease, slots: int) -> "WorkerConnections":
         """Raises what DATABASE_UNAVAILABLE names if Postgres is unavailable."""
         size = settings.worker.pool_size
         pool = open_pool(settings, str(lease.id), size, lease.timeline.check)
@@ -147,7 +147,7 @@ class Engine:
         Raises what DATABASE_UNAVAILABLE names if Postgres is unavailable.
         """
         settings, capacity = self._settings, self._capacity
-        connections = await Connections.open(settings, self._lease, capacity.slots)
+        connections = await WorkerConnections.open(settings, self._lease, capacity.slots)
         self._connections = connections
         pool = connections.pool
         publisher = Publisher(connections.redis)
@@ -225,7 +225,7 @@ class Engine:
         """Runs `work` beside the responses, until `stop`. If it fails, the process exits."""
         return self._side_tasks.start(work, name)
 
-    def _start_sweeping(self, connections: Connections) -> None:
+    def _start_sweeping(self, connections: WorkerConnections) -> None:
         """Starts the watch and the sweep. A death or a hand-over makes the sweep run at once."""
         settings = self._settings
         sweeper = Sweeper(

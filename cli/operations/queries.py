@@ -22,7 +22,7 @@ from models.db.sync import SyncConnection, fetch_sync
 from models.ids import response_id
 from models.operator.diagnosis import diagnose
 from models.operator.facts import (
-    Attempt,
+    AttemptFacts,
     DrainResult,
     Explanation,
     ListedResponse,
@@ -57,7 +57,7 @@ def explain(database: Database, id_text: str) -> Explanation:
     return Explanation(
         response=ResponseState.from_row(row, live_counts(database), _place(database, row.id)),
         journalled=fetch_sync(database, operations.LAST_JOURNALLED, response)[0].last,
-        attempts=[Attempt.from_rows(row, blocks.get(row.attempt)) for row in attempts],
+        attempts=[AttemptFacts.from_rows(row, blocks.get(row.attempt)) for row in attempts],
         timeline=timeline(row, attempts, stored),
     )
 

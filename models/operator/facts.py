@@ -76,7 +76,7 @@ class ResponseState:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptFacts:
     """One claim. `outcome` is null while it runs, and if it ended the response."""
 
     attempt: int
@@ -125,7 +125,7 @@ class Explanation:
     response: ResponseState
     journalled: int | None
     """the last event that was published and not yet flushed"""
-    attempts: list[Attempt]
+    attempts: list[AttemptFacts]
     timeline: list[TimelineEvent]
 
 

@@ -16,7 +16,7 @@ from models.redis.channels import queue_for
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseState:
+class ResponseFacts:
     """One response now. Durations in seconds."""
 
     id: str
@@ -122,7 +122,7 @@ class AttemptFacts:
 class Explanation:
     """What happened to one response."""
 
-    response: ResponseState
+    response: ResponseFacts
     journalled: int | None
     """the last event that was published and not yet flushed"""
     attempts: list[AttemptFacts]
@@ -135,7 +135,7 @@ class StuckResponses:
     listed."""
 
     idle_seconds: float
-    responses: list[ResponseState]
+    responses: list[ResponseFacts]
     more: bool
 
 

@@ -29,7 +29,7 @@ from models.operator.facts import (
     ProcessState,
     ResponseFacts,
     ResponseList,
-    ShownResponse,
+    ResponseReport,
     StuckResponses,
 )
 from models.operator.filter import Filter
@@ -94,7 +94,7 @@ def list_open(database: Database, wanted: Filter, limit: int) -> ResponseList:
     return list_responses(database, wanted.restricted_to_open(), limit)
 
 
-def show(database: Database, id_text: str, *, with_output: bool) -> ShownResponse:
+def show(database: Database, id_text: str, *, with_output: bool) -> ResponseReport:
     """One response; with its output items if `with_output`, which the audit log records. Raises
     RequestRefused."""
     row = _response_row(database, id_text)
@@ -107,7 +107,7 @@ def show(database: Database, id_text: str, *, with_output: bool) -> ShownRespons
         record_response_action(database, "reveal", row.id, "done")
         items = fetch_sync(database, OUTPUT_ITEMS, {"id": row.id, "max_size": ANY_SIZE})
         output = [one.item for one in items if one.item is not None]
-    return ShownResponse.from_row(details[0], why, output)
+    return ResponseReport.from_row(details[0], why, output)
 
 
 def _place(database: Database, response: UUID) -> PlaceInLine | None:

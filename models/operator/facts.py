@@ -269,7 +269,7 @@ class ResponseList:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownResponse:
+class ResponseReport:
     """What a response's row says, and what it does or waits for now."""
 
     id: str

@@ -235,7 +235,7 @@ class ListedResponse:
     """from its first claim to its end, or until now; null: no worker has claimed it"""
 
     @classmethod
-    def from_row(cls, row: listing.ListedResponse) -> Self:
+    def from_row(cls, row: listing.ListedResponseRow) -> Self:
         usage = row.usage or {}
         started_at = row.started_at
         return cls(

@@ -24,7 +24,7 @@ from models.celery.queue import JobQueue
 from models.db.database import DATABASE_UNAVAILABLE, RETRY_DELAY
 from models.ids import new_uuid
 from models.ownership.claims import Ownership
-from models.ownership.line import Choice, ChosenClaim
+from models.ownership.line import ChosenClaim, ClaimRequest
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
 from worker.capacity import Capacity
@@ -229,7 +229,7 @@ class Line:
             return []
         try:
             chosen = await self._ownership.take_next(
-                Choice(
+                ClaimRequest(
                     max_rows=wanted.max_rows,
                     kinds=[queue == BACKGROUND for queue in wanted.queues],
                     slots=self._capacity.slots,

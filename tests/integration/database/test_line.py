@@ -13,7 +13,7 @@ from models.db.database import fetch
 from models.db.queries import line
 from models.ids import new_uuid
 from models.lifecycle import Lane
-from models.ownership.line import Choice
+from models.ownership.line import ClaimRequest
 from tests.support.sql import rows_read, run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import (
@@ -97,7 +97,7 @@ async def _served(
     while len(running) < slots or counts.total() < turns:
         if len(running) == slots:
             shares.end(running.pop(0))
-        chosen = await worker.ownership.take_next(Choice(1, [True], slots, shares.known()))
+        chosen = await worker.ownership.take_next(ClaimRequest(1, [True], slots, shares.known()))
         [project] = [each.claim.row.project_id for each in chosen]
         if len(running) == slots - 1 and counts.total() + len(running) >= slots - 1:
             counts[project] += 1

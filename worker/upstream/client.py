@@ -38,7 +38,7 @@ from worker.upstream.open_response import OpenResponse
 from worker.upstream.plain_call import PlainCaller
 from worker.upstream.request_body import RequestFiles
 from worker.upstream.request_sender import NO_FILES, RequestSender
-from worker.upstream.responses_events import EventReader
+from worker.upstream.responses_events import ResponsesEventReader
 from worker.upstream.sse import SseSplitter
 
 StreamEvent = ChatChunk | UpstreamEvent
@@ -78,7 +78,7 @@ class UpstreamCall:
         self._silence_end = math.inf
         """When that is, in the event loop's time."""
         # The last event of a native upstream repeats the whole output.
-        self._reader = EventReader() if native else ChunkReader()
+        self._reader = ResponsesEventReader() if native else ChunkReader()
         self._splitter = SseSplitter(
             limit=max(_EVENT_LIMIT, limits.output) if native else _EVENT_LIMIT
         )

@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import Final
 from xml.etree.ElementTree import Element
 
-from worker.retrieval.extract.readers.package import Package, local_name
+from worker.retrieval.extract.readers.package import OfficePackage, local_name
 
 _BUILT_IN_DATES: Final = frozenset((*range(14, 23), *range(27, 37), *range(45, 48), *range(50, 59)))
 """Numbers of the formats that need no definition and show dates and times (ECMA-376, 18.8.30)."""
@@ -28,7 +28,7 @@ Styles = Mapping[str, Shown]
 """The index of a style, as cells name it -> as what it shows a number."""
 
 
-def date_styles(package: Package, main: str) -> Styles:
+def date_styles(package: OfficePackage, main: str) -> Styles:
     """The styles that do not show a number as a number. Empty if the workbook's styles cannot be
     read: a date is shown as a number then."""
     for part in package.targets(main, "styles"):

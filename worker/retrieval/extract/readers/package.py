@@ -53,7 +53,7 @@ def local_name(name: str) -> str:
     return name.rpartition("}")[2].rpartition(":")[2]
 
 
-class Package:
+class OfficePackage:
     """The parts of one file."""
 
     def __init__(self, file: BinaryIO, limits: ExtractionLimits) -> None:

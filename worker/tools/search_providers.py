@@ -33,7 +33,7 @@ class SearchQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchRequest:
+class WebSearchRequest:
     """An HTTP request."""
 
     url: str
@@ -46,7 +46,7 @@ class SearchRequest:
 class SearchProvider(Protocol):
     """A search engine's API."""
 
-    def build_request(self, search: SearchQuery) -> SearchRequest:
+    def build_request(self, search: SearchQuery) -> WebSearchRequest:
         """The request for a query. Domains that exceed its limits may be left out: the caller
         filters the results."""
         ...
@@ -64,7 +64,7 @@ class Tavily:
         self._base = settings.base_url or "https://api.tavily.com"
         self._headers = {"authorization": f"Bearer {settings.api_key.get_secret_value()}"}
 
-    def build_request(self, search: SearchQuery) -> SearchRequest:
+    def build_request(self, search: SearchQuery) -> WebSearchRequest:
         body: dict[str, Any] = {
             "query": search.query,
             "max_results": search.count,
@@ -74,7 +74,7 @@ class Tavily:
             body["include_domains"] = list(search.allowed)
         if search.blocked:
             body["exclude_domains"] = list(search.blocked)
-        return SearchRequest(f"{self._base.rstrip('/')}/search", self._headers, body)
+        return WebSearchRequest(f"{self._base.rstrip('/')}/search", self._headers, body)
 
     def parse_results(self, body: Any) -> Iterator[SearchResult]:
         for result in _entries(body["results"]):
@@ -90,7 +90,7 @@ class Brave:
         self._base = settings.base_url or "https://api.search.brave.com/res/v1"
         self._headers = {"x-subscription-token": settings.api_key.get_secret_value()}
 
-    def build_request(self, search: SearchQuery) -> SearchRequest:
+    def build_request(self, search: SearchQuery) -> WebSearchRequest:
         parameters = {
             "q": _with_domains(search, characters=400, words=50),
             "count": min(search.count, 20),
@@ -98,7 +98,7 @@ class Brave:
         }
         if search.country:
             parameters["country"] = search.country
-        return SearchRequest(
+        return WebSearchRequest(
             f"{self._base.rstrip('/')}/web/search?{urlencode(parameters)}", self._headers
         )
 
@@ -127,9 +127,9 @@ class SearXNG:
         key = settings.api_key.get_secret_value()
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
-    def build_request(self, search: SearchQuery) -> SearchRequest:
+    def build_request(self, search: SearchQuery) -> WebSearchRequest:
         parameters = {"q": _with_domains(search, characters=2000, words=300), "format": "json"}
-        return SearchRequest(
+        return WebSearchRequest(
             f"{self._base.rstrip('/')}/search?{urlencode(parameters)}", self._headers
         )
 

@@ -25,7 +25,7 @@ from models.wire.events import Item
 from models.wire.json_input import clean_json
 from worker.outbound.guarded_session import NO_TIMEOUT, guarded_session
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
-from worker.tools.search_providers import SEARCH_PROVIDERS, SearchQuery, SearchRequest
+from worker.tools.search_providers import SEARCH_PROVIDERS, SearchQuery, WebSearchRequest
 from worker.translation.items.citations import SearchOutput, SearchResult
 from worker.translation.items.server_calls import OpenCallFactory
 from worker.translation.items.server_tools import ServerFunction
@@ -134,7 +134,7 @@ class WebSearch:
         allowed = {result.url: result for result in results if _is_allowed(result.url, search)}
         return [_truncate(result, max_content) for result in allowed.values()][:count]
 
-    async def _fetch_json(self, request: SearchRequest) -> Any:
+    async def _fetch_json(self, request: WebSearchRequest) -> Any:
         """The provider's response as JSON."""
         try:
             async with asyncio.timeout(self._settings.timeout.total_seconds()):
@@ -150,7 +150,7 @@ class WebSearch:
         except (ValueError, RecursionError):
             raise self._failure("answered something that is no JSON") from None
 
-    async def _send(self, request: SearchRequest) -> bytes:
+    async def _send(self, request: WebSearchRequest) -> bytes:
         target = self._egress.check_url(request.url)
         headers = {"accept": "application/json", **request.headers}
         async with (

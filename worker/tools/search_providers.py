@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from models.config.groups import WebSearchSettings
-from worker.translation.items.citations import SearchResult
+from worker.translation.items.citations import WebSearchResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class SearchProvider(Protocol):
         filters the results."""
         ...
 
-    def parse_results(self, body: Any) -> Iterator[SearchResult]:
+    def parse_results(self, body: Any) -> Iterator[WebSearchResult]:
         """The results in a response. Raises LookupError, TypeError or AttributeError for a
         response of another shape."""
         ...
@@ -76,9 +76,9 @@ class Tavily:
             body["exclude_domains"] = list(search.blocked)
         return WebSearchRequest(f"{self._base.rstrip('/')}/search", self._headers, body)
 
-    def parse_results(self, body: Any) -> Iterator[SearchResult]:
+    def parse_results(self, body: Any) -> Iterator[WebSearchResult]:
         for result in _entries(body["results"]):
-            yield SearchResult(
+            yield WebSearchResult(
                 _text(result.get("title")), result["url"], _text(result.get("content"))
             )
 
@@ -102,7 +102,7 @@ class Brave:
             f"{self._base.rstrip('/')}/web/search?{urlencode(parameters)}", self._headers
         )
 
-    def parse_results(self, body: Any) -> Iterator[SearchResult]:
+    def parse_results(self, body: Any) -> Iterator[WebSearchResult]:
         # A response without web results has no "web", but the type "search".
         results = body["web"]["results"] if "web" in body or body.get("type") != "search" else []
         for result in _entries(results):
@@ -111,7 +111,7 @@ class Brave:
                 _text(result.get("description")),
                 *(map(_text, snippets) if isinstance(snippets, list) else ()),
             ]
-            yield SearchResult(
+            yield WebSearchResult(
                 _without_html(result.get("title")),
                 result["url"],
                 _without_html("\n".join(piece for piece in content if piece)),
@@ -133,9 +133,9 @@ class SearXNG:
             f"{self._base.rstrip('/')}/search?{urlencode(parameters)}", self._headers
         )
 
-    def parse_results(self, body: Any) -> Iterator[SearchResult]:
+    def parse_results(self, body: Any) -> Iterator[WebSearchResult]:
         for result in _entries(body["results"]):
-            yield SearchResult(
+            yield WebSearchResult(
                 _text(result.get("title")), result["url"], _text(result.get("content"))
             )
 

@@ -26,7 +26,7 @@ from models.wire.json_input import clean_json
 from worker.outbound.guarded_session import NO_TIMEOUT, guarded_session
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
 from worker.tools.search_providers import SEARCH_PROVIDERS, SearchQuery, WebSearchRequest
-from worker.translation.items.citations import SearchOutput, SearchResult
+from worker.translation.items.citations import SearchOutput, WebSearchResult
 from worker.translation.items.server_calls import OpenCallFactory
 from worker.translation.items.server_tools import ServerFunction
 from worker.translation.items.web_search import OpenWebSearchCall
@@ -111,7 +111,7 @@ class WebSearch:
     async def close(self) -> None:
         """Does nothing: each search closes its own session."""
 
-    async def _search(self, query: str) -> list[SearchResult]:
+    async def _search(self, query: str) -> list[WebSearchResult]:
         assert self._provider is not None
         count, max_content = _SIZES[self._tool.get("search_context_size", "medium")]
         filters = self._tool.get("filters", {})
@@ -240,8 +240,8 @@ def _is_in_domains(host: str, domains: Iterable[str]) -> bool:
     return any(host == domain or host.endswith(f".{domain}") for domain in domains)
 
 
-def _truncate(result: SearchResult, max_content: int) -> SearchResult:
-    return SearchResult(
+def _truncate(result: WebSearchResult, max_content: int) -> WebSearchResult:
+    return WebSearchResult(
         _shorten(result.title, _MAX_TITLE), result.url, _shorten(result.content, max_content)
     )
 

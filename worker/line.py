@@ -28,7 +28,7 @@ from models.ownership.line import ChosenClaim, ClaimRequest
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
 from worker.capacity import Capacity
-from worker.shares import Shares
+from worker.shares import ProjectShares
 
 logger = structlog.get_logger()
 
@@ -73,7 +73,7 @@ class Line:
         self, starter: Starter, capacity: Capacity, ownership: Ownership, job_queue: JobQueue
     ) -> None:
         """A slot for which a choice is on its way has a made-up id in `capacity.claiming`."""
-        self.shares = Shares()
+        self.shares = ProjectShares()
         self._starter = starter
         self._capacity = capacity
         self._ownership = ownership

@@ -22,7 +22,7 @@ from tests.support.worker_rows import (
     line_values,
     open_seeded_database,
 )
-from worker.shares import Shares
+from worker.shares import ProjectShares
 
 SHORT = 10_000
 LONG = pytest.param(100_000, marks=pytest.mark.long)
@@ -92,7 +92,7 @@ async def _served(
 ) -> Counter[UUID]:
     """Fills the slots of a worker; then one response after the other ends, the oldest first.
     Returns how many responses of each project were claimed in the turns."""
-    shares, running = Shares(), list[UUID]()
+    shares, running = ProjectShares(), list[UUID]()
     counts: Counter[UUID] = Counter()
     while len(running) < slots or counts.total() < turns:
         if len(running) == slots:

@@ -17,14 +17,14 @@ _DATE_LETTERS = re.compile(r"[ymdhs]", re.IGNORECASE)
 _DURATION = re.compile(r"\[(h+|m+|s+)\]", re.IGNORECASE)
 
 
-class Shown(Enum):
+class NumberKind(Enum):
     """As what a number is shown."""
 
     DATE = auto()
     DURATION = auto()
 
 
-Styles = Mapping[str, Shown]
+Styles = Mapping[str, NumberKind]
 """The index of a style, as cells name it -> as what it shows a number."""
 
 
@@ -53,14 +53,14 @@ def _date_styles(root: Element) -> Styles:
     }
 
 
-def _shown(code: str) -> Shown | None:
+def _shown(code: str) -> NumberKind | None:
     letters = _NO_LETTERS.sub("", code.partition(";")[0])
     if not _DATE_LETTERS.search(letters):
         return None
-    return Shown.DURATION if _DURATION.search(letters) else Shown.DATE
+    return NumberKind.DURATION if _DURATION.search(letters) else NumberKind.DATE
 
 
-def _built_in(number: str) -> Shown | None:
+def _built_in(number: str) -> NumberKind | None:
     if not number.isdigit() or int(number) not in _BUILT_IN_DATES:
         return None
-    return Shown.DURATION if int(number) == _BUILT_IN_DURATION else Shown.DATE
+    return NumberKind.DURATION if int(number) == _BUILT_IN_DURATION else NumberKind.DATE

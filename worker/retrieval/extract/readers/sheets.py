@@ -10,7 +10,7 @@ from xml.sax.handler import ContentHandler
 from xml.sax.xmlreader import AttributesImpl
 
 from worker.retrieval.extract.limits import ExtractionLimits
-from worker.retrieval.extract.readers.number_formats import Shown, Styles, date_styles
+from worker.retrieval.extract.readers.number_formats import NumberKind, Styles, date_styles
 from worker.retrieval.extract.readers.package import OfficePackage, local_name
 from worker.retrieval.extract.text_pieces import too_much_text
 
@@ -191,7 +191,7 @@ class _Rows(_Texts):
         if shown := self._styles.get(self._style):
             if not 0 <= number < _MOST_DAYS:
                 return text
-            return self._date(number) if shown == Shown.DATE else _duration(number)
+            return self._date(number) if shown == NumberKind.DATE else _duration(number)
         if _WHOLE.fullmatch(text):
             return text
         return str(int(number)) if number.is_integer() and abs(number) < 1e15 else str(number)

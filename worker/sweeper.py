@@ -36,7 +36,7 @@ _SHARE_PAUSE = 0.1
 """Seconds between two shares of the orphans of a dead process."""
 
 
-class Starter(Protocol):
+class OrphanStarter(Protocol):
     """Starts what was found (worker/intake.py)."""
 
     def spawn(self, orphans: Sequence[UUID], *, to_end: bool = False) -> None: ...
@@ -57,7 +57,7 @@ class Sweeper:
         lease: Lease,
         pool: Pool,
         capacity: Capacity,
-        starter: Starter,
+        starter: OrphanStarter,
         job_queue: JobQueue,
     ) -> None:
         self._settings = settings

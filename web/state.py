@@ -48,7 +48,7 @@ from web.http.body import bind_bodies, limits_of_project
 from web.http.open_requests import OpenRequests
 from web.http.request_record import request_record
 from web.http.shares import Shares
-from web.idempotency.answers import Answer, Answers
+from web.idempotency.answers import Answers, CreateAnswer
 from web.idempotency.creates import Creates
 from web.idempotency.keys import sdk_key
 from web.memory import FreedMemory
@@ -289,7 +289,7 @@ class AppState:
         over, unless the connection of `request` ends at once and loses the answer."""
         if not accepted.is_from_sdk:
             return
-        answer = Answer(accepted.project, sdk_key(accepted.id), accepted.waiter)
+        answer = CreateAnswer(accepted.project, sdk_key(accepted.id), accepted.waiter)
         if request is not None:
             self.answers.watch(answer, request)
         self.answers.add(answer)

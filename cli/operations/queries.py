@@ -23,11 +23,11 @@ from models.ids import response_id
 from models.operator.diagnosis import diagnose
 from models.operator.facts import (
     AttemptFacts,
+    CurrentResponse,
     DrainResult,
     Explanation,
     ListedResponse,
     ProcessState,
-    ResponseFacts,
     ResponseList,
     ResponseReport,
     StuckResponses,
@@ -55,7 +55,7 @@ def explain(database: Database, id_text: str) -> Explanation:
     stored = fetch_sync(database, operations.LOG_SUMMARY, response)
     blocks = {block.attempt: block for block in stored}
     return Explanation(
-        response=ResponseFacts.from_row(row, live_counts(database), _place(database, row.id)),
+        response=CurrentResponse.from_row(row, live_counts(database), _place(database, row.id)),
         journalled=fetch_sync(database, operations.LAST_JOURNALLED, response)[0].last,
         attempts=[AttemptFacts.from_rows(row, blocks.get(row.attempt)) for row in attempts],
         timeline=timeline(row, attempts, stored),
@@ -66,7 +66,7 @@ def stuck(database: Database, idle: timedelta) -> StuckResponses:
     """The open responses without progress for longer than `idle`."""
     rows = fetch_sync(database, operations.STUCK, {"idle": idle, "max_rows": MAX_LISTED + 1})
     live = live_counts(database)
-    responses = [ResponseFacts.from_row(row, live) for row in rows[:MAX_LISTED]]
+    responses = [CurrentResponse.from_row(row, live) for row in rows[:MAX_LISTED]]
     return StuckResponses(idle.total_seconds(), responses, more=len(rows) > MAX_LISTED)
 
 

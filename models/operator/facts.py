@@ -16,7 +16,7 @@ from models.redis.channels import queue_for
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseFacts:
+class CurrentResponse:
     """One response now. Durations in seconds."""
 
     id: str
@@ -122,7 +122,7 @@ class AttemptFacts:
 class Explanation:
     """What happened to one response."""
 
-    response: ResponseFacts
+    response: CurrentResponse
     journalled: int | None
     """the last event that was published and not yet flushed"""
     attempts: list[AttemptFacts]
@@ -135,7 +135,7 @@ class StuckResponses:
     listed."""
 
     idle_seconds: float
-    responses: list[ResponseFacts]
+    responses: list[CurrentResponse]
     more: bool
 
 

@@ -1,4 +1,4 @@
-"""A payload of a chat upstream's stream becomes one `Chunk`.
+"""A payload of a chat upstream's stream becomes one `ChatChunk`.
 
 Only this module, chat_body.py, chat_extras.py, finish_reasons.py and stream_errors.py know the
 differences between vendors.

@@ -42,7 +42,7 @@ from models.secrets import Sealer
 from models.side_tasks import SideTasks
 from models.tracing.tracer import open_tracer
 from worker import metrics
-from worker.activity import ActivityWriter
+from worker.activity_writer import ActivityWriter
 from worker.capacity import Capacity
 from worker.comparison import RunComparison
 from worker.control import ControlListener

@@ -19,7 +19,7 @@ from models.ownership.timeline import attempts_on_timeline
 from models.uncancellable import run_uncancellable
 from models.wire.events import Event, Item
 from models.wire.includes import filter_events
-from worker.activity import ACTIVITY
+from worker.activity_writer import ACTIVITY
 from worker.log.event_log import Block, EventLog
 from worker.log.journal import Journal
 from worker.run.attempt import Attempt

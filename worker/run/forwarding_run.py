@@ -14,8 +14,8 @@ from worker.run.context import RunContext
 from worker.run.failover import first_answer
 from worker.run.handed_on_urls import require_handed_on
 from worker.run.spans import forwarding_span
+from worker.translation.token_usage import usage_json
 from worker.translation.turn import TurnOutcome
-from worker.translation.usage import usage_json
 from worker.upstream.upstreams import Candidate
 
 

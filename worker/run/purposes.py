@@ -11,8 +11,8 @@ from worker.run.compaction import ModelReply
 from worker.run.context import RunContext
 from worker.run.model_call import ModelCaller, ModelInput
 from worker.translation.history.compaction import CompactionTurn
+from worker.translation.token_usage import usage_json
 from worker.translation.turn import TurnOutcome
-from worker.translation.usage import usage_json
 
 
 async def run_count(context: RunContext) -> TurnOutcome:

@@ -17,8 +17,8 @@ from worker.translation.items.client_calls import CallOutput, OpenClientCall, is
 from worker.translation.items.open_item import OpenItem, OpenToolCall
 from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.items.text_items import OpenReasoning
+from worker.translation.token_usage import add_usage, as_reasoning, usage_json
 from worker.translation.tool_catalog import ToolCatalog
-from worker.translation.usage import add_usage, as_reasoning, usage_json
 
 MAX_CALL_ID = 64
 """Characters. A longer id from an upstream is replaced: clients send it back, and the API takes

@@ -10,7 +10,7 @@ from tests.support.api import JSON
 from tests.support.chat_turns import call, calls, counter, delta, finish, translate
 from worker.translation.chat.chunk import CallDelta, ChatChunk
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
-from worker.translation.usage import add_usage
+from worker.translation.token_usage import add_usage
 
 EVENTS = [
     pytest.param(

@@ -28,7 +28,7 @@ from models.wire.tools import CallTarget
 from worker.translation.call_origin import CallOrigin, SealOrigin
 from worker.translation.chat.calls import StreamedCall, StreamedCalls
 from worker.translation.chat.chunk import CallDelta, ChatChunk
-from worker.translation.chat.content import ContentFilter
+from worker.translation.chat.content_filter import ContentFilter
 from worker.translation.chat.marked_calls import needs_origin, origin_of, origins_of
 from worker.translation.items.built_in_tools import BUILT_IN_TOOLS, parse_arguments
 from worker.translation.items.client_calls import CALL_KINDS, OpenBuiltInCall, OpenClientCall

@@ -6,8 +6,8 @@ from typing import Any
 from models.wire.events import Compacting, Event, Item
 from models.wire.item_types import ID_PREFIXES
 from worker.translation.items.open_item import OpenItem
+from worker.translation.token_usage import add_usage
 from worker.translation.turn import Turn, TurnOptions, TurnOutcome
-from worker.translation.usage import add_usage
 
 
 class OpenCompaction(OpenItem):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 from xml.sax.handler import ContentHandler
 
-from worker.retrieval.extract.failures import TYPE, ExtractionFailed
+from worker.retrieval.extract.extraction_failed import TYPE, ExtractionFailed
 from worker.retrieval.extract.limits import ExtractionLimits
 from worker.retrieval.extract.readers.package import OfficePackage, local_name
 

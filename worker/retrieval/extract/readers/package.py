@@ -18,7 +18,7 @@ from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 from defusedxml.sax import make_parser
 
-from worker.retrieval.extract.failures import DAMAGED, ExtractionFailed
+from worker.retrieval.extract.extraction_failed import DAMAGED, ExtractionFailed
 from worker.retrieval.extract.limits import ExtractionLimits, shown
 
 _MOST_PARTS = 20_000

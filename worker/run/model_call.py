@@ -40,7 +40,7 @@ from worker.upstream.failures import (
     no_such_tool,
     not_moderated,
 )
-from worker.upstream.overflow import OVERFLOW
+from worker.upstream.stream_errors import OVERFLOW
 from worker.upstream.upstreams import Candidate, repeat_of_turn
 
 _LONG_HISTORY = 1000

@@ -13,12 +13,12 @@ What is replaced, and why:
 - pool.py: the pool. Celery has none for asyncio; this one runs the engine in one event loop
   (ADR 0002).
 - consumer.py: the loop that waits for messages. Celery's thread gets Python's lock from a busy
-  event loop only every 5 ms, several times a message (ADR 0030).
+  event loop only every 5 ms, several times a message (docs/architecture.md).
 - wakeups.py: the reader of Redis, in the event loop. kombu's blocks, and keeps a second copy of
   each message until it is acknowledged.
 - models/celery/queue.py: the sender. A message that kombu writes takes 0.27 ms and 1 KB; here
   many ids share one of 0.3 KB.
-- models/celery/rabbitmq.py: no reader or sender of its own, but kombu's in a thread (ADR 0035).
+- models/celery/rabbitmq.py replaces nothing: kombu's client sends in a thread (docs/scaling.md).
 - Task records, results, retries, remote control and events: the row, the attempt, the operator's
   commands and the metrics are these. app.py switches them off.
 

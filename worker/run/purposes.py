@@ -1,5 +1,5 @@
-"""Compactions and counts: the whole purpose of a response (ADR 0018). A compaction is also made
-before a turn of the tool loop."""
+"""Compactions and counts: the whole purpose of a response (docs/state.md). A compaction is made
+before a turn of the tool loop too."""
 
 from typing import Any
 

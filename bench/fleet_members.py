@@ -19,6 +19,7 @@ from models.config.routes import limits_of
 from models.config.settings import Settings
 from models.projects.policy import ProjectPolicy
 from models.redis.channels import BACKGROUND, INTERACTIVE
+from worker.celery.wakeups import WakeUps
 from worker.engine import Engine
 from worker.slots import slots_for
 from worker.upstream.chat_chunks import parse_chunk
@@ -27,7 +28,6 @@ from worker.upstream.gate import ConcurrencyLimiter
 from worker.upstream.request_body import RequestFiles
 from worker.upstream.request_sender import NO_FILES
 from worker.upstream.upstreams import Candidate, Upstreams
-from worker.wakeups import WakeUps
 
 _DELTA = parse_chunk(
     b'{"choices":[{"index":0,"delta":{"content":"some words "},"finish_reason":null}]}'
@@ -90,7 +90,7 @@ class _PlannedUpstreams(Upstreams):
 
 
 class FleetWorker(Engine):
-    """A worker. Like the product's pool (worker/pool.py) it reads its queues beside the engine."""
+    """A worker. It reads its queues beside the engine, like worker/celery/pool.py."""
 
     def __init__(self, settings: Settings, streams: int) -> None:
         super().__init__(settings, slots_for(streams), self._wake_readers)

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch_idempotent
 from models.db.queries.files import FILE_TOTALS, PurposeTotal
 from web.counters import REGISTRY
-from web.files.objects import Purpose
+from web.files.objects import FilePurpose
 
 _INTERVAL = 60.0
 """Seconds for which the figures are used again: the query reads all files."""
@@ -57,7 +57,7 @@ def _families(totals: list[PurposeTotal]) -> list[GaugeMetricFamily]:
     size = GaugeMetricFamily(
         "backburner_file_bytes", "Bytes of these files, by purpose.", labels=["purpose"]
     )
-    for purpose in Purpose:
+    for purpose in FilePurpose:
         total = by_purpose.get(purpose)
         files.add_metric([purpose], 0 if total is None else total.files)
         size.add_metric([purpose], 0 if total is None else total.bytes)

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from redis.asyncio import Redis
 from starlette.requests import HTTPConnection
 
+from models.celery.queue import JobQueue
 from models.config.routes import Routes
 from models.config.settings import Settings
 from models.db.database import (
@@ -31,7 +32,6 @@ from models.projects.routes import ProjectRoutes
 from models.redis.answer_cache import AnswerCache
 from models.redis.client import REDIS_ERRORS, redis_client
 from models.redis.eviction import memory_problem
-from models.redis.queue import JobQueue
 from models.retrieval.store_access import StoreAccess
 from models.secrets import Sealer
 from models.side_tasks import SideTasks, cancel_all
@@ -48,7 +48,7 @@ from web.http.body import bind_bodies, limits_of_project
 from web.http.open_requests import OpenRequests
 from web.http.request_record import request_record
 from web.http.shares import Shares
-from web.idempotency.answers import Answer, Answers
+from web.idempotency.answers import Answers, CreateAnswer
 from web.idempotency.creates import Creates
 from web.idempotency.keys import sdk_key
 from web.memory import FreedMemory
@@ -289,7 +289,7 @@ class AppState:
         over, unless the connection of `request` ends at once and loses the answer."""
         if not accepted.is_from_sdk:
             return
-        answer = Answer(accepted.project, sdk_key(accepted.id), accepted.waiter)
+        answer = CreateAnswer(accepted.project, sdk_key(accepted.id), accepted.waiter)
         if request is not None:
             self.answers.watch(answer, request)
         self.answers.add(answer)

@@ -21,7 +21,7 @@ from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_un
 from models.open_files import raise_open_file_limit
 from models.process_memory import give_back_large_blocks
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
-from worker.app import create_app
+from worker.celery.app import create_app
 from worker.memory_budget import LEAST_HEADROOM, MemoryBudget
 from worker.slots import QUARANTINE_SLOTS, slots_for
 

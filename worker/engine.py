@@ -14,6 +14,7 @@ from uuid import UUID
 import structlog
 from redis.asyncio import Redis
 
+from models.celery.queue import JobQueue
 from models.config.routes import Routes
 from models.config.settings import Settings
 from models.confinement.policy import PROTECTIONS, missing
@@ -35,14 +36,13 @@ from models.project_policies import ProjectPolicies
 from models.projects.routes import ProjectRoutes
 from models.redis.answer_cache import AnswerCache
 from models.redis.client import redis_client
-from models.redis.queue import JobQueue
 from models.retrieval.embedder import Embedder
 from models.retrieval.search import ChunkSearch
 from models.secrets import Sealer
 from models.side_tasks import SideTasks
 from models.tracing.tracer import open_tracer
 from worker import metrics
-from worker.activity import ActivityWriter
+from worker.activity_writer import ActivityWriter
 from worker.capacity import Capacity
 from worker.comparison import RunComparison
 from worker.control import ControlListener
@@ -53,7 +53,6 @@ from worker.log.publisher import Publisher
 from worker.memory_budget import MemoryBudget
 from worker.memory_pressure import MemoryPressure
 from worker.model_metrics import LABELS, observe_end
-from worker.newcomers import start_newcomers
 from worker.outbound.file_memory import FileMemory
 from worker.quarantine import SuspectGroup
 from worker.run.counting import RequestTokenCounter
@@ -63,7 +62,6 @@ from worker.run.resources import Resources
 from worker.run.runner import Run
 from worker.sweeper import Sweeper
 from worker.upkeep import start_upkeep
-from worker.upstream.state_writer import UpstreamStateWriter
 from worker.upstream.upstreams import Upstreams
 
 logger = structlog.get_logger()
@@ -74,7 +72,7 @@ milliseconds, in which all streams wait."""
 
 
 @dataclass(slots=True)
-class Connections:
+class WorkerConnections:
     """The connections of the process, opened at its start and closed at its end."""
 
     pool: Pool
@@ -85,7 +83,7 @@ class Connections:
     embedder: Embedder
 
     @classmethod
-    async def open(cls, settings: Settings, lease: Lease, slots: int) -> "Connections":
+    async def open(cls, settings: Settings, lease: Lease, slots: int) -> "WorkerConnections":
         """Raises what DATABASE_UNAVAILABLE names if Postgres is unavailable."""
         size = settings.worker.pool_size
         pool = open_pool(settings, str(lease.id), size, lease.timeline.check)
@@ -149,7 +147,7 @@ class Engine:
         Raises what DATABASE_UNAVAILABLE names if Postgres is unavailable.
         """
         settings, capacity = self._settings, self._capacity
-        connections = await Connections.open(settings, self._lease, capacity.slots)
+        connections = await WorkerConnections.open(settings, self._lease, capacity.slots)
         self._connections = connections
         pool = connections.pool
         publisher = Publisher(connections.redis)
@@ -168,10 +166,8 @@ class Engine:
         self._comparison.start(self._ownership, self._side_tasks, line.wait_until_known)
         self._resources = self._open_resources(journal, publisher)
         control = ControlListener(settings, self._lease.id, self.cancel)
-        states = UpstreamStateWriter(
-            connections.redis, self._lease.id, connections.upstreams.states
-        )
-        self._side_tasks.start(states.run(), "upstream-states")
+        states = connections.upstreams.write_states(connections.redis, self._lease.id)
+        self._side_tasks.start(states, "upstream-states")
         self._side_tasks.start(self._lease.tick(), "tick")
         self._side_tasks.start(publisher.run(), "publisher")
         self._side_tasks.start(connections.job_queue.run(), "job-queue")
@@ -183,8 +179,7 @@ class Engine:
         await asyncio.to_thread(self._lease.register)
         self._start_sweeping(connections)
         if not settings.quarantine:
-            newcomers = start_newcomers(capacity, line, connections.job_queue)
-            self._side_tasks.start(newcomers, "newcomers")
+            self._side_tasks.start(line.start_newcomers(), "newcomers")
         self._activity = ActivityWriter(pool)
         self._side_tasks.start(self._activity.run(), "activity")
         start_upkeep(
@@ -230,7 +225,7 @@ class Engine:
         """Runs `work` beside the responses, until `stop`. If it fails, the process exits."""
         return self._side_tasks.start(work, name)
 
-    def _start_sweeping(self, connections: Connections) -> None:
+    def _start_sweeping(self, connections: WorkerConnections) -> None:
         """Starts the watch and the sweep. A death or a hand-over makes the sweep run at once."""
         settings = self._settings
         sweeper = Sweeper(

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import structlog
 
+from models.celery.queue import JobQueue
 from models.db.database import DATABASE_UNAVAILABLE
 from models.errors import LeaseLost
 from models.ids import response_id as public_id
@@ -17,7 +18,6 @@ from models.lifecycle import Lane
 from models.ownership.claims import Ownership
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, QUARANTINE
-from models.redis.queue import JobQueue
 from models.turns import Pace, Turns
 from worker.capacity import Capacity
 from worker.line import Line

@@ -20,15 +20,15 @@ from uuid import UUID
 
 import structlog
 
+from models.celery.queue import JobQueue
 from models.db.database import DATABASE_UNAVAILABLE, RETRY_DELAY
 from models.ids import new_uuid
 from models.ownership.claims import Ownership
-from models.ownership.line import Choice, ChosenClaim
+from models.ownership.line import ChosenClaim, ClaimRequest
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
-from models.redis.queue import JobQueue
 from worker.capacity import Capacity
-from worker.shares import Shares
+from worker.shares import ProjectShares
 
 logger = structlog.get_logger()
 
@@ -40,6 +40,11 @@ seconds later."""
 _WAKE_UP_TIME = 0.05
 """Seconds for which slots that are kept for background responses wait for a wake-up. Then Postgres
 chooses without one: another worker may have read it."""
+_NEWCOMER_POLL = 0.5
+"""Seconds between two looks of a full worker for newcomers that find nobody."""
+_NEXT_NEWCOMER = 0.05
+"""Seconds from a look that has found somebody to the next one: short responses of a project follow
+each other in its slot of the reserve."""
 
 
 class Starter(Protocol):
@@ -68,7 +73,7 @@ class Line:
         self, starter: Starter, capacity: Capacity, ownership: Ownership, job_queue: JobQueue
     ) -> None:
         """A slot for which a choice is on its way has a made-up id in `capacity.claiming`."""
-        self.shares = Shares()
+        self.shares = ProjectShares()
         self._starter = starter
         self._capacity = capacity
         self._ownership = ownership
@@ -108,7 +113,23 @@ class Line:
         """These responses, whose owners have crashed, share the next slots with the line."""
         self._interrupted = list(orphans)
 
-    async def choose_newcomers(self, queue: str, ids: Sequence[UUID]) -> int:
+    async def start_newcomers(self) -> None:
+        """Starts responses of projects that have none here while others have all slots (ADR 0069).
+        Never returns.
+
+        A full worker reads no wake-ups: another one may have a slot. So this looks at the newest
+        ones without taking them, and Postgres chooses among all that wait.
+        """
+        found = 0
+        while True:
+            await asyncio.sleep(_NEXT_NEWCOMER if found else _NEWCOMER_POLL)
+            found = 0
+            for queue in (INTERACTIVE, BACKGROUND):
+                if self._capacity.free_for_newcomers(queue):
+                    newest = await self._job_queue.newest(queue)
+                    found += await self._choose_newcomers(queue, newest)
+
+    async def _choose_newcomers(self, queue: str, ids: Sequence[UUID]) -> int:
         """Chooses from this queue, for the slots of the reserve, the next response of projects that
         have none here. `ids`: of wake-ups that are in the queue still. Returns how many begin."""
         free = min(self._capacity.free_for_newcomers(queue), _MAX_CHOSEN)
@@ -208,7 +229,7 @@ class Line:
             return []
         try:
             chosen = await self._ownership.take_next(
-                Choice(
+                ClaimRequest(
                     max_rows=wanted.max_rows,
                     kinds=[queue == BACKGROUND for queue in wanted.queues],
                     slots=self._capacity.slots,

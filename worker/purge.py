@@ -7,7 +7,7 @@ for long. A step that is interrupted leaves nothing that the next round does not
 
 import asyncio
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -24,14 +24,13 @@ from models.db.database import (
     execute,
     fetch,
 )
-from models.db.queries import clock, retention, usage, webhooks
+from models.db.queries import clock, retention, usage, vector_purge, webhooks
 from models.db.queries.activity import DELETE_OLD_ACTIVITY
 from models.db.queries.batches import DELETE_OLD_BATCHES
 from models.db.statement import Query, RowT
 from models.files.storage import FileStorage
 from models.webhooks.schedule import EXPIRY, LONGEST_ENDPOINT_PAUSE
 from worker.purge_files import purge_files
-from worker.purge_vectors import purge_vectors
 from worker.retrieval.vector_index import drop_unused
 
 logger = structlog.get_logger()
@@ -40,10 +39,22 @@ _LOCK: Final = 0x6262_2E70_7572_6765
 """The advisory lock of the purge: "bb.purge" in ASCII."""
 _MAX_ROWS = 5_000
 """Rows that one step looks at, hides or deletes."""
+_MAX_VECTOR_ROWS: Final = 500
+_STORE_SHOWN: Final = timedelta(days=30)
+"""So long a vector store is shown after it has expired."""
 _MAX_IDLE_STEPS = 4
 """Steps of one round that look at expired responses and find only kept ones."""
 _ROWS: Final = {"rows": _MAX_ROWS}
 _START: Final = {"expires_at": datetime.min.replace(tzinfo=UTC), "id": UUID(int=0)}
+
+_VECTOR_STEPS = (
+    vector_purge.HIDE_EXPIRED_STORES,
+    vector_purge.HIDE_ENTRIES,
+    vector_purge.DELETE_CHUNKS,
+    vector_purge.FORGET_CHUNKS,
+    vector_purge.DELETE_ENTRIES,
+    vector_purge.DELETE_STORES,
+)
 
 
 class Purger:
@@ -89,7 +100,7 @@ class Purger:
             await purge_files(
                 partial(_step, connection), self._storage, self._settings.files.upload_time
             )
-        await purge_vectors(partial(_step, connection))
+        await _purge_vectors(connection)
         await drop_unused(connection)
         values = {"retention": self._settings.batches.retention, **_ROWS}
         while len(await _step(connection, DELETE_OLD_BATCHES, values)) == _MAX_ROWS:
@@ -152,6 +163,15 @@ async def _repair_times(connection: Connection) -> None:
         repaired = _MAX_ROWS
         while repaired == _MAX_ROWS:
             repaired = len(await _step(connection, query, values))
+
+
+async def _purge_vectors(connection: Connection) -> None:
+    """Deletes vector stores that clients have deleted or that have expired, files that were removed
+    from one, and what was stored of files that failed or were cancelled."""
+    values: dict[str, object] = {"rows": _MAX_VECTOR_ROWS, "keep": _STORE_SHOWN}
+    for query in _VECTOR_STEPS:
+        while await _step(connection, query, values):
+            pass
 
 
 async def _delete_hidden(connection: Connection) -> bool:

@@ -24,13 +24,13 @@ _AT_ONCE = 16
 """Objects that are deleted at a time."""
 
 
-class Step(Protocol):
+class PurgeStep(Protocol):
     """Runs a statement, unless another worker purges: then it returns no rows."""
 
     async def __call__(self, query: Query[RowT], values: Parameters, /) -> list[RowT]: ...
 
 
-async def purge_files(step: Step, storage: FileStorage, upload_time: timedelta) -> None:
+async def purge_files(step: PurgeStep, storage: FileStorage, upload_time: timedelta) -> None:
     """One round, until nothing is left. While the storage does not answer, its objects wait."""
     values: dict[str, object] = {"rows": _MAX_ROWS, "upload_time": upload_time}
     for hide in (files.HIDE_EXPIRED_FILES, files.ABANDON_PARTS):

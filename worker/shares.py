@@ -7,7 +7,7 @@ from uuid import UUID
 from models.ownership.line import ChosenClaim, ProjectShare
 
 
-class Shares:
+class ProjectShares:
     """The running responses of each project, and how much each one was served while others waited.
 
     The second is start-time fair queueing: a project's next response begins at a virtual time, and

@@ -15,13 +15,13 @@ from uuid import UUID
 
 import structlog
 
+from models.celery.queue import JobQueue
 from models.config.settings import Settings
 from models.db.database import DATABASE_UNAVAILABLE, RETRY_DELAY, Pool, fetch
 from models.db.queries import sweep
 from models.ownership.lease import Lease
 from models.ownership.waiting import enqueue_waiting
 from models.ownership.watch import Watch
-from models.redis.queue import JobQueue
 from worker.capacity import Capacity
 
 logger = structlog.get_logger()
@@ -36,7 +36,7 @@ _SHARE_PAUSE = 0.1
 """Seconds between two shares of the orphans of a dead process."""
 
 
-class Starter(Protocol):
+class OrphanStarter(Protocol):
     """Starts what was found (worker/intake.py)."""
 
     def spawn(self, orphans: Sequence[UUID], *, to_end: bool = False) -> None: ...
@@ -57,7 +57,7 @@ class Sweeper:
         lease: Lease,
         pool: Pool,
         capacity: Capacity,
-        starter: Starter,
+        starter: OrphanStarter,
         job_queue: JobQueue,
     ) -> None:
         self._settings = settings

@@ -22,8 +22,7 @@ from worker.translation.responses.request import NativeOptions, native_request
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.tool_catalog import build_tool_catalog
 from worker.translation.turn import Turn, TurnOptions
-from worker.upstream.client import Upstream
-from worker.upstream.dialect import dialect_of
+from worker.upstream.client import Upstream, dialect_of
 
 TRIAL_ERRORS = (UpstreamFailed, LimitReached)
 """What a trial raises for what the upstream does."""

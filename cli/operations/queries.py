@@ -22,14 +22,14 @@ from models.db.sync import SyncConnection, fetch_sync
 from models.ids import response_id
 from models.operator.diagnosis import diagnose
 from models.operator.facts import (
-    Attempt,
+    AttemptFacts,
+    CurrentResponse,
     DrainResult,
     Explanation,
     ListedResponse,
     ProcessState,
     ResponseList,
-    ResponseState,
-    ShownResponse,
+    ResponseReport,
     StuckResponses,
 )
 from models.operator.filter import Filter
@@ -55,9 +55,9 @@ def explain(database: Database, id_text: str) -> Explanation:
     stored = fetch_sync(database, operations.LOG_SUMMARY, response)
     blocks = {block.attempt: block for block in stored}
     return Explanation(
-        response=ResponseState.from_row(row, live_counts(database), _place(database, row.id)),
+        response=CurrentResponse.from_row(row, live_counts(database), _place(database, row.id)),
         journalled=fetch_sync(database, operations.LAST_JOURNALLED, response)[0].last,
-        attempts=[Attempt.from_rows(row, blocks.get(row.attempt)) for row in attempts],
+        attempts=[AttemptFacts.from_rows(row, blocks.get(row.attempt)) for row in attempts],
         timeline=timeline(row, attempts, stored),
     )
 
@@ -66,7 +66,7 @@ def stuck(database: Database, idle: timedelta) -> StuckResponses:
     """The open responses without progress for longer than `idle`."""
     rows = fetch_sync(database, operations.STUCK, {"idle": idle, "max_rows": MAX_LISTED + 1})
     live = live_counts(database)
-    responses = [ResponseState.from_row(row, live) for row in rows[:MAX_LISTED]]
+    responses = [CurrentResponse.from_row(row, live) for row in rows[:MAX_LISTED]]
     return StuckResponses(idle.total_seconds(), responses, more=len(rows) > MAX_LISTED)
 
 
@@ -94,7 +94,7 @@ def list_open(database: Database, wanted: Filter, limit: int) -> ResponseList:
     return list_responses(database, wanted.restricted_to_open(), limit)
 
 
-def show(database: Database, id_text: str, *, with_output: bool) -> ShownResponse:
+def show(database: Database, id_text: str, *, with_output: bool) -> ResponseReport:
     """One response; with its output items if `with_output`, which the audit log records. Raises
     RequestRefused."""
     row = _response_row(database, id_text)
@@ -107,7 +107,7 @@ def show(database: Database, id_text: str, *, with_output: bool) -> ShownRespons
         record_response_action(database, "reveal", row.id, "done")
         items = fetch_sync(database, OUTPUT_ITEMS, {"id": row.id, "max_size": ANY_SIZE})
         output = [one.item for one in items if one.item is not None]
-    return ShownResponse.from_row(details[0], why, output)
+    return ResponseReport.from_row(details[0], why, output)
 
 
 def _place(database: Database, response: UUID) -> PlaceInLine | None:

@@ -24,7 +24,7 @@ from models.operator.facts import (
     OperatorRequest,
     ProcessState,
     ResponseList,
-    ShownResponse,
+    ResponseReport,
     StuckResponses,
 )
 from models.operator.text import format_date, format_seconds, format_time
@@ -188,7 +188,7 @@ def responses(facts: ResponseList) -> str:
     return f"{text}\n… and more; --limit shows them" if facts.more else text
 
 
-def response(facts: ShownResponse) -> str:
+def response(facts: ResponseReport) -> str:
     """One line per fact."""
     mode = "background" if facts.background else "foreground"
     shown = {

@@ -10,7 +10,7 @@ UNPREFIXED_VARIABLES = {"database_url": "DATABASE_URL", "redis_url": "REDIS_URL"
 """Settings whose environment variables have no prefix."""
 
 
-class FileSource(TomlConfigSettingsSource):
+class ConfigFileSource(TomlConfigSettingsSource):
     """The values of `backburner.toml`.
 
     The file is read twice. `read_config_file` reads it first, because it knows the line of a
@@ -50,4 +50,4 @@ class FileBackedSettings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """The sources; the first one that has a value counts. Raises BadFile."""
-        return init_settings, env_settings, FileSource(settings_cls)
+        return init_settings, env_settings, ConfigFileSource(settings_cls)

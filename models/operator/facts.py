@@ -16,7 +16,7 @@ from models.redis.channels import queue_for
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseState:
+class CurrentResponse:
     """One response now. Durations in seconds."""
 
     id: str
@@ -76,7 +76,7 @@ class ResponseState:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptFacts:
     """One claim. `outcome` is null while it runs, and if it ended the response."""
 
     attempt: int
@@ -122,10 +122,10 @@ class Attempt:
 class Explanation:
     """What happened to one response."""
 
-    response: ResponseState
+    response: CurrentResponse
     journalled: int | None
     """the last event that was published and not yet flushed"""
-    attempts: list[Attempt]
+    attempts: list[AttemptFacts]
     timeline: list[TimelineEvent]
 
 
@@ -135,7 +135,7 @@ class StuckResponses:
     listed."""
 
     idle_seconds: float
-    responses: list[ResponseState]
+    responses: list[CurrentResponse]
     more: bool
 
 
@@ -235,7 +235,7 @@ class ListedResponse:
     """from its first claim to its end, or until now; null: no worker has claimed it"""
 
     @classmethod
-    def from_row(cls, row: listing.ListedResponse) -> Self:
+    def from_row(cls, row: listing.ListedResponseRow) -> Self:
         usage = row.usage or {}
         started_at = row.started_at
         return cls(
@@ -269,7 +269,7 @@ class ResponseList:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownResponse:
+class ResponseReport:
     """What a response's row says, and what it does or waits for now."""
 
     id: str

@@ -37,7 +37,7 @@ from models.ids import response_id as public_id
 from models.lifecycle import TERMINAL, Crashes, Status
 from models.ownership.endings import EndingWriter
 from models.ownership.lease import Lease
-from models.ownership.line import Choice, ChosenClaim, LineClaims
+from models.ownership.line import ChosenClaim, ClaimRequest, LineClaims
 from models.ownership.logs import ClaimedLogs
 from models.ownership.releases import Release, ReleaseWriter, failures_json
 from models.ownership.steps import EMPTY_TAIL, Ending, Step, Tail
@@ -99,7 +99,7 @@ class Ownership:
             claim = claims[0] if claims else None
         return claim and await self.with_log(claim)
 
-    async def take_next(self, choice: Choice) -> list[ChosenClaim]:
+    async def take_next(self, choice: ClaimRequest) -> list[ChosenClaim]:
         """Claims what is next in line. A claim may have `has_unread_log`. Raises what
         DATABASE_UNAVAILABLE names: the claims may then have been made."""
         return await self._line.take(choice)

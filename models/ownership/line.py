@@ -37,7 +37,7 @@ class ProjectShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ClaimRequest:
     """What a worker wants of the line."""
 
     max_rows: int
@@ -79,7 +79,7 @@ class LineClaims:
         self._waits = {"flex_wait": line.flex_wait, "batch_wait": line.batch_wait, "lease": lease}
         self._cursor = UUID(int=0)
 
-    async def take(self, choice: Choice) -> list[ChosenClaim]:
+    async def take(self, choice: ClaimRequest) -> list[ChosenClaim]:
         """Claims what is next in line. Raises what DATABASE_UNAVAILABLE names: the claims may then
         have been made."""
         shares = choice.shares

@@ -2,11 +2,11 @@
 
 import structlog
 
+from models.celery.queue import JobQueue
 from models.config.settings import Settings
 from models.db.database import Pool, fetch
 from models.db.queries.sweep import REENQUEUE
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE, queue_for
-from models.redis.queue import JobQueue
 
 logger = structlog.get_logger()
 

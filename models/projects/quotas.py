@@ -113,7 +113,7 @@ class Limits:
         return type(self)(**{name: getattr(self, name) for name in _NAMES} | parts)
 
 
-class ProjectLimits:
+class ProjectQuotaCache:
     """The limits of each project, as one process knows them."""
 
     def __init__(self, defaults: QuotaSettings) -> None:

@@ -1,1 +1,1 @@
-"""Redis: the client, the names of queues and channels, the Celery queue, the answer cache."""
+"""Redis: the client, the names of queues and channels, the answer cache."""

@@ -12,10 +12,10 @@ import pytest
 from prometheus_client import Counter
 
 from cli.embedded.valkey import Valkey
+from models.celery.queue import JobQueue
 from models.config.settings import Settings
 from models.console_links import LOGIN_PATH, create_link
 from models.ids import new_uuid
-from models.redis.queue import JobQueue
 from tests.conftest import PrivateStack
 from tests.support.api import until
 from tests.support.chaos.tracebacks import REDIS_TRACEBACKS

@@ -13,7 +13,7 @@ from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.strict_types import check_event, check_item, check_usage
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
-from worker.translation.turn import Outcome
+from worker.translation.turn import TurnOutcome
 from worker.upstream.chat_chunks import ChunkReader
 
 
@@ -63,7 +63,7 @@ class TranslatedTurn:
     output: list[JSON]
     calls: list[JSON]
     usage: JSON | None
-    outcome: Outcome | None
+    outcome: TurnOutcome | None
 
     @property
     def lines(self) -> list[str]:

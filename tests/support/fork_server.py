@@ -48,7 +48,7 @@ A library that is missing here costs time, nothing else.
 
 MODULES = {
     "web": ("web.app", "web.http.protocol", "web.websocket.protocol"),
-    "worker": ("worker.app", "worker.pool", "worker.consumer"),
+    "worker": ("worker.celery.app", "worker.celery.pool", "worker.celery.consumer"),
 }
 """The product's modules that are imported too, by what is started. None of them reads the
 environment or starts a thread when it is imported."""

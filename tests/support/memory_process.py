@@ -36,13 +36,13 @@ from worker.run.context import RunContext
 from worker.run.resources import Resources
 from worker.tools.provider import ToolContext, ToolProviderFactory
 from worker.tools.toolbox import Toolbox
-from worker.translation.chat.chunk import Chunk
-from worker.upstream.dialect import dialect_of
+from worker.translation.chat.chunk import ChatChunk
+from worker.upstream.client import dialect_of
 from worker.upstream.gate import ConcurrencyLimiter
 from worker.upstream.upstreams import Candidate
 
 PROJECT = UUID(int=2)
-Answer = Sequence[Chunk] | Exception
+Answer = Sequence[ChatChunk] | Exception
 """What the upstream sends for one call, or how the call fails."""
 
 
@@ -177,7 +177,7 @@ class _Call:
         self._answer = answer
         self._on_read = on_read
 
-    async def chunks(self) -> AsyncGenerator[list[Chunk]]:
+    async def chunks(self) -> AsyncGenerator[list[ChatChunk]]:
         if isinstance(self._answer, Exception):
             raise self._answer
         for chunk in self._answer:

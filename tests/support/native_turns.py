@@ -13,7 +13,7 @@ from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.strict_types import check_event, check_item, check_usage
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.turn import TurnOptions
-from worker.upstream.responses_events import EventReader
+from worker.upstream.responses_events import ResponsesEventReader
 
 
 def added(index: int | None, kind: str, **shape: Any) -> JSON:
@@ -112,7 +112,7 @@ def translate_native(
     """Feeds the events to the parser and a translator, ends the turn and checks the output."""
     translator = NativeTranslator(counter(), TurnOptions(**options), tag_encrypted=tag_encrypted)
     written: list[Event] = []
-    reader = EventReader()
+    reader = ResponsesEventReader()
     for one in events:
         written += translator.feed(
             reader.read(one if isinstance(one, bytes) else json.dumps(one).encode())

@@ -9,7 +9,7 @@ import kombu
 import pytest
 
 from cli.embedded.process import ServerProcess, free_port
-from models.rabbitmq import RABBITMQ_ERRORS
+from models.celery.rabbitmq import RABBITMQ_ERRORS
 
 _FOLDERS = "/usr/lib/rabbitmq/bin:/usr/local/sbin:/opt/homebrew/sbin:/usr/sbin:/usr/bin"
 """The package's own program first: that of Debian in /usr/sbin runs as another user."""

@@ -38,6 +38,7 @@ from models.batches.work import (
     PAUSE,
     BatchWork,
 )
+from models.celery.queue import JobQueue
 from models.config.settings import Settings
 from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import DATABASE_UNAVAILABLE, Json, Pool, fetch, fetch_idempotent
@@ -59,7 +60,6 @@ from models.files.content import read_content
 from models.files.storage import FileStorage
 from models.ids import batch_id
 from models.redis.channels import BACKGROUND
-from models.redis.queue import JobQueue
 from models.redis.quota_counters import Demand
 from models.wire.json_input import BodyLimits
 from web.batches.forwarded import PrepareForwarded

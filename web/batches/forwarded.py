@@ -19,7 +19,7 @@ from models.wire.purpose import forward_parameters
 from models.wire.request import CreateRequest
 from web.http.body import JsonBody, run_sized
 from web.proxy.checks import RequestChecks, require_served_model
-from web.proxy.endpoints import ENDPOINTS, Endpoint
+from web.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
 from web.proxy.service_tier import within_highest_tier
 from web.responses.account_ids import AccountIds
 from web.responses.batch_requests import UNSTORED_SECONDS
@@ -74,7 +74,9 @@ class PrepareForwarded:
             kept_for=UNSTORED_SECONDS,
         )
 
-    async def _check(self, endpoint: Endpoint, routes: Routes, key: ApiKey, body: JsonBody) -> str:
+    async def _check(
+        self, endpoint: ProxiedEndpoint, routes: Routes, key: ApiKey, body: JsonBody
+    ) -> str:
         """The model of the request."""
         if body.value.get("stream"):
             raise InvalidRequest(

@@ -34,7 +34,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """A series as it is drawn."""
 
     name: str
@@ -59,7 +59,7 @@ class Plot:
     title: str
     summary: str
     """its newest and largest values, in words"""
-    lines: list[Line]
+    lines: list[PlotLine]
     grid: list[tuple[float, str]]
     """height and label of each line of the grid"""
     ticks: list[tuple[float, str]]
@@ -109,7 +109,7 @@ def draw(title: str, series: Sequence[Series], axis: TimeAxis, text: Format) -> 
         title=title,
         summary="; ".join(_summary(each, text) for each in series),
         lines=[
-            Line(each.name, _path(each.values, top), "bad" if each.is_bad else f"line{at}")
+            PlotLine(each.name, _path(each.values, top), "bad" if each.is_bad else f"line{at}")
             for at, each in enumerate(series, 1)
         ],
         grid=[(_y(step * at, top), text(step * at)) for at in range(_GRID_LINES + 1)],

@@ -36,7 +36,7 @@ class Shown:
     state: operations.ResponseState
     details: listing.ResponseDetails
     why: str
-    attempts: list[facts.Attempt]
+    attempts: list[facts.AttemptFacts]
     timeline: list[TimelineEvent]
     calls: dict[int, list[listing.ToolCallRow]]
     """by the turn in which the model asked for them"""
@@ -100,7 +100,7 @@ async def read(pool: Pool, identifier: UUID) -> Shown:
         state=state,
         details=details,
         why=diagnose(state, live, places[0] if places else None).why,
-        attempts=[facts.Attempt.from_rows(row, blocks.get(row.attempt)) for row in attempts],
+        attempts=[facts.AttemptFacts.from_rows(row, blocks.get(row.attempt)) for row in attempts],
         timeline=timeline(state, attempts, stored),
         calls=dict(by_turn),
         has_more_calls=len(calls) > _MAX_CALLS,

@@ -131,7 +131,7 @@ async def _has_few_open(pool: Pool) -> bool:
 async def _search(pool: Pool, values: dict[str, Any], limit: int, budget: float) -> Found:
     """Looks at chunks of responses, the newest first, until the page is full or the time is up."""
     started, chunk = time.monotonic(), _FIRST_CHUNK
-    position, rows = values["before"], list[listing.ListedResponse]()
+    position, rows = values["before"], list[listing.ListedResponseRow]()
     while True:
         chunk_started = time.monotonic()
         chunk_values = {"since": values["since"], "before": position, "rows": chunk}
@@ -151,7 +151,7 @@ async def _search(pool: Pool, values: dict[str, Any], limit: int, budget: float)
             return found
 
 
-def _page(rows: list[listing.ListedResponse], limit: int) -> Found:
+def _page(rows: list[listing.ListedResponseRow], limit: int) -> Found:
     has_more = len(rows) > limit
     return Found(
         [ListedResponse.from_row(row) for row in rows[:limit]],

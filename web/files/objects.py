@@ -16,7 +16,7 @@ _LONGEST_NAME = 255
 """Characters of a name; more are cut off at its front."""
 
 
-class Purpose(StrEnum):
+class FilePurpose(StrEnum):
     """What a file is for. Clients may not upload a `batch_output`."""
 
     USER_DATA = "user_data"
@@ -26,7 +26,7 @@ class Purpose(StrEnum):
     VISION = "vision"
 
 
-UPLOADED = tuple(purpose for purpose in Purpose if purpose is not Purpose.BATCH_OUTPUT)
+UPLOADED = tuple(purpose for purpose in FilePurpose if purpose is not FilePurpose.BATCH_OUTPUT)
 
 
 def file_object(row: FileRow) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def clean_name(given: str) -> str:
     return shown[-_LONGEST_NAME:] if shown.strip(".") else "file"
 
 
-def parse_purpose(given: Any) -> Purpose:
+def parse_purpose(given: Any) -> FilePurpose:
     """The purpose of an upload. Raises InvalidRequest."""
     if given is None:
         raise InvalidRequest(
@@ -67,7 +67,7 @@ def parse_purpose(given: Any) -> Purpose:
             param="purpose",
             code="invalid_value",
         )
-    return Purpose(given)
+    return FilePurpose(given)
 
 
 def parse_expires_after(fields: Mapping[str, Any]) -> timedelta:
@@ -110,12 +110,12 @@ def check_kind(filename: str, purpose: str, examination: Examination) -> str | N
         raise _refused(f"The file '{filename}' is not text.")
     if claimed not in (None, TEXT, kind):
         raise _refused(f"The file '{filename}' is not of the type {claimed}, as its name says.")
-    if purpose == Purpose.BATCH and (kind != TEXT or not filename.lower().endswith(".jsonl")):
+    if purpose == FilePurpose.BATCH and (kind != TEXT or not filename.lower().endswith(".jsonl")):
         raise _refused(
             "A file of purpose 'batch' must be lines of JSON in UTF-8, and its name must end with "
             f"'.jsonl': '{filename}' is not."
         )
-    if purpose == Purpose.VISION and kind not in IMAGES:
+    if purpose == FilePurpose.VISION and kind not in IMAGES:
         supported = ", ".join(sorted(IMAGES))
         raise _refused(
             f"A file of purpose 'vision' must be an image ({supported}): '{filename}' is not."

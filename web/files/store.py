@@ -42,7 +42,7 @@ from models.ids import file_id, new_uuid, parse_file_id
 from models.wire.checks.faults import shorten
 from web.files.form import FORM_BYTES, FormPart, MultipartForm
 from web.files.objects import (
-    Purpose,
+    FilePurpose,
     check_kind,
     clean_name,
     file_object,
@@ -156,7 +156,7 @@ class FileStore:
         self, key: ApiKey, storage: FileStorage, draft: _Draft, part: FormPart, announced: int
     ) -> None:
         given = draft.fields.get("purpose")
-        purpose = Purpose.USER_DATA if given is None else parse_purpose(given)
+        purpose = FilePurpose.USER_DATA if given is None else parse_purpose(given)
         draft.filename = clean_name(part.filename or "")
         draft.reserved = announced
         new_id = new_uuid()
@@ -235,12 +235,14 @@ class FileStore:
     def limit(self, purpose: str) -> int:
         """Most bytes of a file of this purpose."""
         limits = self._limits
-        return min(limits.bytes, limits.batch_bytes) if purpose == Purpose.BATCH else limits.bytes
+        return (
+            min(limits.bytes, limits.batch_bytes) if purpose == FilePurpose.BATCH else limits.bytes
+        )
 
     def lifetime(self, key: ApiKey, purpose: str, wanted: timedelta | None) -> timedelta | None:
         """How long a file is kept after its creation: as long as the client wants, but not longer
         than its project keeps anything. None: until it is deleted."""
-        if wanted is None and purpose in (Purpose.BATCH, Purpose.BATCH_OUTPUT):
+        if wanted is None and purpose in (FilePurpose.BATCH, FilePurpose.BATCH_OUTPUT):
             wanted = self._limits.batch_retention
         of_project = key.policy.retention
         if wanted is None or of_project is None:

@@ -14,7 +14,7 @@ class IndexedHeaders(Headers):
     def __init__(self, scope: Scope) -> None:
         super().__init__(scope=scope)
         # Of equal names the first one counts, as it does for Starlette.
-        self._first = dict(reversed(self._list))
+        self._first = dict(reversed(self.raw))
 
     def get(self, key: str, default: Any = None) -> Any:
         """The first value of this name."""

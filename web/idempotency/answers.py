@@ -27,7 +27,7 @@ _STORE_PAUSE = 0.1
 
 
 @dataclass(slots=True, eq=False)
-class Answer:
+class CreateAnswer:
     """The answer to a create of an SDK."""
 
     project: UUID
@@ -44,27 +44,27 @@ class Answers:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._sent: deque[tuple[float, Answer]] = deque()
+        self._sent: deque[tuple[float, CreateAnswer]] = deque()
         """With the time at which each is confirmed."""
-        self._lost: list[Answer] = []
+        self._lost: list[CreateAnswer] = []
         self._released: list[Mapping[str, object]] = []
         self._changed = asyncio.Event()
 
-    def watch(self, answer: Answer, connection: HTTPConnection) -> None:
+    def watch(self, answer: CreateAnswer, connection: HTTPConnection) -> None:
         """From now on the end of the connection means that the client got no answer, until it is
         confirmed."""
         when_lost = connection.scope.get("state", {}).get("when_lost")
         if when_lost is not None:
             when_lost(lambda: self.lose(answer))
 
-    def lose(self, answer: Answer) -> None:
+    def lose(self, answer: CreateAnswer) -> None:
         """The client has disconnected: its retry may take the create over."""
         if not answer.is_confirmed:
             answer.is_lost = True
             self._lost.append(answer)
             self._changed.set()
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: CreateAnswer) -> None:
         """The answer was sent, or its first bytes."""
         if not self._sent:
             self._changed.set()
@@ -114,7 +114,7 @@ class Answers:
             self._sent.popleft()
 
 
-def _keys_of(answers: list[Answer]) -> dict[str, object]:
+def _keys_of(answers: list[CreateAnswer]) -> dict[str, object]:
     return {
         "projects": Uuids([answer.project for answer in answers]),
         "keys": Texts([answer.key for answer in answers]),

@@ -38,7 +38,7 @@ from models.secrets import Sealed, Sealer, Unreadable, key_id_of
 from web.http.auth import read_api_key
 from web.http.body import announced_size, run_sized
 from web.http.request_record import request_record
-from web.idempotency.answers import Answer, Answers
+from web.idempotency.answers import Answers, CreateAnswer
 from web.idempotency.keys import IdempotencyKey, key_reused, parse_idempotency_key
 
 Json = dict[str, Any]
@@ -175,7 +175,7 @@ class Creates:
             taken = await fetch_idempotent(self._pool, repeats.TAKE_LOST, values)
             claim.key = taken[0] if taken else claim.key
         if key.key is None:
-            answer = Answer(project, claim.key)
+            answer = CreateAnswer(project, claim.key)
             self._answers.watch(answer, request)
             request_record(request).at_end(partial(self._answers.add, answer))
             show = show_unused or show

@@ -4,7 +4,7 @@ from models.batches.lines import ENDPOINTS
 from models.errors import ApiError
 from models.wire.api_schema import Schema, SchemaScope, const, nullable, object_schema, reference
 from models.wire.checks.parameters import METADATA
-from web.files.objects import Purpose
+from web.files.objects import FilePurpose
 from web.openapi import retrieval
 from web.openapi.meaning import CODES
 from web.openapi.output_items import output_item_components
@@ -110,7 +110,7 @@ _FILE: Schema = object_schema(
         "created_at": SECONDS,
         "expires_at": nullable(SECONDS),
         "filename": STRING,
-        "purpose": {"type": "string", "enum": list(Purpose)},
+        "purpose": {"type": "string", "enum": list(FilePurpose)},
         "status": const("processed"),
         "status_details": {"type": "null"},
     }
@@ -124,7 +124,7 @@ _UPLOAD: Schema = object_schema(
         "created_at": SECONDS,
         "expires_at": SECONDS,
         "filename": STRING,
-        "purpose": {"type": "string", "enum": list(Purpose)},
+        "purpose": {"type": "string", "enum": list(FilePurpose)},
         "status": {"type": "string", "enum": ["pending", "completed", "cancelled", "expired"]},
         "file": nullable(reference("File")),
     }

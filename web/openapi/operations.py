@@ -21,7 +21,7 @@ from web.openapi.parts import (
     request_body,
     response,
 )
-from web.proxy.endpoints import ENDPOINTS, Endpoint
+from web.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
 from web.routes.files import LIST_SIZES, MAX_PAGE
 from web.routes.input_tokens import COUNT_HEADER
 from web.routes.responses import EVENT_NUMBERS
@@ -349,7 +349,7 @@ def _process_operations() -> dict[str, Json]:
     }
 
 
-def _proxied(endpoint: Endpoint) -> Json:
+def _proxied(endpoint: ProxiedEndpoint) -> Json:
     name = "ProxiedRequest" if endpoint.default_model is None else "ProxiedRequestWithDefault"
     body = request_body(name, examples.PROXIED[endpoint.name])
     if endpoint.takes_form:
@@ -367,7 +367,7 @@ def _proxied(endpoint: Endpoint) -> Json:
     )
 
 
-def _media_ranges(endpoint: Endpoint) -> list[str]:
+def _media_ranges(endpoint: ProxiedEndpoint) -> list[str]:
     return [f"{each}*" if each.endswith("/") else each for each in endpoint.answer_types]
 
 

@@ -17,14 +17,14 @@ from web.http.auth import require_model
 from web.http.body import run_sized
 from web.http.errors import find_upstreams, model_not_found
 from web.http.outbound_urls import require_body_urls, require_names
-from web.proxy.endpoints import Endpoint
+from web.proxy.endpoints import ProxiedEndpoint
 from web.responses.account_ids import AccountIds
 
 _MODEL_NAME = PARAMETERS["model"]
 _SEGMENT = re.compile(r"[^\[\]]+")
 
 
-def require_served_model(endpoint: Endpoint, routes: Routes, key: ApiKey, named: Any) -> str:
+def require_served_model(endpoint: ProxiedEndpoint, routes: Routes, key: ApiKey, named: Any) -> str:
     """The model that the key may use and an upstream serves; the upstream checks everything else.
     `routes`: those of the key's project. `named`: None if the request names none. Raises
     InvalidRequest, NotFound, ModelNotAllowed, UpstreamNotConfigured."""
@@ -42,7 +42,7 @@ def require_served_model(endpoint: Endpoint, routes: Routes, key: ApiKey, named:
 class RequestChecks:
     """The checks of one request. Each raises InvalidRequest."""
 
-    endpoint: Endpoint
+    endpoint: ProxiedEndpoint
     model: str
     key: ApiKey
     account_ids: AccountIds

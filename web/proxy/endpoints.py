@@ -22,7 +22,7 @@ MODERATION_MODEL = "omni-moderation-latest"
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ProxiedEndpoint:
     """One path of the API, which upstreams have under their base URL too."""
 
     name: str
@@ -61,7 +61,7 @@ class Endpoint:
         )
 
 
-CHAT = Endpoint(
+CHAT = ProxiedEndpoint(
     "chat",
     "/chat/completions",
     "Create a chat completion",
@@ -75,7 +75,7 @@ CHAT = Endpoint(
 )
 ENDPOINTS = (
     CHAT,
-    Endpoint(
+    ProxiedEndpoint(
         "create_completion",
         "/completions",
         "Complete a text",
@@ -83,7 +83,7 @@ ENDPOINTS = (
         output_limits=("max_tokens",),
         accept="text/event-stream, application/json",
     ),
-    Endpoint(
+    ProxiedEndpoint(
         "create_embeddings",
         "/embeddings",
         "Create embeddings",
@@ -91,14 +91,14 @@ ENDPOINTS = (
         has_output=False,
         usage_kind=UsageKind.EMBEDDINGS,
     ),
-    Endpoint(
+    ProxiedEndpoint(
         "rerank",
         "/rerank",
         "Rank documents by a query",
         "Forwards a query and documents to the model's upstream, in the form of Cohere and Jina.",
         has_output=False,
     ),
-    Endpoint(
+    ProxiedEndpoint(
         "create_moderation",
         "/moderations",
         "Classify texts and images",
@@ -108,7 +108,7 @@ ENDPOINTS = (
         has_output=False,
         usage_kind=UsageKind.MODERATIONS,
     ),
-    Endpoint(
+    ProxiedEndpoint(
         "create_speech",
         "/audio/speech",
         "Speak a text",
@@ -116,7 +116,7 @@ ENDPOINTS = (
         answer_types=_AUDIO_TYPES,
         usage_kind=UsageKind.AUDIO_SPEECHES,
     ),
-    Endpoint(
+    ProxiedEndpoint(
         "create_transcription",
         "/audio/transcriptions",
         "Transcribe audio",
@@ -125,7 +125,7 @@ ENDPOINTS = (
         answer_types=_SUBTITLE_TYPES,
         usage_kind=UsageKind.AUDIO_TRANSCRIPTIONS,
     ),
-    Endpoint(
+    ProxiedEndpoint(
         "create_translation",
         "/audio/translations",
         "Translate audio to English",
@@ -134,14 +134,14 @@ ENDPOINTS = (
         answer_types=_SUBTITLE_TYPES,
         usage_kind=UsageKind.AUDIO_TRANSCRIPTIONS,
     ),
-    Endpoint(
+    ProxiedEndpoint(
         "generate_images",
         "/images/generations",
         "Generate images",
         "Forwards a prompt to the model's upstream, streamed or not.",
         usage_kind=UsageKind.IMAGES,
     ),
-    Endpoint(
+    ProxiedEndpoint(
         "edit_images",
         "/images/edits",
         "Edit images",
@@ -149,7 +149,7 @@ ENDPOINTS = (
         takes_form=True,
         usage_kind=UsageKind.IMAGES,
     ),
-    Endpoint(
+    ProxiedEndpoint(
         "vary_image",
         "/images/variations",
         "Vary an image",

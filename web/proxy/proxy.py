@@ -13,7 +13,7 @@ from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import request_headers
 from models.errors import UPSTREAM_UNREACHABLE, RunFailed
-from web.proxy.endpoints import Endpoint
+from web.proxy.endpoints import ProxiedEndpoint
 from web.proxy.failures import upstream_error
 from web.proxy.requests import OutgoingBody
 from web.proxy.response import CONNECTION_ERRORS, ProxiedCall, ProxiedResponse
@@ -90,7 +90,7 @@ class UpstreamProxy:
             raise
 
     async def _post(
-        self, upstream: UpstreamSettings, endpoint: Endpoint, body: OutgoingBody
+        self, upstream: UpstreamSettings, endpoint: ProxiedEndpoint, body: OutgoingBody
     ) -> aiohttp.ClientResponse:
         return await self._get_session().post(
             f"{upstream.base_url.rstrip('/')}{endpoint.path}",

@@ -35,7 +35,7 @@ from models.upstream_errors.words import is_refused
 from models.wire.proxied_usage import USAGE_PIECE, TokenUsage, find_usage
 from web.http.body import drain
 from web.http.connection import wait_for_disconnect
-from web.proxy.endpoints import Endpoint
+from web.proxy.endpoints import ProxiedEndpoint
 from web.proxy.failures import endpoint_not_offered, message_in, upstream_error
 from web.proxy.requests import ProxiedRequest
 from web.quotas.connections import OpenConnection
@@ -61,7 +61,7 @@ CONNECTION_ERRORS = (aiohttp.ClientError, OSError, ValueError)
 class ProxiedCall:
     """A request, and what is done with its answer."""
 
-    endpoint: Endpoint
+    endpoint: ProxiedEndpoint
     model: str
     """as the client names it"""
     upstreams: tuple[Destination, ...]

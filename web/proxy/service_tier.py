@@ -5,12 +5,12 @@ from typing import Any
 
 from models.config.routes import Destination
 from models.db.queries.api_keys import ApiKey
-from web.proxy.endpoints import CHAT, Endpoint
+from web.proxy.endpoints import CHAT, ProxiedEndpoint
 from web.responses.service_tier import limit_body_tier
 
 
 def within_highest_tier(
-    endpoint: Endpoint, key: ApiKey, upstreams: Sequence[Destination], body: dict[str, Any]
+    endpoint: ProxiedEndpoint, key: ApiKey, upstreams: Sequence[Destination], body: dict[str, Any]
 ) -> dict[str, Any]:
     """The JSON body as the key's project may send it to these upstreams."""
     is_known = endpoint is CHAT and all(each.upstream.has_service_tier for each in upstreams)

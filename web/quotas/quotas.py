@@ -21,7 +21,7 @@ from models.db.queries.api_keys import ApiKey
 from models.errors import QuotaExceeded
 from models.ownership.clock import DatabaseClock
 from models.ownership.lease import Lease
-from models.projects.quotas import WINDOW, Limits, ProjectLimits, Quota
+from models.projects.quotas import WINDOW, Limits, ProjectQuotaCache, Quota
 from models.redis.client import REDIS_ERRORS, redis_client
 from models.redis.quota_counters import (
     CONNECTIONS,
@@ -74,7 +74,7 @@ class Quotas:
     def __init__(
         self, defaults: QuotaSettings, redis: Redis, process: UUID, pool: Pool, clock: DatabaseClock
     ) -> None:
-        self._limits = ProjectLimits(defaults)
+        self._limits = ProjectQuotaCache(defaults)
         self._redis = redis
         self._counters = QuotaCounters(redis, process)
         self._usage = ProjectUsage(pool, self._counters, clock)

@@ -15,6 +15,7 @@ import msgspec
 import orjson
 
 from models import logs
+from models.celery.queue import JobQueue
 from models.config.tool_availability import WEB_SEARCH_VARIABLE
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.create import NewRow
@@ -23,7 +24,6 @@ from models.ids import new_uuid, response_id
 from models.lifecycle import Lane, Status, lane_of
 from models.projects.quotas import Limits, estimate_tokens
 from models.redis.channels import queue_for
-from models.redis.queue import JobQueue
 from models.redis.quota_counters import Demand
 from models.secrets import Sealed, Sealer
 from models.tracing.traceparent import well_formed_traceparent

@@ -17,7 +17,7 @@ from web.http.form_parser import FormParser, form_boundary
 from web.http.request_record import request_record
 from web.http.shares import Held
 from web.proxy.checks import RequestChecks, require_served_model
-from web.proxy.endpoints import ENDPOINTS, Endpoint
+from web.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
 from web.proxy.requests import FormRequest, JsonRequest, ProxiedRequest
 from web.proxy.response import ProxiedCall, ProxiedResponse
 from web.proxy.service_tier import within_highest_tier
@@ -27,7 +27,7 @@ from web.state import AppState, app_state
 router = APIRouter(prefix="/v1")
 
 
-def _route(endpoint: Endpoint) -> Callable[..., Awaitable[Response]]:
+def _route(endpoint: ProxiedEndpoint) -> Callable[..., Awaitable[Response]]:
     async def forward(request: Request, key: Key) -> Response:
         state = app_state(request)
         state.quotas.require_rate(key)
@@ -51,7 +51,7 @@ for _endpoint in ENDPOINTS:
 
 
 async def _forward_json(
-    state: AppState, endpoint: Endpoint, request: Request, key: ApiKey
+    state: AppState, endpoint: ProxiedEndpoint, request: Request, key: ApiKey
 ) -> Response:
     also = "multipart/form-data" if endpoint.takes_form else ""
     body = await read_json(request, state.body_limits_of(key), also)
@@ -66,7 +66,7 @@ async def _forward_json(
 
 
 async def _forward_form(
-    state: AppState, endpoint: Endpoint, request: Request, key: ApiKey, boundary: bytes
+    state: AppState, endpoint: ProxiedEndpoint, request: Request, key: ApiKey, boundary: bytes
 ) -> Response:
     # It counts from its beginning: an upload may take long.
     state.count_stream(request)
@@ -88,7 +88,7 @@ def _open_form(state: AppState, request: Request, key: ApiKey, boundary: bytes) 
     return FormRequest(body_pieces(request, limits.size), request.receive, parser, spool, fields)
 
 
-def _checks(state: AppState, endpoint: Endpoint, key: ApiKey, model: str) -> RequestChecks:
+def _checks(state: AppState, endpoint: ProxiedEndpoint, key: ApiKey, model: str) -> RequestChecks:
     egress = state.egress.of_project(key.policy.egress)
     return RequestChecks(endpoint, model, key, state.account_ids, egress)
 

@@ -37,8 +37,8 @@ from models.wire.snapshot import (
 from worker.run.end_state import EndState
 from worker.run.output import Output
 from worker.translation.items.open_item import OpenItem
+from worker.translation.token_usage import add_usage
 from worker.translation.turn import Turn
-from worker.translation.usage import add_usage
 
 _NON_MODEL_ITEMS = frozenset(("mcp_list_tools", "compaction"))
 """Types of items that the model did not write."""

@@ -3,6 +3,7 @@
 Each write to Postgres is fenced: it raises LeaseLost if the response has another owner by now.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
@@ -10,18 +11,19 @@ from typing import Any
 
 import structlog
 
+from models.ended_line import EndedLine
 from models.errors import Cancelled, FailedCall, LeaseLost
 from models.ownership.claims import Ownership, ReleaseReason
 from models.ownership.steps import EMPTY_TAIL, Ending
+from models.ownership.timeline import attempts_on_timeline
 from models.uncancellable import run_uncancellable
 from models.wire.events import Event, Item
 from models.wire.includes import filter_events
-from worker.activity import ACTIVITY
+from worker.activity_writer import ACTIVITY
 from worker.log.event_log import Block, EventLog
 from worker.log.journal import Journal
 from worker.run.attempt import Attempt
 from worker.run.end_state import CANCELLED, EndState, internal_error
-from worker.run.ended_line import ended_line
 from worker.run.output import Entry
 from worker.translation.items.open_item import OpenItem
 from worker.translation.turn import Turn
@@ -182,7 +184,7 @@ class AttemptWriter:
         last_block = self._journal.unpublished(self.log, ending.tail)
         await self._ownership.end(self._claim, ending)
         self._last_block = last_block
-        line = ended_line(self._attempt, self.log, ending)
+        line = _ended_line(self._attempt, self.log, ending)
         line.write()
         ACTIVITY.count_end(line)
 
@@ -202,3 +204,32 @@ class AttemptWriter:
         async with self.log.lock:
             tail = self.log.unflushed()
             await self._ownership.release(self._claim, tail, reason, delay, failures)
+
+
+def _ended_line(attempt: Attempt, log: EventLog, ending: Ending) -> EndedLine:
+    """The log line of a response that this worker has ended.
+
+    The times until the claim and until the first output are known of a first attempt only. The
+    duration of a response with more attempts comes from times in whole seconds.
+    """
+    row = attempt.claim.row
+    attempts = attempts_on_timeline(row.attempt)
+    is_first = attempts == 1
+    seconds: float = max(0, ending.completed_at - row.created_at)
+    if is_first:
+        seconds = row.seconds_queued + time.monotonic() - log.started_at
+    return EndedLine(
+        response=row.id,
+        request=row.request_id,
+        status=ending.status,
+        reason=ending.reason,
+        model=row.model,
+        background=row.background,
+        attempts=attempts,
+        upstream=ending.upstream,
+        queued_seconds=row.seconds_queued if is_first else None,
+        first_token_seconds=log.first_event_seconds,
+        seconds=seconds,
+        usage=ending.usage,
+        output=attempt.final_output().items,
+    )

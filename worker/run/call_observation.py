@@ -1,13 +1,32 @@
-"""Measures one call of an upstream: for the metrics, and for its span where traces are on."""
+"""Measures one call of an upstream, for the metrics and for its span where traces are on, and notes
+what in its answer this server does not understand."""
 
 import time
 from types import TracebackType
 from typing import Any, Self
 
+import structlog
+
+from models.errors import UNKNOWN_CONTENT, FailedCall
 from models.tracing.spans import Span
+from worker.metrics import UNKNOWN_CONTENT_TURNS
 from worker.model_metrics import count_project_tokens, turn_series
-from worker.run.call_span import end_call_span
+from worker.run.attempt import Attempt
+from worker.run.spans import end_call_span
 from worker.translation.turn import Turn
+from worker.upstream.upstreams import Candidate
+
+logger = structlog.get_logger()
+
+_MAX_NAMES = 10
+"""Names that are noted of one answer."""
+_MAX_NAME = 100
+"""Characters of one."""
+_MAX_LOGGED = 1000
+"""Lines that one process logs: an upstream may make up names."""
+
+_logged: set[tuple[str, str, str]] = set()
+"""Upstream, model and name of what this process has logged."""
 
 
 class CallObservation:
@@ -71,3 +90,20 @@ class CallObservation:
                 series.count_tokens(usage)
                 count_project_tokens(self._project, usage)
         end_call_span(self._span, turn, error, has_content=self._has_content)
+
+
+def note_unknown_content(attempt: Attempt, candidate: Candidate, names: set[str]) -> None:
+    """Counts, logs once, and notes for `backburner explain`, where the upstream has sent content
+    that is not understood: `delta.NAME`."""
+    if not names:
+        return
+    UNKNOWN_CONTENT_TURNS.labels(candidate.name).inc()
+    shown = [name[:_MAX_NAME] for name in sorted(names)[:_MAX_NAMES]]
+    attempt.failed_calls.append(FailedCall(candidate.name, UNKNOWN_CONTENT, ", ".join(shown)))
+    for name in shown:
+        key = (candidate.name, candidate.model, name)
+        if key not in _logged and len(_logged) < _MAX_LOGGED:
+            _logged.add(key)
+            logger.warning(
+                "unknown_content", upstream=candidate.name, model=candidate.model, field=name
+            )

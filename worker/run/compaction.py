@@ -22,7 +22,7 @@ from worker.translation.history.transcript import (
     entries,
     pack_entries,
 )
-from worker.upstream.overflow import OVERFLOW
+from worker.upstream.stream_errors import OVERFLOW
 
 _NOT_FOR_SUMMARIES = frozenset(
     (

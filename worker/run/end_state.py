@@ -10,7 +10,7 @@ from typing import Any
 from models.errors import Cancelled, LimitReached, RunError, StatementRefused, UpstreamFailed
 from models.lifecycle import Status
 from models.ownership.takeover import EndReason
-from worker.translation.turn import Outcome
+from worker.translation.turn import TurnOutcome
 
 
 class StopReason(StrEnum):
@@ -44,7 +44,7 @@ class EndState:
 CANCELLED = EndState(Status.CANCELLED, reason="cancelled")
 
 
-def end_state_of_outcome(outcome: Outcome) -> EndState:
+def end_state_of_outcome(outcome: TurnOutcome) -> EndState:
     """The end state after the last turn. Raises what `end_state_of_error` raises."""
     if outcome.failure is not None:
         return end_state_of_error(outcome.failure)

@@ -10,16 +10,16 @@ from models.wire.proxied_usage import TokenUsage, usage_in
 from models.wire.token_counts import TokenCounts
 from models.wire.urls import body_urls
 from worker.metrics import UPSTREAM_TURNS
-from worker.run.call_span import forwarding_span
 from worker.run.context import RunContext
 from worker.run.failover import first_answer
 from worker.run.handed_on_urls import require_handed_on
-from worker.translation.turn import Outcome
-from worker.translation.usage import usage_json
+from worker.run.spans import forwarding_span
+from worker.translation.token_usage import usage_json
+from worker.translation.turn import TurnOutcome
 from worker.upstream.upstreams import Candidate
 
 
-async def run_forwarding(context: RunContext) -> Outcome | None:
+async def run_forwarding(context: RunContext) -> TurnOutcome | None:
     """Makes the answer of the first upstream that answers the output. None: the process stops,
     release it. Raises RunError.
 
@@ -39,7 +39,7 @@ async def run_forwarding(context: RunContext) -> Outcome | None:
     context.output.unstored_items = [item]
     usage = usage_in(answer)
     context.output.usage = None if usage is None else _to_json(usage)
-    return Outcome("completed")
+    return TurnOutcome("completed")
 
 
 def _read(item: Item) -> tuple[dict[str, Any], list[tuple[str, str]]]:

@@ -17,15 +17,14 @@ from models.wire.events import Event, Item
 from models.wire.includes import SEALED_REASONING
 from models.wire.tools import is_native_only
 from worker.metrics import UPSTREAM_TURNS
-from worker.run.call_observation import CallObservation
+from worker.run.call_observation import CallObservation, note_unknown_content
 from worker.run.call_origins import origin_sealer
-from worker.run.call_span import error_type, start_call_span
 from worker.run.context import RunContext
 from worker.run.counting import TokenCount
 from worker.run.failover import first_answer, note_failure
 from worker.run.reasoning import content_tagger, reasoning_sealer, unseal_reasoning
 from worker.run.reasoning_summary import ReasoningSummaries, SummaryCaller
-from worker.run.unknown_content import note_unknown_content
+from worker.run.spans import error_type, start_call_span
 from worker.translation.call_origin import CallOrigin, ReturnedCalls
 from worker.translation.chat.request import chat_request
 from worker.translation.chat.structured import format_instructions
@@ -34,14 +33,14 @@ from worker.translation.request_parameters import wants_logprobs, wants_summary
 from worker.translation.responses.request import NativeOptions, native_request
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
-from worker.translation.turn import Outcome, Turn, TurnOptions
+from worker.translation.turn import Turn, TurnOptions, TurnOutcome
 from worker.upstream.circuits import Permit
 from worker.upstream.client import StreamEvent, UpstreamCall
 from worker.upstream.failures import (
     no_such_tool,
     not_moderated,
 )
-from worker.upstream.overflow import OVERFLOW
+from worker.upstream.stream_errors import OVERFLOW
 from worker.upstream.upstreams import Candidate, repeat_of_turn
 
 _LONG_HISTORY = 1000
@@ -99,7 +98,7 @@ class ModelCaller:
 
     async def call(
         self, model_input: ModelInput, *, visible: bool = True
-    ) -> tuple[Outcome, Turn[Any]]:
+    ) -> tuple[TurnOutcome, Turn[Any]]:
         """The outcome and the turn of the first upstream that answers.
 
         A call that is not `visible` is no part of the response: none of its events is written.
@@ -122,10 +121,10 @@ class ModelCaller:
 
     async def _call_candidates(
         self, model_input: ModelInput, *, visible: bool
-    ) -> tuple[Outcome, Turn[Any]]:
+    ) -> tuple[TurnOutcome, Turn[Any]]:
         called: list[Candidate] = []
 
-        async def call(candidate: Candidate) -> tuple[Outcome, Turn[Any]]:
+        async def call(candidate: Candidate) -> tuple[TurnOutcome, Turn[Any]]:
             called.append(candidate)
             outcome, turn = await self._call_upstream(candidate, model_input, visible=visible)
             if outcome.failure is not None:
@@ -172,7 +171,7 @@ class ModelCaller:
 
     async def _call_upstream(
         self, candidate: Candidate, model_input: ModelInput, *, visible: bool
-    ) -> tuple[Outcome, Turn[Any]]:
+    ) -> tuple[TurnOutcome, Turn[Any]]:
         """Calls one upstream and translates its stream while it arrives."""
         self._has_emitted = False
         origins = {}
@@ -244,7 +243,7 @@ class ModelCaller:
         summaries: ReasoningSummaries,
         *,
         visible: bool,
-    ) -> Outcome:
+    ) -> TurnOutcome:
         """Reads the upstream's stream to its end. Raises its failure if no event was written."""
         async with aclosing(upstream_call.chunks()) as reads:
             async for chunks in reads:

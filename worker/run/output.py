@@ -19,7 +19,7 @@ from worker.translation.items.kinds import restore_call
 from worker.translation.items.open_item import OpenItem
 from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.responses.upstream_tools import UPSTREAM_TOOL_CALLS
-from worker.translation.usage import add_usage
+from worker.translation.token_usage import add_usage
 
 _NOT_TOOL_CALLS = frozenset(("mcp_list_tools", "mcp_approval_request"))
 """Rows of `tool_calls` that `max_tool_calls` does not count: the model did not call a tool."""

@@ -4,7 +4,7 @@ from models.config.groups import QuotaSettings
 from models.ownership.clock import DatabaseClock
 from models.ownership.takeover import Claim
 from models.project_policies import ProjectPolicies
-from models.projects.quotas import Limits, ProjectLimits
+from models.projects.quotas import Limits, ProjectQuotaCache
 from models.redis.quota_counters import Period, claimed_command, settle_command
 from worker.log.publisher import Publisher
 
@@ -21,7 +21,7 @@ class QuotaNotices:
         publisher: Publisher,
         clock: DatabaseClock,
     ) -> None:
-        self._limits = ProjectLimits(defaults)
+        self._limits = ProjectQuotaCache(defaults)
         self._policies = policies
         self._publisher = publisher
         self._clock = clock

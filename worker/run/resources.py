@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 from uuid import UUID
 
+from models.celery.queue import JobQueue
 from models.config.routes import passthrough_of
 from models.config.settings import Settings
 from models.db.database import Pool
@@ -14,7 +15,6 @@ from models.ids import new_item_id
 from models.ownership.claims import Ownership
 from models.project_policies import ProjectPolicies
 from models.redis.answer_cache import AnswerCache
-from models.redis.queue import JobQueue
 from models.retrieval.search import ChunkSearch
 from models.secrets import Sealer
 from models.tracing.spans import Tracer

@@ -26,11 +26,8 @@ from models.wire.counting import COUNTED_BY
 from models.wire.purpose import Purpose
 from worker.metrics import count_put_off, count_turn_repeat
 from worker.run.attempt import Attempt
-from worker.run.attempt_span import end_attempt_span, start_attempt_span
 from worker.run.attempt_writer import AttemptWriter
-from worker.run.compaction_run import run_compaction
 from worker.run.context import RunContext
-from worker.run.counting_run import run_count
 from worker.run.end_state import (
     EndState,
     StopReason,
@@ -43,13 +40,15 @@ from worker.run.end_state import (
 from worker.run.footprint import Footprint
 from worker.run.forwarding_run import run_forwarding
 from worker.run.preparation import NoMemory, prepare_run, write_first_events
+from worker.run.purposes import run_compaction, run_count
 from worker.run.resources import Resources
+from worker.run.spans import end_attempt_span, start_attempt_span
 from worker.run.tool_loop import run_tool_loop
-from worker.translation.turn import Outcome
+from worker.translation.turn import TurnOutcome
 
 logger = structlog.get_logger()
 
-_WORK: dict[Purpose, Callable[[RunContext], Awaitable[Outcome | None]]] = {
+_WORK: dict[Purpose, Callable[[RunContext], Awaitable[TurnOutcome | None]]] = {
     Purpose.ANSWER: run_tool_loop,
     Purpose.COMPACT: run_compaction,
     Purpose.COUNT: run_count,
@@ -81,7 +80,7 @@ class Run:
         self._span = NO_SPAN
         self._is_draining = False
         self._stop_reason: StopReason | None = None
-        self._work: asyncio.Task[Outcome | None] | None = None
+        self._work: asyncio.Task[TurnOutcome | None] | None = None
 
     @property
     def outcome(self) -> str:
@@ -214,7 +213,7 @@ class Run:
         logger.error("run_failed", response=self._attempt.facts.id, exc_info=error)
         return internal_error("The server had an error while running this response.")
 
-    async def _run_within_deadline(self) -> Outcome | None:
+    async def _run_within_deadline(self) -> TurnOutcome | None:
         """Does the work within the response's wall clock limit; None: the process stops."""
         if self.claim.end_reason is not None:
             raise error_of_end_reason(self.claim.end_reason, self._last_failure)

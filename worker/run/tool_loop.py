@@ -16,18 +16,18 @@ from typing import Any
 from models.errors import LimitReached, UpstreamFailed
 from models.wire.events import Event, Item
 from worker.metrics import observe_tool_call
-from worker.run.compaction_run import compact
 from worker.run.context import RunContext
 from worker.run.model_call import ModelCaller
 from worker.run.output import Entry
-from worker.run.tool_span import end_tool_span, start_tool_span
+from worker.run.purposes import compact
+from worker.run.spans import end_tool_span, start_tool_span
 from worker.tools.provider import ToolCallError, ToolResult
 from worker.translation.demands import unmet_demand
 from worker.translation.history.measure import count_tokens
 from worker.translation.history.truncation import shortened_histories
 from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.request_parameters import relax_tool_choice
-from worker.translation.turn import Outcome, Turn
+from worker.translation.turn import Turn, TurnOutcome
 
 _UNKNOWN_OUTCOME = (
     "The server that ran this call was lost before the answer came. "
@@ -38,7 +38,7 @@ _UNKNOWN_OUTCOME = (
 _NO_ROOM = "The call was not made: the response has as much output as it may have."
 
 
-async def run_tool_loop(context: RunContext) -> Outcome | None:
+async def run_tool_loop(context: RunContext) -> TurnOutcome | None:
     """Runs a response to its outcome. None: the process stops, release it. Raises RunError."""
     return await ToolLoop(context).run()
 
@@ -59,7 +59,7 @@ class ToolLoop:
         self._last_input_count: tuple[int, int] | None = None
         """Input tokens of the last turn by the upstream's count, and the output items in it."""
 
-    async def run(self) -> Outcome | None:
+    async def run(self) -> TurnOutcome | None:
         """Runs turns and calls until the response has an outcome; None when the process stops."""
         # The tools read from the history what earlier attempts have learned, e.g. tool lists.
         self._toolbox.pending(self._context.full_history())
@@ -68,14 +68,14 @@ class ToolLoop:
         await self._run_calls()
         while not self._output.open_calls:
             if self._output.waits_for_client:
-                return Outcome("completed")
+                return TurnOutcome("completed")
             if self._context.is_draining():
                 return None
             if await self._run_pending():
                 continue
             self._require_room()
             if self._output.turns >= self._settings.limits.turns:
-                return Outcome("incomplete", incomplete_reason="max_messages")
+                return TurnOutcome("incomplete", incomplete_reason="max_messages")
             result = None if await self._needs_compaction() else await self._try_turn()
             if result is None:
                 await self._compact()
@@ -89,7 +89,7 @@ class ToolLoop:
             await self._run_calls()
         return None
 
-    def _checked(self, outcome: Outcome, turn: Turn[Any]) -> Outcome:
+    def _checked(self, outcome: TurnOutcome, turn: Turn[Any]) -> TurnOutcome:
         """The outcome of the last turn, with what the request demanded and the output lacks."""
         if outcome.status != "completed":
             return outcome
@@ -150,7 +150,7 @@ class ToolLoop:
 
     # --- turns ---
 
-    async def _try_turn(self) -> tuple[Outcome, Turn[Any]] | None:
+    async def _try_turn(self) -> tuple[TurnOutcome, Turn[Any]] | None:
         """Runs a turn; None if the history is too long for the model and can be compacted."""
         try:
             return await self._run_turn()
@@ -161,7 +161,7 @@ class ToolLoop:
                 return None
             raise
 
-    async def _run_turn(self) -> tuple[Outcome, Turn[Any]]:
+    async def _run_turn(self) -> tuple[TurnOutcome, Turn[Any]]:
         """Runs a turn; `truncation: auto` sends less of the history until the model takes it."""
         parameters = self._context.parameters
         if self._output.calls_made:

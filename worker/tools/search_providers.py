@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from models.config.groups import WebSearchSettings
-from worker.translation.items.citations import SearchResult
+from worker.translation.items.citations import WebSearchResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SearchQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchRequest:
+class WebSearchRequest:
     """An HTTP request."""
 
     url: str
@@ -46,12 +46,12 @@ class SearchRequest:
 class SearchProvider(Protocol):
     """A search engine's API."""
 
-    def build_request(self, search: SearchQuery) -> SearchRequest:
+    def build_request(self, search: SearchQuery) -> WebSearchRequest:
         """The request for a query. Domains that exceed its limits may be left out: the caller
         filters the results."""
         ...
 
-    def parse_results(self, body: Any) -> Iterator[SearchResult]:
+    def parse_results(self, body: Any) -> Iterator[WebSearchResult]:
         """The results in a response. Raises LookupError, TypeError or AttributeError for a
         response of another shape."""
         ...
@@ -64,7 +64,7 @@ class Tavily:
         self._base = settings.base_url or "https://api.tavily.com"
         self._headers = {"authorization": f"Bearer {settings.api_key.get_secret_value()}"}
 
-    def build_request(self, search: SearchQuery) -> SearchRequest:
+    def build_request(self, search: SearchQuery) -> WebSearchRequest:
         body: dict[str, Any] = {
             "query": search.query,
             "max_results": search.count,
@@ -74,11 +74,11 @@ class Tavily:
             body["include_domains"] = list(search.allowed)
         if search.blocked:
             body["exclude_domains"] = list(search.blocked)
-        return SearchRequest(f"{self._base.rstrip('/')}/search", self._headers, body)
+        return WebSearchRequest(f"{self._base.rstrip('/')}/search", self._headers, body)
 
-    def parse_results(self, body: Any) -> Iterator[SearchResult]:
+    def parse_results(self, body: Any) -> Iterator[WebSearchResult]:
         for result in _entries(body["results"]):
-            yield SearchResult(
+            yield WebSearchResult(
                 _text(result.get("title")), result["url"], _text(result.get("content"))
             )
 
@@ -90,7 +90,7 @@ class Brave:
         self._base = settings.base_url or "https://api.search.brave.com/res/v1"
         self._headers = {"x-subscription-token": settings.api_key.get_secret_value()}
 
-    def build_request(self, search: SearchQuery) -> SearchRequest:
+    def build_request(self, search: SearchQuery) -> WebSearchRequest:
         parameters = {
             "q": _with_domains(search, characters=400, words=50),
             "count": min(search.count, 20),
@@ -98,11 +98,11 @@ class Brave:
         }
         if search.country:
             parameters["country"] = search.country
-        return SearchRequest(
+        return WebSearchRequest(
             f"{self._base.rstrip('/')}/web/search?{urlencode(parameters)}", self._headers
         )
 
-    def parse_results(self, body: Any) -> Iterator[SearchResult]:
+    def parse_results(self, body: Any) -> Iterator[WebSearchResult]:
         # A response without web results has no "web", but the type "search".
         results = body["web"]["results"] if "web" in body or body.get("type") != "search" else []
         for result in _entries(results):
@@ -111,7 +111,7 @@ class Brave:
                 _text(result.get("description")),
                 *(map(_text, snippets) if isinstance(snippets, list) else ()),
             ]
-            yield SearchResult(
+            yield WebSearchResult(
                 _without_html(result.get("title")),
                 result["url"],
                 _without_html("\n".join(piece for piece in content if piece)),
@@ -127,15 +127,15 @@ class SearXNG:
         key = settings.api_key.get_secret_value()
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
-    def build_request(self, search: SearchQuery) -> SearchRequest:
+    def build_request(self, search: SearchQuery) -> WebSearchRequest:
         parameters = {"q": _with_domains(search, characters=2000, words=300), "format": "json"}
-        return SearchRequest(
+        return WebSearchRequest(
             f"{self._base.rstrip('/')}/search?{urlencode(parameters)}", self._headers
         )
 
-    def parse_results(self, body: Any) -> Iterator[SearchResult]:
+    def parse_results(self, body: Any) -> Iterator[WebSearchResult]:
         for result in _entries(body["results"]):
-            yield SearchResult(
+            yield WebSearchResult(
                 _text(result.get("title")), result["url"], _text(result.get("content"))
             )
 

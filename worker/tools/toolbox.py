@@ -66,7 +66,7 @@ class Toolbox:
         """
         if not any(tool["type"] == "mcp" for tool in tools):
             return cls(tools, context, _PROVIDERS)
-        mcp = await asyncio.to_thread(importlib.import_module, "worker.tools.mcp")
+        mcp = await asyncio.to_thread(importlib.import_module, "worker.tools.mcp_provider")
         return cls(tools, context, {**_PROVIDERS, "mcp": mcp.McpToolProvider})
 
     def pending(self, history: Sequence[Item]) -> list[OpenCallFactory]:

@@ -25,8 +25,8 @@ from models.wire.events import Item
 from models.wire.json_input import clean_json
 from worker.outbound.guarded_session import NO_TIMEOUT, guarded_session
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
-from worker.tools.search_providers import SEARCH_PROVIDERS, SearchQuery, SearchRequest
-from worker.translation.items.citations import SearchOutput, SearchResult
+from worker.tools.search_providers import SEARCH_PROVIDERS, SearchQuery, WebSearchRequest
+from worker.translation.items.citations import SearchOutput, WebSearchResult
 from worker.translation.items.server_calls import OpenCallFactory
 from worker.translation.items.server_tools import ServerFunction
 from worker.translation.items.web_search import OpenWebSearchCall
@@ -111,7 +111,7 @@ class WebSearch:
     async def close(self) -> None:
         """Does nothing: each search closes its own session."""
 
-    async def _search(self, query: str) -> list[SearchResult]:
+    async def _search(self, query: str) -> list[WebSearchResult]:
         assert self._provider is not None
         count, max_content = _SIZES[self._tool.get("search_context_size", "medium")]
         filters = self._tool.get("filters", {})
@@ -134,7 +134,7 @@ class WebSearch:
         allowed = {result.url: result for result in results if _is_allowed(result.url, search)}
         return [_truncate(result, max_content) for result in allowed.values()][:count]
 
-    async def _fetch_json(self, request: SearchRequest) -> Any:
+    async def _fetch_json(self, request: WebSearchRequest) -> Any:
         """The provider's response as JSON."""
         try:
             async with asyncio.timeout(self._settings.timeout.total_seconds()):
@@ -150,7 +150,7 @@ class WebSearch:
         except (ValueError, RecursionError):
             raise self._failure("answered something that is no JSON") from None
 
-    async def _send(self, request: SearchRequest) -> bytes:
+    async def _send(self, request: WebSearchRequest) -> bytes:
         target = self._egress.check_url(request.url)
         headers = {"accept": "application/json", **request.headers}
         async with (
@@ -240,8 +240,8 @@ def _is_in_domains(host: str, domains: Iterable[str]) -> bool:
     return any(host == domain or host.endswith(f".{domain}") for domain in domains)
 
 
-def _truncate(result: SearchResult, max_content: int) -> SearchResult:
-    return SearchResult(
+def _truncate(result: WebSearchResult, max_content: int) -> WebSearchResult:
+    return WebSearchResult(
         _shorten(result.title, _MAX_TITLE), result.url, _shorten(result.content, max_content)
     )
 

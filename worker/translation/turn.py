@@ -17,8 +17,8 @@ from worker.translation.items.client_calls import CallOutput, OpenClientCall, is
 from worker.translation.items.open_item import OpenItem, OpenToolCall
 from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.items.text_items import OpenReasoning
+from worker.translation.token_usage import add_usage, as_reasoning, usage_json
 from worker.translation.tool_catalog import ToolCatalog
-from worker.translation.usage import add_usage, as_reasoning, usage_json
 
 MAX_CALL_ID = 64
 """Characters. A longer id from an upstream is replaced: clients send it back, and the API takes
@@ -41,7 +41,7 @@ EventT = TypeVar("EventT")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TurnOutcome:
     """How a turn ended: `completed`, `incomplete` with a reason, or `failed` with the error to
     raise."""
 
@@ -126,7 +126,7 @@ class Turn(Generic[EventT]):
         """The service tier that the upstream reports."""
         self.upstream_fields: dict[str, Any] | None = None
         """Fields of a native upstream's Response object that this server does not make itself."""
-        self.outcome: Outcome | None = None
+        self.outcome: TurnOutcome | None = None
         """Set by `finish`; None while the turn runs and after `close_incomplete`."""
         self.unknown_content: set[str] = set()
         """Where the upstream has sent content that is not understood: `delta.NAME`."""
@@ -251,7 +251,7 @@ class Turn(Generic[EventT]):
         if event.service_tier in SERVICE_TIERS:
             self.service_tier = event.service_tier
 
-    def _end_turn(self, outcome: Outcome) -> list[Event]:
+    def _end_turn(self, outcome: TurnOutcome) -> list[Event]:
         """Sets the outcome and closes what is open, except the calls that are to be run here."""
         self.outcome = outcome
         if outcome.status == "failed":
@@ -264,7 +264,7 @@ class Turn(Generic[EventT]):
                 events += item.close(self._closing_status(item, outcome))
         return events + self._fail_unknown_calls() if outcome.status == "completed" else events
 
-    def _closing_status(self, item: OpenItem, outcome: Outcome) -> str:
+    def _closing_status(self, item: OpenItem, outcome: TurnOutcome) -> str:
         """The status of an open item at the turn's end.
 
         In a truncated turn the last item is incomplete. The open items before it are calls; they
@@ -346,7 +346,7 @@ class Turn(Generic[EventT]):
         usage, limit = self.upstream_usage, self._token_limit
         return usage is not None and limit is not None and usage["output_tokens"] >= limit
 
-    def _flaw(self, finish_word: str = "") -> Outcome | None:
+    def _flaw(self, finish_word: str = "") -> TurnOutcome | None:
         """The outcome of a turn that ended in order, but without its whole answer; None for any
         other turn. `finish_word`: the upstream's own for the end."""
         ending = f" (finish_reason '{finish_word[:MAX_WORD]}')" if finish_word else ""
@@ -388,17 +388,17 @@ class Turn(Generic[EventT]):
         return events
 
 
-def failed_outcome(message: str, reason: str, *, is_interruption: bool = False) -> Outcome:
+def failed_outcome(message: str, reason: str, *, is_interruption: bool = False) -> TurnOutcome:
     """The outcome of a turn that failed through the upstream's fault."""
     failure = UpstreamFailed(message, reason=reason, is_interruption=is_interruption)
-    return Outcome("failed", failure=failure)
+    return TurnOutcome("failed", failure=failure)
 
 
-def ended_early() -> Outcome:
+def ended_early() -> TurnOutcome:
     """The outcome of a stream that stopped in the middle."""
     return failed_outcome(UPSTREAM_ENDED_EARLY, "upstream_ended_early", is_interruption=True)
 
 
-def unnamed_call() -> Outcome:
+def unnamed_call() -> TurnOutcome:
     """The outcome of a turn with a call whose name never arrived."""
     return failed_outcome("The upstream sent a function call without a name.", "upstream_garbage")

@@ -1,4 +1,4 @@
-"""A payload of a chat upstream's stream becomes one `Chunk`.
+"""A payload of a chat upstream's stream becomes one `ChatChunk`.
 
 Only this module, chat_body.py, chat_extras.py, finish_reasons.py and stream_errors.py know the
 differences between vendors.
@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from models.wire.token_counts import MAX_TOKEN_COUNT, TokenCounts, read_counts, token_count
-from worker.translation.chat.chunk import CallDelta, Chunk
+from worker.translation.chat.chunk import CallDelta, ChatChunk
 from worker.upstream.chat_body import (
     LOWEST_LOGPROB,
     ChatBody,
@@ -43,7 +43,7 @@ class ChunkReader:
     def __init__(self) -> None:
         self._halves = SurrogateHalves()
 
-    def read(self, data: bytes) -> Chunk:
+    def read(self, data: bytes) -> ChatChunk:
         """The next payload, as `parse_chunk` reads it. Half a character at its end waits for the
         next one."""
         return parse_chunk(data, self._halves)
@@ -53,13 +53,13 @@ class ChunkReader:
         """Whether half a character waits for the next payload."""
         return bool(self._halves.waiting)
 
-    def rest(self) -> list[Chunk]:
+    def rest(self) -> list[ChatChunk]:
         """What still waits when the stream ends."""
         deltas = self._halves.rest()
         return [self.read(msgspec.json.encode({"choices": [{"delta": delta}]})) for delta in deltas]
 
 
-def parse_chunk(data: bytes, halves: SurrogateHalves | None = None) -> Chunk:
+def parse_chunk(data: bytes, halves: SurrogateHalves | None = None) -> ChatChunk:
     """One payload of a stream, or a whole `chat.completion` body, as one chunk. Only the choice
     with index 0 counts. `halves`: those of the stream.
 
@@ -89,7 +89,7 @@ def _decode(data: bytes, halves: SurrogateHalves | None) -> tuple[ChatBody, Extr
         return decode_leniently(data, halves)
 
 
-def _chunk(body: ChatBody, extras: Extras | None = None) -> Chunk:
+def _chunk(body: ChatBody, extras: Extras | None = None) -> ChatChunk:
     choice = first_choice(body.choices)
     has_usage = (
         body.usage
@@ -101,14 +101,16 @@ def _chunk(body: ChatBody, extras: Extras | None = None) -> Chunk:
     )
     usage = _usage(body, choice) if has_usage else None
     if choice is None:
-        return Chunk(usage=usage, model=body.model or None, service_tier=body.service_tier or None)
+        return ChatChunk(
+            usage=usage, model=body.model or None, service_tier=body.service_tier or None
+        )
     if choice.error:
         raise failure_of_error(choice.error)
     chunk = _chunk_of_choice(body, choice, usage)
     return chunk if extras is None else _with_extras(chunk, extras)
 
 
-def _chunk_of_choice(body: ChatBody, choice: ChatChoice, usage: TokenCounts | None) -> Chunk:
+def _chunk_of_choice(body: ChatBody, choice: ChatChoice, usage: TokenCounts | None) -> ChatChunk:
     delta = choice.delta or choice.message or _EMPTY_DELTA
     reasoning = delta.reasoning or delta.reasoning_content or ""
     summary: tuple[tuple[int, str], ...] = ()
@@ -116,7 +118,7 @@ def _chunk_of_choice(body: ChatBody, choice: ChatChoice, usage: TokenCounts | No
     if raw_details := delta.reasoning_details or delta.thinking_blocks:
         reasoning, summary, details = _reasoning_details(raw_details, reasoning)
     word = choice.finish_reason
-    return Chunk(
+    return ChatChunk(
         delta.content or "",
         delta.refusal or "",
         reasoning,
@@ -137,7 +139,7 @@ def _chunk_of_choice(body: ChatBody, choice: ChatChoice, usage: TokenCounts | No
     )
 
 
-def _with_extras(chunk: Chunk, extras: Extras) -> Chunk:
+def _with_extras(chunk: ChatChunk, extras: Extras) -> ChatChunk:
     return msgspec.structs.replace(
         chunk,
         content=chunk.content or extras.text,

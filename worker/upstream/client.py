@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import fields
 from typing import Any
 
 import httpx2
@@ -21,11 +22,11 @@ from models.deadlines import IdleTimeout
 from models.errors import LimitReached, UpstreamFailed
 from models.http_bodies import is_uncompressed
 from worker.metrics import UPSTREAM_RETRIES
-from worker.translation.chat.chunk import Chunk
+from worker.translation.chat.chunk import ChatChunk
+from worker.translation.dialect import Dialect
 from worker.translation.upstream_events import UpstreamEvent
 from worker.upstream.chat_chunks import ChunkReader
 from worker.upstream.counts import count_upstream
-from worker.upstream.dialect import dialect_of
 from worker.upstream.error_rules import redacted
 from worker.upstream.failures import (
     CONNECTION_ERRORS,
@@ -38,10 +39,10 @@ from worker.upstream.open_response import OpenResponse
 from worker.upstream.plain_call import PlainCaller
 from worker.upstream.request_body import RequestFiles
 from worker.upstream.request_sender import NO_FILES, RequestSender
-from worker.upstream.responses_events import EventReader
+from worker.upstream.responses_events import ResponsesEventReader
 from worker.upstream.sse import SseSplitter
 
-StreamEvent = Chunk | UpstreamEvent
+StreamEvent = ChatChunk | UpstreamEvent
 """One event of an upstream, by the API that it speaks."""
 
 _EVENT_LIMIT = 16 * 1024 * 1024
@@ -49,6 +50,7 @@ _EVENT_LIMIT = 16 * 1024 * 1024
 
 _FINAL_GAP = 10.0
 """Seconds that an upstream has for usage and `[DONE]` after the model's end."""
+_DIALECT_FIELDS = tuple(field.name for field in fields(Dialect))
 
 
 class UpstreamCall:
@@ -78,7 +80,7 @@ class UpstreamCall:
         self._silence_end = math.inf
         """When that is, in the event loop's time."""
         # The last event of a native upstream repeats the whole output.
-        self._reader = EventReader() if native else ChunkReader()
+        self._reader = ResponsesEventReader() if native else ChunkReader()
         self._splitter = SseSplitter(
             limit=max(_EVENT_LIMIT, limits.output) if native else _EVENT_LIMIT
         )
@@ -219,6 +221,12 @@ class UpstreamCall:
 def _require_uncompressed(response: OpenResponse) -> None:
     if not is_uncompressed(response.headers):
         raise compressed()
+
+
+def dialect_of(upstream: UpstreamSettings) -> Dialect:
+    """What the translation of a request has to know of this upstream: its settings of the same
+    names."""
+    return Dialect(**{name: getattr(upstream, name) for name in _DIALECT_FIELDS})
 
 
 class Upstream:

@@ -24,8 +24,7 @@ from models.upstream_errors.frames import report_of, report_of_text
 from models.upstream_errors.report import ErrorReport
 from models.wire.json_input import clean_text
 from worker.upstream.error_rules import verdict
-from worker.upstream.overflow import OVERFLOW
-from worker.upstream.stream_errors import NO_SUCH_MODEL, REFUSED, failure_of_words
+from worker.upstream.stream_errors import NO_SUCH_MODEL, OVERFLOW, REFUSED, failure_of_words
 
 _UPSTREAM_REASONS = frozenset(
     f"upstream_{status}" for status in (401, 402, 403, 404, 405, 407, 408, 425, 429)

@@ -18,7 +18,7 @@ _MARK = f"file:{secrets.token_hex(16)}:"
 """Stands for a file while the body is encoded. Clients cannot guess it."""
 
 
-class FileData(Protocol):
+class RequestFile(Protocol):
     """A file in a body."""
 
     def data_url_pieces(self) -> Iterator[bytes]:
@@ -53,7 +53,7 @@ async def encode(body: dict[str, Any], files: RequestFiles) -> bytes | bytearray
 
 def encode_body(body: dict[str, Any]) -> bytes | bytearray:
     """The body as JSON. Its files must be in memory."""
-    files: list[FileData] = []
+    files: list[RequestFile] = []
 
     def mark(value: Any) -> str:
         files.append(value)

@@ -72,7 +72,7 @@ _HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 _NO_LOGPROBS = (b"[]", b"null")
 
 
-class EventReader:
+class ResponsesEventReader:
     """Reads the payloads of one stream in their order."""
 
     def __init__(self) -> None:

@@ -10,8 +10,10 @@ from models.upstream_errors.report import ErrorReport
 from models.upstream_errors.words import is_overflow, is_refused, is_unknown_model
 from models.wire.json_input import clean_text
 from worker.upstream.error_rules import verdict
-from worker.upstream.overflow import overflow_failure
 
+OVERFLOW = "context_length_exceeded"
+"""The code and the `reason` of a request that is too long for the model. OpenAI's SDK does not list
+the code for failed responses, but OpenAI sends it, and Codex then shortens its history."""
 NO_SUCH_MODEL = "model_not_found"
 REFUSED = "upstream_refused"
 """The reason of a failure with a server error (5xx) whose words blame the request."""
@@ -118,4 +120,17 @@ def no_such_model(model: str) -> UpstreamFailed:
         status=400,
         param="model",
         envelope_code=NO_SUCH_MODEL,
+    )
+
+
+def overflow_failure(message: str) -> UpstreamFailed:
+    """The failure of a request that is too long for the model's context. With `truncation: auto`
+    the run tries again with a shorter history. `message` is for the client."""
+    return UpstreamFailed(
+        message,
+        code=OVERFLOW,
+        reason=OVERFLOW,
+        status=400,
+        param="input",
+        envelope_code=OVERFLOW,
     )

@@ -1,9 +1,12 @@
 """The upstreams of a worker process, and which of them are called for a model."""
 
+import asyncio
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from uuid import UUID
+
+from redis.asyncio import Redis
 
 from models.config.routes import limits_of
 from models.config.settings import Settings
@@ -18,7 +21,8 @@ from models.errors import (
 from models.load.reserve import ReservedSlots
 from models.projects.policy import ProjectPolicy
 from models.projects.routes import ProjectRoutes
-from models.redis.upstream_states import UpstreamState
+from models.redis.client import REDIS_ERRORS
+from models.redis.upstream_states import INTERVAL, write_states
 from worker.upstream.circuits import Permit
 from worker.upstream.client import Upstream
 from worker.upstream.failures import is_interruption, not_configured
@@ -105,9 +109,14 @@ class Upstreams:
             raise not_configured(model) if routes.has_route(model) else no_such_model(model)
         return candidates
 
-    def states(self) -> list[UpstreamState]:
-        """What is known of each of them now."""
-        return [limiter.state() for _, limiter in self._by_name.values()]
+    async def write_states(self, redis: Redis, worker: UUID) -> None:
+        """Writes what this worker knows of each of them to Redis, for the console, every few
+        seconds. Never returns. Without Redis the console says so."""
+        while True:
+            states = [limiter.state() for _, limiter in self._by_name.values()]
+            with suppress(*REDIS_ERRORS):
+                await write_states(redis, worker, states)
+            await asyncio.sleep(INTERVAL)
 
     async def close(self) -> None:
         """Closes all connections."""

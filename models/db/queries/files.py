@@ -52,7 +52,7 @@ LOCK_PROJECT = column("SELECT id FROM projects WHERE id = :project FOR NO KEY UP
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFiles:
+class StorageUse:
     """What a project stores, with what is being uploaded."""
 
     count: int
@@ -64,7 +64,7 @@ STORED_FILES = Query(
     SELECT count(*) AS count, coalesce(sum(f.bytes), 0)::bigint AS bytes FROM files f
     WHERE f.project_id = :project AND f.delete_requested_at IS NULL AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp()) AND f.id <> :id
     """,
-    StoredFiles,
+    StorageUse,
 )
 """Counts the files of a project, without the file `id`."""
 

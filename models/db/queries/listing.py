@@ -10,7 +10,7 @@ from models.db.statement import Query, column
 
 
 @dataclass(frozen=True, slots=True)
-class ListedResponse:
+class ListedResponseRow:
     """A response in a list."""
 
     id: UUID
@@ -53,14 +53,14 @@ _FITS = """r.delete_requested_at IS NULL AND (CAST(:since AS interval) IS NULL O
 _IN_RANGE = f"r.id >= greatest({_ID_AT}, CAST(:down_to AS uuid)) AND r.id < CAST(:before AS uuid)"
 
 
-def _list(condition: str) -> Query[ListedResponse]:
+def _list(condition: str) -> Query[ListedResponseRow]:
     return Query(
         f"""
         SELECT {_LISTED} FROM responses r JOIN projects p ON p.id = r.project_id
         WHERE {condition} AND (CAST(:statuses AS text[]) IS NULL OR r.status = ANY(CAST(:statuses AS text[]))) AND {_FITS}
         ORDER BY r.id DESC LIMIT :max_rows
         """,
-        ListedResponse,
+        ListedResponseRow,
     )
 
 

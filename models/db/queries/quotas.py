@@ -9,7 +9,7 @@ from models.lifecycle import Lane
 
 
 @dataclass(frozen=True, slots=True)
-class OpenResponse:
+class OpenResponseRow:
     """A response that has not ended."""
 
     project_id: UUID
@@ -22,7 +22,7 @@ class OpenResponse:
 
 OPEN_RESPONSES = Query(
     f"SELECT r.project_id, r.id, r.attempt = 0 AS is_waiting, r.created_at > clock_timestamp() - interval '10 seconds' AS is_young FROM responses r WHERE r.status IN {OPEN} AND r.lane <> {Lane.BATCH.value} AND r.project_id = ANY(CAST(:projects AS uuid[]))",
-    OpenResponse,
+    OpenResponseRow,
 )
 """Selects the open responses of these projects, without those of batches: they wait behind all
 others, and few of a batch are open at a time."""

@@ -36,7 +36,7 @@ _ANY = AnyJson()
 
 
 @dataclass(frozen=True, slots=True)
-class _Content(Check):
+class _StringOrList(Check):
     """The content of a message before its role is known: a string or a list."""
 
     def __call__(self, value: Any, where: str) -> Any:
@@ -49,7 +49,7 @@ class _Content(Check):
 
 
 _MESSAGE = Record(
-    {"role": Choice(*_OTHER_ROLES, _ASSISTANT), "content": _Content()}, {"status": _STATUS}
+    {"role": Choice(*_OTHER_ROLES, _ASSISTANT), "content": _StringOrList()}, {"status": _STATUS}
 )
 _PHASE = Record({}, {"phase": Choice("commentary", "final_answer")})
 
@@ -118,7 +118,7 @@ _REASONING = Record(
 
 
 @dataclass(frozen=True, slots=True)
-class _Reasoning(Check):
+class _ReasoningItem(Check):
     """A reasoning item; its summary is empty if the client left it out."""
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
@@ -229,7 +229,7 @@ ITEM_CHECKS: dict[str, Check] = {
     "function_call_output": _call({"output": TOOL_OUTPUT}),
     "custom_tool_call": _call({"name": _NAME, "input": TEXT}, {"namespace": TEXT}),
     "custom_tool_call_output": _call({"output": TOOL_OUTPUT}),
-    "reasoning": _Reasoning(),
+    "reasoning": _ReasoningItem(),
     "item_reference": Record({"id": _NAME}),
     "web_search_call": _server_tool_item("action", "results"),
     "file_search_call": _server_tool_item("queries", "results"),

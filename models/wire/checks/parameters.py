@@ -133,7 +133,7 @@ class _Cache(Check):
 
 
 @dataclass(frozen=True, slots=True)
-class _Refused(Check):
+class _RefusedParameter(Check):
     """A parameter that is refused."""
 
     reason: str
@@ -248,10 +248,10 @@ PARAMETERS: dict[str, Check] = {
     "safety_identifier": String(at_most=128),
     "prompt_cache_key": _TEXT,
     "cache": _Cache(),
-    "prompt": _Refused(
+    "prompt": _RefusedParameter(
         "this server keeps no prompt templates. Send the text in 'instructions' and 'input'"
     ),
-    "moderation": _Refused(
+    "moderation": _RefusedParameter(
         "nothing moderates the input and output of this model here, and a request for moderation "
         "is not ignored. Leave it out and send the texts to POST /v1/moderations, or use a model "
         "whose upstream is a native one (docs/upstreams.md)"

@@ -13,7 +13,7 @@ from models.lifecycle import Status
 from tests.support.console import OPERATOR_TOKEN, console_user
 from tests.support.stack import Databases, Stack
 from tests.support.worker_rows import settings_for
-from worker.activity import Activity, ActivityWriter
+from worker.activity_writer import Activity, ActivityWriter
 
 
 def _line(status: Status, seconds: float, first_token: float | None = 0.2) -> EndedLine:

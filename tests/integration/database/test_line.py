@@ -13,7 +13,7 @@ from models.db.database import fetch
 from models.db.queries import line
 from models.ids import new_uuid
 from models.lifecycle import Lane
-from models.ownership.line import Choice
+from models.ownership.line import ClaimRequest
 from tests.support.sql import rows_read, run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import (
@@ -22,7 +22,7 @@ from tests.support.worker_rows import (
     line_values,
     open_seeded_database,
 )
-from worker.shares import Shares
+from worker.shares import ProjectShares
 
 SHORT = 10_000
 LONG = pytest.param(100_000, marks=pytest.mark.long)
@@ -92,12 +92,12 @@ async def _served(
 ) -> Counter[UUID]:
     """Fills the slots of a worker; then one response after the other ends, the oldest first.
     Returns how many responses of each project were claimed in the turns."""
-    shares, running = Shares(), list[UUID]()
+    shares, running = ProjectShares(), list[UUID]()
     counts: Counter[UUID] = Counter()
     while len(running) < slots or counts.total() < turns:
         if len(running) == slots:
             shares.end(running.pop(0))
-        chosen = await worker.ownership.take_next(Choice(1, [True], slots, shares.known()))
+        chosen = await worker.ownership.take_next(ClaimRequest(1, [True], slots, shares.known()))
         [project] = [each.claim.row.project_id for each in chosen]
         if len(running) == slots - 1 and counts.total() + len(running) >= slots - 1:
             counts[project] += 1

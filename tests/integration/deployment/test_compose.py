@@ -21,7 +21,7 @@ from tests.support.deployment_files import (
     volumes_and_networks,
     with_defaults,
 )
-from worker import pool
+from worker.celery import pool
 
 SERVICES = services()
 OURS = ("migrate", "web", "worker", "worker-quarantine")

@@ -15,7 +15,7 @@ from models.config.web import WebSettings
 from models.version import VERSION
 from tests.support.deployment_files import ROOT
 from tests.support.stack import Databases
-from worker import pool
+from worker.celery import pool
 
 CHART = ROOT / "deploy" / "helm" / "backburner"
 HINT = "helm-python-sdk or kubernetes-validate is not installed"

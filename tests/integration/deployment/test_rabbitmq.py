@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from models.rabbitmq import RabbitMqSender
+from models.celery.rabbitmq import RabbitMqSender
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE, RUN_RESPONSE
 from tests.conftest import PrivateStack
 from tests.support.api import until

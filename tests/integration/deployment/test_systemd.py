@@ -10,7 +10,7 @@ import pytest
 from models.config.groups import WorkerSettings
 from models.config.web import WebSettings
 from tests.support.deployment_files import ROOT
-from worker import pool
+from worker.celery import pool
 
 UNITS = ROOT / "deploy" / "systemd"
 SERVICES = sorted(UNITS.glob("*.service"))

@@ -49,7 +49,7 @@ from tests.support.worker_rows import SeededDatabase, settings_for
 from web.app import _routes
 from web.console.app import PAGES
 from web.console.mount import CONSOLE
-from web.files.objects import Purpose
+from web.files.objects import FilePurpose
 from web.gauges import Backlog
 
 TOKEN = "metrics-token-of-the-tests"
@@ -94,7 +94,7 @@ LABELS = {
     "kind": {"input", "cached_input", "output", "reasoning", "web", "worker", "quarantine"},
     "tool": {"mcp_call", "mcp_list_tools", "web_search_call", "file_search_call", "other"},
     "state": {"idle", "used", "enabled", "failing", "disabled"},
-    "purpose": {purpose.value for purpose in Purpose},
+    "purpose": {purpose.value for purpose in FilePurpose},
     "version": {VERSION},
     "python": {platform.python_version()},
     "method": {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "other"},

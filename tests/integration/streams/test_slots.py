@@ -12,7 +12,7 @@ from uuid import UUID
 
 import orjson
 
-from models.redis.queue import wake_up
+from models.celery.queue import wake_up
 from tests.conftest import PrivateStack
 from tests.support.api import until
 from tests.support.fake_upstream import (

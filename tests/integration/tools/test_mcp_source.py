@@ -45,7 +45,7 @@ from tests.support.mcp_servers import (
     rpc_error,
     rpc_result,
 )
-from worker.tools.mcp import McpToolProvider
+from worker.tools.mcp_provider import McpToolProvider
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
 from worker.tools.toolbox import Toolbox
 

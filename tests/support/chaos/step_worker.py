@@ -39,15 +39,15 @@ from worker.run.end_state import (
     internal_error,
 )
 from worker.run.preparation import write_first_events
-from worker.translation.chat.chunk import CallDelta, Chunk
+from worker.translation.chat.chunk import CallDelta, ChatChunk
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
-from worker.translation.turn import Outcome, Turn
+from worker.translation.turn import Turn, TurnOutcome
 
 NewId = Callable[[str], str]
 
 _END_STATES = {
-    Status.COMPLETED: end_state_of_outcome(Outcome("completed")),
-    Status.INCOMPLETE: end_state_of_outcome(Outcome("incomplete", "max_output_tokens")),
+    Status.COMPLETED: end_state_of_outcome(TurnOutcome("completed")),
+    Status.INCOMPLETE: end_state_of_outcome(TurnOutcome("incomplete", "max_output_tokens")),
     Status.FAILED: internal_error("The upstream failed."),
     Status.CANCELLED: CANCELLED,
 }
@@ -130,17 +130,17 @@ class StepWorker(DatabaseWorker):
     def append_delta(self, run: StepRun, text: str, *, call: int | None = None) -> None:
         """Feeds one chunk of the upstream: text, or a part of the arguments of a call."""
         if call is None:
-            chunk = Chunk(content=text)
+            chunk = ChatChunk(content=text)
         else:
             delta = CallDelta(index=call, id=f"call_{call}", name="f", arguments=text)
-            chunk = Chunk(calls=(delta,))
+            chunk = ChatChunk(calls=(delta,))
         run.writer.write(self._turn(run).feed(chunk))
 
-    def _turn(self, run: StepRun) -> Turn[Chunk]:
+    def _turn(self, run: StepRun) -> Turn[ChatChunk]:
         """The current turn; a new one between turns."""
         return run.attempt.current_turn or self._begin_turn(run.attempt)
 
-    def _begin_turn(self, attempt: Attempt) -> Turn[Chunk]:
+    def _begin_turn(self, attempt: Attempt) -> Turn[ChatChunk]:
         options = ChatOptions(first_index=attempt.output.next_index)
         attempt.current_turn = turn = ChatTranslator(self._new_id, options)
         return turn
@@ -196,8 +196,8 @@ class StepWorker(DatabaseWorker):
         del self.runs[run.claim.id]
 
 
-def _finish_events(turn: Turn[Chunk]) -> list[Event]:
-    return turn.feed(Chunk(finish_reason="stop")) + turn.finish(done_seen=True)
+def _finish_events(turn: Turn[ChatChunk]) -> list[Event]:
+    return turn.feed(ChatChunk(finish_reason="stop")) + turn.finish(done_seen=True)
 
 
 def _end_state(claim: Claim, status: Status) -> EndState:

@@ -8,9 +8,9 @@ import orjson
 import pytest
 from kombu.transport.virtual import Channel
 
+from models.celery.queue import wake_up
 from models.ids import new_uuid
 from models.redis.channels import BACKGROUND, RUN_RESPONSE
-from models.redis.queue import wake_up
 
 PREVIOUS_RELEASE = (
     '{"headers":{"task":"worker.run_response","id":"9a3b"},"content-type":"application/json",'

@@ -22,7 +22,7 @@ from tests.support.files_to_read import (
     xlsx,
 )
 from tests.support.hostile_files import HOSTILE
-from worker.retrieval.extract.failures import DAMAGED, ExtractionFailed
+from worker.retrieval.extract.extraction_failed import DAMAGED, ExtractionFailed
 from worker.retrieval.extract.limits import ExtractionLimits
 from worker.retrieval.extract.reading import read_text
 from worker.retrieval.extract.text_pieces import text_pieces

@@ -12,7 +12,7 @@ from worker.run.end_state import (
     end_state_of_stop,
     error_of_end_reason,
 )
-from worker.translation.turn import Outcome
+from worker.translation.turn import TurnOutcome
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,6 @@ def test_the_failure_of_an_upstream_reaches_the_client_with_its_code_and_param()
     failure = UpstreamFailed(
         "Too long.", code="invalid_prompt", reason="x", status=400, param="input"
     )
-    state = end_state_of_outcome(Outcome("failed", failure=failure))
+    state = end_state_of_outcome(TurnOutcome("failed", failure=failure))
     assert state.error == {"code": "invalid_prompt", "message": "Too long."}
     assert state.failure == {"status": 400, "code": None, "param": "input", "retry_after": None}

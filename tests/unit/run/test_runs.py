@@ -11,10 +11,10 @@ from models.ownership.takeover import EndReason
 from tests.support.memory_process import Answer, MemoryProcess, MemoryUpstream, claim
 from worker.run.end_state import StopReason
 from worker.run.runner import Run
-from worker.translation.chat.chunk import Chunk
+from worker.translation.chat.chunk import ChatChunk
 
-HELLO: Answer = [Chunk(content="Hel"), Chunk(content="lo"), Chunk(finish_reason="stop")]
-CUT: Answer = [Chunk(content="Hel"), Chunk(finish_reason="length")]
+HELLO: Answer = [ChatChunk(content="Hel"), ChatChunk(content="lo"), ChatChunk(finish_reason="stop")]
+CUT: Answer = [ChatChunk(content="Hel"), ChatChunk(finish_reason="length")]
 REFUSED = UpstreamFailed("No.", reason="refused", status=400)
 BUSY = UpstreamFailed("Later.", reason="busy", status=503, is_temporary=True)
 BROKEN = RuntimeError("a defect")

@@ -13,22 +13,22 @@ from tests.support.api import JSON
 from tests.support.memory_process import Answer, MemoryProcess, MemoryUpstream, tool_context
 from worker.run.tool_loop import run_tool_loop
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
-from worker.translation.chat.chunk import CallDelta, Chunk
+from worker.translation.chat.chunk import CallDelta, ChatChunk
 from worker.translation.items.mcp import OpenMcpCall
 from worker.translation.items.server_calls import OpenCallFactory
 from worker.translation.items.server_tools import ServerFunction
 
 TOOL = {"type": "mcp", "server_label": "s"}
-HELLO: Answer = [Chunk(content="Hello"), Chunk(finish_reason="stop")]
+HELLO: Answer = [ChatChunk(content="Hello"), ChatChunk(finish_reason="stop")]
 
 
-def _calls(*numbers: int) -> list[Chunk]:
+def _calls(*numbers: int) -> list[ChatChunk]:
     """A turn in which the model calls the function so many times."""
     deltas = tuple(
         CallDelta(index=at, id=f"call_{number}", name="f", arguments=f'{{"n": {number}}}')
         for at, number in enumerate(numbers)
     )
-    return [Chunk(calls=deltas), Chunk(finish_reason="tool_calls")]
+    return [ChatChunk(calls=deltas), ChatChunk(finish_reason="tool_calls")]
 
 
 class _Tool:
@@ -172,7 +172,7 @@ async def test_turns_are_limited() -> None:
 
 
 async def test_the_output_of_all_turns_is_limited() -> None:
-    turn = [Chunk(content="x" * 2000), *_calls(1)]
+    turn = [ChatChunk(content="x" * 2000), *_calls(1)]
     loop = _Loop(turn)
     loop.process.limits = LimitSettings(response_output=1000)
     with pytest.raises(LimitReached, match="in all turns"):

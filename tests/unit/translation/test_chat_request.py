@@ -10,7 +10,7 @@ from models.config.upstream import UpstreamSettings
 from worker.translation.chat.request import chat_request
 from worker.translation.dialect import Dialect
 from worker.translation.tool_catalog import build_tool_catalog
-from worker.upstream.dialect import dialect_of
+from worker.upstream.client import dialect_of
 
 FUNCTION = {
     "type": "function",

@@ -7,7 +7,7 @@ import msgspec
 
 from models.wire.events import Event, frame
 from models.wire.snapshot import closing_events, find_unfinished, fold
-from worker.translation.chat.chunk import CallDelta, Chunk
+from worker.translation.chat.chunk import CallDelta, ChatChunk
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.items.mcp import OpenApprovalRequest, OpenListTools, OpenMcpCall
 from worker.translation.items.server_tools import ServerFunction
@@ -51,8 +51,8 @@ def translator(item: type[OpenMcpCall | OpenApprovalRequest]) -> ChatTranslator:
     )
 
 
-def call(arguments: str = "", name: str = "read") -> Chunk:
-    return Chunk(calls=(CallDelta(index=0, id="call_up", name=name, arguments=arguments),))
+def call(arguments: str = "", name: str = "read") -> ChatChunk:
+    return ChatChunk(calls=(CallDelta(index=0, id="call_up", name=name, arguments=arguments),))
 
 
 def test_an_mcp_call_streams_and_stays_open_until_its_result() -> None:
@@ -60,7 +60,7 @@ def test_an_mcp_call_streams_and_stays_open_until_its_result() -> None:
     events = (
         turn.feed(call('{"path"'))
         + turn.feed(call(': "a"}', name=""))
-        + turn.feed(Chunk(finish_reason="tool_calls"))
+        + turn.feed(ChatChunk(finish_reason="tool_calls"))
     )
     events += turn.finish(done_seen=True)
     assert kinds(events) == [
@@ -95,7 +95,7 @@ def test_an_mcp_call_streams_and_stays_open_until_its_result() -> None:
 def test_a_call_without_arguments_means_an_empty_object() -> None:
     turn = translator(OpenMcpCall)
     events = (
-        turn.feed(call()) + turn.feed(Chunk(finish_reason="stop")) + turn.finish(done_seen=True)
+        turn.feed(call()) + turn.feed(ChatChunk(finish_reason="stop")) + turn.finish(done_seen=True)
     )
     assert as_json(events)[-2:] == [
         {"type": "response.mcp_call_arguments.delta", "delta": "{}"},
@@ -158,7 +158,7 @@ def test_an_approval_request_is_completed_with_its_arguments() -> None:
     turn = translator(OpenApprovalRequest)
     events = (
         turn.feed(call('{"path": "a"}'))
-        + turn.feed(Chunk(finish_reason="tool_calls"))
+        + turn.feed(ChatChunk(finish_reason="tool_calls"))
         + turn.finish(done_seen=True)
     )
     assert kinds(events) == ["output_item.added", "output_item.done"]
@@ -177,7 +177,7 @@ def test_half_a_call_is_never_put_to_the_client_for_approval() -> None:
     turn = translator(OpenApprovalRequest)
     events = (
         turn.feed(call('{"path": "a'))
-        + turn.feed(Chunk(finish_reason="stop"))
+        + turn.feed(ChatChunk(finish_reason="stop"))
         + turn.finish(done_seen=True)
     )
     assert as_json(events)[-1]["item"]["status"] == "incomplete"
@@ -189,7 +189,7 @@ def test_half_an_mcp_call_is_answered_with_an_error() -> None:
     """The turn goes on: the provider refuses to run it (tests/integration/tools)."""
     turn = translator(OpenMcpCall)
     turn.feed(call('{"path": "a'))
-    turn.feed(Chunk(finish_reason="stop"))
+    turn.feed(ChatChunk(finish_reason="stop"))
     turn.finish(done_seen=True)
     assert turn.outcome is not None
     assert turn.outcome.status == "completed"

@@ -24,10 +24,10 @@ from tests.support.native_turns import (
 from worker.translation.items.mcp import OpenMcpCall
 from worker.translation.items.server_tools import ServerFunction
 from worker.translation.responses.translator import NativeTranslator
+from worker.translation.token_usage import add_usage
 from worker.translation.tool_catalog import build_tool_catalog
 from worker.translation.turn import TurnOptions
 from worker.translation.upstream_events import UpstreamEvent
-from worker.translation.usage import add_usage
 from worker.upstream.responses_events import parse_event
 
 WHOLE = [

@@ -8,9 +8,9 @@ import pytest
 from models.errors import LimitReached
 from tests.support.api import JSON
 from tests.support.chat_turns import call, calls, counter, delta, finish, translate
-from worker.translation.chat.chunk import CallDelta, Chunk
+from worker.translation.chat.chunk import CallDelta, ChatChunk
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
-from worker.translation.usage import add_usage
+from worker.translation.token_usage import add_usage
 
 EVENTS = [
     pytest.param(
@@ -568,33 +568,37 @@ def test_log_probabilities_go_with_the_text_they_make() -> None:
 
 def test_model_and_tier_are_those_of_the_upstream() -> None:
     translator = ChatTranslator(str)
-    for chunk in (Chunk(model="m-1", service_tier="flex"), Chunk(content="Hi"), Chunk(model="m-2")):
+    for chunk in (
+        ChatChunk(model="m-1", service_tier="flex"),
+        ChatChunk(content="Hi"),
+        ChatChunk(model="m-2"),
+    ):
         translator.feed(chunk)
     assert (translator.model, translator.service_tier) == ("m-2", "flex")
 
 
 LIMITED = [
-    pytest.param(Chunk(content="x" * 1000), id="text"),
-    pytest.param(Chunk(content="é" * 500), id="bytes, not characters"),
-    pytest.param(Chunk(reasoning="x" * 1000), id="reasoning"),
-    pytest.param(Chunk(refusal="x" * 1000), id="refusal"),
-    pytest.param(Chunk(calls=(CallDelta(0, "call_a", "f", "x" * 1000),)), id="arguments"),
+    pytest.param(ChatChunk(content="x" * 1000), id="text"),
+    pytest.param(ChatChunk(content="é" * 500), id="bytes, not characters"),
+    pytest.param(ChatChunk(reasoning="x" * 1000), id="reasoning"),
+    pytest.param(ChatChunk(refusal="x" * 1000), id="refusal"),
+    pytest.param(ChatChunk(calls=(CallDelta(0, "call_a", "f", "x" * 1000),)), id="arguments"),
     pytest.param(
-        Chunk(calls=(CallDelta(0, "call_a", "", "x" * 1000),)),
+        ChatChunk(calls=(CallDelta(0, "call_a", "", "x" * 1000),)),
         id="arguments of a call without a name",
     ),
-    pytest.param(Chunk(content="x" * 500, reasoning="x" * 500), id="items as well as text"),
+    pytest.param(ChatChunk(content="x" * 500, reasoning="x" * 500), id="items as well as text"),
 ]
 
 
-def _feed_on(translator: ChatTranslator, chunk: Chunk, taken: list[list[JSON]]) -> None:
+def _feed_on(translator: ChatTranslator, chunk: ChatChunk, taken: list[list[JSON]]) -> None:
     for _ in range(100):
         taken.append(translator.output)
         translator.feed(chunk)
 
 
 @pytest.mark.parametrize("chunk", LIMITED)
-def test_a_turn_above_its_limit_fails_before_the_chunk_is_used(chunk: Chunk) -> None:
+def test_a_turn_above_its_limit_fails_before_the_chunk_is_used(chunk: ChatChunk) -> None:
     translator, taken = (
         ChatTranslator(counter(), ChatOptions(output_limit=20_000)),
         list[list[JSON]](),

@@ -10,11 +10,11 @@ from models.errors import UpstreamFailed
 from models.wire.token_counts import TokenCounts
 from tests.support.api import JSON
 from tests.support.chat_turns import delta, finish
-from worker.translation.chat.chunk import CallDelta, Chunk
+from worker.translation.chat.chunk import CallDelta, ChatChunk
 from worker.upstream.chat_chunks import parse_chunk
 
 
-def parse(body: Any) -> Chunk:
+def parse(body: Any) -> ChatChunk:
     return parse_chunk(json.dumps(body).encode())
 
 
@@ -54,7 +54,7 @@ NOTHING = [
 
 @pytest.mark.parametrize("body", NOTHING)
 def test_chunks_without_content_are_empty(body: JSON) -> None:
-    assert parse(body) == Chunk()
+    assert parse(body) == ChatChunk()
 
 
 def test_only_the_first_choice_counts() -> None:
@@ -80,7 +80,7 @@ def test_all_fields_of_a_chunk_are_read() -> None:
         "service_tier": "flex",
         "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
     }
-    expected = Chunk(
+    expected = ChatChunk(
         content="Hi",
         refusal="no",
         reasoning="hm",
@@ -107,7 +107,7 @@ def test_a_body_that_is_no_stream_is_one_chunk() -> None:
         "choices": [{"index": 0, "message": message, "finish_reason": "length"}],
         "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
     }
-    assert parse(body) == Chunk(
+    assert parse(body) == ChatChunk(
         content="Hi",
         reasoning="hm",
         calls=(CallDelta(0, "", "f", "{}"), CallDelta(1, "", "f", '{"a":1}')),

@@ -16,7 +16,7 @@ from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import client_options
 from models.errors import UpstreamFailed
 from worker.metrics import UPSTREAM_RETRIES
-from worker.translation.chat.chunk import Chunk
+from worker.translation.chat.chunk import ChatChunk
 from worker.upstream.client import Upstream
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "héllo ☃"}], "stream": True}
@@ -125,7 +125,10 @@ async def texts(upstream: Upstream, body: dict[str, Any] = BODY) -> list[str]:
     """The texts that a call gets."""
     async with aclosing(upstream.call(body).chunks()) as reads:
         return [
-            chunk.content async for chunks in reads for chunk in chunks if isinstance(chunk, Chunk)
+            chunk.content
+            async for chunks in reads
+            for chunk in chunks
+            if isinstance(chunk, ChatChunk)
         ]
 
 

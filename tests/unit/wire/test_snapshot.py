@@ -10,7 +10,7 @@ from tests.support.api import JSON
 from tests.support.chat_turns import brief, call, calls, counter, decoded, delta, finish, translate
 from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.strict_types import check_event, check_item
-from worker.translation.chat.chunk import Chunk
+from worker.translation.chat.chunk import ChatChunk
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.upstream.chat_chunks import parse_chunk
 
@@ -75,7 +75,7 @@ def test_a_recovery_closes_a_stream_with_the_events_of_the_translator() -> None:
         assert translator.close_incomplete()[: len(closing)] == closing
 
 
-def _parsed(chunk: JSON) -> Chunk:
+def _parsed(chunk: JSON) -> ChatChunk:
     return parse_chunk(json.dumps(chunk).encode())
 
 

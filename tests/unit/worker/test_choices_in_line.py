@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from models.ids import new_uuid
-from models.ownership.line import Choice, ChosenClaim
+from models.ownership.line import ChosenClaim, ClaimRequest
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
 from tests.support.api import until
@@ -31,7 +31,9 @@ def _claim(*, background: bool) -> ChosenClaim:
 class Worker:
     """A line whose choices wait until they are answered, and what it begins."""
 
-    choices: list[tuple[Choice, asyncio.Future[list[ChosenClaim]]]] = field(default_factory=list)
+    choices: list[tuple[ClaimRequest, asyncio.Future[list[ChosenClaim]]]] = field(
+        default_factory=list
+    )
     begun: list[Claim] = field(default_factory=list)
     spawned: list[UUID] = field(default_factory=list)
     log: list[tuple[str, Any]] = field(default_factory=list)
@@ -50,7 +52,7 @@ class Worker:
         self.spawned += orphans
         self.capacity.claim(orphans, background=True)
 
-    async def take_next(self, choice: Choice) -> list[ChosenClaim]:
+    async def take_next(self, choice: ClaimRequest) -> list[ChosenClaim]:
         answer = asyncio.get_running_loop().create_future()
         self.choices.append((choice, answer))
         return cast("list[ChosenClaim]", await answer)
@@ -59,7 +61,7 @@ class Worker:
         if ids:
             self.log.append(("confirmed", list(ids)))
 
-    async def chooses(self) -> Choice:
+    async def chooses(self) -> ClaimRequest:
         """Waits for the next choice."""
         await until(lambda: any(not answer.done() for _, answer in self.choices))
         return self.choices[-1][0]

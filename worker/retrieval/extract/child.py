@@ -9,7 +9,7 @@ import os
 import sys
 
 from worker.retrieval.extract.confinement import confine_reader
-from worker.retrieval.extract.failures import DAMAGED, MEMORY, SERVER, ExtractionFailed
+from worker.retrieval.extract.extraction_failed import DAMAGED, MEMORY, SERVER, ExtractionFailed
 from worker.retrieval.extract.frames import END, TEXT, encode_failure, encode_frame
 from worker.retrieval.extract.limits import ExtractionLimits
 from worker.retrieval.extract.text_pieces import text_pieces

@@ -16,7 +16,7 @@ import structlog
 
 from models.config.extraction import ExtractionSettings
 from models.uncancellable import run_uncancellable
-from worker.retrieval.extract.failures import DAMAGED, SERVER, TIME, ExtractionFailed
+from worker.retrieval.extract.extraction_failed import DAMAGED, SERVER, TIME, ExtractionFailed
 from worker.retrieval.extract.frames import END, HEAD, PIECE, TEXT, decode_failure
 from worker.retrieval.extract.limits import ExtractionLimits
 

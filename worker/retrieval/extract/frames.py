@@ -8,7 +8,7 @@ import json
 from struct import Struct
 from typing import Final, cast, get_args
 
-from worker.retrieval.extract.failures import SERVER, ExtractionFailed, FailureCode
+from worker.retrieval.extract.extraction_failed import SERVER, ExtractionFailed, FailureCode
 
 HEAD: Final = Struct(">cI")
 TEXT: Final = b"T"

@@ -5,7 +5,7 @@ from typing import BinaryIO
 
 from models.files.kinds import Examination
 from worker.retrieval.extract.encodings import decode, find_encoding
-from worker.retrieval.extract.failures import EMPTY, TYPE, ExtractionFailed
+from worker.retrieval.extract.extraction_failed import EMPTY, TYPE, ExtractionFailed
 from worker.retrieval.extract.limits import ExtractionLimits
 
 _BLOCK = 64 * 1024

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from io import IncrementalNewlineDecoder
 from typing import Final
 
-from worker.retrieval.extract.failures import NO_TEXT, ExtractionFailed
+from worker.retrieval.extract.extraction_failed import NO_TEXT, ExtractionFailed
 from worker.retrieval.extract.limits import shown
 
 _CHARACTERS: Final = 16_000

@@ -33,7 +33,7 @@ class CallDelta(msgspec.Struct, frozen=True, gc=False):
         return not (self.id or self.name or self.arguments or self.fields or self.function_fields)
 
 
-class Chunk(msgspec.Struct, frozen=True, gc=False):
+class ChatChunk(msgspec.Struct, frozen=True, gc=False):
     """One chunk of one turn: the first choice's delta, and the fields beside it."""
 
     content: str = ""
@@ -107,7 +107,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
         return weight
 
 
-def _full_weight(chunk: Chunk) -> int:
+def _full_weight(chunk: ChatChunk) -> int:
     weight = sum(len(text.encode()) for text in (chunk.content, chunk.reasoning, chunk.refusal))
     weight += sum(
         len(call.id)

@@ -1,12 +1,11 @@
 """A response's parameters and history become the body of a Chat Completions request."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from models.wire.events import Item
 from worker.translation.call_origin import ReturnedCalls
 from worker.translation.chat.messages import chat_messages
-from worker.translation.chat.omitted_fields import without_fields
 from worker.translation.chat.structured import format_fields, format_instructions
 from worker.translation.chat.tools import chat_tools
 from worker.translation.dialect import Dialect
@@ -20,6 +19,10 @@ from worker.translation.tool_catalog import ToolCatalog
 
 _OPENAI = Dialect()
 _NO_ORIGINS = ReturnedCalls()
+_NEVER_OMITTED = frozenset(
+    ("role", "content", "tool_calls", "tool_call_id", "name", "parameters", "schema")
+)
+"""Fields inside of the body without which their objects mean nothing."""
 
 
 def chat_request(
@@ -70,7 +73,7 @@ def chat_request(
     if dialect.has_service_tier:
         copy_parameters(body, parameters, ("service_tier",))
     add_passthrough(body, parameters, dialect.passthrough)
-    return without_fields(body, dialect.omit) if dialect.omit else body
+    return _without_fields(body, dialect.omit) if dialect.omit else body
 
 
 def _instructions(parameters: dict[str, Any], dialect: Dialect) -> str | None:
@@ -143,3 +146,24 @@ def _logprobs(parameters: dict[str, Any]) -> dict[str, Any]:
         return {}
     count = parameters.get("top_logprobs", 0)
     return {"logprobs": True, "top_logprobs": count} if count else {"logprobs": True}
+
+
+def _without_fields(body: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The body of a chat request without these fields: its own, and those of its messages, of the
+    functions in it and of `json_schema` in `response_format`: what the setting `omit` wants."""
+    inner = frozenset(names) - _NEVER_OMITTED
+    kept = {name: value for name, value in body.items() if name not in names}
+    kept["messages"] = [_without(message, inner) for message in body["messages"]]
+    if "tools" in kept:
+        kept["tools"] = [
+            {**tool, "function": _without(tool["function"], inner)} for tool in kept["tools"]
+        ]
+    response_format = kept.get("response_format", {})
+    if "json_schema" in response_format:
+        schema = _without(response_format["json_schema"], inner)
+        kept["response_format"] = {**response_format, "json_schema": schema}
+    return kept
+
+
+def _without(fields: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}

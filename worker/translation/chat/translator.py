@@ -27,8 +27,8 @@ from models.wire.events import Event
 from models.wire.tools import CallTarget
 from worker.translation.call_origin import CallOrigin, SealOrigin
 from worker.translation.chat.calls import StreamedCall, StreamedCalls
-from worker.translation.chat.chunk import CallDelta, Chunk
-from worker.translation.chat.content import ContentFilter
+from worker.translation.chat.chunk import CallDelta, ChatChunk
+from worker.translation.chat.content_filter import ContentFilter
 from worker.translation.chat.marked_calls import needs_origin, origin_of, origins_of
 from worker.translation.items.built_in_tools import BUILT_IN_TOOLS, parse_arguments
 from worker.translation.items.client_calls import CALL_KINDS, OpenBuiltInCall, OpenClientCall
@@ -39,9 +39,9 @@ from worker.translation.items.text_items import OpenMessage, OpenReasoning
 from worker.translation.turn import (
     ITEM_WEIGHT,
     MAX_WORD,
-    Outcome,
     Turn,
     TurnOptions,
+    TurnOutcome,
     ended_early,
     failed_outcome,
     unnamed_call,
@@ -81,7 +81,7 @@ class ChatOptions(TurnOptions):
     (`take_unsummarised`)."""
 
 
-class ChatTranslator(Turn[Chunk]):
+class ChatTranslator(Turn[ChatChunk]):
     """One turn of a chat upstream.
 
     The names in the tool catalog decide whether a second name is a new call or the rest of a name,
@@ -134,7 +134,7 @@ class ChatTranslator(Turn[Chunk]):
         """What the origins of all calls of the turn have."""
         return CallOrigin(self._upstream, self._items[0].id if self._items else "")
 
-    def feed(self, chunk: Chunk) -> list[Event]:
+    def feed(self, chunk: ChatChunk) -> list[Event]:
         """The events that this chunk causes. Its content comes before its finish_reason: vendors
         send both in one chunk.
 
@@ -225,7 +225,7 @@ class ChatTranslator(Turn[Chunk]):
         events, reasoning = self._open_reasoning()
         return events + reasoning.append_delta(delta)
 
-    def _append_reasoning_details(self, chunk: Chunk) -> list[Event]:
+    def _append_reasoning_details(self, chunk: ChatChunk) -> list[Event]:
         """Appends reasoning with summaries and details.
 
         Details without text are not shown, only sealed. They do not interrupt a message: they wait
@@ -284,7 +284,7 @@ class ChatTranslator(Turn[Chunk]):
         self._logprobs.clear()  # they belong to tags and reasoning, which have none in the output
         return events
 
-    def _append_extras(self, chunk: Chunk) -> list[Event]:
+    def _append_extras(self, chunk: ChatChunk) -> list[Event]:
         """Pictures become items, or links in the text. What has no place is noted."""
         self._has_audio = self._has_audio or chunk.has_audio
         self.unknown_content.update(chunk.unknown)
@@ -301,7 +301,7 @@ class ChatTranslator(Turn[Chunk]):
             events += [*self._open(picture), *picture.close("completed")]
         return events
 
-    def _feed_calls(self, chunk: Chunk) -> list[Event]:
+    def _feed_calls(self, chunk: ChatChunk) -> list[Event]:
         events: list[Event] = []
         if not self._is_plain and (text := self._content.decide()):
             events += self._append_text(text)
@@ -438,16 +438,16 @@ class ChatTranslator(Turn[Chunk]):
             return current.end_text()
         return current.close("completed")
 
-    def _decide_outcome(self, *, done_seen: bool) -> Outcome:
+    def _decide_outcome(self, *, done_seen: bool) -> TurnOutcome:
         reason = self._finish_reason
         if self._violation is not None:
-            return Outcome("failed", failure=self._violation)
+            return TurnOutcome("failed", failure=self._violation)
         if reason in ("error", "unknown"):
             return self._reported_outcome()
         if reason is None and not (done_seen and (self._items or self.unknown_content)):
             return ended_early()
         if reason in _INCOMPLETE_REASONS:
-            return Outcome("incomplete", incomplete_reason=_INCOMPLETE_REASONS[reason])
+            return TurnOutcome("incomplete", incomplete_reason=_INCOMPLETE_REASONS[reason])
         if self._calls.any_unnamed:
             return unnamed_call()
         if self._has_audio and not any(isinstance(item, OpenMessage) for item in self._items):
@@ -459,14 +459,14 @@ class ChatTranslator(Turn[Chunk]):
         if may_be_cut and self._used_all_tokens():
             # Some servers report `tool_calls` also where the limit ended the arguments, or the
             # call before them.
-            return Outcome("incomplete", incomplete_reason="max_output_tokens")
-        return self._flaw(self._finish_word) or Outcome("completed")
+            return TurnOutcome("incomplete", incomplete_reason="max_output_tokens")
+        return self._flaw(self._finish_word) or TurnOutcome("completed")
 
     def _ends_with_empty_call(self) -> bool:
         last = self._items[-1] if self._items else None
         return isinstance(last, OpenClientCall) and last.arguments.strip() in ("", "{}")
 
-    def _reported_outcome(self) -> Outcome:
+    def _reported_outcome(self) -> TurnOutcome:
         """The outcome for an end that is an error, or may be one."""
         word = self._finish_word[:MAX_WORD]
         if self._finish_reason == "error":

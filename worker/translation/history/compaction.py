@@ -6,8 +6,8 @@ from typing import Any
 from models.wire.events import Compacting, Event, Item
 from models.wire.item_types import ID_PREFIXES
 from worker.translation.items.open_item import OpenItem
-from worker.translation.turn import Outcome, Turn, TurnOptions
-from worker.translation.usage import add_usage
+from worker.translation.token_usage import add_usage
+from worker.translation.turn import Turn, TurnOptions, TurnOutcome
 
 
 class OpenCompaction(OpenItem):
@@ -73,5 +73,5 @@ class CompactionTurn(Turn[None]):
 
     def complete(self, content: str) -> list[Event]:
         """Completes the turn with the compaction's content."""
-        self.outcome = Outcome("completed")
+        self.outcome = TurnOutcome("completed")
         return self._item.complete(content)

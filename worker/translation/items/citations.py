@@ -96,7 +96,7 @@ def citation_sources(history: Iterable[Item]) -> Sources:
     return Sources(pages, files)
 
 
-class SearchResult(msgspec.Struct, frozen=True):
+class WebSearchResult(msgspec.Struct, frozen=True):
     """One result of a search."""
 
     title: str
@@ -107,11 +107,11 @@ class SearchResult(msgspec.Struct, frozen=True):
 class SearchOutput(msgspec.Struct, frozen=True):
     """The output of a search as the model gets it, as JSON."""
 
-    results: list[SearchResult]
+    results: list[WebSearchResult]
     note: str = ""
 
 
-def _results(output: str) -> list[SearchResult]:
+def _results(output: str) -> list[WebSearchResult]:
     try:
         return msgspec.json.decode(output, type=SearchOutput).results
     except msgspec.MsgspecError:  # an error's text, or JSON that was cut because it was too long

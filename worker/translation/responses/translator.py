@@ -43,9 +43,9 @@ from worker.translation.responses.tracked_items import TrackedItem, TrackedItems
 from worker.translation.responses.upstream_tools import UPSTREAM_TOOL_CALLS
 from worker.translation.turn import (
     ITEM_WEIGHT,
-    Outcome,
     Turn,
     TurnOptions,
+    TurnOutcome,
     ended_early,
     unnamed_call,
 )
@@ -319,26 +319,26 @@ class NativeTranslator(Turn[UpstreamEvent]):
                     events += self._finish_item(tracked, {})
         return events
 
-    def _decide_outcome(self, *, done_seen: bool) -> Outcome:
+    def _decide_outcome(self, *, done_seen: bool) -> TurnOutcome:
         if self._violation is not None:
-            return Outcome("failed", failure=self._violation)
+            return TurnOutcome("failed", failure=self._violation)
         terminal = self._terminal
         if terminal is None:
             if not (done_seen and self._tracked.are_done):
                 return ended_early()
             terminal = TerminalState("completed")
         if terminal.status == "failed":
-            return Outcome("failed", failure=terminal.failure)
+            return TurnOutcome("failed", failure=terminal.failure)
         if terminal.status == "incomplete":
-            return Outcome("incomplete", incomplete_reason=terminal.incomplete_reason)
+            return TurnOutcome("incomplete", incomplete_reason=terminal.incomplete_reason)
         if any(
             tracked.item is None and tracked.kind in CLIENT_CALLS and not tracked.is_ignored
             for tracked in self._tracked
         ):
             return unnamed_call()
         if any(item.status == "incomplete" for item in self._items) or self._is_cut_off():
-            return Outcome("incomplete", incomplete_reason=terminal.incomplete_reason)
-        return self._flaw() or Outcome("completed")
+            return TurnOutcome("incomplete", incomplete_reason=terminal.incomplete_reason)
+        return self._flaw() or TurnOutcome("completed")
 
     def _is_cut_off(self) -> bool:
         """Whether the limit of tokens has ended the turn although the upstream reports `completed`:

@@ -22,7 +22,7 @@ _SPACE = re.compile(r"\s+")
 
 def read_html(texts: Iterable[str]) -> Iterator[str]:
     """The visible text, a block a line. No tree is built: elements may be nested in any way."""
-    page = _Page()
+    page = _PageParser()
     waiting: list[str] = []
     size = 0
     for text in texts:
@@ -39,7 +39,7 @@ def read_html(texts: Iterable[str]) -> Iterator[str]:
     yield page.take()
 
 
-class _Page(HTMLParser):
+class _PageParser(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self._parts: list[str] = []

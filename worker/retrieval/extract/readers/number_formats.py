@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import Final
 from xml.etree.ElementTree import Element
 
-from worker.retrieval.extract.readers.package import Package, local_name
+from worker.retrieval.extract.readers.package import OfficePackage, local_name
 
 _BUILT_IN_DATES: Final = frozenset((*range(14, 23), *range(27, 37), *range(45, 48), *range(50, 59)))
 """Numbers of the formats that need no definition and show dates and times (ECMA-376, 18.8.30)."""
@@ -17,18 +17,18 @@ _DATE_LETTERS = re.compile(r"[ymdhs]", re.IGNORECASE)
 _DURATION = re.compile(r"\[(h+|m+|s+)\]", re.IGNORECASE)
 
 
-class Shown(Enum):
+class NumberKind(Enum):
     """As what a number is shown."""
 
     DATE = auto()
     DURATION = auto()
 
 
-Styles = Mapping[str, Shown]
+Styles = Mapping[str, NumberKind]
 """The index of a style, as cells name it -> as what it shows a number."""
 
 
-def date_styles(package: Package, main: str) -> Styles:
+def date_styles(package: OfficePackage, main: str) -> Styles:
     """The styles that do not show a number as a number. Empty if the workbook's styles cannot be
     read: a date is shown as a number then."""
     for part in package.targets(main, "styles"):
@@ -53,14 +53,14 @@ def _date_styles(root: Element) -> Styles:
     }
 
 
-def _shown(code: str) -> Shown | None:
+def _shown(code: str) -> NumberKind | None:
     letters = _NO_LETTERS.sub("", code.partition(";")[0])
     if not _DATE_LETTERS.search(letters):
         return None
-    return Shown.DURATION if _DURATION.search(letters) else Shown.DATE
+    return NumberKind.DURATION if _DURATION.search(letters) else NumberKind.DATE
 
 
-def _built_in(number: str) -> Shown | None:
+def _built_in(number: str) -> NumberKind | None:
     if not number.isdigit() or int(number) not in _BUILT_IN_DATES:
         return None
-    return Shown.DURATION if int(number) == _BUILT_IN_DURATION else Shown.DATE
+    return NumberKind.DURATION if int(number) == _BUILT_IN_DURATION else NumberKind.DATE

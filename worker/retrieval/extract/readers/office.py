@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import BinaryIO
 from xml.sax.handler import ContentHandler
 
-from worker.retrieval.extract.failures import TYPE, ExtractionFailed
+from worker.retrieval.extract.extraction_failed import TYPE, ExtractionFailed
 from worker.retrieval.extract.limits import ExtractionLimits
-from worker.retrieval.extract.readers.package import Package, local_name
+from worker.retrieval.extract.readers.package import OfficePackage, local_name
 
 _LEFT_OUT = frozenset(("Fallback", "moveFrom", "pPr", "rPr"))
 """Elements without text that a reader sees: copies for old programs, what was moved, formats."""
@@ -68,7 +68,7 @@ def read_office(file: BinaryIO, limits: ExtractionLimits) -> Iterator[str]:
 
     Raises ExtractionFailed, and what libraries raise for damaged files.
     """
-    package = Package(file, limits)
+    package = OfficePackage(file, limits)
     name, kind = package.main_part()
     if "binary" not in kind:
         if "word" in kind:
@@ -82,13 +82,13 @@ def read_office(file: BinaryIO, limits: ExtractionLimits) -> Iterator[str]:
     raise ExtractionFailed("unsupported_file", TYPE)
 
 
-def _text(package: Package, part: str) -> Iterator[str]:
+def _text(package: OfficePackage, part: str) -> Iterator[str]:
     content = _Content()
     for _ in package.feed(part, content):
         yield content.take()
 
 
-def _read_document(package: Package, main: str) -> Iterator[str]:
+def _read_document(package: OfficePackage, main: str) -> Iterator[str]:
     """The body, then the notes. Headers and footers, which each page repeats, are left out."""
     yield from _text(package, main)
     for kind in ("footnotes", "endnotes"):
@@ -96,7 +96,7 @@ def _read_document(package: Package, main: str) -> Iterator[str]:
             yield from _text(package, part)
 
 
-def _read_slides(package: Package, main: str) -> Iterator[str]:
+def _read_slides(package: OfficePackage, main: str) -> Iterator[str]:
     """The slides in their order, each with the speaker's notes."""
     slides = {
         relation: part

@@ -18,7 +18,7 @@ from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 from defusedxml.sax import make_parser
 
-from worker.retrieval.extract.failures import DAMAGED, ExtractionFailed
+from worker.retrieval.extract.extraction_failed import DAMAGED, ExtractionFailed
 from worker.retrieval.extract.limits import ExtractionLimits, shown
 
 _MOST_PARTS = 20_000
@@ -53,7 +53,7 @@ def local_name(name: str) -> str:
     return name.rpartition("}")[2].rpartition(":")[2]
 
 
-class Package:
+class OfficePackage:
     """The parts of one file."""
 
     def __init__(self, file: BinaryIO, limits: ExtractionLimits) -> None:

@@ -5,7 +5,7 @@ from typing import BinaryIO
 
 from pypdf import PasswordType, PdfReader
 
-from worker.retrieval.extract.failures import DAMAGED, ExtractionFailed
+from worker.retrieval.extract.extraction_failed import DAMAGED, ExtractionFailed
 
 
 def read_pdf(file: BinaryIO) -> Iterator[str]:

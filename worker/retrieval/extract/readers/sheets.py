@@ -10,8 +10,8 @@ from xml.sax.handler import ContentHandler
 from xml.sax.xmlreader import AttributesImpl
 
 from worker.retrieval.extract.limits import ExtractionLimits
-from worker.retrieval.extract.readers.number_formats import Shown, Styles, date_styles
-from worker.retrieval.extract.readers.package import Package, local_name
+from worker.retrieval.extract.readers.number_formats import NumberKind, Styles, date_styles
+from worker.retrieval.extract.readers.package import OfficePackage, local_name
 from worker.retrieval.extract.text_pieces import too_much_text
 
 _COLUMNS: Final = 16_384
@@ -26,7 +26,7 @@ _DAY: Final = 86_400_000
 """Milliseconds."""
 
 
-def read_sheets(package: Package, main: str, limits: ExtractionLimits) -> Iterator[str]:
+def read_sheets(package: OfficePackage, main: str, limits: ExtractionLimits) -> Iterator[str]:
     """Each sheet: its name, then a line for each row that is not empty, cells divided by tabs. Of a
     formula, the value that was stored with it.
 
@@ -51,7 +51,7 @@ def read_sheets(package: Package, main: str, limits: ExtractionLimits) -> Iterat
         yield "\n"
 
 
-def _sheets(package: Package, main: str, workbook: Element) -> Iterator[tuple[str, str]]:
+def _sheets(package: OfficePackage, main: str, workbook: Element) -> Iterator[tuple[str, str]]:
     """Name and part of each sheet that has cells."""
     parts = {relation: (kind, part) for kind, relation, part in package.relations(main)}
     elements = (each for each in workbook.iter() if local_name(each.tag) == "sheet")
@@ -191,7 +191,7 @@ class _Rows(_Texts):
         if shown := self._styles.get(self._style):
             if not 0 <= number < _MOST_DAYS:
                 return text
-            return self._date(number) if shown == Shown.DATE else _duration(number)
+            return self._date(number) if shown == NumberKind.DATE else _duration(number)
         if _WHOLE.fullmatch(text):
             return text
         return str(int(number)) if number.is_integer() and abs(number) < 1e15 else str(number)

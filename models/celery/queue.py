@@ -23,8 +23,8 @@ import orjson
 import structlog
 from prometheus_client import Counter
 
+from models.celery.rabbitmq import RABBITMQ_ERRORS, RabbitMqSender
 from models.config.settings import Settings
-from models.rabbitmq import RABBITMQ_ERRORS, RabbitMqSender
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE, RUN_RESPONSE
 from models.redis.client import REDIS_ERRORS, REDIS_TIMEOUT, redis_client
 from models.redis.raw_connection import RawConnection, pack

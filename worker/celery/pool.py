@@ -16,8 +16,8 @@ import structlog
 import uvloop
 from celery.concurrency.base import BasePool
 
+from worker.celery.wakeups import WakeUps
 from worker.engine import Engine
-from worker.wakeups import WakeUps
 
 logger = structlog.get_logger()
 

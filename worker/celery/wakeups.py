@@ -28,7 +28,7 @@ _MAX_MORE = 63
 other worker may know of yet."""
 
 
-class Slots(Protocol):
+class FreeSlots(Protocol):
     """The slots of this worker (worker/intake.py)."""
 
     def free_for(self, queue: str) -> int:
@@ -49,7 +49,7 @@ class WakeUps:
         settings: Settings,
         name: str,
         queues: Sequence[str],
-        slots: Slots,
+        slots: FreeSlots,
         deliver: Callable[[str, bytes], None],
     ) -> None:
         """`name`: of the connections in Redis. `deliver` gets a queue and a message of it, and does
@@ -83,7 +83,7 @@ class _QueueReader:
         self,
         redis: Redis,
         queue: str,
-        slots: Slots,
+        slots: FreeSlots,
         deliver: Callable[[str, bytes], None],
     ) -> None:
         self._redis = redis

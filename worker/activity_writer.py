@@ -36,7 +36,7 @@ def _no_durations() -> list[int]:
 
 
 @dataclass(slots=True)
-class _Counts:
+class _EndCounts:
     """What was counted since the last time."""
 
     completed: int = 0
@@ -62,7 +62,7 @@ class Activity:
     """The counts of this process."""
 
     def __init__(self) -> None:
-        self._counts = _Counts()
+        self._counts = _EndCounts()
 
     def count_end(self, line: EndedLine) -> None:
         """Counts a response that has ended. Cancelled ones count with their tokens only."""
@@ -80,15 +80,15 @@ class Activity:
         if line.first_token_seconds is not None:
             counts.first_token[bucket_of(line.first_token_seconds)] += 1
 
-    def take(self) -> _Counts:
+    def take(self) -> _EndCounts:
         """What was counted since the last call."""
-        taken, self._counts = self._counts, _Counts()
+        taken, self._counts = self._counts, _EndCounts()
         return taken
 
-    def put_back(self, taken: _Counts) -> None:
+    def put_back(self, taken: _EndCounts) -> None:
         """Counts this again: it could not be written."""
         now = self._counts
-        self._counts = _Counts(
+        self._counts = _EndCounts(
             now.completed + taken.completed,
             now.failed + taken.failed,
             now.input_tokens + taken.input_tokens,

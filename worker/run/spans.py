@@ -1,5 +1,10 @@
-"""The span of a call of an upstream, by OpenTelemetry's conventions for generative AI
-(https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/)."""
+"""The spans of an attempt, and of its calls of upstreams and server tools, by OpenTelemetry's
+conventions for generative AI (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/).
+
+The trace is in the row, so each attempt continues it, whatever process runs it. The span of an
+attempt whose process was killed is lost with that process; the spans below it that had ended are
+not.
+"""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -9,10 +14,22 @@ from urllib.parse import urlsplit
 
 from models.config.upstream import UpstreamSettings
 from models.errors import Deferred
-from models.tracing.spans import NO_SPAN, Span, SpanKind
+from models.ids import response_id
+from models.lifecycle import Status
+from models.ownership.takeover import Claim
+from models.redis.channels import BACKGROUND, INTERACTIVE
+from models.tracing.spans import NO_SPAN, Span, SpanKind, Tracer
+from models.tracing.traceparent import parse_traceparent, traceparent_of
 from models.wire.events import Item
-from worker.run.span_content import input_attributes, output_attributes
-from worker.translation.turn import Outcome, Turn
+from worker.run.end_state import EndState
+from worker.run.span_content import (
+    arguments_attributes,
+    input_attributes,
+    output_attributes,
+    result_attributes,
+)
+from worker.tools.provider import ToolCallError, ToolResult
+from worker.translation.turn import Turn, TurnOutcome
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _REQUEST_ATTRIBUTES = {
@@ -27,6 +44,41 @@ _OPERATIONS = {
 }
 """Path of a forwarded request -> its operation in the conventions. The others have none there."""
 _FINISH_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
+
+
+def start_attempt_span(tracer: Tracer | None, claim: Claim) -> Span:
+    """The span of a claimed response's run, and that of its wait in the queue before the first one.
+    The caller ends it by `end_attempt_span`."""
+    if tracer is None:
+        return NO_SPAN
+    row = claim.row
+    # Earlier releases have stored what the client sent, whatever it was.
+    stored = None if parse_traceparent(row.traceparent) is None else row.traceparent
+    traceparent = stored or traceparent_of(row.id)
+    public_id = {"backburner.response.id": response_id(row.id)}
+    if claim.is_first:
+        queue = {"messaging.destination.name": BACKGROUND if row.background else INTERACTIVE}
+        waiting = tracer.start(
+            "queue", traceparent, public_id | queue, seconds_ago=max(0.0, row.seconds_queued)
+        )
+        waiting.end()
+    attributes: dict[str, str | int] = {
+        **public_id,
+        "backburner.attempt": row.attempt,
+        "backburner.crashes": row.crashes,
+        "gen_ai.request.model": row.model,
+    }
+    return tracer.start("attempt", traceparent, attributes, SpanKind.CONSUMER)
+
+
+def end_attempt_span(span: Span, outcome: str, end_state: EndState | None) -> None:
+    """Ends the span. `outcome`: as in the metric `backburner_attempts_total`."""
+    span.set({"backburner.outcome": outcome})
+    if end_state is not None:
+        span.set({"backburner.status": end_state.status.value})
+        if end_state.status is Status.FAILED:
+            span.fail(end_state.reason or "failed")
+    span.end()
 
 
 def start_call_span(
@@ -99,6 +151,44 @@ def forwarding_span(
         span.end()
 
 
+def start_tool_span(parent: Span, item: Item, *, has_content: bool) -> Span:
+    """The span of the call of this item, below the attempt.
+
+    `has_content`: the span shows what the tool gets.
+    """
+    if not parent.is_recorded:
+        return NO_SPAN
+    name = item.get("name") or item["type"]
+    attributes = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": name,
+        "gen_ai.tool.type": "extension",  # a tool that the server runs, not the client
+        "gen_ai.tool.call.id": item["id"],
+        "backburner.item.type": item["type"],
+    }
+    if "server_label" in item:
+        attributes["backburner.mcp.server_label"] = item["server_label"]
+    span = parent.start(f"execute_tool {name}", attributes)
+    if has_content:
+        span.set(arguments_attributes(item))
+    return span
+
+
+def end_tool_span(
+    span: Span, result: ToolResult | ToolCallError | None, *, has_content: bool
+) -> None:
+    """Ends the span. `result`: None if the call was broken off, or must end the response."""
+    if not span.is_recorded:
+        return
+    if result is None:
+        span.fail("stopped")
+    elif isinstance(result, ToolCallError) or result.failed:
+        span.fail("tool_error")
+    if has_content and isinstance(result, ToolResult):
+        span.set(result_attributes(result.tool_output or dict(result.fields)))
+    span.end()
+
+
 def _attributes(
     operation: str, upstream: UpstreamSettings, model: str
 ) -> dict[str, str | int | float]:
@@ -124,7 +214,7 @@ def error_type(error: BaseException) -> str:
     return reason if isinstance(reason, str) else type(error).__name__
 
 
-def _finish_reason(turn: Turn[Any], outcome: Outcome) -> str:
+def _finish_reason(turn: Turn[Any], outcome: TurnOutcome) -> str:
     """The reason in the words of Chat Completions, which the conventions use."""
     if outcome.incomplete_reason is not None:
         return _FINISH_REASONS.get(outcome.incomplete_reason, outcome.incomplete_reason)

@@ -1,4 +1,4 @@
-"""The Celery application of `python -m worker`, or of `python -m celery -A worker.app worker`."""
+"""The Celery application of `python -m worker` (or `celery -A worker.celery.app worker`)."""
 
 import celery.apps.worker
 import structlog
@@ -6,9 +6,9 @@ from celery import Celery
 from celery.signals import setup_logging
 from kombu import Queue
 
+from models.celery.rabbitmq import TRANSPORT_OPTIONS, task_queue
 from models.config.configuration import load
 from models.config.settings import Settings
-from models.rabbitmq import TRANSPORT_OPTIONS, task_queue
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE, RUN_RESPONSE
 from models.redis.client import KEEPALIVE_OPTIONS, broker_of
 
@@ -21,8 +21,8 @@ BROKER_OPTIONS = {
     "socket_keepalive_options": KEEPALIVE_OPTIONS,
     "ack_emulation": False,
 }
-"""For Celery's connection, which declares the queues; worker/wakeups.py reads them. The time limits
-are seconds. Without acknowledgements kombu keeps no second copy of each message in Redis."""
+"""For Celery's connection, which declares the queues; wakeups.py reads them. The time limits are
+seconds. Without acknowledgements kombu keeps no second copy of each message in Redis."""
 
 
 class WorkerApp(Celery):
@@ -32,7 +32,7 @@ class WorkerApp(Celery):
 
 
 def create_app(settings: Settings) -> WorkerApp:
-    """The Celery application of a worker. Its only task is run by worker/pool.py, not by Celery."""
+    """The Celery application of a worker. Its only task is run by pool.py, not by Celery."""
     broker, options = broker_of(settings)
     names = (QUARANTINE,) if settings.quarantine else (INTERACTIVE, BACKGROUND)
     # A message is only a wake-up: a lost or repeated one is harmless, so none is kept back.
@@ -47,8 +47,8 @@ def create_app(settings: Settings) -> WorkerApp:
     app = WorkerApp("backburner", broker=broker, set_as_current=True)
     app.settings = settings
     app.conf.update(
-        worker_pool="worker.pool:AsyncioPool",
-        worker_consumer="worker.consumer:EventLoopConsumer",
+        worker_pool="worker.celery.pool:AsyncioPool",
+        worker_consumer="worker.celery.consumer:EventLoopConsumer",
         task_queues=queues,
         task_serializer="json",
         accept_content=["json"],
@@ -83,7 +83,7 @@ def _log_message(message: str, _stream: object = None) -> None:
 
 
 def __getattr__(name: str) -> WorkerApp:
-    """Makes `app` from the environment when `celery -A worker.app` reads it, not on import."""
+    """Makes `app` from the environment when `celery -A` reads it, not on import."""
     if name != "app":
         raise AttributeError(name)
     return create_app(load("worker"))

@@ -1,23 +1,35 @@
-"""Makes a compaction: as the whole purpose of a response, or before a turn of the tool loop."""
+"""Compactions and counts: the whole purpose of a response (docs/state.md). A compaction is made
+before a turn of the tool loop too."""
 
 from typing import Any
 
+from models.wire.counting import COUNTED_BY
 from models.wire.events import Item
 from models.wire.response import output_text
+from models.wire.token_counts import TokenCounts
 from worker.run.compaction import ModelReply
 from worker.run.context import RunContext
 from worker.run.model_call import ModelCaller, ModelInput
 from worker.translation.history.compaction import CompactionTurn
-from worker.translation.turn import Outcome
+from worker.translation.token_usage import usage_json
+from worker.translation.turn import TurnOutcome
 
 
-async def run_compaction(context: RunContext) -> Outcome | None:
+async def run_count(context: RunContext) -> TurnOutcome:
+    """Puts the count of the input tokens into the usage of the response. Raises RunError."""
+    count = await ModelCaller(context).count(context.full_history())
+    usage = usage_json(TokenCounts(input=count.tokens, output=0)) or {}
+    context.output.usage = {**usage, COUNTED_BY: count.source}
+    return TurnOutcome("completed")
+
+
+async def run_compaction(context: RunContext) -> TurnOutcome | None:
     """Runs a response whose purpose is a compaction. None: the process stops, release it."""
     if not context.output.entries:  # else an earlier attempt has stored the compaction
         if context.is_draining():
             return None
         await compact(context, ModelCaller(context))
-    return Outcome("completed")
+    return TurnOutcome("completed")
 
 
 async def compact(context: RunContext, model: ModelCaller) -> None:

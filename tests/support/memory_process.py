@@ -237,8 +237,8 @@ class MemoryProcess:
     @property
     def resources(self) -> Resources:
         """For a run."""
-        unused = {"database_url": "postgresql://unused", "redis_url": "redis://unused"}
-        settings = Settings(**unused).model_copy(update={"limits": self.limits})
+        unused = Settings(database_url="postgresql://unused", redis_url="redis://unused")
+        settings = unused.model_copy(update={"limits": self.limits})
         return Resources(
             settings=settings,
             ownership=cast("Any", self.ownership),

@@ -45,10 +45,10 @@ class UpstreamSettings(Group):
     name: str = "default"
     """The upstream's name in routes. Not a setting: models/config/routes.py fills it in."""
     preset: str = ""
-    """A vendor or server (docs/upstreams.md, "Presets") whose settings are used where this upstream
-    sets none itself."""
+    """A vendor or server whose settings are used where this upstream sets none itself
+    (docs/upstreams.md, "Presets")."""
     base_url: str = ""
-    """The address that a client would use as base URL, with `/v1`."""
+    """The base URL, with `/v1`."""
     api_key_env: str | None = None
     """The environment variable that holds the key; used where `api_key` is not set."""
     api_key: SecretStr = Field(default=SecretStr("none"), validate_default=True)
@@ -72,12 +72,12 @@ class UpstreamSettings(Group):
     """The same, but the text has only `</think>`, because the template has written `<think>`. The
     text before it is held back until it comes."""
     finish_reasons: dict[str, FinishReason] = {}
-    """Words of `finish_reason` that only this upstream has, with their meaning: `stop`, `length`,
-    `content_filter` or `error`. A word that nobody knows fails the response."""
+    """Words of `finish_reason` that only this upstream has: `stop`, `length`, `content_filter` or
+    `error`."""
     effort_field: EffortField = "reasoning_effort"
-    """How `reasoning.effort` is sent: OpenAI's field, OpenRouter's object `reasoning`,
-    `chat_template_kwargs` of vLLM and SGLang (`enable_thinking`), the object `thinking` of
-    DeepSeek, Kimi and GLM, Ollama's `think`, or not at all. The last four only know on and off."""
+    """How `reasoning.effort` is sent: OpenAI's field, OpenRouter's `reasoning`, `enable_thinking`
+    of vLLM and SGLang, `thinking` of DeepSeek, Kimi and GLM, Ollama's `think`. The last three only
+    know on and off."""
     reasoning_back: ReasoningBack = "none"
     """The field of an assistant message that returns the model's reasoning to it after tool calls;
     `thinking_blocks` is LiteLLM's, `think_tags` writes it at the start of the text."""
@@ -91,12 +91,11 @@ class UpstreamSettings(Group):
     reasoning_summary_time: Duration = timedelta(seconds=30)
     """Longest time for such a call; after it the item has no summary."""
     structured_output: StructuredOutput = "json_schema"
-    """How a JSON schema is sent: as OpenAI's `json_schema`, as `json_object` with the schema in the
-    instructions, as `guided_json` of old vLLM versions, or in the instructions alone (`prompt`)."""
+    """How a JSON schema is sent: as `json_schema`, as `json_object` or `guided_json` (old vLLM)
+    with the schema, or in the instructions alone (`prompt`)."""
     call_id_form: CallIdForm = "as_is"
-    """The ids of tool calls that this upstream did not make: as they are, if they have at most 40
-    letters, digits, `_` and `-`; nine letters and digits (Mistral); or `functions.NAME:INDEX`
-    (Kimi K2). Other ids are replaced."""
+    """Ids of tool calls of other upstreams: unchanged up to 40 letters, digits, `_` and `-`; nine
+    letters and digits (Mistral); `functions.NAME:INDEX` (Kimi K2)."""
     foreign_call_fields: dict[str, Any] = {}
     """Fields for the first call of a message to which this upstream has attached nothing: Gemini
     refuses calls without any."""
@@ -124,18 +123,18 @@ class UpstreamSettings(Group):
     strict_tools: StrictTools = "as_sent"
     """`strict` of functions: as the client set it, true for all (`all`), or never sent (`none`)."""
     description_limit: Annotated[int, Field(ge=16)] | None = None
-    """Characters of a function's description; longer ones are cut. Unset: no limit."""
+    """Characters of a function's description; longer ones are cut."""
     passthrough: TextList = ()
     """Top-level parameters that are sent unchanged: those outside the Responses API, and of it some
     that a chat upstream does not get otherwise (docs/upstreams.md, "Routes"). `service_tier` needs
     it at others than `api.openai.com` and `openrouter.ai`."""
     account_ids: TextList = ()
-    """Names of the projects that may name objects of this upstream's account (vector stores,
-    containers, files, encrypted reasoning) that are not known to be their own; `*`: all."""
+    """Projects that may name objects of this upstream's account that are not known to be their own;
+    `*`: all."""
     count: Literal["auto", "responses", "vllm", "llama.cpp", "none"] = "auto"
-    """How the upstream counts the tokens of a request: OpenAI's `/responses/input_tokens`
-    (`responses`), vLLM's `/tokenize`, llama.cpp's `/apply-template` and `/tokenize`, or not at all.
-    `auto` is `responses` where `api` is `responses`, else `none`."""
+    """How it counts tokens: OpenAI's `/responses/input_tokens` (`responses`), vLLM's `/tokenize`,
+    llama.cpp's `/apply-template` and `/tokenize`. `auto` is `responses` where `api` is `responses`,
+    else `none`."""
     tokenizer: str = ""
     """A `tokenizer.json` on the workers' machines, used where the upstream does not count tokens;
     needs the package `tokenizers`."""
@@ -153,19 +152,19 @@ class UpstreamSettings(Group):
     """How often a turn of a background response is repeated if the upstream breaks off its answer
     (docs/upstreams.md, "An upstream that restarts"). 0: never."""
     concurrency: Annotated[int, Field(ge=1)] | None = None
-    """Calls at a time, in each worker process. Unset: the worker's slots if there is one upstream,
-    else three quarters of them."""
+    """Calls at a time, in each worker process. Unset: the worker's slots, or three quarters of them
+    if there are several upstreams."""
     wait: Duration = timedelta(seconds=10)
-    """Longest wait for a call to end when `concurrency` is reached; then the next upstream is
-    tried, or the response is deferred or refused."""
+    """Longest wait when `concurrency` is reached; then the next upstream is tried, or the response
+    is deferred or refused."""
     waiting_per_project: Annotated[int, Field(ge=1)] = 256
-    """Foreground calls of one project that wait for that, in each worker process; more are treated
-    at once as if they had waited. Of background responses as many wait as `concurrency`."""
+    """Foreground calls of one project that wait for that, in each worker process; background ones:
+    as many as `concurrency`."""
     circuit_failures: Annotated[int, Field(ge=1)] = 5
-    """Failures in a row after which a worker process stops calling the upstream, or a model there,
-    for all projects or for the one whose requests failed."""
+    """Failures in a row after which a worker process does not call the upstream, or a model
+    there."""
     circuit_pause: Duration = timedelta(seconds=10)
-    """How long it then makes no call; doubles with each failed probe, up to four times."""
+    """For how long; doubles with each failed probe, up to four times."""
 
     @property
     def plain_headers(self) -> dict[str, str]:

@@ -45,6 +45,10 @@ GET/POST /console/webhooks/change
 GET/POST /console/webhooks/resend
 GET/POST /console/batches/cancel
 POST /console/upstreams/check
+GET/POST /console/login
+POST /console/logout
+GET /console/static/{}
+* /console/{}
 """
 """Routes without work that grows: a few statements of a few rows, or something that is kept."""
 _BELOW = re.compile(r"and below `(…[^`]+)`")

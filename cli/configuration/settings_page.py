@@ -6,6 +6,7 @@ A setting's meaning is the text below it in its class; its unit comes from its t
 import ast
 import inspect
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import NoneType, UnionType
@@ -28,13 +29,16 @@ _HEAD = """\
 # Settings
 
 Each setting has an environment variable and a key in `backburner.toml`; the variable overrides \
-the key. [upstreams.md](upstreams.md) explains the file, upstreams and routes. \
+the key. The key is the variable in small letters: `BACKBURNER_WEB__POOL_SIZE` is `pool_size` in \
+the table `[web]`. [upstreams.md](upstreams.md#the-file) explains the file. \
 `backburner config check` shows what is set and where.
 
 A duration is a number with a unit (`500ms`, `90s`, `15m`, `2h`, `3d`, `1h30m`), a number of \
 seconds without one, or text in ISO 8601 (`PT30M`). A size is a number with a unit (`512KiB`, \
 `64MiB`, `1GiB`; `KB`, `MB` and `GB` are powers of 1000), or a number of bytes. Lists are \
 separated by commas in the environment. A change takes effect when the process starts again.
+
+The second column has the default; what else a setting can be is in brackets.
 
 A variable that begins with `BACKBURNER_` and is on no list of this page is a mistake: no process \
 starts with it, and the message has the nearest known name.
@@ -57,7 +61,7 @@ Kubernetes makes for its Services (`BACKBURNER_WEB_PORT=tcp://…`, `…_SERVICE
 
 | variable | meaning |
 |---|---|"""
-_COLUMNS = "| variable | key | unit or values | default | meaning |\n|---|---|---|---|---|"
+_COLUMNS = "| variable | default | meaning |\n|---|---|---|"
 
 
 def settings_page() -> str:
@@ -114,9 +118,7 @@ def _table(group: type[BaseModel], names: list[str], table: tuple[str, ...]) -> 
     rows = [
         (
             f"`{_variable((*table, name))}`",
-            f"`{'.'.join((*table, name))}`",
-            _unit(group.model_fields[name]),
-            _default(group.model_fields[name]),
+            _value(group.model_fields[name]),
             texts[name].replace("|", "\\|"),
         )
         for name in names
@@ -126,6 +128,38 @@ def _table(group: type[BaseModel], names: list[str], table: tuple[str, ...]) -> 
 
 def _variable(place: tuple[str, ...]) -> str:
     return UNPREFIXED_VARIABLES.get(place[0], f"BACKBURNER_{'__'.join(place)}".upper())
+
+
+def numbers() -> set[str]:
+    """The variables of the settings that are numbers, sizes or durations."""
+    return {
+        _variable(place)
+        for place, info in _fields(Settings, ())
+        if _unit(info) in ("size", "duration", "tokens", "characters", "number")
+    }
+
+
+def _fields(
+    group: type[BaseModel], table: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
+    """The settings of a class and of its tables, each with its place."""
+    for name, info in group.model_fields.items():
+        inner = _group_of(info)
+        if inner is None:
+            yield (*table, name), info
+        else:
+            yield from _fields(inner, (name,))
+
+
+def _value(info: FieldInfo) -> str:
+    """The default, and in brackets what is not plain from it: the unit, or the other values."""
+    default, unit = _default(info), _unit(info)
+    if unit == _values(bool):
+        return default
+    if unit != "text" and (default == "none" or unit in ("tokens", "characters")):
+        return f"{default} ({unit})"
+    others = [value for value in unit.split(", ") if value.startswith("`") and value != default]
+    return f"{default} ({', '.join(others)})" if others else default
 
 
 def _unit(info: FieldInfo) -> str:

@@ -17,26 +17,25 @@ class ConsoleSettings(Group):
     """The console ([console.md](console.md))."""
 
     operator_token: SecretStr | None = None
-    """The token that logs an operator in, at least 16 characters. Without this token, the next one
-    and `user_header`, only processes that listen on a loopback address serve the console."""
+    """The token of an operator, at least 16 characters. Without this, the next one and
+    `user_header`, only processes on a loopback address serve the console."""
     read_only_token: SecretStr | None = None
-    """The token that logs in somebody who only looks, at least 16 characters."""
+    """The token of a user who only looks, at least 16 characters."""
     session_time: Duration = Field(default=timedelta(hours=12))
     """How long a login is valid."""
     path_prefix: str = ""
-    """The path under which a proxy offers this server, such as `/backburner`; the proxy removes it
-    from the requests. The console and `/docs` put it before the addresses in their pages."""
+    """The path, such as `/backburner`, that a proxy removes from the requests."""
     user_header: str = ""
-    """The header in which a proxy names the user that it has authenticated, such as
-    `X-Forwarded-User`. The console then asks for no token. Needs `trusted_proxies`."""
+    """The header in which a proxy names the user, such as `X-Forwarded-User`; the console asks for
+    no token then. Needs `trusted_proxies`."""
     groups_header: str = ""
-    """The header in which the proxy names the user's groups, separated by commas."""
+    """The header with the user's groups, separated by commas."""
     operator_groups: TextList = ()
     """Groups whose members are operators. `*`: every user."""
     read_only_groups: TextList = ()
     """Groups whose members only look. `*`: every user."""
     trusted_proxies: TextList = ()
-    """Networks (CIDR) of the proxies whose `user_header` is believed; separated by commas."""
+    """Networks (CIDR) of the proxies whose `user_header` is believed."""
 
     @field_validator("operator_token", "read_only_token")
     @classmethod

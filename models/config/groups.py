@@ -30,19 +30,17 @@ class LeaseSettings(Group):
     duration: Duration = timedelta(seconds=10)
     """How long a lease is valid after a heartbeat; at least three times `lease.beat`."""
     beat: Duration = timedelta(milliseconds=500)
-    """Time between two heartbeats, which renew the lease. A process whose connection has ended is
-    declared dead when three heartbeats, and at least 1.5 s, are missing."""
+    """Time between two heartbeats. A process whose connection has ended is declared dead when
+    three, and at least 1.5 s, are missing."""
     caution: Duration = timedelta(seconds=6)
     """A worker starts no new turn when the last renewal is older than this."""
     observe: Duration = timedelta(seconds=5)
-    """A sweep reaps a process after it has seen the same expired lease for this long."""
+    """A process is declared dead after its expired lease was seen for this long."""
     sweep: Duration = timedelta(seconds=2)
-    """Time between two sweeps of a worker, and between two comparisons of what it runs with what
-    the database says it owns."""
+    """Time between two sweeps of a worker."""
     ring_interval: Duration = timedelta(seconds=5)
-    """A response whose worker has crashed is enqueued again after this time, then after twice this
-    time, and so on, if its queue is short. One that waits for a slot is looked for after this time:
-    its message may be lost."""
+    """A response whose message may be lost is enqueued again after this time, then after twice this
+    time, and so on."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -57,10 +55,9 @@ class LineSettings(Group):
     """How long responses of lower service tiers wait behind others (ADR 0041)."""
 
     flex_wait: Duration = timedelta(minutes=10)
-    """A response with `service_tier: flex` waits for a slot behind all others. After this time it
-    counts as `default`."""
+    """How long `service_tier: flex` waits behind all others; then it counts as `default`."""
     batch_wait: Duration = timedelta(hours=1)
-    """The same for the responses of batches, which wait behind `flex`."""
+    """The same for batches, which wait behind `flex`."""
 
 
 class LimitSettings(Group):
@@ -81,18 +78,16 @@ class LimitSettings(Group):
     body: Bytes = 64 * 1024 * 1024
     """Largest request body."""
     text: Bytes = 4 * 1024 * 1024
-    """The same without inline files: instructions, tools, schemas, metadata and text."""
+    """The same without inline files."""
     history: Bytes = 72 * 1024 * 1024
-    """Largest history of a response: everything that it continues, and its input. Each JSON value
-    counts 32 bytes besides its text. A worker needs about five times as much memory for it."""
+    """Largest history of a response with its input; each JSON value counts 32 bytes more. A worker
+    needs five times as much memory."""
     values: int = Field(default=800_000, ge=1000)
-    """Most JSON values in a request body. A list or object counts as four."""
+    """Most JSON values in a request body; a list or object counts as four."""
     output: Bytes = 16 * 1024 * 1024
-    """Most text that one turn may produce. A worker needs about 20 times as much memory when such a
-    turn ends."""
+    """Most text of one turn. A worker needs about 20 times as much memory at its end."""
     response_output: Bytes = 32 * 1024 * 1024
-    """Most output of all turns of a response, with the results of its tools. It is counted before
-    each turn and each tool call, as `limits.history` counts."""
+    """Most output of all turns, with the results of tools, counted as `limits.history`."""
 
 
 class CacheSettings(Group):
@@ -105,12 +100,11 @@ class CacheSettings(Group):
     value_bytes: Bytes = 1024 * 1024
     """Largest answer that is stored, after sealing and base64."""
     project_bytes: Bytes = 32 * 1024 * 1024
-    """Most bytes of one project's cached answers; those that would expire first make room."""
+    """Most bytes of one project's cached answers."""
     project_answers: int = Field(default=10_000, ge=1)
     """Most cached answers of one project."""
     patience: Duration = timedelta(milliseconds=250)
-    """Longest wait for Redis; a longer wait counts as a miss, and for two seconds the cache is not
-    used."""
+    """Longest wait for Redis; a longer one is a miss, and the cache is not used for two seconds."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -126,17 +120,17 @@ class QuotaSettings(Group):
     requests_per_minute: int | None = Field(default=None, ge=0)
     """Requests that create something, in a minute."""
     tokens_per_minute: Tokens | None = Field(default=None, ge=0)
-    """Input and output tokens in a minute: estimated with the request, corrected at its end."""
+    """Input and output tokens in a minute."""
     running: int | None = Field(default=None, ge=0)
-    """Responses that have not ended; a worker may begin each of them at once."""
+    """Responses that have not ended."""
     queued: int | None = Field(default=None, ge=0)
-    """Responses that wait for their first claim by a worker."""
+    """Responses that wait for their first claim."""
     open_streams: int | None = Field(default=None, ge=0)
-    """Streams that are being sent, and requests that are forwarded."""
+    """Streams that are sent, and forwarded requests."""
     open_sockets: int | None = Field(default=None, ge=0)
     """Open WebSockets."""
     stored_bytes: Bytes | None = Field(default=None, ge=0)
-    """Bytes of stored responses and conversations, as they are in the database."""
+    """Bytes of stored responses and conversations."""
     conversations: int | None = Field(default=None, ge=0)
     """Stored conversations."""
     files: int | None = Field(default=None, ge=0)
@@ -159,34 +153,29 @@ class WorkerSettings(Group):
     """The workers."""
 
     grace: Duration = timedelta(seconds=2)
-    """How long running responses may still end after SIGTERM before they are handed over. Of more
-    than 50 the last are handed over then, the first up to half of this time earlier."""
+    """How long responses may still end after SIGTERM before they are handed over; of more than 50,
+    the first up to half of this time earlier."""
     call_grace: Duration = timedelta(seconds=10)
-    """The same for a response with a running tool call that must not run twice: if it is cut off,
-    its outcome is unknown. Also the longest time that such a call delays a stop."""
+    """The same for a response with a tool call that must not run twice."""
     flush_interval: Duration = timedelta(seconds=1)
-    """Time between two flushes of a response's events to the event log."""
+    """Time between two flushes of a response's events."""
     flush_bytes: Bytes = 64 * 1024
-    """A response's events are flushed earlier when they reach this size."""
+    """They are flushed earlier when they reach this size."""
     journal_gap: Duration = timedelta(milliseconds=5)
-    """Shortest time between two batches that are written to the journal. While many responses
-    stream, up to five times as long."""
+    """Shortest time between two writes to the journal; under load up to five times as long."""
     tail_bytes: Bytes = 1024 * 1024
     """Most unflushed events of one response; above it, its upstream is not read."""
     pool_size: int = Field(default=8, ge=1)
-    """Database connections of one worker. The responses of one project use two thirds of them at
-    most."""
+    """Database connections of one worker; one project uses two thirds of them at most."""
     memory: Annotated[Bytes, Field(ge=128 * 1024 * 1024)] | None = None
-    """Most memory of one worker process; it claims nothing when three quarters are used, and hands
-    responses over before all is. Unset: 80 % of the container's limit; without a container half of
-    the machine's memory."""
+    """Most memory of one worker; from three quarters on it claims nothing. Unset: 80 % of the
+    container's limit, else half of the machine's."""
     probation: Duration = timedelta(seconds=10)
-    """How long a response in quarantine must run without a crash before others may take its place
-    in its group."""
+    """How long a response in quarantine must run before others may take its place in its group."""
     purge_interval: Duration = timedelta(seconds=30)
-    """Time between two purges of responses whose retention has ended."""
+    """Time between two purges."""
     usage_entries: Duration = timedelta(days=7)
-    """How long usage can be read by the minute and the hour; by the day it is kept for ever."""
+    """How long usage is kept by the minute and the hour."""
 
     @property
     def memory_budget(self) -> int | None:
@@ -205,28 +194,28 @@ class ToolSettings(Group):
     time: Duration = timedelta(seconds=120)
     """Longest duration of one tool call."""
     answer: Bytes = 256 * 1024
-    """Longest text in the result of one call; the rest is cut off, with a note for the model."""
+    """Longest text in the result of one call; the rest is cut off."""
     images: Bytes = 8 * 1024 * 1024
-    """Most images in the result of one call, as base64; others are left out, with a note."""
+    """Most images in the result of one call, as base64; others are left out."""
     parallel: int = 16
     """Tool calls of one turn that run at the same time."""
     calls: int = 128
-    """Tool calls of one turn that are run; the model gets an error for each further call."""
+    """Tool calls of one turn that are run."""
 
 
 class McpSettings(Group):
     """MCP servers. The limits of a call and of its result are in `tools`."""
 
     connect: Duration = timedelta(seconds=15)
-    """Longest time to open a session, both transports included."""
+    """Longest time to open a session."""
     farewell: Duration = timedelta(seconds=1)
     """Longest time to close a session."""
     servers: int = Field(default=16, ge=1)
     """Most MCP servers of one request."""
     answer_bytes: Bytes = 8 * 1024 * 1024
-    """Largest reply of an MCP server; it is read into memory before it is shortened."""
+    """Largest reply of an MCP server."""
     answer_values: int = Field(default=32_000, ge=1000)
-    """Most JSON values in such a reply. They are counted in its bytes, before it is parsed."""
+    """Most JSON values in such a reply."""
     blocks: int = Field(default=1000, ge=1)
     """Most content blocks in the result of one call."""
     tools: int = 1024
@@ -238,10 +227,9 @@ class McpSettings(Group):
     list_bytes_in_all: Bytes = 4 * 1024 * 1024
     """Largest lists of all servers of one response together, as JSON."""
     redirects: int = 3
-    """Redirects that one request follows, only within the server's own origin."""
+    """Redirects of one request, in the server's own origin."""
     require_approval: Literal["always", "never"] = "always"
-    """What is meant where a tool gives no `require_approval`: whether the client approves each
-    call. OpenAI has `always`."""
+    """What holds where a tool has no `require_approval`."""
 
 
 class WebSearchSettings(Group):
@@ -251,17 +239,16 @@ class WebSearchSettings(Group):
     provider: Literal["tavily", "brave", "searxng"] | None = None
     """The provider's API."""
     base_url: str = ""
-    """The address of the API; required for SearXNG. It may be on a private network."""
+    """The address of the API, also on a private network; required for SearXNG."""
     api_key: SecretStr = SecretStr("")
     """The key; required for Tavily and Brave."""
     timeout: Duration = timedelta(seconds=20)
     """Longest duration of one search."""
     answer_bytes: Bytes = 4 * 1024 * 1024
-    """Largest reply; it is read into memory before it is shortened."""
+    """Largest reply."""
     omit: bool = False
-    """Without a provider: a `web_search` with `external_web_access`, as Codex sends it with every
-    request, is left out of the request, and a header of the response says so. `up` switches this
-    on."""
+    """Without a provider: leaves a `web_search` with `external_web_access`, as Codex sends it, out
+    of the request. `up` switches this on."""
 
     @model_validator(mode="after")
     def _check_provider(self) -> Self:
@@ -281,13 +268,12 @@ class CompactionSettings(Group):
     """Compaction: a summary that replaces a long history (docs/state.md)."""
 
     threshold: Annotated[Tokens, Field(ge=1000)] = 100_000
-    """Context size from which a response with `context_management` is compacted, if the client
-    gives no threshold."""
+    """Context size from which a response with `context_management` is compacted, unless the client
+    names one."""
     user_messages: Annotated[Characters, Field(ge=0)] = 80_000
-    """Text of user messages that is kept unchanged, the newest first; about 20,000 tokens."""
+    """Text of user messages that is kept, the newest first."""
     calls: int = Field(default=64, ge=1)
-    """Model calls of one compaction; a history that is too long for the model is summarised in
-    parts."""
+    """Most model calls of one compaction."""
 
 
 class WebhookSettings(Group):
@@ -305,21 +291,21 @@ class FileSettings(Group):
     """Files (docs/files.md)."""
 
     folder: Path | None = None
-    """The folder that holds the content of files, the same for all web processes and workers. `up`
-    uses `files` in its data folder. Unset, and no `s3.bucket`: this server stores no files."""
+    """The folder of files, the same for all web processes and workers. `up` uses `files` in its
+    data folder. Unset, and no `s3.bucket`: no files are stored."""
     bytes: Bytes = Field(default=512 * 1024 * 1024, ge=1)
     """Largest file."""
     batch_bytes: Bytes = Field(default=200 * 1024 * 1024, ge=1)
     """Largest file of purpose `batch`."""
     part_bytes: Bytes = Field(default=64 * 1024 * 1024, ge=1)
-    """Largest part of an upload; OpenAI has the same limit."""
+    """Largest part of an upload."""
     per_request: int = Field(default=1000, ge=1)
     """Most stored files that one request names."""
     upload_time: Duration = timedelta(hours=1)
-    """Longest time for one upload. What is not complete then is deleted."""
+    """Longest time for one upload."""
     batch_retention: Duration | None = timedelta(days=30)
     """How long files of purpose `batch` and `batch_output` are kept, unless the client has asked
-    for less. Others are kept until they expire or are deleted."""
+    for less."""
 
 
 class BatchSettings(Group):
@@ -330,12 +316,11 @@ class BatchSettings(Group):
     line: Bytes = Field(default=8 * 1024 * 1024, ge=1000)
     """Longest line of an input file."""
     open: int = Field(default=1000, ge=1)
-    """Most requests of one batch that wait or run, or whose results are not written yet. The others
-    stay in the input file, so that no queue holds all of a large batch."""
+    """Most requests of one batch that wait or run, or whose results are not written yet."""
     longest_window: Duration = timedelta(days=7)
     """Longest `completion_window`."""
     retention: Duration = timedelta(days=30)
-    """How long a batch is listed after its end. Its files have their own retention."""
+    """How long a batch is listed after its end."""
 
 
 class EgressSettings(Group):
@@ -343,22 +328,21 @@ class EgressSettings(Group):
     fetch for them."""
 
     allow: TextList = ()
-    """Networks (CIDR) and host names outside the public internet that may be reached, on any port;
-    separated by commas. `*.example.com` are all names below `example.com`."""
+    """Networks (CIDR) and host names outside the public internet that may be reached;
+    `*.example.com`: all names below it."""
     public: bool = True
-    """Whether the public internet may be reached. If not, only what `egress.allow` lists."""
+    """Whether the public internet may be reached."""
     resolve: bool = True
-    """Looks up the host names in addresses that only the upstream fetches (images), and refuses
-    those that lead to an address that may not be reached."""
+    """Looks up the host names that only the upstream fetches (images), and refuses those that may
+    not be reached."""
     resolve_time: Duration = timedelta(seconds=2)
-    """Longest time for these look-ups of one request. A name without an answer is not refused."""
+    """Longest time for these look-ups of one request."""
     timeout: Duration = timedelta(seconds=60)
-    """Longest time for all files of one response together, also stored ones."""
+    """Longest time for all files of one response."""
     file_bytes: Bytes = 32 * 1024 * 1024
-    """Most bytes of all files of one response, before base64, also of stored ones."""
+    """Most bytes of all files of one response, before base64."""
     memory: Bytes = 256 * 1024 * 1024
-    """Most memory of a worker for such files of all responses together. What is not being fetched
-    or sent is dropped when there is no room, and fetched again for a further turn."""
+    """Most memory of a worker for files of all responses."""
     redirects: int = 5
     """Redirects that one download follows."""
 
@@ -375,9 +359,9 @@ class TraceSettings(Group):
     enabled: bool = False
     """Records and sends traces. Needs the package's extra `otel`."""
     content: bool = False
-    """Spans also have what is sent to models and tools, and what these answer."""
+    """Spans also have what models and tools get and answer."""
     propagate: bool = False
-    """Requests to upstreams have the header `traceparent`, so that their spans join the trace."""
+    """Requests to upstreams have the header `traceparent`."""
 
     @field_validator("enabled")
     @classmethod
@@ -405,20 +389,18 @@ class MetricsSettings(Group):
     """Metrics for Prometheus (docs/operations.md)."""
 
     token: SecretStr | None = None
-    """The token of `Authorization: Bearer` for `/metrics`. Without one, only processes that listen
-    on a loopback address serve metrics."""
+    """The token of `/metrics`. Without one, only processes on a loopback address serve metrics."""
     port: int | None = Field(default=None, ge=1, le=65535)
-    """First port for a worker's metrics; each worker of a host takes the next free one. Unset: a
-    worker serves no metrics."""
+    """First port for workers' metrics; each worker of a host takes the next free one. Unset:
+    none."""
     host: str = "127.0.0.1"
     """The address for that port."""
     models: int = Field(default=20, ge=0, le=1000)
-    """Most model names that a process's metrics show, besides those that a route names without `*`.
-    Only names that an upstream has answered are shown; any other is `other`."""
+    """Most model names in a process's metrics besides those of routes without `*`; any other is
+    `other`."""
     projects: bool = False
-    """Also counts responses and tokens by project id. Each project adds 8 series to each worker;
-    after 1,000 projects the others are `other`. A web process shows how many responses of a project
-    wait, of the 100 projects with most of them."""
+    """Also counts by project id: 8 series each in each worker, of 1,000 projects; waiting responses
+    of the 100 projects with most of them."""
 
     @field_validator("token")
     @classmethod

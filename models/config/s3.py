@@ -18,26 +18,21 @@ class S3Settings(Group):
     Needs the package's extra `s3`."""
 
     bucket: str | None = None
-    """The bucket, the same for all web processes and workers. Where it is set, `files.folder` is
-    not used."""
+    """The bucket, the same for all web processes and workers; `files.folder` is not used then."""
     endpoint: str | None = None
     """The address of the server. Unset: Amazon's for the region."""
     region: str = Field(default="us-east-1", min_length=1)
-    """The region of the bucket. Of servers other than Amazon's: what they call theirs."""
+    """The region of the bucket."""
     path_style: bool = False
-    """Names the bucket in the path of an address, and not in its host name. Most servers other than
-    Amazon's need it."""
+    """Names the bucket in the path, as most servers other than Amazon's need it."""
     prefix: str = ""
-    """What the key of each object begins with, such as `backburner`, for a bucket with other
-    content."""
+    """What the key of each object begins with."""
     access_key: SecretStr | None = None
-    """The access key. Unset: that of the usual variables and files of Amazon's tools, or of the
-    role of this machine or container."""
+    """The access key. Unset: that of Amazon's tools, or of the role of this machine."""
     secret_key: SecretStr | None = None
     """Its secret."""
     timeout: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(seconds=10)
-    """Longest wait for the server's answer, and for its next bytes. A request is tried three
-    times."""
+    """Longest wait for an answer, and for its next bytes; a request is tried three times."""
 
     @field_validator("bucket", "endpoint", mode="before")
     @classmethod

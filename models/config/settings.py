@@ -71,17 +71,17 @@ class Settings(FileBackedSettings):
     """The Redis server, or `sentinel://…` (docs/deploy.md, "Sentinel"). `up` starts one; it uses
     the variable only with `--redis-url`."""
     broker_url: SecretStr | None = None
-    """A RabbitMQ (`amqp://…`, `amqps://…`) that carries the wake-ups of workers instead of Redis;
-    Redis is needed all the same (docs/scaling.md, "RabbitMQ")."""
+    """A RabbitMQ (`amqp://…`, `amqps://…`) that carries the wake-ups of workers instead of Redis
+    (docs/scaling.md)."""
     database_schema: SchemaName | None = None
-    """The schema of the database that holds the tables. Where this is not set: `backburner`, or the
-    schema in which an older release has made them. Installations that share a database set it."""
+    """The schema of the tables. Unset: `backburner`, or that of an older release. Installations
+    that share a database set it."""
     upstream: UpstreamSettings = UpstreamSettings()
     """The upstream named `default`; if it is the only one, it serves all models."""
     upstreams: dict[str, UpstreamSettings] = {}
     """Upstreams by name."""
     routes: dict[str, Route] = {}
-    """Which upstreams serve which models: a model name or pattern, and its upstreams in order."""
+    """Which upstreams serve which models."""
     lease: LeaseSettings = LeaseSettings()
     limits: LimitSettings = LimitSettings()
     line: LineSettings = LineSettings()
@@ -105,25 +105,22 @@ class Settings(FileBackedSettings):
     metrics: MetricsSettings = MetricsSettings()
     traces: TraceSettings = TraceSettings()
     secret_keys: SecretStr = SecretStr("")
-    """Keys that seal secrets at rest: 32 bytes each, in URL-safe base64, separated by commas. The
-    first one seals, all of them unseal. Without one, requests with credentials for MCP servers are
-    refused."""
+    """Keys that seal secrets at rest: 32 bytes in URL-safe base64, separated by commas. The first
+    one seals, all unseal. Without one, requests with MCP servers are refused."""
     allowed_hosts: TextList = ()
-    """Host names under which web serves the console, /docs and /openapi.json, and web and workers
-    serve metrics without a token. Addresses and `localhost` always work (docs/security.md)."""
+    """Host names under which pages without a key are served, besides addresses and `localhost`
+    (docs/security.md)."""
     retention: Duration = timedelta(days=30)
-    """How long a stored response is kept after its end. A change applies to responses that are
-    created from then on."""
+    """How long a response is kept after its end; a change holds for new responses."""
     bootstrap_key: SecretStr | None = None
-    """The first API key, at least 16 characters; `up` makes one where this is not set."""
+    """The first API key, at least 16 characters; `up` makes one."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The lowest level of log lines that are written."""
     debuggable: bool = False
-    """Lets web and workers dump core, and debuggers of the same user read their memory, which has
-    keys. Without it only root can (docs/security.md)."""
+    """Lets web and workers dump core, and debuggers of the same user read their memory
+    (docs/security.md)."""
     quarantine: bool = False
-    """Makes this worker a quarantine worker: it runs, in small groups, the responses whose workers
-    crashed twice."""
+    """Makes this worker a quarantine worker, for responses whose workers crashed twice."""
 
     @model_validator(mode="wrap")
     @classmethod

@@ -45,10 +45,10 @@ class UpstreamSettings(Group):
     name: str = "default"
     """The upstream's name in routes. Not a setting: models/config/routes.py fills it in."""
     preset: str = ""
-    """A vendor or server (docs/upstreams.md, "Presets") whose settings are used where this upstream
-    sets none itself."""
+    """A vendor or server whose settings are used where this upstream sets none itself
+    (docs/upstreams.md, "Presets")."""
     base_url: str = ""
-    """The address that a client would use as base URL, with `/v1`."""
+    """The base URL, with `/v1`."""
     api_key_env: str | None = None
     """The environment variable that holds the key; used where `api_key` is not set."""
     api_key: SecretStr = Field(default=SecretStr("none"), validate_default=True)
@@ -56,88 +56,88 @@ class UpstreamSettings(Group):
     api: Literal["chat", "responses"] = "chat"
     """The API it speaks: Chat Completions (`chat`) or the Responses API (`responses`)."""
     headers: dict[str, SecretStr] = {}
-    """Headers that are added to every request."""
+    """Headers that are added to every request. Their values are as secret as the key."""
     query: dict[str, SecretStr] = {}
-    """Query parameters that are added to every request, for instance `api-version`."""
+    """Query parameters that are added to every request, for instance `api-version`. Secret too."""
     max_tokens_field: MaxTokensField = "max_completion_tokens"
-    """The name of the field that limits output tokens."""
+    """The field that limits output tokens; `max_tokens` for Mistral and older servers."""
     developer_role: DeveloperRole = "system"
-    """The role of messages with instructions; most templates of local servers know only
-    `system`."""
+    """The role of messages with instructions: `developer` for OpenAI's reasoning models."""
     single_system_message: bool = False
-    """Joins all system and developer messages into one at the start."""
+    """Joins all system and developer messages into one at the start, which some templates need."""
     think_tags: bool = False
-    """The model writes its reasoning into the text, between `<think>` and `</think>`."""
+    """The model writes its reasoning into the text, between `<think>` and `</think>`; it becomes
+    reasoning items."""
     think_opened: bool = False
-    """The same, but the template of the model has written the first `<think>`, so that the text has
-    only `</think>`: what stands before it is reasoning, and is held back until it comes."""
+    """The same, but the text has only `</think>`, because the template has written `<think>`. The
+    text before it is held back until it comes."""
     finish_reasons: dict[str, FinishReason] = {}
-    """Words of `finish_reason` that only this upstream has, with their meaning: `stop`, `length`,
-    `content_filter` or `error`. A word that nobody knows fails the response."""
+    """Words of `finish_reason` that only this upstream has: `stop`, `length`, `content_filter` or
+    `error`."""
     effort_field: EffortField = "reasoning_effort"
-    """How `reasoning.effort` is sent: OpenAI's field, OpenRouter's object `reasoning`,
-    `chat_template_kwargs` of vLLM and SGLang (`enable_thinking`), the object `thinking` of
-    DeepSeek, Kimi and GLM, Ollama's `think`, or not at all. The last four only know on and off."""
+    """How `reasoning.effort` is sent: OpenAI's field, OpenRouter's `reasoning`, `enable_thinking`
+    of vLLM and SGLang, `thinking` of DeepSeek, Kimi and GLM, Ollama's `think`. The last three only
+    know on and off."""
     reasoning_back: ReasoningBack = "none"
-    """The field of an assistant message that returns the model's reasoning to it after tool calls,
-    until the next user message; `think_tags` writes it at the start of the text."""
+    """The field of an assistant message that returns the model's reasoning to it after tool calls;
+    `thinking_blocks` is LiteLLM's, `think_tags` writes it at the start of the text."""
     reasoning_turns: ReasoningTurns = "last"
-    """Whose reasoning goes back by `reasoning_back`: that of the turns since the last user message
-    (`last`), also that of all earlier turns with tool calls (`calls`), or of every turn (`all`).
-    With the last two, a message whose reasoning is not known gets one space."""
+    """Whose reasoning goes back: that of the turns since the last user message (`last`), also of
+    all earlier turns with tool calls (`calls`), of every turn (`all`). With the last two a message
+    without known reasoning gets one space."""
     reasoning_summary: bool = False
-    """Makes `reasoning.summary`, where a client asks for it and the upstream sends only raw
-    reasoning, by a second call of the model for each reasoning item. What comes after the item
-    waits for it (docs/output.md). Only with `api = "chat"`."""
+    """Makes `reasoning.summary` of raw reasoning by a second call of the model, where a client asks
+    for it (docs/output.md, "Reasoning"). Only with `api = "chat"`."""
     reasoning_summary_time: Duration = timedelta(seconds=30)
     """Longest time for such a call; after it the item has no summary."""
     structured_output: StructuredOutput = "json_schema"
-    """How a JSON schema is sent: as OpenAI's `json_schema`, as `json_object` with the schema in the
-    instructions, as `guided_json` of old vLLM versions, or in the instructions alone (`prompt`)."""
+    """How a JSON schema is sent: as `json_schema`, as `json_object` or `guided_json` (old vLLM)
+    with the schema, or in the instructions alone (`prompt`)."""
     call_id_form: CallIdForm = "as_is"
-    """The ids of tool calls that this upstream did not make: as they are, if they have at most 40
-    letters, digits, `_` and `-`; nine letters and digits (Mistral); or `functions.NAME:INDEX`
-    (Kimi K2). Other ids are replaced."""
+    """Ids of tool calls of other upstreams: unchanged up to 40 letters, digits, `_` and `-`; nine
+    letters and digits (Mistral); `functions.NAME:INDEX` (Kimi K2)."""
     foreign_call_fields: dict[str, Any] = {}
-    """Fields that are added to the first call of a message whose calls this upstream did not sign:
-    Gemini refuses calls without any."""
+    """Fields for the first call of a message to which this upstream has attached nothing: Gemini
+    refuses calls without any."""
     omit: TextList = ()
-    """Fields that are never sent, although a client sets them: top-level ones, and those of
-    messages, functions and JSON schemas' envelopes (`strict`)."""
+    """Fields that are never sent, although a client sets them (`x-ignored-parameters` names them):
+    top-level ones, and those of messages, functions and `json_schema` (`strict`)."""
     omit_from_schemas: TextList = ()
-    """Keywords of JSON Schema that are left out of the schemas of tools and of structured output;
-    `const` becomes `enum`."""
+    """Keywords that are left out of the JSON schemas of tools and of structured output, at any
+    depth; `const` becomes `enum`."""
     alternate_roles: bool = False
-    """Joins messages of one role that follow each other, and puts a short assistant message between
-    a tool's output and a user message."""
+    """For templates that want user and model in turn: joins messages of one role, puts "I have the
+    result." of the model between a tool's output and a user message, and a user message where the
+    conversation begins or ends without one."""
     empty_content: str = "(empty)"
-    """The text that stands for the text of a user message or the output of a tool that is empty or
-    has only white space; empty: it is sent as it is."""
+    """Stands for a user's text or a tool's output that is blank; empty: it is sent as it is."""
     call_content: CallContent = "null"
     """The `content` of an assistant message that has only tool calls: `null`, an empty text, or no
     field."""
     tool_choice: ToolChoice = "named"
     """The most that the upstream accepts as `tool_choice`: one function (`named`), `required`, or
-    only `auto`. What it does not accept is expressed by the tools that are offered."""
+    only `auto`. Beyond that, only the named function is offered, and with `none` no tool."""
     tools_for_calls: bool = False
     """Offers the functions of earlier calls, with `tool_choice: none`, where a request with such
     calls has no tools."""
     strict_tools: StrictTools = "as_sent"
     """`strict` of functions: as the client set it, true for all (`all`), or never sent (`none`)."""
     description_limit: Annotated[int, Field(ge=16)] | None = None
-    """Characters of a function's description; longer ones are cut. Unset: no limit."""
+    """Characters of a function's description; longer ones are cut."""
     passthrough: TextList = ()
-    """Top-level parameters outside the Responses API that are sent to the upstream unchanged."""
+    """Top-level parameters that are sent unchanged: those outside the Responses API, and of it some
+    that a chat upstream does not get otherwise (docs/upstreams.md, "Routes"). `service_tier` needs
+    it at others than `api.openai.com` and `openrouter.ai`."""
     account_ids: TextList = ()
-    """Names of the projects that may name objects of this upstream's account (vector stores,
-    containers, files, encrypted reasoning) that are not known to be their own; `*`: all."""
+    """Projects that may name objects of this upstream's account that are not known to be their own;
+    `*`: all."""
     count: Literal["auto", "responses", "vllm", "llama.cpp", "none"] = "auto"
-    """How the upstream counts the tokens of a request: OpenAI's `/responses/input_tokens`
-    (`responses`), vLLM's `/tokenize`, llama.cpp's `/apply-template` and `/tokenize`, or not at all.
-    `auto` is `responses` where `api` is `responses`, else `none`."""
+    """How it counts tokens: OpenAI's `/responses/input_tokens` (`responses`), vLLM's `/tokenize`,
+    llama.cpp's `/apply-template` and `/tokenize`. `auto` is `responses` where `api` is `responses`,
+    else `none`."""
     tokenizer: str = ""
-    """A `tokenizer.json` on the workers' machines, used where the upstream does not count
-    tokens."""
+    """A `tokenizer.json` on the workers' machines, used where the upstream does not count tokens;
+    needs the package `tokenizers`."""
     max_retries: int = 2
     """Retries before the first byte, after 408, 409, 429, 5xx and connection errors."""
     connect_timeout: Duration = timedelta(seconds=10)
@@ -149,23 +149,22 @@ class UpstreamSettings(Group):
     turn: Duration | None = None
     """Overrides `limits.turn` for this upstream."""
     repeat_turns: Annotated[int, Field(ge=0)] = 3
-    """How often a turn of a background response is repeated if the upstream breaks off its answer:
-    its connection or stream ends in the middle, it reports an error of its own, or is silent for
-    `token_gap`. 0: the response fails at once, as a foreground one does."""
+    """How often a turn of a background response is repeated if the upstream breaks off its answer
+    (docs/upstreams.md, "An upstream that restarts"). 0: never."""
     concurrency: Annotated[int, Field(ge=1)] | None = None
-    """Calls at a time, in each worker process. Unset: the worker's slots if there is one upstream,
-    else three quarters of them."""
+    """Calls at a time, in each worker process. Unset: the worker's slots, or three quarters of them
+    if there are several upstreams."""
     wait: Duration = timedelta(seconds=10)
-    """Longest wait for a call to end when `concurrency` is reached; then the next upstream is
-    tried, or the response is deferred or refused."""
+    """Longest wait when `concurrency` is reached; then the next upstream is tried, or the response
+    is deferred or refused."""
     waiting_per_project: Annotated[int, Field(ge=1)] = 256
-    """Foreground calls of one project that wait for that, in each worker process; more are treated
-    at once as if they had waited. Of background responses as many wait as `concurrency`."""
+    """Foreground calls of one project that wait for that, in each worker process; background ones:
+    as many as `concurrency`."""
     circuit_failures: Annotated[int, Field(ge=1)] = 5
-    """Failures in a row after which a worker process stops calling the upstream, or a model there,
-    for all projects or for the one whose requests failed."""
+    """Failures in a row after which a worker process does not call the upstream, or a model
+    there."""
     circuit_pause: Duration = timedelta(seconds=10)
-    """How long it then makes no call; doubles with each failed probe, up to four times."""
+    """For how long; doubles with each failed probe, up to four times."""
 
     @property
     def plain_headers(self) -> dict[str, str]:

@@ -4,13 +4,11 @@ A setting with a number has its place there, or below, with the reason why it is
 author of a new setting decides.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
-from cli.configuration.settings_page import settings_page
+from cli.configuration.settings_page import numbers
 
 PAGE = Path(__file__).parents[3] / "docs" / "limits.md"
-_UNITS = ("size", "duration", "tokens", "characters", "number")
 NO_LIMITS = {
     "how often, or in what pieces, this server does its own work": (
         *("LEASE__DURATION", "LEASE__BEAT", "LEASE__CAUTION", "LEASE__OBSERVE", "LEASE__SWEEP"),
@@ -33,20 +31,11 @@ NO_LIMITS = {
 }
 
 
-def _numbers() -> Iterator[str]:
-    """The variables of the settings that are numbers."""
-    for line in settings_page().splitlines():
-        cells = line.strip("| ").split(" | ")
-        if line.startswith("| `BACKBURNER_") and len(cells) > 2 and cells[2] in _UNITS:
-            yield cells[0].strip("`")
-
-
 def test_each_setting_that_is_a_limit_is_on_the_page() -> None:
     page = PAGE.read_text()
     exceptions = {f"BACKBURNER_{name}" for names in NO_LIMITS.values() for name in names}
-    numbers = set(_numbers())
-    assert len(numbers) > 100
-    assert exceptions <= numbers, "an exception is no setting"
-    missing = {name for name in numbers - exceptions if f"`{name}`" not in page}
+    assert len(numbers()) > 100
+    assert exceptions <= numbers(), "an exception is no setting"
+    missing = {name for name in numbers() - exceptions if f"`{name}`" not in page}
     assert not missing, "add a row to docs/limits.md, or the reason why there is none"
     assert not {name for name in exceptions if f"`{name}`" in page}

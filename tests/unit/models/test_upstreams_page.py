@@ -1,5 +1,4 @@
-"""docs/upstreams.md is correct: its files are valid, and it explains every setting of an upstream
-and every preset."""
+"""docs/upstreams.md is correct: its files are valid, and it has every preset."""
 
 import re
 import tomllib
@@ -39,32 +38,6 @@ def test_a_configuration_file_copied_from_the_page_works(
 
 def test_the_page_has_two_files() -> None:
     assert len(FILES) == 2
-
-
-def test_every_setting_of_an_upstream_is_explained() -> None:
-    settings = set(UpstreamSettings.model_fields) - {"name", "base_url"}
-    assert {name for name in settings if f"`{name}`" not in PAGE} == set()
-
-
-def test_every_value_of_a_dialect_setting_is_explained() -> None:
-    for name in (
-        "max_tokens_field",
-        "developer_role",
-        "effort_field",
-        "reasoning_back",
-        "structured_output",
-        "count",
-        "api",
-        "reasoning_turns",
-        "call_content",
-        "tool_choice",
-        "strict_tools",
-    ):
-        values = set(re.findall(r"'([\w.]+)'", str(UpstreamSettings.model_fields[name].annotation)))
-        assert values
-        assert {
-            value for value in values if f"`{value}`" not in PAGE and f'"{value}"' not in PAGE
-        } == set(), name
 
 
 def test_the_page_has_a_row_for_every_preset() -> None:

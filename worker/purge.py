@@ -12,12 +12,9 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-import structlog
-
 from models.config.settings import Settings
 from models.db.arrays import Uuids
 from models.db.database import (
-    DATABASE_UNAVAILABLE,
     Connection,
     Parameters,
     connect,
@@ -28,13 +25,12 @@ from models.db.queries import clock, retention, usage, webhooks
 from models.db.queries.activity import DELETE_OLD_ACTIVITY
 from models.db.queries.batches import DELETE_OLD_BATCHES
 from models.db.statement import Query, RowT
+from models.due_work import repeat
 from models.files.storage import FileStorage
 from models.webhooks.schedule import EXPIRY, LONGEST_ENDPOINT_PAUSE
 from worker.purge_files import purge_files
 from worker.purge_vectors import purge_vectors
 from worker.retrieval.vector_index import drop_unused
-
-logger = structlog.get_logger()
 
 _LOCK: Final = 0x6262_2E70_7572_6765
 """The advisory lock of the purge: "bb.purge" in ASCII."""
@@ -63,15 +59,12 @@ class Purger:
 
         Any error ends only the round: a worker must not stop because it cannot purge.
         """
-        while True:
-            try:
-                async with await connect(self._settings, self._name) as connection:
-                    await self.purge(connection)
-            except DATABASE_UNAVAILABLE as error:
-                logger.warning("purge_interrupted", error=str(error).strip())
-            except Exception:
-                logger.exception("purge_failed")
-            await asyncio.sleep(self._settings.worker.purge_interval.total_seconds())
+        interval = self._settings.worker.purge_interval.total_seconds()
+        await repeat("purge", self._purge, interval)
+
+    async def _purge(self) -> None:
+        async with await connect(self._settings, self._name) as connection:
+            await self.purge(connection)
 
     async def purge(self, connection: Connection) -> None:
         """One round: until nothing is left, or another worker purges."""

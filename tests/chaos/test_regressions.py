@@ -201,7 +201,7 @@ async def test_a_worker_whose_redis_stops_during_a_publish_continues() -> None:
     publisher = Publisher(cast("Any", _ClosedConnection()))
     publisher_task = asyncio.create_task(publisher.run())
     publisher.publish("events:x", b"")
-    await until(lambda: publisher._unavailable_until)
+    await until(lambda: publisher._was_connected and not publisher._waiting)
     assert not publisher_task.done()
     publisher_task.cancel()
     await asyncio.gather(publisher_task, return_exceptions=True)

@@ -8,6 +8,7 @@ once is stored once (models/db/queries/batches.py).
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from enum import Enum
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
@@ -55,6 +56,14 @@ class Taken(Protocol):
 
 
 BatchT = TypeVar("BatchT", bound=Taken)
+
+
+class Outcome(Enum):
+    """Whether a slice of work has left more to do."""
+
+    MORE = "more, at once"
+    WAITS = "nothing until something else has happened"
+    COMPLETE = "nothing any more"
 
 
 async def work_on_batches(

@@ -15,6 +15,7 @@ from models.batches.work import (
     MAX_CRASHES,
     NO_PAUSE,
     PAUSE,
+    Outcome,
     work_on_batches,
 )
 from models.config.settings import Settings
@@ -27,7 +28,6 @@ from models.redis.channels import control
 from models.redis.client import REDIS_ERRORS
 from worker import metrics
 from worker.batches.collection import Collection
-from worker.batches.outcome import Outcome
 from worker.batches.validation import InputGone, Validation
 
 logger = structlog.get_logger()

@@ -75,8 +75,7 @@ class Purger:
         await _step(connection, retention.DELETE_OLD_WORKERS, {})
         await _step(connection, retention.DELETE_RECOVERED_JOURNALS, {})
         await _step(connection, DELETE_OLD_ACTIVITY, {})
-        while len(await _step(connection, retention.DELETE_EXPIRED_KEYS, _ROWS)) == _MAX_ROWS:
-            pass
+        await _steps(connection, retention.DELETE_EXPIRED_KEYS, {})
         await self._delete_webhooks(connection)
         if self._storage is not None:
             await purge_files(
@@ -84,40 +83,32 @@ class Purger:
             )
         await purge_vectors(partial(_step, connection))
         await drop_unused(connection)
-        values = {"retention": self._settings.batches.retention, **_ROWS}
-        while len(await _step(connection, DELETE_OLD_BATCHES, values)) == _MAX_ROWS:
-            pass
+        keep = self._settings.batches.retention
+        await _steps(connection, DELETE_OLD_BATCHES, {"retention": keep})
         await self._delete_expired_audit(connection)
         await self._roll_up_usage(connection)
 
     async def _delete_webhooks(self, connection: Connection) -> None:
         """Deletes old deliveries of webhooks, and deleted endpoints with theirs."""
         keep = self._settings.webhooks.retention
-        values: dict[str, object] = {"retention": keep, "waiting": max(keep, EXPIRY), **_ROWS}
-        while len(await _step(connection, webhooks.DELETE_OLD_DELIVERIES, values)) == _MAX_ROWS:
-            pass
-        of_deleted = webhooks.DELETE_DELIVERIES_OF_DELETED
-        while len(await _step(connection, of_deleted, _ROWS)) == _MAX_ROWS:
-            pass
+        values = {"retention": keep, "waiting": max(keep, EXPIRY)}
+        await _steps(connection, webhooks.DELETE_OLD_DELIVERIES, values)
+        await _steps(connection, webhooks.DELETE_DELIVERIES_OF_DELETED, {})
         await _step(connection, webhooks.DELETE_DELETED_ENDPOINTS, {})
 
     async def _roll_up_usage(self, connection: Connection) -> None:
         """Sums up the usage of days that have ended, then deletes old entries."""
         while await _step(connection, usage.ROLL_UP_DAY, {}):
             pass
-        values: dict[str, object] = {"keep": self._settings.worker.usage_entries, **_ROWS}
-        while len(await _step(connection, usage.DELETE_OLD_ENTRIES, values)) == _MAX_ROWS:
-            pass
+        keep = self._settings.worker.usage_entries
+        await _steps(connection, usage.DELETE_OLD_ENTRIES, {"keep": keep})
 
     async def _delete_expired_audit(self, connection: Connection) -> None:
         """Deletes entries of the audit log by age, if that is wanted."""
         keep = self._settings.audit.retention
-        if keep is None:
-            return
-        values: dict[str, object] = {"retention": keep, **_ROWS}
-        rows = _MAX_ROWS
-        while rows == _MAX_ROWS:
-            rows = len(await _step(connection, retention.DELETE_EXPIRED_AUDIT, values, audit=True))
+        if keep is not None:
+            values = {"retention": keep}
+            await _steps(connection, retention.DELETE_EXPIRED_AUDIT, values, audit=True)
 
     async def _hide_expired(self, connection: Connection) -> None:
         """Hides what has expired and is not kept."""
@@ -140,11 +131,8 @@ class Purger:
 
 async def _repair_times(connection: Connection) -> None:
     """Moves times to the present for which something would wait that the clock was set back."""
-    values: dict[str, object] = {"longest_pause": LONGEST_ENDPOINT_PAUSE, **_ROWS}
     for query in clock.REPAIRS:
-        repaired = _MAX_ROWS
-        while repaired == _MAX_ROWS:
-            repaired = len(await _step(connection, query, values))
+        await _steps(connection, query, {"longest_pause": LONGEST_ENDPOINT_PAUSE})
 
 
 async def _delete_hidden(connection: Connection) -> bool:
@@ -159,6 +147,14 @@ async def _delete_hidden(connection: Connection) -> bool:
     while await _step(connection, retention.DELETE_LOG, values | _ROWS) == [_MAX_ROWS]:
         pass
     return bool(await _step(connection, retention.DELETE_HIDDEN, values))
+
+
+async def _steps(
+    connection: Connection, query: Query[RowT], values: Parameters, *, audit: bool = False
+) -> None:
+    """Repeats a step while it finds as many rows as it may."""
+    while len(await _step(connection, query, {**values, **_ROWS}, audit=audit)) == _MAX_ROWS:
+        pass
 
 
 async def _step(

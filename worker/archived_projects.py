@@ -4,15 +4,12 @@ An archived project is marked once nothing of it is open and no web process can 
 process that dies in between leaves the rest to another one, however much there is.
 """
 
-import asyncio
+from functools import partial
 from typing import Final
 
-import structlog
-
-from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
+from models.db.database import Pool, fetch
 from models.db.queries.organization import ARCHIVED_WITH_OPEN, CANCEL_OF_PROJECT, MARK_CANCELLED
-
-logger = structlog.get_logger()
+from models.due_work import repeat
 
 _POLL: Final = 1.0
 """Seconds between two looks."""
@@ -22,13 +19,12 @@ _ROWS: Final = 1_000
 
 async def cancel_archived(pool: Pool) -> None:
     """Works until it is cancelled."""
-    while True:
-        try:
-            for project in await fetch(pool, ARCHIVED_WITH_OPEN, {}):
-                values = {"id": project, "rows": _ROWS}
-                while await fetch(pool, CANCEL_OF_PROJECT, values):
-                    pass
-                await fetch(pool, MARK_CANCELLED, {"id": project})
-        except DATABASE_UNAVAILABLE as error:
-            logger.warning("archived_projects_interrupted", error=str(error).strip())
-        await asyncio.sleep(_POLL)
+    await repeat("archived_projects", partial(_cancel_open, pool), _POLL)
+
+
+async def _cancel_open(pool: Pool) -> None:
+    for project in await fetch(pool, ARCHIVED_WITH_OPEN, {}):
+        values = {"id": project, "rows": _ROWS}
+        while await fetch(pool, CANCEL_OF_PROJECT, values):
+            pass
+        await fetch(pool, MARK_CANCELLED, {"id": project})

@@ -3,23 +3,18 @@
 While Redis is unavailable the heartbeat delivers them, within two seconds (I10).
 """
 
-import asyncio
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID
-
-import structlog
-from redis.asyncio import Redis
 
 from models.config.settings import Settings
 from models.redis.channels import control
-from models.redis.client import REDIS_ERRORS, connect_redis
+from models.redis.client import redis_client
+from models.redis.raw_connection import RawConnection
+from models.redis.reconnect import listen, stay_connected, subscribe
 
-logger = structlog.get_logger()
-
-_RECONNECT_DELAY = 0.5
-"""Seconds."""
-_PING_INTERVAL = 2.0
-"""Seconds without a message after which a ping is sent, and for which its reply is awaited."""
+_SILENCE = 4.0
+"""Seconds without a reply after which the channel is connected again."""
 
 
 class ControlListener:
@@ -29,36 +24,22 @@ class ControlListener:
         self, settings: Settings, worker_id: UUID, on_cancel: Callable[[UUID], None]
     ) -> None:
         self._settings = settings
-        self._channel = control(worker_id)
         self._worker_id = worker_id
         self._on_cancel = on_cancel
 
     async def run(self) -> None:
         """Listens, and reconnects after an error. Never returns."""
-        while True:
-            redis = self._connect()
-            try:
-                await self._listen(redis)
-            except REDIS_ERRORS as error:
-                logger.warning("control_channel_unavailable", error=str(error))
-                await asyncio.sleep(_RECONNECT_DELAY)
-            finally:
-                await redis.aclose()
+        redis = redis_client(self._settings, f"control-{self._worker_id.hex}", timeout=None)
+        try:
+            await stay_connected(redis, self._listen, "control_channel_unavailable")
+        finally:
+            await redis.aclose()
 
-    def _connect(self) -> Redis:
-        """A client without redis-py's default socket timeout, which would end a blocking read."""
-        return connect_redis(self._settings, f"control-{self._worker_id.hex}", timeout=None)
+    async def _listen(self, connection: RawConnection) -> None:
+        for reply in await subscribe(connection, control(self._worker_id)):
+            self._receive(reply)
+        await listen(connection, self._receive, _SILENCE)
 
-    async def _listen(self, redis: Redis) -> None:
-        async with redis.pubsub() as channel:
-            await channel.subscribe(self._channel)
-            is_pinged = False
-            while True:
-                message = await channel.get_message(timeout=_PING_INTERVAL)
-                if message is None and is_pinged:
-                    raise TimeoutError("Redis does not reply on the control channel")
-                if message is None:
-                    await channel.ping()
-                is_pinged = message is None
-                if message is not None and message["type"] == "message":
-                    self._on_cancel(UUID(hex=message["data"].decode()))
+    def _receive(self, reply: Any) -> None:
+        if reply[0] == b"message":
+            self._on_cancel(UUID(hex=reply[2].decode()))

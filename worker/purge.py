@@ -12,12 +12,9 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-import structlog
-
 from models.config.settings import Settings
 from models.db.arrays import Uuids
 from models.db.database import (
-    DATABASE_UNAVAILABLE,
     Connection,
     Parameters,
     connect,
@@ -28,12 +25,11 @@ from models.db.queries import clock, retention, usage, vector_purge, webhooks
 from models.db.queries.activity import DELETE_OLD_ACTIVITY
 from models.db.queries.batches import DELETE_OLD_BATCHES
 from models.db.statement import Query, RowT
+from models.due_work import repeat
 from models.files.storage import FileStorage
 from models.webhooks.schedule import EXPIRY, LONGEST_ENDPOINT_PAUSE
 from worker.purge_files import purge_files
 from worker.retrieval.vector_index import drop_unused
-
-logger = structlog.get_logger()
 
 _LOCK: Final = 0x6262_2E70_7572_6765
 """The advisory lock of the purge: "bb.purge" in ASCII."""
@@ -74,15 +70,12 @@ class Purger:
 
         Any error ends only the round: a worker must not stop because it cannot purge.
         """
-        while True:
-            try:
-                async with await connect(self._settings, self._name) as connection:
-                    await self.purge(connection)
-            except DATABASE_UNAVAILABLE as error:
-                logger.warning("purge_interrupted", error=str(error).strip())
-            except Exception:
-                logger.exception("purge_failed")
-            await asyncio.sleep(self._settings.worker.purge_interval.total_seconds())
+        interval = self._settings.worker.purge_interval.total_seconds()
+        await repeat("purge", self._purge, interval)
+
+    async def _purge(self) -> None:
+        async with await connect(self._settings, self._name) as connection:
+            await self.purge(connection)
 
     async def purge(self, connection: Connection) -> None:
         """One round: until nothing is left, or another worker purges."""
@@ -93,8 +86,7 @@ class Purger:
         await _step(connection, retention.DELETE_OLD_WORKERS, {})
         await _step(connection, retention.DELETE_RECOVERED_JOURNALS, {})
         await _step(connection, DELETE_OLD_ACTIVITY, {})
-        while len(await _step(connection, retention.DELETE_EXPIRED_KEYS, _ROWS)) == _MAX_ROWS:
-            pass
+        await _steps(connection, retention.DELETE_EXPIRED_KEYS, {})
         await self._delete_webhooks(connection)
         if self._storage is not None:
             await purge_files(
@@ -102,40 +94,32 @@ class Purger:
             )
         await _purge_vectors(connection)
         await drop_unused(connection)
-        values = {"retention": self._settings.batches.retention, **_ROWS}
-        while len(await _step(connection, DELETE_OLD_BATCHES, values)) == _MAX_ROWS:
-            pass
+        keep = self._settings.batches.retention
+        await _steps(connection, DELETE_OLD_BATCHES, {"retention": keep})
         await self._delete_expired_audit(connection)
         await self._roll_up_usage(connection)
 
     async def _delete_webhooks(self, connection: Connection) -> None:
         """Deletes old deliveries of webhooks, and deleted endpoints with theirs."""
         keep = self._settings.webhooks.retention
-        values: dict[str, object] = {"retention": keep, "waiting": max(keep, EXPIRY), **_ROWS}
-        while len(await _step(connection, webhooks.DELETE_OLD_DELIVERIES, values)) == _MAX_ROWS:
-            pass
-        of_deleted = webhooks.DELETE_DELIVERIES_OF_DELETED
-        while len(await _step(connection, of_deleted, _ROWS)) == _MAX_ROWS:
-            pass
+        values = {"retention": keep, "waiting": max(keep, EXPIRY)}
+        await _steps(connection, webhooks.DELETE_OLD_DELIVERIES, values)
+        await _steps(connection, webhooks.DELETE_DELIVERIES_OF_DELETED, {})
         await _step(connection, webhooks.DELETE_DELETED_ENDPOINTS, {})
 
     async def _roll_up_usage(self, connection: Connection) -> None:
         """Sums up the usage of days that have ended, then deletes old entries."""
         while await _step(connection, usage.ROLL_UP_DAY, {}):
             pass
-        values: dict[str, object] = {"keep": self._settings.worker.usage_entries, **_ROWS}
-        while len(await _step(connection, usage.DELETE_OLD_ENTRIES, values)) == _MAX_ROWS:
-            pass
+        keep = self._settings.worker.usage_entries
+        await _steps(connection, usage.DELETE_OLD_ENTRIES, {"keep": keep})
 
     async def _delete_expired_audit(self, connection: Connection) -> None:
         """Deletes entries of the audit log by age, if that is wanted."""
         keep = self._settings.audit.retention
-        if keep is None:
-            return
-        values: dict[str, object] = {"retention": keep, **_ROWS}
-        rows = _MAX_ROWS
-        while rows == _MAX_ROWS:
-            rows = len(await _step(connection, retention.DELETE_EXPIRED_AUDIT, values, audit=True))
+        if keep is not None:
+            values = {"retention": keep}
+            await _steps(connection, retention.DELETE_EXPIRED_AUDIT, values, audit=True)
 
     async def _hide_expired(self, connection: Connection) -> None:
         """Hides what has expired and is not kept."""
@@ -158,11 +142,8 @@ class Purger:
 
 async def _repair_times(connection: Connection) -> None:
     """Moves times to the present for which something would wait that the clock was set back."""
-    values: dict[str, object] = {"longest_pause": LONGEST_ENDPOINT_PAUSE, **_ROWS}
     for query in clock.REPAIRS:
-        repaired = _MAX_ROWS
-        while repaired == _MAX_ROWS:
-            repaired = len(await _step(connection, query, values))
+        await _steps(connection, query, {"longest_pause": LONGEST_ENDPOINT_PAUSE})
 
 
 async def _purge_vectors(connection: Connection) -> None:
@@ -186,6 +167,14 @@ async def _delete_hidden(connection: Connection) -> bool:
     while await _step(connection, retention.DELETE_LOG, values | _ROWS) == [_MAX_ROWS]:
         pass
     return bool(await _step(connection, retention.DELETE_HIDDEN, values))
+
+
+async def _steps(
+    connection: Connection, query: Query[RowT], values: Parameters, *, audit: bool = False
+) -> None:
+    """Repeats a step while it finds as many rows as it may."""
+    while len(await _step(connection, query, {**values, **_ROWS}, audit=audit)) == _MAX_ROWS:
+        pass
 
 
 async def _step(

@@ -6,10 +6,10 @@ process goes on where one has stopped or died. The lease only saves work: what t
 once is stored once (models/db/queries/batches.py).
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Final, Generic, Protocol, TypeVar
+from enum import Enum
+from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -17,7 +17,9 @@ import structlog
 
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, retry_while_unavailable
 from models.db.statement import Query
+from models.due_work import DueWork, KindOfWork
 from models.errors import Unavailable
+from models.fence import RowLease
 from models.files.storage import StorageError
 from models.ids import batch_id
 
@@ -56,50 +58,42 @@ class Taken(Protocol):
 BatchT = TypeVar("BatchT", bound=Taken)
 
 
-class BatchWork(Generic[BatchT]):
-    """The work of one process."""
+class Outcome(Enum):
+    """Whether a slice of work has left more to do."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        take: Query[BatchT],
-        release: Query[UUID],
-        work: Callable[[BatchT], Awaitable[timedelta]],
-    ) -> None:
-        """`take` and `release`: statements. `work`: does what there is to do for a batch, and
-        returns after what time there may be more; it may raise StorageError, Unavailable and
-        IntegrityError."""
-        self._pool = pool
-        self._take = take
-        self._release = release
-        self._work = work
+    MORE = "more, at once"
+    WAITS = "nothing until something else has happened"
+    COMPLETE = "nothing any more"
 
-    async def run(self) -> None:
-        """Works until it is cancelled. No error ends it: the process does other work too."""
-        while True:
-            is_idle = True
-            try:
-                is_idle = not await self._work_on_next()
-            except DATABASE_UNAVAILABLE as error:
-                logger.warning("batches_interrupted", error=str(error).strip())
-            except Exception:
-                logger.exception("batches_failed")
-            if is_idle:
-                await asyncio.sleep(_POLL)
 
-    async def _work_on_next(self) -> bool:
-        """Works on the next batch; False if there is none."""
-        taken = await fetch(self._pool, self._take, {"lease": LEASE})
-        if not taken:
-            return False
-        batch = taken[0]
+async def work_on_batches(
+    pool: Pool,
+    take: Query[BatchT],
+    release: Query[UUID],
+    work: Callable[[BatchT], Awaitable[timedelta]],
+) -> None:
+    """Works on one batch after the other until it is cancelled. `take` and `release`: statements.
+    `work`: does what there is to do for a batch, and returns after what time there may be more; it
+    may raise StorageError, Unavailable and IntegrityError."""
+
+    async def work_on(batch: BatchT, _: RowLease) -> None:
         try:
-            pause = await self._work(batch)
+            pause = await work(batch)
         except (StorageError, Unavailable, psycopg.IntegrityError, *DATABASE_UNAVAILABLE) as error:
             # A violation of a constraint: another process has written the same part.
-            logger.warning("batch_interrupted", batch=batch_id(batch.id), error=str(error).strip())
+            logger.warning("batch_interrupted", **_facts(batch), error=str(error).strip())
             pause = _PAUSE_AFTER_ERROR
         # A batch that is not given back counts as a crash.
         released = {"id": batch.id, "pause": pause}
-        await retry_while_unavailable(lambda: fetch(self._pool, self._release, released))
-        return True
+        await retry_while_unavailable(lambda: fetch(pool, release, released))
+
+    await DueWork(pool, KindOfWork("batches", take, LEASE, _POLL, _room, work_on, _facts)).run()
+
+
+def _room(running: Sequence[Taken]) -> dict[str, object] | None:
+    """One at a time."""
+    return None if running else {}
+
+
+def _facts(batch: Taken) -> dict[str, object]:
+    return {"batch": batch_id(batch.id)}

@@ -4,11 +4,9 @@ A worker that stops releases a thousand responses. One statement for each would 
 supervisor waits, if Postgres answers slowly.
 """
 
-import asyncio
 import json
 from collections.abc import Sequence
-from contextvars import Context
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from uuid import UUID
 
@@ -16,6 +14,7 @@ from models.db.arrays import Byteas, Ints, Uuids
 from models.db.database import Pool, fetch, retry_unless_refused
 from models.db.queries.run import RELEASE, RELEASED
 from models.errors import FailedCall, LeaseLost
+from models.ownership.grouping import GroupedRequests
 from models.ownership.lease import Lease
 
 _MAX_RESPONSES = 500
@@ -42,70 +41,46 @@ class Release:
     """of a deferred response: why; the last one is what it waits for"""
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    release: Release
-    done: asyncio.Future[None] = field(default_factory=asyncio.Future)
+def _size_of(release: Release) -> int:
+    return len(release.frames)
 
 
 class ReleaseWriter:
-    """Writes the releases of one worker. While one statement is written, the next ones gather."""
+    """Writes the releases of one worker. Those that come while a statement is on its way are stored
+    together by the next one."""
 
     def __init__(self, pool: Pool, lease: Lease) -> None:
         self._pool = pool
         self._lease = lease
-        self._waiting: list[_Waiting] = []
-        self._writing: asyncio.Task[None] | None = None
+        self._requests = GroupedRequests(
+            self._write, _size_of, max_requests=_MAX_RESPONSES, max_bytes=_MAX_BYTES
+        )
 
     async def release(self, release: Release) -> None:
         """Returns when the release is stored. Raises LeaseLost if this process does not own the
         response any more, and StatementRefused if Postgres answers and never does it."""
-        waiting = _Waiting(release)
-        self._waiting.append(waiting)
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write_all(), context=Context())
-        await waiting.done
+        error = await self._requests.submit(release)
+        if error is not None:
+            raise error
 
-    async def _write_all(self) -> None:
-        try:
-            while self._waiting:
-                await self._write(self._cut_batch())
-        finally:
-            self._writing = None
-
-    def _cut_batch(self) -> list[_Waiting]:
-        count, size = 0, 0
-        for waiting in self._waiting[:_MAX_RESPONSES]:
-            size += len(waiting.release.frames)
-            if count and size > _MAX_BYTES:
-                break
-            count += 1
-        batch = self._waiting[:count]
-        del self._waiting[:count]
-        return batch
-
-    async def _write(self, batch: list[_Waiting]) -> None:
-        """Writes these releases with one statement; if it fails, each with its own."""
-        values = self._values([waiting.release for waiting in batch])
+    async def _write(self, releases: list[Release]) -> list[Exception | None]:
+        """Writes these releases with one statement; if it fails, each with its own. Returns for
+        each what `release` raises."""
+        values = self._values(releases)
         try:
             released = await retry_unless_refused(
-                lambda: self._store(values, len(batch)), lambda: self._lease.is_fresh
+                lambda: self._store(values, len(releases)), lambda: self._lease.is_fresh
             )
         except Exception as error:  # noqa: BLE001  # raised by the caller of `release`
-            if len(batch) > 1:
-                for waiting in batch:
-                    await self._write([waiting])
-                return
-            if not batch[0].done.done():
-                batch[0].done.set_exception(error)
-            return
-        for waiting in batch:
-            if waiting.done.done():
-                continue
-            if waiting.release.response_id in released:
-                waiting.done.set_result(None)
-            else:
-                waiting.done.set_exception(LeaseLost("the response belongs to another attempt"))
+            if len(releases) == 1:
+                return [error]
+            return [(await self._write([release]))[0] for release in releases]
+        return [
+            None
+            if release.response_id in released
+            else LeaseLost("the response belongs to another attempt")
+            for release in releases
+        ]
 
     async def _store(self, values: dict[str, object], count: int) -> set[UUID]:
         """One try. Returns the responses that are released, now or by an earlier try."""

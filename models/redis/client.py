@@ -59,17 +59,20 @@ class _SentinelRedis(Redis):
             await pool.sentinel_manager.aclose()
 
 
-def connect_redis(settings: Settings, name: str, timeout: float | None, **options: Any) -> Redis:
-    """A client for `redis_url`. `name` is the name of its connections in Redis; `timeout` that of a
-    reply in seconds, None for blocking reads. Connects in at most a second."""
+def redis_client(settings: Settings, name: str, timeout: float | None = REDIS_TIMEOUT) -> Redis:
+    """A client for `redis_url`, whose connects and commands fail after `timeout` seconds, without
+    retries. With None the caller limits its commands; a connect takes at most REDIS_TIMEOUT.
+
+    `name` is the name of the connection in Redis.
+    """
     url = settings.redis_url.get_secret_value()
-    options = {
+    options: dict[str, Any] = {
         "client_name": name,
         "socket_timeout": timeout,
-        "socket_connect_timeout": REDIS_TIMEOUT,
+        "socket_connect_timeout": REDIS_TIMEOUT if timeout is None else timeout,
         "socket_keepalive_options": KEEPALIVE_OPTIONS,
+        "retry": Retry(NoBackoff(), 0),
         **_OF_ALL_CONNECTIONS,
-        **options,
     }
     address = SentinelAddress.parse(url)
     if address is None:
@@ -116,18 +119,3 @@ def _sentinel_options(address: SentinelAddress) -> dict[str, Any]:
         "socket_timeout": REDIS_TIMEOUT,
         "socket_connect_timeout": REDIS_TIMEOUT,
     }
-
-
-def redis_client(settings: Settings, name: str, timeout: float | None = REDIS_TIMEOUT) -> Redis:
-    """A client whose connects and commands fail after `timeout` seconds, without retries. With None
-    the caller limits its commands; a connect takes at most REDIS_TIMEOUT.
-
-    `name` is the name of the connection in Redis.
-    """
-    return connect_redis(
-        settings,
-        name,
-        timeout,
-        socket_connect_timeout=REDIS_TIMEOUT if timeout is None else timeout,
-        retry=Retry(NoBackoff(), 0),
-    )

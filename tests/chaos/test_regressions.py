@@ -23,7 +23,6 @@ from tests.support.fake_upstream import (
 )
 from tests.support.stack import SHORT_LEASES
 from web.stream.bus import Bus
-from worker.log.publisher import Publisher
 
 
 async def test_a_get_across_the_end_of_a_turn_shows_each_item_once(
@@ -160,28 +159,8 @@ _CLOSED_TRANSPORT = (
 class _ClosedConnection:
     """A Redis connection as uvloop leaves it just after it was closed."""
 
-    async def _refuse(self, *_: object, **__: object) -> None:
-        raise RuntimeError(_CLOSED_TRANSPORT)
-
-    read = publish = _refuse
-    connection_pool = property(lambda self: self)
-    _writer = property(lambda self: self)
-    transport = property(lambda self: self)
-
     def write(self, *_: object) -> None:
         raise RuntimeError(_CLOSED_TRANSPORT)
-
-    def abort(self) -> None:
-        """It is closed already."""
-
-    def make_connection(self) -> "_ClosedConnection":
-        return self
-
-    async def connect(self) -> None:
-        """Seems to succeed."""
-
-    async def disconnect(self, *, nowait: bool) -> None:
-        """The connection is closed already."""
 
 
 async def test_a_reader_that_connects_as_redis_stops_reads_the_log() -> None:
@@ -194,14 +173,3 @@ async def test_a_reader_that_connects_as_redis_stops_reads_the_log() -> None:
     async with bus.subscribe(new_uuid()) as inbox:
         bus.wake_all()
         assert await inbox.next() is None
-
-
-async def test_a_worker_whose_redis_stops_during_a_publish_continues() -> None:
-    """The same exception in a worker ended its publisher."""
-    publisher = Publisher(cast("Any", _ClosedConnection()))
-    publisher_task = asyncio.create_task(publisher.run())
-    publisher.publish("events:x", b"")
-    await until(lambda: publisher._unavailable_until)
-    assert not publisher_task.done()
-    publisher_task.cancel()
-    await asyncio.gather(publisher_task, return_exceptions=True)

@@ -36,7 +36,7 @@ from models.batches.work import (
     MAX_CRASHES,
     NO_PAUSE,
     PAUSE,
-    BatchWork,
+    work_on_batches,
 )
 from models.celery.queue import JobQueue
 from models.config.settings import Settings
@@ -119,7 +119,7 @@ class Expander:
 
     async def run(self) -> None:
         """Expands until it is cancelled."""
-        await BatchWork(self._pool, TAKE_TO_EXPAND, RELEASE_EXPANSION, self._try).run()
+        await work_on_batches(self._pool, TAKE_TO_EXPAND, RELEASE_EXPANSION, self._try)
 
     async def _try(self, batch: ExpandedBatch) -> timedelta:
         try:

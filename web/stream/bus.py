@@ -11,20 +11,19 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from redis.asyncio import Redis
 
 from models.config.settings import Settings
 from models.db.queries.common import LogBlock
-from models.deadlines import IdleTimeout
 from models.redis.channels import events, web_process
-from models.redis.client import REDIS_ERRORS, connect_redis
+from models.redis.client import REDIS_ERRORS, redis_client
 from models.redis.raw_connection import RawConnection, pack
+from models.redis.reconnect import listen, stay_connected, subscribe
 from web.stream.inboxes import Channel, EndInbox, Inbox, distribute
 
 logger = structlog.get_logger()
 
-_PING_INTERVAL = 1.0
-"""Seconds between two pings on the bus, which ends after 2.5 times that without a message."""
+_SILENCE = 2.5
+"""Seconds without a reply after which the bus is connected again."""
 _SUBSCRIBE_TIMEOUT = 1.0
 _PREPARED_SECONDS = 10.0
 """So long a prepared inbox waits for its reader."""
@@ -32,7 +31,6 @@ _RECONNECT_DELAY = 0.25
 """Seconds before the bus is connected again."""
 _UNSUBSCRIBE_DELAY = 0.1
 """Seconds after which an unsubscription is sent, unless another command takes it along."""
-_PING = pack(b"PING")
 
 
 class Bus:
@@ -123,30 +121,21 @@ class Bus:
 
     async def run(self) -> None:
         """Receives messages for ever; reconnects after errors."""
-        while True:
-            redis = connect_redis(self._settings, f"web-{self._lease_id.hex}", timeout=None)
-            try:
-                await self._connect_and_listen(redis)
-            except REDIS_ERRORS as error:
-                logger.warning("bus_disconnected", error=str(error))
-            finally:
-                self._connection = None
-                await redis.aclose()
-            await asyncio.sleep(_RECONNECT_DELAY)
-
-    async def _connect_and_listen(self, redis: Redis) -> None:
-        async with asyncio.timeout(2 * _PING_INTERVAL):
-            connection = await RawConnection.open(redis)
+        redis = redis_client(self._settings, f"web-{self._lease_id.hex}", timeout=None)
         try:
-            connection.write([pack(b"SUBSCRIBE", web_process(self._lease_id).encode())])
-            async with asyncio.timeout(2 * _PING_INTERVAL):
-                await connection.read()
+            await stay_connected(redis, self._listen, "bus_disconnected", pause=_RECONNECT_DELAY)
+        finally:
+            await redis.aclose()
+
+    async def _listen(self, connection: RawConnection) -> None:
+        try:
+            await subscribe(connection, web_process(self._lease_id))
             # New readers subscribe themselves from here on; existing readers are subscribed here.
             self._connection = connection
             self._subscribe_again(connection)
-            await self._listen(connection)
+            await listen(connection, self._receive, _SILENCE)
         finally:
-            await connection.abort()
+            self._connection = None
 
     def _subscribe_again(self, connection: RawConnection) -> None:
         """Subscribes all channels. Their readers read the log when Redis has confirmed it."""
@@ -157,28 +146,6 @@ class Bus:
         self._unconfirmed = dict.fromkeys(self._channels, 1)
         if self._channels:
             connection.write([pack(b"SUBSCRIBE", *self._channels)])
-
-    async def _listen(self, connection: RawConnection) -> None:
-        pings = asyncio.create_task(self._keep_pinging(connection))
-        loop = asyncio.get_running_loop()
-        idle_timeout = IdleTimeout()
-        try:
-            with idle_timeout.extend():
-                while True:
-                    idle_timeout.set_deadline(loop.time() + 2.5 * _PING_INTERVAL)
-                    for reply in await connection.read():
-                        self._receive(reply)
-        finally:
-            pings.cancel()
-
-    async def _keep_pinging(self, connection: RawConnection) -> None:
-        try:
-            while True:
-                await asyncio.sleep(_PING_INTERVAL)
-                connection.write([_PING])
-        except REDIS_ERRORS as error:
-            # `_listen` sees that no message arrives.
-            logger.info("bus_ping_failed", error=str(error))
 
     def _receive(self, reply: Any) -> None:
         """`reply`: a list of bytes, or the bytes of a PONG."""

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from models.batches.work import GROUPS_OF_A_SLICE
+from models.batches.work import GROUPS_OF_A_SLICE, Outcome
 from models.config.settings import Settings
 from models.db.arrays import Ints, Uuids
 from models.db.database import Pool, fetch
@@ -29,7 +29,6 @@ from models.db.queries.batches import (
 from models.files.content import FileGone, write_part
 from models.files.storage import FileStorage
 from models.ids import batch_id, new_uuid
-from worker.batches.outcome import Outcome
 from worker.batches.results import Results, results_of
 
 _MAX_LINES = 200

@@ -15,7 +15,8 @@ from models.batches.work import (
     MAX_CRASHES,
     NO_PAUSE,
     PAUSE,
-    BatchWork,
+    Outcome,
+    work_on_batches,
 )
 from models.config.settings import Settings
 from models.db.database import Json, Pool, fetch
@@ -27,7 +28,6 @@ from models.redis.channels import control
 from models.redis.client import REDIS_ERRORS
 from worker import metrics
 from worker.batches.collection import Collection
-from worker.batches.outcome import Outcome
 from worker.batches.validation import InputGone, Validation
 
 logger = structlog.get_logger()
@@ -53,7 +53,7 @@ class BatchProgress:
 
     async def run(self) -> None:
         """Works until it is cancelled."""
-        await BatchWork(self._pool, TAKE_BATCH, RELEASE_BATCH, self._try).run()
+        await work_on_batches(self._pool, TAKE_BATCH, RELEASE_BATCH, self._try)
 
     async def _try(self, batch: TakenBatch) -> timedelta:
         try:

@@ -20,7 +20,7 @@ from models.batches.lines import (
     group_lines,
     read_lines,
 )
-from models.batches.work import GROUPS_OF_A_SLICE
+from models.batches.work import GROUPS_OF_A_SLICE, Outcome
 from models.config.settings import Settings
 from models.db.arrays import Ints, Texts
 from models.db.database import Json, Pool, fetch
@@ -36,7 +36,6 @@ from models.db.queries.files import FILE_PARTS, FIND_INPUT
 from models.files.content import read_content
 from models.files.storage import FileStorage
 from models.wire.json_input import BodyLimits
-from worker.batches.outcome import Outcome
 
 
 class InputGone(Exception):

@@ -5,24 +5,18 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import structlog
 from redis.asyncio import Redis
 
 from models.config.settings import Settings
 from models.deadlines import IdleTimeout
 from models.redis.client import REDIS_ERRORS, REDIS_TIMEOUT, redis_client
 from models.redis.raw_connection import RawConnection, pack
-
-logger = structlog.get_logger()
+from models.redis.reconnect import stay_connected
 
 _POP_SECONDS = 1
 """Redis replies to BRPOP after this time if there is no message."""
 _LATE = 3.0
 """Seconds after which a reply is late and the connection is taken as lost."""
-_RECONNECT_DELAY = 0.5
-"""Seconds."""
-
-
 _MAX_MORE = 63
 """Messages that are read at once while responses wait in line: the newest ones, whose responses no
 other worker may know of yet."""
@@ -96,14 +90,9 @@ class _QueueReader:
 
     async def run(self) -> None:
         """Reads until `stop`, and connects again after an error."""
-        while not self._stopped.is_set():
-            try:
-                await self._read()
-            except REDIS_ERRORS as error:
-                logger.warning("queue_unavailable", queue=self._queue, error=repr(error))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_RECONNECT_DELAY):
-                        await self._stopped.wait()
+        await stay_connected(
+            self._redis, self._read, "queue_unavailable", ended=self._stopped, queue=self._queue
+        )
 
     def wake(self) -> None:
         """Looks at the free slots again."""
@@ -119,12 +108,14 @@ class _QueueReader:
                 async with asyncio.timeout(REDIS_TIMEOUT):
                     await self._redis.client_unblock(self._client_id)
 
-    async def _read(self) -> None:
+    async def _read(self, connection: RawConnection) -> None:
         """Reads until `stop`. Raises what REDIS_ERRORS names, TimeoutError if a reply is late."""
         queue = self._queue.encode()
         pop = pack(b"BRPOP", queue, b"%d" % _POP_SECONDS)
         pop_more = pack(b"LPOP", queue, b"%d" % _MAX_MORE)
-        connection = await self._connect()
+        async with asyncio.timeout(REDIS_TIMEOUT):
+            connection.write([pack(b"CLIENT", b"ID")])
+            [self._client_id] = await connection.read()
         loop, reply_timeout = asyncio.get_running_loop(), IdleTimeout()
         try:
             with reply_timeout.extend():
@@ -137,18 +128,6 @@ class _QueueReader:
                     reply_timeout.pause()
         finally:
             self._client_id = None
-            await connection.abort()
-
-    async def _connect(self) -> RawConnection:
-        async with asyncio.timeout(REDIS_TIMEOUT):
-            connection = await RawConnection.open(self._redis)
-            try:
-                connection.write([pack(b"CLIENT", b"ID")])
-                [self._client_id] = await connection.read()
-            except BaseException:
-                await connection.abort()
-                raise
-        return connection
 
     async def _has_slot(self) -> bool:
         """Waits until this worker has a free slot. False after `stop`."""

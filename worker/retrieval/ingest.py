@@ -34,10 +34,12 @@ from models.db.queries.ingest import (
     KeptEntry,
     TakenEntry,
 )
+from models.due_work import DueWork, KindOfWork
 from models.fence import FENCE, RowLease, RowLeaseEnded
 from models.files.content import read_content
 from models.files.storage import FileStorage, StorageError
 from models.ids import file_id, vector_store_id
+from models.load.reserve import ReservedSlots
 from models.project_policies import ProjectPolicies
 from models.retrieval.embedder import (
     Embedder,
@@ -48,7 +50,6 @@ from models.retrieval.embedder import (
 )
 from models.side_tasks import cancel_all
 from worker import metrics
-from worker.due_tasks import DueTasks, Room
 from worker.retrieval.chunking import Chunk, Chunker, ChunkingStrategy
 from worker.retrieval.extract.extraction import ExtractionFailed, extract, limits_of
 from worker.retrieval.vector_index import VectorIndexes
@@ -57,6 +58,8 @@ logger = structlog.get_logger()
 
 LEASE: Final = timedelta(seconds=20)
 """So long an entry is this worker's since it has taken it, or has stored or renewed something."""
+_POLL = 0.5
+"""Seconds between two looks for due entries."""
 _RENEWAL = 5.0
 """Seconds between two renewals of the lease while nothing is stored."""
 _GIVE_BACK = 1.0
@@ -116,7 +119,11 @@ class Ingest:
         self._embedder = embedder
         self._policies = policies
         self._indexes = VectorIndexes(settings)
-        self._tasks = DueTasks("ingest", settings.retrieval.ingests)
+        self._slots = ReservedSlots.beside(settings.retrieval.ingests)
+        self._due = DueWork(
+            pool,
+            KindOfWork("ingest", TAKE_ENTRIES, LEASE, _POLL, self._room, self._ingest, _facts),
+        )
         self._read: set[UUID] = set()
         """Entries that are ingested now."""
         self._read_alone: UUID | None = None
@@ -127,51 +134,45 @@ class Ingest:
         """Ingests until it is cancelled. No error ends it: the process runs responses too."""
         sweep = asyncio.create_task(self._indexes.sweep(self._pool), name="vector-index-sweep")
         try:
-            await self._tasks.run(self._start_due)
+            await self._due.run()
         finally:
             await cancel_all([sweep])
 
-    async def _start_due(self, room: Room) -> int:
-        if self._read_alone is not None:
-            return 0
-        sent_at = time.monotonic()
-        values = {
-            "free": room.free,
-            "free_for_newcomers": room.free_for_newcomers,
-            "busy": Uuids(room.busy),
-            "lease": LEASE,
+    def _room(self, running: Sequence[TakenEntry]) -> dict[str, object] | None:
+        """The values of TAKE_ENTRIES beside the lease."""
+        free_for_newcomers = self._slots.free_for_newcomers(len(running))
+        if self._read_alone is not None or not free_for_newcomers:
+            return None
+        return {
+            "free": self._slots.free(len(running)),
+            "free_for_newcomers": free_for_newcomers,
+            "busy": Uuids([entry.project_id for entry in running]),
         }
-        taken = await fetch(self._pool, TAKE_ENTRIES, values)
-        for entry in taken:
-            self._tasks.start(self._ingest(entry, RowLease(LEASE, sent_at)), entry.project_id)
-        return len(taken)
 
     async def _ingest(self, entry: TakenEntry, lease: RowLease) -> None:
-        """Ingests a file, and stores what came of it."""
+        """Ingests a file, and stores what came of it, or gives it back if it is cancelled."""
         FENCE.set(lease.require)
         try:
-            try:
-                chunks = await self._while_kept(entry, lease)
-            except _PutOff as reason:
-                await self._put_off(entry, reason)
-            except _Failed as failure:
-                await self._end(entry, "failed", None, failure)
-            except _FileGone:
-                await fetch(self._pool, HIDE_ENTRY, _fence(entry))
-            except (_EntryLost, RowLeaseEnded):
-                logger.info("ingest_stopped", **_facts(entry))
-            else:
-                await self._end(entry, "completed", chunks, None)
-                if entry.embedding_model is not None:
-                    await self._indexes.make_if_large(entry.store_id)
+            await self._ingest_once(entry, lease)
         except asyncio.CancelledError:
             await self._give_back(entry)
             raise
-        except DATABASE_UNAVAILABLE as error:
-            # It is due again when its lease ends.
-            logger.warning("ingest_interrupted", **_facts(entry), error=str(error).strip())
-        except Exception:
-            logger.exception("ingest_error", **_facts(entry))
+
+    async def _ingest_once(self, entry: TakenEntry, lease: RowLease) -> None:
+        try:
+            chunks = await self._while_kept(entry, lease)
+        except _PutOff as reason:
+            await self._put_off(entry, reason)
+        except _Failed as failure:
+            await self._end(entry, "failed", None, failure)
+        except _FileGone:
+            await fetch(self._pool, HIDE_ENTRY, _fence(entry))
+        except _EntryLost:
+            logger.info("ingest_stopped", **_facts(entry))
+        else:
+            await self._end(entry, "completed", chunks, None)
+            if entry.embedding_model is not None:
+                await self._indexes.make_if_large(entry.store_id)
 
     async def _while_kept(self, entry: TakenEntry, lease: RowLease) -> int:
         """Ingests the file, and renews the lease meanwhile; how many chunks it has. Raises one of

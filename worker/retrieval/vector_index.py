@@ -6,7 +6,6 @@ need none, and it goes when its store goes (ADR 0054). While it is being built, 
 be built, the store is searched by comparing each chunk.
 """
 
-import asyncio
 import time
 from functools import partial
 from typing import Final
@@ -17,7 +16,7 @@ import structlog
 from psycopg import sql
 
 from models.config.settings import Settings
-from models.db.database import DATABASE_UNAVAILABLE, Connection, Pool, connect, fetch
+from models.db.database import Connection, Pool, connect, fetch
 from models.db.queries.vector_index import (
     INDEX_WANTED,
     SET_HAS_INDEX,
@@ -26,6 +25,7 @@ from models.db.queries.vector_index import (
     UNUSED_INDEXES,
     index_name,
 )
+from models.due_work import repeat
 from models.ids import vector_store_id
 
 logger = structlog.get_logger()
@@ -49,31 +49,24 @@ class VectorIndexes:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._is_building = False
+        self._swept = _FIRST
+        """Behind which store the next look of the sweep begins."""
         self._not_before: dict[UUID, float] = {}
         """store -> the moment after which the sweep makes its index again, which has failed."""
 
     async def sweep(self, pool: Pool) -> None:
         """Makes the indexes that are missing, because the worker that made one has died, or has
         made another one then. Looks at some stores at a time. Never returns; no error ends it."""
-        after = _FIRST
-        while True:
-            try:
-                after = await self._sweep_stores(pool, after)
-            except DATABASE_UNAVAILABLE as error:
-                logger.warning("vector_index_sweep_interrupted", error=str(error).strip())
-            except Exception:
-                logger.exception("vector_index_sweep_failed")
-            await asyncio.sleep(_SWEEP_INTERVAL)
+        await repeat("vector_index_sweep", partial(self._sweep_stores, pool), _SWEEP_INTERVAL)
 
-    async def _sweep_stores(self, pool: Pool, after: UUID) -> UUID:
-        """Looks at the stores after this one; returns behind which one the next look begins."""
-        values: dict[str, object] = {"after": after, "rows": _SWEPT_STORES}
+    async def _sweep_stores(self, pool: Pool) -> None:
+        values: dict[str, object] = {"after": self._swept, "rows": _SWEPT_STORES}
         values["chunks"] = self._settings.retrieval.index_from
         stores = await fetch(pool, SWEEP_STORES, values)
         for store in stores:
             if store.wants_index and time.monotonic() >= self._not_before.get(store.id, 0.0):
                 await self.make_if_large(store.id)
-        return stores[-1].id if len(stores) == _SWEPT_STORES else _FIRST
+        self._swept = stores[-1].id if len(stores) == _SWEPT_STORES else _FIRST
 
     async def make_if_large(self, store: UUID) -> None:
         """Makes the index of a store that has become large, unless another one is being made: the

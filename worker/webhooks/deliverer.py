@@ -6,24 +6,15 @@ again when the lease has ended: so an endpoint may get an event twice, always wi
 never not at all.
 """
 
-import asyncio
-import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Sequence
 from datetime import timedelta
-from uuid import UUID
 
 import structlog
 
 from models.config.groups import WebhookSettings
 from models.db.arrays import Ints, Uuids
-from models.db.database import (
-    DATABASE_UNAVAILABLE,
-    Pool,
-    execute,
-    fetch,
-    retry_while_unavailable,
-)
+from models.db.database import Pool, execute, fetch, retry_while_unavailable
 from models.db.queries.webhooks import (
     DELIVERED,
     NOT_DELIVERED,
@@ -31,8 +22,9 @@ from models.db.queries.webhooks import (
     Delivery,
     Failure,
 )
+from models.due_work import DueWork, KindOfWork
 from models.egress import EgressPolicy
-from models.fence import FENCE, RowLease, RowLeaseEnded
+from models.fence import FENCE, RowLease
 from models.ids import WEBHOOK_ENDPOINT, admin_id
 from models.project_policies import ProjectPolicies
 from models.secrets import Sealer
@@ -74,76 +66,24 @@ class Deliverer:
         self._sealer = sealer
         self._egress = egress
         self._policies = policies
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._running: Counter[UUID] = Counter()
-        """Tries that run now, by endpoint."""
-        self._has_room = asyncio.Event()
-        """A try has ended: its endpoint may have more."""
 
     async def run(self) -> None:
         """Delivers until it is cancelled; then tries that run are cancelled too, and another worker
         makes them again."""
-        try:
-            while True:
-                self._has_room.clear()
-                try:
-                    await self._start_due()
-                except DATABASE_UNAVAILABLE as error:
-                    logger.warning("webhooks_interrupted", error=str(error).strip())
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_POLL):
-                        await self._has_room.wait()
-        finally:
-            for task in self._tasks:
-                task.cancel()
-
-    async def _start_due(self) -> None:
-        """Starts tries while there are due deliveries and room."""
         lease = self._settings.timeout + _STORING
-        while (free := _AT_ONCE - len(self._tasks)) > 0:
-            sent_at = time.monotonic()
-            taken = await fetch(
-                self._pool,
-                TAKE_DELIVERIES,
-                {
-                    "at_once": _AT_ONCE_OF_ENDPOINT,
-                    "busy": Uuids(list(self._running)),
-                    "tries": Ints(list(self._running.values())),
-                    "free": free,
-                    "lease": lease,
-                },
-            )
-            for delivery in taken:
-                self._start(delivery, RowLease(lease, sent_at))
-            if not taken:
-                return
-
-    def _start(self, delivery: Delivery, lease: RowLease) -> None:
-        self._running[delivery.endpoint_id] += 1
-        task = asyncio.create_task(self._deliver(delivery, lease), name="webhook")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        kind = KindOfWork("webhooks", TAKE_DELIVERIES, lease, _POLL, _room, self._deliver, _facts)
+        await DueWork(self._pool, kind).run()
 
     async def _deliver(self, delivery: Delivery, lease: RowLease) -> None:
+        """Tries a delivery and stores what came of it."""
         FENCE.set(lease.require)
-        try:
-            time_limit = self._settings.timeout.total_seconds()
-            policy = await self._policies.policy(delivery.project_id)
-            egress = self._egress.of_project(policy.egress)
-            outcome = await send(delivery, self._sealer, egress, time_limit)
-            await retry_while_unavailable(
-                lambda: self._store(delivery, outcome), "webhooks_database_unavailable"
-            )
-        except RowLeaseEnded:
-            # This process was frozen: another one has the delivery, or will take it.
-            logger.warning("webhook_lease_ended", webhook_id=event_id(delivery.event_id))
-        except Exception:
-            # It is due again when its lease ends.
-            logger.exception("webhook_not_tried", webhook_id=event_id(delivery.event_id))
-        finally:
-            self._running[delivery.endpoint_id] -= 1
-            self._running += Counter()  # drops what is 0
-            self._has_room.set()
+        time_limit = self._settings.timeout.total_seconds()
+        policy = await self._policies.policy(delivery.project_id)
+        egress = self._egress.of_project(policy.egress)
+        outcome = await send(delivery, self._sealer, egress, time_limit)
+        await retry_while_unavailable(
+            lambda: self._store(delivery, outcome), "webhooks_database_unavailable"
+        )
 
     async def _store(self, delivery: Delivery, outcome: Outcome) -> None:
         values: dict[str, object] = {
@@ -169,11 +109,30 @@ class Deliverer:
         _log(delivery, outcome, failure)
 
 
-def _log(delivery: Delivery, outcome: Outcome, failure: Failure) -> None:
-    """Logs and counts a try that has failed."""
-    facts = {
+def _room(running: Sequence[Delivery]) -> dict[str, object] | None:
+    """The values of TAKE_DELIVERIES beside the lease."""
+    free = _AT_ONCE - len(running)
+    if free <= 0:
+        return None
+    tries = Counter(delivery.endpoint_id for delivery in running)
+    return {
+        "at_once": _AT_ONCE_OF_ENDPOINT,
+        "busy": Uuids(list(tries)),
+        "tries": Ints(list(tries.values())),
+        "free": free,
+    }
+
+
+def _facts(delivery: Delivery) -> dict[str, object]:
+    return {
         "endpoint": admin_id(WEBHOOK_ENDPOINT, delivery.endpoint_id),
         "webhook_id": event_id(delivery.event_id),
+    }
+
+
+def _log(delivery: Delivery, outcome: Outcome, failure: Failure) -> None:
+    """Logs and counts a try that has failed."""
+    facts = _facts(delivery) | {
         "attempt": delivery.attempts,
         "status": outcome.status,
         "error": outcome.error,

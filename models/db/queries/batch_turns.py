@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from models.db.queries.batches import OPEN_BATCH
+from models.db.queries.common import projects_with
 from models.db.statement import Query, column
 
 _COMPARED = 3
@@ -24,11 +25,7 @@ def _turn(cursor: str, is_ready: str) -> str:
 
     A new batch was not worked on: its `cursor` is the time of its creation."""
     return f"""
-    WITH RECURSIVE project (id) AS (
-             (SELECT b.project_id FROM batches b WHERE {OPEN_BATCH} ORDER BY b.project_id LIMIT 1)
-             UNION ALL
-             SELECT (SELECT b.project_id FROM batches b WHERE {OPEN_BATCH} AND b.project_id > p.id ORDER BY b.project_id LIMIT 1)
-             FROM project p WHERE p.id IS NOT NULL),
+    WITH RECURSIVE {projects_with("batches", "b", OPEN_BATCH)},
          served AS MATERIALIZED (
              SELECT p.id, (SELECT max(b.{cursor}) FROM batches b WHERE b.project_id = p.id AND {OPEN_BATCH} AND b.{cursor} > b.created_at) AS at
              FROM project p WHERE p.id IS NOT NULL),

@@ -29,6 +29,17 @@ def sql_list(values: Iterable[str]) -> str:
     return "(" + ", ".join(f"'{value}'" for value in sorted(values)) + ")"
 
 
+def projects_with(table: str, alias: str, condition: str) -> str:
+    """A recursive CTE `project (id)`: the projects that have such rows, and null behind them. With
+    an index on (project_id, …) it reads one row of each project, however many there are."""
+    rows = f"FROM {table} {alias} WHERE {condition}"
+    project = f"{alias}.project_id"
+    return f"""project (id) AS (
+             (SELECT {project} {rows} ORDER BY {project} LIMIT 1)
+             UNION ALL
+             SELECT (SELECT {project} {rows} AND {project} > p.id ORDER BY {project} LIMIT 1) FROM project p WHERE p.id IS NOT NULL)"""
+
+
 OPEN = sql_list(TRANSITIONS)
 """The statuses of a response that has not ended."""
 ENDED = sql_list(TERMINAL)

@@ -7,6 +7,7 @@ the entry, and does nothing once another worker has. `chunks` is the number of t
 from dataclasses import dataclass
 from uuid import UUID
 
+from models.db.queries.common import projects_with
 from models.db.statement import Query, column
 from models.wire.usage_kind import UsageKind
 
@@ -42,13 +43,9 @@ _WAITS = "e.status = 'in_progress' AND e.delete_requested_at IS NULL"
 
 TAKE_ENTRIES = Query(
     f"""
-    WITH RECURSIVE waiting (project_id) AS (
-             (SELECT e.project_id FROM vector_store_files e WHERE {_WAITS} ORDER BY e.project_id LIMIT 1)
-             UNION ALL
-             SELECT (SELECT e.project_id FROM vector_store_files e WHERE {_WAITS} AND e.project_id > w.project_id ORDER BY e.project_id LIMIT 1)
-             FROM waiting w WHERE w.project_id IS NOT NULL),
+    WITH RECURSIVE {projects_with("vector_store_files", "e", _WAITS)},
          used AS (
-             SELECT w.project_id, (SELECT count(*) FROM unnest(CAST(:busy AS uuid[])) AS b (id) WHERE b.id = w.project_id) AS files FROM waiting w),
+             SELECT p.id AS project_id, (SELECT count(*) FROM unnest(CAST(:busy AS uuid[])) AS b (id) WHERE b.id = p.id) AS files FROM project p),
          placed AS (
              SELECT first.id, used.files, row_number() OVER (ORDER BY used.files, random()) AS place FROM used CROSS JOIN LATERAL (
                  SELECT e.id FROM vector_store_files e

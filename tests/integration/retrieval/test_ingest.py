@@ -243,7 +243,7 @@ async def test_a_worker_whose_lease_ended_while_it_was_frozen_embeds_nothing_mor
         with monkeypatch.context() as frozen:
             frozen.setattr(fence, "time", later)
             thawed.set()
-            await until(lambda: ingest._tasks.room.free == stores.settings.retrieval.ingests)
+            await until(lambda: not ingest._due.running)
         assert await stores.state() == ("in_progress", 2)
         await stores.make_due()
         await stores.until_state("completed", CHUNKS)

@@ -11,7 +11,7 @@ from uuid import UUID
 import orjson
 import pytest
 
-from models.batches.work import CRASHED, LEASE, MAX_CRASHES, NO_PAUSE
+from models.batches.work import CRASHED, LEASE, MAX_CRASHES, NO_PAUSE, Outcome
 from models.config.groups import FileSettings
 from models.config.settings import Settings
 from models.db.database import fetch, open_pool
@@ -35,7 +35,6 @@ from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, settings_for
 from web.batches.expander import Expander
-from worker.batches.outcome import Outcome
 from worker.batches.progress import BatchProgress
 from worker.batches.validation import Validation
 

@@ -1,0 +1,121 @@
+"""Work that is due: the loop of everything that takes rows for a lease.
+
+A process takes rows that are due, works on each in a task of its own, and stores what came of it. A
+process that dies leaves rows that are due again when their leases have ended. Each kind of work has
+a statement of its own that takes rows, because what is fair depends on its table: webhooks have a
+limit for each endpoint, files of vector stores a reserve for projects that have none in work,
+batches a turn that all processes share.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Generic
+
+import structlog
+
+from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
+from models.db.statement import Query, RowT
+from models.fence import RowLease, RowLeaseEnded
+from models.side_tasks import cancel_all
+
+logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class KindOfWork(Generic[RowT]):
+    """What the loop knows of a kind of work."""
+
+    name: str
+    """of its tasks, and in the log"""
+    take: Query[RowT]
+    """takes due rows for the time `lease`"""
+    lease: timedelta
+    poll: float
+    """seconds until due rows are looked for again, if no task ends before"""
+    room: Callable[[Sequence[RowT]], Mapping[str, object] | None]
+    """the parameters of `take` beside the lease, from the rows that are worked on here now; None:
+    no more of them may be"""
+    work: Callable[[RowT, RowLease], Awaitable[None]]
+    """works on a row and stores the result, or gives the row back; what it raises is logged"""
+    facts: Callable[[RowT], Mapping[str, object]]
+    """which row it is, for the log"""
+
+
+class DueWork(Generic[RowT]):
+    """The work of one kind in one process."""
+
+    def __init__(self, pool: Pool, kind: KindOfWork[RowT]) -> None:
+        self._pool = pool
+        self._kind = kind
+        self._tasks: dict[asyncio.Task[None], RowT] = {}
+        self._has_room = asyncio.Event()
+
+    @property
+    def running(self) -> list[RowT]:
+        """The rows that are worked on here now."""
+        return list(self._tasks.values())
+
+    async def run(self) -> None:
+        """Works until it is cancelled; then its tasks are cancelled too, and have ended when it
+        ends. A row that none of them gives back is due again when its lease has ended."""
+        kind = self._kind
+        try:
+            await repeat(kind.name, self._start_due, kind.poll, self._has_room)
+        finally:
+            await cancel_all(self._tasks)
+
+    async def _start_due(self) -> None:
+        """Takes rows and starts to work on them, until none is due or there is no room."""
+        kind = self._kind
+        while (room := kind.room(self.running)) is not None:
+            sent_at = time.monotonic()
+            taken = await fetch(self._pool, kind.take, {**room, "lease": kind.lease})
+            if not taken:
+                return
+            for row in taken:
+                work = self._work(row, RowLease(kind.lease, sent_at))
+                task = asyncio.create_task(work, name=kind.name)
+                self._tasks[task] = row
+                task.add_done_callback(self._on_ended)
+
+    def _on_ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        self._has_room.set()
+
+    async def _work(self, row: RowT, lease: RowLease) -> None:
+        facts = {"work": self._kind.name, **self._kind.facts(row)}
+        try:
+            await self._kind.work(row, lease)
+        except RowLeaseEnded:
+            # This process was frozen: another one has the row, or will take it.
+            logger.warning("work_lease_ended", **facts)
+        except DATABASE_UNAVAILABLE as error:
+            logger.warning("work_interrupted", **facts, error=str(error).strip())
+        except Exception:
+            logger.exception("work_failed", **facts)
+
+
+async def repeat(
+    name: str,
+    work: Callable[[], Awaitable[None]],
+    pause: float,
+    wake: asyncio.Event | None = None,
+) -> None:
+    """Awaits `work()` for ever, with `pause` seconds in between, or until `wake` is set. No error
+    ends it: a process does other work too. `name`: in the log."""
+    wake = wake or asyncio.Event()
+    while True:
+        wake.clear()
+        try:
+            await work()
+        except DATABASE_UNAVAILABLE as error:
+            logger.warning("work_interrupted", work=name, error=str(error).strip())
+        except Exception:
+            logger.exception("work_failed", work=name)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await wake.wait()

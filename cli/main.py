@@ -19,7 +19,6 @@ from cli.operations import (
 )
 from cli.operations import commands as operations
 from cli.options import Data, exit_on_failure, resolve_database
-from cli.supply_chain import commands as supply_chain
 from models.version import VERSION
 
 app = typer.Typer(
@@ -42,7 +41,6 @@ app.add_typer(configuration.config_app, name="config")
 app.add_typer(configuration.upstream_app, name="upstream")
 app.add_typer(embedded.app)
 app.add_typer(operations.app)
-app.add_typer(supply_chain.app)
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -85,7 +85,7 @@ def operation(
     always = (500,) if public else (401, 403, 429, 500, 503)
     of_body = () if body is None else (400, 413, 415)
     of_query = (400,) if any(each["in"] == "query" for each in parameters) else ()
-    optional = {"requestBody": body, "security": [] if public else None}
+    optional: Json = {"requestBody": body, "security": [] if public else None}
     return {
         "summary": summary,
         "parameters": list(parameters),

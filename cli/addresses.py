@@ -35,12 +35,12 @@ class DatabaseAddress:
 
 
 def database_url() -> str | None:
-    """The libpq URL of DATABASE_URL; None if it is not set. Raises CommandFailed or BadFile."""
+    """The libpq URL of DATABASE_URL; None if it is not set. Raises CommandFailed or BadSettings."""
     return _read("database_url", normalise_database_url)
 
 
 def redis_url() -> str | None:
-    """The address of REDIS_URL; None if it is not set. Raises CommandFailed or BadFile."""
+    """The address of REDIS_URL; None if it is not set. Raises CommandFailed or BadSettings."""
 
     def check(url: str) -> str:
         require_redis_scheme(url)
@@ -50,7 +50,7 @@ def redis_url() -> str | None:
 
 
 def database_schema() -> str | None:
-    """The setting `database_schema`. Raises CommandFailed or BadFile."""
+    """The setting `database_schema`. Raises CommandFailed or BadSettings."""
 
     def check(name: str) -> str:
         require_schema_name(name)

@@ -19,7 +19,6 @@ from cli.operations import (
 )
 from cli.operations import commands as operations
 from cli.options import Data, exit_on_failure, resolve_database
-from cli.supply_chain import commands as supply_chain
 from models.version import VERSION
 
 app = typer.Typer(
@@ -42,7 +41,6 @@ app.add_typer(configuration.config_app, name="config")
 app.add_typer(configuration.upstream_app, name="upstream")
 app.add_typer(embedded.app)
 app.add_typer(operations.app)
-app.add_typer(supply_chain.app)
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -65,43 +63,48 @@ def _options(
     del version  # its callback has ended the command
 
 
+_Port = Annotated[
+    int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")
+]
+_Streams = Annotated[
+    int, typer.Option(min=1, help="Responses that each worker runs at the same time.")
+]
+_Upstream = Annotated[
+    str | None,
+    typer.Option(
+        help="Base URL of an OpenAI-compatible server, with /v1.",
+        show_default="BACKBURNER_UPSTREAM__BASE_URL, else a built-in demo",
+    ),
+]
+_DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="A PostgreSQL to use; `env`: that of DATABASE_URL. Its password stays off the "
+        "command line this way.",
+        show_default="one is started",
+    ),
+]
+_RedisUrl = Annotated[
+    str | None,
+    typer.Option(help="A Redis to use; `env`: that of REDIS_URL.", show_default="one is started"),
+]
+_Detach = Annotated[
+    bool, typer.Option("--detach", "-d", help="Return when it is ready; `down` stops it.")
+]
+
+
 # Commands import when they run, so that `--help` does not load a database client.
 @app.command(short_help="Run a whole server on this machine.")
 def up(
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")
-    ] = 8000,
+    port: _Port = 8000,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     data: Data = None,
-    streams: Annotated[
-        int, typer.Option(min=1, help="Responses that each worker runs at the same time.")
-    ] = 1000,
+    streams: _Streams = 1000,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 1,
-    upstream: Annotated[
-        str | None,
-        typer.Option(
-            help="Base URL of an OpenAI-compatible server, with /v1.",
-            show_default="BACKBURNER_UPSTREAM__BASE_URL, else a built-in demo",
-        ),
-    ] = None,
-    database_url: Annotated[
-        str | None,
-        typer.Option(
-            help="A PostgreSQL to use; `env`: that of DATABASE_URL. Its password stays off the "
-            "command line this way.",
-            show_default="one is started",
-        ),
-    ] = None,
-    redis_url: Annotated[
-        str | None,
-        typer.Option(
-            help="A Redis to use; `env`: that of REDIS_URL.", show_default="one is started"
-        ),
-    ] = None,
-    detach: Annotated[
-        bool,
-        typer.Option("--detach", "-d", help="Return when it is ready; `down` stops it."),
-    ] = False,
+    upstream: _Upstream = None,
+    database_url: _DatabaseUrl = None,
+    redis_url: _RedisUrl = None,
+    detach: _Detach = False,
 ) -> None:
     """Start PostgreSQL, Redis, web and workers on this machine, and run them until Ctrl-C.
 

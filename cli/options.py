@@ -15,7 +15,7 @@ import typer
 from cli.errors import CommandFailed
 from cli.output import print_status
 from models.config import units
-from models.config.config_file import BadFile, BadSettings
+from models.config.config_file import BadSettings
 
 if TYPE_CHECKING:
     from cli.addresses import DatabaseAddress
@@ -45,7 +45,7 @@ def exit_on_failure(status: int = EXIT_FAILED) -> Iterator[None]:
     except CommandFailed as failure:
         print_status(f"backburner: {failure}")
         raise typer.Exit(status) from failure
-    except (BadFile, BadSettings) as bad:
+    except BadSettings as bad:
         for mistake in bad.mistakes:
             print_status(f"backburner: {mistake}")
         raise typer.Exit(EXIT_BAD_CONFIGURATION) from bad
@@ -64,7 +64,7 @@ def parse_duration(value: str | timedelta) -> timedelta:
 
 def resolve_redis_url(data: Path | None) -> str | None:
     """The Redis beside the database that `resolve_database` names; None if REDIS_URL is not set.
-    Raises CommandFailed or BadFile."""
+    Raises CommandFailed or BadSettings."""
     from cli.addresses import database_url, redis_url
     from cli.embedded.data_folder import default_folder, redis_of
 
@@ -75,7 +75,7 @@ def resolve_redis_url(data: Path | None) -> str | None:
 
 def resolve_database(data: Path | None) -> "DatabaseAddress":
     """The database of the `up` that runs in the data folder if one is named, else DATABASE_URL,
-    else that of the default data folder. Raises CommandFailed or BadFile."""
+    else that of the default data folder. Raises CommandFailed or BadSettings."""
     from cli.addresses import DatabaseAddress, database_schema, database_url
     from cli.embedded.data_folder import database_of, default_folder, running_up
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -19,7 +19,7 @@ from models.hosts import is_loopback
 from models.tracing.spans import NO_SPAN, Tracer
 from models.tracing.tracer import open_tracer
 from models.turns import Turns
-from web import gauges, openapi
+from web import gauges
 from web.console.mount import CONSOLE, Console, wants_page
 from web.counters import OTHER_ROUTES, count_http_response, observe_request
 from web.http import direct, errors
@@ -90,12 +90,12 @@ class Application(FastAPI):
             lifespan=_lifespan,
             docs_url=None,
             redoc_url=None,
-            openapi_url="/openapi.json" if is_local else None,
+            openapi_url=None,
             redirect_slashes=False,
         )
-        if is_local:
-            self.router.routes.append(Route("/docs", self._docs))
-        self._pages = frozenset(("/docs", "/openapi.json")) if is_local else frozenset()
+        pages = {"/docs": self._docs, "/openapi.json": self._document} if is_local else {}
+        self.router.routes += [Route(path, page) for path, page in pages.items()]
+        self._pages = pages.keys()
         """Paths of pages that need no key."""
         self.settings = settings
         self.listen_host = host
@@ -149,6 +149,10 @@ class Application(FastAPI):
         response = await direct.respond(route, request)
         await response(scope, receive, send)
 
+    async def _document(self, _request: Request) -> Response:
+        """The OpenAPI document. Made in a thread, as below."""
+        return JSONResponse(await asyncio.to_thread(self.openapi))
+
     async def _docs(self, _request: Request) -> Response:
         """The OpenAPI document for people. Made in a thread: it is long."""
         return await asyncio.to_thread(self._docs_page)
@@ -160,9 +164,12 @@ class Application(FastAPI):
         return reference_page(self.openapi(), self.settings.console.path_prefix)
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document, built at the first call."""
+        """The OpenAPI document, built at the first call, which takes a second: it imports the
+        official SDK's models."""
         if self.openapi_schema is None:
-            self.openapi_schema = openapi.document(_routes(), self.settings)
+            from web.openapi import document
+
+            self.openapi_schema = document(_routes(), self.settings)
         return self.openapi_schema
 
 

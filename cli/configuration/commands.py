@@ -5,15 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.errors import CommandFailed
 from cli.options import EXIT_BAD_CONFIGURATION, AsJson, Data, exit_on_failure
 from cli.output import as_json as to_json
 from cli.output import print_status
 
 if TYPE_CHECKING:
-    from models.config.routes import Routes
+    from cli.configuration.conformance import ConformanceCheck
     from models.config.settings import Settings
-    from models.config.upstream import UpstreamSettings
 
 EXIT_UNUSABLE, EXIT_INCOMPLETE = 1, 4
 """Exit statuses besides 0 and 2; docs/upstreams.md explains them."""
@@ -43,10 +41,12 @@ def check_configuration(as_json: AsJson = False) -> None:
     fails. Warn if this system confines the processes that read files less than it could.
     """
     from cli.configuration import report
-    from cli.configuration.confinement_check import confinement_warnings
-    from cli.configuration.database_warnings import database_warnings
+    from cli.configuration.deployment_warnings import (
+        confinement_warnings,
+        database_warnings,
+        storage_warnings,
+    )
     from cli.configuration.effective import effective_configuration
-    from cli.configuration.storage_check import storage_warnings
     from cli.settings import configured_settings
     from models.config.config_file import BadSettings, find_config_file, read_config_file
 
@@ -122,39 +122,34 @@ def check_upstream(
     needs, and the last ones whether it has a Responses API. Each result is shown as it comes; at
     the end are the lines for backburner.toml.
     """
-    import asyncio
-
-    from cli.configuration import report
-    from cli.configuration.conformance import ConformanceCheck, NoModel, model_of
+    from cli.configuration.conformance import ConformanceCheck
     from cli.settings import configured_settings
-    from models.config.routes import Routes
-    from models.upstream_probe import probe_upstream
 
     with exit_on_failure(EXIT_UNUSABLE):
         settings = _add_upstream_of_up(configured_settings(), data)
-        routes = Routes(settings)
-        upstream = _select_upstream(routes, name)
-        try:
-            model_name = asyncio.run(model_of(upstream, model or _routed_model(routes, name)))
-        except NoModel as error:
-            raise CommandFailed(
-                probe_upstream(upstream).problem
-                or f"{upstream.base_url} lists no model; name one with --model"
-            ) from error
-        check = ConformanceCheck(
-            upstream, settings.limits, model_name, seconds=seconds, tokens=tokens
-        )
-        result, lines = check.result, report.ConformanceLines()
-        if as_json:
-            asyncio.run(check.run(lambda _: None))
-            typer.echo(to_json(result))
-        else:
-            typer.echo(lines.head(result))
-            asyncio.run(check.run(lambda finding: _echo_lines(lines.lines(finding))))
-            _echo_lines([lines.end(result)] if lines.end(result) else [])
+        check = ConformanceCheck.of(settings, name, model, seconds=seconds, tokens=tokens)
+        _run_check(check, as_json=as_json)
+        result = check.result
     raise typer.Exit(
         0 if result.is_complete else EXIT_INCOMPLETE if result.is_usable else EXIT_UNUSABLE
     )
+
+
+def _run_check(check: "ConformanceCheck", *, as_json: bool) -> None:
+    """Shows the findings as they come, or all of them at the end."""
+    import asyncio
+
+    from cli.configuration.report import ConformanceLines
+
+    if as_json:
+        asyncio.run(check.run(lambda _: None))
+        typer.echo(to_json(check.result))
+        return
+    lines = ConformanceLines()
+    typer.echo(lines.head(check.result))
+    asyncio.run(check.run(lambda finding: typer.echo("\n".join(lines.lines(finding)))))
+    if end := lines.end(check.result):
+        typer.echo(end)
 
 
 def _add_upstream_of_up(settings: "Settings", data: Path | None) -> "Settings":
@@ -170,28 +165,3 @@ def _add_upstream_of_up(settings: "Settings", data: Path | None) -> "Settings":
         return settings
     upstream = settings.upstream.model_copy(update={"base_url": running.upstream})
     return settings.model_copy(update={"upstream": upstream})
-
-
-def _select_upstream(routes: "Routes", name: str) -> "UpstreamSettings":
-    """The upstream of this name. Raises CommandFailed."""
-    configured = {key: value for key, value in routes.upstreams.items() if value.base_url}
-    if name not in configured:
-        names = ", ".join(sorted(configured)) or "none"
-        raise CommandFailed(f"there is no upstream '{name}'; configured: {names}")
-    return configured[name]
-
-
-def _echo_lines(lines: list[str]) -> None:
-    for line in lines:
-        typer.echo(line)
-
-
-def _routed_model(routes: "Routes", name: str) -> str | None:
-    """A model's name at this upstream, from a route without a `*`."""
-    models = (
-        target.model or pattern
-        for pattern, targets in routes.patterns.items()
-        for target in targets
-        if target.upstream == name
-    )
-    return next((model for model in models if "*" not in model), None)

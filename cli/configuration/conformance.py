@@ -6,18 +6,24 @@ upstream. Then the questions about its settings follow (cli/configuration/questi
 it could be called by the other API, whether that works.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
 import openai
 from structlog.testing import capture_logs
 
 from cli.configuration.features import FeatureChecks, FeatureStatus, Finding, run_check
-from cli.configuration.questions import Answer, SettingFinding, SettingsSearch, toml_lines
+from cli.configuration.questions import SettingFinding, SettingsSearch, SettingStatus, toml_lines
 from cli.configuration.trial import Trial
+from cli.errors import CommandFailed
 from models.config.groups import LimitSettings
+from models.config.routes import Routes
+from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import client_options
+from models.upstream_probe import probe_upstream
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,8 @@ class Conformance:
     def is_complete(self) -> bool:
         """Whether everything works without further settings."""
         return all(finding.verdict is FeatureStatus.WORKS for finding in self.findings) and all(
-            finding.verdict in (Answer.ACCEPTED, Answer.ADVISED) for finding in self.settings
+            finding.verdict in (SettingStatus.ACCEPTED, SettingStatus.ADVISED)
+            for finding in self.settings
         )
 
     @property
@@ -53,12 +60,8 @@ class Conformance:
         """The names of features and questions of which nothing is known."""
         return [
             *(each.feature for each in self.findings if each.verdict is FeatureStatus.UNTRIED),
-            *(each.question for each in self.settings if each.verdict is Answer.UNTRIED),
+            *(each.question for each in self.settings if each.verdict is SettingStatus.UNTRIED),
         ]
-
-
-class NoModel(Exception):
-    """No model was named, and the upstream gives no list of models."""
 
 
 Show = Callable[[Finding | SettingFinding], None]
@@ -83,6 +86,17 @@ class ConformanceCheck:
         self._tokens = tokens
         self._settings = settings
         self.result = Conformance(settings.name, settings.base_url, settings.api, model)
+
+    @classmethod
+    def of(
+        cls, settings: Settings, name: str, model: str | None, *, seconds: float, tokens: int
+    ) -> Self:
+        """The check of the upstream of this name. Without `model` it is done with a model that is
+        routed there, else with the first that the upstream lists. Raises CommandFailed."""
+        routes = Routes(settings)
+        upstream = _select_upstream(routes, name)
+        model = model or _routed_model(routes, name) or asyncio.run(_first_listed_model(upstream))
+        return cls(upstream, settings.limits, model, seconds=seconds, tokens=tokens)
 
     async def run(self, show: Show) -> None:
         """Runs all checks, one after another; `result` has what was found out."""
@@ -173,12 +187,28 @@ NATIVE_DEMANDS = ("tool_choice", "structured output", "length limit")
 """The features that some servers accept at `/responses` and ignore."""
 
 
-async def model_of(settings: UpstreamSettings, model: str | None) -> str:
-    """The model to check. Raises NoModel if `model` is None and none is listed."""
-    return model or await _first_listed_model(settings)
+def _select_upstream(routes: Routes, name: str) -> UpstreamSettings:
+    """The upstream of this name. Raises CommandFailed."""
+    configured = {key: value for key, value in routes.upstreams.items() if value.base_url}
+    if name not in configured:
+        names = ", ".join(sorted(configured)) or "none"
+        raise CommandFailed(f"there is no upstream '{name}'; configured: {names}")
+    return configured[name]
+
+
+def _routed_model(routes: Routes, name: str) -> str | None:
+    """A model's name at this upstream, from a route without a `*`."""
+    models = (
+        target.model or pattern
+        for pattern, targets in routes.patterns.items()
+        for target in targets
+        if target.upstream == name
+    )
+    return next((model for model in models if "*" not in model), None)
 
 
 async def _first_listed_model(settings: UpstreamSettings) -> str:
+    """Raises CommandFailed if none is listed."""
     async with openai.AsyncOpenAI(
         **client_options(settings), max_retries=0, timeout=10.0
     ) as client:
@@ -186,4 +216,7 @@ async def _first_listed_model(settings: UpstreamSettings) -> str:
             listed = (await client.models.list()).data
             return next(each.id for each in listed)
         except (openai.OpenAIError, StopIteration, TypeError, AttributeError) as error:
-            raise NoModel from error
+            raise CommandFailed(
+                probe_upstream(settings).problem
+                or f"{settings.base_url} lists no model; name one with --model"
+            ) from error

@@ -201,7 +201,7 @@ QUESTIONS: tuple[Question, ...] = (
 )
 
 
-class Answer(StrEnum):
+class SettingStatus(StrEnum):
     """What became of a question."""
 
     ACCEPTED = "accepted"
@@ -220,7 +220,7 @@ class SettingFinding:
     """One line of the table."""
 
     question: str
-    verdict: Answer
+    verdict: SettingStatus
     said: str
     needs: dict[str, Any] = field(default_factory=dict)
     """The settings without which the upstream refuses."""
@@ -248,9 +248,9 @@ class SettingsSearch:
     async def _ask(self, question: Question) -> SettingFinding:
         failure = await self._failure(question, {})
         if failure is None:
-            return SettingFinding(question.name, Answer.ACCEPTED, "")
+            return SettingFinding(question.name, SettingStatus.ACCEPTED, "")
         if not _is_refusal(failure):
-            return SettingFinding(question.name, Answer.UNTRIED, str(failure))
+            return SettingFinding(question.name, SettingStatus.UNTRIED, str(failure))
         needs: dict[str, Any] = {}
         current = failure
         for _ in range(_TRIES):
@@ -260,9 +260,9 @@ class SettingsSearch:
             needs, after = better
             if after is None:
                 self.found |= needs
-                return SettingFinding(question.name, Answer.NEEDS, str(failure), needs)
+                return SettingFinding(question.name, SettingStatus.NEEDS, str(failure), needs)
             current = after
-        return SettingFinding(question.name, Answer.REFUSED, str(failure))
+        return SettingFinding(question.name, SettingStatus.REFUSED, str(failure))
 
     async def _better(
         self, question: Question, needs: dict[str, Any], failure: Exception
@@ -328,14 +328,16 @@ class SettingsSearch:
         """Whether the upstream counts tokens, where that is not set."""
         settings = self._settings({})
         if settings.count != "auto":
-            return SettingFinding("count of tokens", Answer.ACCEPTED, settings.count)
+            return SettingFinding("count of tokens", SettingStatus.ACCEPTED, settings.count)
         for count in ("vllm", "llama.cpp"):
             tokens = await self._trial.count(settings.model_copy(update={"count": count}))
             if tokens:
                 self.found["count"] = count
                 said = f"it counts exactly: {tokens} tokens for a short request"
-                return SettingFinding("count of tokens", Answer.ADVISED, said, {"count": count})
-        return SettingFinding("count of tokens", Answer.ACCEPTED, "it is estimated")
+                return SettingFinding(
+                    "count of tokens", SettingStatus.ADVISED, said, {"count": count}
+                )
+        return SettingFinding("count of tokens", SettingStatus.ACCEPTED, "it is estimated")
 
 
 class _NotObeyed(Exception):

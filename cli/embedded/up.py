@@ -3,13 +3,15 @@ ready."""
 
 import resource
 import sys
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from cli.checkout import is_checkout
 from cli.embedded.command_line import apply_command_line
 from cli.embedded.data_folder import DataFolder, default_folder
-from cli.embedded.detached import Detachment, detach
-from cli.embedded.readable_logs import TerminalLogs
+from cli.embedded.detached import Detachment, Log, detach
+from cli.embedded.log_text import readable
 from cli.embedded.stack import Options, Stack
 from cli.embedded.supervisor import Stopped, StopSignal
 from cli.embedded.upstreams import UpstreamProbes
@@ -24,6 +26,10 @@ from models.config.tool_availability import missing_tools
 FILES_WANTED = 65536
 """A stream needs one or two open files in each of its processes; the default is often 1024."""
 FILES_ON_MACOS = 10240
+_OTHER_FORMATS = frozenset(("postgres", "valkey"))
+"""Logs that have no JSON lines, and much that only matters when these servers fail."""
+_INTERVAL = 0.2
+"""Seconds between two looks at the logs."""
 
 
 def up(options: Options, detachment: Detachment | None = None) -> None:
@@ -125,3 +131,28 @@ def raise_open_file_limit() -> None:
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
+class TerminalLogs:
+    """A thread that prints what is added to the logs of a stack from now on, as text for people."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._logs = [Log(path, 0) for path in paths if path.stem not in _OTHER_FORMATS]
+        self._has_ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="terminal-logs", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Prints the last lines. A terminal that accepts nothing is waited for only one second."""
+        self._has_ended.set()
+        self._thread.join(timeout=1.0)
+
+    def _run(self) -> None:
+        while not self._has_ended.wait(_INTERVAL):
+            self._print_new_lines()
+        self._print_new_lines()
+
+    def _print_new_lines(self) -> None:
+        for log in self._logs:
+            for line in log.read():
+                print_status(readable(log.name, line))

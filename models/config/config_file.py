@@ -1,13 +1,14 @@
 """Reads `backburner.toml`, and finds the line of each of its keys.
 
-The standard library parses TOML but does not keep lines. A second, coarser pass over a file that is
-known to be valid TOML finds the line of each key, so that a mistake can be reported with it.
+The standard library parses TOML but does not keep lines, nor does tomlkit. A second pass over a
+file that is known to be valid parses it piece by piece, so that a mistake can be reported with its
+line.
 """
 
 import os
 import re
 import tomllib
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,6 @@ PATH_VARIABLE = "BACKBURNER_CONFIG"
 
 KeyPath = tuple[str, ...]
 """A key and the tables around it, outermost first."""
-
-_TOKEN = re.compile(
-    r'"""(?:\\.|[^\\])*?"{3,5}'
-    r"|'''.*?'{3,5}"
-    r'|"(?:\\.|[^"\\\n])*"'
-    r"|'[^'\n]*'"
-    r"|\#[^\n]*|\n|[\[\]{}=,.]"
-    r"""|[^\s\[\]{}=,."'\#]+""",
-    re.DOTALL,
-)
-"""A string, a comment, the end of a line, a bracket or other sign, or a bare word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +41,6 @@ class Mistake:
             if self.key is not None
             else f"{place}: {self.message}"
         )
-
-
-class BadFile(Exception):
-    """The file cannot be read as configuration at all."""
-
-    def __init__(self, mistakes: list[Mistake]) -> None:
-        super().__init__("; ".join(map(str, mistakes)))
-        self.mistakes = mistakes
 
 
 class BadSettings(Exception):
@@ -109,22 +91,22 @@ def find_config_file() -> Path | None:
 
 
 def read_config_file(path: Path | None) -> ConfigFile:
-    """The file's content. Raises BadFile if it cannot be read or is not TOML."""
+    """The file's content. Raises BadSettings if it cannot be read or is not TOML."""
     if path is None:
         return ConfigFile()
     try:
         text = path.read_bytes().decode()
         data = tomllib.loads(text)
     except OSError as error:
-        raise BadFile(
+        raise BadSettings(
             [Mistake("environment", str(path), f"cannot be read: {error.strerror}")]
         ) from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise BadFile([Mistake("file", str(path), "is not UTF-8 text", line)]) from error
+        raise BadSettings([Mistake("file", str(path), "is not UTF-8 text", line)]) from error
     except tomllib.TOMLDecodeError as error:
         message, line = _split_position(str(error), text)
-        raise BadFile([Mistake("file", str(path), f"is not TOML: {message}", line)]) from error
+        raise BadSettings([Mistake("file", str(path), f"is not TOML: {message}", line)]) from error
     return ConfigFile(path, data, _lines(text))
 
 
@@ -142,32 +124,35 @@ def _lines(text: str) -> dict[KeyPath, int]:
     """The line of each table and of each key; keys inside an inline value have no line."""
     lines: dict[KeyPath, int] = {}
     table: KeyPath = ()
-    for number, parts in _statements(text.replace("\r\n", "\n")):
-        if parts[0] == "[":
-            table = tuple(_key(part) for part in parts if part not in ("[", "]", "."))
-            place = table
-        else:
-            key = parts[: parts.index("=")]
-            place = table + tuple(_key(part) for part in key if part != ".")
-        for end in range(1, len(place) + 1):
-            lines.setdefault(place[:end], number)
+    statement, first_line = "", 1
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
+        first_line = first_line if statement else number
+        statement += f"{line}\n"
+        try:
+            data = tomllib.loads(statement)
+        except tomllib.TOMLDecodeError:
+            continue  # its value goes on in the next line
+        if data:
+            is_table = statement.lstrip().startswith("[")
+            place = _keys(data) if is_table else table + _keys(_without_value(statement))
+            table = place if is_table else table
+            for end in range(1, len(place) + 1):
+                lines.setdefault(place[:end], first_line)
+        statement = ""
     return lines
 
 
-def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Each table header and each `key = value` as its parts, with the line where it begins."""
-    line, depth, first_line, parts = 1, 0, 1, list[str]()
-    for part in _TOKEN.findall(text + "\n"):
-        if part == "\n" and depth == 0 and parts:
-            yield first_line, parts
-            parts = []
-        elif part != "\n" and not part.startswith("#"):
-            first_line = first_line if parts else line
-            parts.append(part)
-            depth += (part in ("[", "{")) - (part in ("]", "}"))
-        line += part.count("\n")
+def _without_value(statement: str) -> dict[str, Any]:
+    """`key = value` with another value, which has no keys of its own."""
+    for sign in re.finditer("=", statement):
+        with suppress(tomllib.TOMLDecodeError):  # a sign in a quoted key
+            return tomllib.loads(f"{statement[: sign.end()]} 0")
+    raise AssertionError(statement)
 
 
-def _key(part: str) -> str:
-    """A key without its quotes."""
-    return next(iter(tomllib.loads(f"{part} = 0"))) if part[0] in "\"'" else part
+def _keys(data: Any) -> KeyPath:
+    """A key that is alone in its table, those of the tables in it, and so on."""
+    if not isinstance(data, dict) or not data:
+        return ()
+    [(key, inner)] = data.items()
+    return (key, *_keys(inner))

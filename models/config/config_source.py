@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, TomlConfigSettingsSource
 
-from models.config.config_file import BadFile, Mistake, find_config_file, read_config_file
+from models.config.config_file import BadSettings, Mistake, find_config_file, read_config_file
 
 UNPREFIXED_VARIABLES = {"database_url": "DATABASE_URL", "redis_url": "REDIS_URL"}
 """Settings whose environment variables have no prefix."""
@@ -26,7 +26,7 @@ class ConfigFileSource(TomlConfigSettingsSource):
             if key != key.lower() and key not in UNPREFIXED_VARIABLES.values()
         ]
         if mistakes:
-            raise BadFile(mistakes)
+            raise BadSettings(mistakes)
         super().__init__(settings_cls, toml_file=file.path)
 
     def __call__(self) -> dict[str, Any]:
@@ -49,5 +49,5 @@ class FileBackedSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The sources; the first one that has a value counts. Raises BadFile."""
+        """The sources; the first one that has a value counts. Raises BadSettings."""
         return init_settings, env_settings, ConfigFileSource(settings_cls)

@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from models.config.config_file import (
-    BadFile,
     BadSettings,
     ConfigFile,
     Mistake,
@@ -21,7 +20,7 @@ from models.config.routes import Routes
 from models.config.settings import Settings
 from models.config.variables import unknown_variables
 
-SETTINGS_ERRORS = (BadFile, SettingsError, ValidationError)
+SETTINGS_ERRORS = (BadSettings, SettingsError, ValidationError)
 """What reading settings raises."""
 
 
@@ -52,8 +51,8 @@ def _add_unknown(bad: BadSettings, unknown: list[Mistake]) -> BadSettings:
 def to_bad_settings(error: Exception) -> BadSettings:
     """All mistakes behind one of SETTINGS_ERRORS, each with its place, without the wrong values."""
     match error:
-        case BadFile():
-            return BadSettings(error.mistakes)
+        case BadSettings():
+            return error
         case ValidationError():
             file = read_config_file(find_config_file())
             mistakes = [
@@ -64,16 +63,8 @@ def to_bad_settings(error: Exception) -> BadSettings:
         case _:
             field = re.search(r'field "(\w+)"', str(error))
             key = f"BACKBURNER_{field[1]}".upper() if field is not None else None
-            return BadSettings(
-                [
-                    Mistake(
-                        "environment",
-                        "environment",
-                        "cannot be read: JSON is expected there",
-                        key=key,
-                    )
-                ]
-            )
+            message = "cannot be read: JSON is expected there"
+            return BadSettings([Mistake("environment", "environment", message, key=key)])
 
 
 def _mistake(place: tuple[str, ...], message: str, file: ConfigFile) -> Mistake:

@@ -4,7 +4,7 @@ A misspelt variable would otherwise be ignored without a word, and a default use
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -53,10 +53,11 @@ def unknown_variables(settings: type[BaseModel], environment: Mapping[str, str])
         variable = name.upper()
         if not variable.startswith(PREFIX) or variable in known:
             continue
-        place = tuple(variable.removeprefix(PREFIX).lower().split("__"))
-        if _is_setting(settings, place) or _is_service_link(variable, environment[name]):
+        place = variable.removeprefix(PREFIX).split("__")
+        names = {*known, *_names(settings, PREFIX, place)}
+        if variable in names or _is_service_link(variable, environment[name]):
             continue
-        message = f"is not a setting{_hint(variable, {*known, *_names(settings, PREFIX, place)})}"
+        message = f"is not a setting{_hint(variable, names)}"
         mistakes.append(Mistake("environment", "environment", message, key=name))
     return mistakes
 
@@ -75,37 +76,16 @@ def _hint(variable: str, known: set[str]) -> str:
     return f"; the nearest name is {names[nearest[0]]}" if nearest else "; docs/settings.md has all"
 
 
-def _is_setting(settings: type[BaseModel], place: tuple[str, ...]) -> bool:
-    return place[0] not in UNPREFIXED_VARIABLES and _has(settings, place)
-
-
-def _has(kind: Any, place: tuple[str, ...]) -> bool:
-    """Whether a value of this type has a key at `place`; any key where names are free."""
-    if not place:
-        return True
-    kind = _plain(kind)
-    if get_origin(kind) is dict:
-        return bool(place[0]) and _has(get_args(kind)[1], place[1:])
-    if not _is_table(kind):
-        return False
-    info = kind.model_fields.get(place[0])
-    return info is not None and _has(info.annotation, place[1:])
-
-
-def _names(kind: Any, prefix: str, place: tuple[str, ...]) -> Iterator[str]:
+def _names(kind: Any, prefix: str, place: Sequence[str]) -> Iterator[str]:
     """The variables of all settings; where names are free, with the name that `place` has."""
     kind = _plain(kind)
-    if get_origin(kind) is dict and len(place) > 1:
-        yield from _names(get_args(kind)[1], f"{prefix}{place[0].upper()}__", place[1:])
-    if not _is_table(kind):
-        return
-    for name, info in kind.model_fields.items():
-        yield UNPREFIXED_VARIABLES.get(name, f"{prefix}{name.upper()}")
-        yield from _names(info.annotation, f"{prefix}{name.upper()}__", place[1:])
-
-
-def _is_table(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+    if get_origin(kind) is dict and place and place[0]:
+        yield f"{prefix}{place[0]}"
+        yield from _names(get_args(kind)[1], f"{prefix}{place[0]}__", place[1:])
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        for name, info in kind.model_fields.items():
+            yield UNPREFIXED_VARIABLES.get(name, f"{prefix}{name.upper()}")
+            yield from _names(info.annotation, f"{prefix}{name.upper()}__", place[1:])
 
 
 def _plain(kind: Any) -> Any:

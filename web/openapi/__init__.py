@@ -27,8 +27,8 @@ def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
             operation = {
                 "operationId": route.name,
                 "description": route.description,
-                "tags": [_tag(route.path_format)],
-                **descriptions[route.name],
+                "tags": [parts.tag_of(route.path_format)],
+                **parts.on_path(route.path_format, descriptions[route.name]),
             }
             paths.setdefault(route.path_format, {}).update(
                 {method.lower(): operation for method in route.methods or ()}
@@ -66,7 +66,3 @@ def _schemas(passthrough: Collection[str], *, native: bool) -> dict[str, Schema]
 
 def _key(description: str) -> dict[str, str]:
     return {"type": "http", "scheme": "bearer", "description": description}
-
-
-def _tag(path: str) -> str:
-    return path.split("/")[2] if path.startswith("/v1/") else "health"

@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping
 
-from models.ids import PROJECT
-from models.wire.api_schema import NULL, Schema, const, nullable, object_schema, reference
-from web.openapi.parts import PAGING, Json, operation, path_parameter, request_body, response
-from web.openapi.scalars import BOOLEAN, STRING
+from models.wire.api_schema import Schema, nullable
+from web.openapi.parts import PAGING, Json, operation, request_body, response
+from web.openapi.schemas import strict
 
 ADMIN = "admin"
 """The security scheme of these operations."""
-IN_PROJECT = (path_parameter("project_id", f"`{PROJECT}_` and 32 hexadecimal digits."),)
-"""The path's project."""
 
 
 def admin_operations(named: Mapping[str, Json]) -> dict[str, Json]:
@@ -21,7 +18,7 @@ def admin_operations(named: Mapping[str, Json]) -> dict[str, Json]:
 def admin_list(summary: str, name: str, *parameters: Json) -> Json:
     """An operation that lists objects, whose component is `name`, in pages."""
     page = {"200": response("A page.", f"{name}List")}
-    return operation(summary, page, *(400, 401, 404), parameters=[*parameters, *PAGING])
+    return operation(summary, page, 404, parameters=[*parameters, *PAGING])
 
 
 def admin_change(
@@ -29,28 +26,11 @@ def admin_change(
 ) -> Json:
     """An operation that creates or changes something. `body`: the component of its body."""
     return operation(
-        summary,
-        responses,
-        *(400, 401, 404, 413, 415),
-        parameters=parameters,
-        body=request_body(body, {"an example": example}),
+        summary, responses, parameters=parameters, body=request_body(body, {"an example": example})
     )
 
 
 def strict_body(required: dict[str, Schema], optional: dict[str, Schema]) -> Schema:
     """A body without other fields; null is the same as leaving an optional one out."""
     absent = {name: nullable(schema) for name, schema in optional.items()}
-    return {**object_schema(required, absent), "additionalProperties": NULL}
-
-
-def page_of(name: str) -> Schema:
-    """A page of objects of the component `name`."""
-    return object_schema(
-        {
-            "object": const("list"),
-            "data": {"type": "array", "items": reference(name)},
-            "first_id": nullable(STRING),
-            "last_id": nullable(STRING),
-            "has_more": BOOLEAN,
-        }
-    )
+    return strict(required, absent)

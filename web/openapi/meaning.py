@@ -1,5 +1,6 @@
 """The prose of the API document: the meaning of parameters, error codes, statuses and headers."""
 
+from models.ids import API_KEY, EVENT, PROJECT, SERVICE_ACCOUNT, WEBHOOK_ENDPOINT
 from models.wire.without_effect import HEADER as IGNORED_HEADER
 from web.http.poll_after import HEADER as POLL_HEADER
 from web.routes.input_tokens import COUNT_HEADER
@@ -151,6 +152,30 @@ PARAMETERS: dict[str, str] = {
         f"others, which `{IGNORED_HEADER}` says.",
     ),
 }
+
+_ID_PREFIXES = {
+    "response_id": "resp_",
+    "conversation_id": "conv_",
+    "upload_id": "upload_",
+    "batch_id": "batch_",
+    "file_id": "file-",
+    "vector_store_id": "vs_",
+    "vector_stores.batch_id": "vsfb_",
+    "project_id": f"{PROJECT}_",
+    "key_id": f"{API_KEY}_",
+    "account_id": f"{SERVICE_ACCOUNT}_",
+    "endpoint_id": f"{WEBHOOK_ENDPOINT}_",
+    "event_id": f"{EVENT}_",
+}
+PATHS: dict[str, str] = {
+    "model": "A slash may be sent unchanged or as %2F.",
+    "item_id": "The id of one of its items.",
+    **{
+        name: f"`{prefix}` and 32 hexadecimal digits. Any other value is not found."
+        for name, prefix in _ID_PREFIXES.items()
+    },
+}
+"""Parameter of a path -> its meaning; some after the kind of object that the path is about."""
 
 CODES: dict[str, str] = {
     "invalid_json": "the body is not JSON that can be stored",

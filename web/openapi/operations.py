@@ -16,7 +16,6 @@ from web.openapi.parts import (
     header_parameter,
     headers,
     operation,
-    path_parameter,
     query_parameter,
     request_body,
     response,
@@ -81,20 +80,16 @@ def _response_operations() -> dict[str, Json]:
                     stream=True,
                 )
             },
-            *(400, 401, 404, 429),
-            parameters=[_RESPONSE_ID, *_STREAM_QUERY, *_INCLUDE_IN_RESPONSE],
+            parameters=[*_STREAM_QUERY, *_INCLUDE_IN_RESPONSE],
         ),
         "delete": operation(
             "Delete a response",
             {"200": response("Deleted, with everything stored with it.", "DeletedResponse")},
-            *(401, 404),
-            parameters=[_RESPONSE_ID],
         ),
         "cancel": operation(
             "Cancel a background response",
             {"200": response("The cancelled response.", "Response", None, POLL_HEADER)},
-            *(400, 401, 404),
-            parameters=[_RESPONSE_ID],
+            400,
         ),
         "input_items": operation(
             "List a response's input",
@@ -103,8 +98,7 @@ def _response_operations() -> dict[str, Json]:
                     "A page of input items.", "InputItemList", {"one item": examples.input_items()}
                 )
             },
-            *(400, 401, 404),
-            parameters=[_RESPONSE_ID, *PAGING, *_INCLUDE],
+            parameters=[*PAGING, *_INCLUDE],
         ),
     }
 
@@ -174,20 +168,14 @@ def _conversation_operations() -> dict[str, Json]:
         "create_conversation": operation(
             "Create a conversation",
             conversation,
-            *(400, 401, 413, 415, 429),
             body=request_body(
-                "CreateConversation",
-                {"with a first item": examples.ITEMS | metadata, "empty": {}},
+                "CreateConversation", {"with a first item": examples.ITEMS | metadata, "empty": {}}
             ),
         ),
-        "retrieve_conversation": operation(
-            "Get a conversation", conversation, *(401, 404), parameters=[_CONVERSATION_ID]
-        ),
+        "retrieve_conversation": operation("Get a conversation", conversation),
         "update_conversation": operation(
             "Update a conversation",
             conversation,
-            *(400, 401, 404, 413, 415, 429),
-            parameters=[_CONVERSATION_ID],
             body=request_body("UpdateConversation", {"a topic": metadata}),
         ),
         "delete_conversation": operation(
@@ -198,15 +186,9 @@ def _conversation_operations() -> dict[str, Json]:
                     "DeletedConversation",
                 )
             },
-            *(400, 401, 404),
-            parameters=[_CONVERSATION_ID],
+            400,
         ),
-        "delete_item": operation(
-            "Remove an item from a conversation",
-            conversation,
-            *(400, 401, 404),
-            parameters=[_CONVERSATION_ID, _ITEM_ID],
-        ),
+        "delete_item": operation("Remove an item from a conversation", conversation, 400),
     }
 
 
@@ -222,21 +204,16 @@ def _conversation_item_operations() -> dict[str, Json]:
         "add_items": operation(
             "Add items to a conversation",
             items,
-            *(400, 401, 404, 413, 415, 429),
-            parameters=[_CONVERSATION_ID, *_INCLUDE],
+            parameters=[*_INCLUDE],
             body=request_body("AddItems", {"one item": examples.ITEMS}),
         ),
         "list_items": operation(
-            "List a conversation's items",
-            items,
-            *(400, 401, 404),
-            parameters=[_CONVERSATION_ID, *PAGING, *_INCLUDE],
+            "List a conversation's items", items, parameters=[*PAGING, *_INCLUDE]
         ),
         "retrieve_item": operation(
             "Get an item of a conversation",
             {"200": response("The item.", "ConversationItem")},
-            *(400, 401, 404),
-            parameters=[_CONVERSATION_ID, _ITEM_ID, *_INCLUDE],
+            parameters=[*_INCLUDE],
         ),
     }
 
@@ -255,7 +232,7 @@ def _file_operations() -> dict[str, Json]:
         "create_file": operation(
             "Upload a file",
             file,
-            *(400, 401, 408, 413, 415, 429),
+            408,
             body={
                 "required": True,
                 "content": {"multipart/form-data": {"schema": reference("CreateFile")}},
@@ -264,15 +241,11 @@ def _file_operations() -> dict[str, Json]:
         "list_files": operation(
             "List the files",
             {"200": response("A page of files.", "FileList")},
-            *(400, 401),
             parameters=[purpose, limit, *PAGING[1:]],
         ),
-        "retrieve_file": operation("Get a file", file, *(401, 404), parameters=[_FILE_ID]),
+        "retrieve_file": operation("Get a file", file),
         "delete_file": operation(
-            "Delete a file",
-            {"200": response("Deleted, with its content.", "DeletedFile")},
-            *(401, 404),
-            parameters=[_FILE_ID],
+            "Delete a file", {"200": response("Deleted, with its content.", "DeletedFile")}
         ),
         "file_content": operation(
             "Get the content of a file",
@@ -280,8 +253,8 @@ def _file_operations() -> dict[str, Json]:
                 "200": content,
                 "206": content | {"description": "The range of its bytes that `Range` names."},
             },
-            *(401, 404, 416),
-            parameters=[_FILE_ID, _RANGE],
+            416,
+            parameters=[_RANGE],
         ),
     }
 
@@ -293,19 +266,17 @@ def _batch_operations() -> dict[str, Json]:
         "create_batch": operation(
             "Create a batch",
             batch,
-            *(400, 401, 404, 413, 415, 429),
+            404,
             body=request_body("CreateBatch", {"a day": body | {"completion_window": "24h"}}),
         ),
         "list_batches": operation(
             "List the batches",
             {"200": response("A page of batches, the newest first.", "BatchList")},
-            *(400, 401, 404),
+            404,
             parameters=[PAGING[0], PAGING[2]],
         ),
-        "retrieve_batch": operation("Get a batch", batch, *(401, 404), parameters=[_BATCH_ID]),
-        "cancel_batch": operation(
-            "Cancel a batch", batch, *(400, 401, 404), parameters=[_BATCH_ID]
-        ),
+        "retrieve_batch": operation("Get a batch", batch),
+        "cancel_batch": operation("Cancel a batch", batch, 400),
     }
 
 
@@ -314,14 +285,9 @@ def _model_operations() -> dict[str, Json]:
         "list_models": operation(
             "List the models",
             {"200": response("The configured routes, and the upstreams' models.", "ModelList")},
-            *(401, 502),
+            502,
         ),
-        "one_model": operation(
-            "Get a model",
-            {"200": response("The model.", "Model")},
-            *(401, 404, 502),
-            parameters=[path_parameter("model", "A slash may be sent unchanged or as %2F.")],
-        ),
+        "one_model": operation("Get a model", {"200": response("The model.", "Model")}, 502),
     }
 
 
@@ -359,12 +325,7 @@ def _proxied(endpoint: ProxiedEndpoint) -> Json:
         "headers": headers(),
         "content": _PROXIED_CONTENT | {each: {} for each in _media_ranges(endpoint)},
     }
-    return operation(
-        endpoint.summary,
-        {**_PROXIED_ERRORS, "200": answer},
-        *(401, 415),
-        body=body,
-    )
+    return operation(endpoint.summary, {**_PROXIED_ERRORS, "200": answer}, body=body)
 
 
 def _media_ranges(endpoint: ProxiedEndpoint) -> list[str]:
@@ -397,14 +358,6 @@ _PROXIED_ERRORS = {
     if status not in (401, 424)
 }
 
-_RESPONSE_ID = path_parameter(
-    "response_id", "`resp_` and 32 hexadecimal digits. Any other value is not found."
-)
-_CONVERSATION_ID = path_parameter(
-    "conversation_id", "`conv_` and 32 hexadecimal digits. Any other value is not found."
-)
-_ITEM_ID = path_parameter("item_id", "The id of one of its items.")
-
 
 def _upload_operations() -> dict[str, Json]:
     upload = {"200": response("The upload.", "Upload")}
@@ -412,16 +365,12 @@ def _upload_operations() -> dict[str, Json]:
     begin = {"bytes": 1200, "filename": "a.txt", "mime_type": "text/plain", "purpose": "user_data"}
     return {
         "create_upload": operation(
-            "Begin an upload in parts",
-            upload,
-            *(400, 401, 413, 415),
-            body=request_body("CreateUpload", {"a text": begin}),
+            "Begin an upload in parts", upload, body=request_body("CreateUpload", {"a text": begin})
         ),
         "add_upload_part": operation(
             "Upload a part",
             {"200": response("The part.", "UploadPart")},
-            *(400, 401, 404, 408, 413, 415),
-            parameters=[_UPLOAD_ID],
+            408,
             body={
                 "required": True,
                 "content": {"multipart/form-data": {"schema": reference("AddUploadPart")}},
@@ -430,19 +379,12 @@ def _upload_operations() -> dict[str, Json]:
         "complete_upload": operation(
             "Make a file of an upload",
             upload,
-            *(400, 401, 404, 413, 415),
-            parameters=[_UPLOAD_ID],
             body=request_body("CompleteUpload", {"one part": parts}),
         ),
-        "cancel_upload": operation(
-            "Cancel an upload", upload, *(400, 401, 404), parameters=[_UPLOAD_ID]
-        ),
+        "cancel_upload": operation("Cancel an upload", upload, 400),
     }
 
 
-_UPLOAD_ID = path_parameter("upload_id", "`upload_` and 32 hexadecimal digits.")
-_BATCH_ID = path_parameter("batch_id", "`batch_` and 32 hexadecimal digits.")
-_FILE_ID = path_parameter("file_id", "`file-` and 32 hexadecimal digits.")
 _RANGE = header_parameter("Range", {"type": "string"}, "One range of bytes: `bytes=0-999`.")
 
 _IDEMPOTENCY_KEY = header_parameter(

@@ -1,22 +1,30 @@
 """The admin API in the document: projects, keys, service accounts, usage (docs/projects.md)."""
 
-from models.ids import API_KEY, SERVICE_ACCOUNT
+from openai.types.admin.organization import AdminAPIKey, Project
+from openai.types.admin.organization.projects import ProjectAPIKey, ProjectServiceAccount
+from openai.types.admin.organization.projects.service_account_create_response import (
+    APIKey as ServiceAccountCreateResponseAPIKey,
+)
+
 from models.projects.changes import MAX_NAME, MAX_WEIGHT
 from models.projects.scopes import Scope
 from models.wire.api_schema import Schema, const, nullable, object_schema, reference
 from models.wire.usage_kind import UsageKind
 from web.http.admin_bodies import MAX_SECONDS
-from web.openapi.admin_parts import (
-    IN_PROJECT,
-    admin_change,
-    admin_list,
-    admin_operations,
+from web.openapi.admin_parts import admin_change, admin_list, admin_operations, strict_body
+from web.openapi.parts import Json, operation, query_parameter, response
+from web.openapi.schemas import (
+    BOOLEAN,
+    COUNT,
+    SECONDS,
+    STRING,
+    STRINGS,
+    array_of,
+    numbered_page_of,
+    one_of_texts,
     page_of,
-    strict_body,
+    sdk_object,
 )
-from web.openapi.parts import Json, operation, path_parameter, query_parameter, response
-from web.openapi.response_schema import SECONDS
-from web.openapi.scalars import BOOLEAN, COUNT, STRING, STRINGS
 from web.routes.organization import PROJECT_SCOPES
 from web.routes.usage import GROUPS, LATEST, UNITS, WIDTHS
 
@@ -46,19 +54,15 @@ def _project_operations() -> dict[str, Json]:
         "create_project": admin_change(
             "Create a project", project, "CreateOrganizationProject", {"name": "team-a"}
         ),
-        "retrieve_project": operation("Get a project", project, *(401, 404), parameters=IN_PROJECT),
+        "retrieve_project": operation("Get a project", project),
         "update_project": admin_change(
             "Change a project",
             project,
             "UpdateOrganizationProject",
             {"policy": {"retention": "7d"}},
-            *IN_PROJECT,
         ),
         "archive_project": operation(
-            "Archive a project: its keys are invalid, for ever",
-            project,
-            *(400, 401, 404),
-            parameters=IN_PROJECT,
+            "Archive a project: its keys are invalid, for ever", project, 400
         ),
     }
 
@@ -67,14 +71,13 @@ def _key_operations() -> dict[str, Json]:
     key = {"200": response("The key.", "ProjectApiKey")}
     admin_key = {"200": response("The key.", "AdminApiKey")}
     deleted = {"200": response("It is invalid from now on.", "DeletedOfOrganization")}
-    one = (*IN_PROJECT, *_KEY)
     return {
-        "list_project_keys": admin_list("List the keys of a project", "ProjectApiKey", *IN_PROJECT),
-        "retrieve_project_key": operation("Get a key", key, *(401, 404), parameters=one),
+        "list_project_keys": admin_list("List the keys of a project", "ProjectApiKey"),
+        "retrieve_project_key": operation("Get a key", key),
         "update_project_key": admin_change(
-            "Change a key", key, "UpdateProjectApiKey", {"scopes": ["read"]}, *one
+            "Change a key", key, "UpdateProjectApiKey", {"scopes": ["read"]}
         ),
-        "delete_project_key": operation("Revoke a key", deleted, *(401, 404), parameters=one),
+        "delete_project_key": operation("Revoke a key", deleted),
         "list_admin_keys": admin_list("List the keys of admins", "AdminApiKey"),
         "create_admin_key": admin_change(
             "Create a key of an admin",
@@ -82,55 +85,42 @@ def _key_operations() -> dict[str, Json]:
             "CreateAdminApiKey",
             {"name": "operations"},
         ),
-        "retrieve_admin_key": operation(
-            "Get a key of an admin", admin_key, *(401, 404), parameters=_KEY
-        ),
-        "delete_admin_key": operation(
-            "Revoke a key of an admin", deleted, *(401, 404), parameters=_KEY
-        ),
+        "retrieve_admin_key": operation("Get a key of an admin", admin_key),
+        "delete_admin_key": operation("Revoke a key of an admin", deleted),
     }
 
 
 def _account_operations() -> dict[str, Json]:
     account = {"200": response("The service account.", "ServiceAccount")}
-    one = (*IN_PROJECT, *_ACCOUNT)
     return {
-        "list_service_accounts": admin_list("List service accounts", "ServiceAccount", *IN_PROJECT),
+        "list_service_accounts": admin_list("List service accounts", "ServiceAccount"),
         "create_service_account": admin_change(
             "Create a service account",
             {"200": response("It, with its first key.", "CreatedServiceAccount")},
             "CreateServiceAccount",
             {"name": "ci"},
-            *IN_PROJECT,
         ),
-        "retrieve_service_account": operation(
-            "Get a service account", account, *(401, 404), parameters=one
-        ),
+        "retrieve_service_account": operation("Get a service account", account),
         "create_service_account_key": admin_change(
             "Create a key of a service account",
             {"200": response("The key, with its value.", "ServiceAccountKey")},
             "CreateServiceAccountKey",
             {"scopes": ["read"]},
-            *one,
         ),
         "delete_service_account": operation(
             "Delete a service account and its keys",
             {"200": response("Deleted.", "DeletedOfOrganization")},
-            *(401, 404),
-            parameters=one,
         ),
     }
 
 
 def _usage(kind: UsageKind) -> Json:
     time: Schema = {"type": "integer", "minimum": 0, "maximum": LATEST}
-    names: Schema = {"type": "array", "items": STRING}
-    groups: Schema = {"type": "array", "items": {"type": "string", "enum": list(GROUPS[kind])}}
+    groups = array_of(one_of_texts(GROUPS[kind]))
     start = query_parameter("start_time", time, "In seconds since the epoch.")
     return operation(
         f"Usage: {kind.value.replace('_', ' ')}",
         {"200": response("A page of buckets of time.", "UsagePage")},
-        *(400, 401),
         parameters=[
             {**start, "required": True},
             query_parameter("end_time", time, "In seconds since the epoch; without it: now."),
@@ -141,13 +131,11 @@ def _usage(kind: UsageKind) -> Json:
             ),
             query_parameter("limit", {"type": "integer", "minimum": 1, "maximum": 31}, "Buckets."),
             query_parameter("group_by", groups, "What sums are apart for."),
-            *(query_parameter(name, names, "Only of these.") for name in _USAGE_FILTERS),
+            *(query_parameter(name, STRINGS, "Only of these.") for name in _USAGE_FILTERS),
         ],
     )
 
 
-_KEY = (path_parameter("key_id", f"`{API_KEY}_` and 32 hexadecimal digits."),)
-_ACCOUNT = (path_parameter("account_id", f"`{SERVICE_ACCOUNT}_` and 32 hexadecimal digits."),)
 _USAGE_FILTERS = ("project_ids", "api_key_ids", "models")
 
 
@@ -157,7 +145,7 @@ _USAGE_FILTERS = ("project_ids", "api_key_ids", "models")
 def _request_bodies() -> dict[str, Schema]:
     name: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_NAME}
     lifetime: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_SECONDS}
-    scopes: Schema = {"type": "array", "items": {"type": "string", "enum": list(PROJECT_SCOPES)}}
+    scopes: Schema = array_of(one_of_texts(PROJECT_SCOPES))
     project: dict[str, Schema] = {
         "weight": {"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT},
         "policy": {"type": "object", "description": "A JSON Merge Patch of the policy."},
@@ -180,66 +168,37 @@ def _request_bodies() -> dict[str, Schema]:
 
 
 def _objects() -> dict[str, Schema]:
-    texts = nullable(STRINGS)
-    key: dict[str, Schema] = {
-        "id": STRING,
+    grant: dict[str, Schema] = {
         "name": STRING,
-        "redacted_value": STRING,
-        "created_at": SECONDS,
-        "last_used_at": nullable(SECONDS),
-        "expires_at": nullable(SECONDS),
-        "scopes": {"type": "array", "items": {"type": "string", "enum": list(Scope)}},
-        "allowed_models": texts,
+        "scopes": array_of(one_of_texts(Scope)),
+        "allowed_models": nullable(STRINGS),
         "owner": {"type": "object"},
     }
-    account: dict[str, Schema] = {
-        "object": const("organization.project.service_account"),
-        "id": STRING,
-        "name": STRING,
-        "role": const("member"),
-        "created_at": SECONDS,
-    }
+    account = sdk_object(ProjectServiceAccount, role=const("member"))
     listed: dict[str, Schema] = {
-        "OrganizationProject": object_schema(
-            {
-                "object": const("organization.project"),
-                "id": STRING,
-                "name": STRING,
-                "created_at": SECONDS,
-                "archived_at": nullable(SECONDS),
-                "status": {"type": "string", "enum": ["active", "archived"]},
-                "weight": COUNT,
-                "policy": {"type": "object"},
-            }
+        "OrganizationProject": sdk_object(
+            Project,
+            ("external_key_id", "residency"),
+            name=STRING,
+            status=one_of_texts(("active", "archived")),
+            weight=COUNT,
+            policy={"type": "object"},
         ),
-        "ProjectApiKey": object_schema(
-            {
-                "object": const("organization.project.api_key"),
-                **key,
-                "owner_project_access": const("active"),
-            }
-        ),
-        "AdminApiKey": object_schema({"object": const("organization.admin_api_key"), **key}),
-        "ServiceAccount": object_schema(account),
+        "ProjectApiKey": sdk_object(ProjectAPIKey, **grant, owner_project_access=const("active")),
+        "AdminApiKey": sdk_object(AdminAPIKey, **grant),
+        "ServiceAccount": account,
     }
     return {
         **listed,
         **{f"{name}List": page_of(name) for name in listed},
-        "CreatedAdminApiKey": object_schema(
-            {"object": const("organization.admin_api_key"), **key, "value": STRING}
-        ),
-        "ServiceAccountKey": object_schema(
-            {
-                "object": const("organization.project.service_account.api_key"),
-                "id": STRING,
-                "name": STRING,
-                "value": STRING,
-                "created_at": SECONDS,
-                "expires_at": nullable(SECONDS),
-            }
+        "CreatedAdminApiKey": sdk_object(AdminAPIKey, **grant, value=STRING),
+        "ServiceAccountKey": sdk_object(
+            ServiceAccountCreateResponseAPIKey,
+            object=const("organization.project.service_account.api_key"),
+            expires_at=nullable(SECONDS),
         ),
         "CreatedServiceAccount": object_schema(
-            account, {"api_key": reference("ServiceAccountKey")}
+            account["properties"], {"api_key": reference("ServiceAccountKey")}
         ),
         "DeletedOfOrganization": object_schema(
             {"id": STRING, "object": STRING, "deleted": {"type": "boolean", "const": True}}
@@ -252,10 +211,9 @@ def _usage_objects() -> dict[str, Schema]:
     counts = ("input_tokens", "output_tokens", "num_model_requests")
     result = object_schema(
         {
-            "object": {
-                "type": "string",
-                "enum": [f"organization.usage.{kind.value}.result" for kind in UsageKind],
-            },
+            "object": one_of_texts(
+                [f"organization.usage.{kind.value}.result" for kind in UsageKind]
+            ),
             **dict.fromkeys(counts, COUNT),
             **dict.fromkeys(labels, nullable(STRING)),
         },
@@ -266,15 +224,8 @@ def _usage_objects() -> dict[str, Schema]:
             "object": const("bucket"),
             "start_time": SECONDS,
             "end_time": SECONDS,
-            "results": {"type": "array", "items": reference("UsageResult")},
+            "results": array_of(reference("UsageResult")),
         }
     )
-    page = object_schema(
-        {
-            "object": const("page"),
-            "data": {"type": "array", "items": reference("UsageBucket")},
-            "has_more": BOOLEAN,
-            "next_page": nullable(STRING),
-        }
-    )
+    page = numbered_page_of(reference("UsageBucket"), "page")
     return {"UsageResult": result, "UsageBucket": bucket, "UsagePage": page}

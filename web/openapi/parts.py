@@ -1,5 +1,6 @@
 """The parts that operations are made of: parameters, bodies, responses, headers."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from web.http.params import ORDERS, PAGE_SIZE, PAGE_SIZES
 from web.http.poll_after import HEADER as POLL_HEADER
 from web.http.rate_headers import RATE_HEADERS
 from web.openapi import examples
-from web.openapi.meaning import HEADER_MEANINGS, STATUSES, STREAM
+from web.openapi.meaning import HEADER_MEANINGS, PATHS, STATUSES, STREAM
 from web.routes.input_tokens import COUNT_HEADER
 
 Json = dict[str, Any]
@@ -77,24 +78,54 @@ def operation(
     public: bool = False,
 ) -> Json:
     """An operation. `responses` has those that are no errors of this server, by status.
+    `error_statuses`: those that do not follow from the key, a body, a query or an id in the path.
 
     `public`: without an API key.
     """
-    always = (500,) if public else (403, 429, 500, 503)
-    errors = {
-        str(status): {"$ref": f"#/components/responses/Error{status}"}
-        for status in sorted({*error_statuses, *always})
-        if str(status) not in responses
-    }
-    optional = {
-        "parameters": list(parameters) or None,
-        "requestBody": body,
-        "security": [] if public else None,
-    }
+    always = (500,) if public else (401, 403, 429, 500, 503)
+    of_body = () if body is None else (400, 413, 415)
+    of_query = (400,) if any(each["in"] == "query" for each in parameters) else ()
+    optional: Json = {"requestBody": body, "security": [] if public else None}
     return {
         "summary": summary,
+        "parameters": list(parameters),
         **{name: value for name, value in optional.items() if value is not None},
-        "responses": {**responses, **errors},
+        "responses": {**_errors(*error_statuses, *of_body, *of_query, *always), **responses},
+    }
+
+
+def on_path(path: str, described: Json) -> Json:
+    """The operation with the parameters of its path, and what follows from them."""
+    names, kind = re.findall(r"\{(\w+)\}", path), tag_of(path)
+    parameters = [
+        _path_parameter(name, PATHS.get(f"{kind}.{name}") or PATHS[name]) for name in names
+    ]
+    responses = (_errors(404) if names else {}) | described["responses"]
+    return {
+        **described,
+        "parameters": [*parameters, *described["parameters"]],
+        "responses": dict(sorted(responses.items())),
+    }
+
+
+def _path_parameter(name: str, description: str) -> Json:
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1},
+        "description": description,
+    }
+
+
+def tag_of(path: str) -> str:
+    """The kind of object that the path is about."""
+    return path.split("/")[2] if path.startswith("/v1/") else "health"
+
+
+def _errors(*statuses: int) -> dict[str, Json]:
+    return {
+        str(status): {"$ref": f"#/components/responses/Error{status}"} for status in set(statuses)
     }
 
 
@@ -146,17 +177,6 @@ def query_parameter(name: str, schema: Schema, description: str) -> Json:
 def header_parameter(name: str, schema: Schema, description: str) -> Json:
     """An optional header of the request."""
     return {**query_parameter(name, schema, description), "in": "header"}
-
-
-def path_parameter(name: str, description: str) -> Json:
-    """A part of the path."""
-    return {
-        "name": name,
-        "in": "path",
-        "required": True,
-        "schema": {"type": "string", "minLength": 1},
-        "description": description,
-    }
 
 
 _EVENT = {"type": "string", "contentMediaType": JSON, "contentSchema": reference("StreamEvent")}

@@ -4,23 +4,10 @@ from models.ids import CONVERSATION_ID_PATTERN, RESPONSE_ID_PATTERN
 from models.lifecycle import Status
 from models.wire.api_schema import Schema, SchemaScope, const, nullable, object_schema, reference
 from web.openapi.requests import default_response, request_parameters
-from web.openapi.scalars import COUNT, STRING
+from web.openapi.schemas import SECONDS, STRING, array_of, one_of_texts
 
-SECONDS: Schema = {"type": "integer", "description": "Seconds since the epoch."}
 RESPONSE_ID: Schema = {"type": "string", "pattern": f"^{RESPONSE_ID_PATTERN}$"}
 CONVERSATION_ID: Schema = {"type": "string", "pattern": f"^{CONVERSATION_ID_PATTERN}$"}
-
-USAGE: Schema = object_schema(
-    {
-        "input_tokens": COUNT,
-        "input_tokens_details": object_schema(
-            {"cached_tokens": COUNT, "cache_write_tokens": COUNT}
-        ),
-        "output_tokens": COUNT,
-        "output_tokens_details": object_schema({"reasoning_tokens": COUNT}),
-        "total_tokens": COUNT,
-    }
-)
 
 
 def response_schema(stored: SchemaScope, *, native: bool) -> Schema:
@@ -74,11 +61,12 @@ def _echoed_parameters(stored: SchemaScope, *, native: bool) -> dict[str, Schema
     return fields
 
 
+_INCOMPLETE_REASONS = ("max_output_tokens", "content_filter", "max_messages")
 _RESPONSE_FIELDS: dict[str, Schema] = {
     "id": RESPONSE_ID,
     "object": const("response"),
     "created_at": SECONDS,
-    "status": {"type": "string", "enum": [status.value for status in Status]},
+    "status": one_of_texts([status.value for status in Status]),
     "completed_at": {
         **nullable(SECONDS),
         "description": "When it ended; null unless `completed`.",
@@ -88,19 +76,10 @@ _RESPONSE_FIELDS: dict[str, Schema] = {
         "description": "Why it `failed`; null otherwise.",
     },
     "incomplete_details": {
-        **nullable(
-            object_schema(
-                {
-                    "reason": {
-                        "type": "string",
-                        "enum": ["max_output_tokens", "content_filter", "max_messages"],
-                    }
-                }
-            )
-        ),
+        **nullable(object_schema({"reason": one_of_texts(_INCOMPLETE_REASONS)})),
         "description": "Why it is `incomplete`; null otherwise.",
     },
-    "output": {"type": "array", "items": reference("OutputItem")},
+    "output": array_of(reference("OutputItem")),
     "output_text": {"type": "string", "description": "All text of the output's messages, joined."},
     "previous_response_id": nullable(RESPONSE_ID),
     "service_tier": STRING,

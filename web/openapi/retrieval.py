@@ -1,36 +1,32 @@
 """Vector stores in the API document: their operations, and the schemas of bodies and objects."""
 
+from openai import types as sdk
+from openai.types.vector_store_search_response import Content
+from openai.types.vector_stores import VectorStoreFile, VectorStoreFileBatch
+
 from models.retrieval.filters import MAX_COMPARISONS, MAX_VALUES
-from models.wire.api_schema import (
-    NULL,
-    Schema,
-    SchemaScope,
-    const,
-    nullable,
-    object_schema,
-    reference,
-)
+from models.wire.api_schema import Schema, SchemaScope, const, nullable, object_schema, reference
 from models.wire.checks.file_search import MAX_RESULTS, RANKERS
 from models.wire.checks.parameters import METADATA
 from web.http.params import PAGE_SIZE, PAGE_SIZES
 from web.http.poll_after import HEADER as POLL_HEADER
 from web.openapi import examples
-from web.openapi.parts import (
-    Json,
-    operation,
-    path_parameter,
-    query_parameter,
-    request_body,
-    response,
+from web.openapi.parts import Json, operation, query_parameter, request_body, response
+from web.openapi.schemas import (
+    SECONDS,
+    SHARE,
+    STRING,
+    STRINGS,
+    deleted,
+    numbered_page_of,
+    one_of_texts,
+    page_of,
+    sdk_object,
+    strict,
 )
-from web.openapi.response_schema import SECONDS
-from web.openapi.scalars import BOOLEAN, COUNT, STRING, STRINGS
 from web.retrieval import requests
 from web.retrieval.entries import STATUSES
 
-_STORE_ID = path_parameter("vector_store_id", "`vs_` and 32 hexadecimal digits.")
-_FILE_ID = path_parameter("file_id", "`file-` and 32 hexadecimal digits.")
-_BATCH_ID = path_parameter("batch_id", "`vsfb_` and 32 hexadecimal digits.")
 _PAGING = [
     query_parameter(
         "limit", {"type": "integer", **PAGE_SIZES, "default": PAGE_SIZE}, "Objects on a page."
@@ -60,36 +56,28 @@ def _store_operations() -> dict[str, Json]:
         "create_vector_store": operation(
             "Make a vector store",
             store,
-            *(400, 401, 404, 413, 415),
+            404,
             body=request_body("CreateVectorStore", {"an empty one": {"name": "Handbook"}}),
         ),
         "list_vector_stores": operation(
             "List the vector stores",
             {"200": response("A page of vector stores.", "VectorStoreList")},
-            *(400, 401, 404),
+            404,
             parameters=_PAGING,
         ),
-        "retrieve_vector_store": operation(
-            "Get a vector store", store, *(401, 404), parameters=[_STORE_ID]
-        ),
+        "retrieve_vector_store": operation("Get a vector store", store),
         "update_vector_store": operation(
             "Change a vector store",
             store,
-            *(400, 401, 404, 413, 415),
-            parameters=[_STORE_ID],
             body=request_body("UpdateVectorStore", {"a name": {"name": "Handbook"}}),
         ),
         "delete_vector_store": operation(
             "Delete a vector store",
             {"200": response("Deleted; its files stay.", "DeletedVectorStore")},
-            *(401, 404),
-            parameters=[_STORE_ID],
         ),
         "search_vector_store": operation(
             "Search a vector store",
             {"200": response("The chunks that fit best.", "VectorStoreSearchResults")},
-            *(400, 401, 404, 413, 415),
-            parameters=[_STORE_ID],
             body=request_body("SearchVectorStore", {"a question": query}),
         ),
     }
@@ -97,13 +85,10 @@ def _store_operations() -> dict[str, Json]:
 
 def _file_operations() -> dict[str, Json]:
     file = {"200": response("The file in the vector store.", "VectorStoreFile", None, POLL_HEADER)}
-    of_file = [_STORE_ID, _FILE_ID]
     return {
         "add_vector_store_file": operation(
             "Add a file to a vector store",
             file,
-            *(400, 401, 404, 413, 415),
-            parameters=[_STORE_ID],
             body=request_body(
                 "AddVectorStoreFile", {"a text": {"file_id": examples.stored_file()["id"]}}
             ),
@@ -111,57 +96,40 @@ def _file_operations() -> dict[str, Json]:
         "list_vector_store_files": operation(
             "List the files of a vector store",
             {"200": response("A page of files.", "VectorStoreFileList")},
-            *(400, 401, 404),
-            parameters=[_STORE_ID, _FILTER, *_PAGING],
+            parameters=[_FILTER, *_PAGING],
         ),
-        "retrieve_vector_store_file": operation(
-            "Get a file of a vector store", file, *(401, 404), parameters=of_file
-        ),
+        "retrieve_vector_store_file": operation("Get a file of a vector store", file),
         "update_vector_store_file": operation(
             "Replace the attributes of a file",
             file,
-            *(400, 401, 404, 413, 415),
-            parameters=of_file,
             body=request_body("UpdateVectorStoreFile", {"a year": {"attributes": {"year": 2026}}}),
         ),
         "remove_vector_store_file": operation(
             "Remove a file from a vector store",
             {"200": response("Removed; the file itself stays.", "DeletedVectorStoreFile")},
-            *(401, 404),
-            parameters=of_file,
         ),
         "vector_store_file_content": operation(
             "Get the chunks of a file",
             {"200": response("The texts of its chunks, in order.", "VectorStoreFileContent")},
-            *(401, 404),
-            parameters=of_file,
         ),
     }
 
 
 def _batch_operations() -> dict[str, Json]:
     batch = {"200": response("The batch of files.", "VectorStoreFileBatch", None, POLL_HEADER)}
-    of_batch = [_STORE_ID, _BATCH_ID]
     ids = {"file_ids": [examples.stored_file()["id"]]}
     return {
         "create_vector_store_file_batch": operation(
             "Add files to a vector store",
             batch,
-            *(400, 401, 404, 413, 415),
-            parameters=[_STORE_ID],
             body=request_body("CreateVectorStoreFileBatch", {"one file": ids}),
         ),
-        "retrieve_vector_store_file_batch": operation(
-            "Get a batch of files", batch, *(401, 404), parameters=of_batch
-        ),
-        "cancel_vector_store_file_batch": operation(
-            "Cancel a batch of files", batch, *(400, 401, 404), parameters=of_batch
-        ),
+        "retrieve_vector_store_file_batch": operation("Get a batch of files", batch),
+        "cancel_vector_store_file_batch": operation("Cancel a batch of files", batch, 400),
         "list_vector_store_file_batch_files": operation(
             "List the files of a batch",
             {"200": response("A page of files.", "VectorStoreFileList")},
-            *(400, 401, 404),
-            parameters=[*of_batch, _FILTER, *_PAGING],
+            parameters=[_FILTER, *_PAGING],
         ),
     }
 
@@ -183,7 +151,7 @@ def request_schemas(sent: SchemaScope) -> dict[str, Schema]:
     file = {"attributes": nullable(_ATTRIBUTES), "chunking_strategy": nullable(_CHUNKING)}
     change = {"name": name, "metadata": metadata, "expires_after": nullable(expiry)}
     return {
-        "CreateVectorStore": _body(
+        "CreateVectorStore": strict(
             {},
             change
             | {
@@ -192,10 +160,10 @@ def request_schemas(sent: SchemaScope) -> dict[str, Schema]:
                 "chunking_strategy": nullable(_CHUNKING),
             },
         ),
-        "UpdateVectorStore": _body({}, change),
-        "AddVectorStoreFile": _body({"file_id": STRING}, file),
-        "UpdateVectorStoreFile": _body({"attributes": nullable(_ATTRIBUTES)}, {}),
-        "CreateVectorStoreFileBatch": _body(
+        "UpdateVectorStore": strict({}, change),
+        "AddVectorStoreFile": strict({"file_id": STRING}, file),
+        "UpdateVectorStoreFile": strict({"attributes": nullable(_ATTRIBUTES)}, {}),
+        "CreateVectorStoreFileBatch": strict(
             {},
             file
             | {
@@ -204,67 +172,49 @@ def request_schemas(sent: SchemaScope) -> dict[str, Schema]:
                     {
                         "type": "array",
                         "maxItems": requests.MAX_BATCH,
-                        "items": _body({"file_id": STRING}, file),
+                        "items": strict({"file_id": STRING}, file),
                     }
                 ),
             },
         ),
-        "SearchVectorStore": _body({"query": _QUERY}, _SEARCH_FIELDS),
+        "SearchVectorStore": strict({"query": _QUERY}, _SEARCH_FIELDS),
         "VectorStoreFilter": _FILTERS,
     }
 
 
-def object_schemas(stored: SchemaScope) -> dict[str, Schema]:
-    """What the server returns."""
+def object_schemas(metadata: Schema) -> dict[str, Schema]:
+    """What the server returns. `metadata`: of a vector store."""
+    one_of_statuses = one_of_texts(STATUSES)
     return {
-        "VectorStore": object_schema(
-            {
-                "id": {"type": "string", "pattern": "^vs_[0-9a-f]{32}$"},
-                "object": const("vector_store"),
-                "created_at": SECONDS,
-                "name": STRING,
-                "description": nullable(STRING),
-                "usage_bytes": COUNT,
-                "file_counts": _FILE_COUNTS,
-                "status": {"type": "string", "enum": ["in_progress", "completed", "expired"]},
-                "expires_after": nullable(
-                    object_schema({"anchor": const("last_active_at"), "days": COUNT})
-                ),
-                "expires_at": nullable(SECONDS),
-                "last_active_at": SECONDS,
-                "metadata": METADATA.schema(stored),
-            }
+        "VectorStore": sdk_object(
+            sdk.VectorStore,
+            id={"type": "string", "pattern": "^vs_[0-9a-f]{32}$"},
+            description=nullable(STRING),
+            last_active_at=SECONDS,
+            metadata=metadata,
         ),
-        "VectorStoreList": _page_of(reference("VectorStore")),
-        "DeletedVectorStore": _deleted("vector_store.deleted"),
-        "VectorStoreFile": object_schema(
-            {
-                "id": STRING,
-                "object": const("vector_store.file"),
-                "created_at": SECONDS,
-                "vector_store_id": STRING,
-                "status": {"type": "string", "enum": list(STATUSES)},
-                "last_error": nullable(_LAST_ERROR),
-                "usage_bytes": COUNT,
-                "attributes": _ATTRIBUTES,
-                "chunking_strategy": _STATIC,
-            }
+        "VectorStoreList": page_of("VectorStore"),
+        "DeletedVectorStore": deleted("vector_store.deleted"),
+        "VectorStoreFile": sdk_object(
+            VectorStoreFile,
+            status=one_of_statuses,
+            attributes=_ATTRIBUTES,
+            chunking_strategy=_STATIC,
         ),
-        "VectorStoreFileList": _page_of(reference("VectorStoreFile")),
-        "DeletedVectorStoreFile": _deleted("vector_store.file.deleted"),
-        "VectorStoreFileContent": _results("vector_store.file_content.page", _TEXT_PART),
-        "VectorStoreFileBatch": object_schema(
-            {
-                "id": {"type": "string", "pattern": "^vsfb_[0-9a-f]{32}$"},
-                "object": const("vector_store.files_batch"),
-                "created_at": SECONDS,
-                "vector_store_id": STRING,
-                "status": {"type": "string", "enum": list(STATUSES)},
-                "file_counts": _FILE_COUNTS,
-            }
+        "VectorStoreFileList": page_of("VectorStoreFile"),
+        "DeletedVectorStoreFile": deleted("vector_store.file.deleted"),
+        "VectorStoreFileContent": numbered_page_of(
+            sdk_object(Content), "vector_store.file_content.page"
         ),
-        "VectorStoreSearchResults": _results(
-            "vector_store.search_results.page", _RESULT, search_query=STRINGS
+        "VectorStoreFileBatch": sdk_object(
+            VectorStoreFileBatch,
+            id={"type": "string", "pattern": "^vsfb_[0-9a-f]{32}$"},
+            status=one_of_statuses,
+        ),
+        "VectorStoreSearchResults": numbered_page_of(
+            sdk_object(sdk.VectorStoreSearchResponse, attributes=_ATTRIBUTES, score=SHARE),
+            "vector_store.search_results.page",
+            search_query=STRINGS,
         ),
     }
 
@@ -343,7 +293,7 @@ _SEARCH_FIELDS: dict[str, Schema] = {
         "type": ["object", "null"],
         "properties": {
             "ranker": {"type": ["string", "null"], "enum": [*RANKERS, None]},
-            "score_threshold": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+            "score_threshold": nullable(SHARE),
             "hybrid_search": {
                 "type": ["object", "null"],
                 "properties": {"embedding_weight": _WEIGHT, "text_weight": _WEIGHT},
@@ -358,54 +308,3 @@ _SEARCH_FIELDS: dict[str, Schema] = {
         "`search_query` of the answer has what was searched.",
     },
 }
-_FILE_COUNTS = object_schema(dict.fromkeys((*STATUSES, "total"), COUNT))
-_LAST_ERROR = object_schema(
-    {
-        "code": {"type": "string", "enum": ["server_error", "unsupported_file", "invalid_file"]},
-        "message": STRING,
-    }
-)
-_TEXT_PART = object_schema({"type": const("text"), "text": STRING})
-_RESULT = object_schema(
-    {
-        "file_id": STRING,
-        "filename": STRING,
-        "score": {"type": "number", "minimum": 0, "maximum": 1},
-        "attributes": _ATTRIBUTES,
-        "content": {"type": "array", "items": _TEXT_PART},
-    }
-)
-
-
-def _body(fields: dict[str, Schema], optional: dict[str, Schema]) -> Schema:
-    """A body without other fields, unless they are null."""
-    return {**object_schema(fields, optional), "additionalProperties": NULL}
-
-
-def _page_of(element: Schema) -> Schema:
-    return object_schema(
-        {
-            "object": const("list"),
-            "data": {"type": "array", "items": element},
-            "first_id": nullable(STRING),
-            "last_id": nullable(STRING),
-            "has_more": BOOLEAN,
-        }
-    )
-
-
-def _results(kind: str, element: Schema, **more: Schema) -> Schema:
-    return object_schema(
-        {
-            "object": const(kind),
-            **more,
-            "data": {"type": "array", "items": element},
-            "has_more": BOOLEAN,
-            "next_page": nullable(STRING),
-        }
-    )
-
-
-def _deleted(kind: str) -> Schema:
-    deleted = {"type": "boolean", "const": True}
-    return object_schema({"id": STRING, "object": const(kind), "deleted": deleted})

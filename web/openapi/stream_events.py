@@ -5,7 +5,7 @@ import msgspec
 from models.wire.api_schema import Schema, const, object_schema, reference
 from models.wire.events import Event
 from web.openapi.output_items import LOGPROBS
-from web.openapi.scalars import COUNT, STRING
+from web.openapi.schemas import COUNT, STRING
 
 _EVENT_FIELDS: dict[str, Schema] = {
     "response": reference("Response"),

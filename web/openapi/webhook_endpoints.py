@@ -1,70 +1,59 @@
 """Webhook endpoints and their deliveries in the document (docs/webhooks.md)."""
 
-from models.ids import EVENT, WEBHOOK_ENDPOINT
 from models.projects.changes import MAX_NAME
 from models.webhooks.events import EventType
 from models.wire.api_schema import Schema, const, nullable, object_schema
-from web.openapi.admin_parts import (
-    IN_PROJECT,
-    admin_change,
-    admin_list,
-    admin_operations,
+from web.openapi.admin_parts import admin_change, admin_list, admin_operations, strict_body
+from web.openapi.parts import Json, operation, query_parameter, response
+from web.openapi.schemas import (
+    BOOLEAN,
+    COUNT,
+    SECONDS,
+    STRING,
+    array_of,
+    deleted,
+    one_of_texts,
     page_of,
-    strict_body,
 )
-from web.openapi.parts import Json, operation, path_parameter, query_parameter, response
-from web.openapi.response_schema import SECONDS
-from web.openapi.scalars import BOOLEAN, COUNT, STRING
 from web.routes.webhook_endpoints import ADMIN_SUFFIX
 from web.webhooks.bodies import MAX_OVERLAP
 from web.webhooks.endpoints import DELIVERY_STATES
 
-_ENDPOINT = path_parameter("endpoint_id", f"`{WEBHOOK_ENDPOINT}_` and 32 hexadecimal digits.")
-_EVENT = path_parameter("event_id", f"`{EVENT}_` and 32 hexadecimal digits.")
-_EVENT_TYPE: Schema = {"type": "string", "enum": [event.value for event in EventType]}
-_EVENT_TYPES: Schema = {"type": "array", "items": _EVENT_TYPE}
+_EVENT_TYPE = one_of_texts([event.value for event in EventType])
+_EVENT_TYPES = array_of(_EVENT_TYPE)
 
 
 def operations() -> dict[str, Json]:
     """Name of a route's function -> its operation."""
-    of_admins = _operations(*IN_PROJECT)
+    of_all = _operations()
     types = {"200": response("The types.", "WebhookEventTypeList")}
     return {
-        **_operations(),
-        **admin_operations({f"{name}{ADMIN_SUFFIX}": of_admins[name] for name in of_admins}),
-        "list_event_types": operation("List the types of events", types, 401),
+        **of_all,
+        **admin_operations({f"{name}{ADMIN_SUFFIX}": each for name, each in of_all.items()}),
+        "list_event_types": operation("List the types of events", types),
     }
 
 
-def _operations(*project: Json) -> dict[str, Json]:
-    """`project`: the parameters that name the project."""
-    one = (*project, _ENDPOINT)
+def _operations() -> dict[str, Json]:
     endpoint = {"200": response("The endpoint.", "WebhookEndpoint")}
     with_secret = {"200": response("The endpoint, with its secret.", "WebhookEndpointWithSecret")}
     return {
-        "list_endpoints": admin_list("List webhook endpoints", "WebhookEndpoint", *project),
+        "list_endpoints": admin_list("List webhook endpoints", "WebhookEndpoint"),
         "create_endpoint": admin_change(
             "Create a webhook endpoint",
             with_secret,
             "CreateWebhookEndpoint",
             {"url": "https://example.com/events"},
-            *project,
         ),
-        "retrieve_endpoint": operation(
-            "Get a webhook endpoint", endpoint, *(401, 404), parameters=one
-        ),
+        "retrieve_endpoint": operation("Get a webhook endpoint", endpoint),
         "update_endpoint": admin_change(
             "Change, enable or disable a webhook endpoint",
             endpoint,
             "UpdateWebhookEndpoint",
             {"enabled": False},
-            *one,
         ),
         "delete_endpoint": operation(
-            "Delete a webhook endpoint",
-            {"200": response("Deleted.", "DeletedWebhookEndpoint")},
-            *(401, 404),
-            parameters=one,
+            "Delete a webhook endpoint", {"200": response("Deleted.", "DeletedWebhookEndpoint")}
         ),
         "rotate_secret": _optional_body(
             admin_change(
@@ -72,18 +61,14 @@ def _operations(*project: Json) -> dict[str, Json]:
                 with_secret,
                 "RotateWebhookSecret",
                 {"overlap_seconds": 3600},
-                *one,
             )
         ),
-        **_delivery_operations(one),
+        **_delivery_operations(),
     }
 
 
-def _delivery_operations(one: tuple[Json, ...]) -> dict[str, Json]:
-    """`one`: the parameters that name the endpoint."""
-    state = query_parameter(
-        "status", {"type": "string", "enum": list(DELIVERY_STATES)}, "Only deliveries in it."
-    )
+def _delivery_operations() -> dict[str, Json]:
+    state = query_parameter("status", one_of_texts(DELIVERY_STATES), "Only deliveries in it.")
     return {
         "test_endpoint": _optional_body(
             admin_change(
@@ -91,17 +76,15 @@ def _delivery_operations(one: tuple[Json, ...]) -> dict[str, Json]:
                 {"200": response("What the first try has led to.", "WebhookTest")},
                 "TestWebhookEndpoint",
                 {"event_type": EventType.RESPONSE_COMPLETED.value},
-                *one,
             )
         ),
         "list_deliveries": admin_list(
-            "List the deliveries to a webhook endpoint", "WebhookDelivery", *one, state
+            "List the deliveries to a webhook endpoint", "WebhookDelivery", state
         ),
         "resend_event": operation(
             "Deliver an event again",
             {"200": response("The delivery.", "WebhookDelivery")},
-            *(400, 401, 404),
-            parameters=(*one, _EVENT),
+            400,
         ),
     }
 
@@ -119,7 +102,7 @@ def components() -> dict[str, Schema]:
         "created_at": SECONDS,
         "updated_at": SECONDS,
         "signing_secret_hint": nullable(STRING),
-        "status": {"type": "string", "enum": ["enabled", "failing", "disabled"]},
+        "status": one_of_texts(("enabled", "failing", "disabled")),
         "disabled_reason": nullable(STRING),
         "failures": COUNT,
         "failing_since": nullable(SECONDS),
@@ -139,13 +122,7 @@ def components() -> dict[str, Schema]:
         "WebhookEndpoint": object_schema(endpoint),
         "WebhookEndpointList": page_of("WebhookEndpoint"),
         "WebhookEndpointWithSecret": object_schema({**endpoint, "signing_secret": STRING}),
-        "DeletedWebhookEndpoint": object_schema(
-            {
-                "object": const("webhook_endpoint.deleted"),
-                "id": STRING,
-                "deleted": {"type": "boolean", "const": True},
-            }
-        ),
+        "DeletedWebhookEndpoint": deleted("webhook_endpoint.deleted"),
         "WebhookEventTypeList": object_schema({"object": const("list"), "data": _EVENT_TYPES}),
         **_deliveries(),
     }
@@ -172,7 +149,7 @@ def _deliveries() -> dict[str, Schema]:
                 "event_type": _EVENT_TYPE,
                 "data": object_schema({"id": STRING}),
                 "created_at": SECONDS,
-                "status": {"type": "string", "enum": list(DELIVERY_STATES)},
+                "status": one_of_texts(DELIVERY_STATES),
                 "attempts": COUNT,
                 "next_attempt_at": nullable(SECONDS),
                 "delivered_at": nullable(SECONDS),

@@ -6,7 +6,7 @@ import secrets
 import psycopg
 from psycopg import sql
 
-from cli.configuration.database_warnings import database_warnings
+from cli.configuration.deployment_warnings import database_warnings
 from cli.database.migrate import migrate
 from models.config.configuration import build
 from models.db.queries.leases import LIVE_WORKERS, TIMELINE

@@ -13,7 +13,7 @@ import aiohttp
 import openai
 import pytest
 
-from cli.configuration.storage_check import storage_warnings
+from cli.configuration.deployment_warnings import storage_warnings
 from models.files.s3_storage import S3Storage
 from models.files.storage import StorageError
 from tests.conftest import PrivateStack

@@ -7,7 +7,7 @@ import pytest
 
 from cli import addresses
 from cli.errors import CommandFailed
-from models.config.config_file import BadFile
+from models.config.config_file import BadSettings
 from models.config.configuration import build
 
 DSN = "postgresql://user:secret@db/one"
@@ -73,5 +73,5 @@ def test_a_wrong_value_is_one_sentence_without_it(
 
 def test_a_file_that_is_not_toml_is_named_with_its_line(folder: Path) -> None:
     (folder / "backburner.toml").write_text("a = 1\nb =")
-    with pytest.raises(BadFile, match="line 2"):
+    with pytest.raises(BadSettings, match="line 2"):
         addresses.database_url()

@@ -1,6 +1,7 @@
 """The installer of `./dev`: which installer it uses, and what it says if there is none."""
 
 import importlib.util
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -11,85 +12,63 @@ from cli import bootvenv
 
 
 @pytest.fixture
-def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands that would be run."""
-    recorded: list[list[str]] = []
-    monkeypatch.setattr(bootvenv, "run", lambda commands, *_: recorded.extend(commands))
-    monkeypatch.setattr(bootvenv, "write_links", lambda: None)
-    return recorded
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with locks and no installation."""
+    for lock in (name for names in bootvenv.LOCKS.values() for name in names):
+        shutil.copy(bootvenv.ROOT / lock, tmp_path / lock)
+    return tmp_path
 
 
 @pytest.fixture
-def _without_ensurepip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Python like Debian's without the package python3-venv."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], str]]:
+    """The commands that would be run, with the requirements that they would install."""
+    recorded: list[tuple[list[str], str]] = []
+
+    def record(command: list[str], _place: Path) -> None:
+        recorded.append((command, Path(command[-1]).read_text() if "-r" in command else ""))
+
+    monkeypatch.setattr(bootvenv, "run", record)
+    return recorded
 
 
-@pytest.mark.usefixtures("_without_ensurepip")
-def test_without_pip_and_uv_one_sentence_names_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: list[list[str]]
+def test_without_ensurepip_and_uv_one_sentence_names_what_to_install(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, commands: list[tuple[list[str], str]]
 ) -> None:
-    lock = tmp_path / "requirements.lock"
-    lock.touch()
-    monkeypatch.setattr(bootvenv, "LOCKS", {kind: [lock] for kind in bootvenv.LOCKS})
-    monkeypatch.setattr(bootvenv, "SOURCES", {kind: [lock] for kind in bootvenv.SOURCES})
-    monkeypatch.setattr(bootvenv, "VENV", tmp_path / ".venv")
-    monkeypatch.setattr(bootvenv, "PYTHON", tmp_path / ".venv" / "bin" / "python")
-    stamps = dict.fromkeys(bootvenv.STAMPS, tmp_path / ".venv" / ".stamp")
-    monkeypatch.setattr(bootvenv, "STAMPS", stamps)
+    """As with Debian's Python without the package python3-venv."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(bootvenv.CannotInstall, match=r"install python3-venv .* or uv$"):
-        bootvenv.main(bootvenv.RUNNING)
+        bootvenv.main(checkout, bootvenv.RUNNING)
     assert not commands
-    assert not (tmp_path / ".venv").exists()
-
-
-@pytest.mark.usefixtures("_without_ensurepip")
-def test_uv_is_enough_where_python_has_no_pip(
-    monkeypatch: pytest.MonkeyPatch, commands: list[list[str]]
-) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: f"/opt/{name}")
-    bootvenv.install(bootvenv.DEVELOPMENT, bootvenv.find_uv())
-    assert [command[:3] for command in commands] == [["/opt/uv", "pip", "install"]] * 2
+    assert not (checkout / ".venv").exists()
 
 
 @pytest.mark.parametrize("uv", [None, "/opt/uv"])
 @pytest.mark.parametrize("kind", [bootvenv.RUNNING, bootvenv.DEVELOPMENT])
-def test_only_packages_with_the_pinned_hashes_are_installed(
-    kind: str, uv: str | None, commands: list[list[str]]
+def test_only_packages_with_the_pinned_hashes_are_installed_and_only_once(
+    checkout: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    commands: list[tuple[list[str], str]],
+    kind: str,
+    uv: str | None,
 ) -> None:
-    bootvenv.install(kind, uv)
-    installs = [command for command in commands if "install" in command]
-    parts = 1 if uv is not None else bootvenv.PIPS
-    assert all("--require-hashes" in command for command in installs[:parts])
-    assert len(installs) == parts + (kind == bootvenv.DEVELOPMENT)
-    assert all("--no-deps" in command for command in installs), "no packages without hashes"
-    assert not [word for command in installs for word in command if "://" in word]
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout with locks and no installation."""
-    locks = {kind: [tmp_path / f"{kind}.lock"] for kind in bootvenv.LOCKS}
-    for [lock] in locks.values():
-        lock.touch()
-    monkeypatch.setattr(bootvenv, "LOCKS", locks)
-    monkeypatch.setattr(bootvenv, "SOURCES", locks)
-    stamps = {kind: tmp_path / f"{kind}.stamp" for kind in bootvenv.STAMPS}
-    monkeypatch.setattr(bootvenv, "STAMPS", stamps)
-    return tmp_path
-
-
-def test_tools_for_tests_are_missing_after_up_and_nothing_is_missing_after_them(
-    place: Path,
-) -> None:
-    (place / "running.stamp").touch()
-    assert bootvenv.is_current(bootvenv.RUNNING)
-    assert not bootvenv.is_current(bootvenv.DEVELOPMENT)
-    (place / "running.stamp").unlink()
-    (place / "development.stamp").touch()
-    assert bootvenv.is_current(bootvenv.RUNNING)
-    assert bootvenv.is_current(bootvenv.DEVELOPMENT)
+    monkeypatch.setattr(shutil, "which", lambda _: uv)
+    bootvenv.main(checkout, kind)
+    installs = [command for command in commands if "install" in command[0]]
+    assert all({"--require-hashes", "--no-deps"} <= set(command) for command, _ in installs)
+    assert not [word for command, _ in installs for word in command if "://" in word]
+    assert (len(installs) == 1) == (uv is not None)
+    pins = bootvenv.read_pins(checkout, kind)
+    assert len(pins) > 80
+    assert all("--hash=sha256:" in pin for pin in pins)
+    installed = "".join(requirements for _, requirements in installs)
+    assert sorted(installed.splitlines()) == sorted("\n".join(pins).splitlines())
+    # Neither is missing after everything was installed; tools for tests are missing after `up`.
+    assert bootvenv.is_current(checkout, bootvenv.RUNNING)
+    assert bootvenv.is_current(checkout, bootvenv.DEVELOPMENT) == (kind == bootvenv.DEVELOPMENT)
+    commands.clear()
+    bootvenv.main(checkout, kind)
+    assert not commands
 
 
 @pytest.mark.parametrize(
@@ -106,32 +85,14 @@ def test_tools_for_tests_are_missing_after_up_and_nothing_is_missing_after_them(
     ],
 )  # fmt: skip
 def test_a_failed_installation_is_one_sentence_with_the_remedy(
-    capfd: pytest.CaptureFixture[str], line: str, reason: str
+    tmp_path: Path, line: str, reason: str
 ) -> None:
-    fine = [sys.executable, "-c", "print('Collecting aiohttp')"]
     command = [sys.executable, "-c", f"print({line!r}); raise SystemExit(1)"]
-    with pytest.raises(bootvenv.CannotInstall, match=reason):
-        bootvenv.run([command, fine, fine], "packages", 92)
-    assert capfd.readouterr().err.splitlines()[-1].startswith("  packages: 2 of 92, ")
+    with pytest.raises(bootvenv.CannotInstall, match=re.escape(reason)):
+        bootvenv.install_parts(command, ["a", "b", "c"], 1, tmp_path)
 
 
-def test_progress_counts_packages_and_megabytes() -> None:
-    progress = bootvenv.Progress("packages", 92)
-    for line in (
-        "Collecting aiohttp==3.14.5 (from -r requirements.lock (line 7))",
-        "Downloading aiohttp-3.14.5-cp311.whl (1.5 MB)",
-        "Collecting vine==5.1.0 (from -r requirements.lock (line 9))",
-        "Downloading vine-5.1.0-py3-none-any.whl (500 kB)",
-    ):
-        progress.read(line)
-    assert progress.text(7.2) == "  packages: 2 of 92, 2 MB, 7 s"
-    progress.read("Installing collected packages: aiohttp, vine")
-    assert progress.text(9) == "  packages: 2 of 92, 2 MB, installing, 9 s"
-
-
-def test_the_parts_of_a_list_have_each_package_once_with_its_hashes(tmp_path: Path) -> None:
-    pins = bootvenv.read_pins(bootvenv.LOCKS[bootvenv.RUNNING])
-    assert len(pins) > 80
-    assert all("--hash=sha256:" in pin for pin in pins)
-    parts = [part.read_text() for part in bootvenv.write_parts(pins, 4, tmp_path)]
-    assert sorted("".join(parts).splitlines()) == sorted("\n".join(pins).splitlines())
+def test_progress_counts_packages(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-c", "print('Collecting aiohttp')"]
+    bootvenv.install_parts(command, ["a", "b", "c"], 2, tmp_path)
+    assert capfd.readouterr().err.splitlines()[-1] == "  3 of 3 packages"

@@ -1,13 +1,26 @@
-"""What an operator should change about the database."""
+"""What an operator should change about the database, the bucket of files and this system."""
 
-from collections.abc import Iterator
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 
 import psycopg
 from psycopg.rows import TupleRow
 
 from cli.settings import NO_DATABASE
 from models.config.settings import Settings
+from models.confinement.policy import missing
 from models.db.search_path import set_search_path
+from models.files.opening import open_storage
+from models.files.storage import FileStorage, StorageError
+
+_CONSEQUENCES = {
+    "landlock": "could read each file of its user; Linux has it since 5.13, and Docker Engine "
+    "allows it since 23.0",
+    "seccomp": "could open connections; there are filters for x86-64 and ARM64",
+}
+_CONTENT = b"backburner config check"
 
 _IS_SUPERUSER = "SELECT current_user, current_setting('is_superuser')::bool"
 _VECTORS = """
@@ -62,3 +75,41 @@ def _of_vectors(connection: psycopg.Connection[TupleRow]) -> Iterator[str]:
         f"vector stores are refused, because the database has no embeddings: {remedy}; then run "
         "`backburner migrate` (docs/vector-stores.md)"
     )
+
+
+def storage_warnings(settings: Settings) -> list[str]:
+    """A sentence if an object cannot be written, read and deleted there. None for a folder: the
+    processes may run as another user."""
+    storage = None if settings.s3.bucket is None else open_storage(settings)
+    if storage is None:
+        return []
+    try:
+        asyncio.run(_try_out(storage))
+    except StorageError as error:
+        return [f"files cannot be stored: {error}"]
+    return []
+
+
+async def _try_out(storage: FileStorage) -> None:
+    key = f"check/{uuid.uuid4().hex}"
+    try:
+        await storage.check()
+        await storage.write(key, _content())
+        async with aclosing(storage.read(key, 0, len(_CONTENT))) as chunks:
+            async for _ in chunks:
+                pass
+        await storage.discard(key)
+    finally:
+        await storage.close()
+
+
+async def _content() -> AsyncIterator[bytes]:
+    yield _CONTENT
+
+
+def confinement_warnings() -> list[str]:
+    """A sentence for each protection that is missing (docs/file-kinds.md)."""
+    return [
+        f"without {name} a file that takes over its reading process {_CONSEQUENCES[name]}"
+        for name in missing()
+    ]

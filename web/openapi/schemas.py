@@ -1,0 +1,128 @@
+"""Schemas that several parts of the document need, and those of the official SDK's models."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from pydantic import BaseModel, TypeAdapter
+
+from models.wire.api_schema import NULL, Schema, const, nullable, object_schema, reference
+
+STRING: Schema = {"type": "string"}
+BOOLEAN: Schema = {"type": "boolean"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+STRINGS: Schema = {"type": "array", "items": STRING}
+SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
+SECONDS: Schema = {"type": "integer", "description": "Seconds since the epoch."}
+
+
+def array_of(element: Schema) -> Schema:
+    """A list."""
+    return {"type": "array", "items": element}
+
+
+def one_of_texts(values: Iterable[str]) -> Schema:
+    """One of these strings."""
+    return {"type": "string", "enum": list(values)}
+
+
+def list_of(element: Schema, /, *, kind: str = "list", **more: Schema) -> Schema:
+    """A list in an object, whose `object` is `kind`."""
+    return object_schema({"object": const(kind), "data": array_of(element), **more})
+
+
+def page_of(name: str) -> Schema:
+    """A page of objects of the component `name`."""
+    text = nullable(STRING)
+    return list_of(reference(name), first_id=text, last_id=text, has_more=BOOLEAN)
+
+
+def numbered_page_of(element: Schema, kind: str, **more: Schema) -> Schema:
+    """A page that names the next one."""
+    return list_of(element, kind=kind, **more, has_more=BOOLEAN, next_page=nullable(STRING))
+
+
+def deleted(kind: str, object_id: Schema = STRING) -> Schema:
+    """The answer to a DELETE; its `object` is `kind`."""
+    return object_schema(
+        {"id": object_id, "object": const(kind), "deleted": {"type": "boolean", "const": True}}
+    )
+
+
+def strict(fields: dict[str, Schema], optional: dict[str, Schema] | None = None) -> Schema:
+    """A body without other fields, unless they are null."""
+    return {**object_schema(fields, optional), "additionalProperties": NULL}
+
+
+# --- from the SDK ---
+
+
+def sdk_object(
+    model: type[BaseModel], without: Collection[str] = (), /, **changes: Schema
+) -> Schema:
+    """An object that always has every field of the SDK's model: one that the model may leave out is
+    null. `without`: fields that this server never sends. `changes`: fields that it adds, or that
+    are narrower than the SDK's."""
+    fields = _with_every_field(_schema_of(model))["properties"]
+    return object_schema({name: fields[name] for name in fields if name not in without} | changes)
+
+
+def sdk_item(
+    model: type[BaseModel], optional: Mapping[str, Schema] | None = None, /, **changes: Schema
+) -> Schema:
+    """An object with the fields that the SDK's model requires and those of `changes`, which are
+    always there too. `optional`: fields that are absent or have a value, which is never null;
+    their schemas go over those of the SDK."""
+    schema = _schema_of(model)
+    fields = schema["properties"]
+    always = {name: fields[name] for name in fields if name in schema["required"]}
+    return object_schema(
+        always | changes, {name: fields[name] | each for name, each in (optional or {}).items()}
+    )
+
+
+def _schema_of(model: type[BaseModel]) -> Schema:
+    schema = TypeAdapter(model).json_schema(mode="serialization")
+    return _plain(schema, schema.get("$defs", {}))
+
+
+_KEPT = ("type", "const", "enum", "required")
+
+
+def _plain(schema: Schema, definitions: dict[str, Schema]) -> Schema:
+    """The schema without references, titles, prose, and null in place of an absent field."""
+    if "$ref" in schema:
+        return _plain(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != NULL]
+    if len(kinds) == 1:
+        return _plain(kinds[0], definitions)
+    plain: Schema = {key: schema[key] for key in _KEPT if key in schema}
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            plain[key] = [_plain(each, definitions) for each in schema[key] if each != NULL]
+    if "items" in schema:
+        plain["items"] = _plain(schema["items"], definitions)
+    if isinstance(schema.get("additionalProperties"), dict):
+        plain["additionalProperties"] = _plain(schema["additionalProperties"], definitions)
+    if "properties" in schema:
+        plain["properties"] = {
+            name: _field(name, _plain(each, definitions))
+            for name, each in schema["properties"].items()
+        }
+    return plain
+
+
+def _field(name: str, schema: Schema) -> Schema:
+    """The meaning of numbers, which the SDK's models do not have."""
+    if schema.get("type") != "integer" or name == "code":
+        return schema
+    return SECONDS if name.endswith("_at") or name == "created" else COUNT
+
+
+def _with_every_field(schema: Schema) -> Schema:
+    """The object, and those in it, with fields that are null instead of absent."""
+    if "properties" not in schema:
+        return schema
+    always = schema.get("required", ())
+    fields = {name: _with_every_field(each) for name, each in schema["properties"].items()}
+    return object_schema(
+        {name: each if name in always else nullable(each) for name, each in fields.items()}
+    )

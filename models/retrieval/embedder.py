@@ -25,8 +25,7 @@ from models.config.upstream_access import (
 from models.fence import fenced
 from models.projects.routes import ProjectRoutes
 from models.retrieval.text_splitter import TextSplitter
-from models.upstream_errors.frames import report_of, report_of_text
-from models.upstream_errors.report import ErrorReport
+from models.upstream_errors.frames import ErrorReport, report_of, report_of_text
 from models.upstream_errors.words import is_refused, is_too_large
 from models.wire.json_input import clean_text
 from models.wire.proxied_usage import bounded_count

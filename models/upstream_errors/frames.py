@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from models.upstream_errors.names import (
@@ -16,8 +16,23 @@ from models.upstream_errors.names import (
     status_number,
     status_of_names,
 )
-from models.upstream_errors.report import ErrorReport
 from models.upstream_errors.words import status_of_words
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """What an error's body, or an error inside a stream, says."""
+
+    message: str = ""
+    """The upstream's words; empty if there are none."""
+    codes: tuple[str, ...] = ()
+    """Its codes, types and names, the finest first."""
+    status: int = 0
+    """The HTTP status that it names, or that its names or words mean; 0: unknown."""
+    retry_after: int | None = None
+    """Seconds to wait, if it names them."""
+    param: str | None = None
+
 
 _Json = dict[str, Any]
 

@@ -13,6 +13,9 @@ from typing import Any
 
 MAX_TOKEN_COUNT = 2**53
 """The largest count that every JSON reader represents exactly."""
+COUNTED_BY = "counted_by"
+"""Key in the stored usage of a response whose tokens were only counted (docs/state.md): `upstream`,
+`tokenizer` or `estimate`. Clients see it as a header."""
 
 _INPUT = (
     "prompt_tokens",

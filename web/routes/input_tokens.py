@@ -9,8 +9,8 @@ from starlette.responses import Response
 from models.errors import ApiError
 from models.wire.checks.basic import String
 from models.wire.checks.faults import missing
-from models.wire.counting import COUNTED_BY
 from models.wire.purpose import Purpose
+from models.wire.token_counts import COUNTED_BY
 from models.wire.without_effect import header_of
 from web.http.auth import Key
 from web.http.body import read_json

@@ -3,10 +3,9 @@ before a turn of the tool loop too."""
 
 from typing import Any
 
-from models.wire.counting import COUNTED_BY
 from models.wire.events import Item
 from models.wire.response import output_text
-from models.wire.token_counts import TokenCounts
+from models.wire.token_counts import COUNTED_BY, TokenCounts
 from worker.run.compaction import ModelReply
 from worker.run.context import RunContext
 from worker.run.model_call import ModelCaller, ModelInput

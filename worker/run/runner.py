@@ -22,8 +22,8 @@ from models.ownership.timeline import attempts_on_timeline
 from models.redis.answer_cache import CachedAnswer
 from models.redis.channels import queue_for
 from models.tracing.spans import NO_SPAN
-from models.wire.counting import COUNTED_BY
 from models.wire.purpose import Purpose
+from models.wire.token_counts import COUNTED_BY
 from worker.metrics import count_put_off, count_turn_repeat
 from worker.run.attempt import Attempt
 from worker.run.attempt_writer import AttemptWriter

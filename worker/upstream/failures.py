@@ -20,8 +20,7 @@ from models.errors import (
     UpstreamNotConfigured,
     UpstreamUnreached,
 )
-from models.upstream_errors.frames import report_of, report_of_text
-from models.upstream_errors.report import ErrorReport
+from models.upstream_errors.frames import ErrorReport, report_of, report_of_text
 from models.wire.json_input import clean_text
 from worker.upstream.error_rules import verdict
 from worker.upstream.stream_errors import NO_SUCH_MODEL, OVERFLOW, REFUSED, failure_of_words

@@ -5,8 +5,7 @@ from typing import Any
 
 from models.config.upstream_access import CREDENTIAL_STATUSES, credential_message, excerpt
 from models.errors import UpstreamFailed
-from models.upstream_errors.frames import report_of, report_of_text, reported_error
-from models.upstream_errors.report import ErrorReport
+from models.upstream_errors.frames import ErrorReport, report_of, report_of_text, reported_error
 from models.upstream_errors.words import is_overflow, is_refused, is_unknown_model
 from models.wire.json_input import clean_text
 from worker.upstream.error_rules import verdict

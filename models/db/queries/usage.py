@@ -12,7 +12,7 @@ from uuid import UUID
 from models.db.queries.common import LARGEST_SUM, bounded_sum
 from models.db.statement import Query, Statement, column
 from models.lifecycle import Lane
-from models.wire.counting import COUNTED_BY
+from models.wire.token_counts import COUNTED_BY
 from models.wire.usage_kind import UsageKind
 
 _LABELS = "project_id, api_key_id, model, upstream, service_tier"

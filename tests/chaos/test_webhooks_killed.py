@@ -2,7 +2,7 @@
 
 The receiver of a webhook is the only double. A delivery that a dead worker had claimed is made
 again when its lease ends, which takes some seconds: so these tests are long ones. In CI
-`test_a_delivery_outlives_the_worker_that_made_it` of tests/integration/operator/test_webhooks.py
+`test_a_delivery_outlives_the_worker_that_made_it` of tests/integration/webhooks/test_webhooks.py
 stands for them.
 """
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from cli.errors import CommandFailed
 from models.config.addresses import (
+    DEFAULT_SCHEMA,
     normalise_database_url,
     require_redis_scheme,
     require_schema_name,
@@ -30,7 +31,7 @@ class DatabaseAddress:
 
     dsn: str = field(repr=False)
     """the libpq URL (`postgresql://…`)"""
-    database_schema: str | None
+    database_schema: str
     """the setting of this name"""
 
 
@@ -49,14 +50,14 @@ def redis_url() -> str | None:
     return _read("redis_url", check)
 
 
-def database_schema() -> str | None:
+def database_schema() -> str:
     """The setting `database_schema`. Raises CommandFailed or BadSettings."""
 
     def check(name: str) -> str:
         require_schema_name(name)
         return name
 
-    return _read("database_schema", check)
+    return _read("database_schema", check) or DEFAULT_SCHEMA
 
 
 def _read(name: str, parse: Callable[[str], str]) -> str | None:

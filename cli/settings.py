@@ -6,6 +6,7 @@ from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from cli.errors import CommandFailed
+from models.config.addresses import DEFAULT_SCHEMA
 from models.config.config_file import BadSettings
 from models.config.config_source import UNPREFIXED_VARIABLES, FileBackedSettings
 from models.config.configuration import (
@@ -35,7 +36,7 @@ class StackSettings(FileBackedSettings):
         default=None, validation_alias=AliasChoices("DATABASE_URL")
     )
     redis_url: SecretStr | None = Field(default=None, validation_alias=AliasChoices("REDIS_URL"))
-    database_schema: SchemaName | None = None
+    database_schema: SchemaName = DEFAULT_SCHEMA
     upstream: UpstreamSettings = UpstreamSettings()
     upstreams: dict[str, UpstreamSettings] = {}
     routes: dict[str, Route] = {}

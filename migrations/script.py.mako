@@ -1,8 +1,6 @@
 """${message}"""
 
-import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects import postgresql
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
@@ -11,10 +9,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # The oldest revision whose release runs on the new schema (docs/deploy.md, "Upgrading").
+    # Additive: processes of the release before run on (docs/deploy.md, "Upgrading"). If those of an
+    # older one do not, this names the first revision whose release does:
     op.execute("UPDATE schema_compatibility SET oldest_revision = '${down_revision}'")
-    ${upgrades if upgrades else "pass"}
-
-
-def downgrade() -> None:
-    ${downgrades if downgrades else "pass"}

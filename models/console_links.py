@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import psycopg
 
+from models.config.addresses import DEFAULT_SCHEMA
 from models.db.queries.audit import RECORD, AuditEntry
 from models.db.queries.console import INSERT_LINK
 from models.db.search_path import set_search_path
@@ -27,7 +28,7 @@ def hash_token(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
-def create_link(dsn: str, schema: str | None = None, entry: AuditEntry | None = None) -> str:
+def create_link(dsn: str, schema: str = DEFAULT_SCHEMA, entry: AuditEntry | None = None) -> str:
     """Stores a link, which is valid once within LINK_LIFETIME, and returns its token. `schema`: the
     setting `database_schema`. `entry`: what the audit log says of it."""
     token = new_token()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from models.config.addresses import DEFAULT_SCHEMA
 from models.db.search_path import set_search_path
 from models.db.sync import execute_sync, fetch_sync
 from models.ids import new_uuid
@@ -63,7 +64,7 @@ def hash_key(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
-def bootstrap(dsn: str, key: str, schema: str | None = None) -> None:
+def bootstrap(dsn: str, key: str, schema: str = DEFAULT_SCHEMA) -> None:
     """Makes `key` valid for the project `default`; creates both if they do not exist. `schema`: the
     setting `database_schema`. Idempotent."""
     _store(dsn, "default", key, schema)
@@ -72,7 +73,7 @@ def bootstrap(dsn: str, key: str, schema: str | None = None) -> None:
 def create(
     dsn: str,
     project: str,
-    schema: str | None = None,
+    schema: str = DEFAULT_SCHEMA,
     grant: KeyGrant = DEFAULT_GRANT,
     actor: "Actor | None" = None,
 ) -> str:
@@ -89,7 +90,7 @@ def _store(
     dsn: str,
     project: str,
     key: str,
-    schema: str | None,
+    schema: str,
     grant: KeyGrant = DEFAULT_GRANT,
     actor: "Actor | None" = None,
 ) -> bool:

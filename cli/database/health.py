@@ -11,6 +11,7 @@ import socket
 import psycopg
 
 from cli.errors import CommandFailed, database_failure
+from models.config.addresses import DEFAULT_SCHEMA
 from models.db.queries.leases import LIVE_KIND
 from models.db.search_path import set_search_path
 from models.db.sync import fetch_sync
@@ -19,7 +20,7 @@ TIMEOUT = 3
 """Seconds for the connection, and again for the reply."""
 
 
-def live_kind(dsn: str, host: str | None = None, schema: str | None = None) -> str:
+def live_kind(dsn: str, host: str | None = None, schema: str = DEFAULT_SCHEMA) -> str:
     """The kind of the newest live process of `host` (default: this host). `schema`: the setting
     `database_schema`.
 

@@ -12,9 +12,15 @@ from sqlalchemy import create_engine, pool
 from sqlalchemy.exc import DBAPIError
 
 from cli.errors import CommandFailed, database_failure
-from models.db.queries.chunk_search import ADD_EMBEDDINGS
+from models.config.addresses import DEFAULT_SCHEMA
 from models.db.queries.operations import OLDEST_COMPATIBLE_REVISION, SCHEMA_REVISION
-from models.db.schema import SchemaState, migrations_config, newest_revision, schema_state
+from models.db.schema import (
+    SchemaState,
+    functions,
+    migrations_config,
+    newest_revision,
+    schema_state,
+)
 from models.db.search_path import set_search_path
 
 LOCK = 0x6261636B6275726E
@@ -28,9 +34,10 @@ _OWNER = "SELECT to_regclass('alembic_version') IS NOT NULL, to_regclass('event_
 
 
 def migrate(
-    dsn: str, pause: Callable[[float], None] = time.sleep, schema: str | None = None
+    dsn: str, pause: Callable[[float], None] = time.sleep, schema: str = DEFAULT_SCHEMA
 ) -> None:
-    """Runs the missing migrations. Only one process migrates at a time; others wait for it.
+    """Runs the missing migrations, then migrations/functions.sql. Only one process migrates at a
+    time; others wait for it.
 
     `dsn` is a libpq URL (`postgresql://…`). `pause(seconds)` is called between two tries to get the
     lock, and may raise to give up. `schema` is the setting `database_schema`; it is made if it does
@@ -50,8 +57,9 @@ def migrate(
             if not _is_newer(lock):
                 _upgrade(dsn, schema)
                 lock.execute(set_search_path(schema))
-                # pgvector may have been installed since the last migration
-                lock.execute(ADD_EMBEDDINGS.sql)
+                # After the migrations: those are additive, so the functions of the release before
+                # work on the new tables until then, and afterwards if this process ends here.
+                lock.execute(functions())
     except psycopg.OperationalError as error:
         raise database_failure(error) from error
     except (CommandError, DBAPIError) as error:
@@ -61,7 +69,7 @@ def migrate(
         ) from error
 
 
-def _connect(dsn: str, schema: str | None) -> psycopg.Connection[TupleRow]:
+def _connect(dsn: str, schema: str) -> psycopg.Connection[TupleRow]:
     """A connection in autocommit, with the tables in its search path."""
     connection = psycopg.connect(
         dsn, autocommit=True, connect_timeout=10, target_session_attrs="primary"
@@ -93,7 +101,7 @@ def _create_schema(connection: psycopg.Connection[TupleRow]) -> None:
 
 def _fetch_one(connection: psycopg.Connection[TupleRow], sql: LiteralString) -> TupleRow:
     row = connection.execute(sql).fetchone()
-    assert row is not None  # neither statement has a condition
+    assert row is not None  # none of these statements has a condition
     return row
 
 
@@ -105,13 +113,13 @@ def _is_newer(connection: psycopg.Connection[TupleRow]) -> bool:
     row = connection.execute(SCHEMA_REVISION.sql).fetchone()
     if row is None or row[0] <= newest_revision():
         return False
-    oldest = connection.execute(OLDEST_COMPATIBLE_REVISION.sql).fetchone()
-    if schema_state(row[0], oldest[0] if oldest else None) is not SchemaState.OK:
+    [oldest] = _fetch_one(connection, OLDEST_COMPATIBLE_REVISION.sql)
+    if schema_state(row[0], oldest) is not SchemaState.OK:
         raise CommandFailed(f"the schema of the database ({row[0]}) is {SchemaState.TOO_NEW}")
     return True
 
 
-def _upgrade(dsn: str, schema: str | None) -> None:
+def _upgrade(dsn: str, schema: str) -> None:
     def connect() -> psycopg.Connection[TupleRow]:
         connection = _connect(dsn, schema)
         connection.autocommit = False

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import psycopg
 
+from models.config.addresses import DEFAULT_SCHEMA
 from models.db.database import fetch_sync
 from models.db.queries.leases import LIVE_PIDS, NOW
 from models.db.search_path import set_search_path
@@ -15,7 +16,7 @@ class RegisteredWorkers:
     Older rows are ignored: a killed worker has a valid lease until it expires.
     """
 
-    def __init__(self, dsn: str, schema: str | None = None) -> None:
+    def __init__(self, dsn: str, schema: str = DEFAULT_SCHEMA) -> None:
         """`dsn` is the libpq URL (`postgresql://…`) of a migrated database, `schema` the setting
         `database_schema`."""
         self._connection = psycopg.connect(dsn, autocommit=True)

@@ -8,6 +8,8 @@ import re
 
 DATABASE_SCHEMES = ("postgres", "postgresql", "postgresql+psycopg")
 REDIS_SCHEMES = ("redis", "rediss", "unix", "sentinel")
+DEFAULT_SCHEMA = "backburner"
+"""What the setting `database_schema` is if it is not set."""
 SCHEMA_NAME_RULE = (
     "must be up to 63 of a-z, 0-9 and _, not begin with a digit or pg_, and not be"
     " information_schema"

@@ -22,7 +22,11 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_settings import SettingsConfigDict
 
-from models.config.addresses import normalise_database_url, require_redis_scheme
+from models.config.addresses import (
+    DEFAULT_SCHEMA,
+    normalise_database_url,
+    require_redis_scheme,
+)
 from models.config.config_source import FileBackedSettings
 from models.config.console import ConsoleSettings
 from models.config.extraction import ExtractionSettings
@@ -73,9 +77,8 @@ class Settings(FileBackedSettings):
     broker_url: SecretStr | None = None
     """A RabbitMQ (`amqp://…`, `amqps://…`) that carries the wake-ups of workers instead of Redis
     (docs/scaling.md)."""
-    database_schema: SchemaName | None = None
-    """The schema of the tables. Unset: `backburner`, or that of an older release. Installations
-    that share a database set it."""
+    database_schema: SchemaName = DEFAULT_SCHEMA
+    """The schema of the tables. Installations that share a database set it."""
     upstream: UpstreamSettings = UpstreamSettings()
     """The upstream named `default`; if it is the only one, it serves all models."""
     upstreams: dict[str, UpstreamSettings] = {}

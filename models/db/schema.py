@@ -11,8 +11,8 @@ from pathlib import Path
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-FIRST_WITH_COMPATIBILITY = "0009"
-"""The first revision with the table `schema_compatibility`."""
+_MIGRATIONS = Path(__file__).parents[2] / "migrations"
+"""Beside this package in a checkout, in the image and in an installed wheel."""
 
 
 class SchemaState(StrEnum):
@@ -24,12 +24,15 @@ class SchemaState(StrEnum):
 
 
 def migrations_config() -> Config:
-    """Alembic's configuration with the migrations of this release, which lie beside this package
-    in a checkout, in the image and in an installed wheel."""
+    """Alembic's configuration with the migrations of this release."""
     config = Config()
-    folder = Path(__file__).parents[2] / "migrations"
-    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     return config
+
+
+def functions() -> bytes:
+    """The statements that make the functions and triggers of this release, whatever there is."""
+    return (_MIGRATIONS / "functions.sql").read_bytes()
 
 
 @cache
@@ -38,11 +41,11 @@ def newest_revision() -> str:
     return ScriptDirectory.from_config(migrations_config()).get_current_head() or ""
 
 
-def schema_state(revision: str, oldest_revision: str | None) -> SchemaState:
-    """`revision`: that of the database. `oldest_revision`: the oldest one whose release runs on it;
-    None if the database does not state it: then only its own."""
+def schema_state(revision: str, oldest_revision: str) -> SchemaState:
+    """`revision`: that of the database. `oldest_revision`: the oldest one whose release runs on
+    it."""
     if revision < newest_revision():
         return SchemaState.TOO_OLD
-    if newest_revision() < (oldest_revision or revision):
+    if newest_revision() < oldest_revision:
         return SchemaState.TOO_NEW
     return SchemaState.OK

@@ -30,7 +30,7 @@ class DatabaseSettings(Protocol):
         """The libpq URL."""
 
     @property
-    def database_schema(self) -> str | None:
+    def database_schema(self) -> str:
         """The setting of this name."""
 
 

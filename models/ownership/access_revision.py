@@ -1,8 +1,8 @@
 """How a process notices that a project or a key was changed.
 
-The database counts these changes (`access_revision`, migration 0013). Each heartbeat reads the
-number, with the statement that renews the lease: so it costs no statement, and needs no Redis. A
-process acts on a change at most one heartbeat after its commit, half a second by default
+The database counts these changes (`access_revision`, migrations/functions.sql). Each heartbeat
+reads the number, with the statement that renews the lease: so it costs no statement, and needs no
+Redis. A process acts on a change at most one heartbeat after its commit, half a second by default
 (docs/projects.md).
 """
 

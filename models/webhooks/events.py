@@ -9,7 +9,7 @@ import orjson
 
 class EventType(StrEnum):
     """What has happened. The names of the statuses of a response follow `response.`: a trigger
-    makes them of the column `responses.status` (migrations 0015 and 0035). Those of a batch follow
+    makes them of the column `responses.status` (migrations/functions.sql). Those of a batch follow
     `batch.`: the statement that ends it makes them (models/db/queries/batches.py)."""
 
     RESPONSE_COMPLETED = "response.completed"

@@ -68,17 +68,11 @@ def copy_checkout(to: Path, commit: str | None = None) -> None:
             shutil.copy2(ROOT / name, to / name)
 
 
-def previous_release() -> tuple[str, str]:
-    """(commit, migration): the last commit before the one that added the newest migration, and
-    that migration. Raises CalledProcessError if the clone is too shallow."""
-    newest = max((ROOT / "migrations/versions").glob("[0-9]*.py"))
-    added = _git("log", "--diff-filter=AR", "--format=%H", "-1", "--", str(newest))
-    return _git("rev-parse", f"{added}^"), newest.stem.partition("_")[0]
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True, text=True)
-    return done.stdout.strip()
+def previous_release() -> str:
+    """The newest tag of a release; the newest commit if the clone has no tag."""
+    command = ["git", "tag", "--list", "v*", "--sort=-version:refname", "--merged", "HEAD^"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True)
+    return done.stdout.partition("\n")[0] or "HEAD"
 
 
 class Checkout:

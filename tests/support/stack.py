@@ -400,7 +400,7 @@ class Stack:
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         connection = await psycopg.AsyncConnection.connect(self.dsn, autocommit=True)
-        await connection.execute(set_search_path(None))
+        await connection.execute(set_search_path())
         return connection
 
     def redis(self) -> redis.asyncio.Redis:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from models.db.database import DATABASE_UNAVAILABLE, fetch_idempotent
 from models.db.queries.leases import LIVE_WORKERS
 from models.db.queries.operations import OLDEST_COMPATIBLE_REVISION, SCHEMA_REVISION
-from models.db.schema import FIRST_WITH_COMPATIBILITY, SchemaState, schema_state
+from models.db.schema import SchemaState, schema_state
 from models.redis.client import REDIS_ERRORS
 from models.redis.eviction import memory_problem
 from models.version import VERSION
@@ -128,7 +128,5 @@ async def _redis_status(state: AppState) -> tuple[str, str | None]:
 async def _schema(state: AppState) -> tuple[str, SchemaState]:
     """The revision of the database, and whether this release runs on it."""
     revision = (await fetch_idempotent(state.pool, SCHEMA_REVISION, {}))[0]
-    oldest: list[str] = []
-    if revision >= FIRST_WITH_COMPATIBILITY:
-        oldest = await fetch_idempotent(state.pool, OLDEST_COMPATIBLE_REVISION, {})
-    return revision, schema_state(revision, oldest[0] if oldest else None)
+    [oldest] = await fetch_idempotent(state.pool, OLDEST_COMPATIBLE_REVISION, {})
+    return revision, schema_state(revision, oldest)

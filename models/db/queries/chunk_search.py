@@ -124,6 +124,3 @@ HAS_EMBEDDINGS = column(
     bool,
 )
 """Whether pgvector was there when the schema was made or migrated last; always one row."""
-
-ADD_EMBEDDINGS = column("SELECT add_embeddings() AS has_embeddings", bool)
-"""Makes what needs pgvector, if it is there now (migration 0024), and returns whether it is."""

@@ -1,5 +1,5 @@
 """Endpoints of webhooks and the deliveries to them. A trigger of `responses` makes deliveries
-(migration 0015).
+(migrations/functions.sql).
 
 A statement that changes an endpoint and its deliveries locks the endpoint first, so no two of them
 wait for each other. A deleted endpoint is disabled too, which all statements of tries look at; it is

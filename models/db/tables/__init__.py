@@ -1,8 +1,9 @@
-"""The tables, as Alembic compares them with the database. The migrations create them.
+"""The tables, as Alembic compares them with the database. The migrations create them;
+migrations/functions.sql adds functions and triggers.
 
 A test (tests/integration/database/test_statements.py) runs `alembic check`: it fails if the
-migrations and these files differ. No statement is built from these objects; the statements are text
-(models/db/statement.py).
+migrations and these files differ. What `doc` says of a column is not in the database. No statement
+is built from these objects; the statements are text (models/db/statement.py).
 """
 
 # Each module adds its tables to the metadata.
@@ -22,13 +23,9 @@ from models.db.tables import (
 from models.db.tables.base import metadata
 from models.db.tables.responses import ONE_OPEN_PER_CONVERSATION
 
-RETIRED_COLUMNS = frozenset((("responses", "rings"), ("responses", "streamed")))
-"""(table, column) of columns that no code uses any more. They stay in the database for processes of
-the previous release, which may run during an update; `alembic check` ignores them
-(migrations/env.py). The migration of the next release drops them."""
-
 OPTIONAL_COLUMNS = frozenset((("vector_store_chunks", "embedding"),))
-"""(table, column) of columns that are there only where an extension is (migration 0024)."""
+"""(table, column) of columns that are there only where an extension is
+(migrations/functions.sql)."""
 MADE_BY_NEED = "ix_vector_store_chunks_hnsw_"
 """What the names of indexes begin with that workers make and drop
 (models/db/queries/vector_index.py)."""
@@ -37,7 +34,6 @@ __all__ = [
     "MADE_BY_NEED",
     "ONE_OPEN_PER_CONVERSATION",
     "OPTIONAL_COLUMNS",
-    "RETIRED_COLUMNS",
     "activity",
     "audit",
     "batches",

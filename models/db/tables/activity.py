@@ -19,10 +19,8 @@ def _count(name: str) -> Column[int]:
     return Column(name, BigInteger, nullable=False, server_default=text("0"))
 
 
-def _durations(name: str, comment: str) -> Column[list[int]]:
-    return Column(
-        name, ARRAY(Integer), nullable=False, server_default=text("'{}'"), comment=comment
-    )
+def _durations(name: str, doc: str) -> Column[list[int]]:
+    return Column(name, ARRAY(Integer), nullable=False, server_default=text("'{}'"), doc=doc)
 
 
 activity = Table(
@@ -33,7 +31,7 @@ activity = Table(
         SmallInteger,
         primary_key=True,
         autoincrement=False,
-        comment="seconds that the row is about: 60, or 600",
+        doc="seconds that the row is about: 60, or 600",
     ),
     Column("begins_at", TIMESTAMP, primary_key=True),
     Column(
@@ -41,11 +39,11 @@ activity = Table(
         Boolean,
         nullable=False,
         server_default=text("false"),
-        comment="a worker has begun to count what waits and runs",
+        doc="a worker has begun to count what waits and runs",
     ),
-    Column("waiting", Integer, comment="responses that waited; of ten minutes the most"),
-    Column("oldest_seconds", Double, comment="the age of the oldest of them"),
-    Column("running", Integer, comment="responses that ran; of ten minutes the most"),
+    Column("waiting", Integer, doc="responses that waited; of ten minutes the most"),
+    Column("oldest_seconds", Double, doc="the age of the oldest of them"),
+    Column("running", Integer, doc="responses that ran; of ten minutes the most"),
     _count("completed"),
     _count("failed"),
     _count("input_tokens"),

@@ -19,8 +19,8 @@ from sqlalchemy import (
 from models.db.tables.base import TIMESTAMP, metadata
 
 
-def _count(name: str, comment: str | None = None) -> Column[int]:
-    return Column(name, BigInteger, nullable=False, server_default=text("0"), comment=comment)
+def _count(name: str, doc: str | None = None) -> Column[int]:
+    return Column(name, BigInteger, nullable=False, server_default=text("0"), doc=doc)
 
 
 batches = Table(
@@ -28,22 +28,22 @@ batches = Table(
     metadata,
     Column("id", Uuid, primary_key=True),
     Column("project_id", Uuid, ForeignKey("projects.id"), nullable=False),
-    Column("api_key_id", Uuid, nullable=False, comment="the key of the request that made it"),
+    Column("api_key_id", Uuid, nullable=False, doc="the key of the request that made it"),
     Column("endpoint", Text, nullable=False),
     Column("input_file_id", Uuid, nullable=False),
     Column("completion_window", Text, nullable=False),
-    Column("metadata", JSON, comment="null: the client sent none"),
-    Column("output_lifetime", Interval, comment="of its output files, after its end"),
+    Column("metadata", JSON, doc="null: the client sent none"),
+    Column("output_lifetime", Interval, doc="of its output files, after its end"),
     Column("status", Text, nullable=False, server_default="validating"),
     Column(
         "ending",
         Text,
-        comment="the terminal status that it will have; null: none but `completed` is known",
+        doc="the terminal status that it will have; null: none but `completed` is known",
     ),
-    Column("model", Text, comment="of its first request"),
-    Column("errors", JSON, comment="of its input file"),
+    Column("model", Text, doc="of its first request"),
+    Column("errors", JSON, doc="of its input file"),
     Column("created_at", TIMESTAMP, nullable=False, server_default=func.now()),
-    Column("expires_at", TIMESTAMP, nullable=False, comment="end of completion_window"),
+    Column("expires_at", TIMESTAMP, nullable=False, doc="end of completion_window"),
     Column("in_progress_at", TIMESTAMP),
     Column("finalizing_at", TIMESTAMP),
     Column("cancelling_at", TIMESTAMP),
@@ -60,16 +60,16 @@ batches = Table(
     _count("cached_tokens"),
     _count("output_tokens"),
     _count("reasoning_tokens"),
-    Column("output_file_id", Uuid, comment="null: nothing was written to it"),
+    Column("output_file_id", Uuid, doc="null: nothing was written to it"),
     _count("output_parts", "parts of the output file"),
-    Column("error_file_id", Uuid, comment="null: nothing was written to it"),
+    Column("error_file_id", Uuid, doc="null: nothing was written to it"),
     _count("error_parts", "parts of the error file"),
     Column(
         "expander_until",
         TIMESTAMP,
         nullable=False,
         server_default=func.now(),
-        comment="before that, no other web process makes responses of its lines",
+        doc="before that, no other web process makes responses of its lines",
     ),
     _count("expander_crashes", "web processes that took it, in a row, and did not give it back"),
     Column(
@@ -77,7 +77,7 @@ batches = Table(
         TIMESTAMP,
         nullable=False,
         server_default=func.now(),
-        comment="before that, no other worker does what there is to do",
+        doc="before that, no other worker does what there is to do",
     ),
     _count("collector_crashes", "workers that took it, in a row, and did not give it back"),
     Index("ix_batches_project_id", "project_id", "id"),
@@ -101,7 +101,7 @@ batch_lines = Table(
         Integer,
         primary_key=True,
         autoincrement=False,
-        comment="its number in the input, from 1",
+        doc="its number in the input, from 1",
     ),
     Column("custom_id", Text, nullable=False),
     Column(
@@ -109,10 +109,10 @@ batch_lines = Table(
         Boolean,
         nullable=False,
         server_default=text("false"),
-        comment="it was made a response or an error",
+        doc="it was made a response or an error",
     ),
-    Column("response_id", Uuid, comment="null: it was refused, or is not expanded"),
-    Column("error", JSON, comment="{status, body}, if it was refused"),
+    Column("response_id", Uuid, doc="null: it was refused, or is not expanded"),
+    Column("error", JSON, doc="{status, body}, if it was refused"),
     Index("ix_batch_lines_custom_id", "batch_id", "custom_id", unique=True),
     Index("ix_batch_lines_expanded", "batch_id", "line", postgresql_where=text("expanded")),
     Index(

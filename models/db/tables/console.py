@@ -7,9 +7,9 @@ from models.db.tables.base import TIMESTAMP, metadata
 console_sessions = Table(
     "console_sessions",
     metadata,
-    Column("hash", LargeBinary, primary_key=True, comment="SHA-256 of the token in the cookie"),
-    Column("role", Text, nullable=False, comment="operator or read_only"),
-    Column("name", Text, nullable=False, comment="who it is, for the audit log"),
+    Column("hash", LargeBinary, primary_key=True, doc="SHA-256 of the token in the cookie"),
+    Column("role", Text, nullable=False, doc="operator or read_only"),
+    Column("name", Text, nullable=False, doc="who it is, for the audit log"),
     Column("created_at", TIMESTAMP, nullable=False, server_default=func.clock_timestamp()),
     Column("expires_at", TIMESTAMP, nullable=False),
 )
@@ -17,6 +17,6 @@ console_sessions = Table(
 console_links = Table(
     "console_links",
     metadata,
-    Column("hash", LargeBinary, primary_key=True, comment="SHA-256 of the token in the link"),
+    Column("hash", LargeBinary, primary_key=True, doc="SHA-256 of the token in the link"),
     Column("expires_at", TIMESTAMP, nullable=False),
 )

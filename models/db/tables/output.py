@@ -29,7 +29,7 @@ items = Table(
         "conversation_id",
         Uuid,
         ForeignKey("conversations.id", ondelete="CASCADE"),
-        comment=(
+        doc=(
             "set when it becomes part of the conversation: added directly, or with the end "
             "of its response"
         ),
@@ -39,12 +39,12 @@ items = Table(
     Column("item_id", Text, nullable=False),
     Column("type", Text, nullable=False),
     Column("payload", JSONB, nullable=False),
-    Column("turn", Integer, comment="copied from tool_calls when its response is deleted"),
-    Column("answer", JSONB, comment="copied from tool_calls when its response is deleted"),
+    Column("turn", Integer, doc="copied from tool_calls when its response is deleted"),
+    Column("answer", JSONB, doc="copied from tool_calls when its response is deleted"),
     Column(
         "size",
         BigInteger,
-        comment=(
+        doc=(
             "bytes of the payload and of its call's answer, and some for each value in them; "
             "null: a process of a release that did not record it"
         ),
@@ -52,12 +52,12 @@ items = Table(
     Column(
         "origin",
         Text,
-        comment=("of a tool call: what its upstream wants back with it, sealed; null: nothing"),
+        doc=("of a tool call: what its upstream wants back with it, sealed; null: nothing"),
     ),
     Column(
         "call_key",
         Text,
-        comment="set with an origin: a digest of the project and of the id that clients send back",
+        doc="set with an origin: a digest of the project and of the id that clients send back",
     ),
     CheckConstraint("direction IN ('input', 'output')", name="direction"),
     CheckConstraint("response_id IS NOT NULL OR conversation_id IS NOT NULL", name="owned"),
@@ -102,19 +102,19 @@ tool_calls = Table(
         Integer,
         primary_key=True,
         autoincrement=False,
-        comment="of its item in the output",
+        doc="of its item in the output",
     ),
-    Column("output_index", Integer, nullable=False, comment="of its item in the stream"),
+    Column("output_index", Integer, nullable=False, doc="of its item in the stream"),
     Column(
         "turn",
         Integer,
         nullable=False,
-        comment="the turn in which the model asked for it; 0: before the first",
+        doc="the turn in which the model asked for it; 0: before the first",
     ),
     Column(
         "started_attempt",
         Integer,
-        comment=(
+        doc=(
             "the attempt that began to run it last; if it is not finished, its outcome is unknown"
         ),
     ),
@@ -122,14 +122,14 @@ tool_calls = Table(
     Column(
         "answer",
         JSONB,
-        comment="what the model received, where the item does not contain it: a text, or parts",
+        doc="what the model received, where the item does not contain it: a text, or parts",
     ),
     Column(
         "in_order",
         Boolean,
         nullable=False,
         server_default=text("false"),
-        comment=(
+        doc=(
             "the log has no item after it until it is finished; false: a process of a release that "
             "sent the calls of a turn side by side stored it"
         ),
@@ -143,10 +143,8 @@ event_log = Table(
     Column("first_number", Integer, primary_key=True),
     Column("last_number", Integer, nullable=False),
     Column("attempt", Integer, nullable=False),
-    Column(
-        "frames", LargeBinary, nullable=False, comment="the SSE bytes that every reader receives"
-    ),
-    Column("stored_at", TIMESTAMP, server_default=text("clockTIMESTAMP()")),
+    Column("frames", LargeBinary, nullable=False, doc="the SSE bytes that every reader receives"),
+    Column("stored_at", TIMESTAMP, server_default=text("clock_timestamp()")),
 )
 
 attempts = Table(
@@ -158,7 +156,7 @@ attempts = Table(
         "worker",
         Uuid,
         nullable=False,
-        comment=(
+        doc=(
             "no foreign key: this row is kept longer than the worker's, so it also names "
             "the process"
         ),
@@ -166,22 +164,20 @@ attempts = Table(
     Column("kind", Text, nullable=False),
     Column("host", Text, nullable=False),
     Column("pid", Integer, nullable=False),
-    Column("claimed_at", TIMESTAMP, nullable=False, server_default=text("clockTIMESTAMP()")),
+    Column("claimed_at", TIMESTAMP, nullable=False, server_default=text("clock_timestamp()")),
     Column(
         "turns_ended_at",
         ARRAY(TIMESTAMP),
         nullable=False,
         server_default=text("'{}'"),
-        comment="of each turn that another followed",
+        doc="of each turn that another followed",
     ),
-    Column("outcome", Text, comment="null: it runs, or has ended the response"),
-    Column(
-        "ended_at", TIMESTAMP, comment="set with an outcome; after a crash: when the lease ran out"
-    ),
+    Column("outcome", Text, doc="null: it runs, or has ended the response"),
+    Column("ended_at", TIMESTAMP, doc="set with an outcome; after a crash: when the lease ran out"),
     Column(
         "failures",
         JSONB,
-        comment=(
+        doc=(
             "each upstream that failed, with reason and message; a deferred attempt waits for the "
             "last one"
         ),
@@ -201,7 +197,7 @@ journal = Table(
         "batch",
         BigInteger,
         primary_key=True,
-        comment="0 is the marker that is written at registration",
+        doc="0 is the marker that is written at registration",
     ),
     Column("response_ids", ARRAY(Uuid), nullable=False),
     Column("attempts", ARRAY(Integer), nullable=False),

@@ -25,23 +25,23 @@ workers = Table(
     Column("started_at", TIMESTAMP, nullable=False, server_default=func.now()),
     Column("expires_at", TIMESTAMP, nullable=False),
     Column("dead", Boolean, nullable=False, server_default=text("false")),
-    Column("ended", Text, comment="how it ended: stopped, or reaped by which process"),
+    Column("ended", Text, doc="how it ended: stopped, or reaped by which process"),
     Column(
         "flushed_batch",
         BigInteger,
         nullable=False,
         server_default=text("0"),
-        comment="journal batches up to here are in event_log",
+        doc="journal batches up to here are in event_log",
     ),
     Column(
         "drain_requested_at",
         TIMESTAMP,
-        comment="an operator wants it to hand over its responses and stop",
+        doc="an operator wants it to hand over its responses and stop",
     ),
     Column(
         "settled_at",
         TIMESTAMP,
-        comment=(
+        doc=(
             "a web process: creates sent before this time have a known outcome; null: a "
             "process of a release that did not record it"
         ),
@@ -51,10 +51,10 @@ workers = Table(
         Boolean,
         nullable=False,
         server_default=text("false"),
-        comment="it has held the lock of its tie: the lock is free only if its session ended",
+        doc="it has held the lock of its tie: the lock is free only if its session ended",
     ),
-    Column("slots", Integer, comment="of a worker: the most responses that it runs at a time"),
-    Column("version", Text, comment="the release that it runs"),
+    Column("slots", Integer, doc="of a worker: the most responses that it runs at a time"),
+    Column("version", Text, doc="the release that it runs"),
     CheckConstraint("kind IN ('worker', 'quarantine', 'web')", name="kind"),
 )
 
@@ -66,7 +66,7 @@ schema_compatibility = Table(
         "oldest_revision",
         Text,
         nullable=False,
-        comment="the oldest migration whose release runs on this schema",
+        doc="the oldest migration whose release runs on this schema",
     ),
     CheckConstraint("single", name="single"),
 )

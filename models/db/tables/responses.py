@@ -43,21 +43,21 @@ conversations = Table(
         BigInteger,
         nullable=False,
         server_default=text("0"),
-        comment="+1 with every item added and every response started",
+        doc="+1 with every item added and every response started",
     ),
     Column(
         "unanswered_calls",
         ARRAY(Text),
         nullable=False,
         server_default=text("'{}'"),
-        comment="ids of the calls that must be answered next",
+        doc="ids of the calls that must be answered next",
     ),
     Column(
         "size",
         BigInteger,
         nullable=False,
         server_default=text("0"),
-        comment=(
+        doc=(
             "the sizes of its items; too small as long as processes of a release add items that "
             "did not record them"
         ),
@@ -77,7 +77,7 @@ responses = Table(
         "parameters",
         JSON,
         nullable=False,
-        comment=(
+        doc=(
             "what the client set, without input and secrets; json, not jsonb: key order "
             "matters (ADR 0004)"
         ),
@@ -86,23 +86,21 @@ responses = Table(
     Column(
         "conversation_id",
         Uuid,
-        comment="no foreign key: kept after the conversation is deleted",
+        doc="no foreign key: kept after the conversation is deleted",
     ),
     Column("usage", JSONB),
-    Column(
-        "upstream", Text, comment="the configured name of the upstream that answered the last turn"
-    ),
-    Column("service_tier", Text, comment="the tier that the upstream reported"),
+    Column("upstream", Text, doc="the configured name of the upstream that answered the last turn"),
+    Column("service_tier", Text, doc="the tier that the upstream reported"),
     Column(
         "upstream_fields",
         JSON,
-        comment="fields of a native upstream's Response object that this server does not make",
+        doc="fields of a native upstream's Response object that this server does not make",
     ),
-    Column("error", JSONB, comment="{code, message} as the API shows it"),
+    Column("error", JSONB, doc="{code, message} as the API shows it"),
     Column(
         "reason",
         Text,
-        comment=(
+        doc=(
             "why it is incomplete, or a finer code for a failure; of a deferred one: the failure "
             "of its upstream"
         ),
@@ -110,22 +108,18 @@ responses = Table(
     Column(
         "failure",
         JSONB,
-        comment=(
-            "{status, type, code, param, retry_after} for a foreground client that got no output"
-        ),
+        doc=("{status, type, code, param, retry_after} for a foreground client that got no output"),
     ),
     Column("created_at", TIMESTAMP, nullable=False),
     Column("started_at", TIMESTAMP),
-    Column("completed_at", TIMESTAMP, comment="when it reached a terminal status"),
+    Column("completed_at", TIMESTAMP, doc="when it reached a terminal status"),
     Column("expires_at", TIMESTAMP, nullable=False),
     Column("deadline", TIMESTAMP, nullable=False),
-    Column(
-        "worker", Uuid, ForeignKey("workers.id"), comment="the owner; null if no process owns it"
-    ),
+    Column("worker", Uuid, ForeignKey("workers.id"), doc="the owner; null if no process owns it"),
     Column(
         "web",
         Uuid,
-        comment=(
+        doc=(
             "the web process where its client waits: the one that stored it, or the last one that "
             "a repeated request joined it on; no foreign key, so that deleting a process scans "
             "nothing"
@@ -134,94 +128,90 @@ responses = Table(
     Column(
         "waiter",
         Uuid,
-        comment="the connection whose client waits for the answer; null: it ended before",
+        doc="the connection whose client waits for the answer; null: it ended before",
     ),
     Column(
         "attempt",
         Integer,
         nullable=False,
         server_default=text("0"),
-        comment="+1 at every claim, never lowered or reused",
+        doc="+1 at every claim, never lowered or reused",
     ),
     Column(
         "deaths",
         SmallInteger,
         nullable=False,
         server_default=text("0"),
-        comment="owners that crashed since the last checkpoint",
+        doc="owners that crashed since the last checkpoint",
     ),
     Column(
         "enqueued_at",
         TIMESTAMP,
         nullable=False,
-        comment="when it was last put into the Celery queue",
+        doc="when it was last put into the Celery queue",
     ),
     Column(
         "enqueue_count",
         SmallInteger,
         nullable=False,
         server_default=text("0"),
-        comment="how often it was put into the Celery queue again since it was last released",
+        doc="how often it was put into the Celery queue again since it was last released",
     ),
-    Column(
-        "resume_at", TIMESTAMP, comment="deferred: not claimed before this time, except to end it"
-    ),
+    Column("resume_at", TIMESTAMP, doc="deferred: not claimed before this time, except to end it"),
     Column(
         "lane",
         SmallInteger,
         nullable=False,
         server_default=text(str(Lane.DEFAULT.value)),
-        comment="0 priority, 1 default, 2 flex, 3 batch: which responses go first (ADR 0041)",
+        doc="0 priority, 1 default, 2 flex, 3 batch: which responses go first (ADR 0041)",
     ),
     Column(
         "confirmed",
         Boolean,
         nullable=False,
         server_default=text("false"),
-        comment="a worker has received its id, so its create was answered (ADR 0041)",
+        doc="a worker has received its id, so its create was answered (ADR 0041)",
     ),
     Column("cancel_requested_at", TIMESTAMP),
-    Column(
-        "delete_requested_at", TIMESTAMP, comment="hidden from the API; deleted once it has ended"
-    ),
+    Column("delete_requested_at", TIMESTAMP, doc="hidden from the API; deleted once it has ended"),
     Column(
         "requeue_requested_at",
         TIMESTAMP,
-        comment="an operator wants another worker to run it; null again once it was released",
+        doc="an operator wants another worker to run it; null again once it was released",
     ),
-    Column("fail_requested_at", TIMESTAMP, comment="an operator wants it to end as failed"),
+    Column("fail_requested_at", TIMESTAMP, doc="an operator wants it to end as failed"),
     Column("turns", Integer, nullable=False, server_default=text("0")),
     Column(
         "checkpoint_number",
         Integer,
         nullable=False,
         server_default=text("-1"),
-        comment="the log up to here belongs to finished turns",
+        doc="the log up to here belongs to finished turns",
     ),
     Column(
         "next_output_index",
         Integer,
         nullable=False,
         server_default=text("0"),
-        comment="as of the checkpoint",
+        doc="as of the checkpoint",
     ),
     Column(
         "unanswered_calls",
         ARRAY(Text),
         nullable=False,
         server_default=text("'{}'"),
-        comment="call ids a continuation must answer",
+        doc="call ids a continuation must answer",
     ),
     Column(
         "history_size",
         BigInteger,
-        comment="the sizes of all items that a continuation begins with; set at its end",
+        doc="the sizes of all items that a continuation begins with; set at its end",
     ),
     Column("traceparent", Text),
     Column(
         "request_id",
         Text,
-        comment=(
+        doc=(
             "x-request-id of the request that made it, as in the logs; null: a process of a "
             "release that did not record it"
         ),
@@ -229,18 +219,18 @@ responses = Table(
     Column(
         "cache_key",
         LargeBinary,
-        comment="the cache key of its answer, if the request asked for that",
+        doc="the cache key of its answer, if the request asked for that",
     ),
     Column(
         "cache_ttl",
         Integer,
-        comment="for how many seconds the answer is cached; null: it came from the cache",
+        doc="for how many seconds the answer is cached; null: it came from the cache",
     ),
-    Column("api_key_id", Uuid, comment="the key of the request that made it"),
+    Column("api_key_id", Uuid, doc="the key of the request that made it"),
     Column(
         "kept_for",
         Interval,
-        comment="how long it is kept after its end; null: until expires_at, or as unstored ones",
+        doc="how long it is kept after its end; null: until expires_at, or as unstored ones",
     ),
     CheckConstraint(f"status IN ({_statuses})", name="status"),
     Index(

@@ -24,8 +24,8 @@ def _labels() -> list[Column[Any]]:
         Column("model", Text, nullable=False),
         Column("upstream", Text),
         Column("service_tier", Text),
-        Column("kind", Text, comment="of a proxied request; null: completions"),
-        Column("batch", Boolean, comment="of a request in a batch; null: it is not"),
+        Column("kind", Text, doc="of a proxied request; null: completions"),
+        Column("batch", Boolean, doc="of a request in a batch; null: it is not"),
     ]
 
 
@@ -33,14 +33,14 @@ def _counts() -> list[Column[int]]:
     names = ("requests", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
     return [
         *(Column(name, BigInteger, nullable=False) for name in names),
-        Column("units", BigInteger, comment="images, characters of speech, or seconds of audio"),
+        Column("units", BigInteger, doc="images, characters of speech, or seconds of audio"),
     ]
 
 
 usage_entries = Table(
     "usage_entries",
     metadata,
-    Column("project_id", Uuid, nullable=False, comment="no foreign key: it is kept"),
+    Column("project_id", Uuid, nullable=False, doc="no foreign key: it is kept"),
     Column("ended_at", TIMESTAMP, nullable=False, server_default=text("clock_timestamp()")),
     *_labels(),
     *_counts(),
@@ -59,7 +59,7 @@ usage_days = Table(
     "usage_days",
     metadata,
     Column("project_id", Uuid, nullable=False),
-    Column("day", Date, nullable=False, comment="in UTC"),
+    Column("day", Date, nullable=False, doc="in UTC"),
     *_labels(),
     *_counts(),
     Index("ix_usage_days_project_id", "project_id", "day"),
@@ -74,7 +74,7 @@ usage_rollup = Table(
         "rolled_until",
         Date,
         nullable=False,
-        comment="days before this one are in usage_days, all others only in usage_entries",
+        doc="days before this one are in usage_days, all others only in usage_entries",
     ),
     CheckConstraint("single", name="single"),
 )

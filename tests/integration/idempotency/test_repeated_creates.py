@@ -414,7 +414,7 @@ async def test_secrets_are_stored_sealed_and_shown_only_to_the_key_that_made_the
         values.append(endpoint["signing_secret"])
     assert values[0] == values[1]
     async with await psycopg.AsyncConnection.connect(tool_stack.dsn) as connection:
-        await connection.execute(set_search_path(None))
+        await connection.execute(set_search_path())
         cursor = await connection.execute("SELECT k::text FROM idempotency_keys k")
         stored = " ".join(row[0] for row in await cursor.fetchall())
     assert values[0] not in stored

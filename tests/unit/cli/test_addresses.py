@@ -51,7 +51,9 @@ def test_commands_use_the_servers_of_web_and_workers(
 def test_nothing_is_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "")
     assert (addresses.database_url(), addresses.redis_url(), addresses.database_schema()) == (
-        (None,) * 3
+        None,
+        None,
+        "backburner",
     )
 
 

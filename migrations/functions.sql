@@ -1,0 +1,130 @@
+-- The functions and triggers of the schema. `backburner migrate` runs this file each time, after the migrations, in one
+-- transaction. Processes of the previous release run on meanwhile and afterwards: a function that they use, or that is
+-- run by what they write, must work for them too. A function that takes or returns something else gets another name.
+
+-- Each change of a project or key raises a number, which all processes read (models/ownership/access_revision.py).
+CREATE OR REPLACE FUNCTION count_access_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('UPDATE %I.access_revision SET number = number + 1', TG_TABLE_SCHEMA);
+    RETURN NULL;
+END $$;
+
+-- The audit log only grows. An entry is never changed; it is deleted only by a transaction that has set an age, and
+-- never within a day. This protects against mistakes and injected SQL; the owner of the table can drop the triggers.
+CREATE OR REPLACE FUNCTION refuse_audit_change() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    expires_before timestamptz := nullif(current_setting('backburner.audit_expires_before', true), '')::timestamptz;
+BEGIN
+    IF TG_OP = 'DELETE' AND expires_before IS NOT NULL THEN
+        IF OLD.at < least(expires_before, clock_timestamp() - interval '1 day') THEN
+            RETURN OLD;
+        END IF;
+    END IF;
+    RAISE EXCEPTION 'the audit log is append-only' USING ERRCODE = 'insufficient_privilege';
+END $$;
+
+-- The id of the event "this object has reached this status". After a failover that has lost the end of a response, its
+-- second end has an event of the same id.
+CREATE OR REPLACE FUNCTION end_event(kind text, id uuid, status text) RETURNS uuid LANGUAGE sql STABLE AS $$
+    SELECT encode(substr(sha256(convert_to(kind || ' ' || id::text || ' ' || status, 'UTF8')), 1, 16), 'hex')::uuid
+$$;
+
+-- Stores a delivery for each endpoint that receives the event. No event: a response of a batch (lane 3), whose batch
+-- has an event; a create that was refused, whose id nobody knows.
+CREATE OR REPLACE FUNCTION deliver_end_of_response() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    event uuid := end_event('response', NEW.id, NEW.status);
+BEGIN
+    IF NEW.lane = 3 OR NEW.reason = 'create_refused' THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO webhook_deliveries (id, endpoint_id, event_id, type, object_id)
+    SELECT gen_random_uuid(), e.id, event, 'response.' || NEW.status, 'resp_' || replace(NEW.id::text, '-', '')
+    FROM webhook_endpoints e
+    WHERE e.project_id = NEW.project_id AND e.disabled_at IS NULL
+      AND (e.types = '{}' OR 'response.' || NEW.status = ANY (e.types));
+    RETURN NULL;
+END $$;
+
+-- A trigger is made once: to make it again would lock its table. One that changes gets another name here, and a
+-- migration drops the old one.
+DO $$
+DECLARE
+    made name[] := ARRAY(SELECT tgname FROM pg_trigger
+                         WHERE tgrelid = ANY ('{projects, api_keys, audit, responses}'::regclass[]));
+BEGIN
+    IF NOT 'projects_changed' = ANY (made) THEN
+        CREATE TRIGGER projects_changed AFTER UPDATE OF name, policy, weight, archived_at OR DELETE ON projects
+        FOR EACH STATEMENT EXECUTE FUNCTION count_access_change();
+    END IF;
+    IF NOT 'api_keys_changed' = ANY (made) THEN
+        CREATE TRIGGER api_keys_changed
+        AFTER UPDATE OF project_id, scopes, allowed_models, expires_at, revoked_at, hash OR DELETE ON api_keys
+        FOR EACH STATEMENT EXECUTE FUNCTION count_access_change();
+    END IF;
+    IF NOT 'audit_is_append_only' = ANY (made) THEN
+        CREATE TRIGGER audit_is_append_only BEFORE UPDATE OR DELETE ON audit
+        FOR EACH ROW EXECUTE FUNCTION refuse_audit_change();
+    END IF;
+    IF NOT 'audit_is_not_emptied' = ANY (made) THEN
+        CREATE TRIGGER audit_is_not_emptied BEFORE TRUNCATE ON audit
+        FOR EACH STATEMENT EXECUTE FUNCTION refuse_audit_change();
+    END IF;
+    IF NOT 'end_of_response_is_delivered' = ANY (made) THEN
+        CREATE TRIGGER end_of_response_is_delivered AFTER UPDATE OF status ON responses FOR EACH ROW
+        WHEN (NEW.background AND NEW.status IN ('completed', 'incomplete', 'failed', 'cancelled')
+              AND OLD.status NOT IN ('completed', 'incomplete', 'failed', 'cancelled'))
+        EXECUTE FUNCTION deliver_end_of_response();
+    END IF;
+END $$;
+
+-- What needs pgvector 0.8, where it is installed or may be. An extension that comes later is used from the next
+-- `backburner migrate` on. Only these functions name what the extension has: it may be in another schema, which is not
+-- in the search path.
+DO $do$
+DECLARE
+    home text;
+    installed int[];
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM pg_extension WHERE extname = 'vector') THEN
+        IF NOT EXISTS (SELECT 1 FROM pg_available_extensions WHERE name = 'vector') THEN
+            RETURN;
+        END IF;
+        BEGIN
+            CREATE EXTENSION vector;
+        EXCEPTION WHEN insufficient_privilege THEN
+            RETURN;
+        END;
+    END IF;
+    SELECT n.nspname, (regexp_split_to_array(e.extversion, '[^0-9]+'))[1:2]::int[] INTO home, installed
+    FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector';
+    IF installed < ARRAY[0, 8] THEN
+        RETURN;
+    END IF;
+    IF NOT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'vector_store_chunks'::regclass
+                   AND attname = 'embedding' AND NOT attisdropped) THEN
+        EXECUTE format('ALTER TABLE vector_store_chunks ADD COLUMN embedding %I.halfvec', home);
+        ALTER TABLE vector_store_chunks ALTER COLUMN embedding SET STORAGE PLAIN;
+    END IF;
+    EXECUTE format($sql$
+        CREATE OR REPLACE FUNCTION embedding_of(value text) RETURNS %1$I.halfvec
+        LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN value::%1$I.halfvec
+    $sql$, home);
+    EXECUTE format($sql$
+        CREATE OR REPLACE FUNCTION embedding_distance(a %1$I.halfvec, b %1$I.halfvec) RETURNS float8
+        LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN a OPERATOR(%1$I.<=>) b
+    $sql$, home);
+    EXECUTE format($sql$
+        CREATE OR REPLACE FUNCTION nearest_chunks(store uuid, dimensions int, wanted text, most int)
+        RETURNS TABLE (entry_id uuid, number int, distance float8) LANGUAGE plpgsql AS $nearest$
+        BEGIN
+            PERFORM set_config('hnsw.ef_search', least(most, 1000)::text, true),
+                    set_config('hnsw.iterative_scan', 'strict_order', true);
+            RETURN QUERY EXECUTE format(
+                'SELECT c.entry_id, c.number,
+                        (c.embedding::%1$I.halfvec(%%s)) OPERATOR(%1$I.<=>) (SELECT embedding_of($1)) AS distance
+                 FROM vector_store_chunks c WHERE c.store_id = %%L ORDER BY distance LIMIT $2', dimensions, store)
+            USING wanted, most;
+        END $nearest$
+    $sql$, home);
+END $do$;

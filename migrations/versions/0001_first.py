@@ -1,0 +1,15 @@
+"""The tables of 0.1.0"""
+
+from pathlib import Path
+
+from alembic import op
+
+revision = "0001_first"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    tables = Path(__file__).with_suffix(".sql").read_text()
+    op.get_bind().exec_driver_sql(tables, execution_options={"no_parameters": True})

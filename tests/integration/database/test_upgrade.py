@@ -1,0 +1,242 @@
+"""An upgrade from 0.1.0 to this release, while processes of 0.1.0 serve (docs/deploy.md).
+
+`backburner migrate` runs first. Processes of the release before go on, on the new schema, until
+they are replaced. So each migration after the first one is additive.
+"""
+
+import asyncio
+import subprocess
+import tarfile
+from collections.abc import AsyncIterator
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+import psycopg
+import pytest
+from alembic import command
+from sqlalchemy import create_engine
+
+from cli.database.migrate import migrate
+from cli.embedded.process import Process, free_port
+from models.config.settings import sqlalchemy_url
+from models.db.schema import migrations_config, newest_revision
+from tests.support.api import Api, until
+from tests.support.fake_upstream import FakeUpstream, reply, text, wait_for
+from tests.support.stack import (
+    ROOT,
+    SHORT_LEASES,
+    Databases,
+    Service,
+    Stack,
+    SuiteSettings,
+    stack,
+)
+
+TAG = "v0.1.0"
+FIRST = "0001_first"
+"""The migration of 0.1.0."""
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of 0.1.0: this checkout, until a release has another schema."""
+    if newest_revision() == FIRST:
+        return ROOT
+    git = ["git", "archive", TAG, "models", "web", "worker", "migrations"]
+    done = subprocess.run(git, cwd=ROOT, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"the clone has no tag {TAG}")
+    folder = tmp_path_factory.mktemp("released")
+    with tarfile.open(fileobj=BytesIO(done.stdout)) as files:
+        files.extractall(folder, filter="data")
+    return folder
+
+
+class ReleasedDatabases(Databases):
+    """Databases as `backburner migrate` of 0.1.0 makes them."""
+
+    def __init__(self, server_databases: Databases, released: Path) -> None:
+        super().__init__(server_databases.admin_url, None)
+        self._databases = server_databases
+        self._functions = (released / "migrations/functions.sql").read_bytes()
+
+    async def create_copy(self) -> str:
+        """Returns the URL of a new database."""
+        dsn = await self._databases.create_copy()
+        await asyncio.to_thread(self._make_anew, dsn)
+        return dsn
+
+    def _make_anew(self, dsn: str) -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA backburner CASCADE; CREATE SCHEMA backburner")
+            engine = create_engine(sqlalchemy_url(dsn))
+            with engine.connect() as migrating:
+                config = migrations_config()
+                config.attributes["connection"] = migrating
+                command.upgrade(config, FIRST)
+                migrating.commit()
+            engine.dispose()
+            connection.execute(self._functions)
+
+
+@pytest.fixture
+def released_databases(database_server: Databases, released: Path) -> ReleasedDatabases:
+    return ReleasedDatabases(database_server, released)
+
+
+class Column(NamedTuple):
+    """A column as processes of another release depend on it."""
+
+    type: str
+    is_nullable: bool
+    has_default: bool
+
+
+_COLUMNS = """
+    SELECT a.attrelid::regclass::text, a.attname, format_type(a.atttypid, a.atttypmod),
+           NOT a.attnotnull, a.atthasdef OR a.attidentity <> ''
+    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+    WHERE c.relnamespace = 'backburner'::regnamespace AND c.relkind = 'r'
+      AND a.attnum > 0 AND NOT a.attisdropped
+"""
+
+
+def _columns(connection: psycopg.Connection) -> dict[tuple[str, str], Column]:
+    rows = connection.execute(_COLUMNS).fetchall()
+    return {(table, name): Column(*rest) for table, name, *rest in rows}
+
+
+def _not_additive(
+    before: dict[tuple[str, str], Column], after: dict[tuple[str, str], Column]
+) -> set[tuple[str, str]]:
+    """The columns that processes of the release before miss, find changed, or would have to
+    write."""
+    tables = {table for table, _ in before}
+    demanded = {
+        (table, name)
+        for (table, name), column in after.items()
+        if table in tables and not column.is_nullable and not column.has_default
+    }
+    return {key for key, column in before.items() if after.get(key) != column} | {
+        key for key in demanded if key not in before
+    }
+
+
+_CHANGES = {
+    "ADD COLUMN more text": set(),
+    "ADD COLUMN more text NOT NULL": {"more"},
+    "DROP COLUMN traceparent": {"traceparent"},
+    "RENAME COLUMN web TO process": {"web"},
+    "ALTER COLUMN turns TYPE bigint": {"turns"},
+    "ALTER COLUMN web SET NOT NULL": {"web"},
+}
+"""Changes of `responses`, and the columns for which they are not additive."""
+
+
+async def test_the_migrations_after_0_1_0_are_additive(
+    released_databases: ReleasedDatabases,
+) -> None:
+    dsn = await released_databases.create_copy()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        before = _columns(connection)
+        await asyncio.to_thread(migrate, dsn)
+        after = _columns(connection)
+        assert _not_additive(before, after) == set()
+        for change, expected in _CHANGES.items():
+            with connection.transaction(force_rollback=True):
+                connection.execute(f"ALTER TABLE responses {change}".encode())
+                found = {name for _, name in _not_additive(after, _columns(connection))}
+                assert found == expected, change
+
+
+def _start_released(
+    own_stack: Stack, folder: Path, module: str, port: int | None = None
+) -> Service:
+    """Starts a process of 0.1.0. It is not forked from the server that has imported the modules of
+    this release."""
+    name = f"released-{module}"
+    arguments = ("--host", "127.0.0.1", "--port", str(port)) if port else ("--streams", "20")
+    service = Service(
+        name,
+        own_stack.folder / f"{name}.log",
+        module,
+        *arguments,
+        environment={**own_stack.environment(), "PYTHONPATH": str(folder)},
+        port=port,
+    )
+    service.directory = folder
+    Process.launch(service)
+    own_stack.started.append(service)
+    return service
+
+
+@pytest.fixture
+async def own_stack(
+    tmp_path: Path,
+    released_databases: ReleasedDatabases,
+    suite_settings: SuiteSettings,
+    fake: FakeUpstream,
+) -> AsyncIterator[Stack]:
+    """A deployment with a database of 0.1.0 and no process."""
+    async with stack(
+        tmp_path,
+        released_databases,
+        suite_settings,
+        fake,
+        webs=0,
+        workers=0,
+        settings=SHORT_LEASES,
+    ) as own_stack:
+        yield own_stack
+
+
+async def _input_ids(api: Api, response_id: str) -> list[str]:
+    page = await api.call("GET", f"/responses/{response_id}/input_items")
+    return [item["id"] for item in page.body["data"]]
+
+
+async def test_responses_run_through_an_upgrade_from_0_1_0(
+    own_stack: Stack, released: Path, fake: FakeUpstream
+) -> None:
+    old_web = _start_released(own_stack, released, "web", free_port())
+    old_worker = _start_released(own_stack, released, "worker")
+    own_stack.webs.append(old_web)
+    own_stack.workers.append(old_worker)
+    old_api = own_stack.api(old_web)
+    await until(lambda: old_web.is_healthy(own_stack.session), 60)
+    await own_stack.wait_until_claiming(old_worker)
+
+    conversation = (await old_api.call("POST", "/conversations", {})).body["id"]
+    released_text = asyncio.Event()
+    model = fake.script([text("first "), wait_for(released_text), *reply("second")])
+    async with old_api.post_stream(model, background=True, conversation=conversation) as stream:
+        await stream.until("response.output_text.delta")
+        response_id = stream.response_id
+        await asyncio.to_thread(migrate, own_stack.dsn)
+        new_api = own_stack.api(await own_stack.start_web())
+        running = await new_api.get(response_id)
+        assert (running["status"], running["output_text"]) == ("in_progress", "first ")
+        async with new_api.follow(response_id) as new_stream:
+            released_text.set()
+            old_events, new_events = await asyncio.gather(stream.to_end(), new_stream.to_end())
+    assert old_events[-1] == new_events[-1]
+    assert old_events[-1]["type"] == "response.completed"
+    assert await old_api.get(response_id) == await new_api.get(response_id)
+    assert await _input_ids(old_api, response_id) == await _input_ids(new_api, response_id)
+    pages = [
+        (await api.call("GET", f"/conversations/{conversation}/items")).body["data"]
+        for api in (old_api, new_api)
+    ]
+    assert pages[0] == pages[1]
+    assert len(pages[0]) == 2
+
+    # The other way round: stored by the new web process, run by the old worker, continued by both.
+    created = await new_api.create_background(fake.script(reply("by the old worker")))
+    assert (await old_api.wait_for_end(created))["output_text"] == "by the old worker"
+    await own_stack.start_worker()
+    await own_stack.stop(old_worker)
+    continued = await old_api.create_background(
+        fake.script(reply("by the new worker")), previous_response_id=created
+    )
+    assert (await new_api.wait_for_end(continued))["output_text"] == "by the new worker"

@@ -56,7 +56,7 @@ def lane_of(service_tier: str | None) -> Lane:
 
 
 IN_LINE = (
-    "(worker IS NULL AND status IN ('queued', 'in_progress') AND deaths = 0"
+    "(worker IS NULL AND status IN ('queued', 'in_progress') AND crashes = 0"
     " AND cancel_requested_at IS NULL AND fail_requested_at IS NULL)"
 )
 """As SQL, of a response: it waits for a slot, or until it may have one. No owner of it has crashed,

@@ -128,13 +128,13 @@ class Backlog(Collector):
             waiting = [row for row in rows if row.waiting and row.queue == queue]
             depth.add_metric([queue], sum(row.responses for row in waiting))
             oldest.add_metric([queue], max((max(0.0, row.oldest) for row in waiting), default=0.0))
-        put_off = GaugeMetricFamily(
-            "backburner_responses_put_off",
+        deferred = GaugeMetricFamily(
+            "backburner_responses_deferred",
             "Open responses that wait until an upstream may be called again.",
             sum(row.responses for row in rows if row.deferred),
         )
         line = self._line_families(rows)
-        families = [by_status, depth, oldest, put_off, *line]
+        families = [by_status, depth, oldest, deferred, *line]
         return [*families, *self._webhook_families(), *self._operator_families()]
 
     def _webhook_families(self) -> list[GaugeMetricFamily]:

@@ -178,8 +178,8 @@ UPSTREAM_FAILOVERS = Counter(
     ["upstream"],
     registry=REGISTRY,
 )
-PUT_OFFS = Counter(
-    "backburner_put_offs",
+DEFERRALS = Counter(
+    "backburner_deferrals",
     "Attempts that put their response off, by the upstream that it waits for and the class of the "
     "failure.",
     ["upstream", "class"],
@@ -285,9 +285,9 @@ def observe_tool_call(item_type: str, seconds: float, *, failed: bool) -> None:
     TOOL_SECONDS.labels(tool, "failed" if failed else "answered").observe(seconds)
 
 
-def count_put_off(upstream: str, reason: str) -> None:
+def count_deferral(upstream: str, reason: str) -> None:
     """Counts an attempt that waits for an upstream. `reason`: of the upstream's failure."""
-    PUT_OFFS.labels(upstream, error_class(reason) or "other").inc()
+    DEFERRALS.labels(upstream, error_class(reason) or "other").inc()
 
 
 def count_turn_repeat(upstream: str, reason: str) -> None:
@@ -303,7 +303,7 @@ def add_upstream(name: str) -> None:
     for outcome in ("answered", "failed", "busy"):
         UPSTREAM_TURNS.labels(name, outcome)
     for failure in ("unreachable", "server", "rate_limited", "down", "full"):
-        PUT_OFFS.labels(name, failure)
+        DEFERRALS.labels(name, failure)
     for failure in ("reset", "ended_early", "reported"):
         TURN_REPEATS.labels(name, failure)
     for demand in (TOOL_CHOICE_UNMET, TEXT_FORMAT_UNMET):

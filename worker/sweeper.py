@@ -101,7 +101,8 @@ class Sweeper:
         self._starter.spawn(await self._orphans(share))
         if not self._settings.quarantine:
             self._starter.choose_old(
-                min(share, self._capacity.free_for_background), self._settings.lease.ring_interval
+                min(share, self._capacity.free_for_background),
+                self._settings.lease.enqueue_interval,
             )
             interrupted = [] if free else await self._orphans(_INTERRUPTED, in_line=False)
             self._starter.interrupted(interrupted)
@@ -111,10 +112,7 @@ class Sweeper:
 
     async def _end_orphans(self) -> None:
         """Claims orphans that are only to be ended, also if the worker is full."""
-        values = {
-            "max_rows": self._capacity.free_for_endings,
-            "lease": self._settings.lease.duration,
-        }
+        values = {"max_rows": self._capacity.free_for_endings}
         self._starter.spawn(await fetch(self._pool, sweep.ORPHANS_TO_END, values), to_end=True)
 
     async def _claim_all_orphans(self, watch: Watch) -> None:
@@ -134,10 +132,9 @@ class Sweeper:
         if not max_rows or not self._lease.is_fresh:
             return []
         values = {
-            "waiting": self._settings.lease.ring_interval,
+            "waiting": self._settings.lease.enqueue_interval,
             "max_rows": max_rows,
             "quarantine": self._settings.quarantine,
             "in_line": in_line,
-            "lease": self._settings.lease.duration,
         }
         return await fetch(self._pool, sweep.ORPHANS, values)

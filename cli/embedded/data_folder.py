@@ -148,7 +148,6 @@ class DataFolder:
         try:
             self.path.mkdir(mode, parents=True, exist_ok=True)
             self.logs.mkdir(0o700, exist_ok=True)
-            self.logs.chmod(0o700)  # an earlier release may have made it
             self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise CommandFailed(

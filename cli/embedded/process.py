@@ -195,9 +195,7 @@ class ServerProcess(Process):
 def open_log(log: Path) -> BinaryIO:
     """Opens a log to append to it. Only its owner can read it: logs name projects, models and
     responses, and have what libraries print."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.fchmod(descriptor, 0o600)  # an earlier release may have made it
-    return os.fdopen(descriptor, "ab")
+    return os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
 def rotate(log: Path) -> None:

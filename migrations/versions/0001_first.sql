@@ -275,7 +275,7 @@ CREATE TABLE responses (
     web uuid,
     waiter uuid,
     attempt integer DEFAULT 0 NOT NULL,
-    deaths smallint DEFAULT 0 NOT NULL,
+    crashes smallint DEFAULT 0 NOT NULL,
     enqueued_at timestamptz NOT NULL,
     enqueue_count smallint DEFAULT 0 NOT NULL,
     resume_at timestamptz,
@@ -307,7 +307,7 @@ CREATE INDEX ix_responses_deleted ON responses (delete_requested_at) WHERE delet
 CREATE INDEX ix_responses_expires_at ON responses (expires_at);
 CREATE INDEX ix_responses_line ON responses
     (background, lane, project_id, (coalesce(resume_at, started_at, enqueued_at)))
-    WHERE (worker IS NULL AND status IN ('queued', 'in_progress') AND deaths = 0 AND cancel_requested_at IS NULL
+    WHERE (worker IS NULL AND status IN ('queued', 'in_progress') AND crashes = 0 AND cancel_requested_at IS NULL
       AND fail_requested_at IS NULL);
 CREATE INDEX ix_responses_no_backlog ON responses (enqueued_at)
     WHERE worker IS NULL AND status IN ('queued', 'in_progress') AND NOT (status = 'queued' AND background
@@ -389,7 +389,7 @@ CREATE TABLE attempts (
     failures jsonb,
     CONSTRAINT pk_attempts PRIMARY KEY (response_id, attempt),
     CONSTRAINT ck_attempts_outcome
-        CHECK (outcome IN ('handed_over', 'requeued', 'returned', 'put_off', 'died', 'error', 'repeated')),
+        CHECK (outcome IN ('handed_over', 'requeued', 'returned', 'deferred', 'died', 'error', 'repeated')),
     CONSTRAINT fk_attempts_response_id FOREIGN KEY (response_id) REFERENCES responses (id) ON DELETE CASCADE
 );
 
@@ -413,7 +413,7 @@ CREATE TABLE event_log (
     last_number integer NOT NULL,
     attempt integer NOT NULL,
     frames bytea NOT NULL,
-    stored_at timestamptz DEFAULT clock_timestamp(),
+    stored_at timestamptz DEFAULT clock_timestamp() NOT NULL,
     CONSTRAINT pk_event_log PRIMARY KEY (response_id, first_number),
     CONSTRAINT fk_event_log_response_id FOREIGN KEY (response_id) REFERENCES responses (id) ON DELETE CASCADE
 );
@@ -461,7 +461,7 @@ CREATE TABLE items (
     payload jsonb NOT NULL,
     turn integer,
     answer jsonb,
-    size bigint,
+    size bigint NOT NULL,
     origin text,
     call_key text,
     CONSTRAINT pk_items PRIMARY KEY (id),
@@ -495,7 +495,6 @@ CREATE TABLE tool_calls (
     started_attempt integer,
     finished boolean NOT NULL,
     answer jsonb,
-    in_order boolean DEFAULT false NOT NULL,
     CONSTRAINT pk_tool_calls PRIMARY KEY (response_id, position),
     CONSTRAINT fk_tool_calls_response_id FOREIGN KEY (response_id) REFERENCES responses (id) ON DELETE CASCADE
 );

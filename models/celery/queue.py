@@ -244,9 +244,8 @@ def _messages(response_ids: Sequence[UUID]) -> list[Sequence[UUID]]:
 def wake_up(response_ids: Sequence[UUID], queue: str) -> bytes:
     """A Celery message of the task RUN_RESPONSE, as kombu reads it from the list `queue`.
 
-    Its arguments are the ids; none: responses wait in line. A worker of the previous release reads
-    only the first one; a sweep finds the others. The ids of the message itself are its own, because
-    a worker can have two messages of one response.
+    Its arguments are the ids; none: responses wait in line. The ids of the
+    message itself are its own, because a worker can have two messages of one response.
     """
     message_id = uuid4().hex
     body = orjson.dumps(([response_id.hex for response_id in response_ids], {}, {}))

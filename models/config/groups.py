@@ -38,7 +38,7 @@ class LeaseSettings(Group):
     """A process is declared dead after its expired lease was seen for this long."""
     sweep: Duration = timedelta(seconds=2)
     """Time between two sweeps of a worker."""
-    ring_interval: Duration = timedelta(seconds=5)
+    enqueue_interval: Duration = timedelta(seconds=5)
     """A response whose message may be lost is enqueued again after this time, then after twice this
     time, and so on."""
 

@@ -93,7 +93,7 @@ def _unowned(row: ResponseState, live: Mapping[str, int], place: PlaceInLine | N
     if row.resume_at is not None and row.resume_at > row.now:
         pause, left = (seconds_between(row.now, at) for at in (row.resume_at, row.deadline))
         return Diagnosis(
-            "put_off",
+            "deferred",
             f"{failures_text(row.failures)}; a worker claims it again in {pause:.0f} s, "
             f"and its deadline is in {left:.0f} s",
         )
@@ -133,7 +133,7 @@ def _reason_suffix(row: ResponseState) -> str:
 
 
 def failures_text(failures: Sequence[Mapping[str, Any]] | None) -> str:
-    """Why a response was deferred. None: a worker of a release that did not record it."""
+    """Why a response was deferred. None: no call of an upstream failed."""
     if not failures:
         return "its upstreams were down or at their limit"
     return "; ".join(map(_call_text, failures))

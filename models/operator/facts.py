@@ -29,10 +29,10 @@ class CurrentResponse:
     conversation: str | None
     queue: str
     attempt: int
-    deaths: int
+    crashes: int
     """owners that crashed since its last checkpoint"""
     turns: int
-    rings: int
+    enqueue_count: int
     """how often it was enqueued again"""
     worker: UUID | None
     idle_seconds: float
@@ -62,9 +62,9 @@ class CurrentResponse:
             conversation=conversation_id(row.conversation_id) if row.conversation_id else None,
             queue=queue_for(background=row.background, crashes=row.crashes),
             attempt=row.attempt,
-            deaths=row.crashes,
+            crashes=row.crashes,
             turns=row.turns,
-            rings=row.enqueue_count,
+            enqueue_count=row.enqueue_count,
             worker=row.worker,
             idle_seconds=round(seconds_between(row.progressed_at, row.now), 3),
             created_at=row.created_at,

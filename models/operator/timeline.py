@@ -27,7 +27,7 @@ _RELEASE_TEXTS = {
     "handed_over": "handed over by its worker, which was stopping",
     "requeued": "released at an operator's request",
     "returned": "returned without running: the reply to its claim was lost",
-    "put_off": "deferred",
+    "deferred": "deferred",
     "repeated": "broken off by its upstream; the turn is repeated",
     "error": "given up: an error of this server, or its worker had too little memory",
     "died": "died with its worker",
@@ -131,7 +131,7 @@ def _attempt(attempt: AttemptRow, block: LogSummary | None, turns: int) -> Itera
         yield event(failed_at, what, f": {failures_text(attempt.failures)}")
     if attempt.outcome is not None and attempt.ended_at is not None:
         text = f" {_RELEASE_TEXTS[attempt.outcome]}"
-        if attempt.outcome in ("put_off", "repeated"):
+        if attempt.outcome in ("deferred", "repeated"):
             text += f": {failures_text(attempt.failures)}"
         yield event(attempt.ended_at, attempt.outcome, text)
 

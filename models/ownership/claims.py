@@ -60,9 +60,8 @@ class ReleaseReason(StrEnum):
     REQUEUED = "requeued"
     RETURNED = "returned"
     """claimed, but the reply was lost: it never ran"""
-    DEFERRED = "put_off"
-    """no upstream was available: no worker claims it for a while. The stored name is older; metrics
-    and `--json` show it, so it stays."""
+    DEFERRED = "deferred"
+    """no upstream was available: no worker claims it for a while"""
     REPEATED = "repeated"
     """the upstream broke off its answer: the next attempt repeats the turn, after a while"""
     ERROR = "error"
@@ -80,7 +79,7 @@ class Ownership:
         self._lease = lease
         self._releases = ReleaseWriter(pool, lease)
         self._unowned = UnownedClaims(pool, self._claim_values)
-        self._line = LineClaims(pool, self._claim_values, settings.line, settings.lease.duration)
+        self._line = LineClaims(pool, self._claim_values, settings.line)
         self._logs = ClaimedLogs(pool)
         self._endings = EndingWriter(pool, lease)
         self._quarantine = settings.quarantine

@@ -70,13 +70,11 @@ class LineClaims:
         pool: Pool,
         claim_values: Callable[[], Mapping[str, object]],
         line: LineSettings,
-        lease: timedelta,
     ) -> None:
-        """`claim_values`: `me`, `wall_clock` and `first_attempt` of the statement. `lease`: how
-        long a lease is valid."""
+        """`claim_values`: `me`, `wall_clock` and `first_attempt` of the statement."""
         self._pool = pool
         self._claim_values = claim_values
-        self._waits = {"flex_wait": line.flex_wait, "batch_wait": line.batch_wait, "lease": lease}
+        self._waits = {"flex_wait": line.flex_wait, "batch_wait": line.batch_wait}
         self._cursor = UUID(int=0)
 
     async def take(self, choice: ClaimRequest) -> list[ChosenClaim]:

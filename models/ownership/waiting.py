@@ -19,8 +19,7 @@ async def enqueue_waiting(pool: Pool, job_queue: JobQueue, settings: Settings) -
     """
     short = await job_queue.short_queues()
     values = {
-        "interval": settings.lease.ring_interval,
-        "lease": settings.lease.duration,
+        "interval": settings.lease.enqueue_interval,
         **{name: name in short for name in (INTERACTIVE, BACKGROUND, QUARANTINE)},
     }
     responses = await fetch(pool, REENQUEUE, values)

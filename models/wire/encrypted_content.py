@@ -2,8 +2,7 @@
 
 Only its maker can read it, so it is tagged with the upstream's name. Many projects may share one
 account there, so it is also bound to the project: by a mark that only this deployment can make
-(models/secrets.py). The mark is in the field of the name, where a process of an older release reads
-the name of another upstream, and leaves the content out. Pure.
+(models/secrets.py). Pure.
 """
 
 import base64
@@ -24,7 +23,7 @@ class TaggedContent:
     content: str
     """as the upstream made it"""
     mark: bytes | None = None
-    """None: an older release stored it, or the deployment has no sealing key"""
+    """None: the deployment had no sealing key"""
 
     def encode(self) -> str:
         """Its form for storage and clients: `bbu1.<name and mark>.<content>`."""

@@ -154,7 +154,7 @@ async def test_after_a_failover_with_lost_commits_nothing_is_mixed_and_everythin
     assert continued["output_text"] == "fine"
 
     assert worker.running()
-    assert await own_stack.value("SELECT max(deaths) FROM responses") == 0
+    assert await own_stack.value("SELECT max(crashes) FROM responses") == 0
     assert await own_stack.value("SELECT count(*) FROM responses WHERE completed_at IS NULL") == 0
 
 

@@ -78,4 +78,4 @@ async def test_a_stopping_worker_loses_no_response_although_postgres_is_slow(
         await until(lambda: running.value(completed, responses), 30)
         handed_over = "SELECT count(*) FROM attempts WHERE attempt = 1 AND outcome = 'handed_over'"
         assert await running.value(handed_over) == responses
-        assert await running.value("SELECT sum(deaths) FROM responses") == 0
+        assert await running.value("SELECT sum(crashes) FROM responses") == 0

@@ -274,9 +274,9 @@ async def test_a_stopping_worker_hands_its_responses_over(
         assert staying.final["output_text"] == "whole"
         assert other.frames == staying.frames
         uuid = response_id.removeprefix("resp_")
-        assert await running.value("SELECT deaths FROM responses WHERE id = %s::uuid", uuid) == 0, (
-            "a hand-over counted as a death"
-        )
+        assert (
+            await running.value("SELECT crashes FROM responses WHERE id = %s::uuid", uuid) == 0
+        ), "a hand-over counted as a death"
 
 
 async def test_a_stopping_worker_finishes_short_responses(

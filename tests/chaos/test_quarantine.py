@@ -25,7 +25,7 @@ from tests.support.fake_upstream import (
 from tests.support.stack import SHORT_LEASES, Stack
 
 INNOCENTS = 24
-_CRASHED = "UPDATE responses SET status = 'in_progress', deaths = %s"
+_CRASHED = "UPDATE responses SET status = 'in_progress', crashes = %s"
 """As if its workers had crashed."""
 
 
@@ -162,7 +162,7 @@ async def test_a_suspect_with_many_crashes_runs_alone_and_its_own_crash_fails_it
         ids = [await api.create_background(model) for model in (poison, innocent, other)]
         await execute(running, _CRASHED, CRASHES_ALONE)
         await execute(
-            running, "UPDATE responses SET deaths = %s WHERE model = %s", CRASHES_ALONE - 1, other
+            running, "UPDATE responses SET crashes = %s WHERE model = %s", CRASHES_ALONE - 1, other
         )
         await running.start_worker(quarantine=True)
         ended = [await api.wait_for_end(name) for name in ids]

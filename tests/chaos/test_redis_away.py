@@ -87,7 +87,7 @@ async def test_a_queued_response_starts_although_redis_was_emptied(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     async with private_stack(
-        workers=0, settings={"BACKBURNER_LEASE__RING_INTERVAL": "1"}
+        workers=0, settings={"BACKBURNER_LEASE__ENQUEUE_INTERVAL": "1"}
     ) as running:
         models = [fake.script(reply("x")) for _ in range(10)]
         ids = [await running.api().create_background(model) for model in models]

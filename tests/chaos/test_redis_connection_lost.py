@@ -21,7 +21,7 @@ from tests.support.stack import Service, Stack
 pytestmark = pytest.mark.usefixtures("embedded_redis")
 
 _ENQUEUED_AGAIN_AFTER = 5
-"""Seconds (`lease.ring_interval`) after which a sweep starts a response without its message."""
+"""Seconds (`lease.enqueue_interval`) after which a sweep starts a response without its message."""
 _KEEPALIVE_TIMER = "02"
 _HUNDREDTHS = 100
 

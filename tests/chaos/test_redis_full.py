@@ -31,7 +31,7 @@ async def own_stack(
         database_server,
         suite_settings,
         fake,
-        settings={"BACKBURNER_LEASE__RING_INTERVAL": "1", "BACKBURNER_LEASE__SWEEP": "0.5"},
+        settings={"BACKBURNER_LEASE__ENQUEUE_INTERVAL": "1", "BACKBURNER_LEASE__SWEEP": "0.5"},
         allowed_tracebacks=REDIS_TRACEBACKS,
     ) as running:
         yield running

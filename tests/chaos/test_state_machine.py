@@ -119,7 +119,7 @@ class TrackedResponse:
     background: bool
     owner: StepWorker | None = None
     attempt: int = 0
-    deaths: int = 0
+    crashes: int = 0
     status: str = "queued"
     cancelled: bool = False
     delete_requested: bool = False
@@ -310,9 +310,9 @@ class Machine(RuleBasedStateMachine):
         self, response: TrackedResponse, worker: StepWorker, run: StepRun | None
     ) -> None:
         is_orphan = response.owner is None or response.owner.is_declared_dead
-        deaths = response.deaths + (response.owner is not None)
-        is_to_end = response.cancelled or deaths > CRASHES_ALONE
-        is_accepted = is_to_end or worker.quarantine is (deaths >= QUARANTINE_THRESHOLD)
+        crashes = response.crashes + (response.owner is not None)
+        is_to_end = response.cancelled or crashes > CRASHES_ALONE
+        is_accepted = is_to_end or worker.quarantine is (crashes >= QUARANTINE_THRESHOLD)
         is_open = response.status not in TERMINAL
         assert (run is not None) is (is_open and is_orphan and is_accepted)
         if run is not None:
@@ -333,7 +333,7 @@ class Machine(RuleBasedStateMachine):
                 for number, frame in response.published.items()
                 if number <= run.claim.log_end
             }
-        response.deaths += response.owner is not None
+        response.crashes += response.owner is not None
         response.owner, response.status = worker, "in_progress"
         response.attempt += 1
 
@@ -494,7 +494,7 @@ class Machine(RuleBasedStateMachine):
         self.wait(worker.checkpoint(run))
         self._record_published(worker)
         response = self.response(run.claim.id)
-        response.deaths = 0
+        response.crashes = 0
         response.stored_ids = [item["id"] for item in run.attempt.output.items]
         response.checkpoint_number = run.log.next_number - 1
 
@@ -670,7 +670,7 @@ class Machine(RuleBasedStateMachine):
                 owner,
                 response.attempt,
             )
-            assert row["deaths"] == response.deaths
+            assert row["crashes"] == response.crashes
             assert row["cancelled"] is response.cancelled
             assert not response.cancelled or response.status in ("in_progress", "cancelled")
             self._assert_log_only_grew(response, row)
@@ -800,7 +800,7 @@ def _type(frame: bytes) -> str:
 
 
 _ROWS = """
-    SELECT r.id, r.status, r.worker, r.attempt, r.deaths,
+    SELECT r.id, r.status, r.worker, r.attempt, r.crashes,
            r.cancel_requested_at IS NOT NULL AS cancelled,
            (SELECT coalesce(string_agg(e.frames, ''::bytea ORDER BY e.first_number), ''::bytea)
             FROM event_log e WHERE e.response_id = r.id) AS log

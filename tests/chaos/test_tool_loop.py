@@ -327,7 +327,7 @@ async def test_a_stopping_worker_finishes_its_calls_and_starts_none(
         ]
         assert_one_stream(await running.api().replay(response_id))
         uuid = response_id.removeprefix("resp_")
-        assert await running.value("SELECT deaths FROM responses WHERE id = %s::uuid", uuid) == 0
+        assert await running.value("SELECT crashes FROM responses WHERE id = %s::uuid", uuid) == 0
         assert (
             await running.value(
                 "SELECT max(attempt) FROM attempts WHERE response_id = %s::uuid", uuid
@@ -372,7 +372,7 @@ async def test_a_stopping_worker_waits_longer_for_a_call_that_must_not_run_twice
         assert len(mcp.tool_calls.calls_with("unsafe")) == 1
         await until(lambda: not stopping.running(), 20)
         assert stopping.exit_code() == 0
-        assert await running.value("SELECT sum(deaths) FROM responses") == 0
+        assert await running.value("SELECT sum(crashes) FROM responses") == 0
 
 
 async def test_calls_longer_than_the_grace_period_are_handed_over_as_started(
@@ -450,15 +450,15 @@ async def test_a_finished_turn_resets_the_crashes_before_it(
             reply("done"),
         )
         response_id = await running.api().create_background(model, tools=[counting_server(mcp)])
-        count_deaths = "SELECT deaths FROM responses WHERE id = %s::uuid"
+        count_crashes = "SELECT crashes FROM responses WHERE id = %s::uuid"
         for name, released in (("first", first), ("second", second)):
             await until(partial(was_called, mcp, name))
-            assert await running.value(count_deaths, response_id.removeprefix("resp_")) == 0
+            assert await running.value(count_crashes, response_id.removeprefix("resp_")) == 0
             running.kill(running.workers[0])
             running.workers.insert(0, running.spawn_worker())
             running.workers.pop()
             await until(partial(was_called, mcp, name, 2), 40)
-            assert await running.value(count_deaths, response_id.removeprefix("resp_")) == 1
+            assert await running.value(count_crashes, response_id.removeprefix("resp_")) == 1
             released.set()
         assert (await running.api().wait_for_end(response_id))["status"] == "completed"
 

@@ -36,8 +36,8 @@ LEFT JOIN (SELECT n + 1 AS next, id FROM many WHERE n % 10 = 0) previous ON prev
 LEFT JOIN conversation ON conversation.nr = n / 50 AND n % 50 = 0 AND n % 100 <> 0
 JOIN owner ON owner.nr = n / 100 % 50 JOIN web ON web.nr = n % 20;
 
-INSERT INTO items (response_id, conversation_id, direction, position, item_id, type, payload)
-SELECT many.id, conversation.id, direction.direction, 0, 'msg_' || many.n, 'message', '{}'
+INSERT INTO items (response_id, conversation_id, direction, position, item_id, type, payload, size)
+SELECT many.id, conversation.id, direction.direction, 0, 'msg_' || many.n, 'message', '{}', 2
 FROM many CROSS JOIN (VALUES ('input'), ('output')) AS direction (direction)
 LEFT JOIN conversation ON conversation.nr = n / 50 AND n % 50 = 0;
 INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)

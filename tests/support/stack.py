@@ -44,7 +44,7 @@ SHORT_LEASES = {
     "BACKBURNER_LEASE__CAUTION": "1.5",
     "BACKBURNER_LEASE__OBSERVE": "1",
     "BACKBURNER_LEASE__SWEEP": "0.5",
-    "BACKBURNER_LEASE__RING_INTERVAL": "1",
+    "BACKBURNER_LEASE__ENQUEUE_INTERVAL": "1",
 }
 """Shorter leases, for tests that do not check the default times."""
 

@@ -95,7 +95,7 @@ async def waited_for(stack: Stack, response_id: str) -> JSON | None:
         SELECT a.failures -> -1 || jsonb_build_object(
                    'row', r.reason, 'seconds', extract(epoch FROM r.resume_at - a.ended_at))
         FROM responses r JOIN attempts a ON a.response_id = r.id AND a.attempt = r.attempt
-        WHERE r.id = %s AND r.worker IS NULL AND r.resume_at IS NOT NULL AND a.outcome = 'put_off'
+        WHERE r.id = %s AND r.worker IS NULL AND r.resume_at IS NOT NULL AND a.outcome = 'deferred'
         """,
         response_id.removeprefix("resp_"),
     )

@@ -216,7 +216,6 @@ def line_values(worker: DatabaseWorker, max_rows: int = 1, **changes: object) ->
         "ids": Uuids([]),
         "waiting": timedelta(0),
         "only_newcomers": False,
-        "lease": timedelta(seconds=600),
         "flex_wait": timedelta(minutes=10),
         "batch_wait": timedelta(hours=1),
         "cursor": UUID(int=0),

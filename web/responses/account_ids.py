@@ -103,8 +103,8 @@ class AccountIds:
         return [each.upstream for each in destinations]
 
     def _check_encrypted(self, items: list[Item], key: ApiKey, where: str) -> list[Item]:
-        """The items without content of older releases, which is not bound to a project. Raises
-        InvalidRequest for content of another project or server."""
+        """The items without content that was stored without a sealing key, and so is not bound to a
+        project. Raises InvalidRequest for content of another project or server."""
         checked = items
         for index, item in enumerate(items):
             if item["type"] != "reasoning" or not item.get("encrypted_content"):

@@ -93,7 +93,7 @@ class _Failed(Exception):
         self.code = code
 
 
-class _PutOff(Exception):
+class _Deferred(Exception):
     """The file cannot be ingested now. `pause`: seconds, at least."""
 
     def __init__(self, reason: str, pause: float = 0.0) -> None:
@@ -161,8 +161,8 @@ class Ingest:
     async def _ingest_once(self, entry: TakenEntry, lease: RowLease) -> None:
         try:
             chunks = await self._while_kept(entry, lease)
-        except _PutOff as reason:
-            await self._put_off(entry, reason)
+        except _Deferred as reason:
+            await self._defer(entry, reason)
         except _Failed as failure:
             await self._end(entry, "failed", None, failure)
         except _FileGone:
@@ -200,8 +200,8 @@ class Ingest:
             if entry.age > self._settings.ingest_time.total_seconds():
                 message = f"The text could not be embedded in time: {error}"
                 raise _Failed(_SERVER_ERROR, message) from error
-            raise _PutOff(str(error), error.wait) from error
-        except (_Failed, _FileGone, _EntryLost, _PutOff, RowLeaseEnded, *DATABASE_UNAVAILABLE):
+            raise _Deferred(str(error), error.wait) from error
+        except (_Failed, _FileGone, _EntryLost, _Deferred, RowLeaseEnded, *DATABASE_UNAVAILABLE):
             raise
         except Exception as error:
             # Each try costs calls of the embedding model: an error of ours is bounded too.
@@ -213,7 +213,7 @@ class Ingest:
 
     def _server_error(self, entry: TakenEntry, reason: str) -> Exception:
         if entry.failures < _MAX_SERVER_ERRORS:
-            return _PutOff(reason)
+            return _Deferred(reason)
         return _Failed(_SERVER_ERROR, _NOT_INGESTED)
 
     async def _keep(self, entry: TakenEntry, lease: RowLease) -> KeptEntry:
@@ -226,10 +226,10 @@ class Ingest:
 
     @asynccontextmanager
     async def _alone_after_crash(self, entry: TakenEntry) -> AsyncIterator[None]:
-        """An entry whose workers have crashed has the process's ingest for itself. Raises _PutOff
+        """An entry whose workers have crashed has the process's ingest for itself. Raises _Deferred
         while another one has it."""
         if self._read_alone is not None:
-            raise _PutOff("another file is ingested alone, because it has crashed its workers")
+            raise _Deferred("another file is ingested alone, because it has crashed its workers")
         self._read.add(entry.id)
         if entry.crashes:
             self._read_alone = entry.id
@@ -316,7 +316,7 @@ class Ingest:
                 "The embedding model gives other dimensions than the vector store has.",
             )
         # A failover has lost chunks that were stored, or another worker has stored these.
-        raise _PutOff(f"{kept.chunks} chunks are stored, not {chunks[0].number}")
+        raise _Deferred(f"{kept.chunks} chunks are stored, not {chunks[0].number}")
 
     async def _embed(self, entry: TakenEntry, texts: Sequence[str]) -> Embeddings | None:
         """None: the store has no embeddings."""
@@ -327,11 +327,11 @@ class Ingest:
         owner = TextOwner(entry.project_id, policy.routes)
         return await self._embedder.embed(owner, texts, model, entry.requested_dimensions)
 
-    async def _put_off(self, entry: TakenEntry, reason: _PutOff) -> None:
+    async def _defer(self, entry: TakenEntry, reason: _Deferred) -> None:
         pause = max(reason.pause, min(_LONGEST_PAUSE, 2.0 ** min(entry.failures, 10)))
         values = _fence(entry) | {"pause": timedelta(seconds=pause)}
         await fetch(self._pool, PUT_OFF_ENTRY, values)
-        logger.warning("ingest_put_off", **_facts(entry), reason=str(reason), seconds=pause)
+        logger.warning("ingest_deferred", **_facts(entry), reason=str(reason), seconds=pause)
 
     async def _give_back(self, entry: TakenEntry) -> None:
         """This process stops: another one may go on at once."""

@@ -54,7 +54,7 @@ class Output:
 
     def __init__(self, claim: Claim, rows: list[CheckpointedItem]) -> None:
         self.entries = [_entry(position, row) for position, row in enumerate(rows)]
-        if next((row.in_order for row in rows if row.finished is False), False):
+        if any(row.finished is False for row in rows):
             self._hold_back()
         self.origins: dict[str, str] = {
             row.payload["id"]: row.origin for row in rows if row.origin is not None

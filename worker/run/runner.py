@@ -24,7 +24,7 @@ from models.redis.channels import queue_for
 from models.tracing.spans import NO_SPAN
 from models.wire.purpose import Purpose
 from models.wire.token_counts import COUNTED_BY
-from worker.metrics import count_put_off, count_turn_repeat
+from worker.metrics import count_deferral, count_turn_repeat
 from worker.run.attempt import Attempt
 from worker.run.attempt_writer import AttemptWriter
 from worker.run.context import RunContext
@@ -325,7 +325,7 @@ class Run:
             line.warning("turn_broken_off", repeat=deferred.repeat)
             await self._writer.close_turn()
         else:
-            reason, count = ReleaseReason.DEFERRED, count_put_off
+            reason, count = ReleaseReason.DEFERRED, count_deferral
             line.info("response_deferred")
         await self._writer.release(reason, delay, deferred.failures)
         count(waits_for.upstream, waits_for.reason)

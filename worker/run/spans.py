@@ -19,7 +19,7 @@ from models.lifecycle import Status
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
 from models.tracing.spans import NO_SPAN, Span, SpanKind, Tracer
-from models.tracing.traceparent import parse_traceparent, traceparent_of
+from models.tracing.traceparent import traceparent_of
 from models.wire.events import Item
 from worker.run.end_state import EndState
 from worker.run.span_content import (
@@ -52,9 +52,7 @@ def start_attempt_span(tracer: Tracer | None, claim: Claim) -> Span:
     if tracer is None:
         return NO_SPAN
     row = claim.row
-    # Earlier releases have stored what the client sent, whatever it was.
-    stored = None if parse_traceparent(row.traceparent) is None else row.traceparent
-    traceparent = stored or traceparent_of(row.id)
+    traceparent = row.traceparent or traceparent_of(row.id)
     public_id = {"backburner.response.id": response_id(row.id)}
     if claim.is_first:
         queue = {"messaging.destination.name": BACKGROUND if row.background else INTERACTIVE}

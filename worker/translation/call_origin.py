@@ -63,9 +63,14 @@ class CallOrigin:
     def from_json(cls, sealed: Mapping[str, Any]) -> "CallOrigin":
         """The origin in the content that `to_json` made."""
         call, function, message = json.loads(sealed["fields"]) if sealed["fields"] else ({}, {}, {})
-        position = sealed.get("position", 0)  # earlier releases have not kept it
         return cls(
-            sealed["upstream"], sealed["step"], sealed["id"], call, function, message, position
+            sealed["upstream"],
+            sealed["step"],
+            sealed["id"],
+            call,
+            function,
+            message,
+            sealed["position"],
         )
 
 

@@ -17,7 +17,6 @@ from models.db.queries.common import (
     CANCELLING_BATCH,
     ENDED,
     OPEN,
-    STORED_SIZE,
     bounded_page,
 )
 from models.db.queries.read import RESPONSE_COLUMNS, ResponseRow
@@ -213,7 +212,7 @@ class ReadyLine:
 READY_LINES = Query(
     f"""
     SELECT l.line, l.custom_id, l.response_id, l.error,
-           coalesce((SELECT sum({STORED_SIZE}) FROM items i WHERE i.response_id = l.response_id AND i.direction = 'output'), 0)::bigint AS size
+           coalesce((SELECT sum(i.size) FROM items i WHERE i.response_id = l.response_id AND i.direction = 'output'), 0)::bigint AS size
     FROM batch_lines l LEFT JOIN LATERAL (SELECT r.status FROM responses r WHERE r.id = l.response_id OFFSET 0) r ON true
     WHERE l.batch_id = :id AND l.expanded AND (r.status IS NULL OR r.status IN {ENDED}) ORDER BY l.line LIMIT :rows
     """,

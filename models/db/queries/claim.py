@@ -102,13 +102,13 @@ def claim_sql(
     return f"""
         WITH {recursive} {_FENCE_WITH_PROCESS}, {first}
              claimed AS (UPDATE responses r SET worker = me.id, attempt = greatest(r.attempt + 1, CAST(:first_attempt AS int)), status = 'in_progress',
-                                deaths = {CRASHES_OF_ORPHAN}, requeue_requested_at = NULL, resume_at = NULL, reason = NULL,
+                                crashes = {CRASHES_OF_ORPHAN}, requeue_requested_at = NULL, resume_at = NULL, reason = NULL,
                                 deadline = CASE WHEN r.started_at IS NULL THEN clock_timestamp() + CAST(:wall_clock AS interval) ELSE r.deadline END,
                                 started_at = coalesce(r.started_at, clock_timestamp())
                          FROM {source} WHERE {condition} RETURNING r.*),
              recorded AS (INSERT INTO attempts (response_id, attempt, worker, kind, host, pid)
                           SELECT claimed.id, claimed.attempt, me.id, me.kind, me.host, me.pid FROM claimed, me)
-        SELECT id, project_id, attempt, deaths AS crashes, background, store, model, parameters, previous_response_id, conversation_id,
+        SELECT id, project_id, attempt, crashes, background, store, model, parameters, previous_response_id, conversation_id,
                extract(epoch FROM created_at)::bigint AS created_at, extract(epoch FROM deadline - clock_timestamp())::float AS seconds_left,
                extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at ELSE created_at END)::float AS seconds_queued,
                checkpoint_number, next_output_index, turns, usage, traceparent, request_id, cache_key, cache_ttl,
@@ -128,7 +128,7 @@ def _claim(
 
 _MAY_RUN = "r.cancel_requested_at IS NULL AND r.fail_requested_at IS NULL AND r.deadline > clock_timestamp()"
 
-IS_READY = f"r.status IN {OPEN} AND r.worker IS NULL AND r.deaths = 0 AND {NOT_DEFERRED} AND NOT {ABANDONED} AND {_MAY_RUN}"
+IS_READY = f"r.status IN {OPEN} AND r.worker IS NULL AND r.crashes = 0 AND {NOT_DEFERRED} AND NOT {ABANDONED} AND {_MAY_RUN}"
 """A response that may be claimed by a single statement."""
 CLAIM_UNOWNED = _claim(f"r.id = :id AND {IS_READY}")
 """Claims a response that no worker has run before, or that its last owner has released: the common
@@ -309,15 +309,13 @@ class CheckpointedItem:
     finished: bool | None
     result: Any
     """what the model received, where the item does not contain it"""
-    in_order: bool | None = None
-    """the log has none of the items after it as long as it is not finished"""
     origin: str | None = None
     """sealed: what its upstream wants back with the call"""
 
 
 CHECKPOINTED_OUTPUT = Query(
     """
-    SELECT i.payload, c.output_index, c.turn, c.started_attempt, c.finished, c.answer AS result, c.in_order, i.origin
+    SELECT i.payload, c.output_index, c.turn, c.started_attempt, c.finished, c.answer AS result, i.origin
     FROM items i LEFT JOIN tool_calls c ON c.response_id = i.response_id AND c.position = i.position
     WHERE i.response_id = :id AND i.direction = 'output' ORDER BY i.position
     """,

@@ -51,7 +51,7 @@ FENCE = "me AS MATERIALIZED (SELECT id FROM workers WHERE id = :me AND NOT dead 
 DEAD_OWNER = "EXISTS (SELECT 1 FROM workers w WHERE w.id = r.worker AND w.dead)"
 ORPHAN = f"(r.worker IS NULL OR {DEAD_OWNER})"
 """A response that no live process owns. It may be queued, released, or the owner was reaped."""
-CRASHES_OF_ORPHAN = "(r.deaths + (r.worker IS NOT NULL)::int)"
+CRASHES_OF_ORPHAN = "(r.crashes + (r.worker IS NOT NULL)::int)"
 """Owners of an orphan that crashed since its last checkpoint. An orphan that still names an owner
 adds one: that owner is dead."""
 IN_TURN = "a.attempt >= coalesce((SELECT max(t.attempt) FROM attempts t WHERE t.response_id = a.response_id AND t.turns_ended_at <> '{}'), 0)"
@@ -64,10 +64,9 @@ ABANDONED = "(NOT r.background AND EXISTS (SELECT 1 FROM workers w WHERE w.id = 
 """A foreground response whose waiting web process is dead. No client will read it."""
 NOT_DEFERRED = "(r.resume_at IS NULL OR r.resume_at <= clock_timestamp())"
 """Not deferred, or deferred until a time that has passed."""
-WEB_HAS_RENEWED = """(r.attempt > 0 OR r.enqueue_count > 0 OR r.confirmed OR NOT EXISTS (
+CREATE_IS_SETTLED = """(r.attempt > 0 OR r.enqueue_count > 0 OR r.confirmed OR NOT EXISTS (
             SELECT 1 FROM workers c WHERE c.id = r.web AND NOT c.dead
-            AND CASE WHEN c.settled_at IS NULL THEN c.expires_at - CAST(:lease AS interval) < r.enqueued_at + interval '3 seconds'
-                     ELSE c.settled_at <= r.enqueued_at + interval '1 second' END))"""
+            AND c.settled_at <= r.enqueued_at + interval '1 second'))"""
 """A new response that may be claimed or enqueued without its wake-up: its create has a known
 outcome. A wake-up is sent only for a create that is stored; `confirmed`: a worker has read it.
 
@@ -75,7 +74,7 @@ The web process that stored it says so in its lease: creates that are dated befo
 answered with 200, or were voided after their 503 (models/ownership/creates.py). So a create that was
 answered with 503 does not run before it is voided (I9). A dead web process can void nothing any
 more, and what it accepted must run (I1). The second is for a clock of the database that is set
-back. Null: a process of the previous release, which voids such creates before it renews its lease."""
+back."""
 
 
 LARGEST_SUM = 2**61
@@ -181,10 +180,6 @@ def journal_of(response: str) -> str:
             CROSS JOIN LATERAL (SELECT array_position(j.response_ids, {response}) AS n) p"""
 
 
-STORED_SIZE = "coalesce(i.size, octet_length(i.payload::text))"
-"""The size of item `i` (models/wire/size.py), about."""
-
-
 @dataclass(frozen=True, slots=True)
 class PagedItem:
     """An item of a page. `payload` is None if the page is full without it."""
@@ -203,7 +198,7 @@ def item_pages(owner: str, key: str) -> dict[str, Query[PagedItem]]:
         order: Query(
             f"""
             SELECT CASE WHEN page.total <= CAST(:max_size AS bigint) THEN page.payload END AS payload, page.total::bigint AS total, page.item_id AS id
-            FROM (SELECT i.payload, i.item_id, i.nr, sum({STORED_SIZE}) OVER (ORDER BY i.nr {order}) AS total
+            FROM (SELECT i.payload, i.item_id, i.nr, sum(i.size) OVER (ORDER BY i.nr {order}) AS total
                   FROM (SELECT i.payload, i.item_id, i.size, i.{key} AS nr FROM items i WHERE {owner.format(item="i")}
                         AND (CAST(:after AS text) IS NULL OR i.{key} {comparison}
                              (SELECT a.{key} FROM items a WHERE {owner.format(item="a")} AND a.item_id = :after LIMIT 1))

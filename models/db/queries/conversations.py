@@ -20,7 +20,7 @@ from typing import Any
 from uuid import UUID
 
 from models.db.queries.audit import recorded
-from models.db.queries.common import OPEN, STORED_SIZE, PagedItem, insert_items, item_pages
+from models.db.queries.common import OPEN, PagedItem, insert_items, item_pages
 from models.db.statement import Query, column
 
 _COLUMNS = "c.id, c.metadata, floor(extract(epoch FROM c.created_at))::bigint AS created_at"
@@ -130,8 +130,8 @@ revision."""
 PAGE = item_pages("{item}.conversation_id = :id", "id")
 """Pages of a conversation's items."""
 ITEM = Query(
-    f"""
-    SELECT CASE WHEN {STORED_SIZE} <= CAST(:max_size AS bigint) THEN i.payload END AS payload, {STORED_SIZE}::bigint AS total, i.item_id AS id
+    """
+    SELECT CASE WHEN i.size <= CAST(:max_size AS bigint) THEN i.payload END AS payload, i.size::bigint AS total, i.item_id AS id
     FROM items i WHERE i.conversation_id = :id AND i.item_id = :item LIMIT 1
     """,
     PagedItem,

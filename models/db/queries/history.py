@@ -208,7 +208,6 @@ class HistoryRow:
     """the item was made here; a call in an input may be a copy of one that was"""
 
 
-_SIZE_OF_ITEM = "coalesce(i.size, octet_length(i.payload::text) + coalesce(octet_length(coalesce(c.answer, i.answer)::text), 0)) AS size"
 _OUTLASTS_COMPACTION = f"""h.type IN {sql_list({"compaction", "mcp_list_tools", *ADDS_TOOLS})}
                 OR h.type = 'message' AND h.payload ->> 'role' IN ('developer', 'system')"""
 """What models/wire/compaction.py uses of the items before the newest compaction."""
@@ -217,10 +216,10 @@ HISTORY = Query(
     f"""{_CHAIN},
     history AS (
         SELECT 10001 AS depth, i.id, '' AS direction, 0 AS position, i.type, i.payload, coalesce(c.turn, i.turn) AS turn, coalesce(c.answer, i.answer) AS result,
-               i.origin, i.direction = 'output' AS is_output, {_SIZE_OF_ITEM}
+               i.origin, i.direction = 'output' AS is_output, i.size
         FROM before JOIN {_ITEMS_BEFORE} {_TOOL_CALL_OF_ITEM}
         UNION ALL
-        SELECT chain.depth, i.id, i.direction, i.position, i.type, i.payload, c.turn, c.answer, i.origin, i.direction = 'output', {_SIZE_OF_ITEM}
+        SELECT chain.depth, i.id, i.direction, i.position, i.type, i.payload, c.turn, c.answer, i.origin, i.direction = 'output', i.size
         FROM chain JOIN items i ON i.response_id = chain.id AND (chain.depth > 0 OR i.direction = 'input') {_TOOL_CALL_OF_ITEM}
     ),
     needed AS MATERIALIZED (

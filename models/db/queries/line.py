@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from models.db.queries.claim import IS_READY, ClaimedRow, claim_sql
-from models.db.queries.common import ABANDONED, WEB_HAS_RENEWED, array, locked_responses
+from models.db.queries.common import ABANDONED, CREATE_IS_SETTLED, array, locked_responses
 from models.db.statement import Query, column
 from models.lifecycle import IN_LINE, PLACE_IN_LINE, Lane
 
@@ -85,7 +85,7 @@ _CANDIDATES = f"""
             SELECT r.id, {PLACE_IN_LINE} AS at FROM responses r
             WHERE {IN_LINE} AND r.background = b.background AND r.lane = b.lane AND r.project_id = b.project_id AND {PLACE_IN_LINE} <= now()
               AND r.enqueued_at <= now() - (SELECT CAST(:waiting AS interval)) AND NOT {ABANDONED}
-              AND (array_position({array("ids", "uuid")}, r.id) IS NOT NULL OR {WEB_HAS_RENEWED})
+              AND (array_position({array("ids", "uuid")}, r.id) IS NOT NULL OR {CREATE_IS_SETTLED})
             ORDER BY {PLACE_IN_LINE} LIMIT {_MOST} + {_MORE}) c)"""
 _CHOSEN = f"""SELECT candidate.id, candidate.weight FROM candidate, total WHERE NOT ({_ONLY_NEWCOMERS} AND nr > 0)
             ORDER BY {_rank("(running + nr)", "ahead + nr / CAST(weight AS float)")} LIMIT {_MOST} + {_MORE}"""

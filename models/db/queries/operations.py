@@ -15,7 +15,7 @@ from models.db.queries.common import NOT_DEFERRED, OPEN, journal_of
 from models.db.statement import Query, column
 from models.lifecycle import IN_LINE, QUARANTINE_THRESHOLD
 
-_CRASHES = "r.deaths + (w.dead IS TRUE)::int"
+_CRASHES = "r.crashes + (w.dead IS TRUE)::int"
 """Owners of `r` that crashed since its last checkpoint, with its present owner `w` if that is
 dead."""
 
@@ -317,7 +317,7 @@ class BacklogRow:
     waiting: bool
     """no live worker owns them, and one may claim them now"""
     deferred: bool
-    """they are put off until a later time"""
+    """no worker claims them before a later time"""
     responses: int
     oldest: float
     """seconds since the creation of the oldest"""

@@ -8,7 +8,6 @@ from uuid import UUID
 from models.db.queries.common import (
     ENDED,
     OPEN,
-    STORED_SIZE,
     LogBlock,
     array,
     item_pages,
@@ -112,9 +111,9 @@ class OutputItem:
 
 
 OUTPUT_ITEMS = Query(
-    f"""
+    """
     SELECT CASE WHEN output.total <= CAST(:max_size AS bigint) THEN output.payload END AS item, coalesce(output.total, 0)::bigint AS total
-    FROM (SELECT i.payload, i.position, sum({STORED_SIZE}) OVER () AS total
+    FROM (SELECT i.payload, i.position, sum(i.size) OVER () AS total
           FROM responses r LEFT JOIN items i ON i.response_id = r.id AND i.direction = 'output'
           WHERE r.id = :id AND r.delete_requested_at IS NULL) output
     ORDER BY output.position
@@ -320,13 +319,13 @@ SHOWN_RESPONSES = Query(
               ORDER BY is_journalled, first, last) b
     ) blocks
     CROSS JOIN LATERAL (
-        SELECT coalesce(sum({STORED_SIZE}), 0)::bigint AS size FROM items i
+        SELECT coalesce(sum(i.size), 0)::bigint AS size FROM items i
         WHERE NOT response.is_continued AND i.response_id = response.id AND i.direction = 'output'
     ) stored
     CROSS JOIN LATERAL (
         SELECT array_agg(i.payload ORDER BY i.position) AS items FROM items i
         WHERE NOT response.is_continued AND stored.size <= response.max_size AND i.response_id = response.id AND i.direction = 'output' AND (response.status <> 'in_progress' OR NOT EXISTS (
-            SELECT 1 FROM tool_calls c WHERE c.response_id = i.response_id AND c.in_order AND NOT c.finished AND c.position < i.position))
+            SELECT 1 FROM tool_calls c WHERE c.response_id = i.response_id AND NOT c.finished AND c.position < i.position))
     ) items
     """,
     ShownResponseRow,

@@ -86,12 +86,12 @@ def insert_output(conversation: str = "CAST(NULL AS uuid)") -> str:
 CHECKPOINT = column(
     f"""
     WITH {FENCE},
-         updated AS (UPDATE responses r SET turns = r.turns + CAST(:turns AS int), deaths = 0, usage = :usage, upstream = coalesce(:upstream, r.upstream),
+         updated AS (UPDATE responses r SET turns = r.turns + CAST(:turns AS int), crashes = 0, usage = :usage, upstream = coalesce(:upstream, r.upstream),
                             checkpoint_number = :last, next_output_index = :next_output_index
                      FROM me WHERE {OWNED} AND r.checkpoint_number < CAST(:last AS int) RETURNING r.id),
          {INSERT_TAIL}, {insert_output()},
-         called AS (INSERT INTO tool_calls (response_id, position, output_index, turn, finished, in_order)
-                    SELECT updated.id, c.position, c.output_index, c.turn, c.finished, true
+         called AS (INSERT INTO tool_calls (response_id, position, output_index, turn, finished)
+                    SELECT updated.id, c.position, c.output_index, c.turn, c.finished
                     FROM updated CROSS JOIN jsonb_to_recordset(CAST(:calls AS jsonb)) AS c (position int, output_index int, turn int, finished bool)
                     ON CONFLICT DO NOTHING),
          recorded AS (UPDATE attempts a SET turns_ended_at = a.turns_ended_at || clock_timestamp() FROM updated
@@ -143,15 +143,15 @@ RELEASE = column(
                                 WHERE r.id = ANY(CAST(:ids AS uuid[])) AND r.worker = me.id AND r.attempt = given.attempt AND r.status = 'in_progress'
                                 ORDER BY r.id FOR NO KEY UPDATE OF r),
          updated AS (UPDATE responses r SET worker = NULL, enqueue_count = 0, enqueued_at = clock_timestamp(), requeue_requested_at = NULL,
-                            deaths = r.deaths + (given.outcome = 'error')::int, resume_at = clock_timestamp() + given.pause,
+                            crashes = r.crashes + (given.outcome = 'error')::int, resume_at = clock_timestamp() + given.pause,
                             reason = CAST(given.failures AS jsonb) #>> '{{-1,reason}}'
                      FROM owned JOIN given USING (id) WHERE r.id = owned.id RETURNING given.*),
          logged AS ({INSERT_INTO_LOG}
                     SELECT id, first, last, attempt, frames FROM updated WHERE first <= last ON CONFLICT DO NOTHING),
          recorded AS (UPDATE attempts a SET outcome = updated.outcome, ended_at = clock_timestamp(), failures = CAST(updated.failures AS jsonb) FROM updated
                       WHERE a.response_id = updated.id AND a.attempt = updated.attempt),
-         dropped AS (DELETE FROM attempts a USING updated WHERE updated.outcome = 'put_off' AND a.response_id = updated.id
-                     AND a.attempt < updated.attempt AND a.outcome = 'put_off' AND a.turns_ended_at = '{{}}'),
+         dropped AS (DELETE FROM attempts a USING updated WHERE updated.outcome = 'deferred' AND a.response_id = updated.id
+                     AND a.attempt < updated.attempt AND a.outcome = 'deferred' AND a.turns_ended_at = '{{}}'),
          notified AS MATERIALIZED (SELECT pg_notify('backburner_orphans', '') FROM updated WHERE outcome = 'handed_over' LIMIT 1)
     SELECT id FROM updated WHERE (SELECT count(*) FROM notified) >= 0
     """,
@@ -184,7 +184,7 @@ RECORD_FAILURES = Statement(f"""
 FORGET_CRASHES = column(
     f"""
     WITH {FENCE},
-         updated AS (UPDATE responses r SET deaths = least(r.deaths, {QUARANTINE_THRESHOLD}) FROM me WHERE {OWNED} RETURNING r.id)
+         updated AS (UPDATE responses r SET crashes = least(r.crashes, {QUARANTINE_THRESHOLD}) FROM me WHERE {OWNED} RETURNING r.id)
     SELECT id FROM updated
     """,
     UUID,

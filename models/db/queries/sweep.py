@@ -7,10 +7,10 @@ from uuid import UUID
 from models.db.queries.common import (
     ABANDONED,
     CRASHES_OF_ORPHAN,
+    CREATE_IS_SETTLED,
     NOT_DEFERRED,
     OPEN,
     ORPHAN,
-    WEB_HAS_RENEWED,
 )
 from models.db.statement import Query, column
 from models.lifecycle import BACKLOG, CRASHES_ALONE, QUARANTINE_THRESHOLD
@@ -44,25 +44,25 @@ def _orphans(
     have those of dead owners: the responses that live processes run cost nothing. Each `OFFSET 0`
     keeps Postgres from reading an index of all open responses: while they are few that is cheap, and
     it may keep the plan."""
-    columns = "r.id, r.enqueued_at, r.deaths, r.worker"
+    columns = "r.id, r.enqueued_at, r.crashes, r.worker"
     limit = f"ORDER BY {order} LIMIT {max_rows}"
     parts = "".join(
         f"""
             UNION
-            (SELECT {columns} FROM {source} AND r.worker IS NULL AND {BACKLOG} AND {WEB_HAS_RENEWED} ORDER BY {column} LIMIT {max_rows})"""
+            (SELECT {columns} FROM {source} AND r.worker IS NULL AND {BACKLOG} AND {CREATE_IS_SETTLED} ORDER BY {column} LIMIT {max_rows})"""
         for source, column in backlog
     )
     return f"""
         SELECT r.id FROM (
             (SELECT {columns} FROM responses r
-             WHERE r.worker IS NULL AND r.status IN {OPEN} AND NOT {BACKLOG} AND {WEB_HAS_RENEWED} AND {condition} {limit})
+             WHERE r.worker IS NULL AND r.status IN {OPEN} AND NOT {BACKLOG} AND {CREATE_IS_SETTLED} AND {condition} {limit})
             UNION
             (SELECT {columns} FROM workers o CROSS JOIN LATERAL (SELECT * FROM responses r WHERE r.worker = o.id OFFSET 0) r
              WHERE o.dead AND r.status IN {OPEN} AND {condition} {limit}){parts}) r {limit}"""
 
 
 _MESSAGE_IS_OLD = "r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.enqueue_count, 6)) < clock_timestamp()"
-_NOT_IN_LINE = "(r.worker IS NOT NULL OR r.deaths > 0)"
+_NOT_IN_LINE = "(r.worker IS NOT NULL OR r.crashes > 0)"
 """Workers find those in line without a message (models/db/queries/line.py)."""
 _MAY_BE_ENQUEUED = f"""(r.requeue_requested_at IS NOT NULL
           OR {NOT_DEFERRED} AND CASE WHEN {CRASHES_OF_ORPHAN} >= {QUARANTINE_THRESHOLD} THEN CAST(:quarantine AS boolean)

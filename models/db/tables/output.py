@@ -44,10 +44,8 @@ items = Table(
     Column(
         "size",
         BigInteger,
-        doc=(
-            "bytes of the payload and of its call's answer, and some for each value in them; "
-            "null: a process of a release that did not record it"
-        ),
+        nullable=False,
+        doc="bytes of the payload and of its call's answer, and some for each value in them",
     ),
     Column(
         "origin",
@@ -124,16 +122,6 @@ tool_calls = Table(
         JSONB,
         doc="what the model received, where the item does not contain it: a text, or parts",
     ),
-    Column(
-        "in_order",
-        Boolean,
-        nullable=False,
-        server_default=text("false"),
-        doc=(
-            "the log has no item after it until it is finished; false: a process of a release that "
-            "sent the calls of a turn side by side stored it"
-        ),
-    ),
 )
 
 event_log = Table(
@@ -144,7 +132,7 @@ event_log = Table(
     Column("last_number", Integer, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("frames", LargeBinary, nullable=False, doc="the SSE bytes that every reader receives"),
-    Column("stored_at", TIMESTAMP, server_default=text("clock_timestamp()")),
+    Column("stored_at", TIMESTAMP, nullable=False, server_default=text("clock_timestamp()")),
 )
 
 attempts = Table(
@@ -183,7 +171,7 @@ attempts = Table(
         ),
     ),
     CheckConstraint(
-        "outcome IN ('handed_over', 'requeued', 'returned', 'put_off', 'died', 'error', "
+        "outcome IN ('handed_over', 'requeued', 'returned', 'deferred', 'died', 'error', "
         "'repeated')",
         name="outcome",
     ),

@@ -41,10 +41,7 @@ workers = Table(
     Column(
         "settled_at",
         TIMESTAMP,
-        doc=(
-            "a web process: creates sent before this time have a known outcome; null: a "
-            "process of a release that did not record it"
-        ),
+        doc="a web process: creates sent before this time have a known outcome",
     ),
     Column(
         "tied",

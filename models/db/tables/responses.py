@@ -57,10 +57,7 @@ conversations = Table(
         BigInteger,
         nullable=False,
         server_default=text("0"),
-        doc=(
-            "the sizes of its items; too small as long as processes of a release add items that "
-            "did not record them"
-        ),
+        doc="the sizes of its items",
     ),
 )
 
@@ -138,7 +135,7 @@ responses = Table(
         doc="+1 at every claim, never lowered or reused",
     ),
     Column(
-        "deaths",
+        "crashes",
         SmallInteger,
         nullable=False,
         server_default=text("0"),
@@ -211,10 +208,7 @@ responses = Table(
     Column(
         "request_id",
         Text,
-        doc=(
-            "x-request-id of the request that made it, as in the logs; null: a process of a "
-            "release that did not record it"
-        ),
+        doc="x-request-id of the request that made it, as in the logs",
     ),
     Column(
         "cache_key",

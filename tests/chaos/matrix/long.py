@@ -119,7 +119,7 @@ async def every_process_is_replaced_under_load(lab: Lab) -> None:
     assert len(record.traces) > 20, len(record.traces)
     assert report.responses == len(record.traces), (report.responses, len(record.traces))
     assert {_status(trace) for trace in record.traces} == {"completed"}
-    assert await lab.stack.value("SELECT sum(deaths) FROM responses") == 0
+    assert await lab.stack.value("SELECT sum(crashes) FROM responses") == 0
     assert (
         await lab.stack.value(
             "SELECT count(*) FROM workers WHERE ended IS NOT NULL AND ended <> 'stopped'"

@@ -32,7 +32,7 @@ LOCK = fragment(claim.LOCK_ORPHANS, "IS NOT NULL AS started")
 REAP_LOCK = fragment(leases.REAP_LOCK_UNTIED, "NOT dead AND expires_at =")
 LOOK = fragment(leases.WATCHED_PROCESSES, "WHERE NOT dead AND id <>")
 ORPHANS = fragment(sweep.ORPHANS, "IS NOT NULL OR r.requeue_requested_at IS NOT NULL")
-CLAIM_NEW = fragment(claim.CLAIM_UNOWNED_TOGETHER, "r.worker IS NULL AND r.deaths = 0")
+CLAIM_NEW = fragment(claim.CLAIM_UNOWNED_TOGETHER, "r.worker IS NULL AND r.crashes = 0")
 
 
 class WorkerLoad:

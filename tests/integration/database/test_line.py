@@ -154,7 +154,7 @@ async def test_what_may_not_run_now_is_not_chosen(database: SeededDatabase) -> N
         database.pool,
         "UPDATE responses r SET resume_at = now() + CASE nr WHEN 1 THEN interval '1 minute' END,"
         " cancel_requested_at = CASE nr WHEN 2 THEN now() END,"
-        " deaths = CASE nr WHEN 3 THEN 2 ELSE 0 END FROM"
+        " crashes = CASE nr WHEN 3 THEN 2 ELSE 0 END FROM"
         " (SELECT id, row_number() OVER () AS nr FROM responses WHERE deadline > now()) n"
         " WHERE n.id = r.id",
     )

@@ -68,7 +68,7 @@ async def test_of_many_claims_of_one_new_response_exactly_one_wins(
         won = [claim for claim in claims if claim is not None]
         assert len(won) == 1
         row = await database.response_row(response_id)
-        assert (row["attempt"], row["deaths"], row["status"]) == (
+        assert (row["attempt"], row["crashes"], row["status"]) == (
             1,
             0,
             "in_progress",
@@ -161,7 +161,7 @@ async def test_orphans_are_claimed_together_by_the_rules_of_a_single_claim(
     ]
     claims = {each: await dead.ownership.take(each) for each in ids[:5]}
     set_columns = "UPDATE responses SET {} WHERE id = %(id)s"
-    await run_sql(database.pool, set_columns.format("deaths = 1"), {"id": suspect})
+    await run_sql(database.pool, set_columns.format("crashes = 1"), {"id": suspect})
     await fetch(database.pool, end_queries.REQUEST_CANCEL, {"id": cancelled})
     for response_id, pause in ((deferred, timedelta(hours=1)), (released, None)):
         claim = claims[response_id]
@@ -439,7 +439,7 @@ async def test_a_checkpoint_resets_the_deaths_and_is_repeated_without_effect(
         )
     row = await database.response_row(response_id)
     assert (
-        row["deaths"],
+        row["crashes"],
         row["turns"],
         row["checkpoint_number"],
         row["next_output_index"],
@@ -633,8 +633,8 @@ async def test_an_ending_that_crashed_its_worker_is_repeated_without_what_it_had
     await first.flush(response_id, 1, 2, 4)
     await run_sql(
         database.pool,
-        "UPDATE responses SET deaths = %(deaths)s WHERE id = %(id)s",
-        {"id": response_id, "deaths": CRASHES_ALONE},
+        "UPDATE responses SET crashes = %(crashes)s WHERE id = %(id)s",
+        {"id": response_id, "crashes": CRASHES_ALONE},
     )
     await database.declare_dead(first)
     ending_claim = await _crash(database, response_id, quarantine=False)
@@ -786,28 +786,6 @@ async def test_a_response_without_its_wake_up_waits_until_the_outcome_of_its_cre
     await fetch(database.pool, leases.RENEW_WEB, settled)
     await fetch(database.pool, leases.RENEW_WEB, settled | {"settled_at": None})
     assert await _may_claim(database, unconfirmed, left) == {unconfirmed, left}
-
-
-async def test_a_worker_leaves_a_new_response_of_the_previous_release_until_its_lease_is_renewed(
-    database: SeededDatabase,
-) -> None:
-    """That release voids such creates before it renews a lease, and knows no `settled_at`."""
-    web = await database.create_worker(kind="web")
-    await run_sql(
-        database.pool,
-        "UPDATE workers SET settled_at = NULL, expires_at = expires_at - interval '1 minute'"
-        " WHERE id = %(id)s",
-        {"id": web.id},
-    )
-    name = await database.create_response(web=web.id)
-    await run_sql(
-        database.pool,
-        "UPDATE responses SET enqueued_at = enqueued_at - interval '30 seconds' WHERE id = %(id)s",
-        {"id": name},
-    )
-    assert await _may_claim(database, name) == set()
-    await fetch(database.pool, leases.RENEW, {"me": web.id, "lease": timedelta(seconds=600)})
-    assert await _may_claim(database, name) == {name}
 
 
 async def test_no_renewal_settles_a_create_that_began_before_it_and_is_committed_after_it(

@@ -24,7 +24,6 @@ SWEEP_VALUES = {
     "in_line": True,
     "background": True,
     "interactive": True,
-    "lease": timedelta(seconds=10),
 }
 
 
@@ -93,7 +92,7 @@ async def test_a_sweep_reads_neither_responses_of_live_workers_nor_the_backlog(
 async def test_a_free_lock_means_nothing_before_a_process_was_tied(
     database: SeededDatabase,
 ) -> None:
-    """A process of the previous release has no tie."""
+    """A process that starts does not hold the lock yet."""
     me = new_uuid()
     worker = await database.create_worker()
 

@@ -40,7 +40,7 @@ async def test_rabbitmq_wakes_workers_and_nothing_is_lost_while_it_is_away(
 ) -> None:
     settings = {
         "BACKBURNER_BROKER_URL": broker.url,
-        "BACKBURNER_LEASE__RING_INTERVAL": "600",
+        "BACKBURNER_LEASE__ENQUEUE_INTERVAL": "600",
     }
     async with private_stack(streams=2, settings=settings) as own_stack:
         api = own_stack.api()
@@ -65,7 +65,7 @@ async def test_rabbitmq_wakes_workers_and_nothing_is_lost_while_it_is_away(
         # Without a broker creates are accepted, and sweeps find them.
         broker.kill()
         response_id = await api.create_background(fake.script(reply("swept")))
-        own_stack.settings["BACKBURNER_LEASE__RING_INTERVAL"] = "1"
+        own_stack.settings["BACKBURNER_LEASE__ENQUEUE_INTERVAL"] = "1"
         sweeping = await own_stack.start_worker()
         assert (await api.wait_for_end(response_id))["output_text"] == "swept"
         await own_stack.stop(sweeping)

@@ -209,7 +209,7 @@ async def test_encrypted_reasoning_returns_only_from_the_project_it_was_made_for
     for raw in ("gAAAA-of-first", thought["encrypted_content"][:-1] + "x"):
         stolen = [{**thought, "encrypted_content": raw}, items[1]]
         assert await post(second, model, input=stolen) == refusal
-    # Content of a release that did not bind it is left out, and the conversation goes on.
+    # Content that was stored without a sealing key is left out, and the conversation goes on.
     old = [{**thought, "encrypted_content": "bbu1.bmF0aXZl.gAAAA-of-first"}, items[1]]
     assert await post(second, model, input=old) == (200, None, None)
     assert "gAAAA" not in json.dumps(fake.requests_for(model)[-1].body)

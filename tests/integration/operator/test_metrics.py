@@ -81,7 +81,7 @@ LABELS = {
         "handed_over",
         "requeued",
         "returned",
-        "put_off",
+        "deferred",
         "repeated",
         "error",
         "answered",
@@ -158,7 +158,7 @@ WEB_METRICS = PROCESS_METRICS | {
     "backburner_database_bytes",
     "backburner_files",
     "backburner_file_bytes",
-    "backburner_responses_put_off",
+    "backburner_responses_deferred",
     "backburner_http_request_seconds",
     "backburner_responses",
     "backburner_queue_depth",
@@ -185,7 +185,7 @@ WORKER_METRICS = PROCESS_METRICS | {
     "backburner_upstream_turn_seconds",
     "backburner_upstream_retries",
     "backburner_upstream_failovers",
-    "backburner_put_offs",
+    "backburner_deferrals",
     "backburner_unknown_content",
     "backburner_turn_repeats",
     "backburner_unmet_requests",
@@ -539,8 +539,8 @@ async def test_a_response_that_waits_for_its_upstream_is_counted_and_traced(
     response_id = await own_stack.api().create_background(model)
     await own_stack.api().wait_for_end(response_id)
     scrapes = [await scrape(own_stack, port) for port in (await _ports(own_stack)).values()]
-    put_offs = {"name": "backburner_put_offs_total", "upstream": "default", "class_": "server"}
-    assert sum(metrics(**put_offs) for metrics in scrapes) == 1
+    deferrals = {"name": "backburner_deferrals_total", "upstream": "default", "class_": "server"}
+    assert sum(metrics(**deferrals) for metrics in scrapes) == 1
 
     def attempts() -> list[ReceivedSpan]:
         spans = [
@@ -552,7 +552,7 @@ async def test_a_response_that_waits_for_its_upstream_is_counted_and_traced(
         return spans if len(spans) == 2 else []
 
     first, second = sorted(await until(attempts), key=lambda span: span.started)
-    assert first.attributes["backburner.outcome"] == "put_off"
+    assert first.attributes["backburner.outcome"] == "deferred"
     assert second.attributes["backburner.outcome"] == "ended"
     assert (first.trace, first.parent) == (second.trace, second.parent)
     turns = [span for span in collector.of_trace(first.trace) if span.name == "turn"]

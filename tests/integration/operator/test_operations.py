@@ -226,7 +226,7 @@ async def test_a_requeued_response_continues_in_a_new_attempt(
         (1, "requeued"),
         (2, None),
     ]
-    assert facts["response"]["deaths"] == 0
+    assert facts["response"]["crashes"] == 0
 
 
 async def test_a_running_response_that_an_operator_fails_keeps_its_output(
@@ -582,7 +582,7 @@ async def test_explain_shows_a_life_with_deaths_and_drains(
             if moment["what"] in {"claimed", "died", "handed_over", "ended"}
         ]
         assert moments == ["claimed", "died", "claimed", "handed_over", "claimed", "ended"]
-        assert facts["response"]["deaths"] == 1
+        assert facts["response"]["crashes"] == 1
         states = {
             each["pid"]: (each["state"], each["ended"])
             for each in await command_facts(own_stack, "workers")

@@ -47,7 +47,6 @@ async def _orphans(worker: DatabaseWorker, *, quarantine: bool) -> set[UUID]:
         "max_rows": 1000,
         "quarantine": quarantine,
         "in_line": True,
-        "lease": timedelta(seconds=10),
     }
     return set(await fetch(worker.pool, sweep_queries.ORPHANS, values))
 
@@ -182,7 +181,7 @@ async def test_a_requeue_of_a_response_without_an_owner_is_enqueued_once_by_the_
 ) -> None:
     response_id = await database.create_response()
     long_queues = dict.fromkeys(("interactive", "background", "quarantine"), False)
-    sweep = {"interval": timedelta(days=1), "lease": timedelta(seconds=10), **long_queues}
+    sweep = {"interval": timedelta(days=1), **long_queues}
     enqueued = await fetch(database.pool, sweep_queries.REENQUEUE, sweep)
     assert response_id not in {row.id for row in enqueued}
     await fetch(database.pool, operations.REQUEST_REQUEUE, {"id": response_id})

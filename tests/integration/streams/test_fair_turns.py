@@ -33,7 +33,7 @@ async def running(
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """One worker with three slots, whose sweeps find lost wake-ups soon."""
-    settings = {"BACKBURNER_LEASE__SWEEP": "0.3", "BACKBURNER_LEASE__RING_INTERVAL": "1"}
+    settings = {"BACKBURNER_LEASE__SWEEP": "0.3", "BACKBURNER_LEASE__ENQUEUE_INTERVAL": "1"}
     folder = tmp_path_factory.mktemp("turns")
     async with stack(
         folder, database_server, suite_settings, fake, streams=STREAMS, settings=settings

@@ -203,7 +203,7 @@ async def test_a_response_that_crashed_too_many_workers_fails(
 
         await until(all_exist)
         await idle_stack.value(
-            "UPDATE responses SET status = 'in_progress', attempt = 7, deaths = %s,"
+            "UPDATE responses SET status = 'in_progress', attempt = 7, crashes = %s,"
             " started_at = now(), deadline = now() + interval '1 hour'"
             " WHERE model = %s RETURNING 1",
             CRASHES_ALONE + 1,

@@ -28,7 +28,7 @@ from tests.support.fake_upstream import (
 from tests.support.stack import Stack
 
 FAST_SWEEPS = {"BACKBURNER_LEASE__SWEEP": "0.2", "BACKBURNER_LEASE__OBSERVE": "0.2"}
-NO_SECOND_MESSAGE = {**FAST_SWEEPS, "BACKBURNER_LEASE__RING_INTERVAL": "600"}
+NO_SECOND_MESSAGE = {**FAST_SWEEPS, "BACKBURNER_LEASE__ENQUEUE_INTERVAL": "600"}
 STREAMS = 2
 SLOTS = 3
 """Of a worker with so few streams, none of them reserved."""
@@ -189,7 +189,7 @@ async def test_waiting_responses_do_not_fill_redis_and_survive_its_loss(
 ) -> None:
     """A response in line gets no second message, however old it is."""
     gate = asyncio.Event()
-    settings = {**FAST_SWEEPS, "BACKBURNER_LEASE__RING_INTERVAL": "0.2"}
+    settings = {**FAST_SWEEPS, "BACKBURNER_LEASE__ENQUEUE_INTERVAL": "0.2"}
     async with private_stack(streams=STREAMS, settings=settings) as running:
         model = fake.script(_held(gate))
         api = running.api()

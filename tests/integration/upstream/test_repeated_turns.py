@@ -143,7 +143,9 @@ async def test_an_engine_that_restarts_costs_the_turn_and_is_shown(
     assert_abandoned(events, items=2)
     explained = await command_facts(shared_stack, "explain", response["id"])
     shown = [
-        event["text"] for event in explained["timeline"] if event["what"] in ("repeated", "put_off")
+        event["text"]
+        for event in explained["timeline"]
+        if event["what"] in ("repeated", "deferred")
     ]
     assert [text.partition(":")[0] for text in shown] == [
         "attempt 1 broken off by its upstream; the turn is repeated",

@@ -680,7 +680,7 @@ async def test_a_deferred_response_survives_the_death_of_its_worker(
                 (await backburner(own_stack, "explain", response_id, "--json")).facts
                 for response_id in ids
             ]
-            return "put_off" in [facts["response"]["state"] for facts in explained]
+            return "deferred" in [facts["response"]["state"] for facts in explained]
 
         await until(has_deferred)
         await _console_says_what_waits(own_stack)

@@ -205,9 +205,9 @@ class Load:
             assert calls == expected, (
                 f"{member.kind}: {calls} calls of the upstream, not {expected}; {member.last_seen}"
             )
-            deaths = 0 if member.kind in handed_over else expected - 1
+            crashes = 0 if member.kind in handed_over else expected - 1
             status = "cancelled" if member.kind in cancelled else "completed"
-            await self._assert_row(member, f"{status} {expected} {deaths}")
+            await self._assert_row(member, f"{status} {expected} {crashes}")
             if member.kind not in cancelled:
                 assert member.last_seen is not None, f"{member.kind}: {member.trace.create}"
                 assert (member.last_seen["status"], member.last_seen["output_text"]) == (
@@ -217,9 +217,9 @@ class Load:
         await self.audit(self.stack.api(web))
 
     async def _assert_row(self, member: Member, expected: str) -> None:
-        """`expected`: status, attempts and deaths."""
+        """`expected`: status, attempts and crashes."""
         question = (
-            "SELECT status || ' ' || attempt || ' ' || deaths FROM responses WHERE model = %s"
+            "SELECT status || ' ' || attempt || ' ' || crashes FROM responses WHERE model = %s"
         )
         row = await self.stack.value(question, member.model)
         assert row == expected, f"{member.kind}: {row}"

@@ -10,7 +10,7 @@ both_kinds = pytest.mark.parametrize("kind", [DONE, NEVER])
 FREQUENT_SWEEPS = {
     "BACKBURNER_LEASE__BEAT": "0.5",
     "BACKBURNER_LEASE__SWEEP": "0.5",
-    "BACKBURNER_LEASE__RING_INTERVAL": "1",
+    "BACKBURNER_LEASE__ENQUEUE_INTERVAL": "1",
 }
 """The leases have their default length: no process is declared dead."""
 

@@ -27,7 +27,7 @@ NOW = datetime(2026, 11, 22, tzinfo=UTC)
 def test_attempts_that_are_not_stored_any_more_are_mentioned(
     previous: int, number: int, text: str | None
 ) -> None:
-    attempt = AttemptRow(number, new_uuid(), "worker", "host", 1, NOW, [], "put_off", NOW, None)
+    attempt = AttemptRow(number, new_uuid(), "worker", "host", 1, NOW, [], "deferred", NOW, None)
     events = list(_dropped(attempt, previous))
     assert [event.text.partition(";")[0] for event in events] == ([text] if text else [])
 

@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "limits.md"
 NO_LIMITS = {
     "how often, or in what pieces, this server does its own work": (
         *("LEASE__DURATION", "LEASE__BEAT", "LEASE__CAUTION", "LEASE__OBSERVE", "LEASE__SWEEP"),
-        *("LEASE__RING_INTERVAL", "WEB__PING", "WEB__POLL", "WORKER__FLUSH_INTERVAL"),
+        *("LEASE__ENQUEUE_INTERVAL", "WEB__PING", "WEB__POLL", "WORKER__FLUSH_INTERVAL"),
         *("WORKER__FLUSH_BYTES", "WORKER__JOURNAL_GAP", "WORKER__TAIL_BYTES"),
         *("WORKER__PROBATION", "WORKER__PURGE_INTERVAL", "RETRIEVAL__INDEX_MEMORY"),
     ),

@@ -25,9 +25,9 @@ def _mcp_call(number: int, status: str, **more: str) -> JSON:
 
 RUNNING = _mcp_call(0, "in_progress")
 ROWS = [
-    CheckpointedItem(RUNNING, 0, 1, 1, False, None, True),
-    CheckpointedItem(_mcp_call(1, "completed", output="ok"), 1, 1, 1, True, None, True),
-    CheckpointedItem(_mcp_call(2, "in_progress"), 2, 1, None, False, None, True),
+    CheckpointedItem(RUNNING, 0, 1, 1, False, None),
+    CheckpointedItem(_mcp_call(1, "completed", output="ok"), 1, 1, 1, True, None),
+    CheckpointedItem(_mcp_call(2, "in_progress"), 2, 1, None, False, None),
     CheckpointedItem(
         {
             "id": "fc_3",

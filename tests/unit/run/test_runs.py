@@ -50,7 +50,7 @@ ENDINGS: list[tuple[Answer, list[str]]] = [
 async def test_a_run_ends_or_is_released(answer: Answer, steps: list[str]) -> None:
     process, run = await _run(answer)
     assert process.ownership.steps == steps
-    assert run.outcome == ("ended" if process.ownership.ending else "put_off")
+    assert run.outcome == ("ended" if process.ownership.ending else "deferred")
     assert process.exits == []
 
 

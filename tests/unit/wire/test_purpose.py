@@ -9,8 +9,8 @@ from models.wire.purpose import (
 )
 
 
-def test_a_count_of_another_release_is_counted_and_not_answered() -> None:
-    """The stored form is the same in the release before: both run side by side in an upgrade."""
+def test_the_stored_form_of_a_count_is_fixed() -> None:
+    """Two releases run side by side in an upgrade."""
     stored = {"truncation": "auto", "count_input_tokens": True}
     assert split_stored_parameters(stored) == StoredParameters(
         {"truncation": "auto"}, Purpose.COUNT

@@ -150,5 +150,18 @@ def health(data: Data = None) -> None:
         typer.echo(live_kind(database.dsn, schema=database.database_schema))
 
 
+@app.command(short_help="Print a statement as PostgreSQL receives it.")
+def sql(
+    name: Annotated[
+        str | None, typer.Argument(help="Its name, as in read.LOG_PAGE.", show_default="all names")
+    ] = None,
+) -> None:
+    """Print the SQL of a statement of models/db/queries, as PostgreSQL receives it."""
+    from cli.database.statements import all_statements, sql_text
+
+    with exit_on_failure():
+        typer.echo("\n".join(sorted(all_statements())) if name is None else sql_text(name))
+
+
 if __name__ == "__main__":
     app()

@@ -34,7 +34,8 @@ ADD_ACTIVITY = Query(
     f"""
     INSERT INTO activity AS a (width, begins_at, {", ".join((*_COUNTS, *_DURATIONS))})
     SELECT w.width, to_timestamp(floor((extract(epoch FROM statement_timestamp()) - {MINUTE}) / w.width) * w.width),
-           {", ".join(f"least(CAST(:{name} AS numeric), {LARGEST_SUM})::bigint" for name in _COUNTS)}, {", ".join(f"CAST(:{name} AS int[])" for name in _DURATIONS)}
+           {", ".join(f"least(CAST(:{name} AS numeric), {LARGEST_SUM})::bigint" for name in _COUNTS)},
+           {", ".join(f"CAST(:{name} AS int[])" for name in _DURATIONS)}
     FROM (VALUES ({MINUTE}), ({TEN_MINUTES})) AS w (width) ORDER BY w.width
     ON CONFLICT (width, begins_at) DO UPDATE SET
         {", ".join(f"{name} = least(a.{name} + excluded.{name}, {LARGEST_SUM})" for name in _COUNTS)},
@@ -47,13 +48,17 @@ ADD_ACTIVITY = Query(
 minute first."""
 
 TAKE_SAMPLE = column(
-    f"UPDATE activity SET sampled = true WHERE width = {MINUTE} AND begins_at = :minute AND NOT sampled RETURNING begins_at",
+    f"""
+    UPDATE activity SET sampled = true WHERE width = {MINUTE} AND begins_at = :minute AND NOT sampled
+    RETURNING begins_at
+    """,
     datetime,
 )
 """One worker counts what waits and runs, for all. No row: another one does."""
 SET_SAMPLE = Statement(
     """
-    UPDATE activity SET waiting = greatest(waiting, CAST(:waiting AS int)), oldest_seconds = greatest(oldest_seconds, CAST(:oldest_seconds AS float)),
+    UPDATE activity SET waiting = greatest(waiting, CAST(:waiting AS int)),
+           oldest_seconds = greatest(oldest_seconds, CAST(:oldest_seconds AS float)),
                         running = greatest(running, CAST(:running AS int))
     WHERE width = :width AND begins_at = :begins_at
     """
@@ -62,7 +67,8 @@ SET_SAMPLE = Statement(
 
 DELETE_OLD_ACTIVITY = column(
     f"""
-    DELETE FROM activity WHERE begins_at < statement_timestamp() - CASE width WHEN {MINUTE} THEN interval '3 hours' ELSE interval '8 days' END RETURNING 1
+    DELETE FROM activity WHERE begins_at < statement_timestamp() - CASE width WHEN {MINUTE} THEN interval '3 hours'
+        ELSE interval '8 days' END RETURNING 1
     """,
     int,
 )
@@ -89,7 +95,8 @@ class ActivityRow:
 
 READ_ACTIVITY = Query(
     """
-    SELECT begins_at, waiting, oldest_seconds, running, completed, failed, input_tokens, output_tokens, first_token_counts, total_counts
+    SELECT begins_at, waiting, oldest_seconds, running, completed, failed, input_tokens, output_tokens,
+           first_token_counts, total_counts
     FROM activity WHERE width = :width AND begins_at >= CAST(:since AS timestamptz) ORDER BY begins_at LIMIT 2000
     """,
     ActivityRow,

@@ -61,7 +61,8 @@ class ApiKey:
         )
 
 
-IS_VALID = "k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp()) AND p.archived_at IS NULL"
+IS_VALID = """k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
+    AND p.archived_at IS NULL"""
 """Whether requests with key `k` of project `p` are accepted."""
 
 _SELECT_API_KEY = """
@@ -77,7 +78,10 @@ its project was archived."""
 FIND_API_KEY_BY_ID = Query(f"{_SELECT_API_KEY} WHERE k.id = :id AND {IS_VALID}", ApiKey.from_row)
 """Selects a key by its id; else as FIND_API_KEYS."""
 VALID_KEYS = column(
-    f"SELECT k.id FROM api_keys k JOIN projects p ON p.id = k.project_id WHERE k.id = ANY(CAST(:ids AS uuid[])) AND {IS_VALID}",
+    f"""
+    SELECT k.id FROM api_keys k JOIN projects p ON p.id = k.project_id
+    WHERE k.id = ANY(CAST(:ids AS uuid[])) AND {IS_VALID}
+    """,
     UUID,
 )
 """Selects those of the keys `ids` that are valid."""
@@ -90,7 +94,8 @@ INSERT_PROJECT = column(
 INSERT_API_KEY = column(
     """
     INSERT INTO api_keys (id, project_id, prefix, hash, scopes, name, allowed_models, expires_at)
-    SELECT :id, id, :prefix, :hash, CAST(:scopes AS text[]), :name, CAST(:allowed_models AS text[]), clock_timestamp() + CAST(:lifetime AS interval)
+    SELECT :id, id, :prefix, :hash, CAST(:scopes AS text[]), :name, CAST(:allowed_models AS text[]),
+           clock_timestamp() + CAST(:lifetime AS interval)
     FROM projects WHERE name = :project AND archived_at IS NULL ON CONFLICT (hash) DO NOTHING RETURNING id
     """,
     UUID,

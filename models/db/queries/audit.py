@@ -90,9 +90,12 @@ class AuditEntry:
 
 
 _COLUMNS = "id, actor, key_id, key_prefix, os_user, project, address, action, object, outcome, request_id, details"
-_VALUES = """CAST(:audit_id AS uuid), CAST(:audit_actor AS text), CAST(:audit_key_id AS uuid), CAST(:audit_key_prefix AS text),
-    CAST(:audit_os_user AS text), CAST(:audit_project AS text), CAST(:audit_address AS text), CAST(:audit_action AS text),
-    CAST(:audit_object AS text), CAST(:audit_outcome AS text), CAST(:audit_request_id AS text), CAST(:audit_details AS jsonb)"""
+_VALUES = """CAST(:audit_id AS uuid), CAST(:audit_actor AS text), CAST(:audit_key_id AS uuid),
+    CAST(:audit_key_prefix AS text),
+    CAST(:audit_os_user AS text), CAST(:audit_project AS text), CAST(:audit_address AS text),
+    CAST(:audit_action AS text),
+    CAST(:audit_object AS text), CAST(:audit_outcome AS text), CAST(:audit_request_id AS text),
+    CAST(:audit_details AS jsonb)"""
 
 
 def recorded(source: str) -> str:
@@ -113,9 +116,11 @@ RECORD_ABOUT_RESPONSE = Statement(
 
 RECORD_REFUSED = Statement("""
     INSERT INTO audit (id, at, actor, key_id, key_prefix, project, address, action, object, outcome, details)
-    SELECT f.id, f.at, f.actor, f.key_id, f.key_prefix, f.project, f.address, f.action, f.object, 'refused', jsonb_build_object('count', f.count)
+    SELECT f.id, f.at, f.actor, f.key_id, f.key_prefix, f.project, f.address, f.action, f.object, 'refused',
+           jsonb_build_object('count', f.count)
     FROM jsonb_to_recordset(CAST(:counts AS jsonb))
-         AS f (id uuid, at timestamptz, actor text, key_id uuid, key_prefix text, project text, address text, action text, object text, count bigint)
+         AS f (id uuid, at timestamptz, actor text, key_id uuid, key_prefix text, project text, address text,
+               action text, object text, count bigint)
     ON CONFLICT (id) DO NOTHING
 """)
 """Adds entries about refused requests, each of which counts equal ones of one minute."""
@@ -140,15 +145,18 @@ class AuditRow:
     details: dict[str, Any]
 
 
-_SHOWN = "a.id, a.at, a.actor, a.key_id, a.key_prefix, a.os_user, a.project, a.address, a.action, a.object, a.outcome, a.request_id, a.details"
+_SHOWN = """a.id, a.at, a.actor, a.key_id, a.key_prefix, a.os_user, a.project, a.address, a.action, a.object, a.outcome,
+    a.request_id, a.details"""
 _FILTER = """(CAST(:since AS interval) IS NULL OR a.at >= now() - CAST(:since AS interval))
           AND (CAST(:project AS text) IS NULL OR a.project = CAST(:project AS text))
-          AND (CAST(:action AS text) IS NULL OR a.action = CAST(:action AS text) OR starts_with(a.action, CAST(:action AS text) || '.'))"""
+          AND (CAST(:action AS text) IS NULL OR a.action = CAST(:action AS text)
+               OR starts_with(a.action, CAST(:action AS text) || '.'))"""
 
 LIST = Query(
     f"""
     SELECT {_SHOWN} FROM audit a
-    WHERE (a.at, a.id) < (CAST(:at AS timestamptz), CAST(:id AS uuid)) AND {_FILTER} ORDER BY a.at DESC, a.id DESC LIMIT :max_rows
+    WHERE (a.at, a.id) < (CAST(:at AS timestamptz), CAST(:id AS uuid)) AND {_FILTER}
+    ORDER BY a.at DESC, a.id DESC LIMIT :max_rows
     """,
     AuditRow,
 )

@@ -67,14 +67,19 @@ _TIMES = (
     "cancelling_at",
     "ended_at",
 )
-_COLUMNS = f"""b.id, b.endpoint, b.input_file_id, b.completion_window, b.metadata, b.status, b.model, b.errors, {", ".join(map(_seconds, _TIMES))},
+_COLUMNS = f"""b.id, b.endpoint, b.input_file_id, b.completion_window, b.metadata, b.status, b.model, b.errors,
+    {", ".join(map(_seconds, _TIMES))},
            b.total, b.completed, b.failed, b.input_tokens, b.cached_tokens, b.output_tokens, b.reasoning_tokens,
-           CASE WHEN b.ended_at IS NOT NULL THEN b.output_file_id END AS output_file_id, CASE WHEN b.ended_at IS NOT NULL THEN b.error_file_id END AS error_file_id"""
+           CASE WHEN b.ended_at IS NOT NULL THEN b.output_file_id END AS output_file_id,
+           CASE WHEN b.ended_at IS NOT NULL THEN b.error_file_id END AS error_file_id"""
 
 INSERT_BATCH = Query(
     f"""
-    INSERT INTO batches AS b (id, project_id, api_key_id, endpoint, input_file_id, completion_window, metadata, output_lifetime, expires_at)
-    VALUES (:id, :project, :api_key, :endpoint, :file, :completion_window, CAST(:metadata AS json), CAST(:output_lifetime AS interval),
+    INSERT INTO batches
+        AS b (id, project_id, api_key_id, endpoint, input_file_id, completion_window, metadata, output_lifetime,
+              expires_at)
+    VALUES (:id, :project, :api_key, :endpoint, :file, :completion_window, CAST(:metadata AS json),
+            CAST(:output_lifetime AS interval),
             clock_timestamp() + CAST(:window AS interval))
     RETURNING {_COLUMNS}
     """,
@@ -83,7 +88,8 @@ INSERT_BATCH = Query(
 COUNTED_BATCHES = column(
     f"""
     SELECT ((SELECT count(*) FROM batches b WHERE b.project_id = :project AND {OPEN_BATCH})
-          + (SELECT count(*) FROM batches b WHERE b.project_id = :project AND b.status = 'failed' AND b.ended_at > clock_timestamp() - interval '1 hour'))::int
+          + (SELECT count(*) FROM batches b WHERE b.project_id = :project AND b.status = 'failed'
+             AND b.ended_at > clock_timestamp() - interval '1 hour'))::int
     """,
     int,
 )
@@ -106,7 +112,8 @@ class PagedBatch(BatchRow):
 LIST_BATCHES = Query(
     bounded_page(
         f"""SELECT {_COLUMNS} FROM batches b
-            WHERE b.project_id = :project AND (CAST(:after AS uuid) IS NULL OR b.id < :after) ORDER BY b.id DESC LIMIT :limit""",
+            WHERE b.project_id = :project AND (CAST(:after AS uuid) IS NULL OR b.id < :after)
+            ORDER BY b.id DESC LIMIT :limit""",
         "desc",
     ),
     PagedBatch,
@@ -115,7 +122,8 @@ LIST_BATCHES = Query(
 CANCEL_BATCH = Query(
     f"""
     WITH cancelled AS (
-        UPDATE batches b SET {CANCELLING_BATCH} WHERE b.id = :id AND b.project_id = :project AND {CANCELLABLE_BATCH} RETURNING b.*),
+        UPDATE batches b SET {CANCELLING_BATCH} WHERE b.id = :id AND b.project_id = :project AND {CANCELLABLE_BATCH}
+        RETURNING b.*),
          audited AS ({recorded("cancelled")})
     SELECT {_COLUMNS} FROM cancelled b
     """,
@@ -130,7 +138,8 @@ batch, or it is ending already."""
 
 MOVE_VALIDATION = column(
     """
-    UPDATE batches b SET validated_lines = :to_line, validated_bytes = :to_byte, model = coalesce(b.model, :model), collector_until = clock_timestamp() + CAST(:lease AS interval), collector_crashes = 0
+    UPDATE batches b SET validated_lines = :to_line, validated_bytes = :to_byte, model = coalesce(b.model, :model),
+           collector_until = clock_timestamp() + CAST(:lease AS interval), collector_crashes = 0
     WHERE b.id = :id AND b.status = 'validating' AND b.ending IS NULL AND b.validated_bytes = :from_byte RETURNING b.id
     """,
     UUID,
@@ -139,7 +148,8 @@ MOVE_VALIDATION = column(
 INSERT_LINES = column(
     """
     INSERT INTO batch_lines (batch_id, line, custom_id)
-    SELECT CAST(:id AS uuid), n.line, n.custom_id FROM unnest(CAST(:lines AS int[]), CAST(:custom_ids AS text[])) AS n (line, custom_id) ORDER BY n.line
+    SELECT CAST(:id AS uuid), n.line, n.custom_id
+    FROM unnest(CAST(:lines AS int[]), CAST(:custom_ids AS text[])) AS n (line, custom_id) ORDER BY n.line
     ON CONFLICT (batch_id, custom_id) DO NOTHING RETURNING line
     """,
     int,
@@ -163,8 +173,10 @@ ADD_LINES = Query(
     f"""
     UPDATE batches b SET total = b.total + :added,
            errors = CASE WHEN CAST(:errors AS jsonb) = '[]' THEN b.errors ELSE
-                    (SELECT json_agg(e.error ORDER BY e.nr) FROM jsonb_array_elements(coalesce(CAST(b.errors AS jsonb), '[]') || CAST(:errors AS jsonb))
-                                                                 WITH ORDINALITY AS e (error, nr) WHERE e.nr <= {MAX_ERRORS}) END
+                    (SELECT json_agg(e.error ORDER BY e.nr)
+                     FROM jsonb_array_elements(coalesce(CAST(b.errors AS jsonb), '[]') || CAST(:errors AS jsonb))
+                                                                 WITH ORDINALITY AS e (error, nr)
+                                                                     WHERE e.nr <= {MAX_ERRORS}) END
     WHERE b.id = :id RETURNING b.total::int, coalesce(json_array_length(b.errors), 0) AS errors
     """,
     CheckedSoFar,
@@ -212,8 +224,10 @@ class ReadyLine:
 READY_LINES = Query(
     f"""
     SELECT l.line, l.custom_id, l.response_id, l.error,
-           coalesce((SELECT sum(i.size) FROM items i WHERE i.response_id = l.response_id AND i.direction = 'output'), 0)::bigint AS size
-    FROM batch_lines l LEFT JOIN LATERAL (SELECT r.status FROM responses r WHERE r.id = l.response_id OFFSET 0) r ON true
+           coalesce((SELECT sum(i.size) FROM items i WHERE i.response_id = l.response_id AND i.direction = 'output'),
+                    0)::bigint AS size
+    FROM batch_lines l LEFT JOIN LATERAL (SELECT r.status FROM responses r
+                                          WHERE r.id = l.response_id OFFSET 0) r ON true
     WHERE l.batch_id = :id AND l.expanded AND (r.status IS NULL OR r.status IN {ENDED}) ORDER BY l.line LIMIT :rows
     """,
     ReadyLine,
@@ -221,7 +235,8 @@ READY_LINES = Query(
 """Selects the first lines of a batch that were refused, or whose response has ended or was deleted."""
 UNEXPANDED_LINES = Query(
     """
-    SELECT l.line, l.custom_id, l.response_id, l.error, 0::bigint AS size FROM batch_lines l WHERE l.batch_id = :id AND NOT l.expanded ORDER BY l.line LIMIT :rows
+    SELECT l.line, l.custom_id, l.response_id, l.error, 0::bigint AS size FROM batch_lines l
+    WHERE l.batch_id = :id AND NOT l.expanded ORDER BY l.line LIMIT :rows
     """,
     ReadyLine,
 )
@@ -237,7 +252,8 @@ class EndedResponse(ResponseRow):
 
 ENDED_RESPONSES = Query(
     f"""
-    SELECT {RESPONSE_COLUMNS}, (SELECT array_agg(i.payload ORDER BY i.position) FROM items i WHERE i.response_id = r.id AND i.direction = 'output') AS items
+    SELECT {RESPONSE_COLUMNS}, (SELECT array_agg(i.payload ORDER BY i.position) FROM items i
+                                WHERE i.response_id = r.id AND i.direction = 'output') AS items
     FROM responses r WHERE r.id = ANY(CAST(:ids AS uuid[])) AND r.delete_requested_at IS NULL
     """,
     EndedResponse,
@@ -245,7 +261,8 @@ ENDED_RESPONSES = Query(
 """Selects responses with their output. One without a row was deleted."""
 NUMBER_PART = column(
     """
-    UPDATE file_parts p SET number = :number WHERE p.id = :part AND p.number IS NULL AND NOT p.abandoned AND p.bytes IS NOT NULL RETURNING p.id
+    UPDATE file_parts p SET number = :number WHERE p.id = :part AND p.number IS NULL AND NOT p.abandoned
+      AND p.bytes IS NOT NULL RETURNING p.id
     """,
     UUID,
 )
@@ -254,9 +271,11 @@ UniqueViolation if the file has a part of this number."""
 SET_OUTPUT_FILE = {
     kind: column(
         f"""
-        WITH made AS (UPDATE batches b SET {kind}_file_id = :file WHERE b.id = :id AND b.{kind}_file_id IS NULL RETURNING b.project_id)
+        WITH made AS (UPDATE batches b SET {kind}_file_id = :file WHERE b.id = :id AND b.{kind}_file_id IS NULL
+                      RETURNING b.project_id)
         INSERT INTO files (id, project_id, filename, purpose, bytes, lifetime, expires_at)
-        SELECT :file, project_id, :filename, 'batch_output', 0, CAST(:lifetime AS interval), :open_until FROM made RETURNING id
+        SELECT :file, project_id, :filename, 'batch_output', 0, CAST(:lifetime AS interval), :open_until FROM made
+        RETURNING id
         """,
         UUID,
     )
@@ -267,12 +286,18 @@ it has one already."""
 COLLECT = column(
     """
     WITH batch AS (
-        UPDATE batches b SET completed = b.completed + :completed, failed = b.failed + :failed, input_tokens = b.input_tokens + :input_tokens,
-               cached_tokens = b.cached_tokens + :cached_tokens, output_tokens = b.output_tokens + :output_tokens, reasoning_tokens = b.reasoning_tokens + :reasoning_tokens,
-               output_parts = b.output_parts + :new_output_parts, error_parts = b.error_parts + :new_error_parts, collector_until = clock_timestamp() + CAST(:lease AS interval), collector_crashes = 0
+        UPDATE batches b SET completed = b.completed + :completed, failed = b.failed + :failed,
+               input_tokens = b.input_tokens + :input_tokens,
+               cached_tokens = b.cached_tokens + :cached_tokens, output_tokens = b.output_tokens + :output_tokens,
+               reasoning_tokens = b.reasoning_tokens + :reasoning_tokens,
+               output_parts = b.output_parts + :new_output_parts, error_parts = b.error_parts + :new_error_parts,
+               collector_until = clock_timestamp() + CAST(:lease AS interval), collector_crashes = 0
         WHERE b.id = :id AND b.output_parts = :output_parts AND b.error_parts = :error_parts RETURNING b.id),
-         collected AS (DELETE FROM batch_lines l USING batch WHERE l.batch_id = batch.id AND l.line = ANY(CAST(:lines AS int[])) RETURNING l.line, l.response_id),
-         unstored AS (UPDATE responses r SET expires_at = clock_timestamp() FROM collected WHERE r.id = collected.response_id AND NOT r.store)
+         collected AS (DELETE FROM batch_lines l USING batch
+                       WHERE l.batch_id = batch.id AND l.line = ANY(CAST(:lines AS int[]))
+                       RETURNING l.line, l.response_id),
+         unstored AS (UPDATE responses r SET expires_at = clock_timestamp() FROM collected
+                      WHERE r.id = collected.response_id AND NOT r.store)
     SELECT count(*)::int AS lines FROM collected
     """,
     int,
@@ -282,7 +307,8 @@ to be stored expires. Fewer lines than were given: another worker has collected 
 transaction must be rolled back."""
 DELETE_LINES = column(
     """
-    DELETE FROM batch_lines WHERE batch_id = :id AND line IN (SELECT l.line FROM batch_lines l WHERE l.batch_id = :id ORDER BY l.line LIMIT :rows) RETURNING line
+    DELETE FROM batch_lines WHERE batch_id = :id AND line IN (SELECT l.line FROM batch_lines l WHERE l.batch_id = :id
+                                                              ORDER BY l.line LIMIT :rows) RETURNING line
     """,
     int,
 )
@@ -300,10 +326,12 @@ class CancelledLine:
 CANCEL_LINES = Query(
     f"""
     WITH running AS MATERIALIZED (
-        SELECT l.response_id AS id FROM batch_lines l WHERE l.batch_id = :id AND l.expanded AND l.response_id IS NOT NULL)
+        SELECT l.response_id AS id FROM batch_lines l
+        WHERE l.batch_id = :id AND l.expanded AND l.response_id IS NOT NULL)
     UPDATE responses r SET cancel_requested_at = clock_timestamp()
     WHERE r.id IN (
-        SELECT o.id FROM running CROSS JOIN LATERAL (SELECT r.id, r.status, r.cancel_requested_at FROM responses r WHERE r.id = running.id OFFSET 0) o
+        SELECT o.id FROM running CROSS JOIN LATERAL (SELECT r.id, r.status, r.cancel_requested_at FROM responses r
+                                                     WHERE r.id = running.id OFFSET 0) o
         WHERE o.status IN {OPEN} AND o.cancel_requested_at IS NULL LIMIT :rows)
       AND r.status IN {OPEN} AND r.cancel_requested_at IS NULL
     RETURNING r.id, r.worker
@@ -314,19 +342,23 @@ CANCEL_LINES = Query(
 END_BATCH = column(
     f"""
     WITH ended AS (
-        UPDATE batches b SET status = coalesce(b.ending, 'completed'), finalizing_at = coalesce(b.finalizing_at, CASE WHEN b.ending IS NULL THEN clock_timestamp() END),
+        UPDATE batches b SET status = coalesce(b.ending, 'completed'),
+               finalizing_at = coalesce(b.finalizing_at, CASE WHEN b.ending IS NULL THEN clock_timestamp() END),
                ended_at = clock_timestamp(), total = CASE WHEN b.in_progress_at IS NULL THEN 0 ELSE b.total END
         WHERE b.id = :id AND {OPEN_BATCH} AND (b.ending IS NOT NULL OR b.in_progress_at IS NOT NULL)
           AND NOT EXISTS (SELECT 1 FROM batch_lines l WHERE l.batch_id = b.id)
         RETURNING b.id, b.project_id, b.status, b.output_file_id, b.error_file_id),
          event AS MATERIALIZED (SELECT end_event('batch', ended.id, ended.status) AS id FROM ended),
          shown AS (
-             UPDATE files f SET bytes = (SELECT coalesce(sum(p.bytes), 0) FROM file_parts p WHERE p.file_id = f.id AND p.number IS NOT NULL), completed_at = clock_timestamp(),
+             UPDATE files f SET bytes = (SELECT coalesce(sum(p.bytes), 0) FROM file_parts p
+                                         WHERE p.file_id = f.id AND p.number IS NOT NULL),
+                                         completed_at = clock_timestamp(),
                     expires_at = clock_timestamp() + f.lifetime
              FROM ended WHERE f.id IN (ended.output_file_id, ended.error_file_id)),
          delivered AS (
              INSERT INTO webhook_deliveries (id, endpoint_id, event_id, type, object_id)
-             SELECT gen_random_uuid(), e.id, event.id, 'batch.' || ended.status, 'batch_' || replace(ended.id::text, '-', '')
+             SELECT gen_random_uuid(), e.id, event.id, 'batch.' || ended.status,
+                    'batch_' || replace(ended.id::text, '-', '')
              FROM ended CROSS JOIN event JOIN webhook_endpoints e ON e.project_id = ended.project_id
              WHERE e.disabled_at IS NULL AND (e.types = '{{}}' OR 'batch.' || ended.status = ANY (e.types)))
     SELECT status FROM ended
@@ -342,7 +374,8 @@ that want to know of it get a delivery. No row: lines are left, or it has ended.
 
 MOVE_EXPANSION = column(
     """
-    UPDATE batches b SET expanded_lines = :to_line, expanded_bytes = :to_byte, expanded = b.expanded + :requests, expander_until = clock_timestamp() + CAST(:lease AS interval), expander_crashes = 0
+    UPDATE batches b SET expanded_lines = :to_line, expanded_bytes = :to_byte, expanded = b.expanded + :requests,
+           expander_until = clock_timestamp() + CAST(:lease AS interval), expander_crashes = 0
     WHERE b.id = :id AND b.status = 'in_progress' AND b.ending IS NULL AND b.expanded_bytes = :from_byte RETURNING b.id
     """,
     UUID,
@@ -352,7 +385,8 @@ process has done it, or the batch is ending, so this transaction must be rolled 
 SET_EXPANDED = column(
     """
     UPDATE batch_lines l SET expanded = true, response_id = n.response_id, error = CAST(n.error AS json)
-    FROM unnest(CAST(:lines AS int[]), CAST(:response_ids AS uuid[]), CAST(:errors AS text[])) AS n (line, response_id, error)
+    FROM unnest(CAST(:lines AS int[]), CAST(:response_ids AS uuid[]), CAST(:errors AS text[]))
+        AS n (line, response_id, error)
     WHERE l.batch_id = :id AND l.line = n.line AND NOT l.expanded RETURNING l.line
     """,
     int,
@@ -363,7 +397,8 @@ SET_EXPANDED = column(
 DELETE_OLD_BATCHES = column(
     """
     DELETE FROM batches WHERE id IN (
-        SELECT b.id FROM batches b WHERE b.ended_at < clock_timestamp() - CAST(:retention AS interval) ORDER BY b.ended_at LIMIT :rows) RETURNING id
+        SELECT b.id FROM batches b WHERE b.ended_at < clock_timestamp() - CAST(:retention AS interval)
+        ORDER BY b.ended_at LIMIT :rows) RETURNING id
     """,
     UUID,
 )
@@ -404,12 +439,14 @@ class ListedBatch:
         return self.status in ("validating", "in_progress")
 
 
-_LISTED = """b.id, p.name AS project, b.status, b.model, b.input_file_id, b.completion_window, b.created_at, b.expires_at, b.ended_at, b.total, b.expanded, b.completed,
+_LISTED = """b.id, p.name AS project, b.status, b.model, b.input_file_id, b.completion_window, b.created_at,
+    b.expires_at, b.ended_at, b.total, b.expanded, b.completed,
            b.failed, b.errors, b.output_file_id, b.error_file_id, b.endpoint, b.input_tokens, b.output_tokens"""
 LIST_ALL_BATCHES = Query(
     f"""
     SELECT {_LISTED.replace("b.errors", "NULL::json AS errors")} FROM batches b JOIN projects p ON p.id = b.project_id
-    WHERE (CAST(:project AS text) IS NULL OR p.name = :project) AND (NOT :open OR {OPEN_BATCH}) AND b.id < CAST(:before AS uuid)
+    WHERE (CAST(:project AS text) IS NULL OR p.name = :project) AND (NOT :open OR {OPEN_BATCH})
+      AND b.id < CAST(:before AS uuid)
     ORDER BY b.id DESC LIMIT :limit
     """,
     ListedBatch,

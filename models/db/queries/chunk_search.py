@@ -27,8 +27,10 @@ class SearchedStore:
 
 SEARCHED_STORES = Query(
     f"""
-    SELECT s.id, {IS_EXPIRED} AS is_expired, s.embedding_model, s.requested_dimensions, s.dimensions, s.language, s.has_index
-    FROM vector_stores s WHERE s.id = ANY(CAST(:ids AS uuid[])) AND s.project_id = :project AND s.delete_requested_at IS NULL
+    SELECT s.id, {IS_EXPIRED} AS is_expired, s.embedding_model, s.requested_dimensions, s.dimensions, s.language,
+           s.has_index
+    FROM vector_stores s WHERE s.id = ANY(CAST(:ids AS uuid[])) AND s.project_id = :project
+      AND s.delete_requested_at IS NULL
     """,
     SearchedStore,
 )
@@ -46,12 +48,14 @@ class FoundChunk:
 
 
 _ENTRIES = """SELECT e.id FROM vector_store_files e
-              WHERE e.store_id = :store AND e.project_id = :project AND e.status = 'completed' AND e.delete_requested_at IS NULL
+              WHERE e.store_id = :store AND e.project_id = :project AND e.status = 'completed'
+                AND e.delete_requested_at IS NULL
                 AND (CAST(:filter AS text) IS NULL OR e.attributes @@ CAST(:filter AS jsonpath))"""
 
 NEAREST_CHUNKS = Query(
     f"""
-    SELECT c.entry_id, c.number, embedding_distance(c.embedding, (SELECT embedding_of(CAST(:embedding AS text)))) AS value
+    SELECT c.entry_id, c.number,
+           embedding_distance(c.embedding, (SELECT embedding_of(CAST(:embedding AS text)))) AS value
     FROM vector_store_chunks c WHERE c.store_id = :store AND c.entry_id IN ({_ENTRIES}) ORDER BY value LIMIT :limit
     """,
     FoundChunk,
@@ -60,7 +64,8 @@ NEAREST_CHUNKS = Query(
 
 NEAREST_CHUNKS_BY_INDEX = Query(
     f"""
-    SELECT n.entry_id, n.number, n.distance AS value FROM nearest_chunks(:store, :dimensions, CAST(:embedding AS text), :most) n
+    SELECT n.entry_id, n.number, n.distance AS value
+    FROM nearest_chunks(:store, :dimensions, CAST(:embedding AS text), :most) n
     WHERE n.entry_id IN ({_ENTRIES}) ORDER BY value LIMIT :limit
     """,
     FoundChunk,
@@ -74,17 +79,22 @@ _WORD = r"""'''' || replace(replace(lexeme, '\', '\\'), '''', '''''') || ''''"""
 
 def _matching(query: str) -> str:
     return f"""(SELECT c.entry_id, c.number, c.words FROM vector_store_chunks c
-                WHERE c.words @@ (SELECT CAST(:store_word AS tsquery) && {query} FROM query) AND c.store_id = :store AND c.entry_id IN (SELECT id FROM entries)
+                WHERE c.words @@ (SELECT CAST(:store_word AS tsquery) && {query} FROM query) AND c.store_id = :store
+                  AND c.entry_id IN (SELECT id FROM entries)
                 LIMIT :ranked)"""
 
 
 CHUNKS_WITH_WORDS = Query(
     f"""
-    WITH words AS MATERIALIZED (SELECT {_WORD} AS word FROM unnest(to_tsvector(CAST(:language AS regconfig), CAST(:query AS text))) LIMIT 64),
-         query AS MATERIALIZED (SELECT string_agg(word, ' & ')::tsquery AS every_word, string_agg(word, ' | ')::tsquery AS some_word FROM words),
+    WITH words AS MATERIALIZED (SELECT {_WORD} AS word
+                                FROM unnest(to_tsvector(CAST(:language AS regconfig), CAST(:query AS text))) LIMIT 64),
+         query AS MATERIALIZED (SELECT string_agg(word, ' & ')::tsquery AS every_word,
+                                       string_agg(word, ' | ')::tsquery AS some_word FROM words),
          entries AS ({_ENTRIES}),
-         matching AS (SELECT DISTINCT ON (entry_id, number) * FROM ({_matching("every_word")} UNION ALL {_matching("some_word")}) c)
-    SELECT entry_id, number, ts_rank(words, (SELECT some_word FROM query), 32)::float8 AS value FROM matching ORDER BY value DESC, entry_id, number LIMIT :limit
+         matching AS (SELECT DISTINCT ON (entry_id, number) *
+                      FROM ({_matching("every_word")} UNION ALL {_matching("some_word")}) c)
+    SELECT entry_id, number, ts_rank(words, (SELECT some_word FROM query), 32)::float8 AS value FROM matching
+    ORDER BY value DESC, entry_id, number LIMIT :limit
     """,
     FoundChunk,
     is_planned_anew=True,
@@ -120,7 +130,10 @@ CHUNKS = Query(
 meanwhile."""
 
 HAS_EMBEDDINGS = column(
-    "SELECT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass('vector_store_chunks') AND attname = 'embedding' AND NOT attisdropped) AS has_embeddings",
+    """
+    SELECT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass('vector_store_chunks')
+                   AND attname = 'embedding' AND NOT attisdropped) AS has_embeddings
+    """,
     bool,
 )
 """Whether pgvector was there when the schema was made or migrated last; always one row."""

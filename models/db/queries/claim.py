@@ -76,13 +76,16 @@ _MAX_INPUT_BYTES = 16 * 1024
 """Bytes of the input items, as they are stored, up to which a claim returns them. They are received
 before a takeover is committed, so they must not be able to crash the process: that crash would not
 be counted."""
-_SIZE_OF_INPUT = "(SELECT sum(pg_column_size(s.payload)) FROM items s WHERE s.response_id = claimed.id AND s.direction = 'input')"
+_SIZE_OF_INPUT = """(SELECT sum(pg_column_size(s.payload)) FROM items s
+                     WHERE s.response_id = claimed.id AND s.direction = 'input')"""
 _INPUT = f"""CASE WHEN claimed.previous_response_id IS NULL AND claimed.conversation_id IS NULL
                     THEN (SELECT jsonb_agg(i.payload ORDER BY i.position) FROM items i
-                          WHERE i.response_id = claimed.id AND i.direction = 'input' AND {_SIZE_OF_INPUT} <= {_MAX_INPUT_BYTES}) END"""
+                          WHERE i.response_id = claimed.id AND i.direction = 'input'
+                            AND {_SIZE_OF_INPUT} <= {_MAX_INPUT_BYTES}) END"""
 
 _LAST_FAILURES = """CASE WHEN claimed.attempt > 1 THEN (SELECT a.failures FROM attempts a
-                    WHERE a.response_id = claimed.id AND a.attempt < claimed.attempt ORDER BY a.attempt DESC LIMIT 1) END"""
+                    WHERE a.response_id = claimed.id AND a.attempt < claimed.attempt
+                    ORDER BY a.attempt DESC LIMIT 1) END"""
 _TURN_REPEATS = f"""CASE WHEN claimed.attempt > 1 THEN (SELECT count(*) FROM attempts a
                     WHERE a.response_id = claimed.id AND a.outcome = 'repeated' AND {IN_TURN}) ELSE 0 END"""
 
@@ -101,18 +104,25 @@ def claim_sql(
     is. `last_column`: one more than ClaimedRow has."""
     return f"""
         WITH {recursive} {_FENCE_WITH_PROCESS}, {first}
-             claimed AS (UPDATE responses r SET worker = me.id, attempt = greatest(r.attempt + 1, CAST(:first_attempt AS int)), status = 'in_progress',
-                                crashes = {CRASHES_OF_ORPHAN}, requeue_requested_at = NULL, resume_at = NULL, reason = NULL,
-                                deadline = CASE WHEN r.started_at IS NULL THEN clock_timestamp() + CAST(:wall_clock AS interval) ELSE r.deadline END,
+             claimed AS (UPDATE responses r SET worker = me.id,
+                                attempt = greatest(r.attempt + 1, CAST(:first_attempt AS int)), status = 'in_progress',
+                                crashes = {CRASHES_OF_ORPHAN}, requeue_requested_at = NULL, resume_at = NULL,
+                                reason = NULL,
+                                deadline = CASE WHEN r.started_at IS NULL
+                                    THEN clock_timestamp() + CAST(:wall_clock AS interval) ELSE r.deadline END,
                                 started_at = coalesce(r.started_at, clock_timestamp())
                          FROM {source} WHERE {condition} RETURNING r.*),
              recorded AS (INSERT INTO attempts (response_id, attempt, worker, kind, host, pid)
                           SELECT claimed.id, claimed.attempt, me.id, me.kind, me.host, me.pid FROM claimed, me)
-        SELECT id, project_id, attempt, crashes, background, store, model, parameters, previous_response_id, conversation_id,
-               extract(epoch FROM created_at)::bigint AS created_at, extract(epoch FROM deadline - clock_timestamp())::float AS seconds_left,
-               extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at ELSE created_at END)::float AS seconds_queued,
+        SELECT id, project_id, attempt, crashes, background, store, model, parameters, previous_response_id,
+               conversation_id,
+               extract(epoch FROM created_at)::bigint AS created_at,
+               extract(epoch FROM deadline - clock_timestamp())::float AS seconds_left,
+               extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at
+                           ELSE created_at END)::float AS seconds_queued,
                checkpoint_number, next_output_index, turns, usage, traceparent, request_id, cache_key, cache_ttl,
-               secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input, {_LAST_FAILURES} AS last_failures,
+               secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input,
+               {_LAST_FAILURES} AS last_failures,
                {_TURN_REPEATS} AS turn_repeats, lane, api_key_id
                {last_column}
         FROM claimed LEFT JOIN job_secrets secrets ON secrets.response_id = claimed.id"""
@@ -128,7 +138,8 @@ def _claim(
 
 _MAY_RUN = "r.cancel_requested_at IS NULL AND r.fail_requested_at IS NULL AND r.deadline > clock_timestamp()"
 
-IS_READY = f"r.status IN {OPEN} AND r.worker IS NULL AND r.crashes = 0 AND {NOT_DEFERRED} AND NOT {ABANDONED} AND {_MAY_RUN}"
+IS_READY = f"""r.status IN {OPEN} AND r.worker IS NULL AND r.crashes = 0 AND {NOT_DEFERRED} AND NOT {ABANDONED}
+    AND {_MAY_RUN}"""
 """A response that may be claimed by a single statement."""
 CLAIM_UNOWNED = _claim(f"r.id = :id AND {IS_READY}")
 """Claims a response that no worker has run before, or that its last owner has released: the common
@@ -141,7 +152,9 @@ claim would then have the same attempt number, and readers could not tell its ev
 they have received (I4)."""
 CLAIM_UNOWNED_TOGETHER = _claim(
     "r.id = ready.id",
-    first=f"""ready AS MATERIALIZED (SELECT r.id FROM me CROSS JOIN {locked_responses(f"unnest({array('ids', 'uuid')}) AS t (id)")} WHERE {IS_READY}),""",
+    first=f"""ready AS MATERIALIZED (SELECT r.id FROM me
+                                     CROSS JOIN {locked_responses(f"unnest({array('ids', 'uuid')}) AS t (id)")}
+                                     WHERE {IS_READY}),""",
     source="me, ready",
 )
 """CLAIM_UNOWNED for several responses. No row also for one that another transaction has locked: the
@@ -179,9 +192,12 @@ class LockedOrphan:
 
 LOCK_ORPHANS = Query(
     f"""
-    SELECT r.id, r.worker, {CRASHES_OF_ORPHAN} AS crashes_since_checkpoint, {CRASHES_IN_TURN_OF_ORPHAN} AS crashes_in_turn, r.cancel_requested_at IS NOT NULL AS cancelled,
-           r.fail_requested_at IS NOT NULL AS failed, r.deadline <= clock_timestamp() AS past_deadline, r.started_at IS NOT NULL AS started, {ABANDONED} AS abandoned
-    FROM responses r WHERE r.id = ANY(CAST(:ids AS uuid[])) AND r.status IN {OPEN} AND {ORPHAN} ORDER BY r.id FOR UPDATE OF r SKIP LOCKED
+    SELECT r.id, r.worker, {CRASHES_OF_ORPHAN} AS crashes_since_checkpoint,
+           {CRASHES_IN_TURN_OF_ORPHAN} AS crashes_in_turn, r.cancel_requested_at IS NOT NULL AS cancelled,
+           r.fail_requested_at IS NOT NULL AS failed, r.deadline <= clock_timestamp() AS past_deadline,
+           r.started_at IS NOT NULL AS started, {ABANDONED} AS abandoned
+    FROM responses r WHERE r.id = ANY(CAST(:ids AS uuid[])) AND r.status IN {OPEN} AND {ORPHAN} ORDER BY r.id
+    FOR UPDATE OF r SKIP LOCKED
     """,
     LockedOrphan,
 )
@@ -213,7 +229,8 @@ RECORD_OWNER_DEATHS = Query(
     """
     UPDATE attempts a SET outcome = 'died', ended_at = w.expires_at
     FROM unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS t (id, attempt)
-    CROSS JOIN LATERAL (SELECT max(b.attempt) AS attempt FROM attempts b WHERE b.response_id = t.id AND b.attempt < t.attempt) previous, workers w
+    CROSS JOIN LATERAL (SELECT max(b.attempt) AS attempt FROM attempts b
+                        WHERE b.response_id = t.id AND b.attempt < t.attempt) previous, workers w
     WHERE a.response_id = t.id AND a.attempt = previous.attempt AND w.id = a.worker
     RETURNING t.id, extract(epoch FROM clock_timestamp() - w.expires_at)::float AS seconds_lost
     """,
@@ -256,11 +273,14 @@ class ResponseBlock:
 
 UNFLUSHED_JOURNALS = Query(
     f"""
-    WITH given AS MATERIALIZED (SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:previous AS uuid[]), CAST(:afters AS int[])) AS t (id, previous, after)),
+    WITH given AS MATERIALIZED (SELECT *
+                                FROM unnest(CAST(:ids AS uuid[]), CAST(:previous AS uuid[]), CAST(:afters AS int[]))
+                                    AS t (id, previous, after)),
          owner AS MATERIALIZED (SELECT DISTINCT previous AS id FROM given),
          unflushed AS MATERIALIZED (
              SELECT w.id AS worker, b.* FROM owner JOIN workers w ON w.id = owner.id {UNFLUSHED_BATCHES}
-             CROSS JOIN LATERAL unnest(j.response_ids, j.attempts, j.first_numbers, j.last_numbers, j.frames) AS b (id, attempt, first, last, frames)
+             CROSS JOIN LATERAL unnest(j.response_ids, j.attempts, j.first_numbers, j.last_numbers, j.frames)
+                 AS b (id, attempt, first, last, frames)
              WHERE b.id = ANY(CAST(:ids AS uuid[])))
     SELECT b.id, b.attempt, b.first, b.last, b.frames
     FROM unflushed b JOIN given ON given.id = b.id AND given.previous = b.worker
@@ -271,7 +291,9 @@ UNFLUSHED_JOURNALS = Query(
 """Selects what the workers `previous` published of these responses beyond `afters`, the ends of the
 event logs. It reads each worker's journal once, however many responses there are."""
 RECOVER_JOURNALS = Statement(f"""
-    {INSERT_INTO_LOG} SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:firsts AS int[]), CAST(:lasts AS int[]), CAST(:attempts AS int[]), CAST(:frames AS bytea[]))
+    {INSERT_INTO_LOG} SELECT *
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:firsts AS int[]), CAST(:lasts AS int[]), CAST(:attempts AS int[]),
+                CAST(:frames AS bytea[]))
     ON CONFLICT DO NOTHING
 """)
 """Appends blocks of the previous owners' journals to the event log."""
@@ -285,7 +307,8 @@ LOG_SINCE = Query(
 """Selects the event log of a response beyond the number `after`."""
 LOGS_SINCE = Query(
     """
-    SELECT t.id, e.attempt, e.first, e.last, e.frames FROM unnest(CAST(:ids AS uuid[]), CAST(:afters AS int[])) AS t (id, after)
+    SELECT t.id, e.attempt, e.first, e.last, e.frames
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:afters AS int[])) AS t (id, after)
     CROSS JOIN LATERAL (SELECT attempt, first_number AS first, last_number AS last, frames FROM event_log
                         WHERE response_id = t.id AND last_number > t.after OFFSET 0) e
     ORDER BY t.id, e.first

@@ -54,7 +54,8 @@ ORPHAN = f"(r.worker IS NULL OR {DEAD_OWNER})"
 CRASHES_OF_ORPHAN = "(r.crashes + (r.worker IS NOT NULL)::int)"
 """Owners of an orphan that crashed since its last checkpoint. An orphan that still names an owner
 adds one: that owner is dead."""
-IN_TURN = "a.attempt >= coalesce((SELECT max(t.attempt) FROM attempts t WHERE t.response_id = a.response_id AND t.turns_ended_at <> '{}'), 0)"
+IN_TURN = """a.attempt >= coalesce((SELECT max(t.attempt) FROM attempts t
+                                    WHERE t.response_id = a.response_id AND t.turns_ended_at <> '{}'), 0)"""
 """An attempt `a` that ended after the last finished turn of its response."""
 CRASHES_IN_TURN_OF_ORPHAN = f"""(SELECT count(*) FROM attempts a WHERE a.response_id = r.id
         AND (a.outcome IN ('died', 'error') OR a.attempt = r.attempt AND r.worker IS NOT NULL) AND {IN_TURN})"""
@@ -121,7 +122,8 @@ def visible_outside(response: str) -> str:
 
 
 CANCELLABLE_BATCH = "b.status IN ('validating', 'in_progress') AND b.ending IS NULL"
-CANCELLING_BATCH = "status = 'cancelling', ending = 'cancelled', cancelling_at = clock_timestamp(), collector_until = clock_timestamp()"
+CANCELLING_BATCH = """status = 'cancelling', ending = 'cancelled', cancelling_at = clock_timestamp(),
+    collector_until = clock_timestamp()"""
 """What an UPDATE sets of a batch `b` that is to be cancelled. A worker does the rest."""
 
 EXPIRES_AT_END = (
@@ -163,9 +165,11 @@ def insert_items(
         size += f" + coalesce(octet_length({origin}), 0)"
     return f"""
         INSERT INTO items (response_id, conversation_id, direction, position, item_id, type, payload, size{columns})
-        SELECT {response}, {conversation}, '{direction}', {position} + e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value, {size}{values}
+        SELECT {response}, {conversation}, '{direction}', {position} + e.nr - 1, e.value ->> 'id', e.value ->> 'type',
+               e.value, {size}{values}
         FROM {source} CROSS JOIN LATERAL (
-            SELECT a.value, a.nr, a.value::text AS text FROM jsonb_array_elements(CAST({items} AS jsonb)) WITH ORDINALITY AS a (value, nr) OFFSET 0
+            SELECT a.value, a.nr, a.value::text AS text
+            FROM jsonb_array_elements(CAST({items} AS jsonb)) WITH ORDINALITY AS a (value, nr) OFFSET 0
         ) e ORDER BY e.nr {on_conflict}"""
 
 
@@ -197,11 +201,13 @@ def item_pages(owner: str, key: str) -> dict[str, Query[PagedItem]]:
     return {
         order: Query(
             f"""
-            SELECT CASE WHEN page.total <= CAST(:max_size AS bigint) THEN page.payload END AS payload, page.total::bigint AS total, page.item_id AS id
+            SELECT CASE WHEN page.total <= CAST(:max_size AS bigint) THEN page.payload END AS payload,
+                   page.total::bigint AS total, page.item_id AS id
             FROM (SELECT i.payload, i.item_id, i.nr, sum(i.size) OVER (ORDER BY i.nr {order}) AS total
                   FROM (SELECT i.payload, i.item_id, i.size, i.{key} AS nr FROM items i WHERE {owner.format(item="i")}
                         AND (CAST(:after AS text) IS NULL OR i.{key} {comparison}
-                             (SELECT a.{key} FROM items a WHERE {owner.format(item="a")} AND a.item_id = :after LIMIT 1))
+                             (SELECT a.{key} FROM items a WHERE {owner.format(item="a")}
+                              AND a.item_id = :after LIMIT 1))
                         ORDER BY i.{key} {order} LIMIT :limit) i) page
             ORDER BY page.nr {order}
             """,
@@ -220,7 +226,8 @@ def bounded_page(rows: str, order: str) -> str:
     PAGE_BYTES together; and, as the column `found`, how many `rows` there are."""
     return f"""
         SELECT (sized.page).*, sized.found FROM (
-            SELECT page, page.id, (count(*) OVER ())::int AS found, sum(octet_length(page::text)) OVER (ORDER BY page.id {order}) - octet_length(page::text) AS before
+            SELECT page, page.id, (count(*) OVER ())::int AS found,
+                   sum(octet_length(page::text)) OVER (ORDER BY page.id {order}) - octet_length(page::text) AS before
             FROM ({rows}) page) sized
         WHERE sized.before < {PAGE_BYTES} ORDER BY sized.id {order}"""
 

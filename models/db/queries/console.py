@@ -16,7 +16,8 @@ INSERT_LINK = Statement(
 """Stores a link that logs an operator in once."""
 USE_LINK = column(
     """
-    WITH used AS (DELETE FROM console_links WHERE hash = :hash OR expires_at < clock_timestamp() RETURNING hash, expires_at)
+    WITH used AS (DELETE FROM console_links WHERE hash = :hash OR expires_at < clock_timestamp()
+                  RETURNING hash, expires_at)
     SELECT hash FROM used WHERE hash = :hash AND expires_at >= clock_timestamp()
     """,
     bytes,
@@ -25,7 +26,8 @@ USE_LINK = column(
 
 INSERT_SESSION = Statement(
     """
-    INSERT INTO console_sessions (hash, role, name, expires_at) VALUES (:hash, :role, :name, clock_timestamp() + CAST(:lifetime AS interval))
+    INSERT INTO console_sessions (hash, role, name, expires_at)
+    VALUES (:hash, :role, :name, clock_timestamp() + CAST(:lifetime AS interval))
     """
 )
 
@@ -64,8 +66,10 @@ class RecentEnds:
 RECENT_ENDS = Query(
     """
     SELECT count(*) AS looked_at, min(r.created_at) AS oldest,
-           count(*) FILTER (WHERE r.status IN ('completed', 'incomplete') AND r.completed_at > clock_timestamp() - interval '1 hour') AS completed,
-           count(*) FILTER (WHERE r.status = 'failed' AND r.completed_at > clock_timestamp() - interval '1 hour') AS failed
+           count(*) FILTER (WHERE r.status IN ('completed', 'incomplete')
+                              AND r.completed_at > clock_timestamp() - interval '1 hour') AS completed,
+           count(*) FILTER (WHERE r.status = 'failed'
+                              AND r.completed_at > clock_timestamp() - interval '1 hour') AS failed
     FROM (SELECT created_at, status, completed_at FROM responses ORDER BY id DESC LIMIT :max_rows) r
     """,
     RecentEnds,
@@ -106,12 +110,14 @@ class UpstreamWait:
 
 UPSTREAM_WAITS = Query(
     f"""
-    SELECT f.last ->> 'upstream' AS upstream, f.last ->> 'reason' AS reason, min(f.last ->> 'message') AS message, count(*) AS responses,
+    SELECT f.last ->> 'upstream' AS upstream, f.last ->> 'reason' AS reason, min(f.last ->> 'message') AS message,
+           count(*) AS responses,
            min(coalesce(r.started_at, r.created_at)) AS since
     FROM (SELECT o.id, o.started_at, o.created_at
           FROM (SELECT * FROM responses WHERE status IN {OPEN} ORDER BY deadline LIMIT :max_rows) o
           WHERE o.worker IS NULL AND o.resume_at > clock_timestamp() LIMIT 1000) r
-    CROSS JOIN LATERAL (SELECT a.failures -> -1 AS last FROM attempts a WHERE a.response_id = r.id ORDER BY a.attempt DESC LIMIT 1) f
+    CROSS JOIN LATERAL (SELECT a.failures -> -1 AS last FROM attempts a WHERE a.response_id = r.id
+                        ORDER BY a.attempt DESC LIMIT 1) f
     WHERE f.last IS NOT NULL GROUP BY 1, 2 ORDER BY 4 DESC LIMIT 20
     """,
     UpstreamWait,
@@ -132,7 +138,9 @@ class Slots:
 
 SLOTS = Query(
     """
-    SELECT w.kind, count(*) AS workers, sum((SELECT count(*) FROM responses r WHERE r.worker = w.id))::bigint AS running, sum(w.slots)::bigint AS slots
+    SELECT w.kind, count(*) AS workers,
+           sum((SELECT count(*) FROM responses r WHERE r.worker = w.id))::bigint AS running,
+           sum(w.slots)::bigint AS slots
     FROM workers w WHERE NOT w.dead AND w.expires_at > clock_timestamp() AND w.kind <> 'web' GROUP BY w.kind
     """,
     Slots,

@@ -29,7 +29,8 @@ _AT_REVISION = "id = :id AND project_id = :project AND revision = CAST(:revision
 CREATE = column(
     f"""
     WITH created AS (INSERT INTO conversations (id, project_id, created_at, metadata, unanswered_calls, size)
-                     VALUES (:id, :project, to_timestamp(:created_at), :metadata, :unanswered_calls, CAST(:size AS bigint)) ON CONFLICT DO NOTHING RETURNING id),
+                     VALUES (:id, :project, to_timestamp(:created_at), :metadata, :unanswered_calls,
+                             CAST(:size AS bigint)) ON CONFLICT DO NOTHING RETURNING id),
     stored AS ({insert_items("created", conversation="created.id")})
     SELECT id FROM created
     """,
@@ -61,7 +62,8 @@ READ = Query(
     f"""
     SELECT {_COLUMNS}, c.revision, c.unanswered_calls, c.size,
            EXISTS (SELECT 1 FROM responses r WHERE r.conversation_id = c.id AND r.status IN {OPEN}) AS is_busy,
-           ARRAY(SELECT i.item_id FROM items i WHERE i.conversation_id = c.id AND i.item_id = ANY(CAST(:item_ids AS text[]))) AS existing_item_ids
+           ARRAY(SELECT i.item_id FROM items i WHERE i.conversation_id = c.id
+                 AND i.item_id = ANY(CAST(:item_ids AS text[]))) AS existing_item_ids
     FROM conversations c WHERE c.id = :id AND c.project_id = :project
     """,
     ConversationRow,
@@ -79,14 +81,17 @@ class UpdatedConversation:
 
 
 UPDATE = Query(
-    f"UPDATE conversations c SET metadata = :metadata WHERE c.id = :id AND c.project_id = :project RETURNING {_COLUMNS}",
+    f"""
+    UPDATE conversations c SET metadata = :metadata WHERE c.id = :id AND c.project_id = :project RETURNING {_COLUMNS}
+    """,
     UpdatedConversation,
 )
 """Replaces the metadata. No row: the conversation was deleted."""
 
 ADD_ITEMS = column(
     f"""
-    WITH joined AS (UPDATE conversations SET revision = revision + 1, unanswered_calls = :unanswered_calls, size = size + CAST(:size AS bigint)
+    WITH joined AS (UPDATE conversations SET revision = revision + 1, unanswered_calls = :unanswered_calls,
+                           size = size + CAST(:size AS bigint)
                     WHERE {_AT_REVISION} RETURNING id),
     stored AS ({insert_items("joined", conversation="joined.id")})
     SELECT id FROM joined
@@ -98,40 +103,49 @@ ADD_ITEMS = column(
 REMOVE_ITEM = column(
     f"""
     WITH locked AS (UPDATE conversations c SET revision = revision + 1, unanswered_calls = :unanswered_calls,
-                           size = greatest(0, c.size - coalesce((SELECT i.size FROM items i WHERE i.conversation_id = c.id AND i.item_id = :item LIMIT 1), 0))
+                           size = greatest(0,
+                                           c.size - coalesce((SELECT i.size FROM items i
+                                                              WHERE i.conversation_id = c.id AND i.item_id = :item
+                                                                  LIMIT 1), 0))
                     WHERE {_AT_REVISION} RETURNING id),
          detached AS (UPDATE items i SET conversation_id = NULL FROM locked
-                      WHERE i.conversation_id = locked.id AND i.item_id = :item AND i.response_id IS NOT NULL RETURNING i.id),
+                      WHERE i.conversation_id = locked.id AND i.item_id = :item AND i.response_id IS NOT NULL
+                      RETURNING i.id),
          deleted AS (DELETE FROM items i USING locked
-                     WHERE i.conversation_id = locked.id AND i.item_id = :item AND i.response_id IS NULL RETURNING i.id),
+                     WHERE i.conversation_id = locked.id AND i.item_id = :item AND i.response_id IS NULL
+                     RETURNING i.id),
          audited AS ({recorded("(SELECT id FROM detached UNION ALL SELECT id FROM deleted) removed")})
     SELECT id FROM detached UNION ALL SELECT id FROM deleted
     """,
     int,
 )
-"""Removes an item from the conversation, and adds the entry to the audit log; an item of a response stays with the response. No row: the
-conversation has another revision, or the item's response was deleted at the same moment."""
+"""Removes an item from the conversation, and adds the entry to the audit log; an item of a response
+stays with the response. No row: the conversation has another revision, or the item's response was
+deleted at the same moment."""
 
 DELETE = column(
     f"""
     WITH locked AS (SELECT id FROM conversations WHERE {_AT_REVISION} FOR UPDATE),
-         of_responses AS MATERIALIZED (SELECT i.id FROM locked JOIN items i ON i.conversation_id = locked.id AND i.response_id IS NOT NULL
+         of_responses AS MATERIALIZED (SELECT i.id FROM locked
+                                       JOIN items i ON i.conversation_id = locked.id AND i.response_id IS NOT NULL
                                        ORDER BY i.id FOR UPDATE OF i),
          detached AS (UPDATE items i SET conversation_id = NULL FROM of_responses WHERE i.id = of_responses.id),
-         deleted AS (DELETE FROM conversations USING locked WHERE conversations.id = locked.id RETURNING conversations.id),
+         deleted AS (DELETE FROM conversations USING locked WHERE conversations.id = locked.id
+                     RETURNING conversations.id),
          audited AS ({recorded("deleted")})
     SELECT id FROM deleted
     """,
     UUID,
 )
-"""Deletes the conversation and the items that belong to no response, and adds the entry to the audit log. No row: it has another
-revision."""
+"""Deletes the conversation and the items that belong to no response, and adds the entry to the
+audit log. No row: it has another revision."""
 
 PAGE = item_pages("{item}.conversation_id = :id", "id")
 """Pages of a conversation's items."""
 ITEM = Query(
     """
-    SELECT CASE WHEN i.size <= CAST(:max_size AS bigint) THEN i.payload END AS payload, i.size::bigint AS total, i.item_id AS id
+    SELECT CASE WHEN i.size <= CAST(:max_size AS bigint) THEN i.payload END AS payload, i.size::bigint AS total,
+           i.item_id AS id
     FROM items i WHERE i.conversation_id = :id AND i.item_id = :item LIMIT 1
     """,
     PagedItem,
@@ -154,7 +168,8 @@ CALLS = Query(
     """
     SELECT i.item_id AS id, i.type, i.payload ->> 'call_id' AS call_id, i.payload ->> 'status' AS status
     FROM items i WHERE i.conversation_id = :id AND i.type = ANY(CAST(:types AS text[]))
-      AND i.payload ->> 'call_id' = (SELECT named.payload ->> 'call_id' FROM items named WHERE named.conversation_id = :id AND named.item_id = :item LIMIT 1)
+      AND i.payload ->> 'call_id' = (SELECT named.payload ->> 'call_id' FROM items named
+                                     WHERE named.conversation_id = :id AND named.item_id = :item LIMIT 1)
     ORDER BY i.id
     """,
     CallItem,

@@ -137,24 +137,28 @@ def _nulls(kind: str, length: int) -> object:
 
 
 _NEW = f"""new AS MATERIALIZED (
-             SELECT * FROM unnest({", ".join(array(name, kind) for name, kind in _COLUMNS.items())}) AS n ({", ".join(_COLUMNS)}))"""
+             SELECT * FROM unnest({", ".join(array(name, kind) for name, kind in _COLUMNS.items())})
+                 AS n ({", ".join(_COLUMNS)}))"""
 
 
 def _insert_key(source: str, on_conflict: str = "") -> str:
     return f"""
          key AS (INSERT INTO idempotency_keys AS k (project_id, key, body_hash, response_id, expires_at)
-                 SELECT project, key, body_hash, id, clock_timestamp() + make_interval(secs => key_seconds) FROM {source} WHERE key IS NOT NULL {on_conflict}
+                 SELECT project, key, body_hash, id, clock_timestamp() + make_interval(secs => key_seconds)
+                 FROM {source} WHERE key IS NOT NULL {on_conflict}
                  RETURNING response_id)"""
 
 
 _REPLACE_STALE_KEY = f"""
                  ON CONFLICT (project_id, key) DO UPDATE
-                 SET body_hash = excluded.body_hash, response_id = excluded.response_id, expires_at = excluded.expires_at, claim = NULL, made = NULL, sealed = NULL,
+                 SET body_hash = excluded.body_hash, response_id = excluded.response_id,
+                     expires_at = excluded.expires_at, claim = NULL, made = NULL, sealed = NULL,
                      lost = false WHERE {KEY_IS_STALE}"""
 _WITH_KEY = "keyed AS (SELECT new.* FROM new JOIN key ON key.response_id = new.id)"
 _IN_CONVERSATION = """
          joined AS (UPDATE conversations c SET revision = c.revision + 1 FROM new
-                    WHERE c.id = new.conversation AND c.project_id = new.project AND c.revision = new.revision RETURNING c.id),
+                    WHERE c.id = new.conversation AND c.project_id = new.project AND c.revision = new.revision
+                    RETURNING c.id),
          in_conversation AS (SELECT new.* FROM new JOIN joined ON joined.id = new.conversation)"""
 
 
@@ -163,18 +167,24 @@ def _insert(*conditions: str, source: str = "new") -> Query[UUID]:
     return column(
         f"""
     WITH {", ".join((_NEW, *conditions))},
-         row AS (INSERT INTO responses (id, project_id, status, background, store, model, parameters, previous_response_id,
-                                        conversation_id, created_at, expires_at, deadline, enqueued_at, web, waiter, traceparent, request_id, cache_key, cache_ttl,
+         row AS (INSERT INTO responses (id, project_id, status, background, store, model, parameters,
+                                        previous_response_id,
+                                        conversation_id, created_at, expires_at, deadline, enqueued_at, web, waiter,
+                                        traceparent, request_id, cache_key, cache_ttl,
                                         api_key_id, kept_for, lane)
                  SELECT id, project, 'queued', background, store, model, CAST(parameters AS json), previous,
-                        conversation, to_timestamp(created_at), clock_timestamp() + coalesce(make_interval(secs => retention), CAST(:default_retention AS interval)),
-                        clock_timestamp() + CAST(:queue_wait AS interval), clock_timestamp(), :web, waiter, traceparent, request_id, cache_key, cache_ttl,
+                        conversation, to_timestamp(created_at),
+                        clock_timestamp() + coalesce(make_interval(secs => retention),
+                                                     CAST(:default_retention AS interval)),
+                        clock_timestamp() + CAST(:queue_wait AS interval), clock_timestamp(), :web, waiter, traceparent,
+                        request_id, cache_key, cache_ttl,
                         api_key, make_interval(secs => kept_for), lane
                  FROM {source}
                  RETURNING id),
          stored AS ({insert_items(source, response=f"{source}.id", items=f"{source}.items")}),
          logged AS ({INSERT_INTO_LOG} SELECT id, 0, last, 0, frames FROM {source}),
-         secrets AS (INSERT INTO job_secrets (response_id, key_id, sealed) SELECT id, key_id, sealed FROM {source} WHERE key_id IS NOT NULL)
+         secrets AS (INSERT INTO job_secrets (response_id, key_id, sealed) SELECT id, key_id, sealed FROM {source}
+                     WHERE key_id IS NOT NULL)
     SELECT id FROM row
 """,
         UUID,
@@ -215,10 +225,12 @@ def _joined(source: str, condition: str) -> str:
     lock on that process's row makes the join and a reap exclude each other.
     """
     return f"""
-     live_web AS MATERIALIZED (SELECT w.id FROM workers w JOIN {source} s ON s.web = w.id WHERE NOT w.dead FOR KEY SHARE OF w),
+     live_web AS MATERIALIZED (SELECT w.id FROM workers w JOIN {source} s ON s.web = w.id
+                               WHERE NOT w.dead FOR KEY SHARE OF w),
      joined AS (UPDATE responses r SET web = :web, waiter = :waiter FROM {source} s
                 WHERE r.id = (SELECT response_id FROM {source}) AND r.delete_requested_at IS NULL AND {condition}
-                  AND (r.background OR r.status NOT IN {OPEN} OR r.cancel_requested_at IS NULL AND r.web IN (SELECT id FROM live_web))
+                  AND (r.background OR r.status NOT IN {OPEN} OR r.cancel_requested_at IS NULL
+                       AND r.web IN (SELECT id FROM live_web))
                 RETURNING r.id)"""
 
 
@@ -239,11 +251,13 @@ class KeyHolder:
 JOIN_BY_KEY = Query(
     f"""
     WITH holder AS MATERIALIZED (
-             SELECT k.response_id, k.body_hash = CAST(:body_hash AS bytea) AS is_equal, r.status IN {OPEN} AS is_open, r.web
+             SELECT k.response_id, k.body_hash = CAST(:body_hash AS bytea) AS is_equal,
+                    r.status IN {OPEN} AS is_open, r.web
              FROM idempotency_keys k LEFT JOIN responses r ON r.id = k.response_id
              WHERE k.project_id = :project AND k.key = :key AND NOT {KEY_IS_STALE}),
          {_joined("holder", f"s.is_equal AND r.status IN {OPEN}")}
-    SELECT holder.response_id, holder.is_equal, holder.is_open, joined.id IS NOT NULL AS is_joined FROM holder LEFT JOIN joined ON true
+    SELECT holder.response_id, holder.is_equal, holder.is_open, joined.id IS NOT NULL AS is_joined FROM holder
+    LEFT JOIN joined ON true
     """,
     KeyHolder,
 )
@@ -262,7 +276,8 @@ JOIN_UNANSWERED = column(
     f"""
     WITH unanswered AS MATERIALIZED (
              SELECT r.id AS response_id, r.web FROM idempotency_keys k JOIN responses r ON r.id = k.response_id
-             WHERE k.project_id = :project AND k.body_hash = CAST(:body_hash AS bytea) AND k.key LIKE 'sdk:%' AND NOT {KEY_IS_STALE}
+             WHERE k.project_id = :project AND k.body_hash = CAST(:body_hash AS bytea) AND k.key LIKE 'sdk:%'
+               AND NOT {KEY_IS_STALE}
                AND {_CONNECTION_ENDED}
              ORDER BY r.id LIMIT 1 FOR NO KEY UPDATE OF r),
          {_joined("unanswered", "true")}
@@ -279,13 +294,16 @@ again. It waits for a worker's lock too. A locked row that was skipped would be 
 because the worker claims and ends responses while their clients repeat the request."""
 VOID_UNCLEAR_CREATES = column(
     """
-    INSERT INTO responses (id, project_id, status, background, store, model, parameters, created_at, completed_at, expires_at, deadline,
+    INSERT INTO responses (id, project_id, status, background, store, model, parameters, created_at, completed_at,
+                           expires_at, deadline,
                            enqueued_at, reason, delete_requested_at)
-    SELECT u.id, u.project, 'cancelled', true, true, '', '{}', clock_timestamp(), clock_timestamp(), clock_timestamp() + interval '1 hour',
+    SELECT u.id, u.project, 'cancelled', true, true, '', '{}', clock_timestamp(), clock_timestamp(),
+           clock_timestamp() + interval '1 hour',
            clock_timestamp(), clock_timestamp(), 'create_refused', clock_timestamp()
     FROM unnest(CAST(:ids AS uuid[]), CAST(:projects AS uuid[])) AS u (id, project) ORDER BY u.id
     ON CONFLICT (id) DO UPDATE SET status = 'cancelled', completed_at = clock_timestamp(), reason = 'create_refused',
-                                   delete_requested_at = clock_timestamp(), expires_at = clock_timestamp() + interval '1 hour'
+                                   delete_requested_at = clock_timestamp(),
+                                   expires_at = clock_timestamp() + interval '1 hour'
         WHERE responses.worker IS NULL AND responses.status = 'queued' AND responses.web = :web
     RETURNING id
     """,

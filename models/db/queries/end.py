@@ -26,7 +26,9 @@ _JOINS_CONVERSATION = frozenset((Status.COMPLETED, Status.INCOMPLETE))
 _CHANGED_ITEMS = "jsonb_array_elements(CAST(:changed AS jsonb)) AS e (value)"
 
 _UPDATE_CONVERSATION = """updated_conversation AS (
-             UPDATE conversations c SET revision = c.revision + 1, unanswered_calls = :unanswered_calls, size = coalesce(CAST(:history_size AS bigint), c.size) FROM updated WHERE c.id = updated.conversation_id)"""
+             UPDATE conversations c SET revision = c.revision + 1, unanswered_calls = :unanswered_calls,
+                    size = coalesce(CAST(:history_size AS bigint), c.size) FROM updated
+             WHERE c.id = updated.conversation_id)"""
 """For the response in `updated`, which becomes part of its conversation."""
 
 
@@ -39,18 +41,26 @@ def _end(status: Status) -> str:
     )
     return f"""
         WITH {FENCE},
-             updated AS (UPDATE responses r SET status = '{status}', worker = NULL, turns = r.turns + CAST(:turns AS int), usage = :usage, error = :error,
-                                upstream = coalesce(:upstream, r.upstream), service_tier = :service_tier, upstream_fields = CAST(:upstream_fields AS json), reason = :reason, failure = :failure,
-                                unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at), expires_at = {EXPIRES_AT_END},
+             updated AS (UPDATE responses r SET status = '{status}', worker = NULL,
+                                turns = r.turns + CAST(:turns AS int), usage = :usage, error = :error,
+                                upstream = coalesce(:upstream, r.upstream), service_tier = :service_tier,
+                                upstream_fields = CAST(:upstream_fields AS json), reason = :reason, failure = :failure,
+                                unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at),
+                                expires_at = {EXPIRES_AT_END},
                                 history_size = CAST(:history_size AS bigint)
-                         FROM me WHERE {OWNED} AND r.status IN {sql_list(sources_of(status))} {condition} RETURNING r.id, {conversation} AS conversation_id, {USED_COLUMNS}),
+                         FROM me WHERE {OWNED} AND r.status IN {sql_list(sources_of(status))} {condition}
+                         RETURNING r.id, {conversation} AS conversation_id, {USED_COLUMNS}),
              used AS ({INSERT_USED}),
              {INSERT_TAIL}, {insert_output("updated.conversation_id")},
-             changed AS (UPDATE items i SET payload = e.value -> 'item', conversation_id = updated.conversation_id FROM updated CROSS JOIN {_CHANGED_ITEMS}
-                         WHERE i.response_id = updated.id AND i.direction = 'output' AND i.position = CAST(e.value ->> 'position' AS int)),
+             changed AS (UPDATE items i SET payload = e.value -> 'item', conversation_id = updated.conversation_id
+                         FROM updated CROSS JOIN {_CHANGED_ITEMS}
+                         WHERE i.response_id = updated.id AND i.direction = 'output'
+                           AND i.position = CAST(e.value ->> 'position' AS int)),
              joined_items AS (UPDATE items i SET conversation_id = updated.conversation_id FROM updated
                               WHERE updated.conversation_id IS NOT NULL AND i.response_id = updated.id
-                                AND (i.direction = 'input' OR i.position NOT IN (SELECT CAST(e.value ->> 'position' AS int) FROM {_CHANGED_ITEMS}))),
+                                AND (i.direction = 'input'
+                                     OR i.position NOT IN (SELECT CAST(e.value ->> 'position' AS int)
+                                                           FROM {_CHANGED_ITEMS}))),
              {_UPDATE_CONVERSATION},
              deleted_secrets AS (DELETE FROM job_secrets s USING updated WHERE s.response_id = updated.id)
         SELECT id FROM updated
@@ -85,20 +95,28 @@ END_TOGETHER = column(
          given AS (
              SELECT * FROM ROWS FROM (
                  jsonb_to_recordset(CAST(:endings AS jsonb)) AS (
-                     id uuid, attempt int, status text, turns int, usage jsonb, error jsonb, upstream text, service_tier text, upstream_fields json, reason text, failure jsonb,
-                     unanswered_calls text[], completed_at bigint, history_size bigint, position int, items jsonb, origins jsonb, first int, last int),
+                     id uuid, attempt int, status text, turns int, usage jsonb, error jsonb, upstream text,
+                     service_tier text, upstream_fields json, reason text, failure jsonb,
+                     unanswered_calls text[], completed_at bigint, history_size bigint, position int, items jsonb,
+                     origins jsonb, first int, last int),
                  unnest({array("frames", "bytea")})
-             ) AS t (id, attempt, status, turns, usage, error, upstream, service_tier, upstream_fields, reason, failure, unanswered_calls, completed_at, history_size, position, items, origins, first, last, frames)),
+             ) AS t (id, attempt, status, turns, usage, error, upstream, service_tier, upstream_fields, reason, failure,
+                     unanswered_calls, completed_at, history_size, position, items, origins, first, last, frames)),
          owned AS MATERIALIZED (SELECT given.* FROM me CROSS JOIN {locked_responses("given")}
                                 WHERE {_OWNED_BY_ATTEMPT} AND {_NOT_CANCELLED} AND r.conversation_id IS NULL),
-         updated AS (UPDATE responses r SET status = owned.status, worker = NULL, turns = r.turns + owned.turns, usage = owned.usage, error = owned.error,
-                            upstream = coalesce(owned.upstream, r.upstream), service_tier = owned.service_tier, upstream_fields = owned.upstream_fields, reason = owned.reason, failure = owned.failure,
-                            unanswered_calls = owned.unanswered_calls, completed_at = to_timestamp(owned.completed_at), expires_at = {EXPIRES_AT_END},
+         updated AS (UPDATE responses r SET status = owned.status, worker = NULL, turns = r.turns + owned.turns,
+                            usage = owned.usage, error = owned.error,
+                            upstream = coalesce(owned.upstream, r.upstream), service_tier = owned.service_tier,
+                            upstream_fields = owned.upstream_fields, reason = owned.reason, failure = owned.failure,
+                            unanswered_calls = owned.unanswered_calls, completed_at = to_timestamp(owned.completed_at),
+                            expires_at = {EXPIRES_AT_END},
                             history_size = owned.history_size
                      FROM owned WHERE r.id = owned.id
-                     RETURNING r.id, owned.attempt, owned.first, owned.last, owned.frames, owned.position, owned.items, owned.origins, {USED_COLUMNS}),
+                     RETURNING r.id, owned.attempt, owned.first, owned.last, owned.frames, owned.position, owned.items,
+                         owned.origins, {USED_COLUMNS}),
          used AS ({INSERT_USED}),
-         logged AS ({INSERT_INTO_LOG} SELECT id, first, last, attempt, frames FROM updated WHERE first <= last ON CONFLICT DO NOTHING),
+         logged AS ({INSERT_INTO_LOG} SELECT id, first, last, attempt, frames FROM updated
+                    WHERE first <= last ON CONFLICT DO NOTHING),
          stored AS ({_INSERT_OUTPUTS}),
          deleted_secrets AS (DELETE FROM job_secrets s USING updated WHERE s.response_id = updated.id)
     SELECT id FROM updated
@@ -112,14 +130,18 @@ Its ending is then sent alone."""
 
 COMPLETE_PRECOMPUTED = column(
     f"""
-    WITH updated AS (UPDATE responses r SET status = 'completed', started_at = clock_timestamp(), completed_at = to_timestamp(:completed_at), usage = :usage,
-                            service_tier = :service_tier, unanswered_calls = :unanswered_calls, history_size = CAST(:history_size AS bigint), expires_at = {
+    WITH updated AS (UPDATE responses r SET status = 'completed', started_at = clock_timestamp(),
+                            completed_at = to_timestamp(:completed_at), usage = :usage,
+                            service_tier = :service_tier, unanswered_calls = :unanswered_calls,
+                            history_size = CAST(:history_size AS bigint), expires_at = {
         EXPIRES_AT_END
     }
                      WHERE r.id = :id RETURNING r.id, CASE WHEN r.store THEN r.conversation_id END AS conversation_id),
          logged AS ({INSERT_INTO_LOG}
                     SELECT updated.id, b.first, b.last, 0, b.frames
-                    FROM updated CROSS JOIN unnest(CAST(:firsts AS int[]), CAST(:lasts AS int[]), CAST(:frames AS bytea[])) AS b (first, last, frames)),
+                    FROM updated
+                    CROSS JOIN unnest(CAST(:firsts AS int[]), CAST(:lasts AS int[]), CAST(:frames AS bytea[]))
+                        AS b (first, last, frames)),
          stored AS ({
         insert_items(
             "updated",
@@ -157,12 +179,15 @@ class CancelledResponse:
 def _cancel_queued(condition: str = "", audited: str = "") -> Query[CancelledResponse]:
     return Query(
         f"""
-        WITH updated AS (UPDATE responses r SET status = 'cancelled', cancel_requested_at = clock_timestamp(), completed_at = to_timestamp(:completed_at),
+        WITH updated AS (UPDATE responses r SET status = 'cancelled', cancel_requested_at = clock_timestamp(),
+                                completed_at = to_timestamp(:completed_at),
                                 reason = :reason, expires_at = {EXPIRES_AT_END}
-                         WHERE id = :id AND status IN ('queued') AND 'queued' IN {sql_list(sources_of(Status.CANCELLED))} AND worker IS NULL AND attempt = 0
+                         WHERE id = :id AND status IN ('queued')
+                           AND 'queued' IN {sql_list(sources_of(Status.CANCELLED))} AND worker IS NULL AND attempt = 0
                            {condition}
                          RETURNING id, request_id, project_id,
-                                   extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at ELSE created_at END)::float AS seconds),
+                                   extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at
+                                               ELSE created_at END)::float AS seconds),
              logged AS ({INSERT_INTO_LOG} SELECT id, :number, :number, 0, CAST(:frames AS bytea) FROM updated),
              deleted_secrets AS (DELETE FROM job_secrets s USING updated WHERE s.response_id = updated.id){audited}
         SELECT request_id, project_id, seconds FROM updated
@@ -210,7 +235,8 @@ response."""
 REQUEST_DELETE = column(
     f"""
     WITH hidden AS (UPDATE responses SET delete_requested_at = clock_timestamp(),
-                           cancel_requested_at = CASE WHEN status IN {OPEN} THEN coalesce(cancel_requested_at, clock_timestamp()) ELSE cancel_requested_at END
+                           cancel_requested_at = CASE WHEN status IN {OPEN} THEN coalesce(cancel_requested_at,
+                               clock_timestamp()) ELSE cancel_requested_at END
                     WHERE id = :id AND project_id = :project RETURNING id),
          audited AS ({recorded("hidden")})
     SELECT id FROM hidden
@@ -218,4 +244,5 @@ REQUEST_DELETE = column(
     UUID,
 )
 """Hides a response from the API, records its cancel if it is open, and adds the entry to the audit
-log: what is deleted never runs to its own end (I10). Its rows are deleted once it has ended (retention.DELETE_ENDED, or the purge)."""
+log: what is deleted never runs to its own end (I10). Its rows are deleted once it has ended
+(retention.DELETE_ENDED, or the purge)."""

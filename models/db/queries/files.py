@@ -40,11 +40,14 @@ class PartRow:
     bytes: int
 
 
-_COLUMNS = """f.id, f.filename, f.purpose, f.bytes, f.media_type, floor(extract(epoch FROM f.created_at))::bigint AS created_at,
+_COLUMNS = """f.id, f.filename, f.purpose, f.bytes, f.media_type,
+    floor(extract(epoch FROM f.created_at))::bigint AS created_at,
            floor(extract(epoch FROM f.expires_at))::bigint AS expires_at"""
-IS_OPEN = "f.completed_at IS NULL AND f.delete_requested_at IS NULL AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"
+IS_OPEN = """f.completed_at IS NULL AND f.delete_requested_at IS NULL
+    AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"""
 """File `f` is being written."""
-IS_VISIBLE = "f.completed_at IS NOT NULL AND f.delete_requested_at IS NULL AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"
+IS_VISIBLE = """f.completed_at IS NOT NULL AND f.delete_requested_at IS NULL
+    AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"""
 """File `f` is complete, and is seen."""
 
 LOCK_PROJECT = column("SELECT id FROM projects WHERE id = :project FOR NO KEY UPDATE", UUID)
@@ -62,7 +65,8 @@ class StorageUse:
 STORED_FILES = Query(
     """
     SELECT count(*) AS count, coalesce(sum(f.bytes), 0)::bigint AS bytes FROM files f
-    WHERE f.project_id = :project AND f.delete_requested_at IS NULL AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp()) AND f.id <> :id
+    WHERE f.project_id = :project AND f.delete_requested_at IS NULL
+      AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp()) AND f.id <> :id
     """,
     StorageUse,
 )
@@ -71,7 +75,8 @@ STORED_FILES = Query(
 INSERT_FILE = column(
     """
     INSERT INTO files (id, project_id, filename, purpose, bytes, media_type, lifetime, expires_at)
-    VALUES (:id, :project, :filename, :purpose, :bytes, :media_type, CAST(:lifetime AS interval), clock_timestamp() + CAST(:upload_time AS interval)) RETURNING id
+    VALUES (:id, :project, :filename, :purpose, :bytes, :media_type, CAST(:lifetime AS interval),
+            clock_timestamp() + CAST(:upload_time AS interval)) RETURNING id
     """,
     UUID,
 )
@@ -81,14 +86,18 @@ until it is deleted."""
 
 INSERT_PART = column(
     f"""
-    INSERT INTO file_parts (id, file_id) SELECT :part, f.id FROM files f WHERE f.id = :id AND {IS_OPEN} RETURNING file_parts.id
+    INSERT INTO file_parts (id, file_id) SELECT :part, f.id FROM files f WHERE f.id = :id AND {IS_OPEN}
+    RETURNING file_parts.id
     """,
     UUID,
 )
 """Before the object of a part is written. No row: the file is gone, so nothing may be written."""
 
 FINISH_PART = column(
-    "UPDATE file_parts SET bytes = :bytes, number = :number WHERE id = :part AND bytes IS NULL AND NOT abandoned RETURNING id",
+    """
+    UPDATE file_parts SET bytes = :bytes, number = :number WHERE id = :part AND bytes IS NULL AND NOT abandoned
+    RETURNING id
+    """,
     UUID,
 )
 """After the object of a part is durable. `number` null: the part has no place in the content yet.
@@ -109,7 +118,8 @@ FORGET_PART = column("DELETE FROM file_parts WHERE id = :part AND bytes IS NULL 
 COMPLETE_FILE = Query(
     f"""
     UPDATE files f SET bytes = :bytes, media_type = :media_type, purpose = coalesce(CAST(:purpose AS text), f.purpose),
-                       completed_at = clock_timestamp(), expires_at = f.created_at + coalesce(CAST(:lifetime AS interval), f.lifetime)
+                       completed_at = clock_timestamp(),
+                       expires_at = f.created_at + coalesce(CAST(:lifetime AS interval), f.lifetime)
     WHERE f.id = :id AND {IS_OPEN} RETURNING {_COLUMNS}
     """,
     FileRow,
@@ -123,10 +133,14 @@ FIND_FILE = Query(
 )
 """No row: the project has no such file."""
 
-_IS_READ = "EXISTS (SELECT 1 FROM batches b WHERE b.project_id = f.project_id AND b.input_file_id = f.id AND b.status IN ('validating', 'in_progress', 'finalizing', 'cancelling'))"
+_IS_READ = """EXISTS (SELECT 1 FROM batches b WHERE b.project_id = f.project_id AND b.input_file_id = f.id
+                      AND b.status IN ('validating', 'in_progress', 'finalizing', 'cancelling'))"""
 """File `f` is the input of a batch that has not ended."""
 FIND_INPUT = column(
-    "SELECT f.id FROM files f WHERE f.id = :id AND f.project_id = :project AND f.completed_at IS NOT NULL AND f.delete_requested_at IS NULL",
+    """
+    SELECT f.id FROM files f WHERE f.id = :id AND f.project_id = :project AND f.completed_at IS NOT NULL
+      AND f.delete_requested_at IS NULL
+    """,
     UUID,
 )
 """The input file of a batch that has not ended. It may have expired (HIDE_EXPIRED_FILES). No row: it
@@ -161,18 +175,22 @@ STORED_CONTENTS = Query(
     FROM files f CROSS JOIN LATERAL (
         SELECT array_agg(p.id ORDER BY p.number) AS parts, array_agg(p.bytes ORDER BY p.number) AS sizes
         FROM file_parts p WHERE p.file_id = f.id AND p.number IS NOT NULL AND p.bytes IS NOT NULL) content
-    WHERE f.id = ANY(CAST(:ids AS uuid[])) AND f.project_id = :project AND f.completed_at IS NOT NULL AND content.parts IS NOT NULL
+    WHERE f.id = ANY(CAST(:ids AS uuid[])) AND f.project_id = :project AND f.completed_at IS NOT NULL
+      AND content.parts IS NOT NULL
       AND (f.expires_at IS NULL OR f.expires_at > to_timestamp(CAST(:response_created_at AS bigint)))
       AND (f.delete_requested_at IS NULL OR f.delete_requested_at > to_timestamp(CAST(:response_created_at AS bigint)))
     """,
     StoredContent,
 )
 """Those of the files `ids` that the project had when a response was created, at
-`response_created_at` in seconds since the epoch. It may use them until it has ended (DELETABLE_PARTS), also if they were
-deleted meanwhile."""
+`response_created_at` in seconds since the epoch. It may use them until it has ended
+(DELETABLE_PARTS), also if they were deleted meanwhile."""
 
 FILE_PARTS = Query(
-    "SELECT p.id, p.bytes FROM file_parts p WHERE p.file_id = :id AND p.number IS NOT NULL AND p.bytes IS NOT NULL ORDER BY p.number",
+    """
+    SELECT p.id, p.bytes FROM file_parts p WHERE p.file_id = :id AND p.number IS NOT NULL AND p.bytes IS NOT NULL
+    ORDER BY p.number
+    """,
     PartRow,
 )
 """The content of a file: its parts, in order."""
@@ -199,7 +217,8 @@ FIND_UPLOAD = Query(
     """
     SELECT f.id, f.filename, f.purpose, f.bytes, floor(extract(epoch FROM f.created_at))::bigint AS created_at,
            floor(extract(epoch FROM f.created_at + CAST(:upload_time AS interval)))::bigint AS ends_at,
-           CASE WHEN f.completed_at IS NOT NULL THEN 'completed' WHEN f.expires_at <= statement_timestamp() THEN 'expired'
+           CASE WHEN f.completed_at IS NOT NULL THEN 'completed'
+               WHEN f.expires_at <= statement_timestamp() THEN 'expired'
                 WHEN f.delete_requested_at IS NOT NULL THEN 'cancelled' ELSE 'pending' END AS status
     FROM files f WHERE f.id = :id AND f.project_id = :project AND f.purpose <> 'batch_output'
     """,
@@ -219,14 +238,18 @@ class UploadedSoFar:
 
 
 UPLOADED_SO_FAR = Query(
-    "SELECT count(*) AS parts, coalesce(sum(p.bytes), 0)::bigint AS bytes FROM file_parts p WHERE p.file_id = :id AND NOT p.abandoned",
+    """
+    SELECT count(*) AS parts, coalesce(sum(p.bytes), 0)::bigint AS bytes FROM file_parts p
+    WHERE p.file_id = :id AND NOT p.abandoned
+    """,
     UploadedSoFar,
 )
 
 UPLOADED_PARTS = Query(
     """
     SELECT p.id, p.bytes FROM unnest(CAST(:ids AS uuid[])) WITH ORDINALITY AS given (id, nr)
-    JOIN file_parts p ON p.id = given.id AND p.file_id = :id AND p.number IS NULL AND p.bytes IS NOT NULL AND NOT p.abandoned ORDER BY given.nr
+    JOIN file_parts p ON p.id = given.id AND p.file_id = :id AND p.number IS NULL AND p.bytes IS NOT NULL
+      AND NOT p.abandoned ORDER BY given.nr
     """,
     PartRow,
 )
@@ -235,7 +258,8 @@ UPLOADED_PARTS = Query(
 ORDER_PARTS = column(
     """
     UPDATE file_parts p SET number = given.nr - 1 FROM unnest(CAST(:ids AS uuid[])) WITH ORDINALITY AS given (id, nr)
-    WHERE p.id = given.id AND p.file_id = :id AND p.number IS NULL AND p.bytes IS NOT NULL AND NOT p.abandoned RETURNING p.id
+    WHERE p.id = given.id AND p.file_id = :id AND p.number IS NULL AND p.bytes IS NOT NULL AND NOT p.abandoned
+    RETURNING p.id
     """,
     UUID,
 )
@@ -257,8 +281,10 @@ LIST_FILES = {
 
 DELETE_FILE = column(
     f"""
-    WITH hidden AS (UPDATE files f SET delete_requested_at = clock_timestamp() WHERE f.id = :id AND f.project_id = :project AND {IS_VISIBLE} RETURNING f.id),
-         removed AS (UPDATE vector_store_files e SET delete_requested_at = clock_timestamp() FROM hidden WHERE e.file_id = hidden.id AND e.delete_requested_at IS NULL),
+    WITH hidden AS (UPDATE files f SET delete_requested_at = clock_timestamp()
+                    WHERE f.id = :id AND f.project_id = :project AND {IS_VISIBLE} RETURNING f.id),
+         removed AS (UPDATE vector_store_files e SET delete_requested_at = clock_timestamp() FROM hidden
+                     WHERE e.file_id = hidden.id AND e.delete_requested_at IS NULL),
          audited AS ({recorded("hidden")})
     SELECT id FROM hidden
     """,
@@ -268,7 +294,10 @@ DELETE_FILE = column(
 the audit log. No row: the project has no such file."""
 
 ABANDON_FILE = column(
-    "UPDATE files f SET delete_requested_at = clock_timestamp() WHERE f.id = :id AND f.completed_at IS NULL AND f.delete_requested_at IS NULL RETURNING f.id",
+    """
+    UPDATE files f SET delete_requested_at = clock_timestamp()
+    WHERE f.id = :id AND f.completed_at IS NULL AND f.delete_requested_at IS NULL RETURNING f.id
+    """,
     UUID,
 )
 """Hides a file that was not completed, so that the purge deletes what was written of it."""
@@ -305,12 +334,14 @@ class ListedFile:
         return "uploading" if self.completed_at is None else "stored"
 
 
-_LISTED = """f.id, f.project_id, p.name AS project, f.filename, f.purpose, f.bytes, f.media_type, f.created_at, f.completed_at, f.expires_at, f.delete_requested_at,
+_LISTED = """f.id, f.project_id, p.name AS project, f.filename, f.purpose, f.bytes, f.media_type, f.created_at,
+    f.completed_at, f.expires_at, f.delete_requested_at,
            (SELECT count(*) FROM file_parts o WHERE o.file_id = f.id) AS parts, clock_timestamp() AS now"""
 LIST_ALL_FILES = Query(
     f"""
     SELECT {_LISTED} FROM files f JOIN projects p ON p.id = f.project_id
-    WHERE (CAST(:project AS text) IS NULL OR p.name = :project) AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose) AND {IS_VISIBLE}
+    WHERE (CAST(:project AS text) IS NULL OR p.name = :project)
+      AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose) AND {IS_VISIBLE}
       AND f.id < CAST(:before AS uuid) ORDER BY f.id DESC LIMIT :limit
     """,
     ListedFile,
@@ -341,7 +372,10 @@ class PurposeTotal:
 
 
 FILE_TOTALS = Query(
-    "SELECT f.purpose, count(*) AS files, coalesce(sum(f.bytes), 0)::bigint AS bytes FROM files f WHERE f.completed_at IS NOT NULL GROUP BY f.purpose",
+    """
+    SELECT f.purpose, count(*) AS files, coalesce(sum(f.bytes), 0)::bigint AS bytes FROM files f
+    WHERE f.completed_at IS NOT NULL GROUP BY f.purpose
+    """,
     PurposeTotal,
 )
 """Counts all complete files, also deleted ones that are not purged yet. It reads all of them."""
@@ -361,7 +395,8 @@ class ProjectTotal:
 FILES_BY_PROJECT = Query(
     f"""
     SELECT p.name AS project, count(*) AS files, sum(f.bytes)::bigint AS bytes, max(f.created_at) AS newest
-    FROM (SELECT * FROM files f WHERE f.id < CAST(:before AS uuid) ORDER BY f.id DESC LIMIT :max_rows) f JOIN projects p ON p.id = f.project_id
+    FROM (SELECT * FROM files f WHERE f.id < CAST(:before AS uuid) ORDER BY f.id DESC LIMIT :max_rows) f
+    JOIN projects p ON p.id = f.project_id
     WHERE {IS_VISIBLE} GROUP BY p.name ORDER BY 3 DESC LIMIT 50
     """,
     ProjectTotal,
@@ -373,10 +408,13 @@ FILES_BY_PROJECT = Query(
 HIDE_EXPIRED_FILES = column(
     f"""
     WITH expired AS MATERIALIZED (
-        SELECT f.id FROM files f WHERE f.expires_at < statement_timestamp() AND f.delete_requested_at IS NULL AND NOT {_IS_READ}
+        SELECT f.id FROM files f WHERE f.expires_at < statement_timestamp() AND f.delete_requested_at IS NULL
+          AND NOT {_IS_READ}
         ORDER BY f.expires_at LIMIT :rows),
-         hidden AS (UPDATE files f SET delete_requested_at = clock_timestamp() FROM expired WHERE f.id = expired.id AND f.delete_requested_at IS NULL RETURNING f.id),
-         removed AS (UPDATE vector_store_files e SET delete_requested_at = clock_timestamp() FROM hidden WHERE e.file_id = hidden.id AND e.delete_requested_at IS NULL)
+         hidden AS (UPDATE files f SET delete_requested_at = clock_timestamp() FROM expired
+                    WHERE f.id = expired.id AND f.delete_requested_at IS NULL RETURNING f.id),
+         removed AS (UPDATE vector_store_files e SET delete_requested_at = clock_timestamp() FROM hidden
+                     WHERE e.file_id = hidden.id AND e.delete_requested_at IS NULL)
     SELECT id FROM hidden
     """,
     UUID,
@@ -388,7 +426,8 @@ ABANDON_PARTS = column(
     """
     WITH unused AS MATERIALIZED (
         SELECT p.id FROM file_parts p JOIN files f ON f.id = p.file_id
-        WHERE p.number IS NULL AND NOT p.abandoned AND p.created_at < statement_timestamp() - 2 * CAST(:upload_time AS interval)
+        WHERE p.number IS NULL AND NOT p.abandoned
+          AND p.created_at < statement_timestamp() - 2 * CAST(:upload_time AS interval)
           AND (p.bytes IS NULL OR f.completed_at IS NOT NULL OR f.delete_requested_at IS NOT NULL)
         ORDER BY p.created_at LIMIT :rows)
     UPDATE file_parts p SET abandoned = true FROM unused
@@ -415,12 +454,15 @@ DELETABLE_PARTS = Query(
         SELECT r.project_id, min(r.created_at) AS created_at FROM responses r
         WHERE r.status IN {OPEN} AND EXISTS (SELECT 1 FROM files f WHERE f.delete_requested_at IS NOT NULL)
         GROUP BY r.project_id)
-    (SELECT p.id, p.bytes IS NOT NULL AS is_whole FROM files f JOIN file_parts p ON p.file_id = f.id LEFT JOIN oldest ON oldest.project_id = f.project_id
+    (SELECT p.id, p.bytes IS NOT NULL AS is_whole FROM files f JOIN file_parts p ON p.file_id = f.id
+     LEFT JOIN oldest ON oldest.project_id = f.project_id
      WHERE f.delete_requested_at IS NOT NULL AND (p.bytes IS NOT NULL OR p.abandoned)
-       AND (oldest.created_at IS NULL OR oldest.created_at > f.delete_requested_at OR f.completed_at IS NULL OR f.purpose IN ('batch', 'batch_output'))
+       AND (oldest.created_at IS NULL OR oldest.created_at > f.delete_requested_at OR f.completed_at IS NULL
+            OR f.purpose IN ('batch', 'batch_output'))
      ORDER BY f.delete_requested_at LIMIT :rows)
     UNION
-    (SELECT p.id, p.bytes IS NOT NULL AS is_whole FROM file_parts p WHERE p.number IS NULL AND p.abandoned ORDER BY p.created_at LIMIT :rows)
+    (SELECT p.id, p.bytes IS NOT NULL AS is_whole FROM file_parts p WHERE p.number IS NULL AND p.abandoned
+     ORDER BY p.created_at LIMIT :rows)
     """,
     DeletablePart,
 )
@@ -436,7 +478,8 @@ DELETE_PARTS = column(
 DELETE_FILES = column(
     """
     DELETE FROM files WHERE id IN (
-        SELECT f.id FROM files f WHERE f.delete_requested_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM file_parts p WHERE p.file_id = f.id OFFSET 0)
+        SELECT f.id FROM files f WHERE f.delete_requested_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM file_parts p
+            WHERE p.file_id = f.id OFFSET 0)
         ORDER BY f.delete_requested_at LIMIT :rows)
     RETURNING id
     """,

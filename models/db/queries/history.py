@@ -45,10 +45,13 @@ class ReferencedItem:
 
 REFERENCED_ITEMS = Query(
     f"""
-    SELECT wanted.id, CASE WHEN sum(octet_length(newest.payload::text)) OVER (ORDER BY wanted.nr) <= CAST(:max_bytes AS bigint) THEN newest.payload END AS payload
+    SELECT wanted.id,
+           CASE WHEN sum(octet_length(newest.payload::text)) OVER (ORDER BY wanted.nr) <= CAST(:max_bytes AS bigint)
+               THEN newest.payload END AS payload
     FROM unnest(CAST(:ids AS text[])) WITH ORDINALITY AS wanted (id, nr)
     CROSS JOIN LATERAL (
-        SELECT i.payload FROM items i LEFT JOIN responses r ON r.id = i.response_id LEFT JOIN conversations c ON c.id = i.conversation_id
+        SELECT i.payload FROM items i LEFT JOIN responses r ON r.id = i.response_id
+        LEFT JOIN conversations c ON c.id = i.conversation_id
         WHERE i.item_id = wanted.id AND (c.project_id = :project
            OR (r.project_id = :project AND r.store AND r.delete_requested_at IS NULL AND {visible_outside("r")}))
         ORDER BY i.id DESC LIMIT 1
@@ -76,11 +79,14 @@ them, and the first item that did not belong to it yet when that response was ma
 _BROKEN = """broken AS (
         SELECT EXISTS (SELECT 1 FROM chain WHERE chain.previous_response_id IS NOT NULL
                        AND NOT EXISTS (SELECT 1 FROM responses p WHERE p.id = chain.previous_response_id))
-            OR EXISTS (SELECT 1 FROM before WHERE NOT EXISTS (SELECT 1 FROM conversations v WHERE v.id = before.conversation_id)) AS broken
+            OR EXISTS (SELECT 1 FROM before WHERE NOT EXISTS (SELECT 1 FROM conversations v
+                                                              WHERE v.id = before.conversation_id)) AS broken
     )"""
 """Whether a part of the history was deleted."""
-_ITEMS_BEFORE = "items i ON i.conversation_id = before.conversation_id AND (before.first_item IS NULL OR i.id < before.first_item)"
-_TOOL_CALL_OF_ITEM = "LEFT JOIN tool_calls c ON c.response_id = i.response_id AND i.direction = 'output' AND c.position = i.position"
+_ITEMS_BEFORE = """items i ON i.conversation_id = before.conversation_id
+    AND (before.first_item IS NULL OR i.id < before.first_item)"""
+_TOOL_CALL_OF_ITEM = """LEFT JOIN tool_calls c ON c.response_id = i.response_id AND i.direction = 'output'
+    AND c.position = i.position"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +123,19 @@ CONVERSATION_APPROVAL_REQUESTS = Query(
 CUT_OFF_CALLS = column(
     f"""{_CHAIN},
     place AS (
-        SELECT conversation_id, first_item FROM before UNION ALL SELECT CAST(:conversation AS uuid), NULL WHERE CAST(:conversation AS uuid) IS NOT NULL
+        SELECT conversation_id, first_item FROM before UNION ALL SELECT CAST(:conversation AS uuid), NULL
+        WHERE CAST(:conversation AS uuid) IS NOT NULL
     )
     SELECT found.payload ->> 'call_id' AS call_id FROM (
         SELECT i.type, i.payload FROM chain JOIN items i ON i.response_id = chain.id
         UNION ALL
-        SELECT i.type, i.payload FROM place JOIN items i ON i.conversation_id = place.conversation_id AND (place.first_item IS NULL OR i.id < place.first_item)
+        SELECT i.type, i.payload FROM place JOIN items i ON i.conversation_id = place.conversation_id
+          AND (place.first_item IS NULL OR i.id < place.first_item)
     ) found
     WHERE found.type IN {sql_list((*CALLS, *OUTPUTS))} AND found.payload ->> 'call_id' = ANY(CAST(:call_ids AS text[]))
     GROUP BY 1
-    HAVING bool_or(found.type IN {sql_list(CALLS)} AND found.payload ->> 'status' = 'incomplete') AND NOT bool_or(found.type IN {sql_list(OUTPUTS)})
+    HAVING bool_or(found.type IN {sql_list(CALLS)} AND found.payload ->> 'status' = 'incomplete')
+      AND NOT bool_or(found.type IN {sql_list(OUTPUTS)})
     """,
     str,
 )
@@ -136,13 +145,16 @@ conversation, was cut off and has no output."""
 ANSWERED_CALL = column(
     f"""{_CHAIN},
     place AS (
-        SELECT conversation_id, first_item FROM before UNION ALL SELECT CAST(:conversation AS uuid), NULL WHERE CAST(:conversation AS uuid) IS NOT NULL
+        SELECT conversation_id, first_item FROM before UNION ALL SELECT CAST(:conversation AS uuid), NULL
+        WHERE CAST(:conversation AS uuid) IS NOT NULL
     )
     SELECT found.call_id FROM (
         SELECT i.payload ->> 'call_id' AS call_id FROM chain JOIN items i ON i.response_id = chain.id
         WHERE i.type IN {sql_list(OUTPUTS)} AND i.payload ->> 'call_id' = :call_id
         UNION ALL
-        SELECT i.payload ->> 'call_id' FROM place JOIN items i ON i.conversation_id = place.conversation_id AND (place.first_item IS NULL OR i.id < place.first_item)
+        SELECT i.payload ->> 'call_id' FROM place
+        JOIN items i ON i.conversation_id = place.conversation_id
+          AND (place.first_item IS NULL OR i.id < place.first_item)
         WHERE i.type IN {sql_list(OUTPUTS)} AND i.payload ->> 'call_id' = :call_id
     ) found LIMIT 1
     """,
@@ -163,17 +175,21 @@ class HistoryDigest:
 HISTORY_DIGEST = Query(
     f"""{_CHAIN},
     place AS (
-        SELECT conversation_id, first_item FROM before UNION ALL SELECT CAST(:conversation AS uuid), NULL WHERE CAST(:conversation AS uuid) IS NOT NULL
+        SELECT conversation_id, first_item FROM before UNION ALL SELECT CAST(:conversation AS uuid), NULL
+        WHERE CAST(:conversation AS uuid) IS NOT NULL
     ),
     history AS (
-        SELECT 10001 AS depth, '' AS direction, i.id AS position, i.payload, concat(coalesce(c.turn, i.turn), ' ', coalesce(c.answer, i.answer)) AS call_result
-        FROM place JOIN items i ON i.conversation_id = place.conversation_id AND (place.first_item IS NULL OR i.id < place.first_item)
+        SELECT 10001 AS depth, '' AS direction, i.id AS position, i.payload,
+               concat(coalesce(c.turn, i.turn), ' ', coalesce(c.answer, i.answer)) AS call_result
+        FROM place JOIN items i ON i.conversation_id = place.conversation_id
+          AND (place.first_item IS NULL OR i.id < place.first_item)
         {_TOOL_CALL_OF_ITEM}
         UNION ALL
         SELECT chain.depth, i.direction, i.position, i.payload, concat(c.turn, ' ', c.answer) AS call_result
         FROM chain JOIN items i ON i.response_id = chain.id {_TOOL_CALL_OF_ITEM}
         UNION ALL
-        SELECT -1, 'input', e.nr, e.value, ' ' FROM jsonb_array_elements(CAST(:items AS jsonb)) WITH ORDINALITY AS e (value, nr)
+        SELECT -1, 'input', e.nr, e.value, ' ' FROM jsonb_array_elements(CAST(:items AS jsonb)) WITH ORDINALITY
+            AS e (value, nr)
     ),
     {_BROKEN}
     SELECT sha256(coalesce(string_agg(sha256(convert_to((payload - 'id')::text || call_result, 'UTF8')), ''::bytea
@@ -215,23 +231,28 @@ _OUTLASTS_COMPACTION = f"""h.type IN {sql_list({"compaction", "mcp_list_tools", 
 HISTORY = Query(
     f"""{_CHAIN},
     history AS (
-        SELECT 10001 AS depth, i.id, '' AS direction, 0 AS position, i.type, i.payload, coalesce(c.turn, i.turn) AS turn, coalesce(c.answer, i.answer) AS result,
+        SELECT 10001 AS depth, i.id, '' AS direction, 0 AS position, i.type, i.payload,
+               coalesce(c.turn, i.turn) AS turn, coalesce(c.answer, i.answer) AS result,
                i.origin, i.direction = 'output' AS is_output, i.size
         FROM before JOIN {_ITEMS_BEFORE} {_TOOL_CALL_OF_ITEM}
         UNION ALL
-        SELECT chain.depth, i.id, i.direction, i.position, i.type, i.payload, c.turn, c.answer, i.origin, i.direction = 'output', i.size
-        FROM chain JOIN items i ON i.response_id = chain.id AND (chain.depth > 0 OR i.direction = 'input') {_TOOL_CALL_OF_ITEM}
+        SELECT chain.depth, i.id, i.direction, i.position, i.type, i.payload, c.turn, c.answer, i.origin,
+               i.direction = 'output', i.size
+        FROM chain JOIN items i ON i.response_id = chain.id
+          AND (chain.depth > 0 OR i.direction = 'input') {_TOOL_CALL_OF_ITEM}
     ),
     needed AS MATERIALIZED (
         SELECT h.* FROM (
             SELECT history.*, count(*) FILTER (WHERE history.type = 'compaction') OVER (
-                       ORDER BY depth, direction DESC, position DESC, id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS later_compactions
+                       ORDER BY depth, direction DESC, position DESC, id DESC ROWS BETWEEN UNBOUNDED PRECEDING
+                         AND 1 PRECEDING) AS later_compactions
             FROM history) h
         WHERE h.later_compactions = 0 OR h.depth = 0 OR {_OUTLASTS_COMPACTION}
     ),
     total AS (SELECT coalesce(sum(needed.size), 0)::bigint AS size FROM needed),
     {_BROKEN}
-    SELECT needed.depth, needed.payload, needed.turn, needed.result, broken.broken, total.size AS total_size, needed.origin, coalesce(needed.is_output, false) AS is_output
+    SELECT needed.depth, needed.payload, needed.turn, needed.result, broken.broken, total.size AS total_size,
+           needed.origin, coalesce(needed.is_output, false) AS is_output
     FROM broken CROSS JOIN total LEFT JOIN needed ON total.size <= CAST(:max_size AS bigint)
     ORDER BY needed.depth DESC, needed.direction, needed.position, needed.id
     """,
@@ -262,7 +283,9 @@ CALL_ORIGINS = Query(
     f"""
     SELECT wanted.key AS call_key, found.item_id, found.content, found.origin
     FROM (SELECT DISTINCT unnest(CAST(:keys AS text[])) AS key) wanted CROSS JOIN LATERAL (
-        SELECT i.item_id, md5(concat(i.payload ->> 'name', ' ', coalesce(i.payload ->> 'arguments', i.payload ->> 'input'))) AS content, i.origin, i.id
+        SELECT i.item_id,
+               md5(concat(i.payload ->> 'name', ' ',
+                          coalesce(i.payload ->> 'arguments', i.payload ->> 'input'))) AS content, i.origin, i.id
         FROM items i LEFT JOIN responses r ON r.id = i.response_id
         WHERE i.call_key = wanted.key AND r.delete_requested_at IS NULL ORDER BY i.id DESC LIMIT {MAX_ORIGINS}
     ) found ORDER BY found.id DESC

@@ -10,7 +10,8 @@ from models.db.statement import Query, Statement, column
 REGISTER = column(
     """
     INSERT INTO workers (id, kind, host, pid, slots, version, expires_at, settled_at)
-    VALUES (:me, :kind, :host, :pid, :slots, :version, clock_timestamp() + CAST(:lease AS interval), CASE WHEN CAST(:kind AS text) = 'web' THEN clock_timestamp() END)
+    VALUES (:me, :kind, :host, :pid, :slots, :version, clock_timestamp() + CAST(:lease AS interval),
+            CASE WHEN CAST(:kind AS text) = 'web' THEN clock_timestamp() END)
     RETURNING clock_timestamp() AS now
     """,
     datetime,
@@ -51,7 +52,8 @@ def _renew(more: str = "") -> Query[RenewedLease]:
     return Query(
         f"""
         UPDATE workers SET expires_at = clock_timestamp() + CAST(:lease AS interval) {more} WHERE id = :me AND NOT dead
-        RETURNING drain_requested_at IS NOT NULL AS draining, clock_timestamp() AS now, (SELECT number FROM access_revision) AS access_revision
+        RETURNING drain_requested_at IS NOT NULL AS draining, clock_timestamp() AS now,
+            (SELECT number FROM access_revision) AS access_revision
         """,
         RenewedLease,
     )
@@ -141,7 +143,8 @@ REAP_LOCK_EXPIRED = column(
 renewed its lease since `expires_at` was `seen`, or another process was first."""
 REAP_LOCK_UNTIED = column(
     f"""
-    SELECT id FROM workers WHERE id = :id AND NOT dead AND expires_at = :seen AND tied AND pg_try_advisory_xact_lock_shared({_tie_key("id")}) FOR UPDATE
+    SELECT id FROM workers WHERE id = :id AND NOT dead AND expires_at = :seen AND tied
+      AND pg_try_advisory_xact_lock_shared({_tie_key("id")}) FOR UPDATE
     """,
     UUID,
 )
@@ -165,7 +168,10 @@ SET_JOURNAL_COMMIT = Statement("SET synchronous_commit = off")
 """For the journal's session: the row lock of the fence would otherwise cost a disk sync with each
 batch. The journal is UNLOGGED, so it does not survive a crash of Postgres in any case."""
 END_SESSIONS = column(
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE starts_with(application_name, :name) AND pid <> pg_backend_pid()",
+    """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE starts_with(application_name, :name) AND pid <> pg_backend_pid()
+    """,
     bool,
 )
 """Ends the sessions of a process by its application name, which is its id; PgBouncer may add the
@@ -198,7 +204,10 @@ LIVE_PIDS = column(
 lease."""
 NOW = column("SELECT clock_timestamp() AS now", datetime)
 LIVE_KIND = column(
-    "SELECT kind FROM workers WHERE host = :host AND NOT dead AND expires_at > clock_timestamp() ORDER BY started_at DESC LIMIT 1",
+    """
+    SELECT kind FROM workers WHERE host = :host AND NOT dead AND expires_at > clock_timestamp()
+    ORDER BY started_at DESC LIMIT 1
+    """,
     str,
 )
 """Selects the kind of the newest process of this host with a valid lease."""

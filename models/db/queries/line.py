@@ -40,7 +40,8 @@ class ChosenRow(ClaimedRow):
 def _lane(at: str) -> str:
     """The order of the lanes, in two columns: `flex` and `batch` wait behind all others. One that
     has been in line since `at`, which is too long ago, goes as `default`."""
-    is_old = f"{at} < now() - CASE lane WHEN {Lane.FLEX} THEN CAST(:flex_wait AS interval) ELSE CAST(:batch_wait AS interval) END"
+    is_old = f"""{at} < now() - CASE lane WHEN {Lane.FLEX} THEN CAST(:flex_wait AS interval)
+        ELSE CAST(:batch_wait AS interval) END"""
     return f"CASE WHEN lane <= {Lane.DEFAULT} OR {is_old} THEN 0 ELSE lane END"
 
 
@@ -57,23 +58,30 @@ def _rank(running: str, ahead: str) -> str:
 _WALK = f"""
     walk AS (
         SELECT b.background, l.lane, s.after AS project_id, s.upto, 0 AS step, CAST(NULL AS timestamptz) AS at
-        FROM unnest({array("kinds", "bool")}) AS b (background), generate_series({Lane.PRIORITY.value}, {Lane.BATCH.value}) AS l (lane),
+        FROM unnest({array("kinds", "bool")}) AS b (background),
+            generate_series({Lane.PRIORITY.value}, {Lane.BATCH.value}) AS l (lane),
              (VALUES (CAST(:cursor AS uuid), {_LAST}), ({_FIRST}, CAST(:cursor AS uuid))) AS s (after, upto)
         UNION ALL
         SELECT w.background, w.lane, n.project_id, w.upto, w.step + 1, n.at FROM walk w CROSS JOIN LATERAL (
             SELECT r.project_id, {PLACE_IN_LINE} AS at FROM responses r
-            WHERE {IN_LINE} AND r.background = w.background AND r.lane = w.lane AND r.project_id > w.project_id AND r.project_id <= w.upto
+            WHERE {IN_LINE} AND r.background = w.background AND r.lane = w.lane AND r.project_id > w.project_id
+              AND r.project_id <= w.upto
             ORDER BY r.project_id, {PLACE_IN_LINE} LIMIT 1) n
         WHERE w.step < {_STEPS})"""
 _SHARES = f"""
     known AS MATERIALIZED (
-        SELECT k.*, greatest(p.weight, 1) AS weight FROM unnest({array("projects", "uuid")}, {array("running", "int")}, {array("ahead", "float")}) AS k (project_id, running, ahead)
+        SELECT k.*, greatest(p.weight, 1) AS weight
+        FROM unnest({array("projects", "uuid")}, {array("running", "int")}, {array("ahead", "float")})
+            AS k (project_id, running, ahead)
         JOIN projects p ON p.id = k.project_id),
     head AS MATERIALIZED (
-        SELECT w.background, w.lane, w.project_id, w.at, greatest(p.weight, 1) AS weight, coalesce(k.running, 0) AS running, coalesce(k.ahead, 0) AS ahead
-        FROM walk w JOIN projects p ON p.id = w.project_id LEFT JOIN known k ON k.project_id = w.project_id WHERE w.step > 0 AND w.at <= now()),
+        SELECT w.background, w.lane, w.project_id, w.at, greatest(p.weight, 1) AS weight,
+               coalesce(k.running, 0) AS running, coalesce(k.ahead, 0) AS ahead
+        FROM walk w JOIN projects p ON p.id = w.project_id LEFT JOIN known k ON k.project_id = w.project_id
+        WHERE w.step > 0 AND w.at <= now()),
     total AS MATERIALIZED (
-        SELECT sum(weight) AS weights FROM (SELECT project_id, weight FROM head UNION SELECT project_id, weight FROM known) p)"""
+        SELECT sum(weight) AS weights FROM (SELECT project_id, weight FROM head UNION SELECT project_id, weight
+                                            FROM known) p)"""
 _CANDIDATES = f"""
     best AS MATERIALIZED (
         SELECT head.* FROM head, total WHERE NOT ({_ONLY_NEWCOMERS} AND running > 0)
@@ -83,7 +91,8 @@ _CANDIDATES = f"""
                row_number() OVER (PARTITION BY b.project_id ORDER BY {_lane("c.at")}, {_UPPER_LANE}, c.at) - 1 AS nr
         FROM best b CROSS JOIN LATERAL (
             SELECT r.id, {PLACE_IN_LINE} AS at FROM responses r
-            WHERE {IN_LINE} AND r.background = b.background AND r.lane = b.lane AND r.project_id = b.project_id AND {PLACE_IN_LINE} <= now()
+            WHERE {IN_LINE} AND r.background = b.background AND r.lane = b.lane AND r.project_id = b.project_id
+              AND {PLACE_IN_LINE} <= now()
               AND r.enqueued_at <= now() - (SELECT CAST(:waiting AS interval)) AND NOT {ABANDONED}
               AND (array_position({array("ids", "uuid")}, r.id) IS NOT NULL OR {CREATE_IS_SETTLED})
             ORDER BY {PLACE_IN_LINE} LIMIT {_MOST} + {_MORE}) c)"""
@@ -132,7 +141,8 @@ without those of the claim. If Postgres refuses CLAIM_NEXT, one of these may be 
 CONFIRM = column(
     f"""
     UPDATE responses SET confirmed = true
-    FROM (SELECT r.id FROM {locked_responses(f"unnest({array('ids', 'uuid')}) AS t (id)")} WHERE r.worker IS NULL AND r.attempt = 0 AND NOT r.confirmed) new
+    FROM (SELECT r.id FROM {locked_responses(f"unnest({array('ids', 'uuid')}) AS t (id)")}
+          WHERE r.worker IS NULL AND r.attempt = 0 AND NOT r.confirmed) new
     WHERE responses.id = new.id RETURNING responses.id
     """,
     UUID,
@@ -155,9 +165,11 @@ class PlaceInLine:
 
 PLACE_OF = Query(
     f"""
-    WITH one AS MATERIALIZED (SELECT background, lane, project_id, {PLACE_IN_LINE} AS at FROM (SELECT * FROM responses WHERE id = :id OFFSET 0) r WHERE {IN_LINE})
+    WITH one AS MATERIALIZED (SELECT background, lane, project_id, {PLACE_IN_LINE} AS at
+                              FROM (SELECT * FROM responses WHERE id = :id OFFSET 0) r WHERE {IN_LINE})
     SELECT one.lane, (SELECT count(*) FROM (
-        SELECT 1 FROM responses r WHERE {IN_LINE} AND r.background = one.background AND r.lane = one.lane AND r.project_id = one.project_id
+        SELECT 1 FROM responses r WHERE {IN_LINE} AND r.background = one.background AND r.lane = one.lane
+          AND r.project_id = one.project_id
         AND {PLACE_IN_LINE} < one.at ORDER BY {PLACE_IN_LINE} LIMIT {MAX_COUNTED}) before) AS before
     FROM one
     """,

@@ -36,20 +36,24 @@ class ListedResponseRow:
 _LISTED = """
     r.id, r.status, r.background, p.name AS project, r.model, r.upstream, r.reason, r.attempt, r.usage,
     r.created_at, r.started_at, r.completed_at, CASE WHEN r.completed_at IS NOT NULL THEN coalesce(
-        (SELECT e.stored_at FROM event_log e WHERE e.response_id = r.id ORDER BY e.first_number DESC LIMIT 1), r.completed_at) END AS ended_at,
+        (SELECT e.stored_at FROM event_log e WHERE e.response_id = r.id ORDER BY e.first_number DESC LIMIT 1),
+        r.completed_at) END AS ended_at,
     clock_timestamp() AS now"""
 
-_ID_AT = """CAST(rpad(lpad(to_hex(floor(extract(epoch FROM now() - CAST(:since AS interval) - interval '1 hour') * 1000)::bigint), 12, '0'), 32, '0') AS uuid)"""
+_ID_AT = """CAST(rpad(lpad(to_hex(floor(extract(epoch FROM now() - CAST(:since AS interval) - interval '1 hour')
+                                            * 1000)::bigint), 12, '0'), 32, '0') AS uuid)"""
 """The smallest id of the time `since` ago. The first 48 bits of an id are milliseconds, on the clock
 of its web process: an hour of difference is allowed."""
 
 
-_FITS = """r.delete_requested_at IS NULL AND (CAST(:since AS interval) IS NULL OR r.created_at >= now() - CAST(:since AS interval))
+_FITS = """r.delete_requested_at IS NULL
+    AND (CAST(:since AS interval) IS NULL OR r.created_at >= now() - CAST(:since AS interval))
           AND (CAST(:project AS text) IS NULL OR p.name = CAST(:project AS text))
           AND (CAST(:model AS text) IS NULL OR r.model = CAST(:model AS text))
           AND (CAST(:upstream AS text) IS NULL OR r.upstream = CAST(:upstream AS text))
           AND (CAST(:reason AS text) IS NULL OR r.reason = CAST(:reason AS text))
-          AND (CAST(:metadata_key AS text) IS NULL OR r.parameters -> 'metadata' ->> CAST(:metadata_key AS text) = CAST(:metadata_value AS text))"""
+          AND (CAST(:metadata_key AS text) IS NULL
+               OR r.parameters -> 'metadata' ->> CAST(:metadata_key AS text) = CAST(:metadata_value AS text))"""
 _IN_RANGE = f"r.id >= greatest({_ID_AT}, CAST(:down_to AS uuid)) AND r.id < CAST(:before AS uuid)"
 
 
@@ -57,7 +61,8 @@ def _list(condition: str) -> Query[ListedResponseRow]:
     return Query(
         f"""
         SELECT {_LISTED} FROM responses r JOIN projects p ON p.id = r.project_id
-        WHERE {condition} AND (CAST(:statuses AS text[]) IS NULL OR r.status = ANY(CAST(:statuses AS text[]))) AND {_FITS}
+        WHERE {condition} AND (CAST(:statuses AS text[]) IS NULL OR r.status = ANY(CAST(:statuses AS text[])))
+          AND {_FITS}
         ORDER BY r.id DESC LIMIT :max_rows
         """,
         ListedResponseRow,
@@ -83,7 +88,9 @@ class ChunkEnd:
 
 CHUNK_END = Query(
     f"""
-    SELECT r.id, r.created_at FROM responses r WHERE r.id >= coalesce({_ID_AT}, CAST('00000000-0000-0000-0000-000000000000' AS uuid)) AND r.id < CAST(:before AS uuid)
+    SELECT r.id, r.created_at FROM responses r
+    WHERE r.id >= coalesce({_ID_AT}, CAST('00000000-0000-0000-0000-000000000000' AS uuid))
+      AND r.id < CAST(:before AS uuid)
     ORDER BY r.id DESC OFFSET CAST(:rows AS int) LIMIT 1
     """,
     ChunkEnd,
@@ -103,7 +110,9 @@ class StatusCount:
 STATUS_COUNTS = Query(
     f"""
     SELECT r.status, count(*) AS responses
-    FROM (SELECT * FROM responses r WHERE r.id >= coalesce({_ID_AT}, CAST('00000000-0000-0000-0000-000000000000' AS uuid)) ORDER BY r.id DESC LIMIT :max_rows) r
+    FROM (SELECT * FROM responses r
+          WHERE r.id >= coalesce({_ID_AT}, CAST('00000000-0000-0000-0000-000000000000' AS uuid))
+          ORDER BY r.id DESC LIMIT :max_rows) r
     JOIN projects p ON p.id = r.project_id WHERE {_FITS} GROUP BY r.status
     """,
     StatusCount,
@@ -155,9 +164,12 @@ class ResponseDetails:
 
 RESPONSE_DETAILS = Query(
     """
-    SELECT r.id, r.status, r.background, p.name AS project, r.model, r.upstream, r.reason, r.error, r.attempt, r.turns, r.usage, r.store,
-           r.previous_response_id, r.conversation_id, r.created_at, r.started_at, r.completed_at, r.deadline, r.expires_at,
-           r.delete_requested_at IS NOT NULL AS deleted, r.service_tier, r.request_id, r.traceparent, r.parameters -> 'metadata' AS metadata,
+    SELECT r.id, r.status, r.background, p.name AS project, r.model, r.upstream, r.reason, r.error, r.attempt, r.turns,
+           r.usage, r.store,
+           r.previous_response_id, r.conversation_id, r.created_at, r.started_at, r.completed_at, r.deadline,
+           r.expires_at,
+           r.delete_requested_at IS NOT NULL AS deleted, r.service_tier, r.request_id, r.traceparent,
+           r.parameters -> 'metadata' AS metadata,
            (SELECT count(*) FROM items i WHERE i.response_id = r.id AND i.direction = 'input') AS input_items,
            (SELECT count(*) FROM items i WHERE i.response_id = r.id AND i.direction = 'output') AS output_items,
            (SELECT count(*) FROM tool_calls c WHERE c.response_id = r.id) AS tool_calls
@@ -206,9 +218,12 @@ class ToolCallRow:
 
 TOOL_CALLS = Query(
     """
-    SELECT c.turn, c.position, i.type, i.payload ->> 'name' AS name, i.payload ->> 'server_label' AS server, c.started_attempt AS attempt, c.finished,
-           c.finished AND coalesce(jsonb_typeof(i.payload -> 'error') <> 'null' OR i.payload ->> 'status' = 'failed', false) AS failed
-    FROM tool_calls c JOIN items i ON i.response_id = c.response_id AND i.direction = 'output' AND i.position = c.position
+    SELECT c.turn, c.position, i.type, i.payload ->> 'name' AS name, i.payload ->> 'server_label' AS server,
+           c.started_attempt AS attempt, c.finished,
+           c.finished AND coalesce(jsonb_typeof(i.payload -> 'error') <> 'null' OR i.payload ->> 'status' = 'failed',
+                                   false) AS failed
+    FROM tool_calls c JOIN items i ON i.response_id = c.response_id AND i.direction = 'output'
+      AND i.position = c.position
     WHERE c.response_id = :id ORDER BY c.position LIMIT :max_rows
     """,
     ToolCallRow,
@@ -216,7 +231,10 @@ TOOL_CALLS = Query(
 """Selects the first calls of server tools of a response, in the order of its output."""
 
 NEXT_RESPONSES = column(
-    "SELECT id FROM responses WHERE previous_response_id = :id AND delete_requested_at IS NULL ORDER BY id LIMIT :max_rows",
+    """
+    SELECT id FROM responses WHERE previous_response_id = :id AND delete_requested_at IS NULL
+    ORDER BY id LIMIT :max_rows
+    """,
     UUID,
 )
 """Selects the first responses that continue this one."""

@@ -87,9 +87,11 @@ class ResponseState:
 
 
 _COLUMNS = f"""
-    r.id, r.status, r.background, r.model, r.attempt, r.turns, r.enqueue_count, r.created_at, r.started_at, r.enqueued_at, r.deadline,
+    r.id, r.status, r.background, r.model, r.attempt, r.turns, r.enqueue_count, r.created_at, r.started_at,
+    r.enqueued_at, r.deadline,
     r.resume_at, r.upstream, r.previous_response_id, r.conversation_id,
-    r.cancel_requested_at, r.fail_requested_at, r.requeue_requested_at, r.delete_requested_at, r.completed_at, r.reason, r.error,
+    r.cancel_requested_at, r.fail_requested_at, r.requeue_requested_at, r.delete_requested_at, r.completed_at,
+    r.reason, r.error,
     {_CRASHES} AS crashes, r.worker, w.kind, w.host, w.pid, w.dead, w.expires_at,
     clock_timestamp() AS now, progress.at AS progressed_at, progress.failures"""
 
@@ -98,10 +100,12 @@ _STATE = f"""
     FROM responses r LEFT JOIN workers w ON w.id = r.worker
     CROSS JOIN LATERAL (
         SELECT greatest(r.created_at,
-                        (SELECT e.stored_at FROM event_log e WHERE e.response_id = r.id ORDER BY e.first_number DESC LIMIT 1),
+                        (SELECT e.stored_at FROM event_log e WHERE e.response_id = r.id
+                         ORDER BY e.first_number DESC LIMIT 1),
                         last.claimed_at, last.ended_at) AS at, last.failures
         FROM (SELECT) one
-        LEFT JOIN LATERAL (SELECT a.claimed_at, a.ended_at, a.failures FROM attempts a WHERE a.response_id = r.id ORDER BY a.attempt DESC LIMIT 1) last ON true
+        LEFT JOIN LATERAL (SELECT a.claimed_at, a.ended_at, a.failures FROM attempts a WHERE a.response_id = r.id
+                           ORDER BY a.attempt DESC LIMIT 1) last ON true
     ) progress
 """
 
@@ -170,7 +174,8 @@ class LogSummary:
 
 LOG_SUMMARY = Query(
     """
-    SELECT attempt, count(*) AS blocks, min(first_number) AS first, max(last_number) AS last, sum(size)::bigint AS bytes,
+    SELECT attempt, count(*) AS blocks, min(first_number) AS first, max(last_number) AS last,
+           sum(size)::bigint AS bytes,
            min(stored_at) AS first_at, max(stored_at) AS last_at, extract(epoch FROM max(pause))::float AS longest_pause
     FROM (SELECT attempt, first_number, last_number, octet_length(frames) AS size, stored_at,
                  stored_at - lag(stored_at) OVER (PARTITION BY attempt ORDER BY first_number) AS pause
@@ -222,7 +227,8 @@ class WorkerRow:
 
 WORKERS = Query(
     """
-    SELECT w.id, w.kind, w.host, w.pid, w.started_at, w.expires_at, w.dead, w.ended, w.drain_requested_at, clock_timestamp() AS now,
+    SELECT w.id, w.kind, w.host, w.pid, w.started_at, w.expires_at, w.dead, w.ended, w.drain_requested_at,
+           clock_timestamp() AS now,
            (SELECT count(*) FROM responses r WHERE r.worker = w.id) AS running, w.slots, w.version
     FROM workers w
     WHERE NOT w.dead OR w.expires_at > clock_timestamp() - CAST(:since AS interval)
@@ -296,7 +302,8 @@ FIND_WORKERS = Query(
 
 REQUEST_DRAIN = column(
     """
-    UPDATE workers SET drain_requested_at = coalesce(drain_requested_at, clock_timestamp()) WHERE id = ANY(:ids) AND NOT dead RETURNING id
+    UPDATE workers SET drain_requested_at = coalesce(drain_requested_at, clock_timestamp())
+    WHERE id = ANY(:ids) AND NOT dead RETURNING id
     """,
     UUID,
 )
@@ -326,8 +333,10 @@ class BacklogRow:
 def _backlog(source: str) -> Query[BacklogRow]:
     return Query(
         f"""
-        SELECT CASE WHEN {_CRASHES} >= {QUARANTINE_THRESHOLD} THEN 'quarantine' WHEN r.background THEN 'background' ELSE 'interactive' END AS queue,
-               r.lane, r.status, (r.status = 'queued' OR r.worker IS NULL OR w.dead IS TRUE) AND {NOT_DEFERRED} AS waiting, NOT {NOT_DEFERRED} AS deferred,
+        SELECT CASE WHEN {_CRASHES} >= {QUARANTINE_THRESHOLD} THEN 'quarantine' WHEN r.background THEN 'background'
+            ELSE 'interactive' END AS queue,
+               r.lane, r.status, (r.status = 'queued' OR r.worker IS NULL OR w.dead IS TRUE)
+                 AND {NOT_DEFERRED} AS waiting, NOT {NOT_DEFERRED} AS deferred,
                count(*) AS responses,
                extract(epoch FROM clock_timestamp() - min(r.created_at))::float AS oldest
         FROM {source} r LEFT JOIN workers w ON w.id = r.worker WHERE r.status IN {OPEN} GROUP BY 1, 2, 3, 4, 5
@@ -344,7 +353,9 @@ OLDEST_BACKLOG = _backlog(
 """The same of the open responses with the earliest deadlines, which are the oldest."""
 
 OPEN_COUNT = column(
-    f"SELECT count(*) FROM (SELECT 1 FROM responses r WHERE r.status IN {OPEN} ORDER BY r.deadline LIMIT :max_rows) open",
+    f"""
+    SELECT count(*) FROM (SELECT 1 FROM responses r WHERE r.status IN {OPEN} ORDER BY r.deadline LIMIT :max_rows) open
+    """,
     int,
 )
 """Counts the open responses, at most `max_rows`."""

@@ -26,7 +26,8 @@ _PROJECT = "p.id, p.name, p.created_at, p.archived_at, p.policy, p.weight"
 LIST_PROJECTS = Query(
     f"""
     SELECT {_PROJECT} FROM projects p
-    WHERE (CAST(:include_archived AS bool) OR p.archived_at IS NULL) AND (CAST(:after AS uuid) IS NULL OR p.id > :after) ORDER BY p.id LIMIT :max_rows
+    WHERE (CAST(:include_archived AS bool) OR p.archived_at IS NULL) AND (CAST(:after AS uuid) IS NULL OR p.id > :after)
+    ORDER BY p.id LIMIT :max_rows
     """,
     ProjectDetails,
 )
@@ -34,7 +35,8 @@ LIST_PROJECTS = Query(
 FIND_PROJECTS = Query(
     f"""
     SELECT {_PROJECT} FROM projects p
-    WHERE p.name = :name OR replace(p.id::text, '-', '') LIKE CAST(:digits AS text) || '%' ORDER BY p.name <> :name, p.id LIMIT 10
+    WHERE p.name = :name OR replace(p.id::text, '-', '') LIKE CAST(:digits AS text) || '%'
+    ORDER BY p.name <> :name, p.id LIMIT 10
     """,
     ProjectDetails,
 )
@@ -63,7 +65,8 @@ ARCHIVE_PROJECT = Query(
 """Makes all keys of a project invalid, for ever."""
 CANCEL_OF_PROJECT = column(
     f"""
-    WITH open AS MATERIALIZED (SELECT r.id FROM responses r WHERE r.project_id = :id AND r.status IN {OPEN} AND r.cancel_requested_at IS NULL
+    WITH open AS MATERIALIZED (SELECT r.id FROM responses r
+                               WHERE r.project_id = :id AND r.status IN {OPEN} AND r.cancel_requested_at IS NULL
                                LIMIT :rows FOR NO KEY UPDATE SKIP LOCKED),
          batch AS (UPDATE batches b SET {CANCELLING_BATCH} WHERE b.project_id = :id AND {CANCELLABLE_BATCH})
     UPDATE responses r SET cancel_requested_at = clock_timestamp() FROM open WHERE r.id = open.id RETURNING r.id
@@ -80,7 +83,8 @@ ARCHIVED_WITH_OPEN = column(
 MARK_CANCELLED = column(
     f"""
     UPDATE projects p SET cancelled = true WHERE p.id = :id AND p.archived_at < clock_timestamp() - interval '1 minute'
-      AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.project_id = p.id AND r.status IN {OPEN} AND r.cancel_requested_at IS NULL) RETURNING p.id
+      AND NOT EXISTS (SELECT 1 FROM responses r
+                      WHERE r.project_id = p.id AND r.status IN {OPEN} AND r.cancel_requested_at IS NULL) RETURNING p.id
     """,
     UUID,
 )
@@ -128,13 +132,19 @@ class KeyDetails:
 
 
 _KEYS = """
-    SELECT k.id, k.prefix, k.project_id, p.name AS project, k.name, k.scopes, k.allowed_models, k.created_at, k.last_used_at, k.expires_at, k.revoked_at,
-           p.archived_at, k.service_account_id, s.name AS service_account, s.created_at AS service_account_created_at, clock_timestamp() AS now
-    FROM api_keys k JOIN projects p ON p.id = k.project_id LEFT JOIN service_accounts s ON s.id = k.service_account_id"""
+    SELECT k.id, k.prefix, k.project_id, p.name AS project, k.name, k.scopes, k.allowed_models, k.created_at,
+           k.last_used_at, k.expires_at, k.revoked_at,
+           p.archived_at, k.service_account_id, s.name AS service_account, s.created_at AS service_account_created_at,
+           clock_timestamp() AS now
+    FROM api_keys k JOIN projects p ON p.id = k.project_id
+    LEFT JOIN service_accounts s ON s.id = k.service_account_id"""
 _IS_PRESENT = "k.revoked_at IS NULL AND p.archived_at IS NULL"
 
 LIST_KEYS = Query(
-    f"{_KEYS} WHERE CAST(:project AS text) IS NULL OR p.name = :project ORDER BY k.revoked_at IS NOT NULL, k.created_at, k.id",
+    f"""
+    {_KEYS} WHERE CAST(:project AS text) IS NULL OR p.name = :project
+    ORDER BY k.revoked_at IS NOT NULL, k.created_at, k.id
+    """,
     KeyDetails,
 )
 """Selects all keys, of one project if it is given; those that are not revoked first."""
@@ -149,7 +159,10 @@ KEY_OF_ANY_PROJECT = Query(f"{_KEYS} WHERE k.id = :id", KeyDetails)
 PROJECT_BY_ID = Query(f"SELECT {_PROJECT} FROM projects p WHERE p.id = :id", ProjectDetails)
 """Any project, also an archived one. No row: there is none."""
 FIND_KEYS = Query(
-    f"{_KEYS} WHERE k.prefix = :name OR k.hash = :hash OR replace(k.id::text, '-', '') LIKE CAST(:digits AS text) || '%' ORDER BY k.created_at",
+    f"""
+    {_KEYS} WHERE k.prefix = :name OR k.hash = :hash OR replace(k.id::text, '-', '') LIKE CAST(:digits AS text) || '%'
+    ORDER BY k.created_at
+    """,
     KeyDetails,
 )
 """Selects the keys that a name may mean: their first characters, the key itself by its hash, or the
@@ -170,7 +183,10 @@ ADMIN_KEYS = {
 }
 """Selects the keys of admins that are not revoked."""
 KEY_BY_ID = Query(
-    f"{_KEYS} WHERE k.id = :id AND {_IS_PRESENT} AND (CAST(:project AS uuid) IS NULL OR k.project_id = :project) AND ('admin' = ANY(k.scopes)) = CAST(:is_admin AS bool)",
+    f"""
+    {_KEYS} WHERE k.id = :id AND {_IS_PRESENT} AND (CAST(:project AS uuid) IS NULL OR k.project_id = :project)
+      AND ('admin' = ANY(k.scopes)) = CAST(:is_admin AS bool)
+    """,
     KeyDetails,
 )
 """Selects a key that is not revoked: an admin's if `is_admin`, else one of `project`."""
@@ -181,8 +197,10 @@ REVOKE_KEY = column(
 """Makes a key invalid, for ever."""
 CREATE_KEY = column(
     """
-    INSERT INTO api_keys (id, project_id, prefix, hash, scopes, name, allowed_models, expires_at, created_by, service_account_id)
-    SELECT :id, p.id, :prefix, :hash, CAST(:scopes AS text[]), :name, CAST(:allowed_models AS text[]), clock_timestamp() + CAST(:lifetime AS interval),
+    INSERT INTO api_keys (id, project_id, prefix, hash, scopes, name, allowed_models, expires_at, created_by,
+                          service_account_id)
+    SELECT :id, p.id, :prefix, :hash, CAST(:scopes AS text[]), :name, CAST(:allowed_models AS text[]),
+           clock_timestamp() + CAST(:lifetime AS interval),
            CAST(:created_by AS uuid), CAST(:service_account AS uuid)
     FROM projects p WHERE p.id = :project AND p.archived_at IS NULL RETURNING id
     """,
@@ -191,9 +209,11 @@ CREATE_KEY = column(
 """Inserts a key of a project. No row: there is no such project, or it was archived."""
 UPDATE_KEY = column(
     """
-    UPDATE api_keys k SET scopes = coalesce(CAST(:scopes AS text[]), k.scopes), allowed_models = coalesce(CAST(:allowed_models AS text[]), k.allowed_models),
+    UPDATE api_keys k SET scopes = coalesce(CAST(:scopes AS text[]), k.scopes),
+           allowed_models = coalesce(CAST(:allowed_models AS text[]), k.allowed_models),
            expires_at = coalesce(clock_timestamp() + CAST(:lifetime AS interval), k.expires_at)
-    WHERE k.id = :id AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp()) RETURNING k.id
+    WHERE k.id = :id AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
+    RETURNING k.id
     """,
     UUID,
 )
@@ -202,9 +222,12 @@ expired."""
 ROTATE_KEY = column(
     """
     WITH old AS MATERIALIZED (SELECT * FROM api_keys WHERE id = :id FOR UPDATE),
-         limited AS (UPDATE api_keys k SET expires_at = least(k.expires_at, clock_timestamp() + CAST(:overlap AS interval)) FROM old WHERE k.id = old.id)
+         limited AS (UPDATE api_keys k SET expires_at = least(k.expires_at,
+                                                              clock_timestamp() + CAST(:overlap AS interval)) FROM old
+                                                              WHERE k.id = old.id)
     INSERT INTO api_keys (id, project_id, prefix, hash, scopes, name, allowed_models, expires_at, service_account_id)
-    SELECT :new_id, project_id, :prefix, :hash, scopes, name, allowed_models, clock_timestamp() + (expires_at - created_at), service_account_id
+    SELECT :new_id, project_id, :prefix, :hash, scopes, name, allowed_models,
+           clock_timestamp() + (expires_at - created_at), service_account_id
     FROM old RETURNING id
     """,
     UUID,
@@ -226,14 +249,18 @@ class ServiceAccount:
 _ACCOUNT = "s.id, s.project_id, s.name, s.created_at"
 CREATE_SERVICE_ACCOUNT = Query(
     f"""
-    INSERT INTO service_accounts AS s (id, project_id, name) SELECT :id, p.id, :name FROM projects p WHERE p.id = :project AND p.archived_at IS NULL
+    INSERT INTO service_accounts AS s (id, project_id, name) SELECT :id, p.id, :name FROM projects p
+    WHERE p.id = :project AND p.archived_at IS NULL
     RETURNING {_ACCOUNT}
     """,
     ServiceAccount,
 )
 """Inserts a service account. No row: there is no such project, or it was archived."""
 LIST_SERVICE_ACCOUNTS = Query(
-    f"SELECT {_ACCOUNT} FROM service_accounts s WHERE s.project_id = :project AND (CAST(:after AS uuid) IS NULL OR s.id > :after) ORDER BY s.id LIMIT :max_rows",
+    f"""
+    SELECT {_ACCOUNT} FROM service_accounts s
+    WHERE s.project_id = :project AND (CAST(:after AS uuid) IS NULL OR s.id > :after) ORDER BY s.id LIMIT :max_rows
+    """,
     ServiceAccount,
 )
 FIND_SERVICE_ACCOUNT = Query(
@@ -243,7 +270,8 @@ FIND_SERVICE_ACCOUNT = Query(
 DELETE_SERVICE_ACCOUNT = column(
     """
     WITH deleted AS (DELETE FROM service_accounts s WHERE s.project_id = :project AND s.id = :id RETURNING s.id),
-         revoked AS (UPDATE api_keys k SET revoked_at = coalesce(k.revoked_at, clock_timestamp()) FROM deleted WHERE k.service_account_id = deleted.id)
+         revoked AS (UPDATE api_keys k SET revoked_at = coalesce(k.revoked_at, clock_timestamp()) FROM deleted
+                     WHERE k.service_account_id = deleted.id)
     SELECT id FROM deleted
     """,
     UUID,

@@ -60,9 +60,11 @@ class FoundResponse:
 
 
 RESPONSE_COLUMNS = """
-           r.id, r.status, r.model, r.parameters, r.background, r.store, r.previous_response_id, r.conversation_id, r.usage, r.error, r.reason,
+           r.id, r.status, r.model, r.parameters, r.background, r.store, r.previous_response_id, r.conversation_id,
+           r.usage, r.error, r.reason,
            r.service_tier, r.upstream_fields, r.failure, r.attempt, r.cache_key, r.cache_ttl,
-           extract(epoch FROM r.created_at)::bigint AS created_at, floor(extract(epoch FROM r.completed_at))::bigint AS completed_at"""
+           extract(epoch FROM r.created_at)::bigint AS created_at,
+           floor(extract(epoch FROM r.completed_at))::bigint AS completed_at"""
 _SELECT_RESPONSE = f"SELECT {RESPONSE_COLUMNS} FROM responses r WHERE r.id = :id"
 
 
@@ -73,7 +75,8 @@ def _response_names(table: str) -> str:
 
 def _is_visible(project: str) -> str:
     """Whether a GET of `project` shows response `r` (I11)."""
-    return f"""r.project_id = {project} AND r.delete_requested_at IS NULL AND {visible_outside("r")} AND (r.background AND r.lane <> {Lane.BATCH.value} OR r.store)
+    return f"""r.project_id = {project} AND r.delete_requested_at IS NULL AND {visible_outside("r")}
+      AND (r.background AND r.lane <> {Lane.BATCH.value} OR r.store)
            AND (r.store OR r.status IN {OPEN} OR r.expires_at > clock_timestamp())"""
 
 
@@ -112,7 +115,8 @@ class OutputItem:
 
 OUTPUT_ITEMS = Query(
     """
-    SELECT CASE WHEN output.total <= CAST(:max_size AS bigint) THEN output.payload END AS item, coalesce(output.total, 0)::bigint AS total
+    SELECT CASE WHEN output.total <= CAST(:max_size AS bigint) THEN output.payload END AS item,
+           coalesce(output.total, 0)::bigint AS total
     FROM (SELECT i.payload, i.position, sum(i.size) OVER () AS total
           FROM responses r LEFT JOIN items i ON i.response_id = r.id AND i.direction = 'output'
           WHERE r.id = :id AND r.delete_requested_at IS NULL) output
@@ -184,8 +188,10 @@ def _log_page(response: str, number: str) -> str:
     return f"""(
         SELECT page.attempt, page.first_number AS first, page.last_number AS last, page.frames
         FROM (SELECT e.*, sum(octet_length(e.frames)) OVER (ORDER BY e.first_number) - octet_length(e.frames) AS before
-              FROM (SELECT * FROM event_log WHERE response_id = {response} AND last_number > {number} AND first_number >= coalesce((
-                        SELECT s.first_number FROM event_log s WHERE s.response_id = {response} AND s.first_number <= CAST({number} AS bigint) + 1
+              FROM (SELECT * FROM event_log WHERE response_id = {response} AND last_number > {number}
+                    AND first_number >= coalesce((
+                        SELECT s.first_number FROM event_log s WHERE s.response_id = {response}
+                          AND s.first_number <= CAST({number} AS bigint) + 1
                         ORDER BY s.first_number DESC LIMIT 1), 0)
                     ORDER BY first_number LIMIT :page) e) page
         WHERE page.before < CAST(:bytes AS bigint)
@@ -196,24 +202,29 @@ LOG_PAGE = Query(
     f"""
     WITH response AS MATERIALIZED (
         SELECT r.id, r.status, r.worker, CAST(:attempt AS int) > 0 AND r.attempt <> :attempt AND ((
-                   SELECT e.attempt FROM event_log e WHERE e.response_id = r.id AND e.first_number <= :after ORDER BY e.first_number DESC LIMIT 1
+                   SELECT e.attempt FROM event_log e WHERE e.response_id = r.id AND e.first_number <= :after
+                   ORDER BY e.first_number DESC LIMIT 1
                ) > :attempt OR EXISTS (
                    SELECT 1 FROM workers w {journal_of("r.id")}
-                   WHERE w.id = r.worker AND p.n IS NOT NULL AND j.attempts[p.n] > :attempt AND j.first_numbers[p.n] <= :after
+                   WHERE w.id = r.worker AND p.n IS NOT NULL AND j.attempts[p.n] > :attempt
+                     AND j.first_numbers[p.n] <= :after
                )) AS is_rewritten
         FROM responses r WHERE r.id = :id AND NOT (r.delete_requested_at IS NOT NULL AND r.status IN {ENDED}
           AND NOT EXISTS (SELECT 1 FROM event_log e WHERE e.response_id = r.id AND e.first_number = 0))
     ),
     blocks AS (
         SELECT false AS is_journalled, page.attempt, page.first, page.last,
-               CASE WHEN octet_length(page.frames) <= CAST(:bytes AS bigint) THEN page.frames END AS frames, octet_length(page.frames) AS size
+               CASE WHEN octet_length(page.frames) <= CAST(:bytes AS bigint) THEN page.frames END AS frames,
+               octet_length(page.frames) AS size
         FROM {_log_page(":id", ":after")} page
         UNION ALL
-        SELECT true, j.attempts[p.n], j.first_numbers[p.n], j.last_numbers[p.n], j.frames[p.n], octet_length(j.frames[p.n])
+        SELECT true, j.attempts[p.n], j.first_numbers[p.n], j.last_numbers[p.n], j.frames[p.n],
+               octet_length(j.frames[p.n])
         FROM response JOIN workers w ON w.id = response.worker {journal_of("response.id")}
         WHERE p.n IS NOT NULL AND j.last_numbers[p.n] > :after
     )
-    SELECT response.status, response.is_rewritten, blocks.is_journalled, blocks.attempt, blocks.first, blocks.last, blocks.frames, blocks.size
+    SELECT response.status, response.is_rewritten, blocks.is_journalled, blocks.attempt, blocks.first, blocks.last,
+           blocks.frames, blocks.size
     FROM response LEFT JOIN blocks ON true ORDER BY blocks.is_journalled, blocks.first, blocks.last
     """,
     LogPageRow.from_row,
@@ -230,7 +241,8 @@ so one row shows whether a later attempt has rewritten events up to `after`."""
 MOVED_LOGS = column(
     f"""
     SELECT t.nr::int AS nr
-    FROM unnest(CAST(:ids AS uuid[]), CAST(:numbers AS int[]), CAST(:attempts AS int[])) WITH ORDINALITY AS t (id, number, attempt, nr)
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:numbers AS int[]), CAST(:attempts AS int[])) WITH ORDINALITY
+        AS t (id, number, attempt, nr)
     LEFT JOIN LATERAL (SELECT r.status FROM responses r WHERE r.id = t.id OFFSET 0) r ON true
     LEFT JOIN LATERAL (
         SELECT e.last_number, e.attempt FROM event_log e WHERE e.response_id = t.id ORDER BY e.first_number DESC LIMIT 1
@@ -289,28 +301,35 @@ class ShownResponseRow(ResponseRow):
 SHOWN_RESPONSES = Query(
     f"""
     WITH requested AS MATERIALIZED (
-        SELECT * FROM unnest({array("ids", "uuid")}, {array("projects", "uuid")}, {array("attempts", "int")}, {array("workers", "uuid")},
-                             {array("checkpoints", "int")}, {array("numbers", "int")}, {array("batches", "bigint")}, {array("max_sizes", "bigint")})
+        SELECT * FROM unnest({array("ids", "uuid")}, {array("projects", "uuid")}, {array("attempts", "int")},
+                             {array("workers", "uuid")},
+                             {array("checkpoints", "int")}, {array("numbers", "int")}, {array("batches", "bigint")},
+                             {array("max_sizes", "bigint")})
              WITH ORDINALITY AS a (id, project, attempt, worker, checkpoint, number, batch, max_size, place)
     ),
     response AS MATERIALIZED (
         SELECT known.*, CASE WHEN known.is_continued THEN known.known_number ELSE known.checkpoint_number END AS number,
                CASE WHEN known.is_continued THEN known.known_batch ELSE 0 END AS batch
-        FROM (SELECT a.place::int AS place, {RESPONSE_COLUMNS}, r.worker, r.checkpoint_number, a.number AS known_number, a.batch AS known_batch, a.max_size,
-                     extract(epoch FROM clock_timestamp() - r.created_at)::float8 AS age, extract(epoch FROM r.resume_at - clock_timestamp())::float8 AS pause,
+        FROM (SELECT a.place::int AS place, {RESPONSE_COLUMNS}, r.worker, r.checkpoint_number, a.number AS known_number,
+                     a.batch AS known_batch, a.max_size,
+                     extract(epoch FROM clock_timestamp() - r.created_at)::float8 AS age,
+                     extract(epoch FROM r.resume_at - clock_timestamp())::float8 AS pause,
                      r.status = 'in_progress' AND r.attempt = a.attempt AND r.worker IS NOT DISTINCT FROM a.worker
                      AND r.checkpoint_number = a.checkpoint AS is_continued
               FROM requested a JOIN responses r ON r.id = a.id WHERE {_is_visible("a.project")}) known
     )
-    SELECT {_response_names("response")}, response.place, response.worker, response.checkpoint_number, response.is_continued,
+    SELECT {_response_names("response")}, response.place, response.worker, response.checkpoint_number,
+           response.is_continued,
            (SELECT max(j.batch) FROM journal j WHERE j.worker = response.worker) AS last_batch,
            blocks.are_journalled, blocks.block_attempts, blocks.firsts, blocks.lasts, blocks.frames, items.items,
            stored.size AS items_size, response.age, response.pause
     FROM response
     CROSS JOIN LATERAL (
-        SELECT array_agg(b.is_journalled) AS are_journalled, array_agg(b.attempt) AS block_attempts, array_agg(b.first) AS firsts,
+        SELECT array_agg(b.is_journalled) AS are_journalled, array_agg(b.attempt) AS block_attempts,
+               array_agg(b.first) AS firsts,
                array_agg(b.last) AS lasts, array_agg(b.frames) AS frames
-        FROM (SELECT false AS is_journalled, page.* FROM {_log_page("response.id", "response.number")} page WHERE response.status = 'in_progress'
+        FROM (SELECT false AS is_journalled, page.* FROM {_log_page("response.id", "response.number")} page
+              WHERE response.status = 'in_progress'
               UNION ALL
               SELECT true, j.attempts[p.n], j.first_numbers[p.n], j.last_numbers[p.n], j.frames[p.n]
               FROM workers w {journal_of("response.id")}
@@ -324,8 +343,10 @@ SHOWN_RESPONSES = Query(
     ) stored
     CROSS JOIN LATERAL (
         SELECT array_agg(i.payload ORDER BY i.position) AS items FROM items i
-        WHERE NOT response.is_continued AND stored.size <= response.max_size AND i.response_id = response.id AND i.direction = 'output' AND (response.status <> 'in_progress' OR NOT EXISTS (
-            SELECT 1 FROM tool_calls c WHERE c.response_id = i.response_id AND NOT c.finished AND c.position < i.position))
+        WHERE NOT response.is_continued AND stored.size <= response.max_size AND i.response_id = response.id
+          AND i.direction = 'output' AND (response.status <> 'in_progress' OR NOT EXISTS (
+            SELECT 1 FROM tool_calls c WHERE c.response_id = i.response_id AND NOT c.finished
+              AND c.position < i.position))
     ) items
     """,
     ShownResponseRow,

@@ -12,8 +12,10 @@ from models.db.queries.common import ABANDONED, OPEN
 from models.db.statement import Query, column
 
 KEY_IS_STALE = f"""(k.expires_at < clock_timestamp() OR EXISTS (
-                SELECT 1 FROM responses r WHERE r.id = k.response_id AND (r.delete_requested_at IS NOT NULL OR r.reason = 'create_refused'
-                OR (NOT r.background AND (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL)) OR (r.status IN {OPEN} AND {ABANDONED}))))"""
+                SELECT 1 FROM responses r WHERE r.id = k.response_id
+                  AND (r.delete_requested_at IS NOT NULL OR r.reason = 'create_refused'
+                OR (NOT r.background AND (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL))
+                  OR (r.status IN {OPEN} AND {ABANDONED}))))"""
 """A key whose response is no answer to a retry: the key has expired, or the response was deleted,
 was answered with 503, or is cancelled because its client had disconnected or its web process has
 died."""
@@ -24,7 +26,8 @@ def process_ended(web: str) -> str:
     After a restart of Postgres living processes have none either, so for ten seconds nothing
     follows from that."""
     return f"""pg_postmaster_start_time() < clock_timestamp() - interval '10 seconds'
-                  AND NOT EXISTS (SELECT 1 FROM pg_stat_activity a WHERE starts_with(a.application_name, CAST({web} AS text)))"""
+                  AND NOT EXISTS (SELECT 1 FROM pg_stat_activity a
+                                  WHERE starts_with(a.application_name, CAST({web} AS text)))"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +51,15 @@ CLAIM_KEY = Query(
         INSERT INTO idempotency_keys AS k (project_id, key, body_hash, expires_at, claim, web)
         VALUES (:project, :key, :body_hash, clock_timestamp() + make_interval(secs => :key_seconds), :claim, :web)
         ON CONFLICT (project_id, key) DO UPDATE
-        SET body_hash = excluded.body_hash, response_id = NULL, expires_at = excluded.expires_at, claim = excluded.claim, web = excluded.web,
+        SET body_hash = excluded.body_hash, response_id = NULL, expires_at = excluded.expires_at,
+            claim = excluded.claim, web = excluded.web,
             made = NULL, sealed = NULL, lost = false
-        WHERE {KEY_IS_STALE} OR (k.response_id IS NULL AND k.made IS NULL AND (k.claim = excluded.claim OR {process_ended("k.web")}))
+        WHERE {KEY_IS_STALE}
+          OR (k.response_id IS NULL AND k.made IS NULL AND (k.claim = excluded.claim OR {process_ended("k.web")}))
         RETURNING {_HELD})
     SELECT * FROM claimed
-    UNION ALL SELECT {_HELD} FROM idempotency_keys k WHERE k.project_id = :project AND k.key = :key AND NOT EXISTS (SELECT 1 FROM claimed)
+    UNION ALL SELECT {_HELD} FROM idempotency_keys k
+    WHERE k.project_id = :project AND k.key = :key AND NOT EXISTS (SELECT 1 FROM claimed)
     """,
     HeldKey,
 )
@@ -65,7 +71,8 @@ TAKE_LOST = column(
     f"""
     WITH taken AS MATERIALIZED (
         SELECT k.project_id, k.key, k.made IS NULL AND {process_ended("k.web")} AS has_ended FROM idempotency_keys k
-        WHERE k.project_id = :project AND k.body_hash = CAST(:body_hash AS bytea) AND k.key LIKE 'sdk:%' AND k.response_id IS NULL
+        WHERE k.project_id = :project AND k.body_hash = CAST(:body_hash AS bytea) AND k.key LIKE 'sdk:%'
+          AND k.response_id IS NULL
           AND k.expires_at > clock_timestamp() AND (k.lost OR {process_ended("k.web")})
         ORDER BY k.key LIMIT 1 FOR UPDATE OF k)
     UPDATE idempotency_keys k
@@ -91,8 +98,10 @@ must not be committed."""
 
 RELEASE_KEY = column(
     """
-    WITH released AS (DELETE FROM idempotency_keys WHERE project_id = :project AND key = :key AND claim = :claim AND made IS NULL RETURNING claim),
-         lost AS (UPDATE idempotency_keys SET lost = true WHERE project_id = :project AND key = :key AND claim = :claim AND made IS NOT NULL RETURNING claim)
+    WITH released AS (DELETE FROM idempotency_keys
+                      WHERE project_id = :project AND key = :key AND claim = :claim AND made IS NULL RETURNING claim),
+         lost AS (UPDATE idempotency_keys SET lost = true
+                  WHERE project_id = :project AND key = :key AND claim = :claim AND made IS NOT NULL RETURNING claim)
     SELECT claim FROM released UNION ALL SELECT claim FROM lost
     """,
     UUID,
@@ -118,9 +127,11 @@ FORGET_ANSWERED = column(
 RECORD_LOST = column(
     """
     WITH lost AS (UPDATE idempotency_keys k SET lost = true, expires_at = clock_timestamp() + interval '10 seconds'
-                  FROM unnest(CAST(:projects AS uuid[]), CAST(:keys AS text[]), CAST(:waiters AS uuid[])) AS g (project, key, waiter)
+                  FROM unnest(CAST(:projects AS uuid[]), CAST(:keys AS text[]), CAST(:waiters AS uuid[]))
+                      AS g (project, key, waiter)
                   WHERE k.project_id = g.project AND k.key = g.key RETURNING k.response_id, g.waiter)
-    UPDATE responses r SET waiter = NULL FROM lost WHERE r.id = lost.response_id AND r.waiter = lost.waiter RETURNING r.id
+    UPDATE responses r SET waiter = NULL FROM lost WHERE r.id = lost.response_id AND r.waiter = lost.waiter
+    RETURNING r.id
     """,
     UUID,
 )

@@ -8,7 +8,10 @@ from models.db.queries.common import ENDED, OPEN
 from models.db.statement import Query, Statement, column
 
 EXTEND_UNSTORED = column(
-    "UPDATE responses SET expires_at = clock_timestamp() + CAST(:lifetime AS interval) WHERE id = ANY(:ids) AND NOT store AND kept_for IS NULL RETURNING id",
+    """
+    UPDATE responses SET expires_at = clock_timestamp() + CAST(:lifetime AS interval)
+    WHERE id = ANY(:ids) AND NOT store AND kept_for IS NULL RETURNING id
+    """,
     UUID,
 )
 """Sets how long the unstored responses `ids` are kept: for as long as the connection that made them
@@ -20,7 +23,8 @@ _DETACH_ITEMS = """
         LEFT JOIN tool_calls c ON c.response_id = i.response_id AND i.direction = 'output' AND c.position = i.position
         ORDER BY i.id FOR UPDATE OF i
     ),
-    detached AS (UPDATE items i SET response_id = NULL, turn = conversation_items.turn, answer = conversation_items.answer
+    detached AS (UPDATE items i SET response_id = NULL, turn = conversation_items.turn,
+                        answer = conversation_items.answer
                  FROM conversation_items WHERE i.id = conversation_items.id)"""
 """Before the responses in `old` are deleted: items that are part of a conversation stay in it. The
 others are deleted with their response."""
@@ -28,7 +32,9 @@ others are deleted with their response."""
 DELETE_ENDED = column(
     f"""
     WITH old AS MATERIALIZED (SELECT id FROM responses WHERE id = :id AND project_id = :project AND status IN {ENDED}
-                              AND (SELECT count(*) FROM (SELECT 1 FROM event_log e WHERE e.response_id = :id LIMIT 1001) e) <= 1000 FOR UPDATE), {_DETACH_ITEMS}
+                              AND (SELECT count(*) FROM (SELECT 1 FROM event_log e
+                                                         WHERE e.response_id = :id LIMIT 1001) e) <= 1000
+                                                         FOR UPDATE), {_DETACH_ITEMS}
     DELETE FROM responses USING old WHERE responses.id = old.id RETURNING responses.id
     """,
     UUID,
@@ -43,7 +49,8 @@ its log has more than a thousand rows; then the purge deletes it."""
 
 LOCK_PURGE = column(
     """
-    SELECT held FROM (SELECT pg_try_advisory_xact_lock(CAST(:key AS bigint)) AS held, set_config('lock_timeout', '1s', true),
+    SELECT held FROM (SELECT pg_try_advisory_xact_lock(CAST(:key AS bigint)) AS held,
+                             set_config('lock_timeout', '1s', true),
                              set_config('statement_timeout', '30s', true)) AS locked WHERE held
     """,
     bool,
@@ -70,20 +77,24 @@ class HiddenResponses:
 
 _IS_COLLECTED = "NOT EXISTS (SELECT 1 FROM batch_lines l WHERE l.response_id = r.id OFFSET 0)"
 """No batch has still to write the result of `r`."""
-_IS_EXPIRED = f"r.status IN {ENDED} AND r.expires_at < statement_timestamp() AND r.delete_requested_at IS NULL AND {_IS_COLLECTED}"
+_IS_EXPIRED = f"""r.status IN {ENDED} AND r.expires_at < statement_timestamp() AND r.delete_requested_at IS NULL
+    AND {_IS_COLLECTED}"""
 
 
 def _is_continued(but: str = "") -> str:
     """Whether a response that is kept continues `r`. OFFSET 0: looked up in the index for each row;
     the planner cannot know how few there are."""
-    return f"""EXISTS (SELECT 1 FROM responses c WHERE c.previous_response_id = r.id AND (c.delete_requested_at IS NULL OR c.status IN {OPEN}) {but} OFFSET 0)"""
+    return f"""EXISTS (SELECT 1 FROM responses c
+                       WHERE c.previous_response_id = r.id
+                         AND (c.delete_requested_at IS NULL OR c.status IN {OPEN}) {but} OFFSET 0)"""
 
 
 HIDE_EXPIRED = Query(
     f"""
     WITH RECURSIVE examined AS MATERIALIZED (
         SELECT r.id, r.previous_response_id, r.expires_at, r.status, r.delete_requested_at FROM responses r
-        WHERE r.expires_at < statement_timestamp() AND (r.expires_at, r.id) > (CAST(:expires_at AS timestamptz), CAST(:id AS uuid))
+        WHERE r.expires_at < statement_timestamp()
+          AND (r.expires_at, r.id) > (CAST(:expires_at AS timestamptz), CAST(:id AS uuid))
         ORDER BY r.expires_at, r.id LIMIT :rows
     ),
     chain AS (
@@ -92,15 +103,18 @@ HIDE_EXPIRED = Query(
         SELECT previous.id, previous.previous_response_id
         FROM chain CROSS JOIN LATERAL (
             SELECT r.id, r.previous_response_id FROM responses r
-            WHERE r.id = chain.previous_response_id AND {_IS_EXPIRED} AND NOT {_is_continued("AND c.id <> chain.id")} OFFSET 0
+            WHERE r.id = chain.previous_response_id AND {_IS_EXPIRED}
+              AND NOT {_is_continued("AND c.id <> chain.id")} OFFSET 0
         ) previous
     ),
     hidden AS (
         UPDATE responses r SET delete_requested_at = clock_timestamp() FROM (SELECT id FROM chain LIMIT :rows) expired
         WHERE r.id = expired.id RETURNING r.id
     )
-    SELECT (SELECT count(*) FROM examined) AS examined, (SELECT count(*) FROM hidden) AS hidden, last.expires_at, last.id
-    FROM (SELECT 1) AS one LEFT JOIN (SELECT expires_at, id FROM examined ORDER BY expires_at DESC, id DESC LIMIT 1) last ON true
+    SELECT (SELECT count(*) FROM examined) AS examined, (SELECT count(*) FROM hidden) AS hidden,
+           last.expires_at, last.id
+    FROM (SELECT 1) AS one LEFT JOIN (SELECT expires_at, id FROM examined
+                                      ORDER BY expires_at DESC, id DESC LIMIT 1) last ON true
     """,
     HiddenResponses,
 )
@@ -139,7 +153,8 @@ DELETE_LOG = column(
         CROSS JOIN LATERAL (SELECT * FROM event_log e WHERE e.response_id = t.id ORDER BY e.first_number LIMIT :rows) e
         ORDER BY t.nr, e.first_number LIMIT :rows
     ),
-    deleted AS (DELETE FROM event_log e USING part WHERE e.response_id = part.response_id AND e.first_number = part.first_number RETURNING 1)
+    deleted AS (DELETE FROM event_log e USING part
+                WHERE e.response_id = part.response_id AND e.first_number = part.first_number RETURNING 1)
     SELECT count(*) AS rows FROM deleted
     """,
     int,
@@ -150,7 +165,8 @@ these logs are empty."""
 
 DELETE_HIDDEN = column(
     f"""
-    WITH old AS MATERIALIZED (SELECT r.id FROM responses r WHERE r.id = ANY(CAST(:ids AS uuid[])) AND {_IS_DELETABLE} ORDER BY r.id FOR UPDATE SKIP LOCKED),
+    WITH old AS MATERIALIZED (SELECT r.id FROM responses r WHERE r.id = ANY(CAST(:ids AS uuid[])) AND {_IS_DELETABLE}
+                              ORDER BY r.id FOR UPDATE SKIP LOCKED),
     {_DETACH_ITEMS}
     DELETE FROM responses USING old WHERE responses.id = old.id RETURNING responses.id
     """,
@@ -162,10 +178,12 @@ its history. Items of a conversation stay in it; a conversation does not expire.
 
 DELETE_OLD_WORKERS = column(
     f"""
-    WITH old AS MATERIALIZED (SELECT w.id FROM workers w WHERE w.dead AND w.expires_at < statement_timestamp() - interval '1 hour'),
+    WITH old AS MATERIALIZED (SELECT w.id FROM workers w
+                              WHERE w.dead AND w.expires_at < statement_timestamp() - interval '1 hour'),
          deleted AS (DELETE FROM workers w USING old WHERE w.id = old.id
                      AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.worker = w.id)
-                     AND old.id NOT IN (SELECT r.web FROM responses r WHERE r.status IN {OPEN} AND r.web IS NOT NULL) RETURNING w.id),
+                     AND old.id NOT IN (SELECT r.web FROM responses r WHERE r.status IN {OPEN} AND r.web IS NOT NULL)
+                     RETURNING w.id),
          trimmed AS (DELETE FROM journal j USING deleted WHERE j.worker = deleted.id)
     SELECT id FROM deleted
     """,
@@ -175,7 +193,9 @@ DELETE_OLD_WORKERS = column(
 names any more. The open responses are read once for all of them, and only if there are some."""
 DELETE_RECOVERED_JOURNALS = column(
     """
-    WITH recovered AS MATERIALIZED (SELECT w.id FROM workers w WHERE w.dead AND w.kind <> 'web' AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.worker = w.id OFFSET 0))
+    WITH recovered AS MATERIALIZED (SELECT w.id FROM workers w
+                                    WHERE w.dead AND w.kind <> 'web' AND NOT EXISTS (SELECT 1 FROM responses r
+                                        WHERE r.worker = w.id OFFSET 0))
     DELETE FROM journal j USING recovered WHERE j.worker = recovered.id RETURNING 1
     """,
     int,
@@ -185,9 +205,11 @@ in the event log."""
 DELETE_EXPIRED_KEYS = column(
     """
     WITH expired AS MATERIALIZED (
-        SELECT k.project_id, k.key FROM idempotency_keys k WHERE k.expires_at < statement_timestamp() ORDER BY k.expires_at LIMIT :rows FOR UPDATE SKIP LOCKED
+        SELECT k.project_id, k.key FROM idempotency_keys k WHERE k.expires_at < statement_timestamp()
+        ORDER BY k.expires_at LIMIT :rows FOR UPDATE SKIP LOCKED
     )
-    DELETE FROM idempotency_keys k USING expired WHERE k.project_id = expired.project_id AND k.key = expired.key RETURNING 1 AS key
+    DELETE FROM idempotency_keys k USING expired WHERE k.project_id = expired.project_id AND k.key = expired.key
+    RETURNING 1 AS key
     """,
     int,
 )
@@ -197,7 +219,8 @@ DELETE_EXPIRED_KEYS = column(
 
 ALLOW_AUDIT_PURGE = column(
     """
-    SELECT set_config('backburner.audit_expires_before', CAST(now() - CAST(:retention AS interval) AS text), true) AS value
+    SELECT set_config('backburner.audit_expires_before', CAST(now() - CAST(:retention AS interval) AS text),
+                      true) AS value
     """,
     str,
 )
@@ -205,7 +228,8 @@ ALLOW_AUDIT_PURGE = column(
 `retention`, and none of the last day."""
 DELETE_EXPIRED_AUDIT = column(
     """
-    WITH old AS MATERIALIZED (SELECT id FROM audit WHERE at < now() - CAST(:retention AS interval) ORDER BY at LIMIT :rows)
+    WITH old AS MATERIALIZED (SELECT id FROM audit WHERE at < now() - CAST(:retention AS interval)
+                              ORDER BY at LIMIT :rows)
     DELETE FROM audit USING old WHERE audit.id = old.id RETURNING audit.id
     """,
     UUID,

@@ -25,10 +25,12 @@ JOURNAL = Query(
     WITH {FENCE},
          mark AS (SELECT 1 FROM journal, me WHERE worker = me.id AND batch = 0),
          ins AS (INSERT INTO journal (worker, batch, response_ids, attempts, first_numbers, last_numbers, frames)
-                 SELECT me.id, CAST(:batch AS bigint), CAST(:ids AS uuid[]), CAST(:attempts AS int[]), CAST(:firsts AS int[]),
+                 SELECT me.id, CAST(:batch AS bigint), CAST(:ids AS uuid[]), CAST(:attempts AS int[]),
+                        CAST(:firsts AS int[]),
                         CAST(:lasts AS int[]), CAST(:frames AS bytea[]) FROM me, mark
                  ON CONFLICT DO NOTHING RETURNING 1)
-    SELECT (SELECT count(*) FROM me) > 0 AS live, (SELECT count(*) FROM mark) > 0 AS marked, (SELECT count(*) FROM ins) > 0 AS stored
+    SELECT (SELECT count(*) FROM me) > 0 AS live, (SELECT count(*) FROM mark) > 0 AS marked,
+           (SELECT count(*) FROM ins) > 0 AS stored
     """,
     JournalOutcome,
 )
@@ -40,14 +42,16 @@ FLUSH = column(
     WITH {FENCE},
          logged AS ({INSERT_INTO_LOG}
                     SELECT t.id, t.first, t.last, t.attempt, t.frames
-                    FROM me CROSS JOIN unnest(CAST(:ids AS uuid[]), CAST(:firsts AS int[]), CAST(:lasts AS int[]), CAST(:attempts AS int[]),
+                    FROM me CROSS JOIN unnest(CAST(:ids AS uuid[]), CAST(:firsts AS int[]), CAST(:lasts AS int[]),
+                                              CAST(:attempts AS int[]),
                                               CAST(:frames AS bytea[])) AS t (id, first, last, attempt, frames)
                     CROSS JOIN LATERAL (SELECT r.worker, r.attempt FROM responses r WHERE r.id = t.id OFFSET 0) r
                     WHERE r.worker = me.id AND r.attempt = t.attempt ORDER BY t.id
                     ON CONFLICT DO NOTHING),
          trimmed AS (DELETE FROM journal USING me WHERE journal.worker = me.id AND batch > CAST(:trimmed AS bigint)
                      AND batch <= CAST(:answered AS bigint)),
-         marked AS (UPDATE workers SET flushed_batch = :answered FROM me WHERE workers.id = me.id AND workers.flushed_batch < CAST(:answered AS bigint))
+         marked AS (UPDATE workers SET flushed_batch = :answered FROM me
+                    WHERE workers.id = me.id AND workers.flushed_batch < CAST(:answered AS bigint))
     SELECT id FROM me
     """,
     UUID,
@@ -64,7 +68,8 @@ would read them all again while an old snapshot (a dump) keeps them in the table
 OWNED = "r.id = :id AND r.worker = me.id AND r.attempt = :attempt AND r.status = 'in_progress'"
 """The response `r` runs in this process, as this attempt."""
 INSERT_TAIL = f"""logged AS ({INSERT_INTO_LOG}
-                   SELECT id, CAST(:first AS int), CAST(:last AS int), CAST(:attempt AS int), CAST(:frames AS bytea) FROM updated
+                   SELECT id, CAST(:first AS int), CAST(:last AS int), CAST(:attempt AS int), CAST(:frames AS bytea)
+                   FROM updated
                    WHERE CAST(:first AS int) <= CAST(:last AS int) ON CONFLICT DO NOTHING)"""
 """Appends the tail of the response in `updated`, unless the tail is empty."""
 
@@ -86,28 +91,32 @@ def insert_output(conversation: str = "CAST(NULL AS uuid)") -> str:
 CHECKPOINT = column(
     f"""
     WITH {FENCE},
-         updated AS (UPDATE responses r SET turns = r.turns + CAST(:turns AS int), crashes = 0, usage = :usage, upstream = coalesce(:upstream, r.upstream),
+         updated AS (UPDATE responses r SET turns = r.turns + CAST(:turns AS int), crashes = 0, usage = :usage,
+                            upstream = coalesce(:upstream, r.upstream),
                             checkpoint_number = :last, next_output_index = :next_output_index
                      FROM me WHERE {OWNED} AND r.checkpoint_number < CAST(:last AS int) RETURNING r.id),
          {INSERT_TAIL}, {insert_output()},
          called AS (INSERT INTO tool_calls (response_id, position, output_index, turn, finished)
                     SELECT updated.id, c.position, c.output_index, c.turn, c.finished
-                    FROM updated CROSS JOIN jsonb_to_recordset(CAST(:calls AS jsonb)) AS c (position int, output_index int, turn int, finished bool)
+                    FROM updated CROSS JOIN jsonb_to_recordset(CAST(:calls AS jsonb))
+                        AS c (position int, output_index int, turn int, finished bool)
                     ON CONFLICT DO NOTHING),
          recorded AS (UPDATE attempts a SET turns_ended_at = a.turns_ended_at || clock_timestamp() FROM updated
-                      WHERE a.response_id = updated.id AND a.attempt = CAST(:attempt AS int) AND CAST(:turns AS int) > 0)
+                      WHERE a.response_id = updated.id AND a.attempt = CAST(:attempt AS int)
+                        AND CAST(:turns AS int) > 0)
     SELECT id FROM updated
     """,
     UUID,
 )
 """Stores a finished turn that another follows: its items, those calls among them that this server
-runs, and the log up to them. The log has the items up to the first call that is not finished. `turns` is 0 for calls that run before the model's first turn. No row:
-see OWNERSHIP_STATE."""
+runs, and the log up to them. The log has the items up to the first call that is not finished.
+`turns` is 0 for calls that run before the model's first turn. No row: see OWNERSHIP_STATE."""
 
 START_CALL = column(
     f"""
     WITH {FENCE},
-         updated AS (SELECT r.id FROM responses r, me WHERE {OWNED} AND r.cancel_requested_at IS NULL FOR NO KEY UPDATE OF r),
+         updated AS (SELECT r.id FROM responses r, me WHERE {OWNED} AND r.cancel_requested_at IS NULL
+                     FOR NO KEY UPDATE OF r),
          started AS (UPDATE tool_calls c SET started_attempt = CAST(:attempt AS int) FROM updated
                      WHERE c.response_id = updated.id AND c.position = CAST(:position AS int) AND NOT c.finished)
     SELECT id FROM updated
@@ -120,10 +129,12 @@ row: a cancel is recorded, so the call must not run; or see OWNERSHIP_STATE."""
 FINISH_CALL = column(
     f"""
     WITH {FENCE},
-         updated AS (UPDATE responses r SET checkpoint_number = greatest(r.checkpoint_number, CAST(:last AS int)) FROM me WHERE {OWNED} RETURNING r.id),
+         updated AS (UPDATE responses r SET checkpoint_number = greatest(r.checkpoint_number, CAST(:last AS int))
+                     FROM me WHERE {OWNED} RETURNING r.id),
          {INSERT_TAIL},
          replaced_item AS (UPDATE items i SET payload = CAST(:item AS jsonb), size = CAST(:size AS bigint) FROM updated
-                           WHERE i.response_id = updated.id AND i.direction = 'output' AND i.position = CAST(:position AS int)),
+                           WHERE i.response_id = updated.id AND i.direction = 'output'
+                             AND i.position = CAST(:position AS int)),
          finished AS (UPDATE tool_calls c SET finished = true, answer = CAST(:result AS jsonb) FROM updated
                       WHERE c.response_id = updated.id AND c.position = CAST(:position AS int))
     SELECT id FROM updated
@@ -136,33 +147,43 @@ done event. No row: see OWNERSHIP_STATE."""
 RELEASE = column(
     f"""
     WITH {FENCE},
-         given AS MATERIALIZED (SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[]), CAST(:firsts AS int[]), CAST(:lasts AS int[]),
-                                                     CAST(:frames AS bytea[]), CAST(:outcomes AS text[]), CAST(:pauses AS interval[]), CAST(:failures AS text[]))
+         given AS MATERIALIZED (SELECT *
+                                FROM unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[]), CAST(:firsts AS int[]),
+                                            CAST(:lasts AS int[]),
+                                                     CAST(:frames AS bytea[]), CAST(:outcomes AS text[]),
+                                                     CAST(:pauses AS interval[]), CAST(:failures AS text[]))
                                 AS t (id, attempt, first, last, frames, outcome, pause, failures)),
          owned AS MATERIALIZED (SELECT r.id FROM me CROSS JOIN given JOIN responses r ON r.id = given.id
-                                WHERE r.id = ANY(CAST(:ids AS uuid[])) AND r.worker = me.id AND r.attempt = given.attempt AND r.status = 'in_progress'
+                                WHERE r.id = ANY(CAST(:ids AS uuid[])) AND r.worker = me.id
+                                  AND r.attempt = given.attempt AND r.status = 'in_progress'
                                 ORDER BY r.id FOR NO KEY UPDATE OF r),
-         updated AS (UPDATE responses r SET worker = NULL, enqueue_count = 0, enqueued_at = clock_timestamp(), requeue_requested_at = NULL,
-                            crashes = r.crashes + (given.outcome = 'error')::int, resume_at = clock_timestamp() + given.pause,
+         updated AS (UPDATE responses r SET worker = NULL, enqueue_count = 0, enqueued_at = clock_timestamp(),
+                            requeue_requested_at = NULL,
+                            crashes = r.crashes + (given.outcome = 'error')::int,
+                            resume_at = clock_timestamp() + given.pause,
                             reason = CAST(given.failures AS jsonb) #>> '{{-1,reason}}'
                      FROM owned JOIN given USING (id) WHERE r.id = owned.id RETURNING given.*),
          logged AS ({INSERT_INTO_LOG}
                     SELECT id, first, last, attempt, frames FROM updated WHERE first <= last ON CONFLICT DO NOTHING),
-         recorded AS (UPDATE attempts a SET outcome = updated.outcome, ended_at = clock_timestamp(), failures = CAST(updated.failures AS jsonb) FROM updated
+         recorded AS (UPDATE attempts a SET outcome = updated.outcome, ended_at = clock_timestamp(),
+                             failures = CAST(updated.failures AS jsonb) FROM updated
                       WHERE a.response_id = updated.id AND a.attempt = updated.attempt),
-         dropped AS (DELETE FROM attempts a USING updated WHERE updated.outcome = 'deferred' AND a.response_id = updated.id
+         dropped AS (DELETE FROM attempts a USING updated
+                     WHERE updated.outcome = 'deferred' AND a.response_id = updated.id
                      AND a.attempt < updated.attempt AND a.outcome = 'deferred' AND a.turns_ended_at = '{{}}'),
-         notified AS MATERIALIZED (SELECT pg_notify('backburner_orphans', '') FROM updated WHERE outcome = 'handed_over' LIMIT 1)
+         notified AS MATERIALIZED (SELECT pg_notify('backburner_orphans', '') FROM updated
+                                   WHERE outcome = 'handed_over' LIMIT 1)
     SELECT id FROM updated WHERE (SELECT count(*) FROM notified) >= 0
     """,
     UUID,
 )
 """Releases those of these responses that run in this process as these attempts, each with its log
 complete. `outcomes`: why, as in `attempts`; only `error` counts as a crash. `pauses`: for how long
-no worker may claim them, or null. `failures`: of a deferred response, the failed calls of upstreams as a
-JSON array; the last one gives the row's `reason`. Of attempts that were deferred one after another only the last is kept,
-because a response may wait for a day. If any is handed over, the sweeps of all workers are notified
-(leases.LISTEN_FOR_ORPHANS). A response without a row: see RELEASED."""
+no worker may claim them, or null. `failures`: of a deferred response, the failed calls of upstreams
+as a JSON array; the last one gives the row's `reason`. Of attempts that were deferred one after
+another only the last is kept, because a response may wait for a day. If any is handed over, the
+sweeps of all workers are notified (leases.LISTEN_FOR_ORPHANS). A response without a row: see
+RELEASED."""
 
 RELEASED = column(
     """
@@ -177,14 +198,16 @@ not own the other ones any more."""
 
 RECORD_FAILURES = Statement(f"""
     WITH {FENCE}
-    UPDATE attempts a SET failures = CAST(:failures AS jsonb) FROM me WHERE a.response_id = :id AND a.attempt = CAST(:attempt AS int) AND a.worker = me.id
+    UPDATE attempts a SET failures = CAST(:failures AS jsonb) FROM me
+    WHERE a.response_id = :id AND a.attempt = CAST(:attempt AS int) AND a.worker = me.id
 """)
 """Stores which calls of upstreams failed in an attempt that has ended its response, for operators."""
 
 FORGET_CRASHES = column(
     f"""
     WITH {FENCE},
-         updated AS (UPDATE responses r SET crashes = least(r.crashes, {QUARANTINE_THRESHOLD}) FROM me WHERE {OWNED} RETURNING r.id)
+         updated AS (UPDATE responses r SET crashes = least(r.crashes, {QUARANTINE_THRESHOLD}) FROM me WHERE {OWNED}
+                     RETURNING r.id)
     SELECT id FROM updated
     """,
     UUID,
@@ -205,7 +228,8 @@ class StoredLog:
 
 STORED_LOGS = Query(
     """
-    SELECT r.id, r.attempt, coalesce((SELECT max(e.last_number) FROM event_log e WHERE e.response_id = r.id), -1) AS log_end
+    SELECT r.id, r.attempt,
+           coalesce((SELECT max(e.last_number) FROM event_log e WHERE e.response_id = r.id), -1) AS log_end
     FROM responses r WHERE r.worker = :me AND r.status = 'in_progress'
     """,
     StoredLog,
@@ -215,8 +239,10 @@ STORED_LOGS = Query(
 RELEASE_INCOMPLETE = column(
     f"""
     WITH {FENCE},
-         updated AS (UPDATE responses r SET worker = NULL, enqueue_count = 0, enqueued_at = clock_timestamp(), requeue_requested_at = NULL
-                     FROM me WHERE r.id = ANY(CAST(:ids AS uuid[])) AND r.worker = me.id AND r.status = 'in_progress' RETURNING r.id, r.attempt),
+         updated AS (UPDATE responses r SET worker = NULL, enqueue_count = 0, enqueued_at = clock_timestamp(),
+                            requeue_requested_at = NULL
+                     FROM me WHERE r.id = ANY(CAST(:ids AS uuid[])) AND r.worker = me.id AND r.status = 'in_progress'
+                     RETURNING r.id, r.attempt),
          recorded AS (UPDATE attempts a SET outcome = 'returned', ended_at = clock_timestamp() FROM updated
                       WHERE a.response_id = updated.id AND a.attempt = updated.attempt)
     SELECT id FROM updated
@@ -240,7 +266,8 @@ class OwnershipState:
 
 OWNERSHIP_STATE = Query(
     """
-    SELECT status, worker, attempt, cancel_requested_at IS NOT NULL AS cancelled, checkpoint_number FROM responses WHERE id = :id
+    SELECT status, worker, attempt, cancel_requested_at IS NOT NULL AS cancelled, checkpoint_number FROM responses
+    WHERE id = :id
     """,
     OwnershipState,
 )

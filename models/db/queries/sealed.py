@@ -33,20 +33,27 @@ CREDENTIALS = Query(
 )
 """Selects credentials of open responses that are sealed with another key than this one."""
 RESEAL_CREDENTIALS = column(
-    "UPDATE job_secrets SET key_id = :key_id, sealed = :sealed WHERE response_id = :id AND key_id = :old_key_id AND sealed = :old_sealed RETURNING response_id",
+    """
+    UPDATE job_secrets SET key_id = :key_id, sealed = :sealed
+    WHERE response_id = :id AND key_id = :old_key_id AND sealed = :old_sealed RETURNING response_id
+    """,
     UUID,
 )
 ENDPOINTS = Query(
     """
     SELECT id, secret_key_id AS key_id, secrets AS sealed FROM webhook_endpoints
-    WHERE secret_key_id <> :key_id AND deleted_at IS NULL AND (CAST(:after AS uuid) IS NULL OR id > CAST(:after AS uuid))
+    WHERE secret_key_id <> :key_id AND deleted_at IS NULL
+      AND (CAST(:after AS uuid) IS NULL OR id > CAST(:after AS uuid))
     ORDER BY id LIMIT :max_rows
     """,
     SealedRow,
 )
 """The same for signing secrets of webhooks."""
 RESEAL_ENDPOINT = column(
-    "UPDATE webhook_endpoints SET secret_key_id = :key_id, secrets = :sealed WHERE id = :id AND secret_key_id = :old_key_id AND secrets = :old_sealed RETURNING id",
+    """
+    UPDATE webhook_endpoints SET secret_key_id = :key_id, secrets = :sealed
+    WHERE id = :id AND secret_key_id = :old_key_id AND secrets = :old_sealed RETURNING id
+    """,
     UUID,
 )
 
@@ -68,7 +75,8 @@ ITEMS = Query(
     SELECT i.id, i.type, coalesce(r.project_id, c.project_id) AS project_id, i.payload->>'encrypted_content' AS token
     FROM items i LEFT JOIN responses r ON r.id = i.response_id LEFT JOIN conversations c ON c.id = i.conversation_id
     WHERE i.id > :after AND i.id <= :last AND i.type IN {sql_list(SEALED_ITEMS)}
-      AND starts_with(i.payload->>'encrypted_content', CAST(:prefix AS text)) AND NOT starts_with(i.payload->>'encrypted_content', CAST(:own_prefix AS text))
+      AND starts_with(i.payload->>'encrypted_content', CAST(:prefix AS text))
+        AND NOT starts_with(i.payload->>'encrypted_content', CAST(:own_prefix AS text))
     ORDER BY i.id
     """,
     SealedItem,
@@ -86,7 +94,8 @@ ORIGINS = Query(
     """
     SELECT i.id, 'call' AS type, coalesce(r.project_id, c.project_id) AS project_id, i.origin AS token
     FROM items i LEFT JOIN responses r ON r.id = i.response_id LEFT JOIN conversations c ON c.id = i.conversation_id
-    WHERE i.id > :after AND i.id <= :last AND starts_with(i.origin, CAST(:prefix AS text)) AND NOT starts_with(i.origin, CAST(:own_prefix AS text))
+    WHERE i.id > :after AND i.id <= :last AND starts_with(i.origin, CAST(:prefix AS text))
+      AND NOT starts_with(i.origin, CAST(:own_prefix AS text))
     ORDER BY i.id
     """,
     SealedItem,

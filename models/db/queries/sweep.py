@@ -40,55 +40,66 @@ def _orphans(
     `order`.
 
     Of the backlog these parts are read: it may be large, and each worker sweeps every two seconds.
-    What waits for a slot is claimed in its turn (models/db/queries/line.py). The other responses without an owner have an index, and so
-    have those of dead owners: the responses that live processes run cost nothing. Each `OFFSET 0`
-    keeps Postgres from reading an index of all open responses: while they are few that is cheap, and
-    it may keep the plan."""
+    What waits for a slot is claimed in its turn (models/db/queries/line.py). The other responses
+    without an owner have an index, and so have those of dead owners: the responses that live
+    processes run cost nothing. Each `OFFSET 0` keeps Postgres from reading an index of all open
+    responses: while they are few that is cheap, and it may keep the plan."""
     columns = "r.id, r.enqueued_at, r.crashes, r.worker"
     limit = f"ORDER BY {order} LIMIT {max_rows}"
     parts = "".join(
         f"""
             UNION
-            (SELECT {columns} FROM {source} AND r.worker IS NULL AND {BACKLOG} AND {CREATE_IS_SETTLED} ORDER BY {column} LIMIT {max_rows})"""
+            (SELECT {columns} FROM {source} AND r.worker IS NULL AND {BACKLOG} AND {CREATE_IS_SETTLED}
+             ORDER BY {column} LIMIT {max_rows})"""
         for source, column in backlog
     )
     return f"""
         SELECT r.id FROM (
             (SELECT {columns} FROM responses r
-             WHERE r.worker IS NULL AND r.status IN {OPEN} AND NOT {BACKLOG} AND {CREATE_IS_SETTLED} AND {condition} {limit})
+             WHERE r.worker IS NULL AND r.status IN {OPEN} AND NOT {BACKLOG} AND {CREATE_IS_SETTLED}
+               AND {condition} {limit})
             UNION
-            (SELECT {columns} FROM workers o CROSS JOIN LATERAL (SELECT * FROM responses r WHERE r.worker = o.id OFFSET 0) r
+            (SELECT {columns} FROM workers o CROSS JOIN LATERAL (SELECT * FROM responses r
+                                                                 WHERE r.worker = o.id OFFSET 0) r
              WHERE o.dead AND r.status IN {OPEN} AND {condition} {limit}){parts}) r {limit}"""
 
 
-_MESSAGE_IS_OLD = "r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.enqueue_count, 6)) < clock_timestamp()"
+_MESSAGE_IS_OLD = """r.enqueued_at + CAST(:interval AS interval)
+    * power(2, least(r.enqueue_count, 6)) < clock_timestamp()"""
 _NOT_IN_LINE = "(r.worker IS NOT NULL OR r.crashes > 0)"
 """Workers find those in line without a message (models/db/queries/line.py)."""
 _MAY_BE_ENQUEUED = f"""(r.requeue_requested_at IS NOT NULL
-          OR {NOT_DEFERRED} AND CASE WHEN {CRASHES_OF_ORPHAN} >= {QUARANTINE_THRESHOLD} THEN CAST(:quarantine AS boolean)
-                                     WHEN r.background THEN CAST(:background AS boolean) ELSE CAST(:interactive AS boolean) END
+          OR {NOT_DEFERRED}
+            AND CASE WHEN {CRASHES_OF_ORPHAN} >= {QUARANTINE_THRESHOLD} THEN CAST(:quarantine AS boolean)
+                                     WHEN r.background THEN CAST(:background AS boolean)
+                                         ELSE CAST(:interactive AS boolean) END
           AND {_MESSAGE_IS_OLD} AND {_NOT_IN_LINE}
-          AND NOT EXISTS (SELECT 1 FROM workers o WHERE o.id = r.worker AND o.expires_at + CAST(:interval AS interval) > clock_timestamp()))"""
+          AND NOT EXISTS (SELECT 1 FROM workers o WHERE o.id = r.worker
+                          AND o.expires_at + CAST(:interval AS interval) > clock_timestamp()))"""
 
 REENQUEUE = Query(
     f"""
     WITH candidate AS MATERIALIZED ({_orphans(_MAY_BE_ENQUEUED, "200")}),
          unowned AS MATERIALIZED (
-             SELECT r.id, r.background, {CRASHES_OF_ORPHAN} AS crashes FROM candidate JOIN responses r ON r.id = candidate.id
+             SELECT r.id, r.background, {CRASHES_OF_ORPHAN} AS crashes FROM candidate
+             JOIN responses r ON r.id = candidate.id
              WHERE r.status IN {OPEN} AND {ORPHAN} AND {_MAY_BE_ENQUEUED} FOR UPDATE OF r SKIP LOCKED)
-    UPDATE responses SET enqueued_at = clock_timestamp(), enqueue_count = responses.enqueue_count + 1, requeue_requested_at = NULL, resume_at = NULL
+    UPDATE responses SET enqueued_at = clock_timestamp(), enqueue_count = responses.enqueue_count + 1,
+           requeue_requested_at = NULL, resume_at = NULL
     FROM unowned WHERE responses.id = unowned.id
     RETURNING responses.id, unowned.background, unowned.crashes
     """,
     ReenqueuedResponse,
 )
 """Marks up to 200 open responses without a live owner as enqueued again: those an operator
-requeued, and those that are not in line and whose last Celery message is too old. The limit on its age doubles with each
-message. `interactive`, `background`, `quarantine`: whether that queue is short. Behind many other
-messages a row's message is not lost, it waits. The responses of a dead worker are not enqueued
-before the sweeps had time to claim them: not until its lease has been over for `interval`."""
+requeued, and those that are not in line and whose last Celery message is too old. The limit on its
+age doubles with each message. `interactive`, `background`, `quarantine`: whether that queue is
+short. Behind many other messages a row's message is not lost, it waits. The responses of a dead
+worker are not enqueued before the sweeps had time to claim them: not until its lease has been over
+for `interval`."""
 
-_ONLY_TO_END = f"""(r.cancel_requested_at IS NOT NULL OR r.fail_requested_at IS NOT NULL OR r.deadline <= clock_timestamp()
+_ONLY_TO_END = f"""(r.cancel_requested_at IS NOT NULL OR r.fail_requested_at IS NOT NULL
+                    OR r.deadline <= clock_timestamp()
            OR {ABANDONED} OR {CRASHES_OF_ORPHAN} > {CRASHES_ALONE})"""
 """An orphan that is claimed only to be ended: `EndReason` in models/ownership/claims.py."""
 
@@ -96,11 +107,14 @@ ORPHANS_TO_END = column(_orphans(_ONLY_TO_END, ":max_rows", _OVERDUE), UUID)
 """Selects what a sweep may claim only to end it. That takes no slot of a run, so a full worker does
 it too."""
 
-_MAY_BE_CLAIMED = f"""(r.status = 'in_progress' AND {NOT_DEFERRED} OR r.cancel_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR {ABANDONED}
+_MAY_BE_CLAIMED = f"""(r.status = 'in_progress' AND {NOT_DEFERRED} OR r.cancel_requested_at IS NOT NULL
+                       OR r.deadline <= clock_timestamp() OR {ABANDONED}
            OR {NOT_DEFERRED} AND r.enqueued_at < clock_timestamp() - CAST(:waiting AS interval)
            OR r.fail_requested_at IS NOT NULL OR r.requeue_requested_at IS NOT NULL)
-      AND (CAST(:quarantine AS boolean) = ({CRASHES_OF_ORPHAN} >= {QUARANTINE_THRESHOLD}) OR r.cancel_requested_at IS NOT NULL
-           OR r.fail_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR {CRASHES_OF_ORPHAN} > {CRASHES_ALONE})
+      AND (CAST(:quarantine AS boolean) = ({CRASHES_OF_ORPHAN} >= {QUARANTINE_THRESHOLD})
+           OR r.cancel_requested_at IS NOT NULL
+           OR r.fail_requested_at IS NOT NULL OR r.deadline <= clock_timestamp()
+             OR {CRASHES_OF_ORPHAN} > {CRASHES_ALONE})
       AND (CAST(:in_line AS boolean) OR {_NOT_IN_LINE})"""
 
 ORPHANS = column(

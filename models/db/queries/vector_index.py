@@ -24,10 +24,12 @@ class WantedIndex:
 
 INDEX_WANTED = Query(
     """
-    SELECT s.dimensions, (SELECT n.nspname::text FROM pg_extension x JOIN pg_namespace n ON n.oid = x.extnamespace WHERE x.extname = 'vector') AS home
+    SELECT s.dimensions, (SELECT n.nspname::text FROM pg_extension x JOIN pg_namespace n ON n.oid = x.extnamespace
+                          WHERE x.extname = 'vector') AS home
     FROM vector_stores s
     WHERE s.id = :store AND NOT s.has_index AND s.dimensions IS NOT NULL AND s.delete_requested_at IS NULL
-      AND (SELECT coalesce(sum(e.chunks), 0) FROM vector_store_files e WHERE e.store_id = s.id AND e.delete_requested_at IS NULL) >= CAST(:chunks AS bigint)
+      AND (SELECT coalesce(sum(e.chunks), 0) FROM vector_store_files e
+           WHERE e.store_id = s.id AND e.delete_requested_at IS NULL) >= CAST(:chunks AS bigint)
     """,
     WantedIndex,
 )
@@ -46,8 +48,10 @@ class SweptStore:
 SWEEP_STORES = Query(
     """
     SELECT s.id, CASE WHEN s.has_index OR s.dimensions IS NULL THEN false
-        ELSE (SELECT coalesce(sum(e.chunks), 0) FROM vector_store_files e WHERE e.store_id = s.id AND e.delete_requested_at IS NULL) >= CAST(:chunks AS bigint) END AS wants_index
-    FROM vector_stores s WHERE s.id > CAST(:after AS uuid) AND s.delete_requested_at IS NULL ORDER BY s.id LIMIT CAST(:rows AS int)
+        ELSE (SELECT coalesce(sum(e.chunks), 0) FROM vector_store_files e
+              WHERE e.store_id = s.id AND e.delete_requested_at IS NULL) >= CAST(:chunks AS bigint) END AS wants_index
+    FROM vector_stores s WHERE s.id > CAST(:after AS uuid) AND s.delete_requested_at IS NULL
+    ORDER BY s.id LIMIT CAST(:rows AS int)
     """,
     SweptStore,
 )
@@ -66,8 +70,11 @@ TRY_INDEX_LOCK = column("SELECT pg_try_advisory_lock(:key) AS locked", bool)
 UNUSED_INDEXES = column(
     f"""
     SELECT c.relname::text AS name FROM pg_class c
-    WHERE c.relkind = 'i' AND c.relnamespace = to_regnamespace(current_schema()) AND c.relname LIKE '{_PREFIX.replace("_", chr(92) + "_")}%'
-      AND NOT EXISTS (SELECT 1 FROM vector_stores s WHERE s.has_index AND s.delete_requested_at IS NULL AND '{_PREFIX}' || replace(s.id::text, '-', '') = c.relname)
+    WHERE c.relkind = 'i' AND c.relnamespace = to_regnamespace(current_schema())
+      AND c.relname LIKE '{_PREFIX.replace("_", chr(92) + "_")}%'
+      AND NOT EXISTS (SELECT 1 FROM vector_stores s
+                      WHERE s.has_index AND s.delete_requested_at IS NULL
+                        AND '{_PREFIX}' || replace(s.id::text, '-', '') = c.relname)
     """,
     str,
 )

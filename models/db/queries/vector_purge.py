@@ -7,9 +7,12 @@ from uuid import UUID
 
 from models.db.statement import column
 
-_HAS_ENTRIES = "EXISTS (SELECT 1 FROM vector_store_files n WHERE n.store_id = s.id AND n.delete_requested_at IS NULL OFFSET 0)"
+_HAS_ENTRIES = """EXISTS (SELECT 1 FROM vector_store_files n
+                          WHERE n.store_id = s.id AND n.delete_requested_at IS NULL OFFSET 0)"""
 
-_IS_INGESTED = "NOT EXISTS (SELECT 1 FROM vector_store_files w WHERE w.store_id = s.id AND w.status = 'in_progress' AND w.delete_requested_at IS NULL OFFSET 0)"
+_IS_INGESTED = """NOT EXISTS (SELECT 1 FROM vector_store_files w
+                              WHERE w.store_id = s.id AND w.status = 'in_progress'
+                                AND w.delete_requested_at IS NULL OFFSET 0)"""
 """None of the files of store `s` is still to be ingested."""
 
 HIDE_ENTRIES = column(
@@ -17,12 +20,15 @@ HIDE_ENTRIES = column(
     WITH gone AS MATERIALIZED (
         SELECT e.id FROM vector_store_files e
         WHERE e.store_id = coalesce(
-                  (SELECT s.id FROM vector_stores s WHERE s.delete_requested_at IS NOT NULL AND {_HAS_ENTRIES} ORDER BY s.delete_requested_at LIMIT 1),
-                  (SELECT s.id FROM vector_stores s WHERE s.expires_at < statement_timestamp() AND s.delete_requested_at IS NULL AND {_HAS_ENTRIES} AND {_IS_INGESTED}
+                  (SELECT s.id FROM vector_stores s WHERE s.delete_requested_at IS NOT NULL AND {_HAS_ENTRIES}
+                   ORDER BY s.delete_requested_at LIMIT 1),
+                  (SELECT s.id FROM vector_stores s WHERE s.expires_at < statement_timestamp()
+                   AND s.delete_requested_at IS NULL AND {_HAS_ENTRIES} AND {_IS_INGESTED}
                    ORDER BY s.expires_at LIMIT 1))
           AND e.delete_requested_at IS NULL
         LIMIT :rows)
-    UPDATE vector_store_files e SET delete_requested_at = clock_timestamp() FROM gone WHERE e.id = gone.id AND e.delete_requested_at IS NULL RETURNING e.id
+    UPDATE vector_store_files e SET delete_requested_at = clock_timestamp() FROM gone
+    WHERE e.id = gone.id AND e.delete_requested_at IS NULL RETURNING e.id
     """,
     UUID,
 )
@@ -42,10 +48,12 @@ DELETE_CHUNKS = column(
     f"""
     WITH gone AS MATERIALIZED (
         SELECT c.store_id, c.entry_id, c.number FROM (
-            (SELECT e.id FROM vector_store_files e WHERE e.delete_requested_at IS NOT NULL ORDER BY e.delete_requested_at LIMIT :rows)
+            (SELECT e.id FROM vector_store_files e WHERE e.delete_requested_at IS NOT NULL
+             ORDER BY e.delete_requested_at LIMIT :rows)
             UNION ALL (SELECT e.id FROM vector_store_files e WHERE {_HAS_USELESS_CHUNKS} ORDER BY e.id LIMIT :rows)) e
         JOIN vector_store_chunks c ON c.entry_id = e.id LIMIT :rows)
-    DELETE FROM vector_store_chunks c USING gone WHERE c.store_id = gone.store_id AND c.entry_id = gone.entry_id AND c.number = gone.number RETURNING c.entry_id
+    DELETE FROM vector_store_chunks c USING gone
+    WHERE c.store_id = gone.store_id AND c.entry_id = gone.entry_id AND c.number = gone.number RETURNING c.entry_id
     """,
     UUID,
 )
@@ -55,7 +63,8 @@ FORGET_CHUNKS = column(
     f"""
     UPDATE vector_store_files SET chunks = 0 WHERE id IN (
         SELECT e.id FROM vector_store_files e
-        WHERE {_HAS_USELESS_CHUNKS} AND NOT EXISTS (SELECT 1 FROM vector_store_chunks c WHERE c.entry_id = e.id OFFSET 0)
+        WHERE {_HAS_USELESS_CHUNKS} AND NOT EXISTS (SELECT 1 FROM vector_store_chunks c
+                                                    WHERE c.entry_id = e.id OFFSET 0)
         ORDER BY e.id LIMIT :rows)
     RETURNING id
     """,
@@ -67,7 +76,8 @@ DELETE_ENTRIES = column(
     """
     DELETE FROM vector_store_files WHERE id IN (
         SELECT e.id FROM vector_store_files e
-        WHERE e.delete_requested_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM vector_store_chunks c WHERE c.entry_id = e.id OFFSET 0)
+        WHERE e.delete_requested_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM vector_store_chunks c
+                                                                WHERE c.entry_id = e.id OFFSET 0)
         ORDER BY e.delete_requested_at LIMIT :rows)
     RETURNING id
     """,
@@ -78,9 +88,11 @@ DELETE_ENTRIES = column(
 HIDE_EXPIRED_STORES = column(
     f"""
     WITH gone AS MATERIALIZED (
-        SELECT s.id FROM vector_stores s WHERE s.expires_at < statement_timestamp() - CAST(:keep AS interval) AND s.delete_requested_at IS NULL AND {_IS_INGESTED}
+        SELECT s.id FROM vector_stores s WHERE s.expires_at < statement_timestamp() - CAST(:keep AS interval)
+          AND s.delete_requested_at IS NULL AND {_IS_INGESTED}
         ORDER BY s.expires_at LIMIT :rows)
-    UPDATE vector_stores s SET delete_requested_at = clock_timestamp() FROM gone WHERE s.id = gone.id AND s.delete_requested_at IS NULL RETURNING s.id
+    UPDATE vector_stores s SET delete_requested_at = clock_timestamp() FROM gone
+    WHERE s.id = gone.id AND s.delete_requested_at IS NULL RETURNING s.id
     """,
     UUID,
 )
@@ -90,7 +102,8 @@ DELETE_STORES = column(
     """
     DELETE FROM vector_stores WHERE id IN (
         SELECT s.id FROM vector_stores s
-        WHERE s.delete_requested_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM vector_store_files e WHERE e.store_id = s.id OFFSET 0)
+        WHERE s.delete_requested_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM vector_store_files e
+                                                                WHERE e.store_id = s.id OFFSET 0)
         ORDER BY s.delete_requested_at LIMIT :rows)
     RETURNING id
     """,

@@ -37,25 +37,35 @@ class StoreRow:
     usage_bytes: int
 
 
-_COUNTS = """count(*) FILTER (WHERE e.status = 'in_progress') AS in_progress, count(*) FILTER (WHERE e.status = 'completed') AS completed,
-            count(*) FILTER (WHERE e.status = 'failed') AS failed, count(*) FILTER (WHERE e.status = 'cancelled') AS cancelled"""
+_COUNTS = """count(*) FILTER (WHERE e.status = 'in_progress') AS in_progress,
+    count(*) FILTER (WHERE e.status = 'completed') AS completed,
+            count(*) FILTER (WHERE e.status = 'failed') AS failed,
+            count(*) FILTER (WHERE e.status = 'cancelled') AS cancelled"""
 IS_EXPIRED = "coalesce(s.expires_at <= statement_timestamp(), false)"
 """Store `s` has expired: it is shown, and has no files."""
 _COLUMNS = f"""s.id, s.name, s.description, s.metadata, floor(extract(epoch FROM s.created_at))::bigint AS created_at,
-           floor(extract(epoch FROM s.last_active_at))::bigint AS last_active_at, floor(extract(epoch FROM s.expires_at))::bigint AS expires_at,
-           s.expires_after_days, {IS_EXPIRED} AS is_expired, n.in_progress, n.completed, n.failed, n.cancelled, n.usage_bytes"""
+           floor(extract(epoch FROM s.last_active_at))::bigint AS last_active_at,
+           floor(extract(epoch FROM s.expires_at))::bigint AS expires_at,
+           s.expires_after_days, {IS_EXPIRED} AS is_expired, n.in_progress, n.completed, n.failed, n.cancelled,
+           n.usage_bytes"""
 _WITH_COUNTS = f"""CROSS JOIN LATERAL (
             SELECT {_COUNTS}, coalesce(sum(e.usage_bytes), 0)::bigint AS usage_bytes
-            FROM vector_store_files e WHERE e.store_id = s.id AND e.delete_requested_at IS NULL AND NOT {IS_EXPIRED}) n"""
+            FROM vector_store_files e WHERE e.store_id = s.id AND e.delete_requested_at IS NULL
+              AND NOT {IS_EXPIRED}) n"""
 
 INSERT_STORE = Statement("""
-    INSERT INTO vector_stores (id, project_id, name, description, metadata, expires_after_days, expires_at, embedding_model, requested_dimensions, language)
-    VALUES (:id, :project, :name, :description, :metadata, :days, clock_timestamp() + CAST(:days AS int) * interval '1 day', :model, :dimensions, :language)
+    INSERT INTO vector_stores (id, project_id, name, description, metadata, expires_after_days, expires_at,
+                               embedding_model, requested_dimensions, language)
+    VALUES (:id, :project, :name, :description, :metadata, :days,
+            clock_timestamp() + CAST(:days AS int) * interval '1 day', :model, :dimensions, :language)
 """)
 """`days` null: it does not expire. `model` null: its chunks get no embeddings."""
 
 FIND_STORE = Query(
-    f"SELECT {_COLUMNS} FROM vector_stores s {_WITH_COUNTS} WHERE s.id = :id AND s.project_id = :project AND s.delete_requested_at IS NULL",
+    f"""
+    SELECT {_COLUMNS} FROM vector_stores s {_WITH_COUNTS}
+    WHERE s.id = :id AND s.project_id = :project AND s.delete_requested_at IS NULL
+    """,
     StoreRow,
 )
 """No row: the project has no such store."""
@@ -73,7 +83,8 @@ LIST_STORES = {
     order: Query(
         bounded_page(
             f"""SELECT {_COLUMNS} FROM vector_stores s {_WITH_COUNTS}
-                WHERE s.project_id = :project AND s.delete_requested_at IS NULL AND (CAST(:after AS uuid) IS NULL OR s.id {comparison} :after)
+                WHERE s.project_id = :project AND s.delete_requested_at IS NULL
+                  AND (CAST(:after AS uuid) IS NULL OR s.id {comparison} :after)
                   AND (CAST(:until AS uuid) IS NULL OR :until {comparison} s.id)
                 ORDER BY s.id {order} LIMIT :limit""",
             order,
@@ -95,8 +106,11 @@ class LockedStore:
 
 LOCK_STORE = Query(
     f"""
-    WITH s AS MATERIALIZED (SELECT * FROM vector_stores s WHERE s.id = :store AND s.project_id = :project AND s.delete_requested_at IS NULL FOR NO KEY UPDATE)
-    SELECT {IS_EXPIRED} AS is_expired, (SELECT count(*) FROM vector_store_files e WHERE e.store_id = s.id AND e.delete_requested_at IS NULL) AS files FROM s
+    WITH s AS MATERIALIZED (SELECT * FROM vector_stores s
+                            WHERE s.id = :store AND s.project_id = :project AND s.delete_requested_at IS NULL
+                            FOR NO KEY UPDATE)
+    SELECT {IS_EXPIRED} AS is_expired, (SELECT count(*) FROM vector_store_files e
+                                        WHERE e.store_id = s.id AND e.delete_requested_at IS NULL) AS files FROM s
     """,
     LockedStore,
 )
@@ -105,9 +119,11 @@ LOCK_STORE = Query(
 UPDATE_STORE = column(
     f"""
     UPDATE vector_stores s
-    SET name = coalesce(CAST(:name AS text), s.name), metadata = coalesce(CAST(:metadata AS json), s.metadata), last_active_at = clock_timestamp(),
+    SET name = coalesce(CAST(:name AS text), s.name), metadata = coalesce(CAST(:metadata AS json), s.metadata),
+        last_active_at = clock_timestamp(),
         expires_after_days = CASE WHEN :set_expiry THEN CAST(:days AS int) ELSE s.expires_after_days END,
-        expires_at = clock_timestamp() + CASE WHEN :set_expiry THEN CAST(:days AS int) ELSE s.expires_after_days END * interval '1 day'
+        expires_at = clock_timestamp() + CASE WHEN :set_expiry THEN CAST(:days AS int)
+            ELSE s.expires_after_days END * interval '1 day'
     WHERE s.id = :id AND s.project_id = :project AND s.delete_requested_at IS NULL AND NOT {IS_EXPIRED} RETURNING s.id
     """,
     UUID,
@@ -116,11 +132,16 @@ UPDATE_STORE = column(
 
 TOUCH_STORES = Statement(f"""
     WITH used AS (
-        INSERT INTO usage_entries (project_id, api_key_id, model, upstream, service_tier, kind, requests, input_tokens, cached_tokens, output_tokens, reasoning_tokens)
-        SELECT CAST(:project AS uuid), CAST(:api_key AS uuid), u.model, u.upstream, NULL, '{UsageKind.EMBEDDINGS}', 1, u.tokens, 0, 0, 0
-        FROM unnest(CAST(:models AS text[]), CAST(:upstreams AS text[]), CAST(:tokens AS int[])) AS u (model, upstream, tokens))
-    UPDATE vector_stores SET last_active_at = clock_timestamp(), expires_at = clock_timestamp() + expires_after_days * interval '1 day'
-    WHERE id = ANY(CAST(:ids AS uuid[])) AND last_active_at < clock_timestamp() - interval '1 minute' AND delete_requested_at IS NULL
+        INSERT INTO usage_entries (project_id, api_key_id, model, upstream, service_tier, kind, requests, input_tokens,
+                                   cached_tokens, output_tokens, reasoning_tokens)
+        SELECT CAST(:project AS uuid), CAST(:api_key AS uuid), u.model, u.upstream, NULL, '{UsageKind.EMBEDDINGS}', 1,
+               u.tokens, 0, 0, 0
+        FROM unnest(CAST(:models AS text[]), CAST(:upstreams AS text[]), CAST(:tokens AS int[]))
+            AS u (model, upstream, tokens))
+    UPDATE vector_stores SET last_active_at = clock_timestamp(),
+           expires_at = clock_timestamp() + expires_after_days * interval '1 day'
+    WHERE id = ANY(CAST(:ids AS uuid[])) AND last_active_at < clock_timestamp() - interval '1 minute'
+      AND delete_requested_at IS NULL
       AND (expires_at IS NULL OR expires_at > clock_timestamp())
 """)
 """The stores are used now, which is written once a minute at most, and each of the models has made
@@ -128,7 +149,8 @@ embeddings of queries for `api_key`."""
 
 DELETE_STORE = column(
     f"""
-    WITH hidden AS (UPDATE vector_stores s SET delete_requested_at = clock_timestamp() WHERE s.id = :id AND s.project_id = :project AND s.delete_requested_at IS NULL RETURNING s.id),
+    WITH hidden AS (UPDATE vector_stores s SET delete_requested_at = clock_timestamp()
+                    WHERE s.id = :id AND s.project_id = :project AND s.delete_requested_at IS NULL RETURNING s.id),
          audited AS ({recorded("hidden")})
     SELECT id FROM hidden
     """,
@@ -150,8 +172,10 @@ class StoredVectors:
 
 STORED_VECTORS = Query(
     f"""
-    SELECT (SELECT count(*) FROM vector_stores s WHERE s.project_id = :project AND s.delete_requested_at IS NULL AND NOT {IS_EXPIRED}) AS stores,
-           (SELECT coalesce(sum(e.usage_bytes), 0)::bigint FROM vector_store_files e WHERE e.project_id = :project AND e.delete_requested_at IS NULL) AS bytes
+    SELECT (SELECT count(*) FROM vector_stores s
+            WHERE s.project_id = :project AND s.delete_requested_at IS NULL AND NOT {IS_EXPIRED}) AS stores,
+           (SELECT coalesce(sum(e.usage_bytes), 0)::bigint FROM vector_store_files e
+            WHERE e.project_id = :project AND e.delete_requested_at IS NULL) AS bytes
     """,
     StoredVectors,
 )
@@ -178,7 +202,8 @@ class EntryRow:
     """whole seconds since the epoch"""
 
 
-_ENTRY = """e.id, e.store_id, e.file_id, e.attributes, e.max_chunk_tokens, e.chunk_overlap_tokens, e.status, e.error_code, e.error_message, e.usage_bytes,
+_ENTRY = """e.id, e.store_id, e.file_id, e.attributes, e.max_chunk_tokens, e.chunk_overlap_tokens, e.status,
+    e.error_code, e.error_message, e.usage_bytes,
             floor(extract(epoch FROM e.created_at))::bigint AS created_at"""
 
 VISIBLE_FILES = column(
@@ -190,7 +215,8 @@ VISIBLE_FILES = column(
 HIDE_ENDED_ENTRIES = column(
     """
     UPDATE vector_store_files e SET delete_requested_at = clock_timestamp()
-    WHERE e.store_id = :store AND e.file_id = ANY(CAST(:files AS uuid[])) AND e.delete_requested_at IS NULL AND e.status IN ('failed', 'cancelled') RETURNING e.id
+    WHERE e.store_id = :store AND e.file_id = ANY(CAST(:files AS uuid[])) AND e.delete_requested_at IS NULL
+      AND e.status IN ('failed', 'cancelled') RETURNING e.id
     """,
     UUID,
 )
@@ -198,14 +224,17 @@ HIDE_ENDED_ENTRIES = column(
 
 INSERT_ENTRIES = column(
     """
-    INSERT INTO vector_store_files (id, project_id, store_id, file_id, batch_id, attributes, max_chunk_tokens, chunk_overlap_tokens)
+    INSERT INTO vector_store_files (id, project_id, store_id, file_id, batch_id, attributes, max_chunk_tokens,
+                                    chunk_overlap_tokens)
     SELECT given.id, :project, :store, given.file, :batch, given.attributes::jsonb, given.max_tokens, given.overlap
-    FROM unnest(CAST(:ids AS uuid[]), CAST(:files AS uuid[]), CAST(:attributes AS text[]), CAST(:max_tokens AS int[]), CAST(:overlaps AS int[]))
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:files AS uuid[]), CAST(:attributes AS text[]), CAST(:max_tokens AS int[]),
+                CAST(:overlaps AS int[]))
          AS given (id, file, attributes, max_tokens, overlap)
     ORDER BY given.file
     ON CONFLICT (file_id, store_id) WHERE delete_requested_at IS NULL
     DO UPDATE SET batch_id = coalesce(excluded.batch_id, vector_store_files.batch_id),
-                  attributes = CASE WHEN excluded.attributes = '{}' THEN vector_store_files.attributes ELSE excluded.attributes END
+                  attributes = CASE WHEN excluded.attributes = '{}' THEN vector_store_files.attributes
+                      ELSE excluded.attributes END
     RETURNING file_id
     """,
     UUID,
@@ -214,7 +243,10 @@ INSERT_ENTRIES = column(
 batch, and the attributes if there are any."""
 
 FIND_ENTRY = Query(
-    f"SELECT {_ENTRY} FROM vector_store_files e WHERE e.file_id = :id AND e.store_id = :store AND e.delete_requested_at IS NULL",
+    f"""
+    SELECT {_ENTRY} FROM vector_store_files e
+    WHERE e.file_id = :id AND e.store_id = :store AND e.delete_requested_at IS NULL
+    """,
     EntryRow,
 )
 """`id`: of the file. No row: the store does not have it."""
@@ -232,8 +264,10 @@ LIST_ENTRIES = {
     order: Query(
         bounded_page(
             f"""SELECT {_ENTRY} FROM vector_store_files e
-                WHERE e.store_id = :store AND e.delete_requested_at IS NULL AND (CAST(:status AS text) IS NULL OR e.status = :status)
-                  AND (CAST(:batch AS uuid) IS NULL OR e.batch_id = :batch) AND (CAST(:after AS uuid) IS NULL OR e.id {comparison} :after)
+                WHERE e.store_id = :store AND e.delete_requested_at IS NULL
+                  AND (CAST(:status AS text) IS NULL OR e.status = :status)
+                  AND (CAST(:batch AS uuid) IS NULL OR e.batch_id = :batch)
+                    AND (CAST(:after AS uuid) IS NULL OR e.id {comparison} :after)
                   AND (CAST(:until AS uuid) IS NULL OR :until {comparison} e.id)
                 ORDER BY e.id {order} LIMIT :limit""",
             order,
@@ -267,7 +301,10 @@ REMOVE_ENTRY = column(
 it."""
 
 CHUNK_TEXTS = column(
-    "SELECT c.text FROM vector_store_chunks c WHERE c.store_id = :store AND c.entry_id = :entry AND c.number >= :first ORDER BY c.number LIMIT :limit",
+    """
+    SELECT c.text FROM vector_store_chunks c WHERE c.store_id = :store AND c.entry_id = :entry AND c.number >= :first
+    ORDER BY c.number LIMIT :limit
+    """,
     str,
 )
 """The texts of an entry's chunks from the number `first` on."""
@@ -296,10 +333,12 @@ INSERT_FILE_BATCH = Statement(
 
 FIND_FILE_BATCH = Query(
     f"""
-    SELECT b.id, b.store_id, floor(extract(epoch FROM b.created_at))::bigint AS created_at, b.cancelled_at IS NOT NULL AS is_cancelled,
+    SELECT b.id, b.store_id, floor(extract(epoch FROM b.created_at))::bigint AS created_at,
+           b.cancelled_at IS NOT NULL AS is_cancelled,
            n.in_progress, n.completed, n.failed, n.cancelled
     FROM vector_store_file_batches b
-    CROSS JOIN LATERAL (SELECT {_COUNTS} FROM vector_store_files e WHERE e.batch_id = b.id AND e.delete_requested_at IS NULL) n
+    CROSS JOIN LATERAL (SELECT {_COUNTS} FROM vector_store_files e
+                        WHERE e.batch_id = b.id AND e.delete_requested_at IS NULL) n
     WHERE b.id = :id AND b.store_id = :store
     """,
     FileBatchRow,
@@ -310,10 +349,13 @@ CANCEL_FILE_BATCH = column(
     f"""
     WITH cancelled AS (UPDATE vector_store_file_batches SET cancelled_at = coalesce(cancelled_at, clock_timestamp())
                        WHERE id = :id AND store_id = :store
-                         AND (cancelled_at IS NOT NULL OR EXISTS (SELECT 1 FROM vector_store_files e WHERE e.batch_id = :id AND e.status = 'in_progress' AND e.delete_requested_at IS NULL))
+                         AND (cancelled_at IS NOT NULL OR EXISTS (SELECT 1 FROM vector_store_files e
+                                                                  WHERE e.batch_id = :id AND e.status = 'in_progress'
+                                                                    AND e.delete_requested_at IS NULL))
                        RETURNING id),
          entries AS (UPDATE vector_store_files e SET status = 'cancelled', usage_bytes = 0 FROM cancelled
-                     WHERE e.batch_id = cancelled.id AND e.status = 'in_progress' AND e.delete_requested_at IS NULL RETURNING e.id),
+                     WHERE e.batch_id = cancelled.id AND e.status = 'in_progress' AND e.delete_requested_at IS NULL
+                     RETURNING e.id),
          audited AS ({recorded("entries")})
     SELECT id FROM cancelled
     """,
@@ -362,13 +404,16 @@ class ListedStore:
 def _listed_stores(condition: str) -> Query[ListedStore]:
     return Query(
         f"""
-        SELECT s.id, p.name AS project, s.name, s.created_at, s.last_active_at, s.expires_at, {IS_EXPIRED} AS is_expired, s.embedding_model, s.dimensions,
+        SELECT s.id, p.name AS project, s.name, s.created_at, s.last_active_at, s.expires_at,
+               {IS_EXPIRED} AS is_expired, s.embedding_model, s.dimensions,
                s.has_index, n.counted, n.in_progress, n.completed, n.failed, n.cancelled, n.usage_bytes
-        FROM (SELECT * FROM vector_stores s WHERE s.delete_requested_at IS NULL AND {condition} ORDER BY s.id DESC LIMIT :max_rows) s
+        FROM (SELECT * FROM vector_stores s WHERE s.delete_requested_at IS NULL AND {condition}
+              ORDER BY s.id DESC LIMIT :max_rows) s
         JOIN projects p ON p.id = s.project_id
         CROSS JOIN LATERAL (
             SELECT count(*) AS counted, {_COUNTS}, coalesce(sum(e.usage_bytes), 0)::bigint AS usage_bytes
-            FROM (SELECT * FROM vector_store_files e WHERE e.store_id = s.id AND e.delete_requested_at IS NULL AND NOT {IS_EXPIRED}
+            FROM (SELECT * FROM vector_store_files e
+                  WHERE e.store_id = s.id AND e.delete_requested_at IS NULL AND NOT {IS_EXPIRED}
                   ORDER BY e.id DESC LIMIT :look_at) e) n
         ORDER BY s.id DESC
         """,
@@ -408,9 +453,11 @@ class ListedEntry:
 
 ENTRIES_PAGE = Query(
     """
-    SELECT e.id, e.file_id, f.filename, e.status, e.error_code, e.error_message, e.chunks, e.usage_bytes, e.attempts, e.failures, e.created_at, e.next_attempt_at
+    SELECT e.id, e.file_id, f.filename, e.status, e.error_code, e.error_message, e.chunks, e.usage_bytes, e.attempts,
+           e.failures, e.created_at, e.next_attempt_at
     FROM vector_store_files e LEFT JOIN files f ON f.id = e.file_id
-    WHERE e.store_id = :store AND e.delete_requested_at IS NULL AND (CAST(:status AS text) IS NULL OR e.status = :status) AND e.id < CAST(:before AS uuid)
+    WHERE e.store_id = :store AND e.delete_requested_at IS NULL
+      AND (CAST(:status AS text) IS NULL OR e.status = :status) AND e.id < CAST(:before AS uuid)
     ORDER BY e.id DESC LIMIT :max_rows
     """,
     ListedEntry,

@@ -16,17 +16,17 @@ import pytest
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
+from cli.database.statements import all_statements
 from models.db.arrays import Bigints, Booleans, Byteas, Ints, Texts, Uuids
 from models.db.database import Json, Jsonb
 from models.db.queries import listing
 from models.db.queries.create import NewRow, insert_values
-from models.db.statement import Query, RowT
+from models.db.statement import NumberedQuery, Query, RowT
 from models.db.sync import Parameters
 from models.ids import new_uuid
 from tests.support.audit import AUDITED
 from tests.support.many_responses import fill
 from tests.support.stack import Databases
-from tests.support.statements import STATEMENTS, parameters_of, server_form
 
 FEW = 20_000
 MANY = pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])
@@ -170,10 +170,12 @@ async def test_no_statement_reads_a_large_table_as_a_whole(database: ManyRespons
     assert {row[0] for row in await cursor.fetchall()} >= LARGE
     read_as_a_whole: dict[str, set[str]] = {}
     costs: dict[str, float] = {}
-    for name, statement in STATEMENTS.items():
+    for name, statement in all_statements().items():
         if name in READ_ALL_OPEN | BOUNDED or not _has_plan(statement.sql):
             continue
-        plan = await database.explain("GENERIC_PLAN", server_form(statement), None)
+        plan = await database.explain(
+            "GENERIC_PLAN", NumberedQuery(statement.sql).sql.decode(), None
+        )
         if tables := _read_as_a_whole(plan) & LARGE:
             read_as_a_whole[name] = tables
         if plan["Total Cost"] > JIT_COST:
@@ -186,8 +188,10 @@ async def test_a_statement_for_two_responses_touches_few_pages(database: ManyRes
     """It is executed, with the plan for these values."""
     pages: dict[str, int] = {}
     for name, known in _cases(database).items():
-        statement = STATEMENTS[name]
-        values = {parameter: known[parameter] for parameter in parameters_of(statement)}
+        statement = all_statements()[name]
+        values = {
+            parameter: known[parameter] for parameter in NumberedQuery(statement.sql).parameters
+        }
         plan = await database.explain("ANALYZE, BUFFERS", statement.sql, values)
         assert name in READ_ALL_OPEN or not _read_as_a_whole(plan) & LARGE, name
         # A CTE that writes may run after the rest; its pages are then not in those of the plan.
@@ -232,15 +236,17 @@ async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -
     }
     pages = {}
     for name, known in cases.items():
-        statement = STATEMENTS[name]
-        given = {parameter: known[parameter] for parameter in parameters_of(statement)}
+        statement = all_statements()[name]
+        given = {
+            parameter: known[parameter] for parameter in NumberedQuery(statement.sql).parameters
+        }
         plan = await database.explain("ANALYZE, BUFFERS", statement.sql, given)
         pages[name] = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
     assert not {name: count for name, count in pages.items() if count > 6 * rows}
 
 
 async def _fetch(database: ManyResponses, query: Query[RowT], values: Parameters) -> list[RowT]:
-    given = {name: values[name] for name in parameters_of(query)}
+    given = {name: values[name] for name in NumberedQuery(query.sql).parameters}
     cursor = await database.connection.execute(query.sql, given)
     return query.rows(await cursor.fetchall())
 

@@ -11,7 +11,7 @@ from tests.support.fake_upstream import FakeUpstream, done, finish, text, usage,
 
 READERS = 100
 LOG_PAGE = fragment(read.LOG_PAGE, "SELECT response.status, response.is_rewritten")
-MOVED_LOGS = fragment(read.MOVED_LOGS, "WITH ORDINALITY AS t (id, number, attempt, nr)")
+MOVED_LOGS = fragment(read.MOVED_LOGS, "AS t (id, number, attempt, nr)")
 
 
 async def test_silent_readers_share_one_statement_and_still_get_what_redis_lost(

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
+from cli.database.statements import all_statements
 from models.db import database
 from models.db.database import (
     fetch_unless_refused,
@@ -21,7 +22,6 @@ from models.db.queries.sweep import ORPHANS
 from models.db.statement import Query
 from models.errors import StatementRefused
 from tests.support.api import until
-from tests.support.statements import STATEMENTS
 
 SOME_ID = UUID(int=1)
 
@@ -147,7 +147,7 @@ def test_no_statement_is_so_long_that_psycopg_reads_it_again_each_time() -> None
     """A longer one is sent as Postgres reads it, with numbered parameters."""
     too_long = {
         name: statement
-        for name, statement in STATEMENTS.items()
+        for name, statement in all_statements().items()
         if len(statement.sql) > MAX_CACHED_STATEMENT_LENGTH
     }
     assert set(too_long) == {

@@ -120,10 +120,12 @@ CREATE TABLE usage_entries (
     cached_tokens bigint NOT NULL,
     output_tokens bigint NOT NULL,
     reasoning_tokens bigint NOT NULL,
-    units bigint
+    units bigint,
+    entry_id uuid
 );
 CREATE INDEX ix_usage_entries_ended_at ON usage_entries USING brin (ended_at);
 CREATE INDEX ix_usage_entries_project_id ON usage_entries (project_id, ended_at);
+CREATE UNIQUE INDEX uq_usage_entries_entry_id ON usage_entries (entry_id) WHERE entry_id IS NOT NULL;
 
 CREATE TABLE usage_rollup (
     single boolean DEFAULT true NOT NULL,

@@ -27,10 +27,12 @@ def _tokens(path: str) -> str:
     return f"coalesce((usage #>> '{{{path}}}')::bigint, 0)"
 
 
-USED_COLUMNS = f"r.project_id, r.api_key_id, r.model, r.upstream, r.service_tier, nullif(r.lane = {Lane.BATCH.value}, false) AS batch, r.usage, r.turns"
+USED_COLUMNS = f"""r.project_id, r.api_key_id, r.model, r.upstream, r.service_tier,
+    nullif(r.lane = {Lane.BATCH.value}, false) AS batch, r.usage, r.turns"""
 """What the CTE `updated` of an ending returns for INSERT_USED; `r` is the response after it."""
 INSERT_USED = f"""INSERT INTO usage_entries ({_LABELS}, batch, {_COUNTS})
-                  SELECT {_LABELS}, batch, turns, {_tokens("input_tokens")}, {_tokens("input_tokens_details,cached_tokens")},
+                  SELECT {_LABELS}, batch, turns, {_tokens("input_tokens")},
+                         {_tokens("input_tokens_details,cached_tokens")},
                          {_tokens("output_tokens")}, {_tokens("output_tokens_details,reasoning_tokens")}
                   FROM updated WHERE turns > 0 AND (usage IS NULL OR usage -> '{COUNTED_BY}' IS NULL)"""
 """For the WITH clause of an ending: adds what the response has used. Nothing for one that never
@@ -39,7 +41,8 @@ called a model, or only counted tokens."""
 INSERT_PROXIED = Statement(f"""
     INSERT INTO usage_entries (entry_id, {_ALL_LABELS}, {_ALL_COUNTS})
     SELECT entry_id, {_ALL_LABELS}, {_ALL_COUNTS} FROM jsonb_to_recordset(CAST(:entries AS jsonb)) AS e (
-        entry_id uuid, project_id uuid, api_key_id uuid, model text, upstream text, service_tier text, kind text, batch boolean, requests bigint, input_tokens bigint, cached_tokens bigint,
+        entry_id uuid, project_id uuid, api_key_id uuid, model text, upstream text, service_tier text, kind text,
+        batch boolean, requests bigint, input_tokens bigint, cached_tokens bigint,
         output_tokens bigint, reasoning_tokens bigint, units bigint)
     ON CONFLICT (entry_id) WHERE entry_id IS NOT NULL DO NOTHING
 """)
@@ -48,10 +51,12 @@ INSERT_PROXIED = Statement(f"""
 ROLL_UP_DAY = column(
     f"""
     WITH day AS (UPDATE usage_rollup SET rolled_until = rolled_until + 1
-                 WHERE rolled_until < ((statement_timestamp() - interval '1 hour') AT TIME ZONE 'UTC')::date RETURNING rolled_until - 1 AS day),
+                 WHERE rolled_until < ((statement_timestamp() - interval '1 hour') AT TIME ZONE 'UTC')::date
+                 RETURNING rolled_until - 1 AS day),
          rolled AS (INSERT INTO usage_days (day, {_ALL_LABELS}, {_ALL_COUNTS})
                     SELECT day.day, {_ALL_LABELS}, {_SUMS}
-                    FROM day JOIN usage_entries e ON e.ended_at >= day.day::timestamp AT TIME ZONE 'UTC' AND e.ended_at < (day.day + 1)::timestamp AT TIME ZONE 'UTC'
+                    FROM day JOIN usage_entries e ON e.ended_at >= day.day::timestamp AT TIME ZONE 'UTC'
+                      AND e.ended_at < (day.day + 1)::timestamp AT TIME ZONE 'UTC'
                     GROUP BY day.day, {_ALL_LABELS})
     SELECT 1 FROM day
     """,
@@ -63,7 +68,8 @@ DELETE_OLD_ENTRIES = column(
     """
     WITH old AS MATERIALIZED (
         SELECT e.ctid FROM usage_entries e
-        WHERE e.ended_at < least(statement_timestamp() - CAST(:keep AS interval), (SELECT rolled_until::timestamp AT TIME ZONE 'UTC' FROM usage_rollup))
+        WHERE e.ended_at < least(statement_timestamp() - CAST(:keep AS interval),
+                                 (SELECT rolled_until::timestamp AT TIME ZONE 'UTC' FROM usage_rollup))
         LIMIT :rows)
     DELETE FROM usage_entries e USING old WHERE e.ctid = old.ctid RETURNING 1
     """,
@@ -75,13 +81,16 @@ DELETE_OLD_ENTRIES = column(
 USED_TOKENS = column(
     f"""
     WITH since AS MATERIALIZED (
-        SELECT CAST(:since AS timestamptz) AS at, ceil(extract(epoch FROM CAST(:since AS timestamptz)) / 86400) AS first_day, rolled_until,
+        SELECT CAST(:since AS timestamptz) AS at,
+               ceil(extract(epoch FROM CAST(:since AS timestamptz)) / 86400) AS first_day, rolled_until,
                rolled_until::timestamp AT TIME ZONE 'UTC' AS unrolled FROM usage_rollup)
     SELECT least(coalesce((SELECT sum(d.input_tokens + d.output_tokens) FROM usage_days d, since
-                      WHERE d.project_id = :project AND d.day >= DATE 'epoch' + since.first_day::int AND d.day < since.rolled_until), 0)
+                      WHERE d.project_id = :project AND d.day >= DATE 'epoch' + since.first_day::int
+                        AND d.day < since.rolled_until), 0)
           + coalesce((SELECT sum(e.input_tokens + e.output_tokens) FROM usage_entries e, since
                       WHERE e.project_id = :project AND e.ended_at >= since.at
-                        AND (e.ended_at >= since.unrolled OR e.ended_at < to_timestamp(since.first_day * 86400))), 0), {LARGEST_SUM})::bigint AS tokens
+                        AND (e.ended_at >= since.unrolled OR e.ended_at < to_timestamp(since.first_day * 86400))), 0),
+                        {LARGEST_SUM})::bigint AS tokens
     """,
     int,
 )
@@ -137,14 +146,17 @@ USAGE = Query(
     WITH used AS (
         SELECT extract(epoch FROM d.day)::bigint AS at, {_used_columns("d")}
         FROM usage_days d, usage_rollup w
-        WHERE CAST(:width AS bigint) = 86400 AND d.day < w.rolled_until AND d.day >= to_timestamp(:first) AT TIME ZONE 'UTC' AND d.day < to_timestamp(:last) AT TIME ZONE 'UTC'
+        WHERE CAST(:width AS bigint) = 86400 AND d.day < w.rolled_until
+          AND d.day >= to_timestamp(:first) AT TIME ZONE 'UTC' AND d.day < to_timestamp(:last) AT TIME ZONE 'UTC'
           AND {_wanted("d")}
         UNION ALL
         SELECT extract(epoch FROM e.ended_at)::bigint AS at, {_used_columns("e")}
         FROM usage_entries e, usage_rollup w
         WHERE e.ended_at >= to_timestamp(:first) AND e.ended_at < to_timestamp(:last)
-          AND (CAST(:width AS bigint) < 86400 OR e.ended_at >= w.rolled_until::timestamp AT TIME ZONE 'UTC') AND {_wanted("e")})
-    SELECT u.at / CAST(:width AS bigint) * CAST(:width AS bigint) AS bucket, {", ".join(_grouped(name) for name in (*_LABELS.split(", "), "batch"))}, {_SUMS}
+          AND (CAST(:width AS bigint) < 86400 OR e.ended_at >= w.rolled_until::timestamp AT TIME ZONE 'UTC')
+            AND {_wanted("e")})
+    SELECT u.at / CAST(:width AS bigint) * CAST(:width AS bigint) AS bucket,
+           {", ".join(_grouped(name) for name in (*_LABELS.split(", "), "batch"))}, {_SUMS}
     FROM used u GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7 LIMIT :max_rows
     """,
     UsageRow,
@@ -175,7 +187,8 @@ class DayUsage:
 
 
 def _fits(alias: str) -> str:
-    return f"""(CAST(:project AS uuid) IS NULL OR {alias}.project_id = :project) AND (CAST(:model AS text) IS NULL OR {alias}.model = :model)"""
+    return f"""(CAST(:project AS uuid) IS NULL OR {alias}.project_id = :project)
+      AND (CAST(:model AS text) IS NULL OR {alias}.model = :model)"""
 
 
 _SHOWN = "requests, input_tokens, cached_tokens, output_tokens"
@@ -183,16 +196,23 @@ USAGE_BY_DAY = Query(
     f"""
     WITH used AS (
         (SELECT d.day, d.project_id, d.model, true AS is_rolled, {", ".join(f"d.{name}" for name in _SHOWN.split(", "))}
-         FROM usage_days d, usage_rollup w WHERE d.day >= CAST(:first AS date) AND d.day < w.rolled_until AND {_fits("d")} ORDER BY d.day DESC LIMIT :look_at)
+         FROM usage_days d, usage_rollup w WHERE d.day >= CAST(:first AS date) AND d.day < w.rolled_until
+           AND {_fits("d")} ORDER BY d.day DESC LIMIT :look_at)
         UNION ALL
-        (SELECT (e.ended_at AT TIME ZONE 'UTC')::date, e.project_id, e.model, false, {", ".join(f"e.{name}" for name in _SHOWN.split(", "))}
-         FROM usage_entries e, usage_rollup w WHERE e.ended_at >= w.rolled_until::timestamp AT TIME ZONE 'UTC' AND {_fits("e")} LIMIT :look_at)),
+        (SELECT (e.ended_at AT TIME ZONE 'UTC')::date, e.project_id, e.model, false,
+                {", ".join(f"e.{name}" for name in _SHOWN.split(", "))}
+         FROM usage_entries e, usage_rollup w WHERE e.ended_at >= w.rolled_until::timestamp AT TIME ZONE 'UTC'
+           AND {_fits("e")} LIMIT :look_at)),
          summed AS (
-        SELECT u.day, CASE WHEN :by_project THEN u.project_id END AS project_id, CASE WHEN :by_model THEN u.model END AS model, count(*) AS rows,
-               bool_and(u.is_rolled) AS is_rolled, {", ".join(f"{bounded_sum(f'u.{name}')} AS {name}" for name in _SHOWN.split(", "))}
+        SELECT u.day, CASE WHEN :by_project THEN u.project_id END AS project_id,
+               CASE WHEN :by_model THEN u.model END AS model, count(*) AS rows,
+               bool_and(u.is_rolled) AS is_rolled,
+               {", ".join(f"{bounded_sum(f'u.{name}')} AS {name}" for name in _SHOWN.split(", "))}
         FROM used u WHERE u.day >= CAST(:first AS date) GROUP BY 1, 2, 3)
-    SELECT s.day, CASE WHEN :by_project THEN coalesce(p.name, s.project_id::text) END AS project, s.model, s.rows, s.is_rolled, {", ".join(f"s.{name}" for name in _SHOWN.split(", "))}
-    FROM summed s LEFT JOIN projects p ON p.id = s.project_id ORDER BY s.day DESC, s.input_tokens + s.output_tokens DESC, 2, 3 LIMIT :max_rows
+    SELECT s.day, CASE WHEN :by_project THEN coalesce(p.name, s.project_id::text) END AS project, s.model, s.rows,
+           s.is_rolled, {", ".join(f"s.{name}" for name in _SHOWN.split(", "))}
+    FROM summed s LEFT JOIN projects p ON p.id = s.project_id
+    ORDER BY s.day DESC, s.input_tokens + s.output_tokens DESC, 2, 3 LIMIT :max_rows
     """,
     DayUsage,
 )

@@ -44,7 +44,7 @@ usage_entries = Table(
     Column("ended_at", TIMESTAMP, nullable=False, server_default=text("clock_timestamp()")),
     *_labels(),
     *_counts(),
-    Column("entry_id", Uuid, comment="of a proxied request: it is inserted once"),
+    Column("entry_id", Uuid, doc="of a proxied request: it is inserted once"),
     Index("ix_usage_entries_project_id", "project_id", "ended_at"),
     Index(
         "uq_usage_entries_entry_id",

@@ -50,6 +50,8 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("released")
     with tarfile.open(fileobj=BytesIO(done.stdout)) as files:
         files.extractall(folder, filter="data")
+    tables = f"migrations/versions/{FIRST}.sql"
+    assert (folder / tables).read_bytes() == (ROOT / tables).read_bytes(), "it must not change"
     return folder
 
 

@@ -152,25 +152,36 @@ async def test_the_migrations_after_0_1_0_are_additive(
                 assert found == expected, change
 
 
-def _start_released(
-    own_stack: Stack, folder: Path, module: str, port: int | None = None
-) -> Service:
-    """Starts a process of 0.1.0. It is not forked from the server that has imported the modules of
-    this release."""
-    name = f"released-{module}"
-    arguments = ("--host", "127.0.0.1", "--port", str(port)) if port else ("--streams", "20")
-    service = Service(
-        name,
-        own_stack.folder / f"{name}.log",
-        module,
-        *arguments,
-        environment={**own_stack.environment(), "PYTHONPATH": str(folder)},
-        port=port,
-    )
-    service.directory = folder
-    Process.launch(service)
-    own_stack.started.append(service)
-    return service
+async def _start_released(own_stack: Stack, folder: Path) -> tuple[Service, Service]:
+    """A web process and a worker of 0.1.0. Those of another folder are not forked from the server
+    that has imported the modules of this release."""
+    if folder == ROOT:
+        return await own_stack.start_web(), await own_stack.start_worker()
+    port = free_port()
+    services = [
+        Service(
+            f"released-{module}",
+            own_stack.folder / f"released-{module}.log",
+            module,
+            *arguments,
+            environment={**own_stack.environment(), "PYTHONPATH": str(folder)},
+            port=port if module == "web" else None,
+        )
+        for module, *arguments in (
+            ("web", "--host", "127.0.0.1", "--port", str(port)),
+            ("worker", "--streams", "20"),
+        )
+    ]
+    for service in services:
+        service.directory = folder
+        Process.launch(service)
+        own_stack.started.append(service)
+    web, worker = services
+    own_stack.webs.append(web)
+    own_stack.workers.append(worker)
+    await until(lambda: web.is_healthy(own_stack.session), 60)
+    await own_stack.wait_until_claiming(worker)
+    return web, worker
 
 
 @pytest.fixture
@@ -201,13 +212,8 @@ async def _input_ids(api: Api, response_id: str) -> list[str]:
 async def test_responses_run_through_an_upgrade_from_0_1_0(
     own_stack: Stack, released: Path, fake: FakeUpstream
 ) -> None:
-    old_web = _start_released(own_stack, released, "web", free_port())
-    old_worker = _start_released(own_stack, released, "worker")
-    own_stack.webs.append(old_web)
-    own_stack.workers.append(old_worker)
+    old_web, old_worker = await _start_released(own_stack, released)
     old_api = own_stack.api(old_web)
-    await until(lambda: old_web.is_healthy(own_stack.session), 60)
-    await own_stack.wait_until_claiming(old_worker)
 
     conversation = (await old_api.call("POST", "/conversations", {})).body["id"]
     released_text = asyncio.Event()

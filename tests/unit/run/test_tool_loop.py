@@ -93,7 +93,7 @@ def _stored(*, started: bool, finished: bool = False) -> CheckpointedItem:
     """A call that an earlier attempt has stored."""
     item: JSON = {"id": "mcp_1", "type": "mcp_call", "status": "in_progress", "name": "f"}
     item |= {"server_label": "s", "arguments": '{"n": 1}'}
-    return CheckpointedItem(item, 0, 1, 1 if started else None, finished, None, True)
+    return CheckpointedItem(item, 0, 1, 1 if started else None, finished, None)
 
 
 async def test_a_turn_is_stored_before_its_call_and_the_call_before_it_runs() -> None:

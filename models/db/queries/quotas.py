@@ -21,7 +21,11 @@ class OpenResponseRow:
 
 
 OPEN_RESPONSES = Query(
-    f"SELECT r.project_id, r.id, r.attempt = 0 AS is_waiting, r.created_at > clock_timestamp() - interval '10 seconds' AS is_young FROM responses r WHERE r.status IN {OPEN} AND r.lane <> {Lane.BATCH.value} AND r.project_id = ANY(CAST(:projects AS uuid[]))",
+    f"""
+    SELECT r.project_id, r.id, r.attempt = 0 AS is_waiting,
+           r.created_at > clock_timestamp() - interval '10 seconds' AS is_young FROM responses r
+    WHERE r.status IN {OPEN} AND r.lane <> {Lane.BATCH.value} AND r.project_id = ANY(CAST(:projects AS uuid[]))
+    """,
     OpenResponseRow,
 )
 """Selects the open responses of these projects, without those of batches: they wait behind all
@@ -37,7 +41,10 @@ class Conversations:
 
 
 CONVERSATIONS = Query(
-    "SELECT c.project_id, count(*) FROM conversations c WHERE c.project_id = ANY(CAST(:projects AS uuid[])) GROUP BY c.project_id",
+    """
+    SELECT c.project_id, count(*) FROM conversations c WHERE c.project_id = ANY(CAST(:projects AS uuid[]))
+    GROUP BY c.project_id
+    """,
     Conversations,
 )
 """Counts the conversations of these projects. No row: the project has none."""
@@ -54,15 +61,17 @@ class StoredPart:
 
 
 _MEASURED = 2000
-"""Responses that are measured at a time: some milliseconds. With a parameter in its place the planner expects a tenth of
-all responses, and compiles the statement."""
+"""Responses that are measured at a time: some milliseconds. With a parameter in its place the
+planner expects a tenth of all responses, and compiles the statement."""
 STORED_WITH_RESPONSES = Query(
     f"""
-    WITH page AS MATERIALIZED (SELECT r.id, r.project_id, pg_column_size(r.parameters) AS parameters FROM responses r WHERE r.id > :after ORDER BY r.id LIMIT {_MEASURED})
+    WITH page AS MATERIALIZED (SELECT r.id, r.project_id, pg_column_size(r.parameters) AS parameters FROM responses r
+                               WHERE r.id > :after ORDER BY r.id LIMIT {_MEASURED})
     SELECT (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last,
            (SELECT coalesce(sum(p.parameters
                    + (SELECT coalesce(sum(pg_column_size(i.payload)), 0) FROM items i WHERE i.response_id = p.id)
-                   + (SELECT coalesce(sum(pg_column_size(e.frames)), 0) FROM event_log e WHERE e.response_id = p.id)), 0)
+                   + (SELECT coalesce(sum(pg_column_size(e.frames)), 0) FROM event_log e
+                      WHERE e.response_id = p.id)), 0)
             FROM page p WHERE p.project_id = :project)::bigint AS stored_bytes
     """,
     StoredPart,
@@ -71,7 +80,8 @@ STORED_WITH_RESPONSES = Query(
 projects, in the order of their ids. Values that are stored apart from their rows are not read."""
 STORED_IN_CONVERSATIONS = column(
     """
-    SELECT coalesce(sum(pg_column_size(i.payload)), 0)::bigint FROM conversations c JOIN items i ON i.conversation_id = c.id
+    SELECT coalesce(sum(pg_column_size(i.payload)), 0)::bigint FROM conversations c
+    JOIN items i ON i.conversation_id = c.id
     WHERE c.project_id = :project AND i.response_id IS NULL
     """,
     int,

@@ -24,11 +24,11 @@ from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
 from models.db.queries.files import FILE_PARTS, FIND_FILE, FileRow
 from models.db.queries.ingest import (
+    DEFER_ENTRY,
     END_ENTRY,
     HIDE_ENTRY,
     KEEP_ENTRY,
     KNOWN_FAILURE,
-    PUT_OFF_ENTRY,
     STORE_CHUNKS,
     TAKE_ENTRIES,
     KeptEntry,
@@ -330,14 +330,14 @@ class Ingest:
     async def _defer(self, entry: TakenEntry, reason: _Deferred) -> None:
         pause = max(reason.pause, min(_LONGEST_PAUSE, 2.0 ** min(entry.failures, 10)))
         values = _fence(entry) | {"pause": timedelta(seconds=pause)}
-        await fetch(self._pool, PUT_OFF_ENTRY, values)
+        await fetch(self._pool, DEFER_ENTRY, values)
         logger.warning("ingest_deferred", **_facts(entry), reason=str(reason), seconds=pause)
 
     async def _give_back(self, entry: TakenEntry) -> None:
         """This process stops: another one may go on at once."""
         with suppress(TimeoutError, *DATABASE_UNAVAILABLE):
             async with asyncio.timeout(_GIVE_BACK):
-                await fetch(self._pool, PUT_OFF_ENTRY, _fence(entry) | {"pause": timedelta(0)})
+                await fetch(self._pool, DEFER_ENTRY, _fence(entry) | {"pause": timedelta(0)})
 
     async def _end(
         self, entry: TakenEntry, status: str, chunks: int | None, failure: _Failed | None

@@ -27,7 +27,8 @@ def _turn(cursor: str, is_ready: str) -> str:
     return f"""
     WITH RECURSIVE {projects_with("batches", "b", OPEN_BATCH)},
          served AS MATERIALIZED (
-             SELECT p.id, (SELECT max(b.{cursor}) FROM batches b WHERE b.project_id = p.id AND {OPEN_BATCH} AND b.{cursor} > b.created_at) AS at
+             SELECT p.id, (SELECT max(b.{cursor}) FROM batches b
+                           WHERE b.project_id = p.id AND {OPEN_BATCH} AND b.{cursor} > b.created_at) AS at
              FROM project p WHERE p.id IS NOT NULL),
          waiting AS (
              SELECT w.id, row_number() OVER (PARTITION BY p.id ORDER BY w.since) AS nr, w.since, p.at AS served
@@ -36,9 +37,11 @@ def _turn(cursor: str, is_ready: str) -> str:
                  WHERE b.project_id = p.id AND {OPEN_BATCH} AND {is_ready} AND b.{cursor} <= clock_timestamp()
                  ORDER BY b.{cursor} LIMIT {_COMPARED}) w),
          due AS MATERIALIZED (
-             SELECT b.id, b.ending IS NULL AND b.expires_at <= clock_timestamp() AS is_over FROM (SELECT w.id FROM waiting w ORDER BY w.nr, w.served NULLS FIRST, w.since) w
+             SELECT b.id, b.ending IS NULL AND b.expires_at <= clock_timestamp() AS is_over
+             FROM (SELECT w.id FROM waiting w ORDER BY w.nr, w.served NULLS FIRST, w.since) w
              CROSS JOIN LATERAL (
-                 SELECT b.* FROM batches b WHERE b.id = w.id AND {OPEN_BATCH} AND {is_ready} AND b.{cursor} <= clock_timestamp()
+                 SELECT b.* FROM batches b WHERE b.id = w.id AND {OPEN_BATCH} AND {is_ready}
+                   AND b.{cursor} <= clock_timestamp()
                  OFFSET 0 FOR UPDATE SKIP LOCKED) b
              LIMIT 1)"""
 
@@ -78,11 +81,16 @@ class TakenBatch:
 
 TAKE_BATCH = Query(
     f"""{_turn("collector_until", "true")}
-    UPDATE batches b SET collector_until = clock_timestamp() + {_lease("collector")}, collector_crashes = b.collector_crashes + 1, ending = CASE WHEN due.is_over THEN 'expired' ELSE b.ending END,
-           status = CASE WHEN due.is_over THEN 'finalizing' ELSE b.status END, finalizing_at = CASE WHEN due.is_over THEN clock_timestamp() ELSE b.finalizing_at END
+    UPDATE batches b SET collector_until = clock_timestamp() + {_lease("collector")},
+           collector_crashes = b.collector_crashes + 1, ending = CASE WHEN due.is_over THEN 'expired' ELSE b.ending END,
+           status = CASE WHEN due.is_over THEN 'finalizing' ELSE b.status END,
+           finalizing_at = CASE WHEN due.is_over THEN clock_timestamp() ELSE b.finalizing_at END
     FROM due WHERE b.id = due.id
-    RETURNING b.id, b.project_id, b.endpoint, b.input_file_id, b.status, b.ending, b.in_progress_at IS NOT NULL AS is_valid, b.output_lifetime, b.expires_at,
-              b.validated_lines, b.validated_bytes, b.collector_crashes - 1 AS crashes, (b.total - b.completed - b.failed)::int AS left, b.output_file_id, b.output_parts, b.error_file_id, b.error_parts
+    RETURNING b.id, b.project_id, b.endpoint, b.input_file_id, b.status, b.ending,
+        b.in_progress_at IS NOT NULL AS is_valid, b.output_lifetime, b.expires_at,
+              b.validated_lines, b.validated_bytes, b.collector_crashes - 1 AS crashes,
+              (b.total - b.completed - b.failed)::int AS left, b.output_file_id, b.output_parts, b.error_file_id,
+              b.error_parts
     """,
     TakenBatch,
 )
@@ -90,7 +98,10 @@ TAKE_BATCH = Query(
 After a crash of its worker the lease is twice as long each time. No row: there is nothing to do
 now."""
 RELEASE_BATCH = column(
-    "UPDATE batches b SET collector_until = clock_timestamp() + CAST(:pause AS interval), collector_crashes = 0 WHERE b.id = :id RETURNING b.id",
+    """
+    UPDATE batches b SET collector_until = clock_timestamp() + CAST(:pause AS interval), collector_crashes = 0
+    WHERE b.id = :id RETURNING b.id
+    """,
     UUID,
 )
 """Nothing more is to be done before `pause` is over."""
@@ -117,9 +128,11 @@ class ExpandedBatch:
 
 TAKE_TO_EXPAND = Query(
     f"""{_turn("expander_until", "b.status = 'in_progress' AND b.ending IS NULL AND b.expanded < b.total")}
-    UPDATE batches b SET expander_until = clock_timestamp() + {_lease("expander")}, expander_crashes = b.expander_crashes + 1 FROM due WHERE b.id = due.id
+    UPDATE batches b SET expander_until = clock_timestamp() + {_lease("expander")},
+           expander_crashes = b.expander_crashes + 1 FROM due WHERE b.id = due.id
     RETURNING b.id, b.project_id, b.api_key_id, b.endpoint, b.input_file_id, b.expanded_lines, b.expanded_bytes,
-              extract(epoch FROM b.expires_at - clock_timestamp())::float AS seconds_left, b.expander_crashes - 1 AS crashes,
+              extract(epoch FROM b.expires_at - clock_timestamp())::float AS seconds_left,
+              b.expander_crashes - 1 AS crashes,
               (SELECT count(*) FROM batch_lines l WHERE l.batch_id = b.id AND l.expanded)::int AS open
     """,
     ExpandedBatch,
@@ -127,6 +140,9 @@ TAKE_TO_EXPAND = Query(
 """Takes the batch with lines to expand whose turn it is, for as long as the lease. No row: there is
 none now."""
 RELEASE_EXPANSION = column(
-    "UPDATE batches b SET expander_until = clock_timestamp() + CAST(:pause AS interval), expander_crashes = 0 WHERE b.id = :id RETURNING b.id",
+    """
+    UPDATE batches b SET expander_until = clock_timestamp() + CAST(:pause AS interval), expander_crashes = 0
+    WHERE b.id = :id RETURNING b.id
+    """,
     UUID,
 )

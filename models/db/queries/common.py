@@ -37,7 +37,8 @@ def projects_with(table: str, alias: str, condition: str) -> str:
     return f"""project (id) AS (
              (SELECT {project} {rows} ORDER BY {project} LIMIT 1)
              UNION ALL
-             SELECT (SELECT {project} {rows} AND {project} > p.id ORDER BY {project} LIMIT 1) FROM project p WHERE p.id IS NOT NULL)"""
+             SELECT (SELECT {project} {rows} AND {project} > p.id ORDER BY {project} LIMIT 1) FROM project p
+             WHERE p.id IS NOT NULL)"""
 
 
 OPEN = sql_list(TRANSITIONS)

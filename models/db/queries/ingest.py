@@ -45,17 +45,23 @@ TAKE_ENTRIES = Query(
     f"""
     WITH RECURSIVE {projects_with("vector_store_files", "e", _WAITS)},
          used AS (
-             SELECT p.id AS project_id, (SELECT count(*) FROM unnest(CAST(:busy AS uuid[])) AS b (id) WHERE b.id = p.id) AS files FROM project p),
+             SELECT p.id AS project_id, (SELECT count(*) FROM unnest(CAST(:busy AS uuid[])) AS b (id)
+                                         WHERE b.id = p.id) AS files FROM project p),
          placed AS (
-             SELECT first.id, used.files, row_number() OVER (ORDER BY used.files, random()) AS place FROM used CROSS JOIN LATERAL (
+             SELECT first.id, used.files, row_number() OVER (ORDER BY used.files, random()) AS place FROM used
+             CROSS JOIN LATERAL (
                  SELECT e.id FROM vector_store_files e
                  WHERE e.project_id = used.project_id AND {_WAITS} AND e.next_attempt_at <= clock_timestamp()
                  ORDER BY e.next_attempt_at LIMIT 1 FOR UPDATE SKIP LOCKED) first),
-         due AS (SELECT id FROM placed WHERE place <= CAST(:free AS int) OR files = 0 ORDER BY place LIMIT CAST(:free_for_newcomers AS int))
-    UPDATE vector_store_files e SET attempts = e.attempts + 1, failures = e.failures + 1, crashes = e.crashes + 1, next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
+         due AS (SELECT id FROM placed WHERE place <= CAST(:free AS int) OR files = 0
+                 ORDER BY place LIMIT CAST(:free_for_newcomers AS int))
+    UPDATE vector_store_files e SET attempts = e.attempts + 1, failures = e.failures + 1, crashes = e.crashes + 1,
+           next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
     FROM due, vector_stores s WHERE e.id = due.id AND s.id = e.store_id
-    RETURNING e.id, e.attempts, e.project_id, e.store_id, e.file_id, e.chunks, e.max_chunk_tokens, e.chunk_overlap_tokens, e.failures - 1 AS failures, e.crashes - 1 AS crashes,
-              extract(epoch FROM clock_timestamp() - e.created_at)::float8 AS age, s.embedding_model, s.requested_dimensions,
+    RETURNING e.id, e.attempts, e.project_id, e.store_id, e.file_id, e.chunks, e.max_chunk_tokens,
+        e.chunk_overlap_tokens, e.failures - 1 AS failures, e.crashes - 1 AS crashes,
+              extract(epoch FROM clock_timestamp() - e.created_at)::float8 AS age, s.embedding_model,
+              s.requested_dimensions,
               s.delete_requested_at IS NOT NULL AS is_gone
     """,
     TakenEntry,
@@ -79,7 +85,8 @@ KNOWN_FAILURE = Query(
     """
     SELECT e.error_code AS code, e.error_message AS message FROM vector_store_files e
     WHERE e.file_id = :file AND e.project_id = :project AND e.delete_requested_at IS NULL AND e.status = 'failed'
-      AND e.error_code IN ('invalid_file', 'unsupported_file') AND e.created_at > clock_timestamp() - interval '1 hour' LIMIT 1
+      AND e.error_code IN ('invalid_file', 'unsupported_file')
+        AND e.created_at > clock_timestamp() - interval '1 hour' LIMIT 1
     """,
     KnownFailure,
 )
@@ -115,24 +122,33 @@ def _store_chunks(has_embeddings: bool) -> Query[int]:
     return column(
         f"""
         WITH s AS MATERIALIZED (
-                 SELECT s.id, s.language, s.dimensions FROM vector_stores s WHERE s.id = :store AND s.delete_requested_at IS NULL
-                   AND (CAST(:dimensions AS int) IS NULL OR s.dimensions IS NULL OR s.dimensions = :dimensions) FOR KEY SHARE),
+                 SELECT s.id, s.language, s.dimensions FROM vector_stores s
+                 WHERE s.id = :store AND s.delete_requested_at IS NULL
+                   AND (CAST(:dimensions AS int) IS NULL OR s.dimensions IS NULL OR s.dimensions = :dimensions)
+                       FOR KEY SHARE),
              entry AS (
                  UPDATE vector_store_files e
-                 SET chunks = e.chunks + :count, usage_bytes = e.usage_bytes + :bytes, failures = 0, crashes = 1, next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
+                 SET chunks = e.chunks + :count, usage_bytes = e.usage_bytes + :bytes, failures = 0, crashes = 1,
+                     next_attempt_at = clock_timestamp() + CAST(:lease AS interval)
                  FROM s WHERE {_IS_OURS} AND e.chunks = :first AND e.store_id = s.id
                  RETURNING e.id, e.project_id, e.store_id, e.chunks),
              measured AS (
                  UPDATE vector_stores SET dimensions = :dimensions FROM entry, s
-                 WHERE vector_stores.id = entry.store_id AND s.dimensions IS NULL AND CAST(:dimensions AS int) IS NOT NULL),
+                 WHERE vector_stores.id = entry.store_id AND s.dimensions IS NULL
+                   AND CAST(:dimensions AS int) IS NOT NULL),
              stored AS (
                  INSERT INTO vector_store_chunks (store_id, entry_id, number, project_id, tokens, text, words{name})
                  SELECT entry.store_id, entry.id, CAST(:first AS int) + c.nr - 1, entry.project_id, c.tokens, c.text,
-                        to_tsvector(s.language::regconfig, c.text) || array_to_tsvector(ARRAY['§' || replace(s.id::text, '-', '')]){value}
-                 FROM entry, s, unnest(CAST(:texts AS text[]), CAST(:tokens AS int[]), CAST(:embeddings AS text[])) WITH ORDINALITY AS c (text, tokens, embedding, nr)),
+                        to_tsvector(s.language::regconfig,
+                                    c.text) || array_to_tsvector(ARRAY['§' || replace(s.id::text, '-', '')]){value}
+                 FROM entry, s,
+                     unnest(CAST(:texts AS text[]), CAST(:tokens AS int[]), CAST(:embeddings AS text[])) WITH ORDINALITY
+                         AS c (text, tokens, embedding, nr)),
              used AS (
-                 INSERT INTO usage_entries (project_id, api_key_id, model, upstream, service_tier, kind, requests, input_tokens, cached_tokens, output_tokens, reasoning_tokens)
-                 SELECT entry.project_id, NULL, CAST(:model AS text), CAST(:upstream AS text), NULL, '{UsageKind.EMBEDDINGS}', 1, CAST(:input_tokens AS bigint), 0, 0, 0
+                 INSERT INTO usage_entries (project_id, api_key_id, model, upstream, service_tier, kind, requests,
+                                            input_tokens, cached_tokens, output_tokens, reasoning_tokens)
+                 SELECT entry.project_id, NULL, CAST(:model AS text), CAST(:upstream AS text), NULL,
+                        '{UsageKind.EMBEDDINGS}', 1, CAST(:input_tokens AS bigint), 0, 0, 0
                  FROM entry WHERE CAST(:model AS text) IS NOT NULL)
         SELECT chunks FROM entry
         """,
@@ -149,9 +165,12 @@ END_ENTRY = column(
     f"""
     WITH ended AS (UPDATE vector_store_files e SET status = :status, error_code = :code, error_message = :message,
                        usage_bytes = CASE WHEN CAST(:code AS text) IS NULL THEN e.usage_bytes ELSE 0 END
-                   WHERE {_IS_OURS} AND (CAST(:chunks AS int) IS NULL OR e.chunks = :chunks) RETURNING e.id, e.store_id),
-         used AS (UPDATE vector_stores s SET last_active_at = clock_timestamp(), expires_at = clock_timestamp() + s.expires_after_days * interval '1 day'
-                  FROM ended WHERE s.id = ended.store_id AND s.expires_after_days IS NOT NULL AND s.delete_requested_at IS NULL
+                   WHERE {_IS_OURS} AND (CAST(:chunks AS int) IS NULL OR e.chunks = :chunks)
+                   RETURNING e.id, e.store_id),
+         used AS (UPDATE vector_stores s SET last_active_at = clock_timestamp(),
+                         expires_at = clock_timestamp() + s.expires_after_days * interval '1 day'
+                  FROM ended WHERE s.id = ended.store_id AND s.expires_after_days IS NOT NULL
+                    AND s.delete_requested_at IS NULL
                     AND s.last_active_at < clock_timestamp() - interval '1 minute')
     SELECT id FROM ended
     """,
@@ -162,8 +181,11 @@ has; null: that does not matter. No row: a failover has lost some of them, or as
 store was used: it expires so long after the last ingest, also if it was over meanwhile.
 The purge deletes the chunks of a file that `failed`."""
 
-PUT_OFF_ENTRY = column(
-    f"UPDATE vector_store_files e SET next_attempt_at = clock_timestamp() + CAST(:pause AS interval), crashes = greatest(e.crashes - 1, 0) WHERE {_IS_OURS} RETURNING e.id",
+DEFER_ENTRY = column(
+    f"""
+    UPDATE vector_store_files e SET next_attempt_at = clock_timestamp() + CAST(:pause AS interval),
+           crashes = greatest(e.crashes - 1, 0) WHERE {_IS_OURS} RETURNING e.id
+    """,
     UUID,
 )
 """Gives the entry back; it is taken again after `pause`."""

@@ -418,7 +418,7 @@ _OF_STORES = [
     "ingest.HIDE_ENTRY",
     "ingest.KEEP_ENTRY",
     "ingest.KNOWN_FAILURE",
-    "ingest.PUT_OFF_ENTRY",
+    "ingest.DEFER_ENTRY",
     "ingest.STORE_CHUNKS[embedded]",
     "ingest.STORE_CHUNKS[plain]",
     "ingest.TAKE_ENTRIES",
@@ -527,7 +527,7 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
     cases["claim.UNFLUSHED_JOURNALS"] = common | {"previous": Uuids([database.owner] * 2)}
     cases["read.JOURNAL_BATCHES"] = common | {"last": 0}
     cases["retention.HIDE_EXPIRED"] = common | {"id": UUID(int=0)}
-    for name in ("END_ENTRY", "HIDE_ENTRY", "KEEP_ENTRY", "PUT_OFF_ENTRY", "STORE_CHUNKS[plain]"):
+    for name in ("END_ENTRY", "HIDE_ENTRY", "KEEP_ENTRY", "DEFER_ENTRY", "STORE_CHUNKS[plain]"):
         cases[f"ingest.{name}"] |= {"id": database.entry}
     cases["ingest.STORE_CHUNKS[embedded]"] |= {"id": database.entry}
     cases["vector_stores.FIND_ENTRY"] |= {"id": database.file}

@@ -39,6 +39,7 @@ COPY --from=packages /packages /packages
 WORKDIR /app
 COPY LICENSE requirements-production.lock ./
 COPY cli/ cli/
+COPY features/ features/
 COPY migrations/ migrations/
 COPY models/ models/
 COPY web/ web/

@@ -4,21 +4,21 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import psycopg
+from psycopg.types.json import Jsonb
 
 from models.config.addresses import DEFAULT_SCHEMA
+from models.db.queries import organization
 from models.db.search_path import set_search_path
-from models.db.sync import execute_sync, fetch_sync
+from models.db.sync import fetch_sync
 from models.ids import new_uuid
 from models.projects.scopes import DEFAULT_SCOPES, Scope
 
-if TYPE_CHECKING:
-    from models.db.queries.audit import Actor, AuditEntry
-
 KEY_PREFIX_LENGTH = 8
 """How many of a key's first characters are stored, to recognise it by."""
+DEFAULT_PROJECT = "default"
+"""The project of the first key. It cannot be archived, so that admins keep theirs."""
 CACHE_SECONDS = 5.0
 """For how long a web process caches a valid key. It notices most changes earlier: with its next
 heartbeat (models/ownership/access_revision.py)."""
@@ -43,14 +43,12 @@ class KeyGrant:
             "name": self.name,
             "allowed_models": None if self.allowed_models is None else list(self.allowed_models),
             "lifetime": self.lifetime,
+            "created_by": None,
+            "service_account": None,
         }
 
 
 DEFAULT_GRANT = KeyGrant()
-
-
-class ProjectArchived(Exception):
-    """A project that was archived gets no key."""
 
 
 def new_key() -> str:
@@ -64,68 +62,25 @@ def hash_key(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
-def bootstrap(dsn: str, key: str, schema: str = DEFAULT_SCHEMA) -> None:
-    """Makes `key` valid for the project `default`; creates both if they do not exist. `schema`: the
-    setting `database_schema`. Idempotent."""
-    _store(dsn, "default", key, schema)
+def stored_value(key: str) -> dict[str, object]:
+    """What is stored of a key, for the statements that insert one."""
+    return {"prefix": key[:KEY_PREFIX_LENGTH], "hash": hash_key(key)}
 
 
-def create(
+def bootstrap(
     dsn: str,
-    project: str,
-    schema: str = DEFAULT_SCHEMA,
-    grant: KeyGrant = DEFAULT_GRANT,
-    actor: "Actor | None" = None,
-) -> str:
-    """Creates a key for the project of that name, and the project if it does not exist. `schema`:
-    the setting `database_schema`. The audit log says that `actor` did it. The key is returned here
-    only: it cannot be read from the database later. Raises ProjectArchived."""
-    key = new_key()
-    if not _store(dsn, project, key, schema, grant, actor):
-        raise ProjectArchived
-    return key
-
-
-def _store(
-    dsn: str,
-    project: str,
     key: str,
-    schema: str,
+    schema: str = DEFAULT_SCHEMA,
+    project: str = DEFAULT_PROJECT,
     grant: KeyGrant = DEFAULT_GRANT,
-    actor: "Actor | None" = None,
-) -> bool:
-    """Returns False if the key exists already, or the project was archived."""
-    # commands import this module, and the rows of these statements import pydantic
-    from models.db.queries.api_keys import INSERT_API_KEY, INSERT_PROJECT
-    from models.db.queries.audit import RECORD, AuditEntry
-
+) -> None:
+    """Makes `key` valid for the project of that name; creates both if they do not exist. `schema`:
+    the setting `database_schema`. Idempotent; for the start of a deployment. Blocks."""
     with psycopg.connect(dsn, target_session_attrs="primary") as connection:
         connection.execute(set_search_path(schema))
-        made = fetch_sync(connection, INSERT_PROJECT, {"id": new_uuid(), "name": project})
-        stored = fetch_sync(
-            connection,
-            INSERT_API_KEY,
-            {
-                "id": new_uuid(),
-                "prefix": key[:KEY_PREFIX_LENGTH],
-                "hash": hash_key(key),
-                "project": project,
-                **grant.values,
-            },
-        )
-        if made and actor is not None:
-            entry = AuditEntry(actor, "project.create", project, project=project)
-            execute_sync(connection, RECORD, entry.values())
-        if stored and actor is not None:
-            execute_sync(connection, RECORD, creation_entry(actor, key, project, grant).values())
-        return bool(stored)
-
-
-def creation_entry(actor: "Actor", key: str, project: str, grant: KeyGrant) -> "AuditEntry":
-    """What the audit log says of a new key."""
-    from models.db.queries.audit import AuditEntry
-
-    details: dict[str, object] = {"scopes": sorted(scope.value for scope in grant.scopes)}
-    return AuditEntry(
-        actor, "key.create", key[:KEY_PREFIX_LENGTH], project=project, details=details
-    )
+        named = {"name": project, "digits": None}
+        made = {"id": new_uuid(), **named, "weight": 1, "policy": Jsonb({})}
+        fetch_sync(connection, organization.CREATE_PROJECT, made)
+        found = fetch_sync(connection, organization.FIND_PROJECTS, named)
+        values = {"id": new_uuid(), "project": found[0].id, **stored_value(key), **grant.values}
+        fetch_sync(connection, organization.CREATE_KEY, values)

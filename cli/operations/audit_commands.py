@@ -1,12 +1,15 @@
 """The commands for the audit log."""
 
 from datetime import timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.operations.connection import EXIT_CODES_HELP, connected, show
+from cli.operations.connection import EXIT_CODES_HELP, run, show
 from cli.options import AsJson, Data, parse_duration
+
+if TYPE_CHECKING:
+    from models.db.connection import Connection
 
 app = typer.Typer(help="Who did what: the audit log.", invoke_without_command=True)
 
@@ -47,10 +50,11 @@ def list_audit(
     from cli.operations import audit_entries, report
 
     wanted = audit_entries.AuditFilter(since, project, action)
-    with connected(data) as connection:
-        entries = audit_entries.list_entries(connection, wanted, limit, before)
-        found = [audit_entries.as_object(entry) for entry in entries]
-        show(found, report.audit, as_json=as_json)
+    entries = run(
+        data, lambda database: audit_entries.list_entries(database, wanted, limit, before)
+    )
+    found = [audit_entries.as_object(entry) for entry in entries]
+    show(found, report.audit, as_json=as_json)
 
 
 @app.command("export", epilog=EXIT_CODES_HELP)
@@ -63,6 +67,9 @@ def export_audit(
     from cli.operations import audit_entries
 
     wanted = audit_entries.AuditFilter(since, project, action)
-    with connected(data) as connection:
-        for entry in audit_entries.export_entries(connection, wanted):
+
+    async def export(database: "Connection") -> None:
+        async for entry in audit_entries.export_entries(database, wanted):
             print(json.dumps(audit_entries.as_object(entry), ensure_ascii=False))
+
+    run(data, export)

@@ -3,26 +3,17 @@
 import getpass
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from cli.errors import RequestRefused
+from features.operator.text import format_time
+from models.db.database import Connection, fetch
 from models.db.queries import audit
-from models.db.queries.audit import (
-    RECORD,
-    RECORD_ABOUT_RESPONSE,
-    Actor,
-    ActorKind,
-    AuditEntry,
-    AuditRow,
-)
-from models.db.sync import SyncConnection, execute_sync, fetch_sync
-from models.ids import response_id
-from models.operator.text import format_time
+from models.db.queries.audit import Actor, ActorKind, AuditRow
 
 _PAGE = 1_000
 """Entries that one statement of an export reads."""
@@ -53,47 +44,27 @@ def operator() -> Actor:
     return Actor(ActorKind.OPERATOR, os_user=name, address=socket.gethostname())
 
 
-@contextmanager
-def audited(connection: SyncConnection, entry: AuditEntry) -> Iterator[None]:
-    """One transaction: what is changed in it, and the entry about it. An error undoes both."""
-    with connection.transaction():
-        yield
-        record_audit(connection, entry)
-
-
-def record_audit(connection: SyncConnection, entry: AuditEntry) -> None:
-    """Adds an entry, in the transaction of the action if there is one."""
-    execute_sync(connection, RECORD, entry.values())
-
-
-def record_response_action(
-    connection: SyncConnection, action: str, response: UUID, outcome: str
-) -> None:
-    """Adds an entry: the operator's `action` on a response, in the transaction of the action."""
-    entry = AuditEntry(operator(), f"response.{action}", response_id(response), outcome)
-    execute_sync(connection, RECORD_ABOUT_RESPONSE, entry.values() | {"response": response})
-
-
-def list_entries(
-    connection: SyncConnection, wanted: AuditFilter, limit: int, before: str | None
+async def list_entries(
+    connection: Connection, wanted: AuditFilter, limit: int, before: str | None
 ) -> list[AuditRow]:
     """The newest entries, at most `limit`; those before the entry `before` if it is given. Raises
     RequestRefused if there is no such entry."""
     at, last = datetime.max.replace(tzinfo=UTC), UUID(int=2**128 - 1)
     if before is not None:
-        position = _find(connection, before)
+        position = await _find(connection, before)
         at, last = position.at, position.id
     values = wanted.values | {"at": at, "id": last, "max_rows": limit}
-    return fetch_sync(connection, audit.LIST, values)
+    return await fetch(connection, audit.LIST, values)
 
 
-def export_entries(connection: SyncConnection, wanted: AuditFilter) -> Iterator[AuditRow]:
+async def export_entries(connection: Connection, wanted: AuditFilter) -> AsyncIterator[AuditRow]:
     """All entries, the oldest first."""
     at, last = datetime.min.replace(tzinfo=UTC), UUID(int=0)
     while True:
         values = wanted.values | {"at": at, "id": last, "max_rows": _PAGE}
-        rows = fetch_sync(connection, audit.EXPORT, values)
-        yield from rows
+        rows = await fetch(connection, audit.EXPORT, values)
+        for row in rows:
+            yield row
         if len(rows) < _PAGE:
             return
         at, last = rows[-1].at, rows[-1].id
@@ -107,9 +78,9 @@ def as_object(row: AuditRow) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, {})}
 
 
-def _find(connection: SyncConnection, name: str) -> AuditRow:
+async def _find(connection: Connection, name: str) -> AuditRow:
     try:
-        rows = fetch_sync(connection, audit.FIND, {"id": UUID(name)})
+        rows = await fetch(connection, audit.FIND, {"id": UUID(name)})
     except ValueError:
         rows = []
     if not rows:

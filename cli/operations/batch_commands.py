@@ -1,17 +1,16 @@
 """The commands for batches."""
 
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.operations.connection import EXIT_CODES_HELP, EXIT_INTERRUPTED, connected, show
+from cli.operations.connection import EXIT_CODES_HELP, EXIT_INTERRUPTED, run, show
 from cli.options import AsJson, Data
 from cli.output import print_status
 
 if TYPE_CHECKING:
     from cli.operations.batches import ShownBatch
-    from models.db.sync import SyncConnection
+    from models.db.connection import Connection
 
 app = typer.Typer(help="Batches.", no_args_is_help=True)
 
@@ -35,9 +34,10 @@ def list_batches(
     """List batches, the newest first."""
     from cli.operations import batches
 
-    with connected(data) as connection:
-        found = batches.list_batches(connection, project, limit, only_open=only_open)
-        show(found, batches.as_table, as_json=as_json)
+    found = run(
+        data, lambda database: batches.list_batches(database, project, limit, only_open=only_open)
+    )
+    show(found, batches.as_table, as_json=as_json)
 
 
 @app.command("show", epilog=EXIT_CODES_HELP)
@@ -47,11 +47,8 @@ def show_batch(
     """Show a batch: how far it is, its files, and what is wrong with its input."""
     from cli.operations import batches
 
-    with connected(data) as connection:
-        found = batches.find(connection, batch)
-        if follow:
-            found = _follow(connection, found)
-        show(found, batches.as_text, as_json=as_json)
+    found = run(data, lambda database: batches.find(database, batch))
+    _show(found, follow, as_json, data)
 
 
 @app.command("cancel", epilog=EXIT_CODES_HELP)
@@ -61,27 +58,34 @@ def cancel_batch(
     """Cancel a batch, and its responses that have not ended."""
     from cli.operations import batches
 
-    with connected(data) as connection:
-        found = batches.cancel(connection, batch)
-        if follow:
-            found = _follow(connection, found)
-        show(found, batches.as_text, as_json=as_json)
+    found = run(data, lambda database: batches.cancel(database, batch))
+    _show(found, follow, as_json, data)
 
 
-def _follow(connection: "SyncConnection", batch: "ShownBatch") -> "ShownBatch":
+def _show(found: "ShownBatch", follow: bool, as_json: bool, data: Data) -> None:
+    from cli.operations import batches
+
+    if follow:
+        try:
+            found = run(data, lambda database: _follow(database, found))
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+    show(found, batches.as_text, as_json=as_json)
+
+
+async def _follow(database: "Connection", batch: "ShownBatch") -> "ShownBatch":
     """Prints a line on standard error whenever the batch has changed; returns it at its end."""
+    import asyncio
+
     from cli.operations import batches
 
     last = ""
-    try:
-        while True:
-            line = batches.progress(batch)
-            if line != last:
-                print_status(line)
-                last = line
-            if batch.has_ended:
-                return batch
-            time.sleep(_INTERVAL)
-            batch = batches.find(connection, batch.id)
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    while True:
+        line = batches.progress(batch)
+        if line != last:
+            print_status(line)
+            last = line
+        if batch.has_ended:
+            return batch
+        await asyncio.sleep(_INTERVAL)
+        batch = await batches.find(database, batch.id)

@@ -1,17 +1,20 @@
 """Batches, as commands show and cancel them."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from cli.errors import RequestRefused
 from cli.operations.audit_entries import operator
 from cli.output import table
+from features.batches import service
+from features.batches.service import BatchNotCancelled
+from features.operator.filter import LAST_ID
+from features.operator.rows import fact
+from features.operator.text import format_time
+from models.db.database import Connection, fetch, find_by_id
 from models.db.queries import batches as statements
-from models.db.queries.audit import AuditEntry
-from models.db.sync import SyncConnection, fetch_sync
 from models.ids import batch_id, file_id, parse_batch_id
-from models.operator.filter import LAST_ID
-from models.operator.text import format_time
 
 ENDED = frozenset(("completed", "failed", "expired", "cancelled"))
 
@@ -30,9 +33,9 @@ class ShownBatch:
     completed: int
     failed: int
     completion_window: str
-    created_at: str
-    expires_at: str
-    ended_at: str | None
+    created_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
     input_file: str
     output_file: str | None
     error_file: str | None
@@ -42,19 +45,11 @@ class ShownBatch:
     @classmethod
     def from_row(cls, row: statements.ListedBatch) -> "ShownBatch":
         """The batch of a row."""
-        return cls(
+        return fact(
+            cls,
+            row,
             id=batch_id(row.id),
-            project=row.project,
-            status=row.status,
-            model=row.model,
-            total=row.total,
             started=row.expanded,
-            completed=row.completed,
-            failed=row.failed,
-            completion_window=row.completion_window,
-            created_at=format_time(row.created_at),
-            expires_at=format_time(row.expires_at),
-            ended_at=None if row.ended_at is None else format_time(row.ended_at),
             input_file=file_id(row.input_file_id),
             output_file=None if row.output_file_id is None else file_id(row.output_file_id),
             error_file=None if row.error_file_id is None else file_id(row.error_file_id),
@@ -67,34 +62,35 @@ class ShownBatch:
         return self.status in ENDED
 
 
-def list_batches(
-    database: SyncConnection, project: str | None, limit: int, *, only_open: bool
+async def list_batches(
+    database: Connection, project: str | None, limit: int, *, only_open: bool
 ) -> list[ShownBatch]:
     """The newest batches."""
     values = {"project": project, "open": only_open, "before": LAST_ID, "limit": limit}
-    rows = fetch_sync(database, statements.LIST_ALL_BATCHES, values)
+    rows = await fetch(database, statements.LIST_ALL_BATCHES, values)
     return [ShownBatch.from_row(row) for row in rows]
 
 
-def find(database: SyncConnection, name: str) -> ShownBatch:
+async def find(database: Connection, name: str) -> ShownBatch:
     """The batch with this id. Raises RequestRefused."""
-    identity = parse_batch_id(name)
-    rows = fetch_sync(database, statements.SHOW_BATCH, {"id": identity}) if identity else []
-    if not rows:
-        raise RequestRefused(f"there is no batch {name}; `backburner batches list` lists them")
-    return ShownBatch.from_row(rows[0])
+    return ShownBatch.from_row(await _row(database, name))
 
 
-def cancel(database: SyncConnection, name: str) -> ShownBatch:
+async def cancel(database: Connection, name: str) -> ShownBatch:
     """Begins to cancel a batch. Raises RequestRefused."""
-    batch = find(database, name)
-    identity = parse_batch_id(name)
-    project = fetch_sync(database, statements.PROJECT_OF_BATCH, {"id": identity})[0]
-    entry = AuditEntry(operator(), "batch.cancel", name).of_project(batch.project)
-    values = {"id": identity, "project": project, **entry.values()}
-    if not fetch_sync(database, statements.CANCEL_BATCH, values):
-        raise RequestRefused(f"it cannot be cancelled: it is {find(database, name).status}")
-    return find(database, name)
+    row = await _row(database, name)
+    try:
+        await service.cancel(database, row.project_id, row.id, operator(), row.project)
+    except BatchNotCancelled as refused:
+        raise RequestRefused(f"it cannot be cancelled: it is {refused.status}") from None
+    return await find(database, name)
+
+
+async def _row(database: Connection, name: str) -> statements.ListedBatch:
+    row = await find_by_id(database, statements.SHOW_BATCH, parse_batch_id(name))
+    if row is None:
+        raise RequestRefused(f"there is no batch {name}; `backburner batches list` lists them")
+    return row
 
 
 def progress(batch: ShownBatch) -> str:
@@ -116,8 +112,8 @@ def as_table(batches: list[ShownBatch]) -> str:
             str(batch.total),
             str(batch.completed),
             str(batch.failed),
-            batch.created_at,
-            batch.expires_at,
+            format_time(batch.created_at),
+            format_time(batch.expires_at),
         )
         for batch in batches
     ]
@@ -130,9 +126,9 @@ def as_text(batch: ShownBatch) -> str:
         progress(batch),
         f"project      {batch.project}",
         f"model        {batch.model or '-'}",
-        f"window       {batch.completion_window}, until {batch.expires_at}",
-        f"created      {batch.created_at}",
-        f"ended        {batch.ended_at or '-'}",
+        f"window       {batch.completion_window}, until {format_time(batch.expires_at)}",
+        f"created      {format_time(batch.created_at)}",
+        f"ended        {format_time(batch.ended_at) if batch.ended_at else '-'}",
         f"input file   {batch.input_file}",
         f"output file  {batch.output_file or '-'}",
         f"error file   {batch.error_file or '-'}",

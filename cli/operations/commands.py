@@ -2,7 +2,7 @@
 them."""
 
 from datetime import timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,11 +10,15 @@ from cli.errors import RequestRefused
 from cli.operations.connection import (
     EXIT_CODES_HELP,
     EXIT_PENDING,
-    connected,
     database_errors,
+    run,
     show,
 )
-from cli.options import AsJson, Data, parse_duration
+from cli.options import AsJson, Data, parse_duration, resolve_database
+
+if TYPE_CHECKING:
+    from features.operator.facts import OperatorRequest
+    from models.db.connection import Connection
 
 app = typer.Typer()
 
@@ -37,8 +41,8 @@ def explain(response: Response, as_json: AsJson = False, data: Data = None) -> N
     """
     from cli.operations import queries, report
 
-    with connected(data) as connection:
-        show(queries.explain(connection, response), report.explanation, as_json=as_json)
+    found = run(data, lambda database: queries.explain(database, response))
+    show(found, report.explanation, as_json=as_json)
 
 
 @app.command(short_help="List open responses without progress, and why.", epilog=EXIT_CODES_HELP)
@@ -61,8 +65,8 @@ def stuck(
     """
     from cli.operations import queries, report
 
-    with connected(data) as connection:
-        show(queries.stuck(connection, idle), report.stuck, as_json=as_json)
+    found = run(data, lambda database: queries.stuck(database, idle))
+    show(found, report.stuck, as_json=as_json)
 
 
 @app.command(
@@ -87,8 +91,8 @@ def workers(
     """
     from cli.operations import queries, report
 
-    with connected(data) as connection:
-        show(queries.workers(connection, since), report.workers, as_json=as_json)
+    found = run(data, lambda database: queries.workers(database, since))
+    show(found, report.workers, as_json=as_json)
 
 
 @app.command("console", short_help="Print a link to the console.", epilog=EXIT_CODES_HELP)
@@ -97,11 +101,19 @@ def print_console_link(data: Data = None) -> None:
 
     Of a server that `up` does not run, only what follows its address is printed.
     """
-    from cli.operations.console_link import new_link
+    from cli.embedded.data_folder import default_folder, running_up
+    from cli.operations.audit_entries import operator
     from cli.output import print_result
+    from models.console_links import LOGIN_PATH, create_link
+    from models.db.queries.audit import AuditEntry
 
     with database_errors():
-        print_result(new_link(data))
+        database = resolve_database(data)
+        entry = AuditEntry(operator(), "console.link")
+        token = create_link(database.dsn, database.database_schema, entry)
+        up = running_up(data or default_folder())
+        base_url = "" if up is None else (up.base_url or "").removesuffix("/v1")
+        print_result(f"{base_url}{LOGIN_PATH}{token}")
 
 
 @app.command(
@@ -128,14 +140,17 @@ def fail(response: Response, wait: Wait = 10, as_json: AsJson = False, data: Dat
 
 def _request_one(action: str, response: str, wait: float, as_json: bool, data: Data) -> None:
     from cli.operations import actions, queries, report
-    from models.operator.requests import Action
+    from features.operator.service import Action
 
-    with connected(data) as connection:
-        identifier = queries.resolve_id(connection, response)
-        [result] = actions.request(connection, Action(action), [identifier], wait, data)
+    async def request(database: "Connection") -> "OperatorRequest":
+        identifier = await queries.resolve_id(database, response)
+        [result] = await actions.request(database, Action(action), [identifier], wait, data)
         if result.refused:
             raise RequestRefused(f"{result.id}: {result.why}")
-        show(result, report.request, as_json=as_json)
+        return result
+
+    result = run(data, request)
+    show(result, report.request, as_json=as_json)
     raise typer.Exit(0 if result.acted else EXIT_PENDING)
 
 
@@ -157,7 +172,6 @@ def drain(
     """
     from cli.operations import queries, report
 
-    with connected(data) as connection:
-        result = queries.drain(connection, worker, wait)
-        show(result, report.drain_results, as_json=as_json)
+    result = run(data, lambda database: queries.drain(database, worker, wait))
+    show(result, report.drain_results, as_json=as_json)
     raise typer.Exit(0 if all(process.gone for process in result) else EXIT_PENDING)

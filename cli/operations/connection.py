@@ -1,9 +1,9 @@
 """The connection of a command to the database, and how commands for it end."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -13,7 +13,9 @@ from cli.output import as_json as to_json
 from cli.output import print_result, print_status
 
 if TYPE_CHECKING:
-    from models.db.sync import SyncConnection
+    from models.db.connection import Connection
+
+ResultT = TypeVar("ResultT")
 
 EXIT_REFUSED, EXIT_DATABASE_UNAVAILABLE, EXIT_PENDING, EXIT_INTERRUPTED = 1, 3, 4, 130
 """Exit statuses besides 0 (done) and 2 (usage); docs/operations.md explains them."""
@@ -44,13 +46,19 @@ def database_errors() -> Iterator[None]:
             raise database_failure(error) from error
 
 
-@contextmanager
-def connected(data: Path | None) -> Iterator["SyncConnection"]:
-    """A connection to the database. Ends the process as `database_errors` does."""
-    from models.db.sync import connect_sync
+def run(data: Path | None, work: Callable[["Connection"], Awaitable[ResultT]]) -> ResultT:
+    """What `work` returns, with a connection to the database. Ends the process as `database_errors`
+    does."""
+    import asyncio
 
-    with database_errors(), connect_sync(resolve_database(data), "operator") as connection:
-        yield connection
+    from models.db.database import connect
+
+    async def connected_work() -> ResultT:
+        async with await connect(resolve_database(data), "operator") as connection:
+            return await work(connection)
+
+    with database_errors():
+        return asyncio.run(connected_work())
 
 
 def show(result: Any, to_text: Callable[[Any], str], *, as_json: bool) -> None:

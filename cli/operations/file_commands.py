@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cli.operations.connection import EXIT_CODES_HELP, connected, show
+from cli.operations.connection import EXIT_CODES_HELP, run, show
 from cli.options import AsJson, Data
 
 app = typer.Typer(help="Files of projects.", no_args_is_help=True)
@@ -24,9 +24,8 @@ def list_files(
     """List files that clients see, the newest first."""
     from cli.operations import files
 
-    with connected(data) as connection:
-        found = files.list_files(connection, project, purpose, limit)
-        show(found, files.as_table, as_json=as_json)
+    found = run(data, lambda database: files.list_files(database, project, purpose, limit))
+    show(found, files.as_table, as_json=as_json)
 
 
 @app.command("show", epilog=EXIT_CODES_HELP)
@@ -34,8 +33,8 @@ def show_file(file: File, as_json: AsJson = False, data: Data = None) -> None:
     """Show a file, also one that is being uploaded or was deleted."""
     from cli.operations import files
 
-    with connected(data) as connection:
-        show(files.find(connection, file), files.as_text, as_json=as_json)
+    found = run(data, lambda database: files.find(database, file))
+    show(found, files.as_text, as_json=as_json)
 
 
 @app.command("delete", epilog=EXIT_CODES_HELP)
@@ -43,5 +42,5 @@ def delete_file(file: File, as_json: AsJson = False, data: Data = None) -> None:
     """Delete a file, as its project could: it is hidden at once."""
     from cli.operations import files
 
-    with connected(data) as connection:
-        show(files.delete(connection, file), files.as_text, as_json=as_json)
+    found = run(data, lambda database: files.delete(database, file))
+    show(found, files.as_text, as_json=as_json)

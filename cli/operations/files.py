@@ -1,16 +1,18 @@
 """Files, as commands show and delete them."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from cli.errors import RequestRefused
 from cli.operations.audit_entries import operator
 from cli.output import table
+from features.files import service
+from features.operator.filter import LAST_ID
+from features.operator.rows import fact
+from features.operator.text import format_time
+from models.db.database import Connection, fetch, find_by_id
 from models.db.queries import files as statements
-from models.db.queries.audit import AuditEntry
-from models.db.sync import SyncConnection, fetch_sync
 from models.ids import file_id, parse_file_id
-from models.operator.filter import LAST_ID
-from models.operator.text import format_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,57 +30,42 @@ class ShownFile:
     media_type: str | None
     parts: int
     """stored objects"""
-    created_at: str
-    expires_at: str | None
+    created_at: datetime
+    expires_at: datetime | None
 
     @classmethod
     def from_row(cls, row: statements.ListedFile) -> "ShownFile":
         """The file of a row."""
-        return cls(
-            id=file_id(row.id),
-            project=row.project,
-            filename=row.filename,
-            purpose=row.purpose,
-            state=row.state,
-            bytes=row.bytes,
-            media_type=row.media_type,
-            parts=row.parts,
-            created_at=format_time(row.created_at),
-            expires_at=None if row.expires_at is None else format_time(row.expires_at),
-        )
+        return fact(cls, row, id=file_id(row.id))
 
 
-def list_files(
-    database: SyncConnection, project: str | None, purpose: str | None, limit: int
+async def list_files(
+    database: Connection, project: str | None, purpose: str | None, limit: int
 ) -> list[ShownFile]:
     """The newest files."""
     values = {"project": project, "purpose": purpose, "before": LAST_ID, "limit": limit}
-    rows = fetch_sync(database, statements.LIST_ALL_FILES, values)
+    rows = await fetch(database, statements.LIST_ALL_FILES, values)
     return [ShownFile.from_row(row) for row in rows]
 
 
-def find(database: SyncConnection, name: str) -> ShownFile:
+async def find(database: Connection, name: str) -> ShownFile:
     """The file with this id. Raises RequestRefused."""
-    return ShownFile.from_row(_row(database, name))
+    return ShownFile.from_row(await _row(database, name))
 
 
-def delete(database: SyncConnection, name: str) -> ShownFile:
-    """Hides a file, so that the purge deletes it, and adds the entry to the audit log. Raises
-    RequestRefused."""
-    row = _row(database, name)
-    entry = AuditEntry(operator(), "file.delete", name).of_project(row.project)
-    values = {"id": row.id, "project": row.project_id} | entry.values()
-    if not fetch_sync(database, statements.DELETE_FILE, values):
+async def delete(database: Connection, name: str) -> ShownFile:
+    """Hides a file, so that the purge deletes it. Raises RequestRefused."""
+    row = await _row(database, name)
+    if not await service.delete(database, row.project_id, row.id, operator(), row.project):
         raise RequestRefused(f"it cannot be deleted: it is {row.state}")
-    return find(database, name)
+    return await find(database, name)
 
 
-def _row(database: SyncConnection, name: str) -> statements.ListedFile:
-    identity = parse_file_id(name)
-    rows = fetch_sync(database, statements.SHOW_FILE, {"id": identity}) if identity else []
-    if not rows:
+async def _row(database: Connection, name: str) -> statements.ListedFile:
+    row = await find_by_id(database, statements.SHOW_FILE, parse_file_id(name))
+    if row is None:
         raise RequestRefused(f"there is no file {name}; `backburner files list` lists them")
-    return rows[0]
+    return row
 
 
 def as_table(files: list[ShownFile]) -> str:
@@ -92,8 +79,8 @@ def as_table(files: list[ShownFile]) -> str:
             file.project,
             file.purpose,
             str(file.bytes),
-            file.created_at,
-            file.expires_at or "-",
+            format_time(file.created_at),
+            _time(file.expires_at),
             file.filename,
         )
         for file in files
@@ -111,7 +98,11 @@ def as_text(file: ShownFile) -> str:
             f"purpose  {file.purpose}",
             f"type     {file.media_type or '-'}",
             f"bytes    {file.bytes} in {file.parts} objects",
-            f"created  {file.created_at}",
-            f"expires  {file.expires_at or '-'}",
+            f"created  {format_time(file.created_at)}",
+            f"expires  {_time(file.expires_at)}",
         )
     )
+
+
+def _time(time: datetime | None) -> str:
+    return "-" if time is None else format_time(time)

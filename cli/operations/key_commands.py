@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.operations.connection import EXIT_CODES_HELP, connected, show
-from cli.options import AsJson, Data, exit_on_failure, parse_duration, resolve_database
+from cli.operations.connection import EXIT_CODES_HELP, run, show
+from cli.options import AsJson, Data, parse_duration
 from cli.output import print_status
-from models.operator.text import format_time
+from features.operator.text import format_time
 
 if TYPE_CHECKING:
+    from models.db.connection import Connection
     from models.projects.scopes import Scope
 
 app = typer.Typer(help="API keys.", no_args_is_help=True)
@@ -19,7 +20,7 @@ _OVERLAP = timedelta(days=1)
 
 
 # Commands import when they run, as in cli/main.py.
-@app.command("create")
+@app.command("create", epilog=EXIT_CODES_HELP)
 def create_key(
     project: Annotated[
         str, typer.Option(help="The key's project; it is made if it does not exist.")
@@ -43,23 +44,16 @@ def create_key(
     data: Data = None,
 ) -> None:
     """Print a new API key. Only its hash is stored, so it cannot be shown again."""
-    from cli.operations.audit_entries import operator
-    from models import keys
+    from cli.operations import keys
+    from models.keys import KeyGrant
 
-    grant = keys.KeyGrant(
+    grant = KeyGrant(
         scopes=_scopes(scope or ["responses"]),
         name=name,
         allowed_models=tuple(model) if model else None,
         lifetime=expires,
     )
-    with exit_on_failure():
-        database = resolve_database(data)
-        dsn, schema = database.dsn, database.database_schema
-        try:
-            typer.echo(keys.create(dsn, project, schema, grant, operator()))
-        except keys.ProjectArchived as error:
-            print_status(f"backburner: the project {project} was deleted")
-            raise typer.Exit(1) from error
+    typer.echo(run(data, lambda database: keys.create_key(database, project, grant)))
 
 
 @app.command("list", epilog=EXIT_CODES_HELP)
@@ -69,10 +63,10 @@ def list_keys(
     data: Data = None,
 ) -> None:
     """List the API keys: first characters, project, scopes, when made and last used, state."""
-    from cli.operations import key_report, keys
+    from cli.operations import keys
 
-    with connected(data) as connection:
-        show(keys.list_keys(connection, project), key_report.keys, as_json=as_json)
+    found = run(data, lambda database: keys.list_keys(database, project))
+    show(found, keys.as_table, as_json=as_json)
 
 
 _Keys = Annotated[
@@ -91,10 +85,12 @@ def revoke_key(names: _Keys, data: Data = None) -> None:
     """
     from cli.operations import keys
 
-    with connected(data) as connection:
+    async def revoke(database: "Connection") -> None:
         for name in names:
-            key = keys.revoke_key(connection, name)
+            key = await keys.revoke_key(database, name)
             typer.echo(f"{key.prefix}… of the project {key.project} is revoked")
+
+    run(data, revoke)
 
 
 @app.command("rotate", epilog=EXIT_CODES_HELP)
@@ -119,8 +115,7 @@ def rotate_key(
     """
     from cli.operations import keys
 
-    with connected(data) as connection:
-        rotated = keys.rotate_key(connection, name, overlap)
+    rotated = run(data, lambda database: keys.rotate_key(database, name, overlap))
     typer.echo(rotated.key)
     print_status(f"{rotated.replaced.prefix}… stays valid until {format_time(rotated.valid_until)}")
 

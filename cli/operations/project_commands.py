@@ -5,10 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.operations.connection import EXIT_CODES_HELP, connected, show
-from cli.operations.route_options import parse_routes, warn_of_unconfigured
+from cli.operations.connection import EXIT_CODES_HELP, run, show
 from cli.options import AsJson, Data
-from cli.output import print_status
+from cli.output import clean, print_status
 
 app = typer.Typer(help="Projects: whose keys, limits and data are apart.", no_args_is_help=True)
 
@@ -65,14 +64,14 @@ def create_project(
     data: Data = None,
 ) -> None:
     """Create a project. `backburner keys create --project NAME` makes its keys."""
-    from cli.operations import project_changes, project_report
+    from cli.operations import projects
+    from features.tenants.service import ProjectFields
 
     patch = _policy(retention, zero_retention, models, policy)
-    with connected(data) as connection:
-        changes = project_changes.ProjectChanges(name, weight, patch, _routes(route))
-        project = project_changes.create_project(connection, changes)
-        show(project, project_report.project, as_json=as_json)
-    warn_of_unconfigured(project.policy)
+    fields = ProjectFields(name, weight, patch or None, _routes(route) if route else None)
+    project = run(data, lambda database: projects.create_project(database, fields))
+    show(project, projects.as_text, as_json=as_json)
+    _warn_of_unconfigured(project.policy)
 
 
 @app.command("list", epilog=EXIT_CODES_HELP)
@@ -84,21 +83,19 @@ def list_projects(
     data: Data = None,
 ) -> None:
     """List the projects."""
-    from cli.operations import project_report, projects
+    from cli.operations import projects
 
-    with connected(data) as connection:
-        facts = projects.list_projects(connection, include_archived=archived)
-        show(facts, project_report.projects, as_json=as_json)
+    facts = run(data, lambda database: projects.list_projects(database, include_archived=archived))
+    show(facts, projects.as_table, as_json=as_json)
 
 
 @app.command("show", epilog=EXIT_CODES_HELP)
 def show_project(name: Name, as_json: AsJson = False, data: Data = None) -> None:
     """Show a project, its policy, and what it uses of its quotas."""
-    from cli.operations import project_report, shown_project
+    from cli.operations import projects
 
-    with connected(data) as connection:
-        facts = shown_project.show_project(connection, name, data)
-        show(facts, project_report.shown_project, as_json=as_json)
+    facts = run(data, lambda database: projects.show_project(database, name, data))
+    show(facts, projects.with_quotas, as_json=as_json)
 
 
 @app.command("set", epilog=EXIT_CODES_HELP)
@@ -118,16 +115,16 @@ def set_project(
     data: Data = None,
 ) -> None:
     """Change a project. All processes act on it within a second."""
-    from cli.operations import project_changes, project_report
+    from cli.operations import projects
+    from features.tenants.service import ProjectFields
 
     patch = _policy(retention, zero_retention, models, policy)
     if no_routes:
         patch["routes"] = None
-    with connected(data) as connection:
-        changes = project_changes.ProjectChanges(new_name, weight, patch, _routes(route))
-        project = project_changes.change_project(connection, name, changes)
-        show(project, project_report.project, as_json=as_json)
-    warn_of_unconfigured(project.policy)
+    fields = ProjectFields(new_name, weight, patch or None, _routes(route) if route else None)
+    project = run(data, lambda database: projects.change_project(database, name, fields))
+    show(project, projects.as_text, as_json=as_json)
+    _warn_of_unconfigured(project.policy)
 
 
 @app.command("delete", epilog=EXIT_CODES_HELP)
@@ -136,10 +133,9 @@ def delete_project(name: Name, data: Data = None) -> None:
 
     What it has stored is deleted when its retention ends.
     """
-    from cli.operations import project_changes
+    from cli.operations import projects
 
-    with connected(data) as connection:
-        project = project_changes.delete_project(connection, name)
+    project = run(data, lambda database: projects.delete_project(database, name))
     print_status(f"the project {project.name} is deleted; workers cancel its open responses")
 
 
@@ -158,10 +154,6 @@ def _policy(
     return changes
 
 
-def _routes(options: list[str] | None) -> dict[str, Any] | None:
-    return parse_routes(options) if options else None
-
-
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
@@ -170,3 +162,45 @@ def _json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise typer.BadParameter("--policy must be a JSON object")
     return value
+
+
+def _routes(options: list[str]) -> dict[str, Any]:
+    """The routes of options such as `gpt-*=cloud-a,local` and `fast=cloud-a:gpt-5-mini`."""
+    routes = {}
+    for option in options:
+        pattern, equals, targets = option.partition("=")
+        if not equals or not pattern or not targets:
+            raise typer.BadParameter("--route must be PATTERN=UPSTREAM")
+        routes[pattern] = [_target(target) for target in targets.split(",")]
+    return routes
+
+
+def _target(text: str) -> str | dict[str, str]:
+    upstream, colon, model = text.partition(":")
+    return {"upstream": upstream, "model": model} if colon else upstream
+
+
+def _warn_of_unconfigured(policy: dict[str, Any]) -> None:
+    """Prints a line if routes of this policy name upstreams that the configuration of this
+    environment does not have. Nothing if it has no upstream, or mistakes."""
+    from cli.settings import configured_settings
+    from models.config.config_file import BadSettings
+    from models.config.routes import Routes
+    from models.projects.policy import ProjectPolicy
+    from models.projects.policy_routes import unconfigured_upstreams
+
+    own = ProjectPolicy.from_json(policy).routes
+    if own is None:
+        return
+    try:
+        settings = configured_settings()
+    except BadSettings:
+        return
+    upstreams = Routes(settings).upstreams
+    if not any(upstream.base_url for upstream in upstreams.values()):
+        return
+    if names := ", ".join(map(clean, unconfigured_upstreams(own, upstreams))):
+        print_status(
+            f"Warning: the configuration here has no upstream {names}. Requests that only such an "
+            "upstream serves get 503 upstream_not_configured."
+        )

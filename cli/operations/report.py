@@ -17,8 +17,8 @@ from cli.output import (
     paint,
     wrap,
 )
-from models.operator.diagnosis import process_text
-from models.operator.facts import (
+from features.operator.diagnosis import process_text
+from features.operator.facts import (
     DrainResult,
     Explanation,
     OperatorRequest,
@@ -27,7 +27,7 @@ from models.operator.facts import (
     ResponseReport,
     StuckResponses,
 )
-from models.operator.text import format_date, format_seconds, format_time
+from features.operator.text import format_date, format_seconds, format_time
 
 SHORT_ID = 16
 """Hexadecimal digits of a short id: its time, to a quarter of a microsecond."""

@@ -1,6 +1,7 @@
 """The commands for responses: list, show, tail, and what an operator does to them."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,30 +12,51 @@ from cli.operations.connection import (
     EXIT_INTERRUPTED,
     EXIT_PENDING,
     EXIT_REFUSED,
-    connected,
     database_errors,
+    run,
     show,
 )
-from cli.operations.selection import (
-    ACTION_LIMIT,
-    DEFAULT_LIMIT,
-    Limit,
-    Model,
-    Project,
-    Reason,
-    Since,
-    Statuses,
-    UpstreamName,
-)
-from cli.options import AsJson, Data
+from cli.options import AsJson, Data, parse_duration
 from cli.output import print_result, print_status
-from models.operator.filter import Filter
+from features.operator.filter import Filter
+from models.lifecycle import Status
 
 if TYPE_CHECKING:
-    from models.db.sync import SyncConnection
+    from features.operator.facts import OperatorRequest
+    from models.db.database import Connection
 
 app = typer.Typer(help="Responses.", no_args_is_help=True)
 
+DEFAULT_LIMIT = 50
+ACTION_LIMIT = 1000
+"""Most responses that one action with a filter is for, unless --limit is given."""
+
+Statuses = Annotated[
+    list[Status] | None,
+    typer.Option(
+        "--status",
+        metavar="STATUS",
+        help=f"Its status: {', '.join(Status)}. May be given several times.",
+    ),
+]
+Project = Annotated[str | None, typer.Option(help="The name of its project.")]
+Model = Annotated[str | None, typer.Option(help="Its model, as the client named it.")]
+UpstreamName = Annotated[str | None, typer.Option(help="The upstream that answered its last turn.")]
+Reason = Annotated[
+    str | None, typer.Option(help="Why it failed or is incomplete: upstream_500, deadline, …")
+]
+Since = Annotated[
+    timedelta | None,
+    typer.Option(
+        parser=parse_duration,
+        metavar="DURATION",
+        help="How long ago it was created at most: 90s, 15m, 7d.",
+        show_default="24h; any time if only open ones are wanted",
+    ),
+]
+Limit = Annotated[
+    int | None, typer.Option(min=1, metavar="COUNT", help="The most responses; the newest count.")
+]
 Responses = Annotated[
     list[str] | None,
     typer.Argument(metavar="RESPONSE_ID", help="Ids, or the beginnings of ids."),
@@ -61,9 +83,10 @@ def list_responses(
     from cli.operations import queries, report
 
     wanted = Filter(statuses, project, model, upstream, reason, since)
-    with connected(data) as connection:
-        found = queries.list_responses(connection, wanted, limit or DEFAULT_LIMIT)
-        show(found, report.responses, as_json=as_json)
+    found = run(
+        data, lambda database: queries.list_responses(database, wanted, limit or DEFAULT_LIMIT)
+    )
+    show(found, report.responses, as_json=as_json)
 
 
 @app.command("show", epilog=EXIT_CODES_HELP)
@@ -76,9 +99,8 @@ def show_response(
     """Show what is stored about a response. `explain` shows what happened to it."""
     from cli.operations import queries, report
 
-    with connected(data) as connection:
-        facts = queries.show(connection, response, with_output=output)
-        show(facts, report.response, as_json=as_json)
+    facts = run(data, lambda database: queries.show(database, response, with_output=output))
+    show(facts, report.response, as_json=as_json)
 
 
 @app.command("tail", epilog=f"{EXIT_CODES_HELP} {EXIT_INTERRUPTED} Ctrl-C.")
@@ -152,25 +174,27 @@ _add_action("fail", "End responses as failed, reason failed_by_operator. Output 
 def _act(action: str, order: _Order, as_json: bool, data: Data) -> None:
     """Does the action for the named responses, or for the open ones that fit the filter."""
     from cli.operations import actions, queries, report
-    from models.operator.requests import Action
+    from features.operator.service import Action
 
-    with connected(data) as connection:
-        names = order.names or _names_of_matching(connection, action, order)
-        ids, refusals = queries.resolve_ids(connection, names)
-        results = actions.request(connection, Action(action), ids, order.wait, data)
-        show(results, report.requests, as_json=as_json)
-        for refusal in refusals:
-            print_status(f"backburner: {refusal}")
+    async def request(database: "Connection") -> "tuple[list[OperatorRequest], list[str]]":
+        names = order.names or await _names_of_matching(database, action, order)
+        ids, refusals = await queries.resolve_ids(database, names)
+        return await actions.request(database, Action(action), ids, order.wait, data), refusals
+
+    results, refusals = run(data, request)
+    show(results, report.requests, as_json=as_json)
+    for refusal in refusals:
+        print_status(f"backburner: {refusal}")
     if refusals or any(result.refused for result in results):
         raise typer.Exit(EXIT_REFUSED)
     raise typer.Exit(0 if all(result.acted for result in results) else EXIT_PENDING)
 
 
-def _names_of_matching(connection: "SyncConnection", action: str, order: _Order) -> list[str]:
+async def _names_of_matching(database: "Connection", action: str, order: _Order) -> list[str]:
     """The open responses that fit the filter. Ends the command if it was not confirmed."""
     from cli.operations import queries, report
 
-    found = queries.list_open(connection, order.wanted, order.limit)
+    found = await queries.list_open(database, order.wanted, order.limit)
     if found.responses and not order.is_confirmed:
         print_result(report.responses(found))
     if not found.responses or not order.is_confirmed:

@@ -4,17 +4,17 @@ Each row is replaced by itself, while the deployment runs. An interrupted run is
 next one, which finds what is left.
 """
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import cast
 from uuid import UUID
 
-from cli.operations.audit_entries import operator, record_audit
-from cli.operations.queries import Database
+from cli.operations.audit_entries import operator
+from features.audit import record
+from models.db.database import Connection, fetch
 from models.db.queries import sealed
 from models.db.queries.audit import AuditEntry
 from models.db.statement import Query
-from models.db.sync import fetch_sync
 from models.secrets import Sealed, Sealer, TokenKind, Unreadable
 
 _BATCH = 500
@@ -38,30 +38,32 @@ class Rotation:
     """Rows that stay as they are: no configured key opens them."""
 
 
-def audited_rotation(database: Database, sealer: Sealer, key_id: str) -> Rotation:
+async def audited_rotation(database: Connection, sealer: Sealer, key_id: str) -> Rotation:
     """As `rotate`; the audit log has that it begins, and what it has done."""
-    record_audit(database, AuditEntry(operator(), "secrets.rotate", key_id, "requested"))
-    done = rotate(database, sealer, key_id)
+    await record(database, AuditEntry(operator(), "secrets.rotate", key_id, "requested"))
+    done = await rotate(database, sealer, key_id)
     details = {"sealed": done.credentials + done.webhooks + done.items}
     details["unreadable"] = done.unreadable
-    record_audit(database, AuditEntry(operator(), "secrets.rotate", key_id, details=details))
+    await record(database, AuditEntry(operator(), "secrets.rotate", key_id, details=details))
     return done
 
 
-def rotate(database: Database, sealer: Sealer, key_id: str) -> Rotation:
+async def rotate(database: Connection, sealer: Sealer, key_id: str) -> Rotation:
     """Seals everything in the database with the key `key_id`, the first one of the sealer."""
     done = Rotation(key_id)
-    for is_resealed in _rows(
+    async for is_resealed in _rows(
         database, sealer, key_id, sealed.CREDENTIALS, sealed.RESEAL_CREDENTIALS
     ):
         done = _count(done, "credentials", is_resealed=is_resealed)
-    for is_resealed in _rows(database, sealer, key_id, sealed.ENDPOINTS, sealed.RESEAL_ENDPOINT):
+    async for is_resealed in _rows(
+        database, sealer, key_id, sealed.ENDPOINTS, sealed.RESEAL_ENDPOINT
+    ):
         done = _count(done, "webhooks", is_resealed=is_resealed)
     for select, update in (
         (sealed.ITEMS, sealed.RESEAL_ITEM),
         (sealed.ORIGINS, sealed.RESEAL_ORIGIN),
     ):
-        for is_resealed in _items(database, sealer, key_id, select, update):
+        async for is_resealed in _items(database, sealer, key_id, select, update):
             done = _count(done, "items", is_resealed=is_resealed)
     return done
 
@@ -72,18 +74,18 @@ def _count(done: Rotation, what: str, *, is_resealed: bool) -> Rotation:
     return replace(done, **{what: getattr(done, what) + 1})
 
 
-def _rows(
-    database: Database,
+async def _rows(
+    database: Connection,
     sealer: Sealer,
     key_id: str,
     select: Query[sealed.SealedRow],
     update: Query[UUID],
-) -> Iterator[bool]:
+) -> AsyncIterator[bool]:
     """For each row that has another key: whether it could be opened. Rows that were deleted or
     changed meanwhile are left out."""
     after = None
     while True:
-        rows = fetch_sync(database, select, {"key_id": key_id, "after": after, "max_rows": _BATCH})
+        rows = await fetch(database, select, {"key_id": key_id, "after": after, "max_rows": _BATCH})
         for row in rows:
             try:
                 opened = sealer.open(row.id, Sealed(row.key_id, row.sealed))
@@ -93,26 +95,26 @@ def _rows(
             again = sealer.seal(row.id, opened)
             new = {"id": row.id, "key_id": again.key_id, "sealed": again.sealed}
             old = {"old_key_id": row.key_id, "old_sealed": row.sealed}
-            if fetch_sync(database, update, new | old):
+            if await fetch(database, update, new | old):
                 yield True
         if len(rows) < _BATCH:
             return
         after = rows[-1].id
 
 
-def _items(
-    database: Database,
+async def _items(
+    database: Connection,
     sealer: Sealer,
     key_id: str,
     select: Query[sealed.SealedItem],
     update: Query[int],
-) -> Iterator[bool]:
+) -> AsyncIterator[bool]:
     """As `_rows`, for the tokens in items."""
-    last = fetch_sync(database, sealed.LAST_ITEM, {})[0]
+    [last] = await fetch(database, sealed.LAST_ITEM, {})
     prefixes = {"prefix": "bbs1.", "own_prefix": f"bbs1.{key_id}."}
     for after in range(0, last, _RANGE):
         values = {"after": after, "last": after + _RANGE, **prefixes}
-        for row in fetch_sync(database, select, values):
+        for row in await fetch(database, select, values):
             kind = cast("TokenKind", row.type)
             try:
                 opened = sealer.open_token(kind, row.project_id, row.token)
@@ -121,5 +123,5 @@ def _items(
                 continue
             token = sealer.seal_token(kind, row.project_id, opened)
             new = {"id": row.id, "token": token, "old_token": row.token}
-            if fetch_sync(database, update, new):
+            if await fetch(database, update, new):
                 yield True

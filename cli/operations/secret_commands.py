@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.errors import CommandFailed
-from cli.operations.connection import EXIT_CODES_HELP, EXIT_REFUSED, connected, show
+from cli.operations.connection import EXIT_CODES_HELP, EXIT_REFUSED, run, show
 from cli.options import AsJson, Data
 from cli.output import print_status
 
 if TYPE_CHECKING:
     from cli.operations.rotation import Rotation
+    from models.db.connection import Connection
 
 app = typer.Typer(help="What is sealed at rest.", no_args_is_help=True)
 
@@ -32,12 +33,14 @@ def rotate_secrets(as_json: AsJson = False, data: Data = None) -> None:
     from cli.operations.webhooks import secret_keys_of
     from models.secrets import Sealer, key_id_of, parse_keys
 
-    with connected(data) as connection:
+    async def rotate(database: "Connection") -> "Rotation":
         keys = parse_keys(secret_keys_of(data) or "")
         if not keys:
             raise CommandFailed("BACKBURNER_SECRET_KEYS is not set")
-        done = audited_rotation(connection, Sealer(keys), key_id_of(keys[0]))
-        show(done, _text, as_json=as_json)
+        return await audited_rotation(database, Sealer(keys), key_id_of(keys[0]))
+
+    done = run(data, rotate)
+    show(done, _text, as_json=as_json)
     if done.unreadable:
         print_status(
             f"backburner: no configured key opens {done.unreadable} of them; they stay as they are"

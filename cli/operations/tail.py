@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cli.operations.audit_entries import record_response_action
-from cli.operations.connection import connected
+from cli.operations.audit_entries import operator
+from cli.operations.connection import run as connect_and_run
 from cli.operations.queries import resolve_id
 from cli.options import resolve_database, resolve_redis_url
 from cli.output import clean, print_result
 from cli.settings import NO_REDIS, child_settings
+from features.operator.service import record_reveal
 from models import logs
 from models.config.settings import Settings
-from models.db.database import open_pool
+from models.db.database import Connection, open_pool
 from models.ids import new_uuid
 from models.side_tasks import cancel_all
 from models.wire.events import split_frames
@@ -33,9 +34,13 @@ def run(id_text: str, after: int, data: Path | None, *, as_json: bool) -> bool:
     """Prints the events with numbers above `after`, until the response has ended; the audit log
     records it. Returns False if the response was deleted before. Raises RequestRefused if there is
     no such response."""
-    with connected(data) as connection:
-        response_id = resolve_id(connection, id_text)
-        record_response_action(connection, "reveal", response_id, "done")
+
+    async def find(database: Connection) -> UUID:
+        found = await resolve_id(database, id_text)
+        await record_reveal(database, found, operator())
+        return found
+
+    response_id = connect_and_run(data, find)
     settings = child_settings(resolve_database(data).dsn, resolve_redis_url(data) or NO_REDIS)
     logs.configure("error")
     return asyncio.run(_follow(settings, response_id, after, as_json=as_json))

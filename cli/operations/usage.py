@@ -7,12 +7,11 @@ from typing import Any
 
 from cli.errors import RequestRefused
 from cli.operations.projects import find_project
-from cli.operations.queries import Database
 from cli.output import clean, table
+from models.db.database import Connection, fetch
 from models.db.queries.leases import NOW
 from models.db.queries.organization import LIST_PROJECTS
 from models.db.queries.usage import USAGE, UsageRow
-from models.db.sync import fetch_sync
 
 _HOUR, _DAY = 3600, 86_400
 _LABELS = {
@@ -35,15 +34,17 @@ class UsageFilter:
     since: timedelta
 
 
-def usage(database: Database, wanted: UsageFilter, by: Sequence[str]) -> list[dict[str, Any]]:
+async def usage(
+    database: Connection, wanted: UsageFilter, by: Sequence[str]
+) -> list[dict[str, Any]]:
     """Sums, one for each group: `by` names what they are grouped by, and their first keys. Raises
     RequestRefused."""
     unknown = sorted(set(by) - set(GROUPS))
     if unknown:
         raise RequestRefused(f"usage cannot be grouped by {clean(unknown[0])}")
-    [now] = fetch_sync(database, NOW, {})
+    [now] = await fetch(database, NOW, {})
     width = _HOUR if "hour" in by else _DAY
-    project = None if wanted.project is None else find_project(database, wanted.project).id
+    project = None if wanted.project is None else await find_project(database, wanted.project)
     values = {
         "first": int((now - wanted.since).timestamp()) // width * width,
         "last": int(now.timestamp()) + 1,
@@ -51,13 +52,13 @@ def usage(database: Database, wanted: UsageFilter, by: Sequence[str]) -> list[di
         "kind": None,
         "batch": None,
         "group_by": [_LABELS[name] for name in by if name in _LABELS],
-        "project_ids": None if project is None else [project],
+        "project_ids": None if project is None else [project.id],
         "api_key_ids": None,
         "models": None if wanted.model is None else [wanted.model],
         "max_rows": None,
     }
-    rows = fetch_sync(database, USAGE, values)
-    names = _project_names(database) if "project" in by else {}
+    rows = await fetch(database, USAGE, values)
+    names = await _project_names(database) if "project" in by else {}
     sums: dict[tuple[str, ...], dict[str, int]] = {}
     for row in rows:
         labels = tuple(_label(row, name, names) for name in by)
@@ -75,9 +76,9 @@ def usage_text(facts: Sequence[dict[str, Any]]) -> str:
     return table(head, [[clean(str(value)) for value in row.values()] for row in facts])
 
 
-def _project_names(database: Database) -> dict[str, str]:
+async def _project_names(database: Connection) -> dict[str, str]:
     values = {"include_archived": True, "after": None, "max_rows": 100_000}
-    return {str(row.id): row.name for row in fetch_sync(database, LIST_PROJECTS, values)}
+    return {str(row.id): row.name for row in await fetch(database, LIST_PROJECTS, values)}
 
 
 def _label(row: UsageRow, name: str, projects: dict[str, str]) -> str:

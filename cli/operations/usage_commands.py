@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cli.operations.connection import EXIT_CODES_HELP, connected, show
+from cli.operations.connection import EXIT_CODES_HELP, run, show
 from cli.options import AsJson, Data, parse_duration
 
 app = typer.Typer()
@@ -36,7 +36,6 @@ def show_usage(
     """Show requests and tokens that projects have used. Days are those of UTC."""
     from cli.operations import usage
 
-    with connected(data) as connection:
-        wanted = usage.UsageFilter(project, model, since)
-        facts = usage.usage(connection, wanted, by or ["day"])
-        show(facts, usage.usage_text, as_json=as_json)
+    wanted = usage.UsageFilter(project, model, since)
+    facts = run(data, lambda database: usage.usage(database, wanted, by or ["day"]))
+    show(facts, usage.usage_text, as_json=as_json)

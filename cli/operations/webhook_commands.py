@@ -1,17 +1,20 @@
 """The commands for webhooks."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.operations.connection import EXIT_CODES_HELP, connected, show
+from cli.operations.connection import EXIT_CODES_HELP, run, show
 from cli.options import AsJson, Data, parse_duration
 from cli.output import print_result, print_status
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cli.operations.webhooks import NewSecret
+    from models.db.connection import Connection
     from models.secrets import Sealer
 
 app = typer.Typer(
@@ -44,19 +47,14 @@ def create_endpoint(
     """Make an endpoint, and print its id and its signing secret, which is not shown again."""
     from cli.operations import webhooks
     from cli.settings import NO_DATABASE, NO_REDIS, child_settings
-    from models.egress import EgressPolicy
+    from features.webhooks.service import EndpointFields
 
-    with connected(data) as connection:
+    async def create(database: "Connection") -> "NewSecret":
         settings = child_settings(NO_DATABASE, NO_REDIS)
-        wanted = webhooks.NewEndpoint(url, project, name, types or ())
-        made = webhooks.create(
-            connection,
-            _sealer(data),
-            EgressPolicy(settings.egress),
-            wanted,
-            settings.webhooks.endpoints,
-        )
-        show(made, lambda new: f"{new.id}\n{new.secret}", as_json=as_json)
+        fields = EndpointFields(name, url, types)
+        return await webhooks.create(database, _sealer(data), settings, project, fields)
+
+    show(run(data, create), lambda new: f"{new.id}\n{new.secret}", as_json=as_json)
 
 
 @app.command("list", epilog=EXIT_CODES_HELP)
@@ -66,11 +64,10 @@ def list_endpoints(
     data: Data = None,
 ) -> None:
     """List the endpoints: where, which events, whether they work, how much waits."""
-    from cli.operations import webhook_report, webhooks
+    from cli.operations import webhooks
 
-    with connected(data) as connection:
-        endpoints = webhooks.list_endpoints(connection, project)
-        show(endpoints, webhook_report.endpoints, as_json=as_json)
+    found = run(data, lambda database: webhooks.list_endpoints(database, project))
+    show(found, webhooks.endpoints_table, as_json=as_json)
 
 
 @app.command("deliveries", epilog=EXIT_CODES_HELP)
@@ -84,11 +81,12 @@ def list_deliveries(
     data: Data = None,
 ) -> None:
     """List deliveries, the newest first, with the result of the last try."""
-    from cli.operations import webhook_report, webhooks
+    from cli.operations import webhooks
 
-    with connected(data) as connection:
-        deliveries = webhooks.list_deliveries(connection, endpoint, limit, failed=failed)
-        show(deliveries, webhook_report.deliveries, as_json=as_json)
+    found = run(
+        data, lambda database: webhooks.list_deliveries(database, endpoint, limit, failed=failed)
+    )
+    show(found, webhooks.deliveries_table, as_json=as_json)
 
 
 @app.command("test", epilog=EXIT_CODES_HELP)
@@ -102,8 +100,7 @@ def send_test(
     """Deliver an event about a response that does not exist, and print the event's id."""
     from cli.operations import webhooks
 
-    with connected(data) as connection:
-        print_result(webhooks.send_test(connection, endpoint, event))
+    print_result(run(data, lambda database: webhooks.send_test(database, endpoint, event)))
     print_status("A worker delivers it within seconds; `webhooks deliveries` shows the result.")
 
 
@@ -124,30 +121,26 @@ def rotate_secret(
     """Give an endpoint a new signing secret, and print it."""
     from cli.operations import webhooks
 
-    with connected(data) as connection:
-        made = webhooks.rotate(connection, _sealer(data), endpoint, overlap)
-        show(made, lambda new: new.secret, as_json=as_json)
+    made = run(data, lambda database: webhooks.rotate(database, _sealer(data), endpoint, overlap))
+    show(made, lambda new: new.secret, as_json=as_json)
 
 
 @app.command("disable", epilog=EXIT_CODES_HELP)
 def disable(endpoint: Endpoint, data: Data = None) -> None:
     """Send an endpoint nothing more. What waits for it stays, events that follow are not kept."""
-    _set_enabled(endpoint, data, enabled=False)
+    _update(endpoint, data, "disabled", enabled=False)
 
 
 @app.command("enable", epilog=EXIT_CODES_HELP)
 def enable(endpoint: Endpoint, data: Data = None) -> None:
     """Let an endpoint get events again, what waits for it first."""
-    _set_enabled(endpoint, data, enabled=True)
+    _update(endpoint, data, "enabled", enabled=True)
 
 
 @app.command("set", epilog=EXIT_CODES_HELP)
 def set_events(endpoint: Endpoint, types: Events = None, data: Data = None) -> None:
     """Change which events an endpoint gets; without --event all."""
-    from cli.operations import webhooks
-
-    with connected(data) as connection:
-        print_result(f"{webhooks.set_types(connection, endpoint, types or ())} is changed")
+    _update(endpoint, data, "changed", types=types or ())
 
 
 @app.command("delete", epilog=EXIT_CODES_HELP)
@@ -155,8 +148,8 @@ def delete(endpoint: Endpoint, data: Data = None) -> None:
     """Delete an endpoint and its deliveries."""
     from cli.operations import webhooks
 
-    with connected(data) as connection:
-        print_result(f"{webhooks.delete(connection, endpoint)} is deleted")
+    deleted = run(data, lambda database: webhooks.delete(database, endpoint))
+    print_result(f"{deleted} is deleted")
 
 
 @app.command("resend", epilog=EXIT_CODES_HELP)
@@ -167,16 +160,25 @@ def resend(
     """Deliver an event again to all endpoints that it was for, with the same id."""
     from cli.operations import webhooks
 
-    with connected(data) as connection:
-        print_result(f"{event} is delivered again to {webhooks.resend(connection, event)}")
+    count = run(data, lambda database: webhooks.resend(database, event))
+    print_result(f"{event} is delivered again to {count}")
 
 
-def _set_enabled(endpoint: str, data: "Path | None", *, enabled: bool) -> None:
+def _update(
+    endpoint: str,
+    data: "Path | None",
+    what: str,
+    *,
+    enabled: bool | None = None,
+    types: Sequence[str] | None = None,
+) -> None:
     from cli.operations import webhooks
+    from features.webhooks.service import EndpointFields
 
-    with connected(data) as connection:
-        changed = webhooks.set_enabled(connection, endpoint, enabled=enabled)
-        print_result(f"{changed} is {'enabled' if enabled else 'disabled'}")
+    fields = EndpointFields(types=types, enabled=enabled)
+    print_result(
+        f"{run(data, lambda database: webhooks.update(database, endpoint, fields))} is {what}"
+    )
 
 
 def _sealer(data: "Path | None") -> "Sealer":

@@ -1,26 +1,31 @@
 """Endpoints of webhooks and their deliveries, as commands change and show them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
 from cli.errors import RequestRefused
-from cli.operations.audit_entries import audited, operator, record_audit
+from cli.operations.audit_entries import operator
 from cli.operations.projects import find_project
-from models.db.arrays import Texts
+from cli.output import clean, fitted_table, print_status
+from features.operator.rows import fact
+from features.operator.text import format_time
+from features.webhooks import service
+from features.webhooks.service import EndpointFields, EndpointProject
+from features.webhooks.service import public_id as endpoint_id
+from models.config.settings import Settings
+from models.db.database import Connection, fetch
 from models.db.queries import webhooks as statements
-from models.db.queries.audit import AuditEntry
-from models.db.sync import SyncConnection, execute_sync, fetch_sync
 from models.egress import EgressPolicy, EgressRefused
-from models.ids import EVENT, WEBHOOK_ENDPOINT, admin_id, new_uuid
-from models.operator.text import format_time
+from models.ids import EVENT, WEBHOOK_ENDPOINT
 from models.projects.policy import ProjectPolicy
-from models.secrets import NoKey, Sealed, Sealer, Unreadable, parse_keys
-from models.signing_secrets import open_secrets, seal_secrets
-from models.webhooks.events import TEST_OBJECT, EventType, event_id
-from models.webhooks.signature import new_secret
+from models.secrets import NoKey, Sealer, parse_keys
+from models.webhooks.events import EventType, event_id
+
+_SHORT_ENDPOINT_ID = len("whe_") + 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +38,19 @@ class ShownEndpoint:
     url: str
     types: list[str]
     """of events; empty: all"""
-    created_at: str
+    created_at: datetime
     state: str
     """`enabled`, `failing` or `disabled`"""
     reason: str | None
     """why it is disabled"""
     failures: int
-    failing_since: str | None
+    failing_since: datetime | None
     waiting: int
 
     @classmethod
     def from_row(cls, row: statements.Endpoint) -> "ShownEndpoint":
         """The endpoint of a row."""
-        return cls(
-            id=endpoint_id(row.id),
-            project=row.project,
-            name=row.name,
-            url=row.url,
-            types=row.types,
-            created_at=format_time(row.created_at),
-            state=row.state,
-            reason=row.disabled_reason,
-            failures=row.failures,
-            failing_since=_time(row.failing_since),
-            waiting=row.waiting,
-        )
+        return fact(cls, row, id=endpoint_id(row.id), reason=row.disabled_reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,30 +61,24 @@ class ShownDelivery:
     endpoint: str
     type: str
     object: str
-    created_at: str
+    created_at: datetime
     state: str
     """`delivered`, `waiting` or `failed`"""
     attempts: int
-    next_attempt_at: str | None
-    delivered_at: str | None
+    next_attempt_at: datetime | None
+    delivered_at: datetime | None
     last_status: int | None
     last_error: str | None
 
     @classmethod
     def from_row(cls, row: statements.ListedDelivery) -> "ShownDelivery":
         """The delivery of a row."""
-        return cls(
+        return fact(
+            cls,
+            row,
             event=event_id(row.event_id),
             endpoint=endpoint_id(row.endpoint_id),
-            type=row.type,
             object=row.object_id,
-            created_at=format_time(row.created_at),
-            state=row.state,
-            attempts=row.attempts,
-            next_attempt_at=_time(row.next_attempt_at),
-            delivered_at=_time(row.delivered_at),
-            last_status=row.last_status,
-            last_error=row.last_error,
         )
 
 
@@ -103,63 +90,31 @@ class NewSecret:
     secret: str
 
 
-def endpoint_id(value: UUID) -> str:
-    """An endpoint's id as operators see it."""
-    return admin_id(WEBHOOK_ENDPOINT, value)
-
-
 def sealer_of(secret_keys: str | None) -> Sealer:
     """The sealer of the setting `secret_keys`."""
     return Sealer(parse_keys(secret_keys or ""))
 
 
-@dataclass(frozen=True, slots=True)
-class NewEndpoint:
-    """What an operator wants."""
-
-    url: str
-    project: str
-    name: str
-    types: Sequence[str]
-    """of events; empty: all"""
-
-
-def create(
-    database: SyncConnection,
+async def create(
+    database: Connection,
     sealer: Sealer,
-    server_egress: EgressPolicy,
-    wanted: NewEndpoint,
-    most: int,
+    settings: Settings,
+    project_name: str,
+    fields: EndpointFields,
 ) -> NewSecret:
-    """Makes an endpoint, if its project has fewer than `most`. Raises RequestRefused."""
-    _require_types(wanted.types)
-    project = find_project(database, wanted.project)
-    egress = server_egress.of_project(ProjectPolicy.from_json(project.policy).egress)
-    try:
-        target = egress.check_url(wanted.url)
-    except EgressRefused as refusal:
+    """Makes an endpoint. Raises RequestRefused."""
+    _require_types(fields.types or ())
+    row = await find_project(database, project_name)
+    project = EndpointProject(row.id, row.name, ProjectPolicy.from_json(row.policy).egress)
+    egress, most = EgressPolicy(settings.egress), settings.webhooks.endpoints
+    with _refusals(fields.url):
+        made = await service.create(database, project, sealer, egress, fields, most, operator())
+    if made is None:
         raise RequestRefused(
-            f"{wanted.url} may not be reached: {refusal}; BACKBURNER_EGRESS__ALLOW names exceptions"
-        ) from refusal
-    made, secret = new_uuid(), new_secret()
-    sealed = _sealed(sealer, made, [secret])
-    values = {
-        "id": made,
-        "project": project.id,
-        "name": wanted.name,
-        "url": target.url,
-        "types": Texts(list(wanted.types)),
-        "secret_key_id": sealed.key_id,
-        "secrets": sealed.sealed,
-        "most": most,
-    }
-    with audited(database, _entry("webhook.create", made).of_project(project.name)):
-        if not fetch_sync(database, statements.INSERT_ENDPOINT, values):
-            raise RequestRefused(
-                f"the project {project.name} is deleted, or has {most} endpoints already;"
-                " `backburner webhooks delete` makes room"
-            )
-    return NewSecret(endpoint_id(made), secret)
+            f"the project {project.name} is deleted, or has {most} endpoints already;"
+            " `backburner webhooks delete` makes room"
+        )
+    return NewSecret(endpoint_id(made.endpoint), made.secret)
 
 
 def _require_types(types: Sequence[str]) -> None:
@@ -169,160 +124,110 @@ def _require_types(types: Sequence[str]) -> None:
         raise RequestRefused(f"there is no event {unknown[0]}; there are {known}")
 
 
-def list_endpoints(database: SyncConnection, project: str | None = None) -> list[ShownEndpoint]:
+async def list_endpoints(database: Connection, project: str | None = None) -> list[ShownEndpoint]:
     """All endpoints, or those of one project."""
-    rows = fetch_sync(database, statements.LIST_ENDPOINTS, {"project": project})
+    rows = await fetch(database, statements.LIST_ENDPOINTS, {"project": project})
     return [ShownEndpoint.from_row(row) for row in rows]
 
 
-def rotate(database: SyncConnection, sealer: Sealer, name: str, overlap: timedelta) -> NewSecret:
-    """Gives an endpoint a new secret. For `overlap` deliveries are signed with the old one too.
-    Raises RequestRefused."""
-    found, secret = _find(database, name), new_secret()
-    key = {"id": found.id, "project": found.project_id}
-    with audited(database, _entry("webhook.rotate", found.id).of_project(found.project)):
-        for endpoint in fetch_sync(database, statements.LOCK_ENDPOINT, key):
-            kept = _old_secret(sealer, endpoint) if overlap else []
-            sealed = _sealed(sealer, endpoint.id, [secret, *kept])
-            values = {
-                "id": endpoint.id,
-                "secret_key_id": sealed.key_id,
-                "secrets": sealed.sealed,
-                "overlap": overlap,
-            }
-            execute_sync(database, statements.ROTATE_SECRET, values)
-    return NewSecret(endpoint_id(found.id), secret)
+async def rotate(database: Connection, sealer: Sealer, name: str, overlap: timedelta) -> NewSecret:
+    """Gives an endpoint a new secret. For `overlap` deliveries are signed with the old one too, if
+    it can be opened. Raises RequestRefused."""
+    endpoint = await _find(database, name)
+    with _refusals():
+        made = await service.rotate(database, sealer, endpoint, overlap, operator())
+    if made is None:
+        raise _no_endpoint(name)
+    if overlap and not made.keeps_old:
+        print_status(
+            "backburner: deliveries are signed with the new secret only: no key of "
+            "BACKBURNER_SECRET_KEYS opens the old one"
+        )
+    return NewSecret(endpoint_id(made.endpoint), made.secret)
 
 
-def _old_secret(sealer: Sealer, endpoint: statements.Endpoint) -> list[str]:
-    try:
-        stored = Sealed(endpoint.secret_key_id, endpoint.secrets)
-        return open_secrets(sealer, endpoint.id, stored)[:1]
-    except Unreadable as error:
-        raise RequestRefused(
-            "its secret cannot be opened: BACKBURNER_SECRET_KEYS lacks the key of it;"
-            " `--overlap 0s` replaces it"
-        ) from error
-
-
-def set_enabled(database: SyncConnection, name: str, *, enabled: bool) -> str:
-    """Enables or disables an endpoint; returns its id. Raises RequestRefused."""
-    endpoint = _find(database, name)
-    action = "webhook.enable" if enabled else "webhook.disable"
-    return _change(database, endpoint, action, enabled=enabled)
-
-
-def set_types(database: SyncConnection, name: str, types: Sequence[str]) -> str:
-    """Changes which events an endpoint gets; none are all. Returns its id. Raises
-    RequestRefused."""
-    _require_types(types)
-    return _change(database, _find(database, name), "webhook.set", types=types)
-
-
-def _change(
-    database: SyncConnection,
-    endpoint: statements.Endpoint,
-    action: str,
-    *,
-    enabled: bool | None = None,
-    types: Sequence[str] | None = None,
-) -> str:
-    values = {
-        "id": endpoint.id,
-        "name": None,
-        "url": None,
-        "types": None if types is None else Texts(list(types)),
-        "enabled": enabled,
-    }
-    with audited(database, _entry(action, endpoint.id).of_project(endpoint.project)):
-        execute_sync(database, statements.UPDATE_ENDPOINT, values)
+async def update(database: Connection, name: str, fields: EndpointFields) -> str:
+    """Changes an endpoint, but not where it is; returns its id. Raises RequestRefused."""
+    _require_types(fields.types or ())
+    endpoint = await _find(database, name)
+    await service.update(database, endpoint, fields, operator())
     return endpoint_id(endpoint.id)
 
 
-def delete(database: SyncConnection, name: str) -> str:
+async def delete(database: Connection, name: str) -> str:
     """Deletes an endpoint and its deliveries; returns its id. Raises RequestRefused."""
-    endpoint = _find(database, name)
-    with audited(database, _entry("webhook.delete", endpoint.id).of_project(endpoint.project)):
-        execute_sync(database, statements.DELETE_ENDPOINT, {"id": endpoint.id})
+    endpoint = await _find(database, name)
+    await service.delete(database, endpoint, operator())
     return endpoint_id(endpoint.id)
 
 
-def send_test(database: SyncConnection, name: str, event_type: str | None) -> str:
+async def send_test(database: Connection, name: str, event_type: str | None) -> str:
     """Has a worker deliver an event about a response that does not exist; returns the event's id.
     `event_type`: None: one that the endpoint gets. Raises RequestRefused."""
     _require_types([] if event_type is None else [event_type])
-    endpoint = _find(database, name)
-    event = new_uuid()
-    values = {
-        "id": new_uuid(),
-        "endpoint": endpoint.id,
-        "event_id": event,
-        "type": event_type or next(iter(endpoint.types), EventType.RESPONSE_COMPLETED.value),
-        "object_id": TEST_OBJECT,
-    }
-    with audited(database, _entry("webhook.test", endpoint.id).of_project(endpoint.project)):
-        if not fetch_sync(database, statements.INSERT_TEST_EVENT, values):
-            raise RequestRefused("it is disabled; `backburner webhooks enable` enables it")
-    return event_id(event)
+    endpoint = await _find(database, name)
+    sent = await service.send_test(database, endpoint, event_type, operator())
+    if sent is None:
+        raise RequestRefused("it is disabled; `backburner webhooks enable` enables it")
+    return event_id(sent[0])
 
 
-def list_deliveries(
-    database: SyncConnection, name: str | None, limit: int, *, failed: bool
+async def list_deliveries(
+    database: Connection, name: str | None, limit: int, *, failed: bool
 ) -> list[ShownDelivery]:
     """The newest deliveries, of one endpoint or of all; with `failed` those that were not
     delivered. Raises RequestRefused."""
     values = {
-        "endpoint": None if name is None else _find(database, name).id,
+        "endpoint": None if name is None else (await _find(database, name)).id,
         "failed": failed,
         "limit": limit,
     }
-    rows = fetch_sync(database, statements.LIST_DELIVERIES, values)
+    rows = await fetch(database, statements.LIST_DELIVERIES, values)
     return [ShownDelivery.from_row(row) for row in rows]
 
 
-def resend(database: SyncConnection, event: str) -> int:
+async def resend(database: Connection, event: str) -> int:
     """Delivers an event again to all endpoints that it was for, with the same id; returns how many
     they are. Raises RequestRefused."""
-    digits = event.removeprefix(f"{EVENT}_")
     try:
-        values = {"event_id": UUID(hex=digits), "endpoint": None}
+        identifier = UUID(hex=event.removeprefix(f"{EVENT}_"))
     except ValueError:
         raise RequestRefused(f"{event} is no id of an event: evt_ and 32 digits") from None
-    with database.transaction():
-        resent = fetch_sync(database, statements.RESEND, values)
-        if not resent:
-            raise RequestRefused(f"there is no event {event}; `webhooks deliveries` lists them")
-        record_audit(database, AuditEntry(operator(), "webhook.resend", event))
-    return len(resent)
+    resent = await service.resend(database, identifier, None, operator())
+    if not resent:
+        raise RequestRefused(f"there is no event {event}; `webhooks deliveries` lists them")
+    return resent
 
 
-def _find(database: SyncConnection, name: str) -> statements.Endpoint:
+async def _find(database: Connection, name: str) -> statements.Endpoint:
     """The endpoint with this id, or the beginning of one. Raises RequestRefused."""
     digits = name.removeprefix(f"{WEBHOOK_ENDPOINT}_").lower()
-    rows = fetch_sync(database, statements.LIST_ENDPOINTS, {"project": None})
+    rows = await fetch(database, statements.LIST_ENDPOINTS, {"project": None})
     found = [row for row in rows if digits and row.id.hex.startswith(digits)]
     if not found:
-        raise RequestRefused(f"there is no endpoint {name}; `backburner webhooks list` lists them")
+        raise _no_endpoint(name)
     if len(found) > 1:
         raise RequestRefused(f"{name} is the beginning of several endpoints; write more of it")
     return found[0]
 
 
-def _sealed(sealer: Sealer, endpoint: UUID, secrets: list[str]) -> Sealed:
+def _no_endpoint(name: str) -> RequestRefused:
+    return RequestRefused(f"there is no endpoint {name}; `backburner webhooks list` lists them")
+
+
+@contextmanager
+def _refusals(url: str | None = None) -> Iterator[None]:
+    """Raises RequestRefused for what the service refuses."""
     try:
-        return seal_secrets(sealer, endpoint, secrets)
+        yield
+    except EgressRefused as refusal:
+        raise RequestRefused(
+            f"{url} may not be reached: {refusal}; BACKBURNER_EGRESS__ALLOW names exceptions"
+        ) from refusal
     except NoKey as error:
         raise RequestRefused(
             "a signing secret is stored sealed, and there is no key: set BACKBURNER_SECRET_KEYS"
         ) from error
-
-
-def _entry(action: str, endpoint: UUID) -> AuditEntry:
-    return AuditEntry(operator(), action, endpoint_id(endpoint))
-
-
-def _time(value: datetime | None) -> str | None:
-    return None if value is None else format_time(value)
 
 
 def secret_keys_of(data: Path | None) -> str | None:
@@ -336,3 +241,64 @@ def secret_keys_of(data: Path | None) -> str | None:
         return configured
     stored = (data or default_folder()) / "credentials.json"
     return load_or_create(stored, None).sealing_key if stored.exists() else None
+
+
+def endpoints_table(facts: Sequence[ShownEndpoint]) -> str:
+    """One line per endpoint."""
+    if not facts:
+        return "there is no endpoint; `backburner webhooks create URL` makes one"
+
+    def rows(short: bool) -> list[tuple[str, ...]]:
+        return [
+            (
+                endpoint.id[:_SHORT_ENDPOINT_ID] if short else endpoint.id,
+                clean(endpoint.project),
+                clean(endpoint.url),
+                " ".join(endpoint.types) or "all",
+                str(endpoint.waiting),
+                _state(endpoint),
+            )
+            for endpoint in facts
+        ]
+
+    return fitted_table(
+        ("ENDPOINT", "PROJECT", "URL", "EVENTS", "WAITING", "STATE"), rows, ["URL", "EVENTS"]
+    )
+
+
+def _state(endpoint: ShownEndpoint) -> str:
+    if endpoint.reason is not None:
+        return f"disabled: {endpoint.reason}"
+    if endpoint.failing_since is not None:
+        return f"failing since {format_time(endpoint.failing_since)}, {endpoint.failures} tries"
+    return endpoint.state
+
+
+def deliveries_table(facts: Sequence[ShownDelivery]) -> str:
+    """One line per delivery."""
+    if not facts:
+        return "there is no delivery"
+
+    def rows(short: bool) -> list[tuple[str, ...]]:
+        return [
+            (
+                delivery.event,
+                delivery.endpoint[:_SHORT_ENDPOINT_ID] if short else delivery.endpoint,
+                delivery.type,
+                delivery.object,
+                format_time(delivery.created_at),
+                str(delivery.attempts),
+                delivery.state,
+                _last_result(delivery),
+            )
+            for delivery in facts
+        ]
+
+    head = ("EVENT", "ENDPOINT", "TYPE", "OBJECT", "CREATED", "TRIES", "STATE", "LAST RESULT")
+    return fitted_table(head, rows, ["OBJECT", "EVENT"])
+
+
+def _last_result(delivery: ShownDelivery) -> str:
+    if delivery.last_error is not None:
+        return clean(delivery.last_error)
+    return "" if delivery.last_status is None else f"HTTP {delivery.last_status}"

@@ -7,13 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
-import structlog
 from psycopg import AsyncConnection, waiting
 from psycopg.abc import PQGen
 from psycopg.errors import Error
 from psycopg.rows import TupleRow
-
-logger = structlog.get_logger()
 
 T = TypeVar("T")
 
@@ -25,6 +22,14 @@ _CHECK_INTERVAL = 0.1
 _CANCEL_TIMEOUT = 5.0
 """Seconds for the cancel of a statement, and as many for its end, as psycopg has them. Then its
 connection is cut."""
+
+
+def warn(event: str, **fields: str) -> None:
+    """Logs a warning. Commands import this module and log nothing: structlog takes longer to import
+    than a command to run."""
+    import structlog
+
+    structlog.get_logger().warning(event, **fields)
 
 
 class Connection(AsyncConnection[TupleRow]):
@@ -61,7 +66,7 @@ class Connection(AsyncConnection[TupleRow]):
             await self.cancel_safe(timeout=_CANCEL_TIMEOUT)
             await asyncio.wait((step,), timeout=_CANCEL_TIMEOUT)
         except Error as error:
-            logger.warning("statement_not_cancelled", error=str(error).strip())
+            warn("statement_not_cancelled", error=str(error).strip())
         finally:
             if not step.done():
                 self._cut()

@@ -27,16 +27,15 @@ from uuid import UUID
 
 import orjson
 import psycopg
-import structlog
 from psycopg import AsyncRawCursor
 from psycopg.types.json import Json, Jsonb, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from models.config.settings import Settings
-from models.db.connection import Connection
+from models.db.connection import Connection, warn
 from models.db.shared_pool import SharedPool
 from models.db.statement import Query, RowT, Statement, column
 from models.db.sync import (
+    DatabaseSettings,
     Parameters,
     SyncConnection,
     connect_sync,
@@ -46,8 +45,6 @@ from models.db.sync import (
     session_setup,
 )
 from models.errors import StatementRefused
-
-logger = structlog.get_logger()
 
 Pool = AsyncConnectionPool[Connection]
 ConnectionCheck = Callable[[Connection], Awaitable[None]]
@@ -110,7 +107,7 @@ class TransactionPooling(Exception):
 
 
 def open_pool(
-    settings: Settings, name: str, size: int, check: ConnectionCheck | None = None
+    settings: DatabaseSettings, name: str, size: int, check: ConnectionCheck | None = None
 ) -> Pool:
     """A pool of up to `size` connections. The caller opens it (`await pool.open()`) in its loop.
     `check`: called with each new connection, which is not used if it raises."""
@@ -139,7 +136,7 @@ def open_pool(
 
 
 async def connect(
-    settings: Settings, name: str, check: ConnectionCheck | None = None
+    settings: DatabaseSettings, name: str, check: ConnectionCheck | None = None
 ) -> Connection:
     """A connection outside any pool; `check` as for `open_pool`. Raises `psycopg.OperationalError`
     if Postgres is unavailable."""
@@ -154,7 +151,7 @@ async def connect(
     return connection
 
 
-def wait_until_available(settings: Settings, timeout: float = 30) -> None:
+def wait_until_available(settings: DatabaseSettings, timeout: float = 30) -> None:
     """Blocks until Postgres accepts connections: for the start of a process. After `timeout`
     seconds it raises what DATABASE_UNAVAILABLE names, also if there are fewer free connections than
     every process needs. Raises `TransactionPooling` if the process would not have its sessions for
@@ -262,7 +259,7 @@ async def execute(
 
 
 async def fetch_idempotent(
-    pool: Pool,
+    pool: Pool | Connection,
     query: Query[RowT],
     parameters: Parameters,
     *,
@@ -273,7 +270,9 @@ async def fetch_idempotent(
     the second time (cancel, delete). After a restart of Postgres all idle connections of the pool
     are dead, and the first statement on each would fail although Postgres is back. A statement that
     has reached its time limit is not repeated, nor one that got no connection: it would take as
-    long."""
+    long. Nor is one on a connection outside a pool: a command of an operator."""
+    if isinstance(pool, Connection):
+        return await fetch(pool, query, parameters, keeps_json=keeps_json)
     cancellation = _Cancellation()
     try:
         return await fetch(pool, query, parameters, size=size, keeps_json=keeps_json)
@@ -288,7 +287,7 @@ async def fetch_idempotent(
 
 
 async def find_by_id(
-    pool: Pool, query: Query[RowT], row_id: UUID | None, **parameters: object
+    pool: Pool | Connection, query: Query[RowT], row_id: UUID | None, **parameters: object
 ) -> RowT | None:
     """The row with this `:id`, read with `fetch_idempotent`; None if there is none. Reads nothing
     if `row_id` is None: a client's text that cannot be an id."""
@@ -335,7 +334,7 @@ async def retry_while_unavailable(
         except DATABASE_UNAVAILABLE as error:
             cancellation.raise_if_requested()
             if log_event is not None:
-                logger.warning(log_event, error=str(error).strip(), **log_fields)
+                warn(log_event, error=str(error).strip(), **log_fields)
             await asyncio.sleep(RETRY_DELAY)
 
 
@@ -362,7 +361,7 @@ async def retry_unless_refused(
                 delay = None
             elif isinstance(error, _REFUSALS) and others_succeed():
                 delay = next(delays, None)
-                logger.warning("statement_refused", error=str(error).strip())
+                warn("statement_refused", error=str(error).strip())
             else:
                 delays = iter(_REFUSAL_DELAYS)
             if delay is None:

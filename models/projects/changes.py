@@ -13,8 +13,6 @@ MAX_NAME = 100
 MAX_WEIGHT = 1000
 _MAX_POLICY = 64 * 1024
 """Bytes. Each look-up of a key reads the policy, and a list of projects has a hundred."""
-DEFAULT_PROJECT = "default"
-"""The project of the first key. It cannot be archived, so that admins keep theirs."""
 
 
 class BadPolicy(ValueError):

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import psycopg
 import pytest
 
-from models import keys
+from tests.support import keys
 from tests.support.api import Api, HttpResponse
 from tests.support.chaos.interception import HeldAnswer
 from tests.support.chaos.lost_replies import both_kinds, lose_reply

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from models import keys
 from tests.conftest import PrivateStack
+from tests.support import keys
 from tests.support.api import until
 from tests.support.chaos.tracebacks import POSTGRES_TRACEBACKS
 from tests.support.contract_rules import assert_stream_obeys_contract

@@ -16,7 +16,6 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from models import keys
 from models.db.database import DATABASE_UNAVAILABLE, connect_sync, fetch, open_pool
 from models.db.queries import claim as claim_queries
 from models.db.queries import create as create_queries
@@ -26,6 +25,7 @@ from models.db.queries import read as read_queries
 from models.lifecycle import TERMINAL, Status
 from models.ownership.lease import Lease
 from models.wire.events import split_frames
+from tests.support import keys
 from tests.support.api import Api, until
 from tests.support.chaos.attempts import assert_one_stream
 from tests.support.chaos.fragments import fragment

@@ -17,7 +17,7 @@ import psutil
 import psycopg
 import pytest
 
-from models import keys
+from tests.support import keys
 from tests.support.api import JSON, UNKNOWN_RESPONSE_ID, Api, HttpResponse, until
 from tests.support.bad_bodies import BODIES, INVALID_JSON, USER, BadBody, answer, call, unpaired
 from tests.support.fake_upstream import FakeUpstream, Step, done, finish, hang, reply, text, usage

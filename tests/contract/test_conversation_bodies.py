@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from models import keys
+from tests.support import keys
 from tests.support.api import JSON, Api, HttpResponse
 from tests.support.bad_bodies import INVALID_JSON
 from tests.support.stack import Stack

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi import checks
 
-from models import keys
 from models.ids import new_uuid
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
+from tests.support import keys
 from tests.support.api import JSON, Api
 from tests.support.batches import line, start
 from tests.support.fake_upstream import (

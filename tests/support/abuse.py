@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Unpack
 
 from cli.embedded.process import Process, free_port
-from models import keys
+from tests.support import keys
 from tests.support.api import Api, until
 from tests.support.embeddings import EMBEDDING_MODEL
 from tests.support.fake_upstream import FakeUpstream

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import psycopg
 
-from models import keys
 from models.projects.policy import ProjectPolicy
 from models.projects.quotas import ProjectQuotas
+from tests.support import keys
 from tests.support.api import Api
 from tests.support.stack import Stack
 

@@ -8,8 +8,8 @@ import openai
 from typer.testing import CliRunner, Result
 
 from cli.main import app
-from models import keys
 from models.db.database import connect
+from tests.support import keys
 from tests.support.api import Api, until
 from tests.support.sql import Record, run_sql
 from tests.support.stack import Stack
@@ -28,10 +28,11 @@ class Hooks:
         self.project = project
         self.api: Api = stack.api(key=keys.create(stack.dsn, project))
 
-    async def run(self, *arguments: str) -> Result:
-        """Runs a command, which must not print a traceback."""
+    async def run(self, *arguments: str, **variables: str) -> Result:
+        """Runs a command, which must not print a traceback. `variables`: in place of those of the
+        stack."""
         return await asyncio.to_thread(
-            CliRunner(env=self._stack.environment()).invoke,
+            CliRunner(env=self._stack.environment() | variables).invoke,
             app,
             ["webhooks", *arguments],
             catch_exceptions=False,

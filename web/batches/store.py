@@ -5,13 +5,14 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from features.batches import service
 from models.batches.lines import ENDPOINTS
 from models.batches.objects import batch_object, parse_window
 from models.config.groups import BatchSettings, QuotaSettings
 from models.db.database import Connection, Json, Pool, fetch, fetch_idempotent, find_by_id
 from models.db.queries import batches
 from models.db.queries.api_keys import ApiKey
-from models.db.queries.audit import Actor, AuditEntry
+from models.db.queries.audit import Actor
 from models.db.queries.batches import BatchRow
 from models.db.queries.files import FIND_FILE, LOCK_PROJECT, FileRow
 from models.errors import InvalidRequest, NotFound
@@ -88,15 +89,13 @@ class BatchStore:
         """Begins to cancel a batch; returns the Batch object. The audit log says that `actor` did
         it. One that is cancelled already stays as it is. Raises NotFound, or InvalidRequest if it
         has ended or ends otherwise."""
-        row = await self._find(project, public_id)
-        entry = AuditEntry(actor, "batch.cancel", public_id)
-        values = {"id": row.id, "project": project, **entry.values()}
-        cancelled = await fetch_idempotent(self._pool, batches.CANCEL_BATCH, values)
-        if cancelled:
-            return batch_object(cancelled[0])
-        row = await self._find(project, public_id)
-        if row.status not in ("cancelling", "cancelled"):
-            raise InvalidRequest(f"Cannot cancel a batch with status '{row.status}'.")
+        found = await self._find(project, public_id)
+        try:
+            row = await service.cancel(self._pool, project, found.id, actor)
+        except service.BatchNotCancelled as refused:
+            if refused.status is None:
+                raise _not_found(public_id) from None
+            raise InvalidRequest(f"Cannot cancel a batch with status '{refused.status}'.") from None
         return batch_object(row)
 
     async def _require_quota(self, connection: Connection, key: ApiKey) -> None:
@@ -117,7 +116,7 @@ class BatchStore:
             self._pool, batches.FIND_BATCH, parse_batch_id(public_id), project=project
         )
         if row is None:
-            raise NotFound(f"No batch found with id '{shorten(public_id)}'.")
+            raise _not_found(public_id)
         return row
 
     async def _input(self, project: UUID, public_id: str) -> FileRow:
@@ -152,6 +151,10 @@ class BatchStore:
                 code="invalid_value",
             )
         return window
+
+
+def _not_found(public_id: str) -> NotFound:
+    return NotFound(f"No batch found with id '{shorten(public_id)}'.")
 
 
 def _known_fields(body: Any) -> dict[str, Any]:

@@ -6,13 +6,13 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from models.db.database import fetch, fetch_idempotent, find_by_id
+from features.operator import service
+from features.operator.diagnosis import diagnose
+from features.operator.history import live_counts
+from features.operator.service import Action
+from models.db.database import find_by_id
 from models.db.queries import operations
-from models.db.queries.audit import RECORD_ABOUT_RESPONSE, AuditEntry
-from models.db.queries.leases import LIVE_WORKERS
 from models.ids import parse_response_id, response_id
-from models.operator.diagnosis import diagnose
-from models.operator.requests import RECORD_REQUEST, Action, why_refused
 from models.redis.channels import control
 from models.redis.client import REDIS_ERRORS
 from web.console.errors import PageError
@@ -62,7 +62,7 @@ async def confirm(visit: Visit) -> Response:
     """Shows exactly which responses are meant, before anything happens."""
     visit.require_operator()
     action = _action(visit.query.get("action", ""))
-    live = {row.kind: row.live for row in await fetch_idempotent(visit.pool, LIVE_WORKERS, {})}
+    live = await live_counts(visit.pool)
     affected = []
     for identifier in _ids(visit.query.getlist("id")):
         row = await find_by_id(visit.pool, operations.STATE, identifier)
@@ -85,21 +85,18 @@ async def act(visit: Visit) -> Response:
 
 
 async def _request(visit: Visit, action: Action, identifier: UUID) -> Affected:
-    public_id = response_id(identifier)
-    entry = AuditEntry(visit.actor, f"response.{action}", public_id, "requested")
-    async with visit.pool.connection() as connection, connection.transaction():
-        recorded = await fetch(connection, RECORD_REQUEST[action], {"id": identifier})
-        if recorded:
-            values = entry.values() | {"response": identifier}
-            await connection.execute(RECORD_ABOUT_RESPONSE.sql, values)
+    async with visit.pool.connection() as connection:
+        requested = await service.request(connection, action, identifier, visit.actor)
     row = await find_by_id(visit.pool, operations.STATE, identifier)
-    status = "deleted" if row is None else row.status
-    if not recorded:
-        return Affected(public_id, status, why_refused(row), is_done=False)
-    if action is Action.CANCEL and (owner := recorded[0].worker) is not None:
+    public_id, status = response_id(identifier), "deleted" if row is None else row.status
+    if requested.refusal is not None:
+        return Affected(public_id, status, requested.refusal, is_done=False)
+    if (owner := requested.cancelled_worker) is not None:
         # Without Redis nothing is lost: the worker sees the cancel at its next heartbeat.
         with suppress(*REDIS_ERRORS):
             await visit.state.redis.publish(control(owner), identifier.hex.encode())
+    if not requested.is_recorded:
+        return Affected(public_id, status, "it was cancelled before")
     return Affected(public_id, status, f"{action} requested; its worker, or a sweep, acts on it")
 
 

@@ -2,9 +2,9 @@
 
 from starlette.responses import Response
 
-from models.db.database import fetch, fetch_idempotent, find_by_id
+from features.batches import service
+from models.db.database import fetch_idempotent, find_by_id
 from models.db.queries import batches as statements
-from models.db.queries.audit import AuditEntry
 from models.ids import batch_id, file_id, parse_batch_id
 from web.console.changes import Confirmation, ask, first, not_found
 from web.console.errors import PageError
@@ -81,12 +81,12 @@ async def cancel(visit: Visit) -> Response:
     fields = await visit.form(visit.user.token)
     batch = await _batch(visit, first(fields, "id"))
     public_id = batch_id(batch.id)
-    entry = AuditEntry(visit.actor, "batch.cancel", public_id).of_project(batch.project)
-    [project] = await fetch_idempotent(visit.pool, statements.PROJECT_OF_BATCH, {"id": batch.id})
-    values = {"id": batch.id, "project": project, **entry.values()}
-    if not await fetch(visit.pool, statements.CANCEL_BATCH, values):
-        status = (await _batch(visit, public_id)).status
-        raise PageError(409, "It cannot be cancelled", f"The batch is {status}.")
+    try:
+        await service.cancel(visit.pool, batch.project_id, batch.id, visit.actor, batch.project)
+    except service.BatchNotCancelled as refused:
+        raise PageError(
+            409, "It cannot be cancelled", f"The batch is {refused.status or 'deleted'}."
+        ) from None
     return visit.redirect(f"/batches/{public_id}")
 
 

@@ -1,14 +1,10 @@
-"""A change that is confirmed on a page of its own, done in one transaction with its entry in the
-audit log."""
+"""A change that is confirmed on a page of its own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from models.db.database import Parameters, fetch
-from models.db.queries.audit import RECORD, AuditEntry
-from models.db.statement import Query, RowT
 from web.console.errors import PageError
 from web.console.visit import Visit
 
@@ -37,17 +33,6 @@ def ask(visit: Visit, confirmation: Confirmation) -> Response:
     """The page with the question. Raises PageError (403) for somebody who only looks."""
     visit.require_operator()
     return visit.page("confirm_change.html", confirmation=confirmation)
-
-
-async def change(
-    visit: Visit, query: Query[RowT], values: Parameters, entry: AuditEntry
-) -> list[RowT]:
-    """Runs the statement, and adds the entry to the audit log if it returns a row."""
-    async with visit.pool.connection() as connection, connection.transaction():
-        rows = await fetch(connection, query, values)
-        if rows:
-            await connection.execute(RECORD.sql, entry.values())
-    return rows
 
 
 def first(fields: dict[str, list[str]], name: str) -> str:

@@ -7,9 +7,9 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from models.db.database import execute, fetch_idempotent
+from features.operator.service import record_reveal
+from models.db.database import fetch_idempotent
 from models.db.queries import read
-from models.db.queries.audit import RECORD_ABOUT_RESPONSE, AuditEntry
 from models.ids import parse_response_id, response_id
 from web.console import grants
 from web.console.errors import PageError
@@ -110,12 +110,9 @@ async def reveal(visit: Visit) -> Response:
     identifier = parse_response_id(visit.request.path_params["response_id"])
     if identifier is None:
         raise PageError(404, "No such response", "There is no response of this id.")
-    public_id = response_id(identifier)
-    entry = AuditEntry(visit.actor, "response.reveal", public_id)
-    values = entry.values() | {"response": identifier}
-    await execute(visit.pool, RECORD_ABOUT_RESPONSE, values)
+    await record_reveal(visit.pool, identifier, visit.actor)
     grant = grants.make(visit.user, identifier)
-    return visit.redirect(f"/responses/{public_id}", content=grant)
+    return visit.redirect(f"/responses/{response_id(identifier)}", content=grant)
 
 
 PAGES = (Page("/responses/{response_id}/content", reveal, method="POST"),)

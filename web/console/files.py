@@ -4,11 +4,11 @@ from uuid import UUID
 
 from starlette.responses import Response
 
+from features.operator.filter import LAST_ID
 from models.db.database import fetch_idempotent
 from models.db.queries import files as statements
 from models.db.queries.organization import FIND_PROJECTS
 from models.ids import file_id, parse_file_id
-from models.operator.filter import LAST_ID
 from web.console.page import Page
 from web.console.paging import PAGE_SIZE, before, split, text_parameter
 from web.console.visit import Visit

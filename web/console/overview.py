@@ -10,12 +10,12 @@ from pathlib import Path
 
 from starlette.responses import Response
 
+from features.operator.filter import LAST_ID, Filter
+from features.operator.text import format_seconds
 from models.config.tool_availability import missing_tools
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries import console, operations, webhooks
 from models.lifecycle import Status
-from models.operator.filter import LAST_ID, Filter
-from models.operator.text import format_seconds
 from models.redis.client import REDIS_ERRORS
 from models.redis.eviction import memory_problem
 from web.console.page import Page

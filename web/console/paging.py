@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from models.operator.filter import LAST_ID
+from features.operator.filter import LAST_ID
 from web.console.errors import PageError
 from web.console.visit import Visit
 

@@ -2,30 +2,21 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from uuid import UUID
 
 from starlette.responses import Response
 
-from models.db.database import Pool, fetch_idempotent, find_by_id
+from features.operator.filter import FIRST_ID
+from features.tenants.quota_uses import QuotaUse, quota_limits, quota_uses
+from features.tenants.service import revoke_key
+from models.db.database import fetch_idempotent, find_by_id
 from models.db.queries import organization, usage
-from models.db.queries.audit import AuditEntry
-from models.db.queries.batches import COUNTED_BATCHES
-from models.db.queries.files import STORED_FILES
 from models.db.queries.organization import KeyDetails, ProjectDetails
-from models.db.queries.quotas import QUOTA_STATE
 from models.ids import API_KEY, PROJECT, admin_id, parse_admin_id
-from models.operator.filter import FIRST_ID
-from models.operator.quotas import QuotaUse, quota_limits, quota_uses, token_periods
 from models.projects.policy import ProjectPolicy
-from models.redis.client import REDIS_ERRORS
-from models.redis.quota_uses import read_counted_uses
-from models.usage import used_tokens
-from web.console.changes import Confirmation, ask, change, first, not_found
+from web.console.changes import Confirmation, ask, first, not_found
 from web.console.page import Page
 from web.console.paging import PAGE_SIZE, before, split
 from web.console.visit import Visit
@@ -122,9 +113,8 @@ async def revoke(visit: Visit) -> Response:
     """Revokes a key."""
     fields = await visit.form(visit.user.token)
     key = await _key(visit, first(fields, "id"))
-    entry = AuditEntry(visit.actor, "key.revoke", key.prefix, project=key.project)
-    if key.revoked_at is None:
-        await change(visit, organization.REVOKE_KEY, {"id": key.id}, entry)
+    async with visit.pool.connection() as connection:
+        await revoke_key(connection, key, visit.actor)
     return visit.redirect(f"/projects/{_project_id(key.project_id)}")
 
 
@@ -153,29 +143,8 @@ async def _quotas(visit: Visit, project: ProjectDetails) -> list[QuotaUse]:
     settings = visit.state.settings
     own = ProjectPolicy.from_json(project.policy).quotas
     limits = quota_limits(settings.quotas, settings.cache, own)
-    used = await _stored_uses(visit.pool, project.id, limits)
-    with suppress(*REDIS_ERRORS):
-        known = {name: limit for name, limit in limits.items() if limit}
-        used |= await read_counted_uses(visit.state.redis, project.id, known)
-    return quota_uses(limits, used)
-
-
-async def _stored_uses(
-    pool: Pool, project: UUID, limits: Mapping[str, int | None]
-) -> dict[str, int]:
-    """What the database counts. Files and tokens only if they are limited: that reads more rows."""
-    [state] = await fetch_idempotent(pool, QUOTA_STATE, {"project": project})
-    used = {name: getattr(state, name) for name in ("running", "queued", "conversations")}
-    if limits["batches"]:
-        [used["batches"]] = await fetch_idempotent(pool, COUNTED_BATCHES, {"project": project})
-    if limits["files"] or limits["file_bytes"]:
-        values = {"project": project, "id": UUID(int=0)}
-        [files] = await fetch_idempotent(pool, STORED_FILES, values)
-        used |= {"files": files.count, "file_bytes": files.bytes}
-    for name, since in token_periods().items():
-        if limits[name]:
-            used[name] = await used_tokens(pool, project, since)
-    return used
+    redis = visit.state.redis
+    return await quota_uses(visit.pool, redis, project.id, limits, counts_unlimited=False)
 
 
 async def _usage(visit: Visit, project: ProjectDetails) -> list[DayOfUsage]:

@@ -6,15 +6,11 @@ from uuid import UUID
 
 from starlette.responses import Response
 
+from features.operator.history import History, read_history
 from models.db.database import Pool, fetch_idempotent, find_by_id
-from models.db.queries import listing, operations
-from models.db.queries.leases import LIVE_WORKERS
-from models.db.queries.line import PLACE_OF
+from models.db.queries import listing
 from models.ids import parse_response_id, response_id
 from models.lifecycle import TERMINAL
-from models.operator import facts
-from models.operator.diagnosis import diagnose
-from models.operator.timeline import TimelineEvent, timeline
 from models.tracing.traceparent import parse_traceparent
 from web.console import grants
 from web.console.content import Content, curl, read_content
@@ -33,21 +29,17 @@ class Shown:
     """Everything about a response but its input and output."""
 
     id: str
-    state: operations.ResponseState
+    history: History
     details: listing.ResponseDetails
-    why: str
-    attempts: list[facts.AttemptFacts]
-    timeline: list[TimelineEvent]
     calls: dict[int, list[listing.ToolCallRow]]
     """by the turn in which the model asked for them"""
     has_more_calls: bool
-    journalled: int | None
     next_ids: list[UUID]
 
     @property
     def is_open(self) -> bool:
         """It has not ended."""
-        return self.state.status not in TERMINAL
+        return self.history.state.status not in TERMINAL
 
     @property
     def trace_id(self) -> str | None:
@@ -76,35 +68,25 @@ def no_response(text: str) -> PageError:
 
 async def read(pool: Pool, identifier: UUID) -> Shown:
     """Raises PageError (404) if there is no such response."""
-    state = await find_by_id(pool, operations.STATE, identifier)
+    history = await read_history(pool, identifier)
     details = await find_by_id(pool, listing.RESPONSE_DETAILS, identifier)
-    if state is None or details is None:
+    if history is None or details is None:
         raise no_response(response_id(identifier))
     values = {"id": identifier}
-    attempts = await fetch_idempotent(pool, operations.ATTEMPTS, values)
-    stored = await fetch_idempotent(pool, operations.LOG_SUMMARY, values)
-    live = {row.kind: row.live for row in await fetch_idempotent(pool, LIVE_WORKERS, {})}
-    places = await fetch_idempotent(pool, PLACE_OF, values)
-    journalled = await fetch_idempotent(pool, operations.LAST_JOURNALLED, values)
     limits = values | {"max_rows": _MAX_CALLS + 1}
     calls = await fetch_idempotent(pool, listing.TOOL_CALLS, limits)
     next_ids = await fetch_idempotent(
         pool, listing.NEXT_RESPONSES, values | {"max_rows": _MAX_NEXT}
     )
-    blocks = {block.attempt: block for block in stored}
     by_turn = defaultdict(list)
     for call in calls[:_MAX_CALLS]:
         by_turn[call.turn].append(call)
     return Shown(
         id=response_id(identifier),
-        state=state,
+        history=history,
         details=details,
-        why=diagnose(state, live, places[0] if places else None).why,
-        attempts=[facts.AttemptFacts.from_rows(row, blocks.get(row.attempt)) for row in attempts],
-        timeline=timeline(state, attempts, stored),
         calls=dict(by_turn),
         has_more_calls=len(calls) > _MAX_CALLS,
-        journalled=journalled[0].last if journalled else None,
         next_ids=next_ids,
     )
 
@@ -122,8 +104,8 @@ async def show(visit: Visit) -> Response:
         shown=shown,
         content=content,
         grant=grant if content is not None else "",
-        now=shown.state.now,
-        first_at=shown.timeline[0].at,
+        now=shown.history.state.now,
+        first_at=shown.history.timeline[0].at,
         curl=curl(f"/v1/responses/{shown.id}"),
     )
 

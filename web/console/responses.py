@@ -9,14 +9,13 @@ from uuid import UUID
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from features.operator.facts import ListedResponse
+from features.operator.filter import DEFAULT_SINCE, FIRST_ID, LAST_ID, Filter, id_range
 from models.config.units import format_duration, parse_duration
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries import listing, operations
 from models.ids import parse_response_id, response_id
 from models.lifecycle import Status
-from models.operator.facts import ListedResponse
-from models.operator.filter import DEFAULT_SINCE, FIRST_ID, LAST_ID, Filter
-from models.operator.lookup import id_range
 from web.console.page import Page
 from web.console.visit import Visit
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from features.operator.text import format_date, format_seconds
 from models.ids import response_id
-from models.operator.text import format_date, format_seconds
 from models.version import VERSION
 from web.console.menu import MENU
 from web.console.plots import compact, short_time

@@ -6,13 +6,15 @@ from uuid import UUID
 
 from starlette.responses import Response
 
+from features.webhooks import service
+from features.webhooks.service import EndpointFields
+from features.webhooks.service import public_id as _endpoint_id
 from models.db.arrays import Uuids
-from models.db.database import Pool, execute, fetch_idempotent, find_by_id
+from models.db.database import Pool, fetch_idempotent, find_by_id
 from models.db.queries import webhooks as statements
-from models.db.queries.audit import RECORD, AuditEntry
-from models.ids import EVENT, WEBHOOK_ENDPOINT, admin_id, parse_admin_id
+from models.ids import EVENT, WEBHOOK_ENDPOINT, parse_admin_id
 from models.webhooks.events import event_id
-from web.console.changes import Confirmation, ask, change, first, not_found
+from web.console.changes import Confirmation, ask, first, not_found
 from web.console.errors import PageError
 from web.console.page import Page
 from web.console.paging import PAGE_SIZE, before, split, text_parameter
@@ -23,7 +25,6 @@ COUNTED = 200
 _LOOKED_AT = 10_000
 """The newest deliveries among which those in a state are searched."""
 _STATES = ("waiting", "delivered", "failed")
-_endpoint_id = partial(admin_id, WEBHOOK_ENDPOINT)
 _parse_endpoint = partial(parse_admin_id, WEBHOOK_ENDPOINT)
 
 
@@ -113,17 +114,9 @@ async def set_enabled(visit: Visit) -> Response:
     fields = await visit.form(visit.user.token)
     endpoint = await _endpoint(visit, first(fields, "id"))
     action, public_id = _action(first(fields, "action")), _endpoint_id(endpoint.id)
-    entry = AuditEntry(visit.actor, f"webhook.{action}", public_id).of_project(endpoint.project)
-    values = {
-        "id": endpoint.id,
-        "name": None,
-        "url": None,
-        "types": None,
-        "enabled": action == "enable",
-    }
-    async with visit.pool.connection() as connection, connection.transaction():
-        await execute(connection, statements.UPDATE_ENDPOINT, values)
-        await execute(connection, RECORD, entry.values())
+    fields_set = EndpointFields(enabled=action == "enable")
+    async with visit.pool.connection() as connection:
+        await service.update(connection, endpoint, fields_set, visit.actor)
     return visit.redirect(f"/webhooks/{public_id}")
 
 
@@ -156,11 +149,9 @@ async def resend(visit: Visit) -> Response:
     fields = await visit.form(visit.user.token)
     endpoint = await _endpoint(visit, first(fields, "id"))
     delivery = await _delivery(visit, endpoint, first(fields, "event"))
-    event, public_id = event_id(delivery.event_id), _endpoint_id(endpoint.id)
-    entry = AuditEntry(visit.actor, "webhook.resend", event, details={"endpoint": public_id})
-    values = {"event_id": delivery.event_id, "endpoint": endpoint.id}
-    await change(visit, statements.RESEND, values, entry.of_project(endpoint.project))
-    return visit.redirect(f"/webhooks/{public_id}")
+    async with visit.pool.connection() as connection:
+        await service.resend(connection, delivery.event_id, endpoint, visit.actor)
+    return visit.redirect(f"/webhooks/{_endpoint_id(endpoint.id)}")
 
 
 def _action(text: str) -> str:

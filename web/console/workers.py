@@ -5,12 +5,12 @@ from uuid import UUID
 
 from starlette.responses import Response
 
+from features.operator import service
+from features.operator.diagnosis import process_text
+from features.operator.facts import ProcessState
 from models.db.database import fetch_idempotent
 from models.db.queries import operations
-from models.db.queries.audit import AuditEntry
-from models.operator.diagnosis import process_text
-from models.operator.facts import ProcessState
-from web.console.changes import Confirmation, ask, change, first, not_found
+from web.console.changes import Confirmation, ask, first, not_found
 from web.console.page import Page
 from web.console.visit import Visit
 
@@ -54,11 +54,8 @@ async def drain(visit: Visit) -> Response:
     """Records the request. The process sees it at its next heartbeat."""
     fields = await visit.form(visit.user.token)
     process = await _live_process(visit, first(fields, "id"))
-    names = [f"{process.kind} {process.host}:{process.pid}"]
-    entry = AuditEntry(
-        visit.actor, "worker.drain", str(process.id), "requested", details={"processes": names}
-    )
-    await change(visit, operations.REQUEST_DRAIN, {"ids": [process.id]}, entry)
+    async with visit.pool.connection() as connection:
+        await service.drain(connection, str(process.id), [process], visit.actor)
     return visit.redirect("/workers")
 
 

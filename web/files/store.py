@@ -14,6 +14,7 @@ from uuid import UUID
 import structlog
 from starlette.requests import Request
 
+from features.files import service
 from models.config.settings import Settings
 from models.db.database import (
     DATABASE_UNAVAILABLE,
@@ -24,7 +25,7 @@ from models.db.database import (
 )
 from models.db.queries import files
 from models.db.queries.api_keys import ApiKey
-from models.db.queries.audit import Actor, AuditEntry
+from models.db.queries.audit import Actor
 from models.db.queries.files import FileRow, PartRow
 from models.errors import (
     INSUFFICIENT_QUOTA,
@@ -309,9 +310,7 @@ class FileStore:
         parsed = parse_file_id(public_id)
         if parsed is None:
             raise file_not_found(public_id)
-        values = {"id": parsed, "project": project}
-        audited = AuditEntry(actor, "file.delete", public_id).values()
-        if not await fetch_idempotent(self._pool, files.DELETE_FILE, values | audited):
+        if not await service.delete(self._pool, project, parsed, actor):
             raise file_not_found(public_id)
 
     async def parts(self, row: FileRow) -> list[PartRow]:

@@ -1,17 +1,11 @@
-"""All that the admin API shows and changes.
-
-Everything is in one statement or one transaction, with its entry in the audit log
-(docs/adr/0043-usage-is-written-with-the-ending.md).
-"""
+"""All that the admin API shows and changes."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
 from models.db.database import Pool
-from web.organization.admin_keys import AdminKeys
-from web.organization.key_store import KeyStore
-from web.organization.project_keys import ProjectKeys
+from web.organization.keys import AdminKeys, ProjectKeys
 from web.organization.projects import Projects
 from web.organization.service_accounts import ServiceAccounts
 
@@ -28,10 +22,10 @@ class Organization:
     @classmethod
     def open(cls, pool: Pool, upstreams: Collection[str]) -> Self:
         """`upstreams`: the names of those that are configured."""
-        projects, keys = Projects(pool, upstreams), KeyStore(pool)
+        projects = Projects(pool, upstreams)
         return cls(
             projects,
-            ProjectKeys(pool, projects, keys),
-            ServiceAccounts(pool, projects, keys),
-            AdminKeys(pool, projects, keys),
+            ProjectKeys(pool, projects),
+            ServiceAccounts(pool, projects),
+            AdminKeys(pool, projects),
         )

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from features.tenants.service import KeyChanges, ProjectFields
 from models.keys import KeyGrant
 from models.projects.changes import MAX_WEIGHT
 from models.projects.scopes import DEFAULT_SCOPES, Scope, parse_scopes
@@ -30,8 +31,6 @@ from web.http.json_responses import json_response
 from web.http.params import boolean, paging
 from web.idempotency.creates import Make, Show
 from web.organization.organization import Organization
-from web.organization.project_keys import KeyChanges
-from web.organization.projects import ProjectFields
 from web.state import app_state
 
 router = APIRouter(prefix="/v1/organization")
@@ -126,7 +125,7 @@ async def list_service_accounts(project_id: str, request: Request, _key: Admin) 
 
 
 @router.post("/projects/{project_id}/service_accounts")
-async def create_service_account(project_id: str, request: Request, key: Admin) -> Response:
+async def create_service_account(project_id: str, request: Request, _key: Admin) -> Response:
     """Creates a service account with a key, which is shown here only."""
     body = await _body(request)
     require_known(body, (*_KEY_FIELDS, "create_service_account_only"))
@@ -134,7 +133,7 @@ async def create_service_account(project_id: str, request: Request, key: Admin) 
     only_account = boolean_field(body, "create_service_account_only")
     accounts, actor = _organization(request).service_accounts, actor_of(request)
     of_key = None if only_account else grant
-    make = partial(accounts.create, project_id, name, of_key, key.id, actor)
+    make = partial(accounts.create, project_id, name, of_key, actor)
     return json_response(await _once(request, body, make, partial(accounts.show, project_id)))
 
 
@@ -148,16 +147,14 @@ async def retrieve_service_account(
 
 @router.post("/projects/{project_id}/service_accounts/{account_id}/api_keys")
 async def create_service_account_key(
-    project_id: str, account_id: str, request: Request, key: Admin
+    project_id: str, account_id: str, request: Request, _key: Admin
 ) -> Response:
     """Creates another key of a service account, which is shown here only."""
     body = await _body(request)
     require_known(body, _KEY_FIELDS)
     name_field(body, required=False)
     accounts = _organization(request).service_accounts
-    make = partial(
-        accounts.create_key, project_id, account_id, _grant(body), key.id, actor_of(request)
-    )
+    make = partial(accounts.create_key, project_id, account_id, _grant(body), actor_of(request))
     return json_response(await _once(request, body, make, partial(accounts.show_key, project_id)))
 
 
@@ -180,12 +177,12 @@ async def list_admin_keys(request: Request, _key: Admin) -> Response:
 
 
 @router.post("/admin_api_keys")
-async def create_admin_key(request: Request, key: Admin) -> Response:
+async def create_admin_key(request: Request, _key: Admin) -> Response:
     """Creates a key with the scope `admin`, which is shown here only."""
     body = await _body(request)
     require_known(body, ("name", "expires_in_seconds"))
     keys, name = _organization(request).admin_keys, name_field(body, required=True) or ""
-    make = partial(keys.create, name, lifetime_field(body), key.id, actor_of(request))
+    make = partial(keys.create, name, lifetime_field(body), actor_of(request))
     return json_response(await _once(request, body, make, keys.show))
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
+from features.webhooks.service import EndpointProject
 from models.projects.policy import ProjectPolicy
 from models.webhooks.events import EventType
 from web.http.actor import actor_of
@@ -21,7 +22,7 @@ from web.http.params import choice, paging
 from web.http.request_record import request_record
 from web.state import app_state
 from web.webhooks.bodies import create_fields, rotation_overlap, tested_type, update_fields
-from web.webhooks.endpoints import DELIVERY_STATES, EndpointProject, WebhookEndpoints
+from web.webhooks.endpoints import DELIVERY_STATES, WebhookEndpoints
 
 ADMIN_SUFFIX = "_of_project"
 """What the names of the routes for admins end with."""

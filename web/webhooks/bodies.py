@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
+from features.webhooks.service import EndpointFields
 from models.errors import InvalidRequest
 from models.webhooks.events import EventType
 from models.wire.checks.faults import missing, wrong_type
@@ -13,7 +14,6 @@ from web.http.admin_bodies import (
     require_known,
     texts_field,
 )
-from web.webhooks.endpoints import EndpointFields
 
 MAX_OVERLAP = 30 * 86_400
 """Seconds for which an old secret may stay valid."""

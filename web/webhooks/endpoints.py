@@ -1,31 +1,28 @@
-"""Webhook endpoints and deliveries as the API shows and changes them, in OpenAI's shapes.
-
-A change and its entry in the audit log are one transaction. The tries are made by workers
-(docs/webhooks.md).
-"""
+"""Webhook endpoints and deliveries as the API shows and changes them, in OpenAI's shapes."""
 
 import asyncio
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from features.webhooks import service
+from features.webhooks.service import EndpointFields, EndpointProject, SigningSecret
+from features.webhooks.service import public_id as _public
 from models.config.groups import WebhookSettings
-from models.db.arrays import Texts
-from models.db.database import Connection, Pool, execute, fetch, fetch_idempotent
+from models.db.database import Connection, Pool, fetch, fetch_idempotent, find_by_id
 from models.db.queries import webhooks as statements
-from models.db.queries.audit import RECORD, Actor, AuditEntry
+from models.db.queries.audit import Actor
 from models.db.queries.webhooks import Endpoint, ListedDelivery
-from models.egress import EgressPolicy
+from models.egress import EgressPolicy, EgressRefused
 from models.errors import InvalidRequest, NotFound
-from models.ids import EVENT, WEBHOOK_ENDPOINT, admin_id, new_uuid, parse_admin_id
-from models.projects.egress import ProjectEgress
-from models.secrets import NoKey, Sealed, Sealer, Unreadable
-from models.signing_secrets import open_secrets, seal_secrets, secret_hint
-from models.webhooks.events import TEST_OBJECT, EventType
-from models.webhooks.signature import new_secret
-from web.http.outbound_urls import require_fetchable
+from models.ids import EVENT, WEBHOOK_ENDPOINT, admin_id, parse_admin_id
+from models.secrets import NoKey, Sealer
+from models.signing_secrets import secret_hint
+from models.webhooks.events import EventType
 from web.http.params import Paging
 from web.idempotency.creates import note_made
 
@@ -37,26 +34,6 @@ _LOOK = 0.2
 """Seconds between two looks whether a test event was tried."""
 _BEGIN = 3.0
 """Seconds within which a worker has begun a try."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointProject:
-    """The project whose endpoints a request names."""
-
-    id: UUID
-    name: str
-    egress: ProjectEgress
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointFields:
-    """What a request sets of an endpoint. None: that stays."""
-
-    name: str | None
-    url: str | None
-    types: list[str] | None
-    """of events; empty: all"""
-    enabled: bool | None = None
 
 
 class WebhookEndpoints:
@@ -88,53 +65,38 @@ class WebhookEndpoints:
     async def create(self, project: EndpointProject, fields: EndpointFields, actor: Actor) -> Json:
         """The new endpoint with its signing secret, which is shown here only. Raises
         InvalidRequest."""
-        made, secret = new_uuid(), new_secret()
-        sealed = self._sealed(made, [secret])
-        values = {
-            "id": made,
-            "project": project.id,
-            "name": fields.name or "",
-            "url": self._checked_url(project, fields.url or ""),
-            "types": Texts(fields.types or []),
-            "secret_key_id": sealed.key_id,
-            "secrets": sealed.sealed,
-            "most": self._settings.endpoints,
-        }
-        async with self._pool.connection() as connection, connection.transaction():
-            if not await fetch(connection, statements.INSERT_ENDPOINT, values):
-                raise InvalidRequest(
-                    f"The project has {self._settings.endpoints} webhook endpoints, or is archived."
-                    " Delete one first.",
-                    code="invalid_value",
+        most = self._settings.endpoints
+        with _refusals():
+            async with self._pool.connection() as connection, connection.transaction():
+                made = await service.create(
+                    connection, project, self._sealer, self._egress, fields, most, actor
                 )
-            await _record(connection, actor, "create", made, project)
-            await note_made(connection, _public(made), {"signing_secret": secret})
-        return await self.show(project, _public(made)) | {"signing_secret": secret}
+                if made is None:
+                    raise InvalidRequest(
+                        f"The project has {most} webhook endpoints, or is archived."
+                        " Delete one first.",
+                        code="invalid_value",
+                    )
+                return await self._noted(connection, project, made)
 
     async def update(
         self, project: EndpointProject, public_id: str, fields: EndpointFields, actor: Actor
     ) -> Json:
         """Changes an endpoint. Raises InvalidRequest."""
         found = await self._find(project, public_id)
-        values = {
-            "id": found.id,
-            "name": fields.name,
-            "url": None if fields.url is None else self._checked_url(project, fields.url),
-            "types": None if fields.types is None else Texts(fields.types),
-            "enabled": fields.enabled,
-        }
-        verbs = {None: "set", True: "enable", False: "disable"}
-        async with self._pool.connection() as connection, connection.transaction():
-            await execute(connection, statements.UPDATE_ENDPOINT, values)
-            await _record(connection, actor, verbs[fields.enabled], found.id, project)
+        with _refusals():
+            if fields.url is not None:
+                target = self._egress.of_project(project.egress).check_url(fields.url)
+                fields = replace(fields, url=target.url)
+        async with self._pool.connection() as connection:
+            await service.update(connection, found, fields, actor)
         return await self.show(project, public_id)
 
     async def delete(self, project: EndpointProject, public_id: str, actor: Actor) -> Json:
         """Deletes an endpoint; its deliveries are gone with it."""
         found = await self._find(project, public_id)
-        async with self._pool.connection() as connection, connection.transaction():
-            await execute(connection, statements.DELETE_ENDPOINT, {"id": found.id})
-            await _record(connection, actor, "delete", found.id, project)
+        async with self._pool.connection() as connection:
+            await service.delete(connection, found, actor)
         return {"object": "webhook_endpoint.deleted", "id": _public(found.id), "deleted": True}
 
     async def rotate(
@@ -142,21 +104,23 @@ class WebhookEndpoints:
     ) -> Json:
         """The endpoint with a new signing secret. For `overlap` deliveries are signed with the old
         one too. Raises InvalidRequest."""
-        secret, values = new_secret(), self._key(project, public_id)
-        async with self._pool.connection() as connection, connection.transaction():
-            found = _only(await fetch(connection, statements.LOCK_ENDPOINT, values), public_id)
-            kept = self._opened(found)[:1] if overlap else []
-            sealed = self._sealed(found.id, [secret, *kept])
-            new = {
-                "id": found.id,
-                "secret_key_id": sealed.key_id,
-                "secrets": sealed.sealed,
-                "overlap": overlap,
-            }
-            await execute(connection, statements.ROTATE_SECRET, new)
-            await _record(connection, actor, "rotate", found.id, project)
-            await note_made(connection, public_id, {"signing_secret": secret})
-        return await self.show(project, public_id) | {"signing_secret": secret}
+        found = await self._find(project, public_id)
+        with _refusals():
+            async with self._pool.connection() as connection, connection.transaction():
+                made = await service.rotate(connection, self._sealer, found, overlap, actor)
+                if made is None:
+                    raise _not_found(public_id)
+                return await self._noted(connection, project, made)
+
+    async def _noted(
+        self, connection: Connection, project: EndpointProject, made: SigningSecret
+    ) -> Json:
+        """The endpoint with its new secret, which a repeat of the request gets too."""
+        shown = {"signing_secret": made.secret}
+        await note_made(connection, _public(made.endpoint), shown)
+        key = {"project": project.id, "id": made.endpoint}
+        [row] = await fetch(connection, statements.FIND_ENDPOINT, key)
+        return self._shown(row) | shown
 
     async def test(
         self, project: EndpointProject, public_id: str, event_type: str | None, actor: Actor
@@ -164,28 +128,18 @@ class WebhookEndpoints:
         """Has a worker deliver an event about an object that does not exist, and waits for the
         result of the first try. Raises InvalidRequest for a disabled endpoint."""
         found = await self._find(project, public_id)
-        event, sent = (
-            new_uuid(),
-            event_type or next(iter(found.types), EventType.RESPONSE_COMPLETED),
-        )
-        values = {
-            "id": new_uuid(),
-            "endpoint": found.id,
-            "event_id": event,
-            "type": str(sent),
-            "object_id": TEST_OBJECT,
-        }
-        async with self._pool.connection() as connection, connection.transaction():
-            if not await fetch(connection, statements.INSERT_TEST_EVENT, values):
-                raise InvalidRequest(
-                    "The webhook endpoint is disabled; enable it first.", code="invalid_value"
-                )
-            await _record(connection, actor, "test", found.id, project)
+        async with self._pool.connection() as connection:
+            sent = await service.send_test(connection, found, event_type, actor)
+        if sent is None:
+            raise InvalidRequest(
+                "The webhook endpoint is disabled; enable it first.", code="invalid_value"
+            )
+        event, sent_type = sent
         tried = await self._first_try(found, event)
         return {
             "object": "webhook_endpoint.test",
             "webhook_endpoint_id": _public(found.id),
-            "event_type": str(sent),
+            "event_type": sent_type,
             "event_id": admin_id(EVENT, event),
             "status_code": None if tried is None else tried.last_status,
             "success": tried is not None and tried.state == "delivered",
@@ -223,46 +177,27 @@ class WebhookEndpoints:
         """Delivers an event again, with the same id. Raises NotFound for one that the endpoint did
         not get."""
         found = await self._find(project, public_id)
-        values = {"endpoint": found.id, "event_id": parse_admin_id(EVENT, event)}
+        event_id = parse_admin_id(EVENT, event)
         async with self._pool.connection() as connection, connection.transaction():
-            if values["event_id"] is None or not await fetch(connection, statements.RESEND, values):
+            if event_id is None or not await service.resend(connection, event_id, found, actor):
                 raise NotFound(f"No delivery found with id '{event[:100]}'.")
-            await _record(connection, actor, "resend", found.id, project)
+            values = {"endpoint": found.id, "event_id": event_id}
             [row] = await fetch(connection, statements.DELIVERY_OF_EVENT, values)
         return _shown_delivery(row)
 
     async def _find(self, project: EndpointProject, public_id: str) -> Endpoint:
-        values = self._key(project, public_id)
-        rows = await fetch_idempotent(self._pool, statements.FIND_ENDPOINT, values)
-        return _only(rows, public_id)
-
-    def _key(self, project: EndpointProject, public_id: str) -> Json:
-        return {"project": project.id, "id": parse_admin_id(WEBHOOK_ENDPOINT, public_id)}
-
-    def _checked_url(self, project: EndpointProject, url: str) -> str:
-        """The normal form of a URL. Raises InvalidRequest."""
-        egress = self._egress.of_project(project.egress)
-        require_fetchable(egress, url, "url")
-        return egress.check_url(url).url
-
-    def _sealed(self, endpoint: UUID, signing_secrets: list[str]) -> Sealed:
-        try:
-            return seal_secrets(self._sealer, endpoint, signing_secrets)
-        except NoKey:
-            raise InvalidRequest(
-                "Webhooks are not supported by this server: no sealing key is configured.",
-                code="unsupported_parameter",
-            ) from None
-
-    def _opened(self, row: Endpoint) -> list[str]:
-        """The signing secrets of an endpoint; none if their key is missing."""
-        try:
-            return open_secrets(self._sealer, row.id, Sealed(row.secret_key_id, row.secrets))
-        except Unreadable:
-            return []
+        found = await find_by_id(
+            self._pool,
+            statements.FIND_ENDPOINT,
+            parse_admin_id(WEBHOOK_ENDPOINT, public_id),
+            project=project.id,
+        )
+        if found is None:
+            raise _not_found(public_id)
+        return found
 
     def _shown(self, row: Endpoint) -> Json:
-        signing_secrets = self._opened(row)
+        signing_secrets = service.opened_secrets(self._sealer, row)
         return {
             "object": "webhook_endpoint",
             "id": _public(row.id),
@@ -280,21 +215,24 @@ class WebhookEndpoints:
         }
 
 
-async def _record(
-    connection: Connection, actor: Actor, verb: str, endpoint: UUID, project: EndpointProject
-) -> None:
-    entry = AuditEntry(actor, f"webhook.{verb}", _public(endpoint), project=project.name)
-    await execute(connection, RECORD, entry.values())
+def _not_found(public_id: str) -> NotFound:
+    return NotFound(f"No webhook endpoint found with id '{public_id[:100]}'.")
 
 
-def _only(rows: list[Endpoint], public_id: str) -> Endpoint:
-    if not rows:
-        raise NotFound(f"No webhook endpoint found with id '{public_id[:100]}'.")
-    return rows[0]
-
-
-def _public(endpoint: UUID) -> str:
-    return admin_id(WEBHOOK_ENDPOINT, endpoint)
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Raises InvalidRequest for what the service refuses."""
+    try:
+        yield
+    except EgressRefused as refusal:
+        raise InvalidRequest(
+            f"Invalid 'url': {refusal}.", param="url", code="invalid_value"
+        ) from None
+    except NoKey:
+        raise InvalidRequest(
+            "Webhooks are not supported by this server: no sealing key is configured.",
+            code="unsupported_parameter",
+        ) from None
 
 
 def _seconds(time: datetime | None) -> int | None:

@@ -86,19 +86,3 @@ VALID_KEYS = column(
 )
 """Selects those of the keys `ids` that are valid."""
 TOUCH_API_KEY = Statement("UPDATE api_keys SET last_used_at = clock_timestamp() WHERE id = :id")
-INSERT_PROJECT = column(
-    "INSERT INTO projects (id, name) VALUES (:id, :name) ON CONFLICT (name) DO NOTHING RETURNING id",
-    UUID,
-)
-"""Inserts a project. No row: one has the name."""
-INSERT_API_KEY = column(
-    """
-    INSERT INTO api_keys (id, project_id, prefix, hash, scopes, name, allowed_models, expires_at)
-    SELECT :id, id, :prefix, :hash, CAST(:scopes AS text[]), :name, CAST(:allowed_models AS text[]),
-           clock_timestamp() + CAST(:lifetime AS interval)
-    FROM projects WHERE name = :project AND archived_at IS NULL ON CONFLICT (hash) DO NOTHING RETURNING id
-    """,
-    UUID,
-)
-"""Inserts a key of the project with that name. `lifetime`: null for one that does not expire. No
-row: the key exists already, or the project was archived."""

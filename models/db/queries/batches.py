@@ -409,6 +409,7 @@ class ListedBatch:
     """A batch as operators see it."""
 
     id: UUID
+    project_id: UUID
     project: str
     status: str
     model: str | None
@@ -439,7 +440,7 @@ class ListedBatch:
         return self.status in ("validating", "in_progress")
 
 
-_LISTED = """b.id, p.name AS project, b.status, b.model, b.input_file_id, b.completion_window, b.created_at,
+_LISTED = """b.id, b.project_id, p.name AS project, b.status, b.model, b.input_file_id, b.completion_window, b.created_at,
     b.expires_at, b.ended_at, b.total, b.expanded, b.completed,
            b.failed, b.errors, b.output_file_id, b.error_file_id, b.endpoint, b.input_tokens, b.output_tokens"""
 LIST_ALL_BATCHES = Query(
@@ -456,4 +457,3 @@ SHOW_BATCH = Query(
     f"SELECT {_LISTED} FROM batches b JOIN projects p ON p.id = b.project_id WHERE b.id = :id",
     ListedBatch,
 )
-PROJECT_OF_BATCH = column("SELECT b.project_id FROM batches b WHERE b.id = :id", UUID)

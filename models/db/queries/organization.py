@@ -191,10 +191,10 @@ KEY_BY_ID = Query(
 )
 """Selects a key that is not revoked: an admin's if `is_admin`, else one of `project`."""
 REVOKE_KEY = column(
-    "UPDATE api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE id = :id RETURNING id",
+    "UPDATE api_keys SET revoked_at = clock_timestamp() WHERE id = :id AND revoked_at IS NULL RETURNING id",
     UUID,
 )
-"""Makes a key invalid, for ever."""
+"""Makes a key invalid, for ever. No row: it was before."""
 CREATE_KEY = column(
     """
     INSERT INTO api_keys (id, project_id, prefix, hash, scopes, name, allowed_models, expires_at, created_by,
@@ -202,11 +202,12 @@ CREATE_KEY = column(
     SELECT :id, p.id, :prefix, :hash, CAST(:scopes AS text[]), :name, CAST(:allowed_models AS text[]),
            clock_timestamp() + CAST(:lifetime AS interval),
            CAST(:created_by AS uuid), CAST(:service_account AS uuid)
-    FROM projects p WHERE p.id = :project AND p.archived_at IS NULL RETURNING id
+    FROM projects p WHERE p.id = :project AND p.archived_at IS NULL ON CONFLICT (hash) DO NOTHING RETURNING id
     """,
     UUID,
 )
-"""Inserts a key of a project. No row: there is no such project, or it was archived."""
+"""Inserts a key of a project. `lifetime`: null for one that does not expire. No row: the key exists
+already, there is no such project, or it was archived."""
 UPDATE_KEY = column(
     """
     UPDATE api_keys k SET scopes = coalesce(CAST(:scopes AS text[]), k.scopes),

@@ -213,7 +213,8 @@ ROTATE_SECRET = Statement("""
            updated_at = clock_timestamp()
     WHERE id = :id AND deleted_at IS NULL
 """)
-UPDATE_ENDPOINT = Statement("""
+UPDATE_ENDPOINT = column(
+    """
     UPDATE webhook_endpoints
     SET name = coalesce(CAST(:name AS text), name), url = coalesce(CAST(:url AS text), url),
         types = coalesce(CAST(:types AS text[]), types),
@@ -225,9 +226,12 @@ UPDATE_ENDPOINT = Statement("""
         failing_since = CASE WHEN :enabled OR CAST(:url AS text) IS NOT NULL THEN NULL ELSE failing_since END,
         paused_until = CASE WHEN :enabled OR CAST(:url AS text) IS NOT NULL THEN NULL ELSE paused_until END,
         updated_at = clock_timestamp()
-    WHERE id = :id AND deleted_at IS NULL
-""")
-"""Changes what is not null. An endpoint that is enabled, or that moves, has not failed yet."""
+    WHERE id = :id AND deleted_at IS NULL RETURNING id
+    """,
+    UUID,
+)
+"""Changes what is not null. An endpoint that is enabled, or that moves, has not failed yet. No row:
+it was deleted."""
 _FIRST = "clock_timestamp() - interval '3 d'"
 """When a delivery is due that somebody waits for: before all others of its endpoint."""
 _DELETED = """
@@ -235,7 +239,7 @@ _DELETED = """
     SET deleted_at = clock_timestamp(), disabled_at = coalesce(disabled_at, clock_timestamp()),
         disabled_reason = 'it was deleted',
         url = '', secret_key_id = '', secrets = '', old_secret_until = NULL"""
-DELETE_ENDPOINT = Statement(f"{_DELETED} WHERE id = :id AND deleted_at IS NULL")
+DELETE_ENDPOINT = column(f"{_DELETED} WHERE id = :id AND deleted_at IS NULL RETURNING id", UUID)
 """Forgets where it is and its secrets. The purge deletes it with its deliveries: there may be many,
 and the end of a response that makes one more must not wait for that."""
 DELETE_ENDPOINTS_OF_PROJECT = Statement(f"{_DELETED} WHERE project_id = :id AND deleted_at IS NULL")

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from models import keys
 from tests.chaos.abuse.attacks import ATTACKS
 from tests.chaos.abuse.kinds import AttackKind
 from tests.chaos.abuse.offender import Offender, Servers, endless_files
+from tests.support import keys
 from tests.support.abuse import AttackedStack, attacked_stack
 from tests.support.chaos.tracebacks import SERVER_TRACEBACKS
 from tests.support.embeddings import EMBEDDING_MODEL

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from models import keys
+from tests.support import keys
 from tests.support.abuse import AttackedStack
 from tests.support.api import JSON, TERMINAL, Api, HttpResponse
 from tests.support.fake_upstream import FakeUpstream

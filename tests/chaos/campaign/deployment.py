@@ -15,7 +15,6 @@ import psycopg
 from cli.embedded.postgres import Postgres
 from cli.embedded.process import free_port
 from cli.embedded.valkey import Valkey
-from models import keys
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
 from tests.chaos.audit.case import Violation
@@ -23,6 +22,7 @@ from tests.chaos.audit.events import EventLedger
 from tests.chaos.audit.record import Fault, FaultKind, ReceivedEvent, WorkerLifetime
 from tests.chaos.campaign.errands.run import RETENTION
 from tests.chaos.campaign.wires import Injectors, RedisProxies
+from tests.support import keys
 from tests.support.api import until
 from tests.support.chaos.recording_client import RecordedClients
 from tests.support.chaos.tracebacks import SERVER_TRACEBACKS

@@ -6,7 +6,7 @@ import json
 from typer.testing import CliRunner, Result
 
 from cli.main import app
-from models import keys
+from tests.support import keys
 from tests.support.api import until
 from tests.support.batches import line, start
 from tests.support.fake_upstream import FakeUpstream, hang
@@ -45,8 +45,10 @@ async def test_an_operator_cancels_a_batch_whose_end_is_delivered_without_those_
     event = unwrap(receiver.hooks[0], secret)
     assert (event.type, event.data.id) == ("batch.cancelled", batch.id)
 
-    again = await _run(tool_stack, "cancel", batch.id)
-    assert again.exit_code == 1
-    assert "it is cancelled" in again.output
+    again = await _run(tool_stack, "cancel", batch.id, "--json")
+    assert (again.exit_code, json.loads(again.stdout)["status"]) == (0, "cancelled")
+    assert (await client.batches.cancel(batch.id)).status == "cancelled", "the same over the API"
+    [audited] = await hooks.sql(f"SELECT count(*) AS n FROM audit WHERE object = '{batch.id}'")
+    assert audited["n"] == 1, "what changes nothing has no entry"
     assert "window       24h" in (await _run(tool_stack, "show", batch.id)).stdout
     assert (await _run(tool_stack, "show", "batch_1")).exit_code == 1

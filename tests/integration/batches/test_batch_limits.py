@@ -10,11 +10,11 @@ import openai
 import pytest
 from openai.types import Batch
 
-from models import keys
 from models.ids import parse_batch_id, parse_file_id
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
 from tests.conftest import PrivateStack
+from tests.support import keys
 from tests.support.api import until
 from tests.support.audit import audit_entries
 from tests.support.batches import line, results, start, until_status

@@ -7,10 +7,10 @@ import secrets
 import time
 from typing import Any
 
-from models import keys
 from models.ids import PROJECT, admin_id
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
+from tests.support import keys
 from tests.support.api import Api
 from tests.support.batches import line, results, start, until_status, upload
 from tests.support.fake_upstream import FakeUpstream, hang, reply, status

@@ -6,9 +6,9 @@ from typing import Any
 import openai
 import pytest
 
-from models import keys
 from models.db.database import connect
 from models.ids import parse_batch_id
+from tests.support import keys
 from tests.support.api import Api, until
 from tests.support.batches import line, results, start, until_status, upload
 from tests.support.fake_upstream import FakeUpstream, error_body, hang, reply, status

@@ -164,6 +164,9 @@ async def test_an_operator_cancels_after_a_confirmation(
         assert "cancel requested" in done.text
         assert "Not done: it has already ended as completed" in done.text
         assert (await api.wait_for_end(running))["status"] == "cancelled"
+        again = await user.post("/console/responses/act", fields[:-1])
+        assert "it was cancelled before" in again.text, "as over the API, that is no error"
+        assert "Not done" not in again.text
         assert (
             await _audited(shared_stack, running) == "response.cancel by console (operator token)"
         )

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from models.db.database import Pool, execute, fetch_idempotent
-from models.db.queries.api_keys import INSERT_API_KEY
+from models.db.queries.organization import CREATE_KEY
 from models.db.statement import Query
 from models.errors import IncorrectApiKey, TooManyUnknownKeys
 from models.ids import new_uuid
-from models.keys import DEFAULT_GRANT, hash_key
+from models.keys import DEFAULT_GRANT, stored_value
 from tests.support.stack import Databases
 from tests.support.worker_rows import open_seeded_database
 from web.http import auth
@@ -30,9 +30,8 @@ async def test_requests_of_one_moment_share_the_lookup_of_their_key(
 
     monkeypatch.setattr(auth, "fetch_idempotent", count)
     async with open_seeded_database(database_server, 2) as database:
-        new_key = {"id": new_uuid(), "prefix": "bb", "hash": hash_key("a"), "project": "house"}
-        new_key |= DEFAULT_GRANT.values
-        await execute(database.pool, INSERT_API_KEY, new_key)
+        new_key = {"id": new_uuid(), "project": database.project, **stored_value("a")}
+        await execute(database.pool, CREATE_KEY, new_key | DEFAULT_GRANT.values)
         keys = auth.Keys(database.pool, 20)
         leaving = asyncio.create_task(keys.require("a"))
         others = [asyncio.create_task(keys.require("a")) for _ in range(20)]
@@ -61,9 +60,8 @@ async def test_a_valid_key_is_found_among_guesses_of_its_address(
 
     monkeypatch.setattr(auth, "fetch_idempotent", count)
     async with open_seeded_database(database_server, 2) as database:
-        new_key = {"id": new_uuid(), "prefix": "bb", "hash": hash_key("a"), "project": "house"}
-        new_key |= DEFAULT_GRANT.values
-        await execute(database.pool, INSERT_API_KEY, new_key)
+        new_key = {"id": new_uuid(), "project": database.project, **stored_value("a")}
+        await execute(database.pool, CREATE_KEY, new_key | DEFAULT_GRANT.values)
         keys, address = auth.Keys(database.pool, 20), "192.0.2.1"
         guesses = [asyncio.create_task(keys.require(f"b{n}", address)) for n in range(2_000)]
         await asyncio.sleep(0)

@@ -56,7 +56,7 @@ def test_no_other_file_is_sent_to_the_builder() -> None:
 
 
 def test_all_packages_of_the_product_are_in_the_image() -> None:
-    assert {"web", "worker", "models", "cli", "migrations"} <= set(copied_sources())
+    assert {"web", "worker", "models", "features", "cli", "migrations"} <= set(copied_sources())
 
 
 def test_the_base_image_is_pinned_to_a_minor_version_and_a_digest() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from models.version import VERSION
 from tests.support.deployment_files import ROOT
 
-PACKAGES = ("web", "worker", "models", "cli", "migrations")
+PACKAGES = ("web", "worker", "models", "features", "cli", "migrations")
 
 
 def test_the_wheel_has_what_runs_outside_of_a_checkout(tmp_path: Path) -> None:

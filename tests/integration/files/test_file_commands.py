@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli.main import app
-from models import keys
+from tests.support import keys
 from tests.support.stack import Stack
 
 

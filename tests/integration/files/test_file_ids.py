@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from models import keys
 from models.files.storage import part_key
 from models.ids import parse_file_id
 from tests.conftest import PrivateStack
+from tests.support import keys
 from tests.support.api import JSON, Api, until
 from tests.support.fake_upstream import (
     FakeUpstream,

@@ -6,9 +6,9 @@ import json
 import psycopg
 import pytest
 
-from models import keys
 from models.wire.events import split_frames
 from tests.conftest import PrivateStack
+from tests.support import keys
 from tests.support.api import JSON, Api, HttpResponse, decode, until
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text, wait_for
 from tests.support.stack import Stack

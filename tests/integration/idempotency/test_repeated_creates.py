@@ -11,10 +11,10 @@ import orjson
 import psycopg
 import pytest
 
-from models import keys
 from models.db.search_path import set_search_path
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
+from tests.support import keys
 from tests.support.api import until
 from tests.support.chaos.proxy import Proxy
 from tests.support.fake_upstream import FakeUpstream, reply

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from models import keys
 from models.projects.egress import ProjectEgress
 from models.projects.policy import ProjectPolicy
+from tests.support import keys
 from tests.support.api import JSON, Api, until
 from tests.support.batches import results, start, until_status
 from tests.support.fake_upstream import FakeUpstream, Script, UpstreamRequest, status

@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from models import keys
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
 from tests.integration.operator.test_operations import backburner
+from tests.support import keys
 from tests.support.api import JSON, Api, until
 from tests.support.batches import line, start, until_status
 from tests.support.fake_upstream import FakeUpstream, chunk, reply, status

@@ -14,11 +14,11 @@ from starlette.requests import Request
 from typer.testing import CliRunner, Result
 
 from cli.main import app
-from models import keys
 from models.db.database import execute, open_pool
 from models.db.queries.audit import RECORD, Actor, ActorKind, AuditEntry
 from models.errors import MissingScope
 from models.ids import parse_response_id
+from tests.support import keys
 from tests.support.api import JSON, Api, until
 from tests.support.audit import audit_entries
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text

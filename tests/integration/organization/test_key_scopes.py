@@ -8,12 +8,12 @@ from functools import partial
 
 import aiohttp
 
-from models import keys
 from models.ids import parse_response_id
 from models.keys import KeyGrant
 from models.lifecycle import Lane
 from models.projects.scopes import Scope
 from tests.integration.operator.test_operations import backburner, command_facts
+from tests.support import keys
 from tests.support.api import Api, until
 from tests.support.batches import line, upload
 from tests.support.fake_upstream import (

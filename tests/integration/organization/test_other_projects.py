@@ -2,8 +2,8 @@
 
 import pytest
 
-from models import keys
 from models.ids import new_uuid, response_id
+from tests.support import keys
 from tests.support.api import Api, until
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text
 from tests.support.stack import Stack

@@ -14,10 +14,10 @@ import aiohttp
 import openai
 import pytest
 
-from models import keys
 from models.ids import PROJECT, admin_id
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
+from tests.support import keys
 from tests.support.api import JSON, Api, HttpResponse, until
 from tests.support.fake_upstream import (
     FakeUpstream,

@@ -11,7 +11,7 @@ import psutil
 import psycopg
 import pytest
 
-from models import keys
+from tests.support import keys
 from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.process_logs import line_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from models import keys
 from models.db.database import open_pool
+from tests.support import keys
 from tests.support.api import JSON, Api, HttpResponse
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.sql import run_sql

@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from models import keys
 from models.ids import parse_response_id, response_id
+from tests.support import keys
 from tests.support.abuse import WEB_LIMIT
 from tests.support.api import Api, StreamRefused, until
 from tests.support.fake_upstream import FakeUpstream, done, finish, text, wait_for

@@ -6,8 +6,8 @@ from typing import Any
 import openai
 import pytest
 
-from models import keys
 from tests.conftest import PrivateStack
+from tests.support import keys
 from tests.support.api import JSON, Api, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (

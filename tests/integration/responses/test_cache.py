@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from models import keys
 from models.wire.events import split_frames
 from tests.integration.operator.test_operations import command_facts
+from tests.support import keys
 from tests.support.api import JSON, Api, HttpResponse, decode, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (

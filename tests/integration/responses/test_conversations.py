@@ -8,7 +8,7 @@ import openai
 import psycopg
 import pytest
 
-from models import keys
+from tests.support import keys
 from tests.support.api import JSON, Api, HttpResponse, until
 from tests.support.fake_upstream import (
     FakeUpstream,

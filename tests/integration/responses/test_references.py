@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from models import keys
+from tests.support import keys
 from tests.support.api import JSON, Api
 from tests.support.fake_upstream import (
     FakeUpstream,

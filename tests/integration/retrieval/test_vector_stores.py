@@ -6,8 +6,8 @@ from typing import Any
 import openai
 import pytest
 
-from models import keys
 from models.ids import VECTOR_STORE, parse_admin_id
+from tests.support import keys
 from tests.support.api import JSON, until
 from tests.support.audit import audit_entries
 from tests.support.embeddings import EMBEDDING_MODEL, REWRITE_MODEL

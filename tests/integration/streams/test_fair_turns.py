@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from models import keys
 from tests.conftest import PrivateStack
+from tests.support import keys
 from tests.support.api import Api, until
 from tests.support.fake_upstream import (
     FakeUpstream,

@@ -12,8 +12,8 @@ import openai
 import psycopg
 import pytest
 
-from models import keys
 from models.projects.policy import ProjectPolicy
+from tests.support import keys
 from tests.support.api import JSON, Api, Stream, decode, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.embeddings import EMBEDDING_MODEL, embeddings

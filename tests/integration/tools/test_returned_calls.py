@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from models import keys
 from models.db.database import open_pool
 from models.ids import parse_response_id
+from tests.support import keys
 from tests.support.api import JSON, Api
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (

@@ -6,9 +6,9 @@ from itertools import count
 
 import pytest
 
-from models import keys
 from models.console_links import LOGIN_PATH, create_link
 from models.redis.upstream_states import read_states
+from tests.support import keys
 from tests.support.api import Api, until
 from tests.support.console import console_user
 from tests.support.fake_upstream import FakeUpstream, reply, status

@@ -10,11 +10,11 @@ import openai
 import pytest
 from aiohttp import web
 
-from models import keys
 from models.egress import NOT_REACHED
 from models.ids import PROJECT, admin_id
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
+from tests.support import keys
 from tests.support.api import Api, until
 from tests.support.fake_upstream import FakeUpstream, reply, status
 from tests.support.stack import Stack
@@ -140,9 +140,16 @@ async def test_an_admin_makes_tests_changes_and_deletes_an_endpoint(
     rows = await admin.hooks.sql(
         f"SELECT action, key_prefix FROM audit WHERE object = '{made['id']}' ORDER BY at"
     )
-    verbs = ("create", "test", "set", "resend", "disable", "enable", "delete")
+    verbs = ("create", "test", "set", "disable", "enable", "delete")
     assert [row["action"] for row in rows] == [f"webhook.{verb}" for verb in verbs]
     assert all(row["key_prefix"] for row in rows)
+    [entry] = await admin.hooks.sql(
+        f"SELECT project, details FROM audit WHERE object = '{delivery['id']}'"
+    )
+    assert (entry["project"], entry["details"]) == (
+        admin.hooks.project,
+        {"endpoint": made["id"]},
+    )
 
 
 async def test_the_official_client_makes_endpoints_of_its_own_project(

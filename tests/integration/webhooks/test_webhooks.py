@@ -216,6 +216,9 @@ async def test_a_rotation_signs_with_both_secrets_and_a_resend_has_the_same_id(
         unwrap(receiver.hooks[1], old)
     rows = await hooks.sql("SELECT secrets FROM webhook_endpoints")
     assert all(old.encode() not in row["secrets"] for row in rows), "sealed"
+    # As over the API, a secret that cannot be opened any more is replaced, without an overlap.
+    other = await hooks.run("rotate", endpoint, BACKBURNER_SECRET_KEYS="B" * 43)
+    assert (other.exit_code, "with the new secret only" in other.stderr) == (0, True)
 
 
 async def test_what_cannot_be_done_is_refused_in_one_line(

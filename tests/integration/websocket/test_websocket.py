@@ -10,8 +10,8 @@ import pytest
 from openai.types.responses import ResponsesServerEvent
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from models import keys
 from models.wire.events import split_frames
+from tests.support import keys
 from tests.support.api import JSON, Api, HttpResponse, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (

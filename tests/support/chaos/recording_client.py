@@ -23,7 +23,6 @@ import time
 from collections.abc import Sequence
 from typing import Any, Self
 
-from models import keys
 from tests.chaos.audit.record import (
     JSON,
     ClientRequest,
@@ -35,6 +34,7 @@ from tests.chaos.audit.record import (
     WorkerLifetime,
 )
 from tests.chaos.audit.sources import upstream_log
+from tests.support import keys
 from tests.support.api import TERMINAL, Api, until
 from tests.support.chaos.cpu_watch import record_starvation
 from tests.support.chaos.recorded_request import CONNECTION_ERRORS, send_recorded

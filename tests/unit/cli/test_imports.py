@@ -14,7 +14,7 @@ SLOW = {
 }
 DATABASE_COMMAND = (
     "cli.main, cli.addresses, cli.embedded.data_folder, cli.operations.queries, "
-    "cli.operations.report, models.db.sync"
+    "cli.operations.report, cli.operations.actions, cli.operations.keys, cli.operations.batches"
 )
 
 

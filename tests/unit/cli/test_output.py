@@ -6,10 +6,10 @@ import pytest
 
 from cli import output
 from cli.operations import report
+from features.operator.facts import ProcessState
 from models.db.queries.leases import STOPPED
 from models.db.queries.operations import WorkerRow
 from models.ids import new_uuid
-from models.operator.facts import ProcessState
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 

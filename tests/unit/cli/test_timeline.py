@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from features.operator.diagnosis import failures_text
+from features.operator.timeline import _dropped
 from models.db.queries.operations import AttemptRow
 from models.ids import new_uuid
 from models.lifecycle import ATTEMPTS_PER_TIMELINE
-from models.operator.diagnosis import failures_text
-from models.operator.timeline import _dropped
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 

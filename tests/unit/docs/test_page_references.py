@@ -12,12 +12,12 @@ ROOT = Path(__file__).parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 SOURCES = sorted(
     path
-    for folder in ("web", "worker", "models", "cli", "migrations", "bench", "tests")
+    for folder in ("web", "worker", "models", "features", "cli", "migrations", "bench", "tests")
     for path in ROOT.glob(f"{folder}/**/*.py")
 )
 
 _PATH = re.compile(
-    r"(?<![\w/.-])((?:web|worker|models|cli|migrations|bench|tests|docs|unit|contract|integration|chaos|clients)"
+    r"(?<![\w/.-])((?:web|worker|models|features|cli|migrations|bench|tests|docs|unit|contract|integration|chaos|clients)"
     r"/[\w/.-]*\w\.(?:py|md|txt|toml|yml))(?:::(\w+))?"
 )
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")

@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 
-from models import keys
 from tests.chaos.abuse.attacks.bodies import image
 from tests.chaos.abuse.kinds import attack
 from tests.chaos.abuse.offender import Offender, as_json
+from tests.support import keys
 from tests.support.api import JSON
 from tests.support.fake_upstream import Exchange, Step, call, done, finish, reply, usage
 from tests.support.mcp_servers import Fault, RawExchange, rpc_result

@@ -6,12 +6,13 @@ from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
 
+from features.operator.diagnosis import diagnose, seconds_between
+from features.operator.rows import fact
+from features.operator.timeline import TimelineEvent
 from models.db.queries import listing, operations
 from models.db.queries.leases import STOPPED
 from models.db.queries.line import PlaceInLine
 from models.ids import conversation_id, response_id
-from models.operator.diagnosis import diagnose, seconds_between
-from models.operator.timeline import TimelineEvent
 from models.redis.channels import queue_for
 
 
@@ -52,26 +53,15 @@ class CurrentResponse:
     ) -> Self:
         """`live` counts the live processes by kind. `place`: as in `diagnose`."""
         diagnosis = diagnose(row, live, place)
-        return cls(
+        return fact(
+            cls,
+            row,
             id=response_id(row.id),
-            status=row.status,
             state=diagnosis.state,
             why=diagnosis.why,
-            background=row.background,
-            model=row.model,
             conversation=conversation_id(row.conversation_id) if row.conversation_id else None,
             queue=queue_for(background=row.background, crashes=row.crashes),
-            attempt=row.attempt,
-            crashes=row.crashes,
-            turns=row.turns,
-            enqueue_count=row.enqueue_count,
-            worker=row.worker,
             idle_seconds=round(seconds_between(row.progressed_at, row.now), 3),
-            created_at=row.created_at,
-            completed_at=row.completed_at,
-            deadline=row.deadline,
-            reason=row.reason,
-            error=row.error,
         )
 
 
@@ -100,21 +90,14 @@ class AttemptFacts:
     @classmethod
     def from_rows(cls, row: operations.AttemptRow, block: operations.LogSummary | None) -> Self:
         """`block` sums up the attempt's events; None if it stored none."""
-        return cls(
-            attempt=row.attempt,
-            worker=row.worker,
-            kind=row.kind,
-            host=row.host,
-            pid=row.pid,
-            claimed_at=row.claimed_at,
+        return fact(
+            cls,
+            row,
             turns=len(row.turns_ended_at),
-            outcome=row.outcome,
-            ended_at=row.ended_at,
             first_event=block.first if block else None,
             last_event=block.last if block else None,
             flushes=block.blocks if block else 0,
             bytes=block.bytes if block else 0,
-            failures=row.failures,
         )
 
 
@@ -165,19 +148,12 @@ class ProcessState:
     @classmethod
     def from_row(cls, row: operations.WorkerRow) -> Self:
         seconds_left = (row.expires_at - row.now).total_seconds()
-        return cls(
-            id=row.id,
-            kind=row.kind,
-            host=row.host,
-            pid=row.pid,
+        return fact(
+            cls,
+            row,
             state=_process_state(row, seconds_left),
-            started_at=row.started_at,
             age_seconds=round(seconds_between(row.started_at, row.now), 3),
             lease_seconds=round(seconds_left, 3),
-            running=row.running,
-            slots=row.slots,
-            version=row.version,
-            ended=row.ended,
         )
 
 
@@ -238,19 +214,12 @@ class ListedResponse:
     def from_row(cls, row: listing.ListedResponseRow) -> Self:
         usage = row.usage or {}
         started_at = row.started_at
-        return cls(
+        return fact(
+            cls,
+            row,
             id=response_id(row.id),
-            status=row.status,
-            background=row.background,
-            project=row.project,
-            model=row.model,
-            upstream=row.upstream,
-            reason=row.reason,
-            attempt=row.attempt,
             input_tokens=usage.get("input_tokens"),
             output_tokens=usage.get("output_tokens"),
-            created_at=row.created_at,
-            completed_at=row.completed_at,
             age_seconds=round(seconds_between(row.created_at, row.now), 3),
             run_seconds=None
             if started_at is None
@@ -307,31 +276,14 @@ class ResponseReport:
     ) -> Self:
         usage = row.usage or {}
         previous, conversation = row.previous_response_id, row.conversation_id
-        return cls(
+        return fact(
+            cls,
+            row,
             id=response_id(row.id),
-            status=row.status,
             why=why,
-            background=row.background,
-            project=row.project,
-            model=row.model,
-            upstream=row.upstream,
-            reason=row.reason,
-            error=row.error,
-            attempt=row.attempt,
-            turns=row.turns,
             input_tokens=usage.get("input_tokens"),
             output_tokens=usage.get("output_tokens"),
-            input_items=row.input_items,
-            output_items=row.output_items,
-            tool_calls=row.tool_calls,
-            store=row.store,
-            deleted=row.deleted,
             previous_response=response_id(previous) if previous else None,
             conversation=conversation_id(conversation) if conversation else None,
-            created_at=row.created_at,
-            started_at=row.started_at,
-            completed_at=row.completed_at,
-            deadline=row.deadline,
-            expires_at=row.expires_at,
             output=output,
         )

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from features.operator.diagnosis import failures_text, process_text
 from models.db.queries.operations import AttemptRow, LogSummary, ResponseState
 from models.errors import UNKNOWN_CONTENT
 from models.ids import conversation_id, response_id
 from models.lifecycle import ATTEMPTS_PER_TIMELINE, TERMINAL, Status
-from models.operator.diagnosis import failures_text, process_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
-"""Which responses an operator wants to see or change: the conditions of a list."""
+"""Which responses an operator wants to see or change: the conditions of a list, or the beginnings
+of ids."""
 
+import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Self
@@ -12,6 +14,7 @@ DEFAULT_SINCE = timedelta(hours=24)
 OPEN = [status for status in Status if status not in TERMINAL]
 FIRST_ID, LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
 """Before and behind all ids."""
+_MIN_PREFIX_LENGTH = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +64,18 @@ class Filter:
             "down_to": FIRST_ID,
             "max_rows": max_rows,
         }
+
+
+def id_prefix(name: str) -> str | None:
+    """The hexadecimal digits of the beginning of an id; None if `name` is not one."""
+    digits = name.replace("-", "").lower()
+    return digits if re.fullmatch(rf"[0-9a-f]{{{_MIN_PREFIX_LENGTH},32}}", digits) else None
+
+
+def id_range(name: str) -> dict[str, UUID] | None:
+    """The parameters of `listing.RESPONSES_BY_PREFIX` for a response's id or the beginning of one;
+    None if `name` is neither."""
+    digits = id_prefix(name.removeprefix("resp_"))
+    if digits is None:
+        return None
+    return {"first": UUID(digits.ljust(32, "0")), "last": UUID(digits.ljust(32, "f"))}

@@ -1,0 +1,1 @@
+"""What is beside creating, running and reading responses: one folder a subject."""

@@ -1,0 +1,1 @@
+"""Batches (docs/batches.md)."""

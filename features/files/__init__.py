@@ -1,0 +1,1 @@
+"""Files (docs/files.md)."""

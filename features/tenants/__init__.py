@@ -1,0 +1,1 @@
+"""Projects, their keys and service accounts (docs/projects.md)."""

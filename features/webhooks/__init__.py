@@ -1,0 +1,1 @@
+"""Webhooks (docs/webhooks.md)."""

@@ -16,9 +16,9 @@ from models.config.settings import Settings
 from models.errors import ApiError, HostNotAllowed, MethodNotAllowed, Unavailable
 from models.garbage import tune_garbage_collector
 from models.hosts import is_loopback
+from models.load.pacing import Pacer
 from models.tracing.spans import NO_SPAN, Tracer
 from models.tracing.tracer import open_tracer
-from models.turns import Turns
 from web import gauges
 from web.console.mount import CONSOLE, Console, wants_page
 from web.counters import OTHER_ROUTES, count_http_response, observe_request
@@ -102,8 +102,8 @@ class Application(FastAPI):
         self.tracer: Tracer | None = None
         """Set while the application runs, if traces are on."""
         self.connections = Connections(settings.web, _record_refusal)
-        self._turns = Turns(_IN_A_TURN)
-        self._sends = Turns(1)
+        self._pacer = Pacer(_IN_A_TURN)
+        self._sends = Pacer(1)
         self._serve: ASGIApp = self._respond
         if settings.web.cors_origins:
             self._serve = CrossOrigin(self._respond, settings.web.cors_origins)
@@ -129,7 +129,7 @@ class Application(FastAPI):
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request or WebSocket; `receive` and `send` are those of its record."""
-        await self._turns.wait(_authorization(scope))
+        await self._pacer.wait(_authorization(scope))
         route = None
         if scope["type"] == "http":
             route = responses.direct_route(scope["method"], scope["path"])

@@ -45,9 +45,9 @@ from web.files.store import FileStore
 from web.files.uploads import Uploads
 from web.http import auth
 from web.http.body import bind_bodies, limits_of_project
+from web.http.budgets import Budgets
 from web.http.open_requests import OpenRequests
 from web.http.request_record import request_record
-from web.http.shares import Shares
 from web.idempotency.answers import Answers, CreateAnswer
 from web.idempotency.creates import Creates
 from web.idempotency.keys import sdk_key
@@ -96,7 +96,7 @@ class AppState:
     account_ids: AccountIds
     keys: auth.Keys
     open_requests: OpenRequests
-    shares: Shares
+    budgets: Budgets
     bus: Bus
     event_reader: EventReader
     cache: AnswerCache
@@ -143,13 +143,13 @@ class AppState:
         """Counts this request among the streams and waiting requests until it ends. Raises
         ShareUsedUp or Unavailable."""
         record = request_record(connection)
-        record.at_end(self.shares.streams.take(record.project or "").release)
+        record.at_end(self.budgets.streams.reserve(record.project or "").release)
 
     def count_transfer(self, connection: HTTPConnection) -> None:
         """Counts this request among the files that are received or sent until it ends. Raises
         ShareUsedUp or Unavailable."""
         record = request_record(connection)
-        record.at_end(self.shares.uploads.take(record.project or "").release)
+        record.at_end(self.budgets.uploads.reserve(record.project or "").release)
 
     @property
     def stopping(self) -> bool:
@@ -177,7 +177,7 @@ class AppState:
         state.side_tasks.start(state.answers.run(), "answers")
         state.side_tasks.start(state.keys.refused.run(), "refused-requests")
         state.side_tasks.start(state.quotas.connections.run(), "open-connections")
-        state.side_tasks.start(FreedMemory(pool, state.shares.bodies).run(), "freed-memory")
+        state.side_tasks.start(FreedMemory(pool, state.budgets.bodies).run(), "freed-memory")
         state.side_tasks.start(state.bus.run(), "bus")
         watch = Watch(settings, lease, state.redis, counters.DEATHS)
         state.side_tasks.start(watch.run(), "watch")
@@ -212,7 +212,7 @@ class AppState:
             account_ids=common.account_ids,
             keys=auth.Keys(pool, settings.web.guesses),
             open_requests=OpenRequests(pool),
-            shares=Shares(settings.web),
+            budgets=Budgets(settings.web),
             bus=common.bus,
             event_reader=common.event_reader,
             cache=common.cache,
@@ -447,7 +447,8 @@ def bind_state(app: FastAPI, state: AppState) -> None:
     """Makes `state` the one that `app_state` returns for requests of this application."""
     app.state.app_state = state
     auth.bind_keys(app, state.keys, state.open_requests, state.quotas.headers)
-    bind_bodies(app, state.shares.bodies)
+    pause = state.settings.web.body_pause.total_seconds()
+    bind_bodies(app, state.budgets.bodies, pause)
 
 
 def app_state(connection: HTTPConnection) -> AppState:

@@ -22,14 +22,15 @@ from models.errors import (
     UnsupportedMediaType,
 )
 from models.http_bodies import is_uncompressed
+from models.load.budget import Reservation, SharedBudget
+from models.load.fair_queue import FairQueue
+from models.load.pacing import PAUSE, is_large, pause_if_large
 from models.projects.policy import ProjectLimits
-from models.turns import PAUSE, ProjectSlots, is_large, pause_if_large
 from models.wire.checks.faults import not_an_object
 from models.wire.json_input import BodyLimits, count_values, decode_counted
 from web.http.body_deadline import ReservedBody
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
-from web.http.shares import Held, Share
 
 _MAX_DRAIN_BYTES = 256 * 1024 * 1024
 _DRAIN_TIMEOUT = 5.0
@@ -45,14 +46,14 @@ _REST = 2.0
 _LONGEST_REST = 0.5
 """Seconds."""
 _LARGE_BODIES = ThreadPoolExecutor(1, "large-body")
-_TURNS = ProjectSlots(1)
-"""Projects take turns at that thread."""
+_FOR_LARGE_BODIES = FairQueue(1)
+"""The permit for that thread."""
 _NO_PROJECT = UUID(int=0)
 _BODY_READ = "backburner.body_read"
 """The key of a request's scope that is set when the body was read."""
 
 T = TypeVar("T")
-Hold = Callable[[], Held]
+Hold = Callable[[], Reservation]
 """Makes what a request has of the process's memory for large bodies and answers (`held_bytes`)."""
 
 
@@ -64,7 +65,7 @@ class JsonBody:
     value: Any
     size: int
     """bytes of the encoded body"""
-    held: Held | None = None
+    held: Reservation | None = None
     """What the body has of the process's memory for bodies."""
 
     def release(self) -> None:
@@ -85,7 +86,7 @@ async def run_sized(work: Callable[[], T], size: int) -> T:
     """
     if size <= _MAX_INLINE_BYTES:
         return work()
-    async with _TURNS.take(ACTING_PROJECT.get() or _NO_PROJECT):
+    async with _FOR_LARGE_BODIES.permit(ACTING_PROJECT.get() or _NO_PROJECT):
         return await asyncio.get_running_loop().run_in_executor(_LARGE_BODIES, _then_rest, work)
 
 
@@ -99,9 +100,10 @@ def _then_rest(work: Callable[[], T]) -> T:
         time.sleep(min(_REST * (time.thread_time() - began), _LONGEST_REST))
 
 
-def bind_bodies(app: FastAPI, bodies: Share) -> None:
-    """Makes `read_json` count the bytes of this application's requests in `bodies`."""
-    app.state.bodies = bodies
+def bind_bodies(app: FastAPI, bodies: SharedBudget, pause: float) -> None:
+    """Makes `read_json` count the bytes of this application's requests in `bodies`. `pause`:
+    seconds in which a part of a body that has a reservation must arrive."""
+    app.state.bodies, app.state.body_pause = bodies, pause
 
 
 def limits_of_project(limits: BodyLimits, own: ProjectLimits) -> BodyLimits:
@@ -112,11 +114,11 @@ def limits_of_project(limits: BodyLimits, own: ProjectLimits) -> BodyLimits:
     return BodyLimits(min(limits.size, size), min(limits.text, text), limits.values)
 
 
-def held_bytes(request: Request) -> Held:
+def held_bytes(request: Request) -> Reservation:
     """What this request has of the process's memory for large bodies and answers: nothing yet. It
     is given back at the end of the request."""
     record = request_record(request)
-    held = Held(request.app.state.bodies, record.project or "")
+    held = Reservation(request.app.state.bodies, record.project or "")
     record.at_end(held.release)
     return held
 
@@ -244,10 +246,10 @@ def announced_size(headers: Headers) -> float:
     return int(content_length) if len(content_length) <= 18 else float("inf")
 
 
-async def _read(request: Request, limit: int, held: Held) -> bytearray:
+async def _read(request: Request, limit: int, held: Reservation) -> bytearray:
     # Pieces that are joined at the end need twice the memory.
     body = bytearray()
-    reserved = ReservedBody(request.receive, held.period)
+    reserved = ReservedBody(request.receive, request.app.state.body_pause)
     has_more = True
     while has_more:
         message = await (reserved.next(held.amount) if held.amount else request.receive())

@@ -10,13 +10,13 @@ import orjson
 from starlette.types import Message, Receive
 
 from models.errors import ApiError, InvalidRequest
+from models.load.budget import Reservation
 from models.wire.checks.faults import missing
 from models.wire.json_input import inline_size
 from models.wire.proxied_usage import bounded_count
 from models.wire.usage_kind import UsageKind
 from web.http.body import UNCOUNTED_BYTES, JsonBody, run_sized
 from web.http.form_parser import FileBegin, FormEvent, FormField, FormParser, incomplete_form
-from web.http.shares import Held
 from web.proxy.form_writer import FormWriter
 from web.proxy.spool import Spool
 
@@ -145,7 +145,7 @@ class FormRequest:
         receive: Receive,
         parser: FormParser,
         spool: Spool,
-        held: Held,
+        held: Reservation,
     ) -> None:
         """`pieces`: the body as it arrives; `receive`: the client's messages behind it; `held`:
         what the fields have of the process's memory for bodies. The caller closes the spool when

@@ -29,10 +29,10 @@ from models.db.statement import Query
 from models.db.tables import ONE_OPEN_PER_CONVERSATION
 from models.errors import Unavailable
 from models.ids import response_id
+from models.load.pacing import pause_if_large
 from models.ownership.creates import UnclearCreate
 from models.ownership.grouping import GroupedRequests
 from models.ownership.lease import Lease
-from models.turns import pause_if_large
 from web.responses.continuation import conversation_locked
 from web.responses.precomputed import PrecomputedResponse
 from web.responses.slots import MAX_CREATES

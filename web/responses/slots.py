@@ -13,7 +13,8 @@ from uuid import UUID
 import structlog
 
 from models.errors import Unavailable
-from models.turns import ProjectSlots, Turns
+from models.load.fair_queue import FairQueue
+from models.load.pacing import Pacer
 
 logger = structlog.get_logger()
 
@@ -30,8 +31,8 @@ class CreateSlots:
     """Projects take turns; the creates of a project get their slots in the order of arrival."""
 
     def __init__(self) -> None:
-        self._slots = ProjectSlots(MAX_CREATES)
-        self._turns = Turns(MAX_IN_A_TURN)
+        self._slots = FairQueue(MAX_CREATES)
+        self._pacer = Pacer(MAX_IN_A_TURN)
 
     @asynccontextmanager
     async def take(self, project: UUID) -> AsyncIterator[None]:
@@ -40,9 +41,9 @@ class CreateSlots:
         async with AsyncExitStack() as slot:
             try:
                 async with asyncio.timeout(_MAX_WAIT):
-                    await slot.enter_async_context(self._slots.take(project))
+                    await slot.enter_async_context(self._slots.permit(project))
             except TimeoutError:
                 logger.warning("create_waited_too_long", seconds=_MAX_WAIT)
                 raise Unavailable from None
-            await self._turns.wait(project)
+            await self._pacer.wait(project)
             yield

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import structlog
 from fastapi import FastAPI
@@ -37,6 +36,7 @@ from models.secrets import Sealer
 from models.side_tasks import SideTasks, cancel_all
 from models.wire.json_input import BodyLimits
 from web import counters
+from web.admission import CreateAdmission, bind_admission
 from web.batches.expander import Expander
 from web.batches.forwarded import PrepareForwarded
 from web.batches.store import BatchStore
@@ -97,6 +97,7 @@ class AppState:
     keys: auth.Keys
     open_requests: OpenRequests
     budgets: Budgets
+    admission: CreateAdmission
     bus: Bus
     event_reader: EventReader
     cache: AnswerCache
@@ -125,11 +126,10 @@ class AppState:
     """Set when the process begins to stop."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    @cached_property
+    @property
     def body_limits(self) -> BodyLimits:
         """How large a request body may be."""
-        limits = self.settings.limits
-        return BodyLimits(limits.body, limits.text, limits.values)
+        return self.admission.body_limits
 
     def body_limits_of(self, key: ApiKey) -> BodyLimits:
         """How large the body of a request with this key may be."""
@@ -196,7 +196,7 @@ class AppState:
     def _build(cls, common: "_Common", host: str) -> "AppState":
         settings, pool, routes = common.settings, common.pool, common.routes
         proxied_usage, answers = ProxiedUsage(pool), Answers(pool)
-        grace_expired = asyncio.Event()
+        grace_expired, budgets = asyncio.Event(), Budgets(settings.web)
         create_response = _create_response(common)
         file_store = FileStore(settings, pool, common.storage)
         return cls(
@@ -212,7 +212,8 @@ class AppState:
             account_ids=common.account_ids,
             keys=auth.Keys(pool, settings.web.guesses),
             open_requests=OpenRequests(pool),
-            budgets=Budgets(settings.web),
+            budgets=budgets,
+            admission=CreateAdmission(settings.limits, budgets.streams, common.quotas.require_rate),
             bus=common.bus,
             event_reader=common.event_reader,
             cache=common.cache,
@@ -448,6 +449,7 @@ def bind_state(app: FastAPI, state: AppState) -> None:
     app.state.app_state = state
     auth.bind_keys(app, state.keys, state.open_requests, state.quotas.headers)
     pause = state.settings.web.body_pause.total_seconds()
+    bind_admission(app, state.admission)
     bind_bodies(app, state.budgets.bodies, pause)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -59,20 +59,35 @@ Hold = Callable[[], Reservation]
 
 @dataclass(slots=True)
 class JsonBody:
-    """A decoded JSON body. It is released when it was stored: a client may wait for hours, and its
-    process must not keep the body for so long."""
+    """A decoded JSON body. Call `release` once the create is committed: clients may wait for hours,
+    and the process must not keep the body for so long."""
 
     value: Any
     size: int
     """bytes of the encoded body"""
-    held: Reservation | None = None
-    """What the body has of the process's memory for bodies."""
+    memory: Reservation | None = None
+    """Of the process's budget for bodies."""
+    _on_release: list[Callable[[], None]] = field(default_factory=list)
+
+    def on_release(self, release: Callable[[], None]) -> None:
+        """Calls `release` once, when the body is released."""
+        self._on_release.append(release)
 
     def release(self) -> None:
-        """The value is not needed any more."""
+        """Drops the value, and releases all that the body has. Idempotent."""
         self.value = None
-        if self.held is not None:
-            self.held.release()
+        if self.memory is not None:
+            self.memory.release()
+        while self._on_release:
+            self._on_release.pop()()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of `work` on this body; see `run_sized`."""
+        return await run_sized(work, self.size)
+
+    async def pause(self) -> None:
+        """Lets everything else go on between two steps over all of a large body."""
+        await pause_if_large(self.size)
 
 
 async def run_sized(work: Callable[[], T], size: int) -> T:

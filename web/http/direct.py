@@ -15,6 +15,7 @@ from starlette.responses import Response
 from models.db.queries.api_keys import ApiKey
 from web.http import errors
 from web.http.auth import authorize
+from web.http.body import JsonBody
 
 
 class DirectRoute(NamedTuple):
@@ -22,13 +23,18 @@ class DirectRoute(NamedTuple):
 
     template: str
     """Its path as it is registered, with the names of its parameters."""
-    call: Callable[[Request, ApiKey], Awaitable[Response]]
-    """Its function, called with the request and its key."""
+    call: Callable[..., Awaitable[Response]]
+    """Its function, called with the request, its key, and its body if it is read before."""
+    read: Callable[[Request, ApiKey], Awaitable[JsonBody]] | None = None
+    """Reads the body of a request that is admitted (web/admission.py)."""
 
 
 async def respond(route: DirectRoute, request: Request) -> Response:
     """The response of a route, or that of the error it raises, as FastAPI would give it."""
     try:
-        return await route.call(request, await authorize(request))
+        key = await authorize(request)
+        if route.read is None:
+            return await route.call(request, key)
+        return await route.call(request, key, await route.read(request, key))
     except Exception as error:  # noqa: BLE001  (every error becomes a response)
         return await errors.response_to(request, error)

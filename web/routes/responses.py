@@ -16,9 +16,10 @@ from models import ids
 from models.errors import ApiError, InvalidRequest
 from models.wire.request import is_prewarm
 from models.wire.without_effect import header_of
+from web.admission import AdmittedBody, admitted_body
 from web.http.actor import actor_of
 from web.http.auth import Key, Project
-from web.http.body import held_bytes, read_json
+from web.http.body import held_bytes
 from web.http.direct import DirectRoute
 from web.http.json_responses import json_response
 from web.http.params import boolean, integer, paging, parse_include
@@ -51,13 +52,9 @@ def direct_route(method: str, path: str) -> DirectRoute | None:
 
 
 @router.post("")
-async def create(request: Request, key: Key) -> Response:
+async def create(request: Request, key: Key, body: AdmittedBody) -> Response:
     """Creates a response: background or foreground, as JSON or as a stream."""
     state = app_state(request)
-    state.quotas.require_rate(key)
-    body = await read_json(request, state.body_limits_of(key))
-    if _keeps_connection(body.value):
-        state.count_stream(request)
     record = request_record(request)
     accepted = await state.create_response.create(
         key,
@@ -77,7 +74,7 @@ async def create(request: Request, key: Key) -> Response:
     return response
 
 
-_DIRECT_CREATE = DirectRoute(router.prefix, create)
+_DIRECT_CREATE = DirectRoute(router.prefix, create, admitted_body)
 
 
 @router.get("/{response_id}")
@@ -163,12 +160,6 @@ async def _build_response(
     return await _json(
         state, accepted, request, await state.response_store.show_ended(row, hold=hold)
     )
-
-
-def _keeps_connection(body: Any) -> bool:
-    """Whether the answer to a create takes as long as its response."""
-    is_background = type(body) is dict and body.get("background") is True
-    return not is_background or body.get("stream") is True
 
 
 def _own_headers(accepted: AcceptedResponse) -> dict[str, str]:

@@ -244,9 +244,11 @@ class SocketSession:
     async def _create(self, create: CreateFrame, key: ApiKey) -> AcceptedResponse:
         self._state.quotas.require_rate(key)
         traceparent = self._socket.headers.get("traceparent")
+        body = await create.take_body()
+        await self._state.admission.admit(body, key.project_id)
         return await self._state.create_response.create(
             key,
-            await create.take_body(),
+            body,
             {"traceparent": traceparent} if traceparent else {},
             unstored_ids=self._unstored_ids,
             generate=create.generate,

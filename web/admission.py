@@ -1,0 +1,103 @@
+"""What a create passes before its route: the rate of its project, the memory for its body, a place
+among the open requests, and a permit.
+
+All creates of a burst become ready in the same iteration of the event loop. Checked one after
+another, eight hundred would delay each running stream by a quarter of a second, and neither
+Postgres nor the workers would have anything to do meanwhile.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
+from uuid import UUID
+
+import structlog
+from fastapi import Depends, FastAPI, Request
+
+from models.config.groups import LimitSettings
+from models.db.queries.api_keys import ApiKey
+from models.errors import Unavailable
+from models.load.budget import SharedBudget
+from models.load.fair_queue import FairQueue
+from models.load.pacing import Pacer
+from models.wire.json_input import BodyLimits
+from web.http.auth import Key
+from web.http.body import JsonBody, limits_of_project, read_json
+from web.http.request_record import request_record
+
+logger = structlog.get_logger()
+
+MAX_CREATES = 64
+"""Creates that are checked and stored at a time, two thirds of them of one project. With fewer, a
+Postgres whose commits take long would limit the rate."""
+IN_AN_ITERATION = 4
+"""Creates that are checked in one iteration of the event loop: a millisecond or two."""
+_MAX_WAIT = 5.0
+"""Seconds: as long as a statement waits for a connection of the pool."""
+
+
+class CreateAdmission:
+    """Admits the creates of one web process: round robin by project, those of a project in the
+    order in which their bodies arrived."""
+
+    def __init__(
+        self, limits: LimitSettings, streams: SharedBudget, require_rate: Callable[[ApiKey], None]
+    ) -> None:
+        """`streams`: the open streams and waiting requests. `require_rate` raises QuotaExceeded."""
+        self.body_limits = BodyLimits(limits.body, limits.text, limits.values)
+        """How large a request body may be."""
+        self._streams = streams
+        self._require_rate = require_rate
+        self._permits = FairQueue(MAX_CREATES)
+        self._pacer = Pacer(IN_AN_ITERATION)
+
+    async def read(self, request: Request, key: ApiKey) -> JsonBody:
+        """The body of the create, which is admitted until the body is released. Raises
+        QuotaExceeded, what `read_json` raises, ShareUsedUp and Unavailable."""
+        self._require_rate(key)
+        body = await read_json(request, limits_of_project(self.body_limits, key.policy.limits))
+        record = request_record(request)
+        if _keeps_connection(body.value):
+            record.at_end(self._streams.reserve(record.project or "").release)
+        await self.admit(body, key.project_id)
+        record.at_end(body.release)
+        return body
+
+    async def admit(self, body: JsonBody, project: UUID) -> None:
+        """Waits for a permit, which the body has until it is released, and for an iteration of the
+        event loop. Raises Unavailable if there is no permit within five seconds."""
+        try:
+            async with asyncio.timeout(_MAX_WAIT):
+                await self._permits.acquire(project)
+        except TimeoutError:
+            logger.warning("create_waited_too_long", seconds=_MAX_WAIT)
+            raise Unavailable from None
+        body.on_release(partial(self._permits.release, project))
+        try:
+            await self._pacer.wait(project)
+        except asyncio.CancelledError:
+            body.release()
+            raise
+
+
+def _keeps_connection(body: Any) -> bool:
+    """Whether the answer to a create takes as long as its response."""
+    is_background = type(body) is dict and body.get("background") is True
+    return not is_background or body.get("stream") is True
+
+
+def bind_admission(app: FastAPI, admission: CreateAdmission) -> None:
+    """Makes `admitted_body` admit the creates of this application."""
+    app.state.admission = admission
+
+
+async def admitted_body(request: Request, key: Key) -> JsonBody:
+    """The body of a create that was admitted. Raises as `CreateAdmission.read` does."""
+    admission: CreateAdmission = request.app.state.admission
+    return await admission.read(request, key)
+
+
+AdmittedBody = Annotated[JsonBody, Depends(admitted_body)]
+"""The body of a create. Its permit is free again when it is released, at the latest with the end
+of the request."""

@@ -7,7 +7,7 @@ Postgres nor the workers would have anything to do meanwhile.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Annotated, Any
 from uuid import UUID
@@ -21,9 +21,11 @@ from models.errors import Unavailable
 from models.load.budget import SharedBudget
 from models.load.fair_queue import FairQueue
 from models.load.pacing import Pacer
+from models.projects.policy import ProjectLimits
+from models.projects.quotas import Limits
 from models.wire.json_input import BodyLimits
 from web.http.auth import Key
-from web.http.body import JsonBody, limits_of_project, read_json
+from web.http.body import JsonBody, read_json
 from web.http.request_record import request_record
 
 logger = structlog.get_logger()
@@ -42,9 +44,12 @@ class CreateAdmission:
     order in which their bodies arrived."""
 
     def __init__(
-        self, limits: LimitSettings, streams: SharedBudget, require_rate: Callable[[ApiKey], None]
+        self,
+        limits: LimitSettings,
+        streams: SharedBudget,
+        require_rate: Callable[[ApiKey], Limits | None],
     ) -> None:
-        """`streams`: the open streams and waiting requests. `require_rate` raises QuotaExceeded."""
+        """`streams`: the open streams and waiting requests. `require_rate`: see `Quotas`."""
         self.body_limits = BodyLimits(limits.body, limits.text, limits.values)
         """How large a request body may be."""
         self._streams = streams
@@ -55,16 +60,22 @@ class CreateAdmission:
     async def read(self, request: Request, key: ApiKey) -> JsonBody:
         """The body of the create, which is admitted until the body is released. Raises
         QuotaExceeded, what `read_json` raises, ShareUsedUp and Unavailable."""
-        self._require_rate(key)
+        limits = self._require_rate(key)
         body = await read_json(request, limits_of_project(self.body_limits, key.policy.limits))
-        record = request_record(request)
+        body.limits = limits
         if _keeps_connection(body.value):
+            record = request_record(request)
             record.at_end(self._streams.reserve(record.project or "").release)
-        await self.admit(body, key.project_id)
-        record.at_end(body.release)
+        await self._admit(body, key.project_id)
         return body
 
-    async def admit(self, body: JsonBody, project: UUID) -> None:
+    async def admit(self, body: JsonBody, key: ApiKey) -> None:
+        """Admits the create of a WebSocket until its body is released. Raises QuotaExceeded and
+        Unavailable."""
+        body.limits = self._require_rate(key)
+        await self._admit(body, key.project_id)
+
+    async def _admit(self, body: JsonBody, project: UUID) -> None:
         """Waits for a permit, which the body has until it is released, and for an iteration of the
         event loop. Raises Unavailable if there is no permit within five seconds."""
         try:
@@ -73,12 +84,20 @@ class CreateAdmission:
         except TimeoutError:
             logger.warning("create_waited_too_long", seconds=_MAX_WAIT)
             raise Unavailable from None
-        body.on_release(partial(self._permits.release, project))
+        body.release_permit = partial(self._permits.release, project)
         try:
             await self._pacer.wait(project)
         except asyncio.CancelledError:
             body.release()
             raise
+
+
+def limits_of_project(limits: BodyLimits, own: ProjectLimits) -> BodyLimits:
+    """`limits`, as far as those of a project are not smaller."""
+    if own.body is None and own.text is None:
+        return limits
+    size, text = own.body or limits.size, own.text or limits.text
+    return BodyLimits(min(limits.size, size), min(limits.text, text), limits.values)
 
 
 def _keeps_connection(body: Any) -> bool:
@@ -92,12 +111,16 @@ def bind_admission(app: FastAPI, admission: CreateAdmission) -> None:
     app.state.admission = admission
 
 
-async def admitted_body(request: Request, key: Key) -> JsonBody:
-    """The body of a create that was admitted. Raises as `CreateAdmission.read` does."""
+async def admitted_body(request: Request, key: Key) -> AsyncGenerator[JsonBody]:
+    """The body of a create that was admitted, which is released at the end at the latest. Raises as
+    `CreateAdmission.read` does."""
     admission: CreateAdmission = request.app.state.admission
-    return await admission.read(request, key)
+    body = await admission.read(request, key)
+    try:
+        yield body
+    finally:
+        body.release()
 
 
 AdmittedBody = Annotated[JsonBody, Depends(admitted_body)]
-"""The body of a create. Its permit is free again when it is released, at the latest with the end
-of the request."""
+"""The body of a create that was admitted."""

@@ -22,18 +22,19 @@ from models.tracing.tracer import open_tracer
 from web import gauges
 from web.console.mount import CONSOLE, Console, wants_page
 from web.counters import OTHER_ROUTES, count_http_response, observe_request
-from web.http import direct, errors
+from web.http import errors
 from web.http.auth import AnyKey
 from web.http.cross_origin import CrossOrigin
 from web.http.headers import DirectRequest
 from web.http.own_host import require_own_host
 from web.http.protocol import Connections
-from web.http.request_record import ANY_PATH, RequestRecord, request_record, write_refusal
+from web.http.request_record import ANY_PATH, RequestRecord, write_refusal
 from web.http.request_span import end_request_span, start_request_span
 from web.routes import (
     batches,
     compact,
     conversations,
+    direct,
     files,
     health,
     input_tokens,
@@ -132,7 +133,9 @@ class Application(FastAPI):
         await self._pacer.wait(_authorization(scope))
         route = None
         if scope["type"] == "http":
-            route = responses.direct_route(scope["method"], scope["path"])
+            route = responses.DIRECT.get((scope["method"], scope["path"]))
+            if route is None:
+                route = responses.direct_route(scope["method"], scope["path"])
         if route is None and scope["path"] in self._pages:
             request = Request(scope, receive, send)
             try:
@@ -145,7 +148,7 @@ class Application(FastAPI):
             return
         scope["app"] = self
         request = DirectRequest(scope, receive, send)
-        request_record(request).direct_route = route.template
+        scope["route"] = route
         response = await direct.respond(route, request)
         await response(scope, receive, send)
 

@@ -47,19 +47,14 @@ class Pacer:
             asyncio.get_running_loop().call_soon(self._next_iteration)
 
 
-_LARGE = 8 * 1024 * 1024
+LARGE = 8 * 1024 * 1024
 """Bytes of a value from which a step over all of it (decoding, encoding, copying) takes long."""
 PAUSE = 0.05
 """Seconds between two such steps. The steps of one value follow each other, and each may take a
 tenth of a second: without pauses all other requests would wait for the sum."""
 
 
-def is_large(size: int) -> bool:
-    """Whether there are to be pauses between the steps over a value of so many bytes."""
-    return size > _LARGE
-
-
 async def pause_if_large(size: int) -> None:
     """Lets everything else go on between two steps over a value of so many bytes."""
-    if is_large(size):
+    if size > LARGE:
         await asyncio.sleep(PAUSE)

@@ -32,7 +32,6 @@ from models.wire.mcp import CREDENTIAL_FIELDS
 from models.wire.purpose import Purpose, stored_parameters
 from models.wire.request import CreateRequest
 from web.counters import RESPONSES_ENDED, count_accepted
-from web.http.auth import require_model
 from web.http.body import JsonBody
 from web.idempotency.keys import IdempotencyKey, parse_idempotency_key
 from web.quotas.connections import OpenConnection
@@ -42,8 +41,7 @@ from web.responses.insert import InsertResponse, NewResponse
 from web.responses.join import JoinResponse
 from web.responses.precomputed import PrecomputedResponse
 from web.responses.prepare import PreparedRequest, PrepareRequest
-from web.responses.service_tier import limit_tier
-from web.responses.zero_retention import ZERO_RETENTION_SECONDS, without_storage
+from web.responses.zero_retention import ZERO_RETENTION_SECONDS
 from web.stream.bus import Bus
 from web.stream.reader import KnownEvents
 
@@ -172,8 +170,7 @@ class CreateResponse:
         stored.
         """
         request = await self._prepare_request.parse(body, key, generate=True)
-        require_model(key, request.model)
-        request = _within_policy(batch_request(request, body.value), key)
+        request = batch_request(request, body.value)
         options = _Options((), True, Purpose.ANSWER, request_id, False)
         context = _RequestContext(key, body, new_uuid(), new_uuid(), None, None, options)
         prepared = await self._prepare_request.prepare(
@@ -190,8 +187,6 @@ class CreateResponse:
         request = await self._prepare_request.parse(
             body, key, generate=options.generate and not is_count
         )
-        require_model(key, request.model)
-        request = _within_policy(request, key)
         hashable_body = self._hashable_body(body.value, request)
         hashed = {"counted": hashable_body} if is_count else hashable_body
         idempotency_key = await body.run(partial(parse_idempotency_key, headers, hashed))
@@ -216,7 +211,7 @@ class CreateResponse:
         self, request: CreateRequest, context: _RequestContext
     ) -> AcceptedResponse:
         """Raises QuotaExceeded."""
-        limits = self._quotas.limits_of(context.key)
+        limits = context.body.limits
         if limits is None:
             return await self._insert_or_join(request, context)
         demand = await _demand_of(request, context, limits)
@@ -381,13 +376,6 @@ class CreateResponse:
         if not request.credentials or not is_run:
             return None
         return self._sealer.seal(new_id, request.credentials)
-
-
-def _within_policy(request: CreateRequest, key: ApiKey) -> CreateRequest:
-    """The request as the policy of its project lets it be made. Raises InvalidRequest."""
-    if key.policy.zero_retention:
-        request = without_storage(request)
-    return limit_tier(request, key.policy.highest_tier)
 
 
 async def _demand_of(request: CreateRequest, context: _RequestContext, limits: Limits) -> Demand:

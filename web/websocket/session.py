@@ -242,10 +242,9 @@ class SocketSession:
         await self._stream_response(create, accepted, line)
 
     async def _create(self, create: CreateFrame, key: ApiKey) -> AcceptedResponse:
-        self._state.quotas.require_rate(key)
         traceparent = self._socket.headers.get("traceparent")
         body = await create.take_body()
-        await self._state.admission.admit(body, key.project_id)
+        await self._state.admission.admit(body, key)
         return await self._state.create_response.create(
             key,
             body,

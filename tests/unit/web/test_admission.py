@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from models.config.groups import LimitSettings
+from models.db.queries.api_keys import ApiKey
 from models.errors import Unavailable
 from models.load.budget import SharedBudget
 from tests.support.api import until
@@ -30,7 +31,8 @@ class _Creates:
 
     async def create(self, number: int, project: UUID = _PROJECT) -> None:
         body = JsonBody({}, 2)
-        await self._admission.admit(body, project)
+        key = ApiKey(uuid4(), project, "project", "bb-1", b"")
+        await self._admission.admit(body, key)
         try:
             self.begun.append(number)
             await self._may_end.acquire()

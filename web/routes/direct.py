@@ -6,7 +6,8 @@ registered with FastAPI like all others: it describes them, and answers every re
 exactly one of theirs (docs/architecture.md).
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import NamedTuple
 
 from starlette.requests import Request
@@ -21,20 +22,21 @@ from web.http.body import JsonBody
 class DirectRoute(NamedTuple):
     """A route that is called directly."""
 
-    template: str
+    path: str
     """Its path as it is registered, with the names of its parameters."""
     call: Callable[..., Awaitable[Response]]
-    """Its function, called with the request, its key, and its body if it is read before."""
-    read: Callable[[Request, ApiKey], Awaitable[JsonBody]] | None = None
-    """Reads the body of a request that is admitted (web/admission.py)."""
+    """Its function, called with the request, its key, and its body if that is read before."""
+    admit: Callable[[Request, ApiKey], AsyncGenerator[JsonBody]] | None = None
+    """Reads the body of a request that is admitted; ends with the request (web/admission.py)."""
 
 
 async def respond(route: DirectRoute, request: Request) -> Response:
     """The response of a route, or that of the error it raises, as FastAPI would give it."""
     try:
         key = await authorize(request)
-        if route.read is None:
+        if route.admit is None:
             return await route.call(request, key)
-        return await route.call(request, key, await route.read(request, key))
+        async with aclosing(route.admit(request, key)) as bodies:
+            return await route.call(request, key, await anext(bodies))
     except Exception as error:  # noqa: BLE001  (every error becomes a response)
         return await errors.response_to(request, error)

@@ -78,7 +78,7 @@ class RequestRecord:
         scope[_SCOPE_KEY] = self
         given = _given_ids(scope)
         self.id = given[0] if given else new_item_id("req")
-        """The client's `X-Request-Id`, else its `X-Client-Request-Id`, else ours. In the scope too."""
+        """Also in the scope: the client's `X-Request-Id`, else `X-Client-Request-Id`, else ours."""
         scope["request_id"] = self.id
         self.direct_route: str | None = None
         """The template of the path, if the route was called directly."""

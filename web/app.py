@@ -77,7 +77,7 @@ one client sends at the same moment would stop everything else for a second. Key
 
 _NEW_OBJECTS = 2_000_000
 """Objects that a process may have made, and not freed, before garbage is looked for among them in
-any case: `FreedMemory` does it at better times."""
+any case: `MemoryTrimmer` does it at better times."""
 
 
 class Application(FastAPI):

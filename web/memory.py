@@ -20,8 +20,8 @@ _SETTLING = 1.0
 """Seconds after which connections that were replaced are closed."""
 
 
-class FreedMemory:
-    """Watches the memory of one web process."""
+class MemoryTrimmer:
+    """Returns freed memory of one web process to the system."""
 
     def __init__(self, pool: Pool, bodies: SharedBudget) -> None:
         """`bodies`: see `Budgets`."""

@@ -51,7 +51,7 @@ from web.http.request_record import request_record
 from web.idempotency.answers import Answers, CreateAnswer
 from web.idempotency.creates import Creates
 from web.idempotency.keys import sdk_key
-from web.memory import FreedMemory
+from web.memory import MemoryTrimmer
 from web.model_catalog import ModelCatalog
 from web.organization.organization import Organization
 from web.proxy.proxy import UpstreamProxy
@@ -177,7 +177,7 @@ class AppState:
         state.side_tasks.start(state.answers.run(), "answers")
         state.side_tasks.start(state.keys.refused.run(), "refused-requests")
         state.side_tasks.start(state.quotas.connections.run(), "open-connections")
-        state.side_tasks.start(FreedMemory(pool, state.budgets.bodies).run(), "freed-memory")
+        state.side_tasks.start(MemoryTrimmer(pool, state.budgets.bodies).run(), "freed-memory")
         state.side_tasks.start(state.bus.run(), "bus")
         watch = Watch(settings, lease, state.redis, counters.DEATHS)
         state.side_tasks.start(watch.run(), "watch")

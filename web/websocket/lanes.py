@@ -16,7 +16,8 @@ _MAX_PENDING = 64
 
 
 class Lanes:
-    """The pending creates of one connection. Those of a lane run one after the other."""
+    """The pending creates of one connection. Those of a lane run one after the other, in their
+    order: that is a promise to the client, and no `FairQueue` (models/load/) keeps it."""
 
     def __init__(self, max_bytes: int, held: Reservation) -> None:
         """`max_bytes`: the frames of all pending creates together; a single one may be larger.

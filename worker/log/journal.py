@@ -34,7 +34,7 @@ hundred KiB."""
 _LARGE_OUTPUT = 1024 * 1024
 """Bytes of an output whose last events take long to encode."""
 _LARGE_OUTPUTS = 2
-"""Of two projects, that are encoded and stored at a time."""
+"""Concurrent large endings per process; at most one per project."""
 
 
 class Journal:

@@ -16,6 +16,7 @@ import structlog
 from fastapi import Depends, FastAPI, Request
 
 from models.config.groups import LimitSettings
+from models.config.web import WebSettings
 from models.db.queries.api_keys import ApiKey
 from models.errors import Unavailable
 from models.load.budget import SharedBudget
@@ -37,6 +38,26 @@ IN_AN_ITERATION = 4
 """Creates that are checked in one iteration of the event loop: a millisecond or two."""
 _MAX_WAIT = 5.0
 """Seconds: as long as a statement waits for a connection of the pool."""
+
+
+class Budgets:
+    """What the requests of one process share."""
+
+    def __init__(self, web: WebSettings) -> None:
+        wait = web.bodies_wait.total_seconds()
+        self.bodies = SharedBudget("large requests", web.bodies, web.bodies_per_project, wait)
+        """Bytes of the request bodies that are read and checked, and of what is made of them."""
+        self.spools = SharedBudget("uploads", web.spools, web.spools_per_project, wait)
+        """Bytes of uploads in temporary files."""
+        self.sockets = SharedBudget("open WebSockets", web.sockets, web.sockets_per_project)
+        self.streams = SharedBudget(
+            "open streams and waiting requests", web.streams, web.streams_per_project
+        )
+        """Streams, and requests that wait for the end of a response."""
+        self.uploads = SharedBudget("uploads and downloads", web.uploads, web.uploads_per_project)
+        """Files that are being received or sent."""
+        self.webhook_tests = SharedBudget("webhook tests", 64, 16)
+        """Requests that wait for the first try of an event."""
 
 
 class CreateAdmission:

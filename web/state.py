@@ -36,7 +36,7 @@ from models.secrets import Sealer
 from models.side_tasks import SideTasks, cancel_all
 from models.wire.json_input import BodyLimits
 from web import counters
-from web.admission import CreateAdmission, bind_admission, limits_of_project
+from web.admission import Budgets, CreateAdmission, bind_admission, limits_of_project
 from web.batches.expander import Expander
 from web.batches.forwarded import PrepareForwarded
 from web.batches.store import BatchStore
@@ -45,7 +45,6 @@ from web.files.store import FileStore
 from web.files.uploads import Uploads
 from web.http import auth
 from web.http.body import bind_bodies
-from web.http.budgets import Budgets
 from web.http.open_requests import OpenRequests
 from web.http.request_record import request_record
 from web.idempotency.answers import Answers, CreateAnswer

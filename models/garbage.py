@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _OLDER = 10
-"""Looks at new objects before older ones are looked at."""
+"""Collections of a generation before the next older one (gc thresholds 1 and 2)."""
 _ENOUGH = 50_000
 """New objects that are worth a look."""
 

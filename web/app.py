@@ -16,24 +16,25 @@ from models.config.settings import Settings
 from models.errors import ApiError, HostNotAllowed, MethodNotAllowed, Unavailable
 from models.garbage import tune_garbage_collector
 from models.hosts import is_loopback
+from models.load.pacing import Pacer
 from models.tracing.spans import NO_SPAN, Tracer
 from models.tracing.tracer import open_tracer
-from models.turns import Turns
 from web import gauges
 from web.console.mount import CONSOLE, Console, wants_page
 from web.counters import OTHER_ROUTES, count_http_response, observe_request
-from web.http import direct, errors
+from web.http import errors
 from web.http.auth import AnyKey
 from web.http.cross_origin import CrossOrigin
 from web.http.headers import DirectRequest
 from web.http.own_host import require_own_host
 from web.http.protocol import Connections
-from web.http.request_record import ANY_PATH, RequestRecord, request_record, write_refusal
+from web.http.request_record import ANY_PATH, RequestRecord, write_refusal
 from web.http.request_span import end_request_span, start_request_span
 from web.routes import (
     batches,
     compact,
     conversations,
+    direct,
     files,
     health,
     input_tokens,
@@ -76,7 +77,7 @@ one client sends at the same moment would stop everything else for a second. Key
 
 _NEW_OBJECTS = 2_000_000
 """Objects that a process may have made, and not freed, before garbage is looked for among them in
-any case: `FreedMemory` does it at better times."""
+any case: `MemoryTrimmer` does it at better times."""
 
 
 class Application(FastAPI):
@@ -102,8 +103,8 @@ class Application(FastAPI):
         self.tracer: Tracer | None = None
         """Set while the application runs, if traces are on."""
         self.connections = Connections(settings.web, _record_refusal)
-        self._turns = Turns(_IN_A_TURN)
-        self._sends = Turns(1)
+        self._pacer = Pacer(_IN_A_TURN)
+        self._sends = Pacer(1)
         self._serve: ASGIApp = self._respond
         if settings.web.cors_origins:
             self._serve = CrossOrigin(self._respond, settings.web.cors_origins)
@@ -129,10 +130,12 @@ class Application(FastAPI):
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request or WebSocket; `receive` and `send` are those of its record."""
-        await self._turns.wait(_authorization(scope))
+        await self._pacer.wait(_authorization(scope))
         route = None
         if scope["type"] == "http":
-            route = responses.direct_route(scope["method"], scope["path"])
+            route = responses.DIRECT.get((scope["method"], scope["path"]))
+            if route is None:
+                route = responses.direct_route(scope["method"], scope["path"])
         if route is None and scope["path"] in self._pages:
             request = Request(scope, receive, send)
             try:
@@ -145,7 +148,7 @@ class Application(FastAPI):
             return
         scope["app"] = self
         request = DirectRequest(scope, receive, send)
-        request_record(request).direct_route = route.template
+        scope["route"] = route
         response = await direct.respond(route, request)
         await response(scope, receive, send)
 

@@ -18,8 +18,9 @@ from models.db.queries.audit import Actor, AuditEntry
 from models.db.queries.conversations import CallItem, ConversationRow, UpdatedConversation
 from models.errors import NotFound
 from models.ids import conversation_id, new_item_id, new_uuid
+from models.load.budget import Reservation
+from models.load.pacing import pause_if_large
 from models.ownership.clock import DatabaseClock
-from models.turns import pause_if_large
 from models.wire.checks.faults import shorten
 from models.wire.checks.unknown_fields import UnknownFields
 from models.wire.conversation import (
@@ -35,7 +36,6 @@ from models.wire.pairing import find_open_calls, unanswered_calls
 from models.wire.size import encoded_size
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
-from web.http.shares import Held
 from web.idempotency.creates import fetch_once
 from web.responses.account_ids import AccountIds
 from web.responses.continuation import Continuation, conversation_locked, conversation_row
@@ -152,14 +152,14 @@ class ConversationStore:
                 return list_envelope(items)
 
     async def page(
-        self, project: UUID, public_id: str, paging: Paging, held: Held
+        self, project: UUID, public_id: str, paging: Paging, held: Reservation
     ) -> dict[str, Any]:
         """A page of the items, as OpenAI's list object. `held`: as for `ItemReader.page`."""
         row = await self._find(project, public_id)
         query = conversations.PAGE[paging.order]
         return await self._items.page(query, {"id": row.id}, paging, held)
 
-    async def item(self, project: UUID, public_id: str, item_id: str, held: Held) -> Item:
+    async def item(self, project: UUID, public_id: str, item_id: str, held: Reservation) -> Item:
         """One item. `held`: as for `ItemReader.page`. Raises NotFound."""
         row = await self._find(project, public_id)
         item = await self._items.item(conversations.ITEM, {"id": row.id, "item": item_id}, held)
@@ -167,7 +167,9 @@ class ConversationStore:
             raise _item_not_found(item_id, public_id)
         return item
 
-    async def added(self, project: UUID, public_id: str, held: Held, made: str) -> dict[str, Any]:
+    async def added(
+        self, project: UUID, public_id: str, held: Reservation, made: str
+    ) -> dict[str, Any]:
         """The list of items that an earlier `add` has returned, without those that were removed
         since. `made`: their ids, as it has noted them. `held`: as for `ItemReader.page`."""
         row = await self._find(project, public_id)

@@ -206,7 +206,7 @@ def bind(state: AppState) -> None:
     POOL.pool = state.pool
     BACKLOG.shows_projects = state.settings.metrics.projects
     READERS.set_function(lambda: state.bus.readers)
-    SOCKETS.set_function(lambda: state.shares.sockets.used)
-    BODY_BYTES.set_function(lambda: state.shares.bodies.used)
+    SOCKETS.set_function(lambda: state.budgets.sockets.used)
+    BODY_BYTES.set_function(lambda: state.budgets.bodies.used)
     BUS_HEALTHY.set_function(lambda: float(state.bus.healthy))
     LEASE_AGE.set_function(lambda: state.lease.age)

@@ -9,8 +9,8 @@ import asyncio
 
 from models.db.database import Pool
 from models.garbage import collect_new_objects
+from models.load.budget import SharedBudget
 from models.process_memory import release_free_memory, resident_bytes
-from web.http.shares import Share
 
 _INTERVAL = 0.25
 """Seconds between two looks at the memory."""
@@ -20,11 +20,11 @@ _SETTLING = 1.0
 """Seconds after which connections that were replaced are closed."""
 
 
-class FreedMemory:
-    """Watches the memory of one web process."""
+class MemoryTrimmer:
+    """Returns freed memory of one web process to the system."""
 
-    def __init__(self, pool: Pool, bodies: Share) -> None:
-        """`bodies`: see `Shares`."""
+    def __init__(self, pool: Pool, bodies: SharedBudget) -> None:
+        """`bodies`: see `Budgets`."""
         self._pool = pool
         self._bodies = bodies
 

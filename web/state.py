@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import structlog
 from fastapi import FastAPI
@@ -37,6 +36,7 @@ from models.secrets import Sealer
 from models.side_tasks import SideTasks, cancel_all
 from models.wire.json_input import BodyLimits
 from web import counters
+from web.admission import Budgets, CreateAdmission, bind_admission, limits_of_project
 from web.batches.expander import Expander
 from web.batches.forwarded import PrepareForwarded
 from web.batches.store import BatchStore
@@ -44,14 +44,13 @@ from web.conversations import ConversationStore
 from web.files.store import FileStore
 from web.files.uploads import Uploads
 from web.http import auth
-from web.http.body import bind_bodies, limits_of_project
+from web.http.body import bind_bodies
 from web.http.open_requests import OpenRequests
 from web.http.request_record import request_record
-from web.http.shares import Shares
 from web.idempotency.answers import Answers, CreateAnswer
 from web.idempotency.creates import Creates
 from web.idempotency.keys import sdk_key
-from web.memory import FreedMemory
+from web.memory import MemoryTrimmer
 from web.model_catalog import ModelCatalog
 from web.organization.organization import Organization
 from web.proxy.proxy import UpstreamProxy
@@ -96,7 +95,8 @@ class AppState:
     account_ids: AccountIds
     keys: auth.Keys
     open_requests: OpenRequests
-    shares: Shares
+    budgets: Budgets
+    admission: CreateAdmission
     bus: Bus
     event_reader: EventReader
     cache: AnswerCache
@@ -125,11 +125,10 @@ class AppState:
     """Set when the process begins to stop."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    @cached_property
+    @property
     def body_limits(self) -> BodyLimits:
         """How large a request body may be."""
-        limits = self.settings.limits
-        return BodyLimits(limits.body, limits.text, limits.values)
+        return self.admission.body_limits
 
     def body_limits_of(self, key: ApiKey) -> BodyLimits:
         """How large the body of a request with this key may be."""
@@ -143,13 +142,13 @@ class AppState:
         """Counts this request among the streams and waiting requests until it ends. Raises
         ShareUsedUp or Unavailable."""
         record = request_record(connection)
-        record.at_end(self.shares.streams.take(record.project or "").release)
+        record.at_end(self.budgets.streams.reserve(record.project or "").release)
 
     def count_transfer(self, connection: HTTPConnection) -> None:
         """Counts this request among the files that are received or sent until it ends. Raises
         ShareUsedUp or Unavailable."""
         record = request_record(connection)
-        record.at_end(self.shares.uploads.take(record.project or "").release)
+        record.at_end(self.budgets.uploads.reserve(record.project or "").release)
 
     @property
     def stopping(self) -> bool:
@@ -177,7 +176,7 @@ class AppState:
         state.side_tasks.start(state.answers.run(), "answers")
         state.side_tasks.start(state.keys.refused.run(), "refused-requests")
         state.side_tasks.start(state.quotas.connections.run(), "open-connections")
-        state.side_tasks.start(FreedMemory(pool, state.shares.bodies).run(), "freed-memory")
+        state.side_tasks.start(MemoryTrimmer(pool, state.budgets.bodies).run(), "freed-memory")
         state.side_tasks.start(state.bus.run(), "bus")
         watch = Watch(settings, lease, state.redis, counters.DEATHS)
         state.side_tasks.start(watch.run(), "watch")
@@ -196,7 +195,7 @@ class AppState:
     def _build(cls, common: "_Common", host: str) -> "AppState":
         settings, pool, routes = common.settings, common.pool, common.routes
         proxied_usage, answers = ProxiedUsage(pool), Answers(pool)
-        grace_expired = asyncio.Event()
+        grace_expired, budgets = asyncio.Event(), Budgets(settings.web)
         create_response = _create_response(common)
         file_store = FileStore(settings, pool, common.storage)
         return cls(
@@ -212,7 +211,8 @@ class AppState:
             account_ids=common.account_ids,
             keys=auth.Keys(pool, settings.web.guesses),
             open_requests=OpenRequests(pool),
-            shares=Shares(settings.web),
+            budgets=budgets,
+            admission=CreateAdmission(settings.limits, budgets.streams, common.quotas.require_rate),
             bus=common.bus,
             event_reader=common.event_reader,
             cache=common.cache,
@@ -447,7 +447,9 @@ def bind_state(app: FastAPI, state: AppState) -> None:
     """Makes `state` the one that `app_state` returns for requests of this application."""
     app.state.app_state = state
     auth.bind_keys(app, state.keys, state.open_requests, state.quotas.headers)
-    bind_bodies(app, state.shares.bodies)
+    pause = state.settings.web.body_pause.total_seconds()
+    bind_admission(app, state.admission)
+    bind_bodies(app, state.budgets.bodies, pause)
 
 
 def app_state(connection: HTTPConnection) -> AppState:

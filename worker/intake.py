@@ -15,10 +15,10 @@ from models.db.database import DATABASE_UNAVAILABLE
 from models.errors import LeaseLost
 from models.ids import response_id as public_id
 from models.lifecycle import Lane
+from models.load.pacing import Pacer
 from models.ownership.claims import Ownership
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, QUARANTINE
-from models.turns import Pace, Turns
 from worker.capacity import Capacity
 from worker.line import Line
 from worker.quarantine import SuspectGroup
@@ -62,8 +62,8 @@ class Intake:
         self._job_queue = job_queue
         self._run = run
         self._on_capacity_changed = on_capacity_changed
-        self._starts = Turns(_STARTED_IN_A_TURN)
-        self._batch_starts = Pace(_BATCH_PAUSE)
+        self._starts = Pacer(_STARTED_IN_A_TURN)
+        self._batch_starts = asyncio.Lock()
         self._orphan_claims = asyncio.Semaphore(_ORPHAN_CLAIMS)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -185,7 +185,8 @@ class Intake:
                 claim = await self._claim(taking, [response_id])
                 if claim is not None:
                     if claim.row.lane == Lane.BATCH:
-                        await self._batch_starts.wait()
+                        async with self._batch_starts:
+                            await asyncio.sleep(_BATCH_PAUSE)
                     else:
                         await self._starts.wait(claim.row.project_id)
             finally:

@@ -28,6 +28,8 @@ class MemoryBudget:
     Below the admission mark responses are claimed. Between it and the pressure mark the running
     ones go on. Above that mark some of them are handed over (worker/memory_pressure.py), and at the
     limit the largest one is stopped at once.
+
+    It is no `SharedBudget` (models/load/budget.py): what is used is measured, and not reserved.
     """
 
     def __init__(self, limit: int | None) -> None:

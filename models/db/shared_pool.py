@@ -9,7 +9,7 @@ from uuid import UUID
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from models.db.connection import Connection
-from models.turns import ProjectSlots
+from models.load.fair_queue import FairQueue
 from models.uncancellable import run_uncancellable
 
 ACTING_PROJECT: ContextVar[UUID | None] = ContextVar("acting_project", default=None)
@@ -32,7 +32,7 @@ class SharedPool(AsyncConnectionPool[Connection]):
 
     def __init__(self, *arguments: Any, max_size: int, **named: Any) -> None:
         super().__init__(*arguments, max_size=max_size, **named)
-        self._slots = ProjectSlots(max_size)
+        self._slots = FairQueue(max_size)
         self._users: dict[Connection, UUID] = {}
         """The connections that are in use for a project."""
 

@@ -1,1 +1,1 @@
-"""Who gets what there is not enough of: turns, and a reserve for those who have nothing."""
+"""Admission and backpressure of one process: fair queues of permits, and budgets of bytes."""

@@ -1,64 +1,136 @@
-"""A queue in which several keys, such as projects, take turns."""
+"""N permits for work of one kind, which the projects of a process share."""
 
-from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Generic, TypeVar
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
 
-KeyT = TypeVar("KeyT", bound=Hashable)
-EntryT = TypeVar("EntryT")
+from models.load.round_robin import RoundRobin
+
+_Permit = asyncio.Future[None]
+"""It has a result as soon as the work that waits for it may begin."""
+
+_OVERTAKES = 3
+"""Permits in a row that work of high priority gets while work of low priority waits."""
 
 
-class FairQueue(Generic[KeyT, EntryT]):
-    """Entries, first come, first served for each key. A key whose entry was taken is the last
-    one then: however many entries it has, each other key waits for one of them."""
+class FairQueue:
+    """Work that waits gets permits round robin by project, that of one project in its order.
 
-    def __init__(self) -> None:
-        self._queues: dict[KeyT, deque[EntryT]] = {}
-        """The key whose turn it is first. None is empty."""
+    While one project has much work, the next one must find a permit: a project gets another permit
+    while it has fewer than twice as many as are free. That is two thirds of all if it is alone,
+    less beside others. With a `reserve` there are more permits instead, each for a project that has
+    none; then a project that is alone may have all others.
+    """
 
-    def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
+    def __init__(self, permits: int | None, reserve: int | None = None) -> None:
+        """`permits`: None: as many as are wanted. `reserve`: permits above them; None: a project
+        leaves a third of the permits to the others."""
+        self._permits = sys.maxsize if permits is None else permits
+        self._reserve = reserve
+        self._most = max(1, self._permits - 1)
+        """Permits that one project may have in any case, without a reserve."""
+        self._free = self._permits
+        """Negative while permits of the reserve are in use."""
+        self._used_by: dict[UUID, int] = {}
+        self._high: RoundRobin[UUID, _Permit] = RoundRobin()
+        self._low: RoundRobin[UUID, _Permit] = RoundRobin()
+        self._overtakes = 0
+        """Permits in a row for work of high priority while some of low priority waited."""
 
-    def __bool__(self) -> bool:
-        return bool(self._queues)
+    @property
+    def used(self) -> int:
+        """Permits that are in use."""
+        return self._permits - self._free
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._queues
+    @property
+    def waiting(self) -> int:
+        """Pieces of work that wait for a permit."""
+        return len(self._high) + len(self._low)
 
-    def __iter__(self) -> Iterator[KeyT]:
-        """The keys that have entries now, in the order of their turns."""
-        return iter(list(self._queues))
+    def waiting_of(self, project: UUID, *, low: bool = False) -> int:
+        """Those of a project with this priority."""
+        return len(self._queue(low=low).of(project))
 
-    def of(self, key: KeyT) -> Sequence[EntryT]:
-        """The entries of a key, the one that came first first."""
-        return self._queues.get(key, ())
+    @asynccontextmanager
+    async def permit(self, project: UUID) -> AsyncIterator[None]:
+        """A permit, from the beginning of the context to its end."""
+        await self.acquire(project)
+        try:
+            yield
+        finally:
+            self.release(project)
 
-    def add(self, key: KeyT, entry: EntryT) -> None:
-        """Puts an entry behind the others of its key."""
-        self._queues.setdefault(key, deque()).append(entry)
+    def try_acquire(self, project: UUID, *, low: bool = False) -> bool:
+        """Whether the project has one more permit, without waiting."""
+        if project in self._queue(low=low) or not self._may_use(project):
+            return False
+        self._use(project)
+        return True
 
-    def remove(self, key: KeyT, entry: EntryT) -> None:
-        """Removes an entry without a turn, if it is here."""
-        queue = self._queues.get(key)
-        if queue is not None and entry in queue:
-            queue.remove(entry)
-            if not queue:
-                del self._queues[key]
+    async def acquire(self, project: UUID, *, low: bool = False) -> None:
+        """Returns when the project has one more permit. The caller gives it back with `release`.
+        `low`: while work of high priority waits, this gets one permit in four."""
+        if self.try_acquire(project, low=low):
+            return
+        permit: _Permit = asyncio.get_running_loop().create_future()
+        queue = self._queue(low=low)
+        queue.add(project, permit)
+        try:
+            await permit
+        except asyncio.CancelledError:
+            if permit.cancelled():
+                queue.remove(project, permit)
+            else:
+                self.release(project)
+            raise
 
-    def take(self, key: KeyT) -> EntryT:
-        """Takes the first entry of a key. It is the turn of the other keys then. Raises KeyError
-        if there is none."""
-        queue = self._queues.pop(key)
-        entry = queue.popleft()
-        if queue:
-            self._queues[key] = queue
-        return entry
+    def release(self, project: UUID) -> None:
+        """The project gives a permit back."""
+        self._free += 1
+        self._used_by[project] -= 1
+        if not self._used_by[project]:
+            del self._used_by[project]
+        while self._free > -(self._reserve or 0) and self._give():
+            pass
 
-    def pass_turn(self, key: KeyT) -> None:
-        """It is the turn of the other keys now."""
-        if key in self._queues:
-            self._queues[key] = self._queues.pop(key)
+    def _queue(self, *, low: bool) -> RoundRobin[UUID, _Permit]:
+        return self._low if low else self._high
 
-    def take_next(self) -> EntryT | None:
-        """Takes the entry whose turn it is; None if there is none."""
-        return self.take(next(iter(self._queues))) if self._queues else None
+    def _may_use(self, project: UUID) -> bool:
+        used = self._used_by.get(project, 0)
+        if self._reserve is None:
+            return used < min(2 * self._free, self._most)
+        return self._free > 0 or (not used and self._free > -self._reserve)
+
+    def _use(self, project: UUID) -> None:
+        self._free -= 1
+        self._used_by[project] = self._used_by.get(project, 0) + 1
+
+    def _give(self) -> bool:
+        """Gives a permit to the next work that may have one. False: there is none."""
+        queues = [self._high, self._low]
+        if self._overtakes >= _OVERTAKES:
+            queues.reverse()
+        for queue in queues:
+            for project in queue:
+                permit = self._first(queue, project)
+                if permit is not None and self._may_use(project):
+                    queue.take(project, permit)
+                    self._use(project)
+                    permit.set_result(None)
+                    overtakes = queue is self._high and self._low
+                    self._overtakes = self._overtakes + 1 if overtakes else 0
+                    return True
+        return False
+
+    @staticmethod
+    def _first(queue: RoundRobin[UUID, _Permit], project: UUID) -> _Permit | None:
+        """What waits first for the project; removes what was cancelled in this moment."""
+        while waiting := queue.of(project):
+            permit = next(iter(waiting))
+            if not permit.done():
+                return permit
+            queue.remove(project, permit)
+        return None

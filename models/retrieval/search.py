@@ -27,8 +27,8 @@ from models.db.queries.chunk_search import (
 )
 from models.db.queries.vector_stores import TOUCH_STORES
 from models.db.statement import Query
+from models.load.fair_queue import FairQueue
 from models.retrieval.embedder import Embedder, Embeddings, TextOwner
-from models.turns import ProjectSlots
 
 ResultT = TypeVar("ResultT")
 
@@ -89,7 +89,7 @@ class ChunkSearch:
     def __init__(self, pool: Pool, embedder: Embedder) -> None:
         self._pool = pool
         self._embedder = embedder
-        self._slots = ProjectSlots(_AT_ONCE)
+        self._slots = FairQueue(_AT_ONCE)
 
     async def stores(self, project: UUID, ids: Sequence[UUID]) -> list[SearchedStore]:
         """Those of these stores that the project has, in any order."""
@@ -212,7 +212,7 @@ class _OneSearch:
     def __init__(
         self,
         pool: Pool,
-        slots: ProjectSlots,
+        slots: FairQueue,
         project: UUID,
         store: SearchedStore,
         options: SearchOptions,
@@ -243,7 +243,7 @@ class _OneSearch:
         or if that is too little, by comparing each chunk."""
         values = self._values | {"embedding": embedding}
         store = self._store
-        async with self._slots.take(self._project):
+        async with self._slots.permit(self._project):
             if store.has_index and self._options.filter is None:
                 by_index = {"dimensions": store.dimensions, "most": 2 * values["limit"]}
                 found = await self._fetch(NEAREST_CHUNKS_BY_INDEX, values | by_index)
@@ -258,7 +258,7 @@ class _OneSearch:
             "store_word": f"'§{self._store.id.hex}'",
             "ranked": _RANKED,
         }
-        async with self._slots.take(self._project):
+        async with self._slots.permit(self._project):
             return await self._fetch(CHUNKS_WITH_WORDS, values)
 
     async def _fetch(self, query: Query[FoundChunk], values: dict[str, Any]) -> list[FoundChunk]:

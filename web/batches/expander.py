@@ -62,10 +62,11 @@ from models.ids import batch_id
 from models.redis.channels import BACKGROUND
 from models.redis.quota_counters import Demand
 from models.wire.json_input import BodyLimits
+from web.admission import limits_of_project
 from web.batches.forwarded import PrepareForwarded
 from web.counters import count_accepted
 from web.http.auth import require_scope
-from web.http.body import JsonBody, limits_of_project, run_sized
+from web.http.body import JsonBody, run_sized
 from web.quotas.quotas import Quotas
 from web.responses.create import CreateResponse
 

@@ -17,7 +17,7 @@ from models.projects.routes import ProjectRoutes
 from models.wire.forwarding import request_item
 from models.wire.purpose import forward_parameters
 from models.wire.request import CreateRequest
-from web.http.body import JsonBody, run_sized
+from web.http.body import JsonBody
 from web.proxy.checks import RequestChecks, require_served_model
 from web.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
 from web.proxy.service_tier import within_highest_tier
@@ -55,7 +55,7 @@ class PrepareForwarded:
         sent = within_highest_tier(endpoint, key, routes.find(model), body.value)
         request = CreateRequest(model, [], {}, background=True, store=False)
         opening = Opening.of(request, new_uuid(), self._clock.now())
-        item = await run_sized(partial(request_item, new_item_id, sent), body.size)
+        item = await body.run(partial(request_item, new_item_id, sent))
         return NewRow(
             id=opening.id,
             project=key.project_id,

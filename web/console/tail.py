@@ -132,7 +132,7 @@ async def follow(visit: Visit) -> Response:
     after = _after(visit)
     if await find_by_id(visit.pool, operations.STATE, identifier) is None:
         raise no_response(visit.request.path_params["response_id"])
-    held = visit.state.shares.streams.take("")
+    held = visit.state.budgets.streams.reserve("")
     request_record(visit.request).at_end(held.release)
     frames = _frames(visit, identifier, after, with_content=with_content)
     answer = sse_response(frames, visit.state.settings.web)

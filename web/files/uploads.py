@@ -22,7 +22,7 @@ from models.files.content import FileGone, read_content, write_part
 from models.files.kinds import Examination
 from models.files.storage import FileStorage, StorageError
 from models.ids import UPLOAD, UPLOAD_PART, file_id, new_uuid, parse_file_id, unix_seconds
-from models.turns import ProjectSlots
+from models.load.fair_queue import FairQueue
 from models.wire.checks.faults import shorten
 from web.files.form import FORM_BYTES, MultipartForm
 from web.files.objects import (
@@ -53,7 +53,7 @@ class Uploads:
         self._settings = settings
         self._pool = pool
         self._store = store
-        self._examinations = ProjectSlots(_EXAMINATIONS)
+        self._examinations = FairQueue(_EXAMINATIONS)
 
     async def create(self, key: ApiKey, body: Any) -> dict[str, Any]:
         """Begins an upload; returns the Upload object. Raises ApiError."""
@@ -198,7 +198,7 @@ class Uploads:
                 param="part_ids",
                 code="invalid_value",
             )
-        async with self._examinations.take(key.project_id):
+        async with self._examinations.permit(key.project_id):
             examination, found = await _examine(storage, parts)
         if md5 is not None and md5 != found:
             raise InvalidRequest(

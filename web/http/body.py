@@ -22,14 +22,15 @@ from models.errors import (
     UnsupportedMediaType,
 )
 from models.http_bodies import is_uncompressed
-from models.projects.policy import ProjectLimits
-from models.turns import PAUSE, ProjectSlots, is_large, pause_if_large
+from models.load.budget import Reservation, SharedBudget
+from models.load.fair_queue import FairQueue
+from models.load.pacing import LARGE, PAUSE, pause_if_large
+from models.projects.quotas import Limits
 from models.wire.checks.faults import not_an_object
 from models.wire.json_input import BodyLimits, count_values, decode_counted
 from web.http.body_deadline import ReservedBody
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
-from web.http.shares import Held, Share
 
 _MAX_DRAIN_BYTES = 256 * 1024 * 1024
 _DRAIN_TIMEOUT = 5.0
@@ -45,33 +46,48 @@ _REST = 2.0
 _LONGEST_REST = 0.5
 """Seconds."""
 _LARGE_BODIES = ThreadPoolExecutor(1, "large-body")
-_TURNS = ProjectSlots(1)
-"""Projects take turns at that thread."""
+_FOR_LARGE_BODIES = FairQueue(1)
+"""The permit for that thread."""
 _NO_PROJECT = UUID(int=0)
 _BODY_READ = "backburner.body_read"
 """The key of a request's scope that is set when the body was read."""
 
 T = TypeVar("T")
-Hold = Callable[[], Held]
+Hold = Callable[[], Reservation]
 """Makes what a request has of the process's memory for large bodies and answers (`held_bytes`)."""
 
 
 @dataclass(slots=True)
 class JsonBody:
-    """A decoded JSON body. It is released when it was stored: a client may wait for hours, and its
-    process must not keep the body for so long."""
+    """A decoded JSON body. Call `release` once the create is committed: clients may wait for hours,
+    and the process must not keep the body for so long."""
 
     value: Any
     size: int
     """bytes of the encoded body"""
-    held: Held | None = None
-    """What the body has of the process's memory for bodies."""
+    memory: Reservation | None = None
+    """Of the process's budget for bodies."""
+    limits: Limits | None = None
+    """The quotas under which the create was admitted; None: its project has none."""
+    release_permit: Callable[[], None] | None = None
+    """Gives back the permit of the create."""
 
     def release(self) -> None:
-        """The value is not needed any more."""
+        """Drops the value, and releases all that the body has. Idempotent."""
         self.value = None
-        if self.held is not None:
-            self.held.release()
+        if self.memory is not None:
+            self.memory.release()
+        if self.release_permit is not None:
+            self.release_permit()
+            self.release_permit = None
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of `work` on this body; see `run_sized`."""
+        return await run_sized(work, self.size)
+
+    async def pause(self) -> None:
+        """Lets everything else go on between two steps over all of a large body."""
+        await pause_if_large(self.size)
 
 
 async def run_sized(work: Callable[[], T], size: int) -> T:
@@ -85,7 +101,7 @@ async def run_sized(work: Callable[[], T], size: int) -> T:
     """
     if size <= _MAX_INLINE_BYTES:
         return work()
-    async with _TURNS.take(ACTING_PROJECT.get() or _NO_PROJECT):
+    async with _FOR_LARGE_BODIES.permit(ACTING_PROJECT.get() or _NO_PROJECT):
         return await asyncio.get_running_loop().run_in_executor(_LARGE_BODIES, _then_rest, work)
 
 
@@ -99,24 +115,17 @@ def _then_rest(work: Callable[[], T]) -> T:
         time.sleep(min(_REST * (time.thread_time() - began), _LONGEST_REST))
 
 
-def bind_bodies(app: FastAPI, bodies: Share) -> None:
-    """Makes `read_json` count the bytes of this application's requests in `bodies`."""
-    app.state.bodies = bodies
+def bind_bodies(app: FastAPI, bodies: SharedBudget, pause: float) -> None:
+    """Makes `read_json` count the bytes of this application's requests in `bodies`. `pause`:
+    seconds in which a part of a body that has a reservation must arrive."""
+    app.state.bodies, app.state.body_pause = bodies, pause
 
 
-def limits_of_project(limits: BodyLimits, own: ProjectLimits) -> BodyLimits:
-    """`limits`, as far as those of a project are not smaller."""
-    if own.body is None and own.text is None:
-        return limits
-    size, text = own.body or limits.size, own.text or limits.text
-    return BodyLimits(min(limits.size, size), min(limits.text, text), limits.values)
-
-
-def held_bytes(request: Request) -> Held:
+def held_bytes(request: Request) -> Reservation:
     """What this request has of the process's memory for large bodies and answers: nothing yet. It
     is given back at the end of the request."""
     record = request_record(request)
-    held = Held(request.app.state.bodies, record.project or "")
+    held = Reservation(request.app.state.bodies, record.project or "")
     record.at_end(held.release)
     return held
 
@@ -139,26 +148,52 @@ async def read_json(request: Request, limits: BodyLimits, also: str = "") -> Jso
     """
     _require_json(request.headers, also)
     announced = _require_size(request.headers, limits.size)
-    held = held_bytes(request)
-    held.is_arriving = True
+    memory = _BodyMemory(request)
     if announced > UNCOUNTED_BYTES:
-        await held.grow(int(announced))
-    raw = await _read(request, limits.size, held)
+        await memory.grow(int(announced))
+    raw = await _read(request, limits.size, memory)
     cost = await decoding_cost(raw, limits)
     if cost:
-        await held.grow_to_decode(cost)
-    await pause_if_large(len(raw))
-    decode = partial(decode_counted, raw, limits)
-    if is_large(max(len(raw), cost)):
-        decode = partial(decode, pause=partial(time.sleep, PAUSE))
-    value = await run_sized(decode, len(raw))
-    await pause_if_large(max(len(raw), cost))
-    return JsonBody(value, len(raw), held)
+        await memory.grow_to_decode(cost)
+    if max(len(raw), cost) <= LARGE:
+        value = await run_sized(partial(decode_counted, raw, limits), len(raw))
+    else:
+        await asyncio.sleep(PAUSE)
+        pause = partial(time.sleep, PAUSE)
+        value = await run_sized(partial(decode_counted, raw, limits, pause=pause), len(raw))
+        await asyncio.sleep(PAUSE)
+    return JsonBody(value, len(raw), memory.reservation)
+
+
+class _BodyMemory:
+    """What is reserved for a body; nothing for a small one."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.reservation: Reservation | None = None
+
+    @property
+    def amount(self) -> int:
+        return 0 if self.reservation is None else self.reservation.amount
+
+    async def grow(self, amount: int) -> None:
+        await self._reserved().grow(amount)
+
+    async def grow_to_decode(self, amount: int) -> None:
+        await self._reserved().grow_to_decode(amount)
+
+    def _reserved(self) -> Reservation:
+        if self.reservation is None:
+            self.reservation = held_bytes(self._request)
+            self.reservation.is_arriving = True
+        return self.reservation
 
 
 async def decoding_cost(raw: bytes | bytearray, limits: BodyLimits) -> int:
     """The bytes that a body counts together with the objects that are made of it; 0 for a small
     one. Raises RequestTooLarge if it has too many values."""
+    if (_VALUE_COST + 1) * len(raw) <= _UNCOUNTED_COST:
+        return 0
     values = await run_sized(partial(count_values, raw, limits), len(raw))
     cost = len(raw) + _VALUE_COST * values
     return cost if len(raw) > UNCOUNTED_BYTES or cost > _UNCOUNTED_COST else 0
@@ -244,13 +279,13 @@ def announced_size(headers: Headers) -> float:
     return int(content_length) if len(content_length) <= 18 else float("inf")
 
 
-async def _read(request: Request, limit: int, held: Held) -> bytearray:
+async def _read(request: Request, limit: int, memory: _BodyMemory) -> bytearray:
     # Pieces that are joined at the end need twice the memory.
     body = bytearray()
-    reserved = ReservedBody(request.receive, held.period)
+    reserved = ReservedBody(request.receive, request.app.state.body_pause)
     has_more = True
     while has_more:
-        message = await (reserved.next(held.amount) if held.amount else request.receive())
+        message = await (reserved.next(memory.amount) if memory.amount else request.receive())
         if message["type"] == "http.disconnect":
             # Nothing can be sent any more, but the log should not show an error of this server.
             raise InvalidRequest("The request body ended early.", code="invalid_json")
@@ -258,8 +293,8 @@ async def _read(request: Request, limit: int, held: Held) -> bytearray:
         size = len(body) + len(piece)
         if size > limit:
             raise RequestTooLarge(f"{limit} bytes")
-        if size > UNCOUNTED_BYTES and size > held.amount:
-            await held.grow(min(2 * size, limit))
+        if size > UNCOUNTED_BYTES and size > memory.amount:
+            await memory.grow(min(2 * size, limit))
         body += piece
         has_more = message.get("more_body", False)
     request.scope[_BODY_READ] = True

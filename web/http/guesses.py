@@ -18,7 +18,7 @@ _MAX_ENTRIES = 10_000
 
 
 class KeyGuesses:
-    """How fast unknown keys are answered.
+    """How fast unknown keys are answered: a rate, and so no `FairQueue` (models/load/).
 
     Each network of clients has a rate; an answer waits for its turn (the generic cell rate
     algorithm, which keeps one number for each network). Only what was found to be unknown comes

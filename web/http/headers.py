@@ -23,7 +23,7 @@ class IndexedHeaders(Headers):
 
 
 class DirectRequest(Request):
-    """A request of a route that is called directly (web/http/direct.py)."""
+    """A request of a route that is called directly (web/routes/direct.py)."""
 
     @property
     def headers(self) -> Headers:

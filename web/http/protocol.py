@@ -25,13 +25,13 @@ from models.errors import (
     UrlTooLong,
 )
 from models.ids import new_item_id
-from models.turns import Turns
+from models.load.budget import Reservation, SharedBudget
+from models.load.pacing import Pacer
 from web.http.body_deadline import BodyDeadline
 from web.http.networks import client_network
 from web.http.portions import WORK_OF_A_TURN, ReadingControl, is_line_end, portion_end
 from web.http.request_record import record_in
 from web.http.response_transport import ResponseTransport, until_sent
-from web.http.shares import Held, Share
 
 _LINGER = 1.0
 """Seconds in which the rest of a refused request is read and dropped. A connection that is closed
@@ -53,11 +53,11 @@ class Connections:
         reach the application."""
         self.settings = settings
         self.on_refused = on_refused
-        self.of_projects = Share(
+        self.of_projects = SharedBudget(
             "open connections", settings.connections, settings.connections_per_project
         )
-        self.turns = Turns(1)
-        """Connections go on with what they have received one by one, networks in turn."""
+        self.pacer = Pacer(1)
+        """Connections go on with what they have received one by one, networks round robin."""
         self._open = 0
         self._unknown: Counter[str] = Counter()
 
@@ -105,8 +105,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._network = ""
         self._is_admitted = False
         self._is_trusted = False
-        self._of_project: Held | None = None
-        """The connection among those of its project."""
+        self._of_project: Reservation | None = None
+        """This connection in the budget of its project; None before authentication."""
         self._rest = b""
         """received, and not given to the parser yet"""
         self._rest_task: asyncio.Task[None] | None = None
@@ -195,7 +195,7 @@ class HttpProtocol(HttpToolsProtocol):
         record = record_in(self.cycle.scope)
         if record is not None and record.project is not None:
             try:
-                self._of_project = self._connections.of_projects.take(record.project)
+                self._of_project = self._connections.of_projects.reserve(record.project)
             except ShareUsedUp:
                 self.cycle.keep_alive = False
                 raise
@@ -288,7 +288,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     async def _parse_rest(self) -> None:
         while self._rest and self._may_parse(self._rest, 0):
-            await self._connections.turns.wait(self._network)
+            await self._connections.pacer.wait(self._network)
             self._parse()
         self._rest_task = None
 

@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from models import logs
 from models.errors import ApiError
 from models.ids import RESPONSE_ID_PATTERN, new_item_id, response_id
-from models.turns import Turns
+from models.load.pacing import Pacer
 from web.http.response_transport import LARGE_BODY
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
@@ -71,14 +71,15 @@ class RequestRecord:
         receive: Receive,
         send: Send,
         count_status: Callable[[int], None],
-        sends: Turns | None = None,
+        sends: Pacer | None = None,
     ) -> None:
-        """`count_status`: called with the status when the response begins. `sends`: the turns in
-        which large parts of bodies are sent."""
+        """`count_status`: called with the status when the response begins. `sends`: paces
+        the large parts of bodies that are sent."""
         scope[_SCOPE_KEY] = self
         given = _given_ids(scope)
         self.id = given[0] if given else new_item_id("req")
-        """The client's `X-Request-Id`, else its `X-Client-Request-Id`, else ours."""
+        """Also in the scope: the client's `X-Request-Id`, else `X-Client-Request-Id`, else ours."""
+        scope["request_id"] = self.id
         self.direct_route: str | None = None
         """The template of the path, if the route was called directly."""
         self.project: str | None = None

@@ -10,13 +10,13 @@ import orjson
 from starlette.types import Message, Receive
 
 from models.errors import ApiError, InvalidRequest
+from models.load.budget import Reservation
 from models.wire.checks.faults import missing
 from models.wire.json_input import inline_size
 from models.wire.proxied_usage import bounded_count
 from models.wire.usage_kind import UsageKind
-from web.http.body import UNCOUNTED_BYTES, JsonBody, run_sized
+from web.http.body import UNCOUNTED_BYTES, JsonBody
 from web.http.form_parser import FileBegin, FormEvent, FormField, FormParser, incomplete_form
-from web.http.shares import Held
 from web.proxy.form_writer import FormWriter
 from web.proxy.spool import Spool
 
@@ -104,7 +104,7 @@ class JsonRequest:
         """Other values than numbers are the upstream's to refuse."""
         named = [self._body.value.get(name) for name in output_limits]
         max_output = next((each for each in named if type(each) is int and each >= 0), None)
-        inline = await run_sized(partial(inline_size, self._body.value), self._body.size)
+        inline = await self._body.run(partial(inline_size, self._body.value))
         return RequestSize(self._body.size - inline, max_output)
 
     def units(self, kind: UsageKind, /) -> int:
@@ -114,7 +114,7 @@ class JsonRequest:
     async def open(self, model: str) -> OutgoingBody:
         """The object with this model."""
         encode = partial(orjson.dumps, {**self._body.value, _MODEL: model})
-        encoded = await run_sized(encode, self._body.size)
+        encoded = await self._body.run(encode)
         return OutgoingBody(encoded, {"content-type": "application/json"})
 
     async def receive(self) -> Message:
@@ -145,7 +145,7 @@ class FormRequest:
         receive: Receive,
         parser: FormParser,
         spool: Spool,
-        held: Held,
+        held: Reservation,
     ) -> None:
         """`pieces`: the body as it arrives; `receive`: the client's messages behind it; `held`:
         what the fields have of the process's memory for bodies. The caller closes the spool when

@@ -8,7 +8,7 @@ from typing import IO
 import structlog
 
 from models.errors import Unavailable
-from web.http.shares import Held
+from models.load.budget import Reservation
 
 logger = structlog.get_logger()
 
@@ -21,7 +21,7 @@ class Spool:
     """Bytes in the order in which they were added. The file has no name and ends with the
     process."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: Reservation) -> None:
         """`held`: what it has of the process's room for such files."""
         self.size = 0
         self._held = held

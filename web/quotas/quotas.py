@@ -111,16 +111,17 @@ class Quotas:
             return {}
         return rate_headers(limits, *self._local.seconds_unused(key.project_id))
 
-    def require_rate(self, key: ApiKey) -> None:
+    def require_rate(self, key: ApiKey) -> Limits | None:
         """Refuses a request at once if it is already known that Redis would: before its body is
-        read. Raises QuotaExceeded."""
+        read. Returns the quotas, as `limits_of`. Raises QuotaExceeded."""
         limits = self.limits_of(key)
         if limits is None or not limits.requests_per_minute or not self._counters.are_available:
-            return
+            return limits
         requests, tokens = self._local.seconds_unused(key.project_id)
         wait = requests + WINDOW / limits.requests_per_minute - WINDOW
         if wait > 0:
             raise self._refusal(limits, Decision(Quota.requests_per_minute, wait, requests, tokens))
+        return limits
 
     @asynccontextmanager
     async def admitted(

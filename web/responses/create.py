@@ -32,8 +32,7 @@ from models.wire.mcp import CREDENTIAL_FIELDS
 from models.wire.purpose import Purpose, stored_parameters
 from models.wire.request import CreateRequest
 from web.counters import RESPONSES_ENDED, count_accepted
-from web.http.auth import require_model
-from web.http.body import JsonBody, run_sized
+from web.http.body import JsonBody
 from web.idempotency.keys import IdempotencyKey, parse_idempotency_key
 from web.quotas.connections import OpenConnection
 from web.quotas.quotas import Quotas
@@ -42,9 +41,7 @@ from web.responses.insert import InsertResponse, NewResponse
 from web.responses.join import JoinResponse
 from web.responses.precomputed import PrecomputedResponse
 from web.responses.prepare import PreparedRequest, PrepareRequest
-from web.responses.service_tier import limit_tier
-from web.responses.slots import CreateSlots
-from web.responses.zero_retention import ZERO_RETENTION_SECONDS, without_storage
+from web.responses.zero_retention import ZERO_RETENTION_SECONDS
 from web.stream.bus import Bus
 from web.stream.reader import KnownEvents
 
@@ -136,7 +133,6 @@ class CreateResponse:
         self._sealer = sealer
         self._job_queue = job_queue
         self._bus = bus
-        self._slots = CreateSlots()
 
     async def create(
         self,
@@ -151,7 +147,7 @@ class CreateResponse:
         is_socket: bool = False,
     ) -> AcceptedResponse:
         """Checks the request, stores the response and enqueues it; a repeated request gets the
-        first one's response. Releases the body.
+        first one's response. Releases the body, which was admitted (web/admission.py).
 
         `key`: that of the request. `unstored_ids`: responses with `store: false` that this client
         may continue all the same. `generate`: False for a warm-up, which ends without output
@@ -162,8 +158,7 @@ class CreateResponse:
         """
         options = _Options(unstored_ids, generate, purpose, request_id, is_socket)
         try:
-            async with self._slots.take(key.project_id):
-                return await self._create(key, body, headers, options)
+            return await self._create(key, body, headers, options)
         finally:
             body.release()
 
@@ -175,8 +170,7 @@ class CreateResponse:
         stored.
         """
         request = await self._prepare_request.parse(body, key, generate=True)
-        require_model(key, request.model)
-        request = _within_policy(batch_request(request, body.value), key)
+        request = batch_request(request, body.value)
         options = _Options((), True, Purpose.ANSWER, request_id, False)
         context = _RequestContext(key, body, new_uuid(), new_uuid(), None, None, options)
         prepared = await self._prepare_request.prepare(
@@ -193,17 +187,9 @@ class CreateResponse:
         request = await self._prepare_request.parse(
             body, key, generate=options.generate and not is_count
         )
-        require_model(key, request.model)
-        request = _within_policy(request, key)
         hashable_body = self._hashable_body(body.value, request)
-        idempotency_key = await run_sized(
-            partial(
-                parse_idempotency_key,
-                headers,
-                {"counted": hashable_body} if is_count else hashable_body,
-            ),
-            body.size,
-        )
+        hashed = {"counted": hashable_body} if is_count else hashable_body
+        idempotency_key = await body.run(partial(parse_idempotency_key, headers, hashed))
         traceparent = well_formed_traceparent(headers.get("traceparent"))
         context = _RequestContext(
             key, body, new_uuid(), new_uuid(), traceparent, idempotency_key, options
@@ -225,7 +211,7 @@ class CreateResponse:
         self, request: CreateRequest, context: _RequestContext
     ) -> AcceptedResponse:
         """Raises QuotaExceeded."""
-        limits = self._quotas.limits_of(context.key)
+        limits = context.body.limits
         if limits is None:
             return await self._insert_or_join(request, context)
         demand = await _demand_of(request, context, limits)
@@ -316,7 +302,7 @@ class CreateResponse:
         # `on_stored` names the row and not `new`, which names it: a circle is freed much later.
         row, key = self._new_row(context, prepared), context.idempotency_key
         has_client_key = key is not None and key.key is not None
-        new = NewResponse(row, has_client_key, precomputed, on_stored)
+        new = NewResponse(row, has_client_key, precomputed, on_stored, context.body.pause)
         if await self._insert_response.insert(new) is None:
             return None
         is_answer = request.background and not request.stream
@@ -392,18 +378,11 @@ class CreateResponse:
         return self._sealer.seal(new_id, request.credentials)
 
 
-def _within_policy(request: CreateRequest, key: ApiKey) -> CreateRequest:
-    """The request as the policy of its project lets it be made. Raises InvalidRequest."""
-    if key.policy.zero_retention:
-        request = without_storage(request)
-    return limit_tier(request, key.policy.highest_tier)
-
-
 async def _demand_of(request: CreateRequest, context: _RequestContext, limits: Limits) -> Demand:
     """What the request asks for of its project's quotas."""
     tokens, body = 0, context.body
     if context.options.calls_model and limits.use_tokens:
-        inline = await run_sized(partial(inline_size, body.value), body.size)
+        inline = await body.run(partial(inline_size, body.value))
         max_output = request.parameters.get("max_output_tokens")
         tokens = estimate_tokens(body.size - inline, max_output, limits)
     return Demand(

@@ -32,14 +32,14 @@ from models.ids import response_id
 from models.ownership.creates import UnclearCreate
 from models.ownership.grouping import GroupedRequests
 from models.ownership.lease import Lease
-from models.turns import pause_if_large
 from web.responses.continuation import conversation_locked
 from web.responses.precomputed import PrecomputedResponse
-from web.responses.slots import MAX_CREATES
 from web.responses.unclear_creates import UnclearCreates
 
 logger = structlog.get_logger()
 
+_MAX_GROUP = 64
+"""Creates in one statement: as many as are admitted at a time (web/admission.py)."""
 _MAX_GROUP_BYTES = 256 * 1024
 """Bytes in one statement. A larger create has a statement of its own, and delays no other."""
 _LEASE_WAIT = 2.0
@@ -63,6 +63,8 @@ class NewResponse:
     on_stored: Callable[[], None]
     """Called once it is certain that the response is stored, before any task runs that waits for
     another response of the same statement: a worker can begin while its request is continued."""
+    pause: Callable[[], Awaitable[None]]
+    """To be awaited between two steps over all of a large row."""
 
     @property
     def may_share_statement(self) -> bool:
@@ -89,7 +91,7 @@ class InsertResponse:
         self._groups = GroupedRequests(
             self._insert_group,
             lambda new: new.row.size,
-            max_requests=MAX_CREATES,
+            max_requests=_MAX_GROUP,
             max_bytes=_MAX_GROUP_BYTES,
             gap=0,
         )
@@ -204,9 +206,9 @@ class InsertResponse:
     async def _execute(
         self, statement: Query[UUID], new: NewResponse, pool_timeout: float | None
     ) -> list[UUID]:
-        await pause_if_large(new.row.size)
+        await new.pause()
         values = self._values([new.row])
-        await pause_if_large(new.row.size)
+        await new.pause()
         if new.precomputed is None:
             return await fetch(self._pool, statement, values, pool_timeout, size=new.row.size)
         async with (

@@ -5,12 +5,12 @@ from typing import Any
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries.common import PagedItem
 from models.db.statement import Query
-from models.turns import pause_if_large
+from models.load.budget import Reservation
+from models.load.pacing import pause_if_large
 from models.wire.events import Item
 from web.http.body import UNCOUNTED_BYTES
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
-from web.http.shares import Held
 
 _MAX_SIZE = 8 * 1024 * 1024
 """The size of a page (models/wire/size.py)."""
@@ -24,7 +24,7 @@ class ItemReader:
         self._pool = pool
 
     async def page(
-        self, query: Query[PagedItem], values: dict[str, Any], paging: Paging, held: Held
+        self, query: Query[PagedItem], values: dict[str, Any], paging: Paging, held: Reservation
     ) -> dict[str, Any]:
         """A page as OpenAI's list object: at least one item if there is any, then as many as the
         page may have. `query`: one of `item_pages`. `held`: what the answer has of the process's
@@ -42,7 +42,7 @@ class ItemReader:
         return envelope | {"data": [row.payload for row in rows]}
 
     async def item(
-        self, query: Query[PagedItem], values: dict[str, Any], held: Held
+        self, query: Query[PagedItem], values: dict[str, Any], held: Reservation
     ) -> Item | None:
         """One item, as an answer has it; None if there is none. `held`: as for `page`."""
         rows = await fetch_idempotent(self._pool, query, {**values, "max_size": UNCOUNTED_BYTES})
@@ -51,7 +51,7 @@ class ItemReader:
         return rows[0].payload if rows else None
 
     async def _large(
-        self, query: Query[PagedItem], values: dict[str, Any], size: int, held: Held
+        self, query: Query[PagedItem], values: dict[str, Any], size: int, held: Reservation
     ) -> list[PagedItem]:
         """The rows of items of so many bytes. Their payloads are not decoded: that and encoding
         them again would take part of a second, in which nothing else is served."""

@@ -11,6 +11,7 @@ from models.db.queries.api_keys import ApiKey
 from models.ownership.clock import DatabaseClock
 from models.wire.pairing import require_outputs
 from models.wire.request import CreateRequest
+from web.http.auth import require_model
 from web.http.body import JsonBody
 from web.responses.account_ids import AccountIds
 from web.responses.answer_cache import WARM_UP, CacheLookup, RequestCache
@@ -20,11 +21,13 @@ from web.responses.opening import Opening
 from web.responses.precomputed import PrecomputedResponse, precompute
 from web.responses.references import resolve_references
 from web.responses.searched_stores import SearchedStores
+from web.responses.service_tier import limit_tier
 from web.responses.validation import (
     RequestValidation,
     match_calls,
     require_valid_approvals,
 )
+from web.responses.zero_retention import without_storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,15 @@ class PrepareRequest:
     async def parse(self, body: JsonBody, key: ApiKey, *, generate: bool) -> CreateRequest:
         """The request in `body`, checked without what it continues.
 
-        `generate`: False if the model will not be called. Raises InvalidRequest and
-        UpstreamNotConfigured.
+        It is as the policy of its project lets it be made. `generate`: False if the model will not
+        be called. Raises InvalidRequest, ModelNotAllowed and UpstreamNotConfigured.
         """
         request = await self._validation.parse(body, key, generate=generate)
-        return await self._account_ids.check(request, key)
+        request = await self._account_ids.check(request, key)
+        require_model(key, request.model)
+        if key.policy.zero_retention:
+            request = without_storage(request)
+        return limit_tier(request, key.policy.highest_tier)
 
     async def prepare(
         self,

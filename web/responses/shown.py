@@ -18,9 +18,10 @@ from models.db.arrays import Bigints, Ints, Uuids
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries.read import PAGE_LIMITS, SHOWN_RESPONSES, ShownResponseRow
 from models.lifecycle import TERMINAL, Status
+from models.load.fair_queue import FairQueue
+from models.load.pacing import pause_if_large
 from models.ownership.grouping import GroupedRequests
 from models.shown_responses import shown_object
-from models.turns import ProjectSlots, pause_if_large
 from models.wire.events import Item
 from web.http.body import UNCOUNTED_BYTES, Hold
 from web.http.poll_after import poll_after
@@ -85,7 +86,7 @@ class ShownResponses:
             max_bytes=_MAX_BYTES,
             gap=0,
         )
-        self._large_reads = ProjectSlots(_LARGE_READS)
+        self._large_reads = FairQueue(_LARGE_READS)
 
     async def body(
         self,
@@ -107,14 +108,14 @@ class ShownResponses:
                 max_size = 2 * shown.size + UNCOUNTED_BYTES
                 await held.grow(max_size)
         if held is not None:
-            held.set(min(held.amount, shown.size))
+            held.resize(min(held.amount, shown.size))
         return shown.shown
 
     async def _read_one(self, get: _Get) -> _Shown:
         if get.max_size <= _MAX_BYTES:
             return await self._reads.submit(get)
         # Among the others, a few would keep all of them waiting.
-        async with self._large_reads.take(get.project):
+        async with self._large_reads.permit(get.project):
             shown = (await self._read([get]))[0]
             await pause_if_large(shown.size)
             return shown

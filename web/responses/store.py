@@ -21,6 +21,7 @@ from models.ended_line import EndedLine
 from models.errors import InvalidRequest, NotFound
 from models.ids import parse_response_id, response_id
 from models.lifecycle import TERMINAL, Status
+from models.load.budget import Reservation
 from models.ownership.clock import DatabaseClock
 from models.redis.answer_cache import AnswerCache
 from models.redis.channels import control
@@ -30,7 +31,6 @@ from models.shown_responses import shown_object
 from web.counters import CANCEL_SECONDS, RESPONSES_ENDED
 from web.http.body import UNCOUNTED_BYTES, Hold
 from web.http.params import Paging
-from web.http.shares import Held
 from web.responses.facts import cancel_values
 from web.responses.item_pages import ItemReader
 from web.responses.shown import ShownResponse, ShownResponses
@@ -225,7 +225,7 @@ class ResponseStore:
         return bool(rows) and await self.request_cancel(rows[0], "deleted")
 
     async def input_items(
-        self, response: FoundResponse, paging: Paging, held: Held
+        self, response: FoundResponse, paging: Paging, held: Reservation
     ) -> dict[str, Any]:
         """A page of the response's input, as OpenAI's list object. `held`: as for
         `ItemReader.page`."""

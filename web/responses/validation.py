@@ -34,7 +34,7 @@ from models.wire.request import (
     with_approvals,
     without_searches,
 )
-from web.http.body import JsonBody, run_sized
+from web.http.body import JsonBody
 from web.http.errors import find_upstreams
 from web.http.outbound_urls import (
     require_fetchable,
@@ -69,7 +69,7 @@ class RequestValidation:
         upstreams = find_upstreams(self._routes.of(key.project_id, key.policy.routes), model)
         native = bool(upstreams) and upstreams[0].upstream.api == "responses"
         has_web_search = self._settings.web_search.provider is not None
-        request = await run_sized(
+        request = await body.run(
             partial(
                 parse_create,
                 body.value,
@@ -82,8 +82,7 @@ class RequestValidation:
                 native=native,
                 strict_schemas=self._has_strict_rules,
                 unsent=upstreams[0].upstream.unsent if upstreams else (),
-            ),
-            body.size,
+            )
         )
         if not upstreams:
             raise InvalidRequest(
@@ -92,7 +91,7 @@ class RequestValidation:
                 code="model_not_found",
             )
         egress = self._egress.of_project(key.policy.egress)
-        urls = await run_sized(partial(self._require_reachable, request, egress), body.size)
+        urls = await body.run(partial(self._require_reachable, request, egress))
         await require_names(egress, urls)
         self._require_sealable(request)
         self._require_compactable(request)

@@ -12,8 +12,9 @@ from models.ids import response_id
 from models.wire.checks.faults import missing
 from models.wire.compaction import CompactedHistory
 from models.wire.without_effect import header_of
+from web.admission import AdmittedBody
 from web.http.auth import Key
-from web.http.body import Hold, held_bytes, read_json
+from web.http.body import Hold, held_bytes
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
 from web.responses.unstored import UnstoredCreate, unstored_create
@@ -38,13 +39,10 @@ _TRIGGER = {"type": "compaction_trigger"}
 
 
 @router.post("/compact")
-async def compact(request: Request, key: Key) -> Response:
+async def compact(request: Request, key: Key, body: AdmittedBody) -> Response:
     """Compacts a history: the newest messages of users, and one item for everything else."""
     state = app_state(request)
-    state.quotas.require_rate(key)
     record = request_record(request)
-    body = await read_json(request, state.body_limits_of(key))
-    state.count_stream(request)
     create = to_create_body(body.value)
     body.value = create.body
     accepted = await state.create_response.create(key, body, request.headers, request_id=record.id)

@@ -12,8 +12,8 @@ from models.wire.checks.faults import missing
 from models.wire.purpose import Purpose
 from models.wire.token_counts import COUNTED_BY
 from models.wire.without_effect import header_of
+from web.admission import AdmittedBody
 from web.http.auth import Key
-from web.http.body import read_json
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
 from web.responses.unstored import UnstoredCreate, unstored_create
@@ -45,12 +45,9 @@ _NOT_COUNTED = "The tokens could not be counted."
 
 
 @router.post("/input_tokens")
-async def input_tokens(request: Request, key: Key) -> Response:
+async def input_tokens(request: Request, key: Key, body: AdmittedBody) -> Response:
     """Counts the input tokens; `x-backburner-token-count` names the source of the number."""
     state = app_state(request)
-    state.quotas.require_rate(key)
-    body = await read_json(request, state.body_limits_of(key))
-    state.count_stream(request)
     create = to_create_body(body.value)
     body.value = create.body
     if "model" not in body.value:

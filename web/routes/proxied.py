@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.db.queries.api_keys import ApiKey
+from models.load.budget import Reservation
 from models.projects.quotas import estimate_tokens
 from models.redis.quota_counters import Demand
 from web.http.auth import Key
@@ -15,7 +16,6 @@ from web.http.body import body_pieces, json_object, read_json
 from web.http.connection import cancel_on_disconnect
 from web.http.form_parser import FormParser, form_boundary
 from web.http.request_record import request_record
-from web.http.shares import Held
 from web.proxy.checks import RequestChecks, require_served_model
 from web.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
 from web.proxy.requests import FormRequest, JsonRequest, ProxiedRequest
@@ -81,7 +81,8 @@ def _open_form(state: AppState, request: Request, key: ApiKey, boundary: bytes) 
     limits = state.body_limits_of(key)
     record = request_record(request)
     project = record.project or ""
-    fields, spool = Held(state.shares.bodies, project), Spool(Held(state.shares.spools, project))
+    fields = Reservation(state.budgets.bodies, project)
+    spool = Spool(Reservation(state.budgets.spools, project))
     record.at_end(fields.release)
     record.at_end(spool.close)
     parser = FormParser(boundary, limits.text)

@@ -16,16 +16,17 @@ from models import ids
 from models.errors import ApiError, InvalidRequest
 from models.wire.request import is_prewarm
 from models.wire.without_effect import header_of
+from web.admission import AdmittedBody, admitted_body
 from web.http.actor import actor_of
 from web.http.auth import Key, Project
-from web.http.body import held_bytes, read_json
-from web.http.direct import DirectRoute
+from web.http.body import held_bytes
 from web.http.json_responses import json_response
 from web.http.params import boolean, integer, paging, parse_include
 from web.http.poll_after import poll_after
 from web.http.request_record import request_record
 from web.quotas.quotas import ONE_STREAM
 from web.responses.create import AcceptedResponse
+from web.routes.direct import DirectRoute
 from web.routes.foreground import answered_request, wait_for_response
 from web.state import AppState, app_state
 from web.stream.obfuscation import obfuscate, obfuscate_if_requested
@@ -41,32 +42,25 @@ EVENT_NUMBERS = {"minimum": 0, "maximum": 2**31 - 1}
 
 
 def direct_route(method: str, path: str) -> DirectRoute | None:
-    """The one of the routes that are called most (web/http/direct.py) which serves this request;
-    None: it is a request for another one."""
-    if method == "POST" and path == router.prefix:
-        return _DIRECT_CREATE
+    """The route with a parameter that serves this request directly (web/routes/direct.py). None: it
+    is a request for another one."""
     if method == "GET" and _RESPONSE_PATH.fullmatch(path):
         return DirectRoute(_RESPONSE_TEMPLATE, partial(retrieve, path.rpartition("/")[2]))
     return None
 
 
 @router.post("")
-async def create(request: Request, key: Key) -> Response:
+async def create(request: Request, key: Key, body: AdmittedBody) -> Response:
     """Creates a response: background or foreground, as JSON or as a stream."""
     state = app_state(request)
-    state.quotas.require_rate(key)
-    body = await read_json(request, state.body_limits_of(key))
-    if _keeps_connection(body.value):
-        state.count_stream(request)
-    record = request_record(request)
     accepted = await state.create_response.create(
         key,
         body,
         request.headers,
         generate=not is_prewarm(body.value),
-        request_id=record.id,
+        request_id=request.scope["request_id"],
     )
-    record.note_response(accepted.id)
+    request_record(request).note_response(accepted.id)
     try:
         response = await _build_response(state, accepted, key.project_id, request)
     except ApiError as error:
@@ -77,7 +71,8 @@ async def create(request: Request, key: Key) -> Response:
     return response
 
 
-_DIRECT_CREATE = DirectRoute(router.prefix, create)
+DIRECT = {("POST", router.prefix): DirectRoute(router.prefix, create, admitted_body)}
+"""The routes without parameters that are called directly, by method and path."""
 
 
 @router.get("/{response_id}")
@@ -163,12 +158,6 @@ async def _build_response(
     return await _json(
         state, accepted, request, await state.response_store.show_ended(row, hold=hold)
     )
-
-
-def _keeps_connection(body: Any) -> bool:
-    """Whether the answer to a create takes as long as its response."""
-    is_background = type(body) is dict and body.get("background") is True
-    return not is_background or body.get("stream") is True
 
 
 def _own_headers(accepted: AcceptedResponse) -> dict[str, str]:

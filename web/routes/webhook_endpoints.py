@@ -88,7 +88,7 @@ async def test_endpoint(endpoint_id: str, request: Request, project: NamedProjec
     """Delivers a test event, and waits for the endpoint's answer."""
     sent = tested_type(await _optional_body(request))
     state = app_state(request)
-    request_record(request).at_end(state.shares.webhook_tests.take(project.name).release)
+    request_record(request).at_end(state.budgets.webhook_tests.reserve(project.name).release)
     testing = _endpoints(request).test(project, endpoint_id, sent, actor_of(request))
     return json_response(await cancel_on_disconnect(testing, request.receive, state.grace_expired))
 

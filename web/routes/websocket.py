@@ -29,7 +29,7 @@ async def responses(socket: WebSocket) -> None:
         if state.stopping:
             raise ServerStopping
         record = request_record(socket)
-        record.at_end(state.shares.sockets.take(record.project or "").release)
+        record.at_end(state.budgets.sockets.reserve(record.project or "").release)
         admission = await state.quotas.admit_if_limited(key, ONE_SOCKET)
         if admission is not None:
             record.at_end(admission.undo)
@@ -38,7 +38,7 @@ async def responses(socket: WebSocket) -> None:
         return
     messages: Messages = socket.scope["state"]["messages"]
     pause = state.settings.web.message_pause.total_seconds()
-    messages.begin(state.shares.bodies, record.project or "", pause)
+    messages.begin(state.budgets.bodies, record.project or "", pause)
     await socket.accept()
     session = SocketSession(socket, state, read_api_key(socket), state.body_limits_of(key))
     record.at_end(state.open_requests.add(key, session.end_for_invalid_key))

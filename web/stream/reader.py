@@ -25,8 +25,8 @@ from models.db.queries.read import (
 from models.errors import ApiError
 from models.ids import response_id as public_id
 from models.lifecycle import TERMINAL, Status
+from models.load.budget import Reservation
 from models.wire.events import ends_stream, split_frames
-from web.http.shares import Held
 from web.stream.bus import Bus
 from web.stream.inboxes import Inbox
 
@@ -131,7 +131,7 @@ class EventReader:
         *,
         background: bool,
         known: KnownEvents | None = None,
-        held: Held | None = None,
+        held: Reservation | None = None,
     ) -> AsyncGenerator[bytes]:
         """Frames with numbers above `after`; the last block ends with the terminal event and
         `[DONE]`.
@@ -202,7 +202,7 @@ class EventReader:
                 pass
 
     async def _read_page(
-        self, response_id: UUID, cursor: StreamCursor, held: Held | None
+        self, response_id: UUID, cursor: StreamCursor, held: Reservation | None
     ) -> LogPage:
         values = {
             "id": response_id,
@@ -224,7 +224,7 @@ class EventReader:
         return LogPage(Status(rows[0].status), blocks, more)
 
     async def _read_large(
-        self, values: dict[str, object], size: int, held: Held | None
+        self, values: dict[str, object], size: int, held: Reservation | None
     ) -> list[LogPageRow]:
         """The page with its first block alone, which has so many bytes; no rows if there is no
         memory for it."""

@@ -10,12 +10,12 @@ import orjson
 
 from models.errors import ApiError, InvalidRequest
 from models.ids import parse_response_id
+from models.load.budget import Reservation
 from models.wire.checks.basic import Boolean
 from models.wire.checks.faults import missing, not_an_object, unsupported_value, wrong_type
 from models.wire.json_input import BodyLimits, decode_request
 from models.wire.request import is_prewarm
 from web.http.body import UNCOUNTED_BYTES, JsonBody, decoding_cost, run_sized
-from web.http.shares import Held
 
 CREATE = "response.create"
 _STEER = "response.steer"
@@ -34,7 +34,7 @@ class CreateFrame:
     """The lane; None: the lane without a name."""
     generate: bool
     """False: a warm-up."""
-    held: Held
+    held: Reservation
     """What the frame has of the process's memory for bodies."""
     previous: UUID | None = None
     """The response that it continues; None: none, or the name of none."""
@@ -46,7 +46,7 @@ class CreateFrame:
         which may need forty times as much."""
         self.body = {}
         self._raw = raw, limits
-        self.held.set(len(raw) if len(raw) > UNCOUNTED_BYTES else 0)
+        self.held.resize(len(raw) if len(raw) > UNCOUNTED_BYTES else 0)
 
     async def take_body(self) -> JsonBody:
         """The body. The frame does not keep it: its response may run for hours. Raises ShareUsedUp
@@ -74,7 +74,7 @@ class FrameRefused(Exception):
         self.previous = previous
 
 
-async def read_frame(raw: bytes, limits: BodyLimits, held: Held) -> CreateFrame:
+async def read_frame(raw: bytes, limits: BodyLimits, held: Reservation) -> CreateFrame:
     """The create in a text frame, for which `held` has memory then. Raises FrameRefused."""
     try:
         await held.grow(await decoding_cost(raw, limits))
@@ -83,7 +83,7 @@ async def read_frame(raw: bytes, limits: BodyLimits, held: Held) -> CreateFrame:
     return await run_sized(partial(_parse_frame, raw, limits, held), len(raw))
 
 
-def _parse_frame(raw: bytes, limits: BodyLimits, held: Held) -> CreateFrame:
+def _parse_frame(raw: bytes, limits: BodyLimits, held: Reservation) -> CreateFrame:
     stream_id = previous = None
     try:
         payload = decode_request(raw, limits)

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from models.errors import InvalidRequest
+from models.load.budget import Reservation
 from web.http.body import UNCOUNTED_BYTES
-from web.http.shares import Held
 
 _MAX_RUNNING = 16
 """Creates that one connection may run at a time, over all lanes; OpenAI's limit."""
@@ -16,9 +16,10 @@ _MAX_PENDING = 64
 
 
 class Lanes:
-    """The pending creates of one connection. Those of a lane run one after the other."""
+    """The pending creates of one connection. Those of a lane run one after the other, in their
+    order: that is a promise to the client, and no `FairQueue` (models/load/) keeps it."""
 
-    def __init__(self, max_bytes: int, held: Held) -> None:
+    def __init__(self, max_bytes: int, held: Reservation) -> None:
         """`max_bytes`: the frames of all pending creates together; a single one may be larger.
         `held`: what those that wait have of the process's memory for bodies."""
         self._max_bytes = max_bytes
@@ -73,7 +74,7 @@ class Lanes:
         return end
 
     def _hold(self, waiting_bytes: int) -> None:
-        self._held.set(waiting_bytes if waiting_bytes > UNCOUNTED_BYTES else 0)
+        self._held.resize(waiting_bytes if waiting_bytes > UNCOUNTED_BYTES else 0)
         self._waiting_bytes = waiting_bytes
 
     def start(

@@ -11,8 +11,8 @@ from websockets.frames import Close, CloseCode, Frame, Opcode
 from websockets.server import ServerProtocol
 
 from models.errors import ApiError, InvalidRequest, RequestTimeout
+from models.load.budget import Reservation, SharedBudget
 from web.http.body import UNCOUNTED_BYTES
-from web.http.shares import Held, Share
 from web.websocket.frames import error_frame
 
 MAX_SMALL_FRAMES = 16 * 1024
@@ -50,8 +50,8 @@ class Messages:
     def __init__(self, protocol: ServerProtocol) -> None:
         self._protocol = protocol
         self._content = bytearray()
-        self._held: Held | None = None
-        self._given: list[Held] = []
+        self._held: Reservation | None = None
+        self._given: list[Reservation] = []
         """What complete messages have, as long as they were not released."""
         self._is_text = False
         self._goes_on = False
@@ -85,10 +85,10 @@ class Messages:
         also the head, while it is incomplete."""
         return self._received + self.incomplete_frame
 
-    def begin(self, bodies: Share, project: str, pause: float) -> None:
+    def begin(self, bodies: SharedBudget, project: str, pause: float) -> None:
         """The client has sent a valid key. `pause`: seconds in which an incomplete message must go
         on."""
-        self._held = Held(bodies, project)
+        self._held = Reservation(bodies, project)
         self.project = project
         self.pause = pause
 
@@ -129,12 +129,12 @@ class Messages:
         """Has memory for so many bytes from now on. The error if there is none."""
         if self._held is not None:
             try:
-                self._held.set(size if size > UNCOUNTED_BYTES else 0)
+                self._held.resize(size if size > UNCOUNTED_BYTES else 0)
             except ApiError as error:
                 return error
         return None
 
-    def take_held(self) -> Held | None:
+    def take_held(self) -> Reservation | None:
         """What the complete message has; its receiver releases it. None if it is small."""
         if self._held is None or not self._held.amount:
             return None

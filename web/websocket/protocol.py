@@ -14,7 +14,7 @@ from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 
 from models.errors import ApiError, RequestTimeout
-from models.turns import Turns
+from models.load.pacing import Pacer
 from web.websocket.messages import Messages
 
 _CLOSE_TIMEOUT = 1.0
@@ -31,7 +31,7 @@ _TURN_WORK = 64 * 1024
 _CONNECTIONS_IN_TURN = 2
 """Connections that go on with what has arrived in one turn of the event loop."""
 
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
+_pacers: WeakKeyDictionary[asyncio.AbstractEventLoop, Pacer] = WeakKeyDictionary()
 """Of a process: it has one event loop."""
 
 _logger = logging.getLogger("web.routes.websocket")
@@ -147,9 +147,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.resume_reading()
 
     async def _read_in_turn(self) -> None:
-        turns = _turns.setdefault(self.loop, Turns(_CONNECTIONS_IN_TURN))
+        pacer = _pacers.setdefault(self.loop, Pacer(_CONNECTIONS_IN_TURN))
         try:
-            await turns.wait(self._messages.project)
+            await pacer.wait(self._messages.project)
             self._reading = None
             self._read_some()
         except Exception:

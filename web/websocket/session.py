@@ -29,12 +29,12 @@ from models.errors import (
     Unauthenticated,
 )
 from models.ids import response_id
+from models.load.budget import Reservation
 from models.wire.events import iter_frames
 from models.wire.json_input import BodyLimits
 from web.http.auth import require_scope
 from web.http.errors import as_api_error
 from web.http.request_record import bind_response, request_record
-from web.http.shares import Held
 from web.responses.create import AcceptedResponse
 from web.state import AppState
 from web.stream.obfuscation import obfuscate_if_requested
@@ -148,7 +148,7 @@ class SocketSession:
         message = await self._socket.receive()
         if message["type"] == "websocket.disconnect":
             return False
-        held: Held = message.get("held") or self._new_held()
+        held: Reservation = message.get("held") or self._new_held()
         line = CreateLine(request_record(self._socket))
         try:
             await self._start_create(message.get("text"), held, line)
@@ -160,10 +160,10 @@ class SocketSession:
             await self._send_error(refused.error, refused.stream_id)
         return True
 
-    def _new_held(self) -> Held:
-        return Held(self._state.shares.bodies, self._project)
+    def _new_held(self) -> Reservation:
+        return Reservation(self._state.budgets.bodies, self._project)
 
-    async def _start_create(self, text: str | None, held: Held, line: CreateLine) -> None:
+    async def _start_create(self, text: str | None, held: Reservation, line: CreateLine) -> None:
         """Starts the create of a frame. Raises FrameRefused."""
         if text is None:
             raise FrameRefused(
@@ -242,11 +242,12 @@ class SocketSession:
         await self._stream_response(create, accepted, line)
 
     async def _create(self, create: CreateFrame, key: ApiKey) -> AcceptedResponse:
-        self._state.quotas.require_rate(key)
         traceparent = self._socket.headers.get("traceparent")
+        body = await create.take_body()
+        await self._state.admission.admit(body, key)
         return await self._state.create_response.create(
             key,
-            await create.take_body(),
+            body,
             {"traceparent": traceparent} if traceparent else {},
             unstored_ids=self._unstored_ids,
             generate=create.generate,
@@ -280,7 +281,7 @@ class SocketSession:
 
     async def _send_events(self, create: CreateFrame, accepted: AcceptedResponse) -> bool:
         """Sends the events; returns whether the last one was sent."""
-        held = Held(self._state.shares.bodies, request_record(self._socket).project or "")
+        held = Reservation(self._state.budgets.bodies, request_record(self._socket).project or "")
         events = self._state.event_reader.follow(
             accepted.id, -1, background=False, known=accepted.known_events, held=held
         )

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from models.config.settings import Settings
 from models.db.database import Pool
+from models.load.fair_queue import FairQueue
 from models.ownership.lease import Lease
 from models.ownership.steps import Tail
-from models.turns import ProjectSlots
 from models.wire.events import Event
 from worker import metrics
 from worker.log.batch_writer import BatchWriter
@@ -34,7 +34,7 @@ hundred KiB."""
 _LARGE_OUTPUT = 1024 * 1024
 """Bytes of an output whose last events take long to encode."""
 _LARGE_OUTPUTS = 2
-"""Of two projects, that are encoded and stored at a time."""
+"""Concurrent large endings per process; at most one per project."""
 
 
 class Journal:
@@ -48,7 +48,7 @@ class Journal:
         self.batch_writer = BatchWriter(
             settings, lease, self._logs, self.flush_writer, self.large_frames, self._publish
         )
-        self._large_outputs = ProjectSlots(_LARGE_OUTPUTS)
+        self._large_outputs = FairQueue(_LARGE_OUTPUTS)
 
     def open(self, log: EventLog) -> None:
         """Journals, publishes and flushes this log from now on."""
@@ -128,7 +128,7 @@ class Journal:
         if size < _LARGE_OUTPUT:
             yield
             return
-        async with self._large_outputs.take(log.claim.row.project_id):
+        async with self._large_outputs.permit(log.claim.row.project_id):
             yield
 
     def publish_end(self, log: EventLog, block: Block | None) -> None:

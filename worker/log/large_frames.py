@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from models.db.shared_pool import ACTING_PROJECT
-from models.turns import ProjectSlots
+from models.load.fair_queue import FairQueue
 from worker.log.event_log import EventLog
 from worker.log.flush_writer import FlushWriter
 from worker.log.open_logs import OpenLogs
@@ -29,7 +29,7 @@ class LargeFrames:
         self._logs = logs
         self._flush_writer = flush_writer
         self._announce = announce
-        self._slots = ProjectSlots(_AT_ONCE)
+        self._slots = FairQueue(_AT_ONCE)
         self._waiting: asyncio.Queue[EventLog] = asyncio.Queue()
 
     def store(self, log: EventLog) -> None:
@@ -46,7 +46,7 @@ class LargeFrames:
     async def _store(self, log: EventLog) -> None:
         project = log.claim.row.project_id
         ACTING_PROJECT.set(project)
-        async with self._slots.take(project), log.lock:
+        async with self._slots.permit(project), log.lock:
             # The journal is paused if the ending was stored meanwhile, with all frames.
             while log.has_large_frame and not log.is_journal_paused:
                 await self._flush_writer.store_large(log)

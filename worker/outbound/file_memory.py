@@ -75,7 +75,11 @@ class FetchedFile:
 
 class FileMemory:
     """The bytes of all files of one process: those that are fetched or sent now, and as many of the
-    others as fit."""
+    others as fit.
+
+    It is no `SharedBudget` (models/load/budget.py): there smaller reservations overtake a larger
+    one, which is refused at last. Here none is refused, so each waits for all before it.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

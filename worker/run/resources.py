@@ -12,13 +12,13 @@ from models.db.database import Pool
 from models.egress import EgressPolicy
 from models.files.storage import FileStorage
 from models.ids import new_item_id
+from models.load.pacing import Pacer
 from models.ownership.claims import Ownership
 from models.project_policies import ProjectPolicies
 from models.redis.answer_cache import AnswerCache
 from models.retrieval.search import ChunkSearch
 from models.secrets import Sealer
 from models.tracing.spans import Tracer
-from models.turns import Turns
 from worker.log.journal import Journal
 from worker.memory_budget import MemoryBudget
 from worker.outbound.file_memory import FileMemory
@@ -58,7 +58,7 @@ class Resources:
     """None if traces are off."""
     exit_process: Callable[[], NoReturn]
     """Ends the process now. Its journal is recovered by the next owners of its responses."""
-    fast_reads: Turns = field(default_factory=lambda: Turns(_FAST_READS))
+    fast_reads: Pacer = field(default_factory=lambda: Pacer(_FAST_READS))
     """For streams whose upstream sends faster than a model writes: their work would fill the event
     loop, and everybody else's would wait."""
     new_id: Callable[[str], str] = new_item_id

@@ -5,17 +5,16 @@ Each process has its own limiter and learns of an upstream's state by its own ca
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
 from models.config.upstream import UpstreamSettings
 from models.errors import UpstreamBusy
+from models.load.fair_queue import FairQueue
 from models.redis.upstream_states import UpstreamState
 from worker import metrics
 from worker.upstream.circuits import Circuits, Permit
-from worker.upstream.waiting_calls import WaitingCalls
 
 UPSTREAM_FULL = "upstream_full"
 """The reason of an UpstreamBusy: as many calls run as the limit permits."""
@@ -29,15 +28,11 @@ class ConcurrencyLimiter:
         it, each of a project that has none here (ADR 0069)."""
         self._settings = settings
         self._limit = limit
-        self._reserve = reserve
-        self._running = 0
-        self._calls: Counter[UUID] = Counter()
-        """By project, those that run."""
-        self._waiting = WaitingCalls(foreground=settings.waiting_per_project, background=limit or 0)
+        self._permits = permits = FairQueue(limit, reserve)
         self._circuits = circuits = Circuits(settings)
         name = settings.name
-        self._streams = metrics.UPSTREAM_STREAMS.labels(name)
         metrics.add_upstream(name)
+        metrics.UPSTREAM_STREAMS.labels(name).set_function(lambda: permits.used)
         metrics.CIRCUITS_OPEN.labels(name).set_function(lambda: circuits.open_count)
 
     def seconds_open(self, model: str, project: UUID) -> float:
@@ -53,9 +48,9 @@ class ConcurrencyLimiter:
         another project's request."""
         return UpstreamState(
             name=self._settings.name,
-            running=self._running,
+            running=self._permits.used,
             limit=self._limit,
-            waiting=len(self._waiting),
+            waiting=self._permits.waiting,
             circuits=self._circuits.open_circuits(),
             last_reason=self._circuits.last_reason,
             last_failed_at=round(self._circuits.last_failed_at, 1),
@@ -75,48 +70,28 @@ class ConcurrencyLimiter:
         `Circuits.permit` takes it. Raises UpstreamBusy if it is not permitted in time, with the
         reason UPSTREAM_FULL, or if a circuit is open."""
         self._circuits.require_closed(model, project)
-        await self._acquire_slot(project, interactive=interactive, waits=waits)
-        self._calls[project] += 1
+        await self._acquire(project, interactive=interactive, waits=waits)
         try:
             self._circuits.require_closed(model, project)  # one may have opened meanwhile
             with self._circuits.permit(model, project, failed_at) as permit:
                 yield permit
         finally:
-            self._calls[project] -= 1
-            self._calls += Counter()  # leaves out projects without calls
-            self._release_slot()
+            self._permits.release(project)
 
-    async def _acquire_slot(self, project: UUID, *, interactive: bool, waits: bool) -> None:
-        waiting = self._waiting
-        if (
-            self._limit is None
-            or (self._running < self._limit and waiting.goes_next(interactive=interactive))
-            or (project not in self._calls and self._running < self._limit + self._reserve)
-        ):
-            self._running += 1
-            self._streams.set(self._running)
+    async def _acquire(self, project: UUID, *, interactive: bool, waits: bool) -> None:
+        permits, low = self._permits, not interactive
+        if permits.try_acquire(project, low=low):
             return
-        place = waiting.add(project, interactive=interactive) if waits else None
-        if place is None:
+        # Without a limit every call has got its permit.
+        places = (self._limit or 0) if low else self._settings.waiting_per_project
+        if not waits or permits.waiting_of(project, low=low) >= places:
             raise self._busy_error()
         try:
             async with asyncio.timeout(self._settings.wait.total_seconds()):
-                await place
-        except BaseException as error:
-            if place.done() and not place.cancelled():
-                self._release_slot()  # the slot was assigned in the same moment
-            waiting.remove(project, place, interactive=interactive)
-            if isinstance(error, TimeoutError):
-                is_last = not waiting.is_waiting(project, interactive=interactive)
-                raise self._busy_error(returns_soon=is_last) from error
-            raise
-
-    def _release_slot(self) -> None:
-        """Gives the slot to the next waiting call, if it is not one of the reserve."""
-        in_reserve = self._limit is not None and self._running > self._limit
-        if in_reserve or not self._waiting.wake_next():
-            self._running -= 1
-            self._streams.set(self._running)
+                await permits.acquire(project, low=low)
+        except TimeoutError as error:
+            is_last = not permits.waiting_of(project, low=low)
+            raise self._busy_error(returns_soon=is_last) from error
 
     def _busy_error(self, *, returns_soon: bool = False) -> UpstreamBusy:
         return UpstreamBusy(

@@ -73,7 +73,7 @@ At most `at_once` of an endpoint, one of an endpoint whose last try failed, each
 that this worker makes of it now: so a slow endpoint holds few of the tries that run at a time.
 
 Projects take turns, the one with the fewest tries first; of a project those that have waited
-longest. As in `ProjectSlots` (models/turns.py), a project gets another one while it has fewer than
+longest. As in `FairQueue` (models/load/fair_queue.py), a project gets another one while it has fewer than
 twice as many as are free: `place` is the number of its tries with this one, and `turn - 1` others
 are taken before it. As places grow and what is free shrinks, all that follow the first one that is
 left out are left out too."""

@@ -12,6 +12,7 @@ from models.db.database import fetch, fetch_idempotent
 from models.db.queries import read, run
 from models.db.queries.read import ShownResponseRow
 from models.errors import Unavailable
+from models.load.budget import Reservation, SharedBudget
 from models.ownership.steps import Tail
 from models.ownership.takeover import Claim
 from models.wire.events import (
@@ -28,7 +29,6 @@ from tests.support.memory_limit import MIB
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import DatabaseWorker, SeededDatabase, open_seeded_database, turn
-from web.http.shares import Held, Share
 from web.responses import running
 from web.responses.running import RunningOutputs
 from web.responses.shown import ShownResponse, ShownResponses
@@ -112,10 +112,10 @@ class Gets:
         self.outputs = RunningOutputs(max_bytes)
         self._shown = ShownResponses(database.pool, self.outputs)
         self._project = database.project
-        self.memory = Share("large answers", 10_000_000, 0)
+        self.memory = SharedBudget("large answers", 10_000_000, 0)
 
-    def _hold(self) -> Held:
-        return self.memory.take("project", 0)
+    def _hold(self) -> Reservation:
+        return self.memory.reserve("project", 0)
 
     async def shown(self, response: UUID) -> ShownResponse:
         """What a GET shows."""
@@ -226,7 +226,7 @@ async def test_a_large_output_is_read_when_there_is_memory_for_it(
     large = "x" * 200_000
     done = {"id": "msg_1", "type": "message", "content": [PART | {"text": large}]}
     await writer.checkpoint(done)
-    others = gets.memory.take("other", 9_900_000)
+    others = gets.memory.reserve("other", 9_900_000)
     with pytest.raises(Unavailable):
         await gets.text(writer.response)
     assert max(received) < 1000, "what waits for memory must not be in it"
@@ -248,7 +248,7 @@ async def test_large_outputs_are_read_one_by_one(
 
     monkeypatch.setattr("web.responses.shown.fetch_idempotent", fetch_counted)
     gets, large = Gets(database), "x" * 1_200_000
-    gets.memory = Share("large answers", 100_000_000, 0)
+    gets.memory = SharedBudget("large answers", 100_000_000, 0)
     writers = [await _start(database) for _ in range(2)]
     for writer in writers:
         part = PART | {"text": large}
@@ -272,7 +272,7 @@ async def test_a_small_output_does_not_wait_for_large_ones(
 
     monkeypatch.setattr("web.responses.shown.fetch_idempotent", fetch_slowly)
     gets, large = Gets(database), "x" * 1_200_000
-    gets.memory = Share("large answers", 1000 * MIB, 0)
+    gets.memory = SharedBudget("large answers", 1000 * MIB, 0)
     writers = [await _start(database) for _ in range(7)]
     for writer in writers[1:]:
         part = PART | {"text": large}

@@ -12,12 +12,12 @@ from starlette.types import Message
 
 from models.db.shared_pool import ACTING_PROJECT
 from models.errors import RequestTimeout
-from models.turns import Turns
+from models.load.budget import SharedBudget
+from models.load.pacing import Pacer
 from models.wire.json_input import BodyLimits
 from web.http.body import bind_bodies, read_json, run_sized
 from web.http.body_deadline import ReservedBody
 from web.http.request_record import RequestRecord
-from web.http.shares import Share
 
 MIB = 1024 * 1024
 LIMITS = BodyLimits(64 * MIB, 4 * MIB, 1_000_000)
@@ -47,8 +47,8 @@ async def test_a_body_must_arrive_in_forty_periods() -> None:
 
 
 async def test_a_body_that_holds_memory_and_arrives_slowly_is_refused() -> None:
-    app, bodies = FastAPI(), Share("large requests", 96 * MIB, 0, period=0.01)
-    bind_bodies(app, bodies)
+    app, bodies = FastAPI(), SharedBudget("large requests", 96 * MIB, 0)
+    bind_bodies(app, bodies, 0.01)
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % MIB)]
     scope = {"type": "http", "method": "POST", "path": "/", "headers": headers, "app": app}
 
@@ -81,7 +81,7 @@ async def test_projects_take_turns_at_the_thread_for_large_bodies() -> None:
 
 
 async def test_large_parts_of_answers_are_sent_in_turns() -> None:
-    sends, sent, turn = Turns(1), list[tuple[str, int]](), 0
+    sends, sent, turn = Pacer(1), list[tuple[str, int]](), 0
 
     async def answer(project: str, parts: int, size: int) -> None:
         async def send(_message: Message) -> None:

@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 from websockets.frames import Frame
 
+from models.load.budget import SharedBudget
 from tests.support.api import until
-from web.http.shares import Share
 from web.websocket.messages import Messages
 from web.websocket.protocol import WebSocketProtocol
 
@@ -65,7 +65,7 @@ class _Connection:
 
     def __init__(self, transport: _Transport) -> None:
         self.transport = transport
-        self.bodies = Share("bytes", 10**9, 0)
+        self.bodies = SharedBudget("bytes", 10**9, 0)
         self.texts: list[str] = []
         self.messages: Messages = cast("Messages", None)
         self.protocol: WebSocketProtocol = cast("WebSocketProtocol", None)

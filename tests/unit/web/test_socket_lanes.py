@@ -3,8 +3,8 @@
 import pytest
 
 from models.errors import ShareUsedUp
+from models.load.budget import Reservation, SharedBudget
 from models.wire.json_input import BodyLimits
-from web.http.shares import Held, Share
 from web.websocket.frames import FrameRefused, read_frame
 from web.websocket.lanes import Lanes
 
@@ -13,9 +13,9 @@ _FRAME = 60_000
 
 
 def test_small_frames_that_wait_count_together_until_they_run() -> None:
-    share = Share("large requests", 200_000, 200_000)
-    lanes = Lanes(1_000_000, Held(share, "a"))
-    of_another_socket = share.take("a", 70_000)
+    share = SharedBudget("large requests", 200_000, 200_000)
+    lanes = Lanes(1_000_000, Reservation(share, "a"))
+    of_another_socket = share.reserve("a", 70_000)
     end_first = lanes.count_waiting(_FRAME)
     assert share.used == 70_000
     end_second = lanes.count_waiting(_FRAME)
@@ -31,10 +31,10 @@ def test_small_frames_that_wait_count_together_until_they_run() -> None:
 
 
 async def test_a_create_that_waits_keeps_its_bytes_and_not_its_objects() -> None:
-    share = Share("large requests", 10_000_000, 10_000_000)
+    share = SharedBudget("large requests", 10_000_000, 10_000_000)
     raw = b'{"type": "response.create", "model": "m", "input": [' + b"0, " * 30_000 + b"0]}"
     limits = BodyLimits(len(raw), len(raw), 100_000)
-    create = await read_frame(raw, limits, Held(share, "a"))
+    create = await read_frame(raw, limits, Reservation(share, "a"))
     body = dict(create.body)
     assert share.used > 3_000_000
     create.keep_raw(raw, limits)
@@ -48,11 +48,11 @@ async def test_a_create_that_waits_keeps_its_bytes_and_not_its_objects() -> None
 
 
 async def test_frames_with_many_objects_are_refused_while_others_have_the_memory() -> None:
-    share = Share("large requests", 4_000_000, 4_000_000)
+    share = SharedBudget("large requests", 4_000_000, 4_000_000)
     raw = b'{"type": "response.create", "model": "m", "input": [' + b"0, " * 20_000 + b"0]}"
     limits = BodyLimits(len(raw), len(raw), 100_000)
-    first = await read_frame(raw, limits, Held(share, "a"))
+    first = await read_frame(raw, limits, Reservation(share, "a"))
     with pytest.raises(FrameRefused):
-        await read_frame(raw, limits, Held(share, "a"))
+        await read_frame(raw, limits, Reservation(share, "a"))
     first.held.release()
-    await read_frame(raw, limits, Held(share, "a"))
+    await read_frame(raw, limits, Reservation(share, "a"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from models.errors import ShareUsedUp, Unavailable
-from web.http.shares import Held, Share
+from models.load.budget import Reservation, SharedBudget
 from web.proxy.spool import IN_MEMORY, Spool
 
 MIB = 1024 * 1024
@@ -19,8 +19,8 @@ async def content(spool: Spool) -> bytes:
 
 @pytest.mark.parametrize("size", [0, 1, IN_MEMORY, IN_MEMORY + 1, 3 * MIB])
 async def test_what_was_added_is_read_in_order_and_again(size: int) -> None:
-    share = Share("uploads", 10 * MIB, 0)
-    spool = Spool(Held(share, "a"))
+    share = SharedBudget("uploads", 10 * MIB, 0)
+    spool = Spool(Reservation(share, "a"))
     given = bytes(range(256)) * (size // 256 + 1)
     for at in range(0, size, 10_000):
         await spool.add(given[at : min(at + 10_000, size)])
@@ -33,8 +33,8 @@ async def test_what_was_added_is_read_in_order_and_again(size: int) -> None:
 
 
 async def test_a_project_gets_its_share_of_the_room() -> None:
-    share = Share("uploads", 10 * MIB, 2 * MIB)
-    first, second = Spool(Held(share, "a")), Spool(Held(share, "a"))
+    share = SharedBudget("uploads", 10 * MIB, 2 * MIB)
+    first, second = Spool(Reservation(share, "a")), Spool(Reservation(share, "a"))
     await first.add(b"x" * MIB)
     with pytest.raises(ShareUsedUp):
         await second.add(b"x" * (MIB + 1))
@@ -47,6 +47,6 @@ async def test_a_disk_without_room_is_a_retry_and_a_line_of_the_log(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    spool = Spool(Held(Share("uploads", MIB, 0), "a"))
+    spool = Spool(Reservation(SharedBudget("uploads", MIB, 0), "a"))
     with pytest.raises(Unavailable, match="Send 'model' first"):
         await spool.add(b"x" * (IN_MEMORY + 1))

@@ -6,10 +6,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from models.config.groups import LimitSettings
+from models.db.queries.api_keys import ApiKey
 from models.errors import Unavailable
+from models.load.budget import SharedBudget
 from tests.support.api import until
-from web.responses import slots
-from web.responses.slots import MAX_IN_A_TURN, CreateSlots
+from web import admission
+from web.admission import IN_AN_ITERATION, CreateAdmission
+from web.http.body import JsonBody
 
 _PROJECT = uuid4()
 _OF_ONE_PROJECT = 43
@@ -21,13 +25,20 @@ class _Creates:
 
     def __init__(self) -> None:
         self.begun: list[int] = []
-        self._slots = CreateSlots()
+        streams = SharedBudget("streams", 1, 1)
+        self._admission = CreateAdmission(LimitSettings(), streams, lambda _key: None)
         self._may_end = asyncio.Semaphore(0)
 
     async def create(self, number: int, project: UUID = _PROJECT) -> None:
-        async with self._slots.take(project):
+        body = JsonBody({}, 2)
+        key = ApiKey(uuid4(), project, "project", "bb-1", b"")
+        await self._admission.admit(body, key)
+        try:
             self.begun.append(number)
             await self._may_end.acquire()
+        finally:
+            body.release()
+            body.release()
 
     def end(self, count: int) -> None:
         for _ in range(count):
@@ -48,10 +59,10 @@ async def test_a_burst_of_creates_is_worked_on_in_the_order_of_arrival_and_few_a
     assert creates.begun == list(range(count))
 
 
-async def test_a_create_that_waits_too_long_is_refused_and_takes_no_slot(
+async def test_a_create_that_waits_too_long_is_refused_and_takes_no_permit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(slots, "_MAX_WAIT", 0.01)
+    monkeypatch.setattr(admission, "_MAX_WAIT", 0.01)
     creates = _Creates()
     tasks = [asyncio.create_task(creates.create(number)) for number in range(_OF_ONE_PROJECT)]
     await until(lambda: len(creates.begun) == _OF_ONE_PROJECT)
@@ -71,22 +82,22 @@ async def test_a_burst_of_creates_lets_the_event_loop_do_other_work_in_between()
     while seen[-1] < _OF_ONE_PROJECT:
         await asyncio.sleep(0)
         seen.append(len(creates.begun))
-    assert max(after - before for before, after in itertools.pairwise(seen)) == MAX_IN_A_TURN
+    assert max(after - before for before, after in itertools.pairwise(seen)) == IN_AN_ITERATION
     creates.end(_OF_ONE_PROJECT)
     await asyncio.gather(*tasks)
 
 
-async def test_a_create_that_is_given_up_while_it_waits_takes_neither_slot_nor_turn() -> None:
+async def test_a_create_that_is_given_up_while_it_waits_takes_no_permit() -> None:
     creates = _Creates()
-    tasks = [asyncio.create_task(creates.create(number)) for number in range(MAX_IN_A_TURN + 2)]
+    tasks = [asyncio.create_task(creates.create(number)) for number in range(IN_AN_ITERATION + 2)]
     await asyncio.sleep(0)
-    tasks[MAX_IN_A_TURN].cancel()
+    tasks[IN_AN_ITERATION].cancel()
     creates.end(len(tasks))
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(result) for result in results].count(asyncio.CancelledError) == 1
     creates.end(_OF_ONE_PROJECT)
     await asyncio.gather(*(creates.create(number) for number in range(_OF_ONE_PROJECT)))
-    assert len(creates.begun) == MAX_IN_A_TURN + 1 + _OF_ONE_PROJECT
+    assert len(creates.begun) == IN_AN_ITERATION + 1 + _OF_ONE_PROJECT
 
 
 async def test_a_create_of_another_project_does_not_wait_behind_a_burst() -> None:

@@ -8,33 +8,33 @@ from websockets.frames import Frame, Opcode
 from websockets.server import ServerProtocol
 
 from models.errors import ShareUsedUp, Unavailable
-from web.http.shares import Held, Share
+from models.load.budget import Reservation, SharedBudget
 from web.websocket.messages import Messages
 
 
 def test_a_project_gets_its_part_and_the_first_one_always() -> None:
-    share = Share("things", total=10, of_project=6)
-    first = share.take("a", 20)
+    share = SharedBudget("things", total=10, of_project=6)
+    first = share.reserve("a", 20)
     with pytest.raises(ShareUsedUp):
-        share.take("a")
+        share.reserve("a")
     with pytest.raises(Unavailable):
-        share.take("b")
+        share.reserve("b")
     first.release()
     first.release()
     assert share.used == 0
-    kept = share.take("a", 6)
+    kept = share.reserve("a", 6)
     with pytest.raises(ShareUsedUp):
-        share.take("a")
-    assert share.take("b", 4).amount == 4
-    kept.set(2)
+        share.reserve("a")
+    assert share.reserve("b", 4).amount == 4
+    kept.resize(2)
     with pytest.raises(Unavailable):
-        share.take("c", 5)
+        share.reserve("c", 5)
     assert share.used == 6
 
 
 async def test_a_request_waits_for_others_to_end() -> None:
-    share = Share("things", total=10, of_project=10, wait=30)
-    first, second = share.take("a", 8), Held(share, "b")
+    share = SharedBudget("things", total=10, of_project=10, wait=30)
+    first, second = share.reserve("a", 8), Reservation(share, "b")
     waiting = asyncio.create_task(second.grow(8))
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -44,9 +44,9 @@ async def test_a_request_waits_for_others_to_end() -> None:
 
 
 async def test_few_requests_of_a_project_wait() -> None:
-    share = Share("things", total=10, of_project=10, wait=30)
-    share.take("other", 10)
-    waiting = [asyncio.create_task(Held(share, "a").grow(1)) for _ in range(20)]
+    share = SharedBudget("things", total=10, of_project=10, wait=30)
+    share.reserve("other", 10)
+    waiting = [asyncio.create_task(Reservation(share, "a").grow(1)) for _ in range(20)]
     done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     while len(done) < 4:
         more, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -58,8 +58,8 @@ async def test_few_requests_of_a_project_wait() -> None:
 
 
 async def test_bodies_that_have_arrived_do_not_wait_for_each_other() -> None:
-    share = Share("things", total=10, of_project=8, wait=30)
-    bodies = [Held(share, "a") for _ in range(4)]
+    share = SharedBudget("things", total=10, of_project=8, wait=30)
+    bodies = [Reservation(share, "a") for _ in range(4)]
     for body in bodies:
         body.is_arriving = True
         await body.grow(2)
@@ -72,12 +72,12 @@ async def test_bodies_that_have_arrived_do_not_wait_for_each_other() -> None:
     assert share.used == 2
     bodies[3].release()
     assert share.used == 0
-    assert share.take("a", 20).amount == 20, "nothing is left of them"
+    assert share.reserve("a", 20).amount == 20, "nothing is left of them"
 
 
 async def test_a_body_that_has_no_memory_for_its_objects_is_refused() -> None:
-    share = Share("things", total=10, of_project=8, wait=0)
-    first, second = share.take("a", 4), Held(share, "a")
+    share = SharedBudget("things", total=10, of_project=8, wait=0)
+    first, second = share.reserve("a", 4), Reservation(share, "a")
     second.is_arriving = True
     await second.grow(2)
     with pytest.raises(ShareUsedUp):
@@ -88,8 +88,8 @@ async def test_a_body_that_has_no_memory_for_its_objects_is_refused() -> None:
 
 
 async def test_projects_take_turns_at_what_is_free() -> None:
-    share = Share("things", total=10, of_project=8, wait=30)
-    first, bodies = share.take("a", 20), [Held(share, project) for project in "aaabb"]
+    share = SharedBudget("things", total=10, of_project=8, wait=30)
+    first, bodies = share.reserve("a", 20), [Reservation(share, project) for project in "aaabb"]
     waiting = [asyncio.create_task(body.grow(8)) for body in bodies]
     await asyncio.sleep(0)
     served = list[str]()
@@ -108,7 +108,7 @@ async def test_projects_take_turns_at_what_is_free() -> None:
 @pytest.mark.parametrize("piece", [b"", b"x"])
 def test_fragments_take_only_their_bytes(piece: bytes) -> None:
     messages = Messages(ServerProtocol())
-    messages.begin(Share("bytes", 10**9, 0), "a", 1.0)
+    messages.begin(SharedBudget("bytes", 10**9, 0), "a", 1.0)
     messages.add(Frame(Opcode.TEXT, b"", fin=False))
     tracemalloc.start()
     try:

@@ -6,7 +6,8 @@ registered with FastAPI like all others: it describes them, and answers every re
 exactly one of theirs (docs/architecture.md).
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import NamedTuple
 
 from starlette.requests import Request
@@ -15,20 +16,27 @@ from starlette.responses import Response
 from models.db.queries.api_keys import ApiKey
 from web.http import errors
 from web.http.auth import authorize
+from web.http.body import JsonBody
 
 
 class DirectRoute(NamedTuple):
     """A route that is called directly."""
 
-    template: str
+    path: str
     """Its path as it is registered, with the names of its parameters."""
-    call: Callable[[Request, ApiKey], Awaitable[Response]]
-    """Its function, called with the request and its key."""
+    call: Callable[..., Awaitable[Response]]
+    """Its function, called with the request, its key, and its body if that is read before."""
+    admit: Callable[[Request, ApiKey], AsyncGenerator[JsonBody]] | None = None
+    """Reads the body of a request that is admitted; ends with the request (web/admission.py)."""
 
 
 async def respond(route: DirectRoute, request: Request) -> Response:
     """The response of a route, or that of the error it raises, as FastAPI would give it."""
     try:
-        return await route.call(request, await authorize(request))
+        key = await authorize(request)
+        if route.admit is None:
+            return await route.call(request, key)
+        async with aclosing(route.admit(request, key)) as bodies:
+            return await route.call(request, key, await anext(bodies))
     except Exception as error:  # noqa: BLE001  (every error becomes a response)
         return await errors.response_to(request, error)

@@ -1,8 +1,8 @@
 """Starts web and worker processes by forking a process that has imported their modules.
 
 Importing the libraries costs a process about a second of CPU, and the product's modules a third of
-one; the suite starts hundreds of processes. So each pytest process keeps a fork server for web
-processes, one for workers, and one with only the libraries for all others. A child reads its own
+one; the suite starts hundreds of processes. So each pytest process keeps a fork server with the
+libraries, and two that are forked from it: for web processes and for workers. A child reads its own
 environment and runs `python -m <module>` by `runpy`. A web process never has a worker's modules, as
 in production: importing them registers items and tools. Processes started without this shortcut are
 proved by tests/integration/operator/test_up.py and tests/integration/deployment/test_read_only.py.
@@ -16,12 +16,14 @@ import importlib
 import json
 import os
 import runpy
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -110,19 +112,37 @@ class ForkedProcess:
 class ForkServer:
     """The fork server as its users see it. It ends with this process, and its children with it."""
 
-    def __init__(self, directory: Path, product: str) -> None:
-        """`product`: a key of MODULES, or nothing."""
+    def __init__(
+        self, connection: socket.socket, process: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        """`process`: the server at the other end, if it is a child of this process."""
+        self._process = process
+        self._socket = connection
+        self._lines = connection.makefile("rwb")
+        self._lock = threading.Lock()
+
+    @classmethod
+    def with_libraries(cls, directory: Path) -> "ForkServer":
+        """A new process, which imports the libraries."""
         ours, theirs = socket.socketpair()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, product],
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
             stdin=theirs.fileno(),
             cwd=directory,
             start_new_session=True,
         )
         theirs.close()
-        self._socket = ours
-        self._lines = ours.makefile("rwb")
-        self._lock = threading.Lock()
+        return cls(ours, process)
+
+    def with_modules(self, product: str) -> "ForkServer":
+        """A fork of this one, which imports the modules of this key of MODULES too."""
+        with socket.socket(socket.AF_UNIX) as listener:
+            name = f"backburner-tests-{secrets.token_hex(8)}"
+            listener.bind(f"\0{name}")  # of no file
+            listener.listen(1)
+            self.request(product=product, address=name)
+            connection, _ = listener.accept()
+        return ForkServer(connection)
 
     def launch(self, launch: Launch) -> ForkedProcess:
         """Starts a process."""
@@ -136,7 +156,7 @@ class ForkServer:
             self._lines.write(json.dumps(fields).encode() + b"\n")
             self._lines.flush()
             line = self._lines.readline()
-        assert line, f"the fork server ended with {self._process.wait()}"
+        assert line, "the fork server has ended"
         answer: int | None = json.loads(line)
         return answer
 
@@ -144,7 +164,9 @@ class ForkServer:
 @functools.cache
 def fork_server(directory: Path, product: str = "") -> ForkServer:
     """The fork server of this process for a key of MODULES, started at the first call."""
-    return ForkServer(directory, product)
+    if not product:
+        return ForkServer.with_libraries(directory)
+    return fork_server(directory, "").with_modules(product)
 
 
 def _serve(connection: socket.socket) -> Launch | None:
@@ -153,9 +175,19 @@ def _serve(connection: socket.socket) -> Launch | None:
     Returns the launch in a child, None in the server itself.
     """
     lines = connection.makefile("rwb")
+    answer: int | None
     for line in lines:
         fields = json.loads(line)
-        if "module" in fields:
+        if "product" in fields:
+            if (answer := os.fork()) == 0:
+                with contextlib.suppress(OSError):
+                    lines.close()
+                connection.close()
+                own = socket.socket(socket.AF_UNIX)
+                own.connect(f"\0{fields['address']}")
+                _import(MODULES[fields["product"]])
+                return _serve(own)
+        elif "module" in fields:
             parent = os.getpid()
             if (pid := os.fork()) == 0:
                 with contextlib.suppress(OSError):
@@ -164,7 +196,7 @@ def _serve(connection: socket.socket) -> Launch | None:
                 launch = Launch(**fields)
                 _become(launch, parent)
                 return launch
-            answer: int | None = pid
+            answer = pid
         else:
             answer = _exit_code(fields["pid"])
         lines.write(json.dumps(answer).encode() + b"\n")
@@ -197,18 +229,18 @@ def _become(launch: Launch, parent: int) -> None:
     sys.argv = [launch.module, *launch.arguments]
 
 
-def _preload(product: str) -> None:
-    for name in LIBRARIES:
-        with contextlib.suppress(ImportError):
+def _import(modules: Iterable[str]) -> None:
+    """Imports modules, whose objects no garbage collection in a child looks at."""
+    for name in modules:
+        # Of the libraries, some may be missing.
+        with contextlib.suppress(ImportError) if name in LIBRARIES else contextlib.nullcontext():
             importlib.import_module(name)
-    for name in MODULES.get(product, ()):
-        importlib.import_module(name)
     assert threading.active_count() == 1, "a module started a thread, which a fork would lose"
     gc.freeze()
 
 
 if __name__ == "__main__":
-    _preload(sys.argv[1])
+    _import(LIBRARIES)
     started = _serve(socket.socket(fileno=0))
     if started is not None:
         # Not inside `_serve`: so the interpreter ends as it does after `python -m`.

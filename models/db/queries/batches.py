@@ -440,8 +440,8 @@ class ListedBatch:
         return self.status in ("validating", "in_progress")
 
 
-_LISTED = """b.id, b.project_id, p.name AS project, b.status, b.model, b.input_file_id, b.completion_window, b.created_at,
-    b.expires_at, b.ended_at, b.total, b.expanded, b.completed,
+_LISTED = """b.id, b.project_id, p.name AS project, b.status, b.model, b.input_file_id, b.completion_window,
+    b.created_at, b.expires_at, b.ended_at, b.total, b.expanded, b.completed,
            b.failed, b.errors, b.output_file_id, b.error_file_id, b.endpoint, b.input_tokens, b.output_tokens"""
 LIST_ALL_BATCHES = Query(
     f"""

@@ -7,11 +7,15 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+import structlog
+
 from models.config.settings import Settings
 from models.redis.channels import control
 from models.redis.client import redis_client
 from models.redis.raw_connection import RawConnection
 from models.redis.reconnect import listen, stay_connected, subscribe
+
+logger = structlog.get_logger()
 
 _SILENCE = 4.0
 """Seconds without a reply after which the channel is connected again."""
@@ -41,5 +45,12 @@ class ControlListener:
         await listen(connection, self._receive, _SILENCE)
 
     def _receive(self, reply: Any) -> None:
-        if reply[0] == b"message":
-            self._on_cancel(UUID(hex=reply[2].decode()))
+        if reply[0] != b"message":
+            return
+        try:
+            response_id = UUID(hex=reply[2].decode())
+        except ValueError:
+            # Anything may be published to a channel.
+            logger.exception("control_message_unreadable")
+        else:
+            self._on_cancel(response_id)

@@ -20,7 +20,7 @@ class SchemaState(StrEnum):
 
     OK = "ok"
     TOO_OLD = "too old for this version: run `backburner migrate`"
-    TOO_NEW = "of another version: start the newer one (a database from before 0.1.0 has to be made anew)"
+    TOO_NEW = "of another version: start the newer one, or make a database from before 0.1.0 anew"
 
 
 def migrations_config() -> Config:

@@ -32,7 +32,7 @@ def _no_size(_: object) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting(Generic[RequestT, ResultT]):
+class _WaitingRequest(Generic[RequestT, ResultT]):
     request: RequestT
     done: asyncio.Future[ResultT] = field(default_factory=asyncio.Future)
 
@@ -59,7 +59,7 @@ class GroupedRequests(Generic[RequestT, ResultT]):
         self._max_requests = max_requests
         self._max_bytes = max_bytes
         self._gap = gap
-        self._waiting: list[_Waiting[RequestT, ResultT]] = []
+        self._waiting: list[_WaitingRequest[RequestT, ResultT]] = []
         self._statements: set[asyncio.Task[None]] = set()
         """Tasks whose statement is on its way, or that begin one."""
         self._sending: asyncio.Task[None] | None = None
@@ -68,7 +68,7 @@ class GroupedRequests(Generic[RequestT, ResultT]):
     async def submit(self, request: RequestT) -> ResultT:
         """The result of this request. Raises what the statement of its group raises. If the caller
         is cancelled, the request is carried out nevertheless."""
-        waiting: _Waiting[RequestT, ResultT] = _Waiting(request)
+        waiting: _WaitingRequest[RequestT, ResultT] = _WaitingRequest(request)
         self._waiting.append(waiting)
         self._start_sending()
         return await waiting.done
@@ -106,7 +106,7 @@ class GroupedRequests(Generic[RequestT, ResultT]):
             if self._sending is me and len(group) > 1 and self._gap:
                 await asyncio.sleep(max(0.0, started_at + self._gap - loop.time()))
 
-    def _cut_group(self) -> list[_Waiting[RequestT, ResultT]]:
+    def _cut_group(self) -> list[_WaitingRequest[RequestT, ResultT]]:
         count, size = 0, 0
         for waiting in self._waiting[: self._max_requests]:
             size += self._size_of(waiting.request)
@@ -117,7 +117,7 @@ class GroupedRequests(Generic[RequestT, ResultT]):
         del self._waiting[:count]
         return group
 
-    async def _execute_group(self, group: list[_Waiting[RequestT, ResultT]]) -> None:
+    async def _execute_group(self, group: list[_WaitingRequest[RequestT, ResultT]]) -> None:
         try:
             results = await self._execute([waiting.request for waiting in group])
         except Exception as error:  # noqa: BLE001  # raised by the callers of `submit`

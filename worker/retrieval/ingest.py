@@ -258,7 +258,7 @@ class Ingest:
         for failure in await fetch(self._pool, KNOWN_FAILURE, known):
             raise _Failed(failure.code, failure.message)
         size = self._settings.embedding_batch if entry.embedding_model else _PLAIN_GROUP
-        group = _Group(size, entry.chunks)
+        group = _ChunkGroup(size, entry.chunks)
         strategy = ChunkingStrategy(entry.max_chunk_tokens, entry.chunk_overlap_tokens)
         chunker = Chunker(strategy)
         limits = limits_of(self._extraction)
@@ -360,7 +360,7 @@ def _rewind(file: IO[bytes]) -> None:
     os.lseek(file.fileno(), 0, os.SEEK_SET)
 
 
-class _Group:
+class _ChunkGroup:
     """Gathers the chunks that are stored together."""
 
     def __init__(self, size: int, first: int) -> None:

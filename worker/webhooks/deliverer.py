@@ -36,7 +36,7 @@ from models.webhooks.schedule import (
     pause_after,
 )
 from worker import metrics
-from worker.webhooks.sender import Outcome, send
+from worker.webhooks.sender import DeliveryOutcome, send
 
 logger = structlog.get_logger()
 
@@ -85,7 +85,7 @@ class Deliverer:
             lambda: self._store(delivery, outcome), "webhooks_database_unavailable"
         )
 
-    async def _store(self, delivery: Delivery, outcome: Outcome) -> None:
+    async def _store(self, delivery: Delivery, outcome: DeliveryOutcome) -> None:
         values: dict[str, object] = {
             "id": delivery.id,
             "attempts": delivery.attempts,
@@ -130,7 +130,7 @@ def _facts(delivery: Delivery) -> dict[str, object]:
     }
 
 
-def _log(delivery: Delivery, outcome: Outcome, failure: Failure) -> None:
+def _log(delivery: Delivery, outcome: DeliveryOutcome, failure: Failure) -> None:
     """Logs and counts a try that has failed."""
     facts = _facts(delivery) | {
         "attempt": delivery.attempts,

@@ -20,7 +20,7 @@ _GONE = 410
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DeliveryOutcome:
     """The result of one try."""
 
     status: int | None = None
@@ -43,7 +43,7 @@ class Outcome:
 
 async def send(
     delivery: Delivery, sealer: Sealer, egress: EgressPolicy, time_limit: float
-) -> Outcome:
+) -> DeliveryOutcome:
     """One try. `time_limit`: seconds until the head of the answer; its body is not read. Raises
     nothing that an endpoint can cause."""
     body = event_body(delivery.event_id, delivery.type, delivery.created_at, delivery.object_id)
@@ -63,17 +63,19 @@ async def send(
             ) as answer,
         ):
             retry_after = answer.headers.get("retry-after", "")
-            return Outcome(
+            return DeliveryOutcome(
                 answer.status, retry_after=parse_retry_after(retry_after, datetime.now(UTC))
             )
     except Unreadable:
-        return Outcome(error="its signing secret cannot be opened: the key of it is missing")
+        return DeliveryOutcome(
+            error="its signing secret cannot be opened: the key of it is missing"
+        )
     except EgressRefused as refusal:
-        return Outcome(error=f"may not be reached: {refusal}")
+        return DeliveryOutcome(error=f"may not be reached: {refusal}")
     except TimeoutError:
-        return Outcome(error=f"did not answer within {time_limit:g} s")
+        return DeliveryOutcome(error=f"did not answer within {time_limit:g} s")
     except (aiohttp.ClientError, OSError, UnicodeError) as error:
-        return Outcome(error=NOT_REACHED if refusals else _reason(error))
+        return DeliveryOutcome(error=NOT_REACHED if refusals else _reason(error))
 
 
 def _reason(error: Exception) -> str:

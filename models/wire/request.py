@@ -66,32 +66,45 @@ class CreateRequest:
     """Places of what has no effect (models/wire/without_effect.py)."""
 
 
+@dataclass(frozen=True, slots=True)
+class CreateRules:
+    """What a create may ask for: by the upstream of its model and the settings of the server."""
+
+    passthrough: Collection[str] = ()
+    """Further parameters that are accepted unchecked."""
+    ephemeral_background: bool = False
+    """`background` is allowed with `store: false`."""
+    has_web_search: bool = False
+    """This server can search the web."""
+    omits_web_search: bool = False
+    """If nobody can: one with `external_web_access` is accepted, and `without_searches` drops it."""
+    native: bool = False
+    """The model's upstream supports the Responses API and runs tools itself."""
+    strict_schemas: bool = False
+    """A schema with `strict` must be one that OpenAI accepts."""
+    unsent: Collection[str] = ()
+    """What a chat upstream does not get of `UNSENT_BY_SOME` (models/wire/without_effect.py)."""
+
+    @property
+    def searches(self) -> bool:
+        """Whether somebody searches the web: this server, or the upstream."""
+        return self.has_web_search or self.native
+
+
+NO_RULES = CreateRules()
+"""Those of a chat upstream and a server without a web search."""
+
+
 def parse_create(
-    body: Any,
-    *,
-    new_id: NewId,
-    passthrough: Collection[str] = (),
-    ephemeral_background: bool = False,
-    has_web_search: bool = False,
-    omits_web_search: bool = False,
-    generate: bool = True,
-    native: bool = False,
-    strict_schemas: bool = False,
-    unsent: Collection[str] = (),
+    body: Any, *, new_id: NewId, rules: CreateRules = NO_RULES, generate: bool = True
 ) -> CreateRequest:
     """The request in a decoded body (models/wire/json_input.py).
 
-    `new_id` makes ids for items without one. `passthrough` names further parameters that are
-    accepted unchecked. `ephemeral_background` allows `background` with `store: false`.
-    `has_web_search`: this server can search the web; `omits_web_search`: else a search with
-    `external_web_access` is accepted, and `without_searches` leaves it out. `generate` is false for
-    a warm-up, which does not call the model and may have no input. `native`: the model's upstream
-    supports the Responses API and runs tools itself. `strict_schemas`: a schema with `strict` must
-    be one that OpenAI accepts. `unsent`: what a chat upstream does not get of `UNSENT_BY_SOME`
-    (models/wire/without_effect.py). Raises InvalidRequest, in OpenAI's wording (docs/wire.md).
+    `new_id` makes ids for items without one. `generate` is false for a warm-up, which does not call
+    the model and may have no input. Raises InvalidRequest, in OpenAI's wording (docs/wire.md).
     """
-    checks = NATIVE_PARAMETERS if native else _chat_checks(passthrough)
-    given, ignored = _known_parameters(body, checks, passthrough)
+    checks = NATIVE_PARAMETERS if rules.native else _chat_checks(rules.passthrough)
+    given, ignored = _known_parameters(body, checks, rules.passthrough)
     if not generate:
         given.setdefault("input", [])
     for name in ("model", "input"):
@@ -103,17 +116,35 @@ def parse_create(
     }
     items = input_items(checked.pop("input"), new_id)
     unknown = UnknownFields()
-    ignored += _left_out(given, checked | {"input": items}, unknown if native else None)
-    if not native:
-        ignored += unused_by_chat(checked, passthrough, unsent)
-    if has_web_search:
-        ignored += unused_by_search(checked.get("tools", ()))
-    if strict_schemas:
+    ignored += _left_out(given, checked | {"input": items}, unknown if rules.native else None)
+    ignored += _without_effect(checked, rules)
+    if rules.strict_schemas:
         require_strict_schemas(checked, items)
+    request = replace(
+        _request(checked, items),
+        unknown_fields=unknown.found,
+        ignored=tuple(dict.fromkeys(ignored))[: MAX_NAMES + 1],
+    )
+    _check_combinations(request, rules, generate=generate)
+    return request
+
+
+def _without_effect(checked: dict[str, Any], rules: CreateRules) -> list[str]:
+    """The places of known parameters and fields that nobody uses."""
+    names: list[str] = []
+    if not rules.native:
+        names += unused_by_chat(checked, rules.passthrough, rules.unsent)
+    if rules.has_web_search:
+        names += unused_by_search(checked.get("tools", ()))
+    return names
+
+
+def _request(checked: dict[str, Any], items: list[Item]) -> CreateRequest:
+    """The request of these checked parameters, which are taken out of `checked`."""
     credentials: dict[str, dict[str, Any]] = {}
     if "tools" in checked:
         checked["tools"], credentials = split_credentials(checked["tools"])
-    request = CreateRequest(
+    return CreateRequest(
         model=checked.pop("model"),
         input=items,
         background=checked.pop("background", False),
@@ -124,17 +155,7 @@ def parse_create(
         cache=checked.pop("cache", None),
         parameters=checked,
         credentials=credentials,
-        unknown_fields=unknown.found,
-        ignored=tuple(dict.fromkeys(ignored))[: MAX_NAMES + 1],
     )
-    _check_combinations(
-        request,
-        ephemeral_background=ephemeral_background,
-        has_web_search=has_web_search or native,
-        omits_web_search=omits_web_search,
-        generate=generate,
-    )
-    return request
 
 
 def without_searches(request: CreateRequest) -> CreateRequest:
@@ -250,14 +271,7 @@ _SENT_ON = ("input", "reasoning", "text", "tool_choice")
 """Parameters whose unknown fields a native upstream gets, besides `tools`."""
 
 
-def _check_combinations(
-    request: CreateRequest,
-    *,
-    ephemeral_background: bool,
-    has_web_search: bool,
-    omits_web_search: bool,
-    generate: bool,
-) -> None:
+def _check_combinations(request: CreateRequest, rules: CreateRules, *, generate: bool) -> None:
     """Checks what parameters require of each other. Raises InvalidRequest."""
     parameters = request.parameters
     is_continuation = request.previous_response_id is not None or request.conversation is not None
@@ -269,7 +283,7 @@ def _check_combinations(
         raise InvalidRequest(message, param="conversation", code="mutually_exclusive_parameters")
     if not request.input and not is_continuation and generate:
         raise empty("input", "array")
-    if request.background and not request.store and not ephemeral_background:
+    if request.background and not request.store and not rules.ephemeral_background:
         message = (
             "'background' needs 'store': true, because a background response is fetched later."
         )
@@ -281,10 +295,10 @@ def _check_combinations(
         require_valid_choice(
             parameters["tool_choice"],
             [*parameters.get("tools", []), *added_tools(request.input)],
-            has_web_search=has_web_search,
+            has_web_search=rules.searches,
         )
-    if not has_web_search:
-        _check_searches(request, may_omit_marked=omits_web_search)
+    if not rules.searches:
+        _check_searches(request, may_omit_marked=rules.omits_web_search)
 
 
 def _check_searches(request: CreateRequest, *, may_omit_marked: bool) -> None:

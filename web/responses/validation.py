@@ -1,11 +1,11 @@
 """Checks of a create request before it is stored: what would fail in every run is refused."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
-from models.config.routes import accepted_parameters
+from models.config.routes import Destination, accepted_parameters
 from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
 from models.db.database import Pool, fetch_idempotent
@@ -30,6 +30,7 @@ from models.wire.mcp import approval_requests, approval_responses, unmet_approva
 from models.wire.pairing import OutputWithoutCall, is_output
 from models.wire.request import (
     CreateRequest,
+    CreateRules,
     parse_create,
     with_approvals,
     without_searches,
@@ -67,23 +68,9 @@ class RequestValidation:
         """
         model = _model_name(body.value)
         upstreams = find_upstreams(self._routes.of(key.project_id, key.policy.routes), model)
-        native = bool(upstreams) and upstreams[0].upstream.api == "responses"
-        has_web_search = self._settings.web_search.provider is not None
-        request = await body.run(
-            partial(
-                parse_create,
-                body.value,
-                new_id=new_item_id,
-                passthrough=accepted_parameters(upstreams),
-                ephemeral_background=self._settings.web.ephemeral_background,
-                has_web_search=has_web_search,
-                omits_web_search=self._settings.web_search.omit,
-                generate=generate,
-                native=native,
-                strict_schemas=self._has_strict_rules,
-                unsent=upstreams[0].upstream.unsent if upstreams else (),
-            )
-        )
+        rules = self._rules_of(upstreams)
+        parse = partial(parse_create, new_id=new_item_id, rules=rules, generate=generate)
+        request = await body.run(partial(parse, body.value))
         if not upstreams:
             raise InvalidRequest(
                 f"The requested model '{request.model}' does not exist.",
@@ -96,7 +83,20 @@ class RequestValidation:
         self._require_sealable(request)
         self._require_compactable(request)
         request = with_approvals(request, self._settings.mcp.require_approval)
-        return request if has_web_search or native else without_searches(request)
+        return request if rules.searches else without_searches(request)
+
+    def _rules_of(self, upstreams: Sequence[Destination]) -> CreateRules:
+        """What a create for these upstreams may ask for; the first of them decides."""
+        first = upstreams[0].upstream if upstreams else None
+        return CreateRules(
+            passthrough=accepted_parameters(upstreams),
+            ephemeral_background=self._settings.web.ephemeral_background,
+            has_web_search=self._settings.web_search.provider is not None,
+            omits_web_search=self._settings.web_search.omit,
+            native=first is not None and first.api == "responses",
+            strict_schemas=self._has_strict_rules,
+            unsent=() if first is None else first.unsent,
+        )
 
     def upstreams_of(self, key: ApiKey, model: str) -> list[UpstreamSettings]:
         """Those that serve the model for the project of the key."""

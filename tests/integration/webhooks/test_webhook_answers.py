@@ -24,7 +24,7 @@ from models.secrets import Sealer
 from models.signing_secrets import seal_secrets
 from models.webhooks.signature import new_secret
 from worker.webhooks.deliverer import Deliverer
-from worker.webhooks.sender import Outcome, send
+from worker.webhooks.sender import DeliveryOutcome, send
 
 TIME_LIMIT = 0.25
 MAX_BYTES = 8 * 1024 * 1024
@@ -114,33 +114,37 @@ async def hang(_writer: asyncio.StreamWriter) -> None:
 BOMB = gzip.compress(b"\0" * 50_000_000)
 SLOW = f"did not answer within {TIME_LIMIT} s"
 BROKEN = "broke off before it answered"
-FAULTS: list[tuple[str, Answer, Outcome]] = [
-    ("hangs", hang, Outcome(error=SLOW)),
-    ("dribbles its head", endless(OK, b"x", 0.02), Outcome(error=SLOW)),
-    ("begins and hangs", endless(OK, b"", 0.1), Outcome(error=SLOW)),
-    ("promises an answer for ever", endless(b"", b"HTTP/1.1 103 Early\r\n\r\n"), Outcome()),
-    ("closes", answers(), Outcome(error=BROKEN)),
-    ("closes in its head", answers(OK), Outcome(error=BROKEN)),
-    ("speaks no HTTP", answers(b"SSH-2.0-", MARK, b"\r\n\r\n"), Outcome(error=BROKEN)),
-    ("has an endless head", endless(OK, b"x-a: " + MARK * 50 + b"\r\n"), Outcome(error=BROKEN)),
-    ("has an endless line", endless(OK, MARK * 1000), Outcome(error=BROKEN)),
-    ("has an endless body", endless(OK + b"\r\n", MARK * 1000), Outcome(200)),
+FAULTS: list[tuple[str, Answer, DeliveryOutcome]] = [
+    ("hangs", hang, DeliveryOutcome(error=SLOW)),
+    ("dribbles its head", endless(OK, b"x", 0.02), DeliveryOutcome(error=SLOW)),
+    ("begins and hangs", endless(OK, b"", 0.1), DeliveryOutcome(error=SLOW)),
+    ("promises an answer for ever", endless(b"", b"HTTP/1.1 103 Early\r\n\r\n"), DeliveryOutcome()),
+    ("closes", answers(), DeliveryOutcome(error=BROKEN)),
+    ("closes in its head", answers(OK), DeliveryOutcome(error=BROKEN)),
+    ("speaks no HTTP", answers(b"SSH-2.0-", MARK, b"\r\n\r\n"), DeliveryOutcome(error=BROKEN)),
+    (
+        "has an endless head",
+        endless(OK, b"x-a: " + MARK * 50 + b"\r\n"),
+        DeliveryOutcome(error=BROKEN),
+    ),
+    ("has an endless line", endless(OK, MARK * 1000), DeliveryOutcome(error=BROKEN)),
+    ("has an endless body", endless(OK + b"\r\n", MARK * 1000), DeliveryOutcome(200)),
     (
         "has a bomb as body",
         answers(OK + b"content-encoding: gzip\r\n\r\n", BOMB * 20),
-        Outcome(200),
+        DeliveryOutcome(200),
     ),
     (
         "redirects",
         answers(b"HTTP/1.1 307 X\r\nlocation: /else\r\ncontent-length: 0\r\n\r\n"),
-        Outcome(307),
+        DeliveryOutcome(307),
     ),
     (
         "names a date",
         answers(b"HTTP/1.1 429 X\r\nretry-after: Fri, 01 Jan 2100 00:00:00 GMT\r\n\r\n", MARK),
-        Outcome(429, retry_after=1.0),
+        DeliveryOutcome(429, retry_after=1.0),
     ),
-    ("is gone", answers(b"HTTP/1.1 410 " + MARK + b"\r\n\r\n", MARK), Outcome(410)),
+    ("is gone", answers(b"HTTP/1.1 410 " + MARK + b"\r\n\r\n", MARK), DeliveryOutcome(410)),
 ]
 
 
@@ -165,7 +169,7 @@ def delivery_to(url: str) -> Delivery:
 @pytest.mark.parametrize(
     ("answer", "outcome"), [case[1:] for case in FAULTS], ids=[c[0] for c in FAULTS]
 )
-async def test_a_receiver_that(answer: Answer, outcome: Outcome) -> None:
+async def test_a_receiver_that(answer: Answer, outcome: DeliveryOutcome) -> None:
     async with raw_receiver(answer) as receiver:
         delivery = delivery_to(receiver.url)
         got = await send(delivery, SEALER, LOCAL, TIME_LIMIT)
@@ -184,9 +188,9 @@ async def test_a_delivery_whose_lease_has_ended_is_not_sent_and_has_no_result(
     monkeypatch: pytest.MonkeyPatch, frozen: int
 ) -> None:
     """The worker was frozen for so many seconds between taking it and sending it."""
-    results: list[Outcome] = []
+    results: list[DeliveryOutcome] = []
 
-    async def store(_: Deliverer, __: Delivery, outcome: Outcome) -> None:
+    async def store(_: Deliverer, __: Delivery, outcome: DeliveryOutcome) -> None:
         results.append(outcome)
 
     async def policy(_: UUID) -> SimpleNamespace:

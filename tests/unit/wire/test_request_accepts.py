@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from models.config.upstream import UpstreamSettings
-from models.wire.request import CreateRequest, parse_create
+from models.wire.request import CreateRequest, CreateRules, parse_create
 
 FUNCTION = {"type": "function", "name": "look"}
 DATA_URL = "data:image/png;base64,AA=="
@@ -18,7 +18,7 @@ def parse(**change: Any) -> CreateRequest:
     return parse_create(
         {"model": "m", "input": "hi", **change},
         new_id=lambda prefix: f"{prefix}_{next(numbers)}",
-        omits_web_search=True,
+        rules=CreateRules(omits_web_search=True),
     )
 
 
@@ -395,7 +395,7 @@ def test_the_flags_are_taken_out_of_the_parameters() -> None:
 
 def test_passthrough_parameters_stay_unchanged() -> None:
     body = {"model": "m", "input": "hi", "top_k": 3, "chat_template_kwargs": {"x": None}}
-    request = parse_create(body, new_id=str, passthrough=("top_k", "chat_template_kwargs"))
+    request = parse_create(body, new_id=str, rules=CreateRules(("top_k", "chat_template_kwargs")))
     assert request.parameters == {"top_k": 3, "chat_template_kwargs": {"x": None}}
 
 
@@ -406,13 +406,13 @@ def test_a_chat_upstream_gets_what_its_passthrough_lists_and_the_rest_is_named()
         "prompt_cache_key": "k",
     }
     body = {"model": "m", "input": "hi", **given, "user": "u", "prompt_cache_retention": "24h"}
-    request = parse_create(body, new_id=str, passthrough=tuple(given))
+    request = parse_create(body, new_id=str, rules=CreateRules(tuple(given)))
     assert request.parameters == {**given, "user": "u"}
     assert request.ignored == ("prompt_cache_retention", "user")
     effort = {"model": "m", "input": "hi", "reasoning": {"effort": "low"}}
-    assert parse_create(effort, new_id=str, unsent=["reasoning.effort"]).ignored == (
-        "reasoning.effort",
-    )
+    assert parse_create(
+        effort, new_id=str, rules=CreateRules(unsent=["reasoning.effort"])
+    ).ignored == ("reasoning.effort",)
     assert parse_create(effort, new_id=str).ignored == ()
 
 
@@ -420,20 +420,22 @@ def test_what_an_upstream_is_never_sent_is_named() -> None:
     given = {"temperature": 1, "max_output_tokens": 99, "top_p": 1, "stream": True}
     body = {"model": "m", "input": "hi", **given, "stream_options": {"include_obfuscation": False}}
     unsent = UpstreamSettings(omit=("temperature", "max_tokens", "stream_options")).unsent
-    request = parse_create(body, new_id=str, unsent=unsent)
+    request = parse_create(body, new_id=str, rules=CreateRules(unsent=unsent))
     assert request.ignored == ("max_output_tokens", "temperature")
 
 
 def test_secrets_of_hosted_tools_are_not_kept_for_a_native_upstream() -> None:
     tool = {"type": "function", "name": "f", "domain_secrets": ["s"], "next_year": 1}
-    request = parse_create({"model": "m", "input": "hi", "tools": [tool]}, new_id=str, native=True)
+    request = parse_create(
+        {"model": "m", "input": "hi", "tools": [tool]}, new_id=str, rules=CreateRules(native=True)
+    )
     assert request.parameters["tools"] == [{"type": "function", "name": "f", "next_year": 1}]
     assert request.ignored == ("tools[0].domain_secrets",)
 
 
 def test_ephemeral_background_is_a_setting() -> None:
     body = {"model": "m", "input": "hi", "background": True, "store": False}
-    assert not parse_create(body, new_id=str, ephemeral_background=True).store
+    assert not parse_create(body, new_id=str, rules=CreateRules(ephemeral_background=True)).store
 
 
 def test_an_empty_input_continues_a_response() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from models.errors import InvalidRequest
 from models.wire.pairing import require_outputs
-from models.wire.request import CreateRequest, parse_create
+from models.wire.request import CreateRequest, CreateRules, parse_create
 from models.wire.response import ResponseFacts, response_object
 from tests.support.properties import examples
 from worker.translation.chat.request import chat_request
@@ -251,7 +251,9 @@ def parse(body: Any) -> CreateRequest | None:
     numbers = itertools.count()
     try:
         request = parse_create(
-            body, new_id=lambda prefix: f"{prefix}_new{next(numbers)}", omits_web_search=True
+            body,
+            new_id=lambda prefix: f"{prefix}_new{next(numbers)}",
+            rules=CreateRules(omits_web_search=True),
         )
         require_outputs(request.input)
     except InvalidRequest as refusal:

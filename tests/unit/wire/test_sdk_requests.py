@@ -27,7 +27,7 @@ from openai.types.responses.responses_client_event_param import ResponseCreate
 from models.errors import InvalidRequest
 from models.wire.checks.unknown_fields import UnknownFields
 from models.wire.conversation import parse_addition, parse_conversation
-from models.wire.request import parse_create
+from models.wire.request import CreateRules, parse_create
 from models.wire.without_effect import UNSENT_BY_SOME
 from tests.support.sdk_decisions import (
     REFUSED_ANYWHERE,
@@ -91,9 +91,7 @@ def outcome_of(*, native: bool, annotation: Any = ResponseCreateParamsBase) -> O
             request = parse_create(
                 body,
                 new_id=str,
-                has_web_search=not native,
-                native=native,
-                unsent=UNSENT_BY_SOME,
+                rules=CreateRules(has_web_search=not native, native=native, unsent=UNSENT_BY_SOME),
             )
         except InvalidRequest as refusal:
             outcome.refused[place] = refusal.message
@@ -192,7 +190,7 @@ def test_routes_without_an_answer_have_no_parameters_of_their_own(
     checked = {place for place, _ in bodies(ResponseCreateParamsBase, native=False)}
     new = [each for each in bodies(annotation, native=False) if each[0] not in checked]
     for _, body in new:
-        parse_create(to_body(body).body, new_id=str, has_web_search=True)
+        parse_create(to_body(body).body, new_id=str, rules=CreateRules(has_web_search=True))
     assert {place.partition("=")[0] for place, _ in new} <= {"personality"}
     for name in get_type_hints(annotation):
         to_body({"model": "m", "input": "x", name: None if name == "personality" else "x"})

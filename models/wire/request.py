@@ -77,7 +77,8 @@ class CreateRules:
     has_web_search: bool = False
     """This server can search the web."""
     omits_web_search: bool = False
-    """If nobody can: one with `external_web_access` is accepted, and `without_searches` drops it."""
+    """If nobody can, one with `external_web_access` is accepted, and `without_searches` drops
+    it."""
     native: bool = False
     """The model's upstream supports the Responses API and runs tools itself."""
     strict_schemas: bool = False

@@ -293,8 +293,8 @@ async def test_equal_creates_with_one_key_at_the_same_time_make_one_object(
         before = await made.count(create.rows)
         headers = {"Idempotency-Key": create.rows}
         calls = [create.call(made.client, made, headers) for _ in range(2)]
-        first, second = await asyncio.gather(*calls)
-        third = await create.call(made.client, made, headers)
+        first, second = map(_as_made, await asyncio.gather(*calls))
+        third = _as_made(await create.call(made.client, made, headers))
         is_same = first == second == third if create.keyed else _id(first) == _id(third)
         return await made.count(create.rows) - before, is_same
 
@@ -316,6 +316,14 @@ async def test_equal_creates_without_a_key_stay_two_although_one_looks_like_a_re
     once_only = ("completion of an upload", "file of a vector store", "project")
     repeatable = {name: CREATES[name] for name in CREATES if name not in once_only}
     await _of_all(create_twice, 2, **repeatable)
+
+
+def _as_made(answer: Any) -> Any:
+    """The answer without what deliveries to an endpoint change meanwhile."""
+    if not isinstance(answer, dict):
+        return answer
+    counts = ("status", "failures", "failing_since", "waiting")
+    return {name: value for name, value in answer.items() if name not in counts}
 
 
 def _id(answer: Any) -> Any:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -42,8 +43,9 @@ class FolderStorage:
     async def read(self, key: str, start: int, length: int) -> AsyncGenerator[bytes, None]:
         """Opens the file at the first chunk, and closes it with the iterator."""
         path = self._folder / key
-        file = await self._run(lambda: path.open("rb", buffering=0))
-        try:
+        with ExitStack() as opened:
+            # Closed too if this is cancelled while a thread opens it.
+            file = await self._run(lambda: opened.enter_context(path.open("rb", buffering=0)))
             await self._run(lambda: file.seek(start))
             left = length
             while left > 0:
@@ -52,8 +54,6 @@ class FolderStorage:
                     raise StorageError(f"the stored object {key} is shorter than it was")
                 left -= len(chunk)
                 yield chunk
-        finally:
-            file.close()
 
     async def delete(self, key: str) -> None:
         """The folder of the file stays."""

@@ -57,7 +57,7 @@ async def test_processes_go_on_after_a_newer_release_has_migrated_the_database(
         await _migrate_to(own_stack, LATER, oldest=LATER)
         too_new = "of another version: start the newer one"
         assert await _readiness(own_stack, LATER, too_new) == (503, False)
-        with pytest.raises(CommandFailed, match=rf"schema of the database \({LATER}\) is of another version"):
+        with pytest.raises(CommandFailed, match=rf"database \({LATER}\) is of another version"):
             await asyncio.to_thread(migrate, own_stack.dsn)
 
         await _migrate_to(own_stack, "0000", oldest="0000")

@@ -12,17 +12,17 @@ from uuid import UUID
 from bench.figures import Row
 from bench.generated_store import NO_TIMEOUT, GeneratedStore, Query
 from bench.rates import percentile
-from models.config.settings import Settings
-from models.db.database import Pool, fetch
-from models.db.queries.chunk_search import (
+from features.retrieval.embedder import Embedder, Embeddings, TextOwner
+from features.retrieval.search import ChunkSearch, SearchOptions
+from features.retrieval.search_queries import (
     NEAREST_CHUNKS,
     NEAREST_CHUNKS_BY_INDEX,
     FoundChunk,
     SearchedStore,
 )
-from models.retrieval.embedder import Embedder, Embeddings, TextOwner
-from models.retrieval.search import ChunkSearch, SearchOptions
-from worker.retrieval.vector_index import VectorIndexes
+from features.retrieval.vector_index import VectorIndexes
+from models.config.settings import Settings
+from models.db.database import Pool, fetch
 
 _PLAIN = "pgvector alone"
 _FOUND = 100

@@ -6,19 +6,8 @@ import typer
 
 from cli.configuration import commands as configuration
 from cli.embedded import commands as embedded
-from cli.operations import (
-    audit_commands,
-    batch_commands,
-    file_commands,
-    key_commands,
-    project_commands,
-    response_commands,
-    secret_commands,
-    usage_commands,
-    webhook_commands,
-)
-from cli.operations import commands as operations
 from cli.options import Data, exit_on_failure, resolve_database
+from models.features import feature_parts
 from models.version import VERSION
 
 app = typer.Typer(
@@ -28,19 +17,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(response_commands.app, name="responses")
-app.add_typer(key_commands.app, name="keys")
-app.add_typer(secret_commands.app, name="secrets")
-app.add_typer(audit_commands.app, name="audit")
-app.add_typer(webhook_commands.app, name="webhooks")
-app.add_typer(batch_commands.app, name="batches")
-app.add_typer(file_commands.app, name="files")
-app.add_typer(project_commands.app, name="projects")
-app.add_typer(usage_commands.app)
 app.add_typer(configuration.config_app, name="config")
 app.add_typer(configuration.upstream_app, name="upstream")
 app.add_typer(embedded.app)
-app.add_typer(operations.app)
+for _part in feature_parts("commands"):
+    for _name, _commands in _part.COMMANDS:
+        app.add_typer(_commands, name=_name)
 
 
 def _print_version(is_wanted: bool) -> None:

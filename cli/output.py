@@ -15,7 +15,7 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any, TextIO
 
-from features.operator.text import format_time
+from models.time_text import format_time
 
 GREEN, YELLOW, RED, GREY = "32", "33", "31", "90"
 _STYLE = re.compile(r"\x1b\[\d*m")

@@ -103,3 +103,15 @@ def startup_error(bad: BadSettings) -> CommandFailed | BadSettings:
     if len(bad.mistakes) > 1 or first.source == "file" or first.key is None:
         return bad
     return CommandFailed(f"{first.key}: {first.message}")
+
+
+def secret_keys_of(data: Path | None) -> str | None:
+    """The sealing keys: the setting, or those of the data folder of `up`."""
+    from cli.embedded.credentials import load_or_create
+    from cli.embedded.data_folder import default_folder
+
+    configured = secret_value(read_settings().secret_keys)
+    if configured is not None:
+        return configured
+    stored = (data or default_folder()) / "credentials.json"
+    return load_or_create(stored, None).sealing_key if stored.exists() else None

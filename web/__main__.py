@@ -1,6 +1,7 @@
 """`python -m web [--host 127.0.0.1] [--port 8000]`: one web process."""
 
 import argparse
+import asyncio
 import sys
 
 import structlog
@@ -12,12 +13,13 @@ from models.config.routes import Routes
 from models.config.upstream_access import all_secrets
 from models.confinement.dumps import forbid_dumps
 from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
+from models.features import feature_parts
 from models.open_files import raise_open_file_limit
 from models.process_memory import give_back_large_blocks
 from web.app import create_app
 from web.http.protocol import HttpProtocol
 from web.server import WebServer
-from web.websocket.protocol import WebSocketProtocol
+from web.state import Feature
 
 
 def main() -> None:
@@ -55,7 +57,7 @@ def main() -> None:
         port=options.port,
         loop="uvloop",
         http=HttpProtocol,
-        ws=WebSocketProtocol,
+        ws=_socket_protocol() or "none",
         # uvicorn closes the connection (1009) for a larger message. Up to this size we send an
         # error and keep it open.
         ws_max_size=2 * settings.limits.body,
@@ -71,6 +73,12 @@ def main() -> None:
         timeout_keep_alive=75,
     )
     WebServer(config, app).run()
+
+
+def _socket_protocol() -> type[asyncio.Protocol] | None:
+    """The class that serves WebSockets."""
+    kinds: list[type[Feature]] = [part.FEATURE for part in feature_parts("web")]
+    return next((kind.socket_protocol for kind in kinds if kind.socket_protocol), None)
 
 
 if __name__ == "__main__":

@@ -56,8 +56,6 @@ class Budgets:
         """Streams, and requests that wait for the end of a response."""
         self.uploads = SharedBudget("uploads and downloads", web.uploads, web.uploads_per_project)
         """Files that are being received or sent."""
-        self.webhook_tests = SharedBudget("webhook tests", 64, 16)
-        """Requests that wait for the first try of an event."""
 
 
 class CreateAdmission:

@@ -3,72 +3,32 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
-from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.routing import APIRoute
-from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Match, Route
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from models.config.settings import Settings
-from models.errors import ApiError, HostNotAllowed, MethodNotAllowed, Unavailable
+from models.errors import ApiError, MethodNotAllowed, Unavailable
+from models.features import feature_parts
 from models.garbage import tune_garbage_collector
-from models.hosts import is_loopback
 from models.load.pacing import Pacer
 from models.tracing.spans import NO_SPAN, Tracer
 from models.tracing.tracer import open_tracer
 from web import gauges
-from web.console.mount import CONSOLE, Console, wants_page
 from web.counters import OTHER_ROUTES, count_http_response, observe_request
 from web.http import errors
 from web.http.auth import AnyKey
 from web.http.cross_origin import CrossOrigin
 from web.http.headers import DirectRequest
-from web.http.own_host import require_own_host
 from web.http.protocol import Connections
 from web.http.request_record import ANY_PATH, RequestRecord, write_refusal
 from web.http.request_span import end_request_span, start_request_span
-from web.routes import (
-    batches,
-    compact,
-    conversations,
-    direct,
-    files,
-    health,
-    input_tokens,
-    metrics,
-    models,
-    organization,
-    proxied,
-    responses,
-    uploads,
-    usage,
-    vector_stores,
-    webhook_endpoints,
-    websocket,
-)
+from web.routes import compact, direct, health, input_tokens, metrics, models, responses
 from web.state import AppState, bind_state
 
-_ROUTE_MODULES = (
-    health,
-    metrics,
-    responses,
-    compact,
-    input_tokens,
-    conversations,
-    files,
-    uploads,
-    batches,
-    vector_stores,
-    proxied,
-    websocket,
-    models,
-    organization,
-    webhook_endpoints,
-    usage,
-)
 _UNKNOWN_PATHS = f"/v1/{ANY_PATH}"
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 _IN_A_TURN = 3
@@ -81,11 +41,10 @@ any case: `MemoryTrimmer` does it at better times."""
 
 
 class Application(FastAPI):
-    """FastAPI with our own OpenAPI document, which describes our bodies and errors."""
+    """FastAPI, with what is done around each request."""
 
     def __init__(self, settings: Settings, host: str) -> None:
-        """`host`: the address to listen on. /docs and /openapi.json are served only on loopback."""
-        is_local = is_loopback(host)
+        """`host`: the address to listen on."""
         super().__init__(
             title="Backburner",
             lifespan=_lifespan,
@@ -94,10 +53,6 @@ class Application(FastAPI):
             openapi_url=None,
             redirect_slashes=False,
         )
-        pages = {"/docs": self._docs, "/openapi.json": self._document} if is_local else {}
-        self.router.routes += [Route(path, page) for path, page in pages.items()]
-        self._pages = pages.keys()
-        """Paths of pages that need no key."""
         self.settings = settings
         self.listen_host = host
         self.tracer: Tracer | None = None
@@ -136,13 +91,6 @@ class Application(FastAPI):
             route = responses.DIRECT.get((scope["method"], scope["path"]))
             if route is None:
                 route = responses.direct_route(scope["method"], scope["path"])
-        if route is None and scope["path"] in self._pages:
-            request = Request(scope, receive, send)
-            try:
-                require_own_host(request, self.settings.allowed_hosts)
-            except HostNotAllowed as error:
-                await (await errors.response_to(request, error))(scope, receive, send)
-                return
         if route is None:
             await super().__call__(scope, receive, send)
             return
@@ -151,29 +99,6 @@ class Application(FastAPI):
         scope["route"] = route
         response = await direct.respond(route, request)
         await response(scope, receive, send)
-
-    async def _document(self, _request: Request) -> Response:
-        """The OpenAPI document. Made in a thread, as below."""
-        return JSONResponse(await asyncio.to_thread(self.openapi))
-
-    async def _docs(self, _request: Request) -> Response:
-        """The OpenAPI document for people. Made in a thread: it is long."""
-        return await asyncio.to_thread(self._docs_page)
-
-    def _docs_page(self) -> Response:
-        # Not before somebody reads it: web starts without the template engine.
-        from web.console.reference import reference_page
-
-        return reference_page(self.openapi(), self.settings.console.path_prefix)
-
-    def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document, built at the first call, which takes a second: it imports the
-        official SDK's models."""
-        if self.openapi_schema is None:
-            from web.openapi import document
-
-            self.openapi_schema = document(_routes(), self.settings)
-        return self.openapi_schema
 
 
 def _authorization(scope: Scope) -> bytes | None:
@@ -199,18 +124,19 @@ def create_app(settings: Settings, host: str = "127.0.0.1") -> Application:
     """The application of a process that listens on `host`."""
     app = Application(settings, host)
     errors.install(app)
-    for module in _ROUTE_MODULES:
-        app.include_router(module.router)
+    for router in _routers():
+        app.include_router(router)
     app.add_api_route(_UNKNOWN_PATHS, _unmatched_path, methods=_METHODS, include_in_schema=False)
-    app.add_api_websocket_route(_UNKNOWN_PATHS, websocket.unmatched_path)
-    console = Console(settings, host)
-    app.router.routes += [*console.routes(), Route("/", partial(_root, console, settings))]
+    # Behind the routes of the API, so that its requests pay nothing.
+    for part in feature_parts("site"):
+        app.router.routes += part.routes(settings, host)
     return app
 
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: Application) -> AsyncIterator[None]:
     state = await AppState.open(app.settings, app.listen_host)
+    state.open_features(part.FEATURE for part in feature_parts("web"))
     bind_state(app, state)
     health.bind_dependency_looks(app, state)
     app.tracer = open_tracer(app.settings, "web")
@@ -224,23 +150,23 @@ async def _lifespan(app: Application) -> AsyncIterator[None]:
             app.tracer.close()
 
 
-def _routes() -> Iterator[BaseRoute]:
-    for module in _ROUTE_MODULES:
-        yield from module.router.routes
+def _routers() -> Iterator[APIRouter]:
+    for module in (health, metrics, responses, compact, input_tokens, models):
+        yield module.router
+    for part in feature_parts("routes"):
+        yield from part.ROUTERS
 
 
-async def _root(console: Console, settings: Settings, request: Request) -> Response:
-    """Sends browsers to the console; for clients of the API there is nothing."""
-    if not (console.is_enabled and wants_page(request)):
-        raise errors.unknown_url(request)
-    headers = {"vary": "accept", "cache-control": "no-store"}
-    return RedirectResponse(f"{settings.console.path_prefix}{CONSOLE}", 303, headers=headers)
+def api_routes() -> Iterator[BaseRoute]:
+    """All routes that a client of the API calls."""
+    for router in _routers():
+        yield from router.routes
 
 
 async def _unmatched_path(request: Request, _key: AnyKey) -> Response:
     """404 or 405 for a path under /v1 without a matching route; 401 without an API key."""
     allowed: set[str] = set()
-    for route in _routes():
+    for route in api_routes():
         if isinstance(route, APIRoute) and route.matches(request.scope)[0] is Match.PARTIAL:
             allowed |= route.methods or set()
     if not allowed:

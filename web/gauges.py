@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch_idempotent
-from models.db.queries import operations, webhooks
+from models.db.queries import operations
 from models.db.queries.leases import LIVE_WORKERS
 from models.lifecycle import TRANSITIONS, Lane
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
@@ -50,7 +50,7 @@ LEASE_AGE = Gauge(
 
 
 class Backlog(Collector):
-    """The open responses, the live processes, the webhooks and the size of the database, by one
+    """The open responses, the live processes and the size of the database, by one
     query each."""
 
     def __init__(self) -> None:
@@ -58,7 +58,6 @@ class Backlog(Collector):
         self._live: dict[str, int] = {}
         self._waiting_projects: list[operations.WaitingProject] = []
         self._database_bytes = 0
-        self._webhooks = webhooks.WebhookState(0, 0, 0, 0, 0.0)
         self.shows_projects = False
         """Whether projects are labels (`metrics.projects`)."""
         self._refreshed_at = float("-inf")
@@ -91,7 +90,6 @@ class Backlog(Collector):
             self._waiting_projects = await fetch_idempotent(
                 pool, operations.WAITING_PROJECTS, limit
             )
-        [self._webhooks] = await fetch_idempotent(pool, webhooks.WEBHOOK_STATE, {})
         self._rows = await fetch_idempotent(pool, operations.GAUGES, {})
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
@@ -135,30 +133,7 @@ class Backlog(Collector):
         )
         line = self._line_families(rows)
         families = [by_status, depth, oldest, deferred, *line]
-        return [*families, *self._webhook_families(), *self._operator_families()]
-
-    def _webhook_families(self) -> list[GaugeMetricFamily]:
-        state = self._webhooks
-        endpoints = GaugeMetricFamily(
-            "backburner_webhook_endpoints", "Endpoints of webhooks by state.", labels=["state"]
-        )
-        for name, count in (
-            ("enabled", state.enabled),
-            ("failing", state.failing),
-            ("disabled", state.disabled),
-        ):
-            endpoints.add_metric([name], count)
-        waiting = GaugeMetricFamily(
-            "backburner_webhooks_waiting",
-            "Events that are to be delivered, by endpoint that gets them; not to disabled ones.",
-            state.waiting,
-        )
-        oldest = GaugeMetricFamily(
-            "backburner_webhooks_oldest_seconds",
-            "Age in seconds of the oldest of these events.",
-            max(0.0, state.oldest),
-        )
-        return [endpoints, waiting, oldest]
+        return [*families, *self._operator_families()]
 
     def _line_families(self, rows: list[operations.BacklogRow]) -> list[GaugeMetricFamily]:
         depth = GaugeMetricFamily(

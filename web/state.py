@@ -1,9 +1,10 @@
 """The objects of one web process, opened at its start and closed at its end."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import ClassVar, Self
 
 import structlog
 from fastapi import FastAPI
@@ -31,18 +32,11 @@ from models.projects.routes import ProjectRoutes
 from models.redis.answer_cache import AnswerCache
 from models.redis.client import REDIS_ERRORS, redis_client
 from models.redis.eviction import memory_problem
-from models.retrieval.store_access import StoreAccess
 from models.secrets import Sealer
 from models.side_tasks import SideTasks, cancel_all
 from models.wire.json_input import BodyLimits
 from web import counters
 from web.admission import Budgets, CreateAdmission, bind_admission, limits_of_project
-from web.batches.expander import Expander
-from web.batches.forwarded import PrepareForwarded
-from web.batches.store import BatchStore
-from web.conversations import ConversationStore
-from web.files.store import FileStore
-from web.files.uploads import Uploads
 from web.http import auth
 from web.http.body import bind_bodies
 from web.http.open_requests import OpenRequests
@@ -52,9 +46,7 @@ from web.idempotency.creates import Creates
 from web.idempotency.keys import sdk_key
 from web.memory import MemoryTrimmer
 from web.model_catalog import ModelCatalog
-from web.organization.organization import Organization
-from web.proxy.proxy import UpstreamProxy
-from web.proxy.usage import ProxiedUsage
+from web.proxied_usage import ProxiedUsage
 from web.quotas.quotas import Quotas
 from web.responses.account_ids import AccountIds
 from web.responses.answer_cache import RequestCache
@@ -63,16 +55,13 @@ from web.responses.input_files import InputFiles
 from web.responses.insert import InsertResponse
 from web.responses.item_pages import ItemReader
 from web.responses.join import JoinResponse
-from web.responses.prepare import PrepareRequest
-from web.responses.searched_stores import SearchedStores
+from web.responses.prepare import CreateCheck, PrepareRequest
 from web.responses.store import ResponseStore
 from web.responses.unclear_creates import UnclearCreates
 from web.responses.validation import RequestValidation
-from web.retrieval.retrieval import Retrieval
 from web.stream.bus import Bus
 from web.stream.polls import LogPolls
 from web.stream.reader import EventReader
-from web.webhooks.endpoints import WebhookEndpoints
 
 logger = structlog.get_logger()
 
@@ -100,22 +89,19 @@ class AppState:
     bus: Bus
     event_reader: EventReader
     cache: AnswerCache
+    storage: FileStorage | None
+    """None: this server stores no files"""
+    items: ItemReader
+    validation: RequestValidation
+    input_files: InputFiles
     response_store: ResponseStore
-    conversation_store: ConversationStore
-    file_store: FileStore
-    file_uploads: Uploads
-    batch_store: BatchStore
-    retrieval: Retrieval
-    expander: Expander | None
-    """None: this server stores no files, so it has no batches"""
-    organization: Organization
-    webhook_endpoints: WebhookEndpoints
     create_response: CreateResponse
+    create_checks: list[CreateCheck]
+    """What features check of a create; the first error counts."""
     unclear_creates: UnclearCreates
     answers: Answers
     creates: Creates
     model_catalog: ModelCatalog
-    proxy: UpstreamProxy
     proxied_usage: ProxiedUsage
     quotas: Quotas
     grace_expired: asyncio.Event
@@ -123,7 +109,15 @@ class AppState:
     side_tasks: SideTasks
     stop_event: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process begins to stop."""
+    features: "dict[type[Feature], Feature]" = field(default_factory=dict)
+    """What each feature has opened, by its class."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def open_features(self, kinds: Iterable[type["Feature"]]) -> None:
+        """Opens the features and starts their tasks. Each may use those before it."""
+        for kind in kinds:
+            feature = self.features[kind] = kind(self)
+            feature.start()
 
     @property
     def body_limits(self) -> BodyLimits:
@@ -180,15 +174,11 @@ class AppState:
         state.side_tasks.start(state.bus.run(), "bus")
         watch = Watch(settings, lease, state.redis, counters.DEATHS)
         state.side_tasks.start(watch.run(), "watch")
-        if state.expander is not None:
-            state.side_tasks.start(state.expander.run(), "batches")
         polls = LogPolls(settings, pool, state.bus)
         state.side_tasks.start(polls.read_journals(), "poll-journals")
         state.side_tasks.start(polls.watch_idle_readers(), "poll-idle-readers")
         state.spawn(state.enqueue_at_start())
         state.spawn(state.check_redis())
-        if state.file_store.storage_state is not None:
-            state.spawn(state.file_store.storage_state.log_problem())
         return state
 
     @classmethod
@@ -196,8 +186,7 @@ class AppState:
         settings, pool, routes = common.settings, common.pool, common.routes
         proxied_usage, answers = ProxiedUsage(pool), Answers(pool)
         grace_expired, budgets = asyncio.Event(), Budgets(settings.web)
-        create_response = _create_response(common)
-        file_store = FileStore(settings, pool, common.storage)
+        create_checks: list[CreateCheck] = []
         return cls(
             settings=settings,
             host=host,
@@ -217,25 +206,17 @@ class AppState:
             event_reader=common.event_reader,
             cache=common.cache,
             response_store=_response_store(common),
-            conversation_store=_conversation_store(common),
-            file_store=file_store,
-            file_uploads=Uploads(settings.files, pool, file_store),
-            batch_store=BatchStore(settings.batches, settings.quotas, pool),
-            retrieval=Retrieval.open(
-                settings, pool, routes, common.store_access, proxied_usage.add_tokens
-            ),
-            expander=_expander(common, create_response),
-            organization=Organization.open(pool, routes.server.upstreams),
-            webhook_endpoints=WebhookEndpoints(
-                pool, common.sealer, common.egress, settings.webhooks
-            ),
-            create_response=create_response,
+            storage=common.storage,
+            items=common.items,
+            validation=common.validation,
+            input_files=common.input_files,
+            create_response=_create_response(common, create_checks),
+            create_checks=create_checks,
             unclear_creates=common.unclear_creates,
             answers=answers,
             creates=Creates(pool, common.lease, answers),
             model_catalog=ModelCatalog(routes.server.upstreams),
             proxied_usage=proxied_usage,
-            proxy=UpstreamProxy(settings, grace_expired),
             quotas=common.quotas,
             grace_expired=grace_expired,
             side_tasks=SideTasks(common.lease.exit_process),
@@ -270,9 +251,10 @@ class AppState:
         await self.job_queue.close()
         await asyncio.to_thread(self.lease.deregister)
         await self.model_catalog.close()
-        await self.proxy.close()
-        await self.file_store.close()
-        await self.retrieval.close()
+        for feature in reversed(self.features.values()):
+            await feature.close()
+        if self.storage is not None:
+            await self.storage.close()
         await self.quotas.close()
         await self.cache.close()
         await self.redis.aclose()
@@ -320,6 +302,43 @@ class AppState:
             logger.warning("enqueue_at_start_failed", error=str(error).strip())
 
 
+class Feature:
+    """What a feature has open in a web process: the `FEATURE` of its `web.py`
+    (models/features.py)."""
+
+    socket_protocol: ClassVar[type[asyncio.Protocol] | None] = None
+    """uvicorn's protocol for WebSockets; None: the feature serves none"""
+
+    def __init__(self, state: AppState) -> None:
+        """`state` is complete, but for features that come later in the list."""
+        self.state = state
+
+    @classmethod
+    def of(cls, connection: HTTPConnection) -> Self:
+        """That of the process that serves this request or WebSocket."""
+        return cls.in_state(app_state(connection))
+
+    @classmethod
+    def in_state(cls, state: AppState) -> Self:
+        """That of a process. Raises KeyError if it is not there."""
+        feature = state.features[cls]
+        assert isinstance(feature, cls)
+        return feature
+
+    def start(self) -> None:
+        """Starts its tasks."""
+
+    async def refresh_gauges(self) -> None:
+        """Reads what its gauges show, before each answer of `/metrics`."""
+
+    async def readiness(self) -> dict[str, str | None]:
+        """What `/readyz` reports of it."""
+        return {}
+
+    async def close(self) -> None:
+        """Closes its connections. Its tasks have ended before."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Common:
     """What several objects of the process use."""
@@ -341,7 +360,6 @@ class _Common:
     account_ids: AccountIds
     storage: FileStorage | None
     input_files: InputFiles
-    store_access: StoreAccess
     unclear_creates: UnclearCreates
 
     @classmethod
@@ -375,12 +393,11 @@ class _Common:
                 settings,
                 has_storage=storage is not None,
             ),
-            store_access=StoreAccess(pool),
             unclear_creates=UnclearCreates(settings, lease),
         )
 
 
-def _create_response(common: _Common) -> CreateResponse:
+def _create_response(common: _Common, checks: Sequence[CreateCheck]) -> CreateResponse:
     settings, pool, lease = common.settings, common.pool, common.lease
     cache = RequestCache(settings.cache, pool, common.cache, common.routes, common.sealer)
     prepare = PrepareRequest(
@@ -391,7 +408,7 @@ def _create_response(common: _Common) -> CreateResponse:
         lease.clock,
         common.account_ids,
         common.input_files,
-        SearchedStores(common.store_access),
+        checks,
     )
     return CreateResponse(
         prepare,
@@ -414,32 +431,6 @@ def _response_store(common: _Common) -> ResponseStore:
         common.settings.web.cancel_wait.total_seconds(),
         common.lease.clock,
         common.quotas.on_ended,
-    )
-
-
-def _conversation_store(common: _Common) -> ConversationStore:
-    return ConversationStore(
-        common.settings,
-        common.pool,
-        common.items,
-        common.validation,
-        common.lease.clock,
-        common.account_ids,
-        common.input_files,
-    )
-
-
-def _expander(common: _Common, create_response: CreateResponse) -> Expander | None:
-    if common.storage is None:
-        return None
-    return Expander(
-        common.settings,
-        common.pool,
-        common.storage,
-        create_response,
-        PrepareForwarded(common.routes, common.account_ids, common.egress, common.lease.clock),
-        common.quotas,
-        common.job_queue,
     )
 
 

@@ -21,6 +21,7 @@ from models.confinement.policy import PROTECTIONS, missing
 from models.db.database import Pool, open_pool
 from models.db.shared_pool import ACTING_PROJECT
 from models.egress import EgressPolicy
+from models.features import feature_parts
 from models.fence import FENCE
 from models.files.opening import open_storage
 from models.garbage import tune_garbage_collector
@@ -33,11 +34,8 @@ from models.ownership.takeover import Claim
 from models.ownership.timeline import attempts_on_timeline
 from models.ownership.watch import Watch
 from models.project_policies import ProjectPolicies
-from models.projects.routes import ProjectRoutes
 from models.redis.answer_cache import AnswerCache
 from models.redis.client import redis_client
-from models.retrieval.embedder import Embedder
-from models.retrieval.search import ChunkSearch
 from models.secrets import Sealer
 from models.side_tasks import SideTasks
 from models.tracing.tracer import open_tracer
@@ -46,6 +44,7 @@ from worker.activity_writer import ActivityWriter
 from worker.capacity import Capacity
 from worker.comparison import RunComparison
 from worker.control import ControlListener
+from worker.feature import Feature
 from worker.hand_over import HandOver
 from worker.intake import Intake
 from worker.log.journal import Journal
@@ -54,6 +53,7 @@ from worker.memory_budget import MemoryBudget
 from worker.memory_pressure import MemoryPressure
 from worker.model_metrics import LABELS, observe_end
 from worker.outbound.file_memory import FileMemory
+from worker.purge import Purger
 from worker.quarantine import SuspectGroup
 from worker.run.counting import RequestTokenCounter
 from worker.run.end_state import StopReason
@@ -61,7 +61,7 @@ from worker.run.quota_notices import QuotaNotices
 from worker.run.resources import Resources
 from worker.run.runner import Run
 from worker.sweeper import Sweeper
-from worker.upkeep import start_upkeep
+from worker.tools.toolbox import OWN_TOOLS
 from worker.upstream.upstreams import Upstreams
 
 logger = structlog.get_logger()
@@ -80,7 +80,6 @@ class WorkerConnections:
     upstreams: Upstreams
     job_queue: JobQueue
     cache: AnswerCache
-    embedder: Embedder
 
     @classmethod
     async def open(cls, settings: Settings, lease: Lease, slots: int) -> "WorkerConnections":
@@ -94,14 +93,12 @@ class WorkerConnections:
             upstreams=Upstreams(settings, slots),
             job_queue=JobQueue(settings, metrics.ENQUEUES_DROPPED),
             cache=AnswerCache(settings, f"worker-cache-{lease.id.hex}"),
-            embedder=Embedder(settings.retrieval, ProjectRoutes(settings)),
         )
 
     async def close(self) -> None:
         """Closes all of them."""
         await self.job_queue.close()
         await self.upstreams.close()
-        await self.embedder.close()
         await self.cache.close()
         await self.redis.aclose()
         await self.pool.close()
@@ -165,6 +162,9 @@ class Engine:
         line = self.intake.line
         self._comparison.start(self._ownership, self._side_tasks, line.wait_until_known)
         self._resources = self._open_resources(journal, publisher)
+        self._features: list[Feature] = [
+            part.FEATURE(self._resources) for part in feature_parts("worker")
+        ]
         control = ControlListener(settings, self._lease.id, self.cancel)
         states = connections.upstreams.write_states(connections.redis, self._lease.id)
         self._side_tasks.start(states, "upstream-states")
@@ -182,13 +182,7 @@ class Engine:
             self._side_tasks.start(line.start_newcomers(), "newcomers")
         self._activity = ActivityWriter(pool)
         self._side_tasks.start(self._activity.run(), "activity")
-        start_upkeep(
-            self._side_tasks,
-            self._resources,
-            connections.redis,
-            connections.embedder,
-            self._lease.id,
-        )
+        self._start_beside()
         tune_garbage_collector(_NEW_OBJECTS)
         self._memory.measure_idle()
         pressure = MemoryPressure(self._memory, pool, capacity.runs, self._on_capacity_changed)
@@ -216,10 +210,20 @@ class Engine:
             quotas=QuotaNotices(settings.quotas, policies, publisher, self._lease.clock),
             file_memory=FileMemory(settings.egress.memory),
             storage=open_storage(settings),
-            search=ChunkSearch(connections.pool, connections.embedder),
+            redis=connections.redis,
+            side_tasks=self._side_tasks,
+            tools=dict(OWN_TOOLS),
             tracer=open_tracer(settings, self._lease.kind),
             exit_process=self._lease.exit_process,
         )
+
+    def _start_beside(self) -> None:
+        """Starts the purge and what features do beside responses."""
+        purger = Purger(self._settings, str(self._lease.id), self._resources.storage)
+        self._side_tasks.start(purger.run(), "purge")
+        if not self._settings.quarantine:
+            for feature in self._features:
+                feature.start()
 
     def start_side_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Runs `work` beside the responses, until `stop`. If it fails, the process exits."""
@@ -296,6 +300,8 @@ class Engine:
         await self._side_tasks.cancel()
         await self._activity.write_last()
         await asyncio.to_thread(self._lease.deregister)
+        for feature in self._features:
+            await feature.close()
         await self._connections.close()
         if self._resources.storage is not None:
             await self._resources.storage.close()

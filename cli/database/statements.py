@@ -1,28 +1,33 @@
 """All statements of the product by name, as `backburner sql` prints them."""
 
-import importlib
-import pkgutil
 from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 from cli.errors import CommandFailed
 from models.db import queries
 from models.db.statement import NumberedQuery, Query, Statement
+from models.features import FEATURES
 
 
 def all_statements() -> dict[str, Statement | Query[Any]]:
-    """`<file>.<NAME>`, or `<file>.<NAME>[<key>]` for one of several under a name -> the
-    statement."""
-    return dict(
-        found
-        for module_info in pkgutil.iter_modules(queries.__path__)
-        for found in _statements_of(module_info.name)
-    )
+    """`<file>.<NAME>`, or `<file>.<NAME>[<key>]` for one of several under a name -> the statement.
+    Of a feature `<feature>.<NAME>`; `queries` is left out of the names of its files."""
+    named = {
+        each.name: f"{queries.__name__}.{each.name}" for each in iter_modules(queries.__path__)
+    }
+    for feature in FEATURES:
+        path = f"features.{feature}"
+        for each in iter_modules(import_module(path).__path__):
+            if each.name.endswith("queries"):
+                part = each.name.removesuffix("queries").removesuffix("_")
+                named[f"{feature}.{part}".rstrip(".")] = f"{path}.{each.name}"
+    return dict(found for name, path in named.items() for found in _statements_of(name, path))
 
 
-def _statements_of(file: str) -> Iterator[tuple[str, Statement | Query[Any]]]:
-    module = importlib.import_module(f"{queries.__name__}.{file}")
-    for name, value in vars(module).items():
+def _statements_of(file: str, path: str) -> Iterator[tuple[str, Statement | Query[Any]]]:
+    for name, value in vars(import_module(path)).items():
         named = value.items() if isinstance(value, dict) and name.isupper() else [("", value)]
         for key, statement in named:
             if isinstance(statement, Statement | Query):

@@ -2,10 +2,10 @@
 
 from uuid import UUID
 
+from features.batches import queries as statements
+from features.batches.queries import BatchRow
 from models.db.database import Connection, Pool, fetch_idempotent, find_by_id
-from models.db.queries import batches as statements
 from models.db.queries.audit import Actor, AuditEntry
-from models.db.queries.batches import BatchRow
 from models.ids import batch_id
 
 

@@ -10,9 +10,8 @@ from redis.asyncio import Redis
 
 from models.config.groups import CacheSettings, QuotaSettings
 from models.db.database import Connection, Pool, fetch_idempotent
-from models.db.queries.batches import COUNTED_BATCHES
 from models.db.queries.files import STORED_FILES
-from models.db.queries.quotas import QUOTA_STATE
+from models.db.queries.quotas import COUNTED_BATCHES, QUOTA_STATE
 from models.projects.quotas import ProjectQuotas
 from models.redis.client import REDIS_ERRORS
 from models.redis.quota_uses import read_counted_uses

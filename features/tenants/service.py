@@ -11,11 +11,11 @@ from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
 from features.audit import act, record
-from models.db.database import Connection, execute, fetch
+from models.db.database import Connection, fetch
 from models.db.queries import organization as statements
 from models.db.queries.audit import Actor, AuditEntry
 from models.db.queries.organization import KeyDetails, ProjectDetails, ServiceAccount
-from models.db.queries.webhooks import DELETE_ENDPOINTS_OF_PROJECT
+from models.features import feature_parts
 from models.ids import new_uuid
 from models.keys import DEFAULT_PROJECT, KEY_PREFIX_LENGTH, KeyGrant, new_key, stored_value
 from models.projects.scopes import Scope
@@ -152,13 +152,14 @@ async def archive_project(
     connection: Connection, project: ProjectDetails, actor: Actor
 ) -> ProjectDetails:
     """Makes its keys invalid, for ever, and deletes its webhooks. Workers then cancel what it has
-    open (worker/archived_projects.py). Raises DefaultProject."""
+    open (features/tenants/worker.py). Raises DefaultProject."""
     if project.name == DEFAULT_PROJECT:
         raise DefaultProject
     values = {"id": project.id}
     async with connection.transaction():
         [row] = await fetch(connection, statements.ARCHIVE_PROJECT, values)
-        await execute(connection, DELETE_ENDPOINTS_OF_PROJECT, values)
+        for part in feature_parts("archive"):
+            await part.archive(connection, project.id)
         entry = AuditEntry(actor, "project.delete", project.name, project=project.name)
         await record(connection, entry)
     return row

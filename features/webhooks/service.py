@@ -7,18 +7,18 @@ from datetime import timedelta
 from uuid import UUID
 
 from features.audit import act, record
+from features.webhooks import queries as statements
+from features.webhooks.events import TEST_OBJECT, EventType, event_id
+from features.webhooks.queries import Endpoint
+from features.webhooks.signature import new_secret
 from models.db.arrays import Texts
 from models.db.database import Connection, execute, fetch
-from models.db.queries import webhooks as statements
 from models.db.queries.audit import Actor, AuditEntry
-from models.db.queries.webhooks import Endpoint
 from models.egress import EgressPolicy
 from models.ids import WEBHOOK_ENDPOINT, admin_id, new_uuid
 from models.projects.egress import ProjectEgress
 from models.secrets import Sealed, Sealer, Unreadable
 from models.signing_secrets import open_secrets, seal_secrets
-from models.webhooks.events import TEST_OBJECT, EventType, event_id
-from models.webhooks.signature import new_secret
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from features.proxy.endpoints import ENDPOINTS
 from tests.support.api import UNKNOWN_RESPONSE_ID, Api
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.stack import Stack
-from web.proxy.endpoints import ENDPOINTS
 
 CONVERSATION = UNKNOWN_RESPONSE_ID.replace("resp_", "conv_")
 ROUTES = [

@@ -235,7 +235,7 @@ def test_the_document_knows_every_error() -> None:
     error = document()["components"]["schemas"]["Error"]["properties"]["error"]["properties"]
     sources = [
         path
-        for folder in ("web", "models")
+        for folder in ("features", "web", "models")
         for path in (ROOT / folder).rglob("*.py")
         if "openapi" not in path.parts
     ]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi import checks
 
+from features.proxy.endpoints import ENDPOINTS
 from models.ids import new_uuid
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
@@ -36,7 +37,6 @@ from tests.support.openapi_document import check_stream, document, operations, r
 from tests.support.openapi_requests import Case, generated, generated_examples, with_integers
 from tests.support.stack import Stack
 from tests.support.strict_types import check_response
-from web.proxy.endpoints import ENDPOINTS
 
 PROXIED = tuple(endpoint.name for endpoint in ENDPOINTS if endpoint.name != "chat")
 UPLOADED = ("add_upload_part", "complete_upload", "cancel_upload")

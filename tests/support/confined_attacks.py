@@ -1,10 +1,10 @@
 """What a file would do that has taken over the process that reads it.
 
-`extraction` starts this instead of `worker.retrieval.extract.child`, so that each attack runs where
-a file is read: with the same confinement, environment and open files. Standard input is JSON, a
-Targets; the text that comes back is JSON too, attack -> outcome: `done`, `reached the kernel: …`,
-or `refused: …`. With the ending `.landlock` or `.seccomp` the system seems to lack that; with
-`.flood` text without an end comes instead.
+`extraction` starts this instead of `features.retrieval.extract.child`, so that each attack runs
+where a file is read: with the same confinement, environment and open files. Standard input is a
+Targets as JSON; the text that comes back is JSON too, attack -> outcome: `done`, `reached the
+kernel: …`, or `refused: …`. With the ending `.landlock` or `.seccomp` the system seems to lack
+that; with `.flood` text without an end comes instead.
 """
 
 import ctypes
@@ -21,10 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypedDict
 
+from features.retrieval.extract.confinement import confine_reader
+from features.retrieval.extract.frames import END, PIECE, TEXT, encode_frame
+from features.retrieval.extract.limits import ExtractionLimits
 from models.confinement import policy
-from worker.retrieval.extract.confinement import confine_reader
-from worker.retrieval.extract.frames import END, PIECE, TEXT, encode_frame
-from worker.retrieval.extract.limits import ExtractionLimits
 
 Attack = Callable[[], object]
 

@@ -49,7 +49,7 @@ A library that is missing here costs time, nothing else.
 """
 
 MODULES = {
-    "web": ("web.app", "web.http.protocol", "web.websocket.protocol"),
+    "web": ("web.app", "web.http.protocol", "features.websocket.protocol"),
     "worker": ("worker.celery.app", "worker.celery.pool", "worker.celery.consumer"),
 }
 """The product's modules that are imported too, by what is started. None of them reads the

@@ -24,6 +24,7 @@ import psutil
 import structlog
 from pypdf import PdfWriter
 
+from features.retrieval.extract.extraction import ExtractionFailed, ExtractionLimits, extract
 from tests.support.files_to_read import (
     cell,
     docx,
@@ -36,7 +37,6 @@ from tests.support.files_to_read import (
     stream,
     xlsx,
 )
-from worker.retrieval.extract.extraction import ExtractionFailed, ExtractionLimits, extract
 
 MIB = 1024 * 1024
 LIMITS = ExtractionLimits(cpu_time=20, time=3600)
@@ -61,7 +61,7 @@ def reading_processes() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
-            if "worker.retrieval.extract.child" in child.cmdline():
+            if "features.retrieval.extract.child" in child.cmdline():
                 found.append(child)
     return found
 
@@ -118,7 +118,7 @@ class _Watch:
             await asyncio.sleep(0.02)
 
     def _look(self, child: psutil.Process) -> None:
-        if "worker.retrieval.extract.child" not in child.cmdline():
+        if "features.retrieval.extract.child" not in child.cmdline():
             return
         status = Path(f"/proc/{child.pid}/status").read_text()
         times = child.cpu_times()

@@ -255,7 +255,9 @@ class MemoryProcess:
             quotas=cast("Any", _Nothing()),
             file_memory=FileMemory(settings.egress.memory),
             storage=None,
-            search=cast("Any", None),
+            redis=cast("Any", None),
+            side_tasks=cast("Any", None),
+            tools={},
             tracer=None,
             exit_process=cast("Any", lambda: self.exits.append("exit")),
         )

@@ -6,13 +6,14 @@ from typing import Any
 
 import jsonschema_rs
 
+from features.reference.openapi import document as openapi_document
 from models.config.settings import Settings
 from models.errors import InvalidRequest
 from models.ids import new_item_id
 from models.wire.request import parse_create
 from tests.support.api import JSON, decode
 from tests.support.strict_types import check_event
-from web.app import create_app
+from web.app import api_routes
 
 
 def settings_with(**values: Any) -> Settings:
@@ -22,7 +23,7 @@ def settings_with(**values: Any) -> Settings:
 
 def document_of(**values: Any) -> JSON:
     """The document of a deployment with these settings."""
-    return create_app(settings_with(**values)).openapi()
+    return openapi_document(api_routes(), settings_with(**values))
 
 
 @cache

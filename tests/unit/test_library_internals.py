@@ -86,14 +86,19 @@ INTERNALS = (
         " handle_parser_exception handle_ping handle_pong handle_text handshake_complete"
         " handshake_initiated initial_response keepalive_timeout loop logger queue read_paused"
         " receive scope send shutdown transport writable",
-        "web/websocket/protocol.py",
+        "features/websocket/protocol.py",
     ),
     Internals(
-        "uvicorn", "uvicorn._types", "ASGIReceiveEvent ASGISendEvent", "web/websocket/protocol.py"
+        "uvicorn",
+        "uvicorn._types",
+        "ASGIReceiveEvent ASGISendEvent",
+        "features/websocket/protocol.py",
     ),
-    Internals("websockets", "websockets.protocol:Protocol", "reader", "web/websocket/messages.py"),
     Internals(
-        "websockets", "websockets.streams:StreamReader", "buffer", "web/websocket/messages.py"
+        "websockets", "websockets.protocol:Protocol", "reader", "features/websocket/messages.py"
+    ),
+    Internals(
+        "websockets", "websockets.streams:StreamReader", "buffer", "features/websocket/messages.py"
     ),
     Internals("psycopg", "psycopg:AsyncConnection", "wait", "models/db/connection.py"),
     Internals("psycopg", "psycopg.waiting", "wait", "models/db/connection.py"),

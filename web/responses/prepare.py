@@ -1,8 +1,9 @@
 """From the body of a create to a request that may be stored: everything is checked, what it
 continues and refers to is read, and its answer is looked up in the cache."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 from uuid import UUID
 
 from models.config.settings import Settings
@@ -20,7 +21,6 @@ from web.responses.input_files import InputFiles
 from web.responses.opening import Opening
 from web.responses.precomputed import PrecomputedResponse, precompute
 from web.responses.references import resolve_references
-from web.responses.searched_stores import SearchedStores
 from web.responses.service_tier import limit_tier
 from web.responses.validation import (
     RequestValidation,
@@ -43,6 +43,13 @@ class PreparedRequest:
     """None: a worker has to run it"""
 
 
+class CreateCheck(Protocol):
+    """A check of a feature. `native`: the model's upstream has the Responses API too. Raises
+    ApiError."""
+
+    async def __call__(self, request: CreateRequest, key: ApiKey, *, native: bool) -> None: ...
+
+
 class PrepareRequest:
     """Checks create requests."""
 
@@ -55,7 +62,7 @@ class PrepareRequest:
         clock: DatabaseClock,
         account_ids: AccountIds,
         input_files: InputFiles,
-        searched_stores: SearchedStores,
+        checks: Sequence[CreateCheck],
     ) -> None:
         self._max_bytes = settings.limits.body
         self._max_history = settings.limits.history
@@ -65,7 +72,7 @@ class PrepareRequest:
         self._clock = clock
         self._account_ids = account_ids
         self._input_files = input_files
-        self._searched_stores = searched_stores
+        self._checks = checks
 
     async def parse(self, body: JsonBody, key: ApiKey, *, generate: bool) -> CreateRequest:
         """The request in `body`, checked without what it continues.
@@ -123,7 +130,8 @@ class PrepareRequest:
         upstreams = self._validation.upstreams_of(key, request.model)
         await self._input_files.check(project, items, upstreams=upstreams)
         native = bool(upstreams) and upstreams[0].api == "responses"
-        await self._searched_stores.check(request, key, native=native)
+        for check in self._checks:
+            await check(request, key, native=native)
         await match_calls(self._pool, continuation, items, require_outputs)
         await require_valid_approvals(self._pool, continuation, request)
         return request

@@ -75,8 +75,6 @@ async def readyz(request: Request) -> Response:
     state = app_state(request)
     looks: DependencyLooks = request.app.state.dependency_looks
     found = await looks.show()
-    storage = state.file_store.storage_state
-    files = None if storage is None else await storage.show()
     is_ready = (
         found.database == "ok"
         and found.schema_state == SchemaState.OK
@@ -93,8 +91,9 @@ async def readyz(request: Request) -> Response:
         "workers": found.workers,
         "redis": found.redis,
         "redis_memory": found.redis_memory,
-        "files": files,
     }
+    for feature in state.features.values():
+        report |= await feature.readiness()
     if found.redis == "ok" and not state.bus.healthy:
         report["redis"] = "connecting"
     return json_response(report, status=200 if is_ready else 503)

@@ -7,7 +7,6 @@ from starlette.responses import Response
 from models.errors import Unauthenticated
 from models.metrics import CONTENT_TYPE, scrape_allowed
 from web.counters import REGISTRY
-from web.file_gauges import FILE_GAUGES
 from web.gauges import BACKLOG
 from web.http.errors import unknown_url
 from web.http.own_host import require_own_host
@@ -33,5 +32,6 @@ async def metrics(request: Request) -> Response:
     if state.settings.metrics.token is None:
         require_own_host(request, state.settings.allowed_hosts)
     await BACKLOG.refresh(state.pool)
-    await FILE_GAUGES.refresh(state.pool)
+    for feature in state.features.values():
+        await feature.refresh_gauges()
     return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE)

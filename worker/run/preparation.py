@@ -33,7 +33,6 @@ from worker.run.handed_on_urls import history_urls, require_handed_on
 from worker.run.output import history_item
 from worker.run.resources import Resources
 from worker.run.stored_files import STORAGE_UNAVAILABLE, StoredFiles
-from worker.tools.project_files import ProjectFiles
 from worker.tools.provider import ToolContext
 from worker.tools.toolbox import Toolbox
 from worker.translation.call_origin import item_key
@@ -208,9 +207,10 @@ async def _open_toolbox(
     has_mcp = any(tool["type"] == "mcp" for tool in tools)
     credentials = _open_credentials(attempt, resources) if has_mcp else {}
     row = attempt.claim.row
-    files = ProjectFiles(resources.search, resources.policies, row.project_id, row.api_key_id)
-    context = ToolContext(resources.settings, egress, credentials, attempt.include, files)
-    return await Toolbox.of(tools, context)
+    context = ToolContext(
+        resources.settings, egress, credentials, attempt.include, row.project_id, row.api_key_id
+    )
+    return await Toolbox.of(tools, context, resources.tools)
 
 
 def _open_credentials(attempt: Attempt, resources: Resources) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 from uuid import UUID
 
+from redis.asyncio import Redis
+
 from models.celery.queue import JobQueue
 from models.config.routes import passthrough_of
 from models.config.settings import Settings
@@ -16,14 +18,15 @@ from models.load.pacing import Pacer
 from models.ownership.claims import Ownership
 from models.project_policies import ProjectPolicies
 from models.redis.answer_cache import AnswerCache
-from models.retrieval.search import ChunkSearch
 from models.secrets import Sealer
+from models.side_tasks import SideTasks
 from models.tracing.spans import Tracer
 from worker.log.journal import Journal
 from worker.memory_budget import MemoryBudget
 from worker.outbound.file_memory import FileMemory
 from worker.run.counting import RequestTokenCounter
 from worker.run.quota_notices import QuotaNotices
+from worker.tools.provider import ToolProviderFactory
 from worker.upstream.upstreams import Upstreams
 
 _FAST_READS = 1
@@ -52,8 +55,10 @@ class Resources:
     """Of the files that all runs have fetched or read."""
     storage: FileStorage | None
     """Of files that clients have stored; None: this server stores none."""
-    search: ChunkSearch
-    """In the vector stores of all projects."""
+    redis: Redis
+    side_tasks: SideTasks
+    tools: dict[str, ToolProviderFactory]
+    """Type of a tool -> what makes its provider. MCP is not in it (worker/tools/toolbox.py)."""
     tracer: Tracer | None
     """None if traces are off."""
     exit_process: Callable[[], NoReturn]

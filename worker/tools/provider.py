@@ -8,11 +8,11 @@ another worker can continue after a crash.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from uuid import UUID
 
 from models.config.settings import Settings
 from models.egress import EgressPolicy
 from models.wire.events import Item
-from worker.tools.project_files import ProjectFiles
 from worker.translation.items.server_calls import OpenCallFactory
 from worker.translation.items.server_tools import ServerFunction
 
@@ -50,8 +50,10 @@ class ToolContext:
     or shown."""
     include: Collection[str] = ()
     """The request's `include`: additional output that the client wants."""
-    files: ProjectFiles | None = None
-    """The files of the response's project; None: no tool searches them."""
+    project: UUID | None = None
+    """That of the response; None: no tool uses what projects have"""
+    api_key: UUID | None = None
+    """With which the usage of tools counts."""
     listed: dict[str, tuple[int, int]] = field(default_factory=dict)
     """server_label -> how many tools that MCP server has listed, and their bytes: all servers of a
     response share a limit."""

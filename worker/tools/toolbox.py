@@ -13,8 +13,7 @@ from models.config.groups import ToolSettings
 from models.errors import RunError
 from models.wire.events import Item
 from models.wire.json_input import clean_json
-from models.wire.tools import FILE_SEARCH, WEB_SEARCH
-from worker.tools.file_search import FileSearch
+from models.wire.tools import WEB_SEARCH
 from worker.tools.provider import (
     ToolCallError,
     ToolContext,
@@ -28,11 +27,9 @@ from worker.translation.items.server_tools import ServerFunction, model_tool_nam
 
 logger = structlog.get_logger()
 
-_PROVIDERS: dict[str, ToolProviderFactory] = {
-    FILE_SEARCH: FileSearch,
-    **dict.fromkeys(WEB_SEARCH, WebSearch),
-}
-"""type of a tool -> what makes its provider. MCP is loaded when it is needed."""
+OWN_TOOLS: Mapping[str, ToolProviderFactory] = dict.fromkeys(WEB_SEARCH, WebSearch)
+"""Type of a tool -> what makes its provider. Features add theirs; MCP is loaded when it is
+needed."""
 
 _CLOSE_TIMEOUT = 5.0
 """Seconds that a provider has to close its connections."""
@@ -58,16 +55,21 @@ class Toolbox:
         self._client_names = frozenset(tool["name"] for tool in tools if "name" in tool)
 
     @classmethod
-    async def of(cls, tools: Sequence[Mapping[str, Any]], context: ToolContext) -> "Toolbox":
-        """The providers of these tools.
+    async def of(
+        cls,
+        tools: Sequence[Mapping[str, Any]],
+        context: ToolContext,
+        kinds: Mapping[str, ToolProviderFactory],
+    ) -> "Toolbox":
+        """The providers of these tools; `kinds` without MCP.
 
         Loading MCP takes half a second of CPU, and memory that most workers never need. So it is
         loaded for the first response with an MCP server, in a thread.
         """
         if not any(tool["type"] == "mcp" for tool in tools):
-            return cls(tools, context, _PROVIDERS)
+            return cls(tools, context, kinds)
         mcp = await asyncio.to_thread(importlib.import_module, "worker.tools.mcp_provider")
-        return cls(tools, context, {**_PROVIDERS, "mcp": mcp.McpToolProvider})
+        return cls(tools, context, {**kinds, "mcp": mcp.McpToolProvider})
 
     def pending(self, history: Sequence[Item]) -> list[OpenCallFactory]:
         """The calls that must be run before the model's next turn, in the order of the tools

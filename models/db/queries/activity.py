@@ -89,7 +89,7 @@ class ActivityRow:
     input_tokens: int
     output_tokens: int
     first_token_counts: list[int]
-    """by bucket (models/operator/durations.py), as the next one"""
+    """by bucket (models/duration_counts.py), as the next one"""
     total_counts: list[int]
 
 

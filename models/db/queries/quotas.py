@@ -109,3 +109,15 @@ QUOTA_STATE = Query(
     QuotaState,
 )
 """Counts what one project uses now, by the names of its quotas: for operators."""
+OPEN_BATCH = "b.status IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
+"""Batch `b` has not ended."""
+COUNTED_BATCHES = column(
+    f"""
+    SELECT ((SELECT count(*) FROM batches b WHERE b.project_id = :project AND {OPEN_BATCH})
+          + (SELECT count(*) FROM batches b WHERE b.project_id = :project AND b.status = 'failed'
+             AND b.ended_at > clock_timestamp() - interval '1 hour'))::int
+    """,
+    int,
+)
+"""Counts the batches of a project that have not ended, or have failed in the last hour: each of
+these was validated and keeps its errors, but has no requests that the other quotas would count."""

@@ -50,7 +50,7 @@ activity = Table(
     _count("output_tokens"),
     _durations(
         "first_token_counts",
-        "responses by the time until their first output (models/operator/durations.py)",
+        "responses by the time until their first output (models/duration_counts.py)",
     ),
     _durations("total_counts", "responses by the time until their end"),
 )

@@ -1,7 +1,7 @@
 """The `file_search` tool of a request: the vector stores, and how they are searched.
 
 Whether the project has the stores is checked when the request is stored. The filter is compiled
-there too (models/retrieval/options.py): this file knows the shape of the tool.
+there too (features/retrieval/options.py): this file knows the shape of the tool.
 """
 
 from dataclasses import dataclass

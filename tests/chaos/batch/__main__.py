@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import sys
 
-from models.batches.lines import ENDPOINTS
+from features.batches.lines import ENDPOINTS
 from tests.chaos.batch.campaign import BatchPlan, run_batch
 from tests.chaos.batch.table import to_markdown
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import PurePath
 
+from features.retrieval.chunking import Chunker, ChunkingStrategy
+from features.retrieval.extract.limits import ExtractionLimits
+from features.retrieval.extract.reading import read_text
+from features.retrieval.extract.text_pieces import text_pieces
 from tests.support.files_to_read import cell, docx, pages_with_text, paragraph, pptx, xlsx
 from tests.support.hostile_files import HOSTILE
-from worker.retrieval.chunking import Chunker, ChunkingStrategy
-from worker.retrieval.extract.limits import ExtractionLimits
-from worker.retrieval.extract.reading import read_text
-from worker.retrieval.extract.text_pieces import text_pieces
 
 STRATEGY = ChunkingStrategy(100, 20)
 _HOSTILE = (

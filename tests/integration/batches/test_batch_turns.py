@@ -11,19 +11,22 @@ from uuid import UUID
 import orjson
 import pytest
 
-from models.batches.work import CRASHED, LEASE, MAX_CRASHES, NO_PAUSE, Outcome
-from models.config.groups import FileSettings
-from models.config.settings import Settings
-from models.db.database import fetch, open_pool
-from models.db.queries import files
-from models.db.queries.batch_turns import (
+from features.batches.expander import Expander
+from features.batches.progress import BatchProgress
+from features.batches.queries import INSERT_BATCH
+from features.batches.turn_queries import (
     RELEASE_BATCH,
     RELEASE_EXPANSION,
     TAKE_BATCH,
     TAKE_TO_EXPAND,
     TakenBatch,
 )
-from models.db.queries.batches import INSERT_BATCH
+from features.batches.validation import Validation
+from features.batches.work import CRASHED, LEASE, MAX_CRASHES, NO_PAUSE, Outcome
+from models.config.groups import FileSettings
+from models.config.settings import Settings
+from models.db.database import fetch, open_pool
+from models.db.queries import files
 from models.db.statement import Query
 from models.files.content import write_part
 from models.files.opening import open_storage
@@ -34,9 +37,6 @@ from tests.support.batches import line
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, settings_for
-from web.batches.expander import Expander
-from worker.batches.progress import BatchProgress
-from worker.batches.validation import Validation
 
 HOUR = timedelta(hours=1)
 

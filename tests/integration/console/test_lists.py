@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 from psycopg.types.json import Json, Jsonb
 
+from features.webhooks.events import event_id
 from models.ids import admin_id, batch_id, new_uuid, vector_store_id
-from models.webhooks.events import event_id
 from tests.support.console import (
     OPERATOR_TOKEN,
     READ_ONLY_TOKEN,

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
+from features.console.access import OPERATOR_TOKEN as OPERATOR_SESSION
 from models.console_links import create_link, hash_token, new_token
 from tests.support.console import OPERATOR_TOKEN, READ_ONLY_TOKEN, ConsoleUser, console_user
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.stack import Stack
-from web.console.access import OPERATOR_TOKEN as OPERATOR_SESSION
 
 _CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "

@@ -16,7 +16,7 @@ _EVIL = "<script>alert(1)</script>"
 
 
 def test_the_script_of_others_is_the_one_that_was_published() -> None:
-    file = ROOT / "web/console/static/htmx-2.0.11.min.js"
+    file = ROOT / "features/console/static/htmx-2.0.11.min.js"
     assert hashlib.sha256(file.read_bytes()).hexdigest() == _HTMX_SHA256
 
 

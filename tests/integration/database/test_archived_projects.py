@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from features.tenants import worker as archived_projects
+from features.tenants.worker import cancel_archived
 from models.db.database import fetch
 from models.db.queries.organization import ARCHIVE_PROJECT
 from models.side_tasks import cancel_all
@@ -12,8 +14,6 @@ from tests.support.api import until
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, open_seeded_database
-from worker import archived_projects
-from worker.archived_projects import cancel_archived
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ repetition has the same one."""
 
 import pytest
 
+from features.batches.queries import END_BATCH
 from models.db.database import fetch
-from models.db.queries.batches import END_BATCH
 from models.ids import new_uuid
 from tests.support.sql import run_sql
 from tests.support.stack import Databases

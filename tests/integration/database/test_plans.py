@@ -400,7 +400,7 @@ _OF_BATCHES = [
     "batches.MOVE_EXPANSION",
     "batches.MOVE_VALIDATION",
     "batches.NUMBER_PART",
-    "batches.COUNTED_BATCHES",
+    "quotas.COUNTED_BATCHES",
     "batches.READY_LINES",
     "batches.SET_EXPANDED",
     "batches.SET_OUTPUT_FILE[output]",

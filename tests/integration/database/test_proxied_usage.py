@@ -12,7 +12,7 @@ from models.ids import new_uuid
 from models.wire.proxied_usage import NO_TOKENS
 from tests.support.stack import Databases
 from tests.support.worker_rows import open_seeded_database
-from web.proxy import usage
+from web import proxied_usage as usage
 
 COUNT = column("SELECT count(*) FROM usage_entries WHERE model = :model", int)
 

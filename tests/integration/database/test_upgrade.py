@@ -43,7 +43,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of 0.1.0: this checkout, until a release has another schema."""
     if newest_revision() == FIRST:
         return ROOT
-    git = ["git", "archive", TAG, "models", "web", "worker", "migrations"]
+    git = ["git", "archive", TAG, "features", "models", "web", "worker", "migrations"]
     done = subprocess.run(git, cwd=ROOT, capture_output=True, check=False)
     if done.returncode:
         pytest.skip(f"the clone has no tag {TAG}")

@@ -11,6 +11,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from features.files.gauges import FILE_GAUGES
 from models.config.groups import FileSettings
 from models.config.settings import Settings
 from models.db.database import fetch, open_pool
@@ -23,7 +24,6 @@ from models.ids import new_uuid
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, run_purge, settings_for
-from web.file_gauges import FileTotals
 
 HOUR = timedelta(hours=1)
 
@@ -183,11 +183,10 @@ async def test_operators_see_how_much_is_stored(stored: StoredFiles) -> None:
     for size in (3, 4):
         await stored.complete(await stored.create(), size)
     await stored.create()  # is being uploaded
-    totals = FileTotals()
-    await totals.refresh(stored.pool)
+    await FILE_GAUGES.refresh(stored.pool)
     values = {
         (sample.name, sample.labels["purpose"]): sample.value
-        for family in totals.collect()
+        for family in FILE_GAUGES.collect()
         for sample in family.samples
     }
     assert values["backburner_files", "user_data"] == 2

@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from cli.configuration.deployment_warnings import storage_warnings
+from features.files.storage_state import StorageState
 from models.files.s3_storage import S3Storage
 from models.files.storage import StorageError
 from tests.conftest import PrivateStack
@@ -23,7 +24,6 @@ from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.s3_server import SECRET_KEY, Bucket, S3Server
 from tests.support.stack import Service, Stack
 from tests.support.worker_rows import settings_for
-from web.files.storage_state import StorageState
 
 MIB = 1024 * 1024
 BOUNDARY = "form"

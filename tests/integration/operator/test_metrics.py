@@ -20,6 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from cli.embedded.process import free_port
+from features.console.app import PAGES
+from features.console.mount import CONSOLE
+from features.files.objects import FilePurpose
 from models.config.groups import MetricsSettings
 from models.db.database import fetch, open_pool
 from models.db.queries import create as create_queries
@@ -46,10 +49,7 @@ from tests.support.sql import run_sql
 from tests.support.stack import SHORT_LEASES, Databases, Service, Stack, SuiteSettings, stack
 from tests.support.tool_turns import TOOL_SETTINGS, counting_server, tool_turn
 from tests.support.worker_rows import SeededDatabase, settings_for
-from web.app import _routes
-from web.console.app import PAGES
-from web.console.mount import CONSOLE
-from web.files.objects import FilePurpose
+from web.app import api_routes
 from web.gauges import Backlog
 
 TOKEN = "metrics-token-of-the-tests"
@@ -100,7 +100,7 @@ LABELS = {
     "method": {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "other"},
     "route": {
         "other",
-        *(route.path for route in _routes() if isinstance(route, APIRoute)),
+        *(route.path for route in api_routes() if isinstance(route, APIRoute)),
         *(f"{CONSOLE}{page.path}" for page in PAGES),
     },
     "class": {

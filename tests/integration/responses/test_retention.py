@@ -29,6 +29,7 @@ from tests.support.worker_rows import (
     settings_for,
 )
 from worker import purge as purge_module
+from worker import purge_steps
 from worker.purge import Purger
 
 
@@ -199,7 +200,7 @@ async def test_expired_responses_that_are_kept_are_looked_at_in_parts(
     )
     await _expire(database, alone)
     monkeypatch.setattr(purge_module, "_ROWS", {"rows": 3})
-    monkeypatch.setattr(purge_module, "_MAX_ROWS", 3)
+    monkeypatch.setattr(purge_module, "MAX_ROWS", 3)
     monkeypatch.setattr(purge_module, "_MAX_IDLE_STEPS", 1)
     purger = Purger(settings_for(database.dsn), "purging", None)
     deleted = []
@@ -241,7 +242,7 @@ async def test_only_one_worker_purges_at_a_time(database: SeededDatabase) -> Non
     expired = await _create_ended(database)
     await _expire(database, expired)
     async with database.pool.connection() as other, other.transaction():
-        assert await fetch(other, retention.LOCK_PURGE, {"key": purge_module._LOCK})
+        assert await fetch(other, retention.LOCK_PURGE, {"key": purge_steps._LOCK})
         assert await _purge(database) == set()
     assert await _purge(database) == {expired}
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from features.retrieval.extract import extraction
+from features.retrieval.extract.extraction import ExtractionFailed, ExtractionLimits, extract
 from models.confinement.policy import missing
 from tests.support.stack import Stack
-from worker.retrieval.extract import extraction
-from worker.retrieval.extract.extraction import ExtractionFailed, ExtractionLimits, extract
 
 pytestmark = pytest.mark.skipif(
     bool(missing()), reason="this system lacks what the confinement is made of"

@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from features.retrieval.extract import extraction
+from features.retrieval.extract.extraction import ExtractionFailed, ExtractionLimits, extract
 from tests.support import files_to_read as files
 from tests.support.hostile_files import reading_processes
-from worker.retrieval.extract import extraction
-from worker.retrieval.extract.extraction import ExtractionFailed, ExtractionLimits, extract
 
 MIB = 1024 * 1024
 TIGHT = ExtractionLimits(memory=128 * MIB, cpu_time=1, time=30, text=MIB, unpacked=16 * MIB)
@@ -114,7 +114,7 @@ async def test_the_process_ends_with_its_worker(file_of: FileOf) -> None:
     path = file_of(b"text\n" * MIB)
     program = (
         "import asyncio, sys\n"
-        "from worker.retrieval.extract.extraction import ExtractionLimits, extract\n"
+        "from features.retrieval.extract.extraction import ExtractionLimits, extract\n"
         "async def main():\n"
         "    async with extract(open(sys.argv[1], 'rb'), 'a.txt', ExtractionLimits()) as pieces:\n"
         "        print(len(await anext(pieces)), flush=True)\n"
@@ -153,15 +153,15 @@ async def test_a_process_that_was_killed_is_no_fault_of_the_file(file_of: FileOf
 async def test_an_installation_that_is_not_complete_is_no_fault_of_the_file(
     file_of: FileOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extraction, "_CHILD", "worker.retrieval.extract.missing")
+    monkeypatch.setattr(extraction, "_CHILD", "features.retrieval.extract.missing")
     failure = await failure_of(file_of(b"text"), "a.txt")
     assert failure.code == "server_error"
-    assert "No module named worker.retrieval.extract.missing" in failure.cause
+    assert "No module named features.retrieval.extract.missing" in failure.cause
 
 
 async def test_the_process_imports_little() -> None:
     program = (
-        "import sys\nimport worker.retrieval.extract.child, worker.retrieval.extract.reading\n"
+        "import sys\nimport features.retrieval.extract.child, features.retrieval.extract.reading\n"
         "print(*sys.modules)"
     )
     process = await asyncio.create_subprocess_exec(
@@ -171,5 +171,5 @@ async def test_the_process_imports_little() -> None:
     )
     output, _ = await process.communicate()
     modules = set(output.decode().split())
-    assert "worker.retrieval.extract.child" in modules
+    assert "features.retrieval.extract.child" in modules
     assert not modules & {"asyncio", "pydantic", "structlog", "typing_extensions", "ssl"}

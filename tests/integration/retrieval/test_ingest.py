@@ -19,6 +19,19 @@ import pytest
 
 from cli.database.migrate import migrate
 from cli.demo_upstream.embeddings import DIMENSIONS, embed
+from features.retrieval import ingest as ingest_module
+from features.retrieval import queries as vector_stores
+from features.retrieval.embedder import Embedder
+from features.retrieval.extract import extraction
+from features.retrieval.index_queries import index_name
+from features.retrieval.ingest import LEASE, Ingest
+from features.retrieval.ingest_queries import TAKE_ENTRIES
+from features.retrieval.search_queries import (
+    CHUNKS_WITH_WORDS,
+    HAS_EMBEDDINGS,
+    NEAREST_CHUNKS,
+    NEAREST_CHUNKS_BY_INDEX,
+)
 from models import fence
 from models.config.groups import FileSettings
 from models.config.retrieval import RetrievalSettings
@@ -26,23 +39,14 @@ from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
 from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import Json, execute, fetch, open_pool
-from models.db.queries import files, vector_stores
+from models.db.queries import files
 from models.db.queries.audit import Actor, ActorKind, AuditEntry
-from models.db.queries.chunk_search import (
-    CHUNKS_WITH_WORDS,
-    HAS_EMBEDDINGS,
-    NEAREST_CHUNKS,
-    NEAREST_CHUNKS_BY_INDEX,
-)
-from models.db.queries.ingest import TAKE_ENTRIES
-from models.db.queries.vector_index import index_name
 from models.files.content import write_part
 from models.files.opening import open_storage
 from models.ids import new_uuid
 from models.ownership.access_revision import AccessRevision
 from models.project_policies import ProjectPolicies
 from models.projects.routes import ProjectRoutes
-from models.retrieval.embedder import Embedder
 from tests.support.api import until
 from tests.support.embeddings import embeddings
 from tests.support.fake_upstream import (
@@ -58,9 +62,6 @@ from tests.support.fake_upstream import (
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, run_purge, settings_for
-from worker.retrieval import ingest as ingest_module
-from worker.retrieval.extract import extraction
-from worker.retrieval.ingest import LEASE, Ingest
 
 CHUNKS = 9
 TEXT = "".join(f"chunk {number} {'xyz ' * 97}end\n" for number in range(CHUNKS))

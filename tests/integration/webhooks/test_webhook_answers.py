@@ -14,17 +14,17 @@ from uuid import UUID
 
 import pytest
 
+from features.webhooks.deliverer import Deliverer
+from features.webhooks.queries import Delivery
+from features.webhooks.sender import DeliveryOutcome, send
+from features.webhooks.signature import new_secret
 from models.config.groups import EgressSettings, WebhookSettings
-from models.db.queries.webhooks import Delivery
 from models.egress import EgressPolicy
 from models.fence import RowLease, RowLeaseEnded
 from models.ids import new_uuid
 from models.projects.egress import SERVER_EGRESS
 from models.secrets import Sealer
 from models.signing_secrets import seal_secrets
-from models.webhooks.signature import new_secret
-from worker.webhooks.deliverer import Deliverer
-from worker.webhooks.sender import DeliveryOutcome, send
 
 TIME_LIMIT = 0.25
 MAX_BYTES = 8 * 1024 * 1024

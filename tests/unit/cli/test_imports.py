@@ -13,8 +13,9 @@ SLOW = {
     *("sqlalchemy", "structlog"),
 }
 DATABASE_COMMAND = (
-    "cli.main, cli.addresses, cli.embedded.data_folder, cli.operations.queries, "
-    "cli.operations.report, cli.operations.actions, cli.operations.keys, cli.operations.batches"
+    "cli.main, cli.addresses, cli.embedded.data_folder, features.operator.reads, "
+    "features.operator.report, features.operator.actions, features.tenants.key_listing, "
+    "features.batches.listing"
 )
 
 

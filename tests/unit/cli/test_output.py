@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cli import output
-from cli.operations import report
+from features.operator import report
 from features.operator.facts import ProcessState
 from models.db.queries.leases import STOPPED
 from models.db.queries.operations import WorkerRow

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from fastapi.routing import APIRoute
 
-from web.app import _routes
-from web.openapi.operations import CREATES
+from features.reference.operations import CREATES
+from web.app import api_routes
 
 PAGE = Path(__file__).parents[3] / "docs" / "wire.md"
 _ROW = re.compile(r"^\| (`.*`) \|", re.MULTILINE)
@@ -18,7 +18,7 @@ def test_every_post_makes_its_object_once_or_is_in_the_list_of_those_that_make_n
     without_key = set(re.findall(r"`(/v1/[^`]*|…/[^`]*)`", " ".join(_ROW.findall(section))))
     posts = {
         route.path: route.name
-        for route in _routes()
+        for route in api_routes()
         if isinstance(route, APIRoute) and "POST" in (route.methods or ())
     }
     unlisted = {path for path, name in posts.items() if name not in CREATES}

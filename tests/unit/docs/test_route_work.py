@@ -10,10 +10,10 @@ from pathlib import Path
 
 from starlette.routing import BaseRoute, WebSocketRoute
 
+from features.console.app import PAGES
+from features.console.mount import CONSOLE
 from models.config.settings import Settings
 from web.app import create_app
-from web.console.app import PAGES
-from web.console.mount import CONSOLE
 
 PAGE = Path(__file__).parents[3] / "docs" / "limits.md"
 _ROUTE = re.compile(r"`([A-Z/]+|\*) ((?:…)?[^`\s]+)`")

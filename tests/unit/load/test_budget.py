@@ -7,9 +7,9 @@ import pytest
 from websockets.frames import Frame, Opcode
 from websockets.server import ServerProtocol
 
+from features.websocket.messages import Messages
 from models.errors import ShareUsedUp, Unavailable
 from models.load.budget import Reservation, SharedBudget
-from web.websocket.messages import Messages
 
 
 def test_a_project_gets_its_part_and_the_first_one_always() -> None:

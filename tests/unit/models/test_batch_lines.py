@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from models.batches.lines import check_lines, group_lines, read_lines
+from features.batches.lines import check_lines, group_lines, read_lines
 from models.wire.json_input import BodyLimits
 
 LIMITS = BodyLimits(200, 200, 1000)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.operator.durations import BOUNDS, add_counts, bucket_of, percentile
+from models.duration_counts import BOUNDS, add_counts, bucket_of, percentile
 
 
 def _counted(*seconds: float) -> list[int]:

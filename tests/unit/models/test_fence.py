@@ -11,6 +11,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 
+from features.retrieval.embedder import Embedder, TextOwner
 from models.config.groups import EgressSettings, LimitSettings
 from models.config.retrieval import RetrievalSettings
 from models.config.settings import Settings
@@ -18,7 +19,6 @@ from models.config.upstream import UpstreamSettings
 from models.egress import EgressPolicy
 from models.fence import FENCE, RowLease, RowLeaseEnded
 from models.projects.routes import ProjectRoutes
-from models.retrieval.embedder import Embedder, TextOwner
 from tests.unit.upstream.test_request_sender import BODY, OK, UNAVAILABLE, raw_server
 from worker.outbound.answer_limits import AnswerLimits
 from worker.outbound.guarded_http import GuardedTransport

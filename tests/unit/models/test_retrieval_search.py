@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pytest
 
+from features.retrieval.filters import compile_filter
+from features.retrieval.search import fuse
 from models.errors import InvalidRequest
-from models.retrieval.filters import compile_filter
-from models.retrieval.search import fuse
 
 A, B, C = ((UUID(int=number), 0) for number in range(3))
 

@@ -6,9 +6,9 @@ from uuid import UUID
 import openai
 import pytest
 
-from models.webhooks.events import EventType, event_body, event_id
-from models.webhooks.schedule import EXPIRY, parse_retry_after, pause_after
-from models.webhooks.signature import new_secret, signed_headers
+from features.webhooks.events import EventType, event_body, event_id
+from features.webhooks.schedule import EXPIRY, parse_retry_after, pause_after
+from features.webhooks.signature import new_secret, signed_headers
 
 NOW = datetime(2026, 11, 23, 6, 30, 0, tzinfo=UTC)
 

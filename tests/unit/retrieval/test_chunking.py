@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from features.retrieval.chunking import AUTO, Chunk, Chunker, ChunkingStrategy
 from tests.support.properties import examples
-from worker.retrieval.chunking import AUTO, Chunk, Chunker, ChunkingStrategy
 
 SMALL = ChunkingStrategy(100, 50)
 _ENGLISH = "".join(

@@ -4,8 +4,8 @@ from io import BytesIO
 
 import pytest
 
+from features.retrieval.extract.encodings import decode, find_encoding
 from models.files.kinds import Examination
-from worker.retrieval.extract.encodings import decode, find_encoding
 
 WESTERN = {
     "fr": "Prénom;Nom;Ville\nAndré;Lefèvre;Besançon\nL'été, nous avons mangé des pâtes; 12 €.\n",

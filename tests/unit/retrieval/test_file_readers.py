@@ -12,6 +12,10 @@ from zipfile import ZipFile
 import pytest
 from openpyxl import Workbook
 
+from features.retrieval.extract.extraction_failed import DAMAGED, ExtractionFailed
+from features.retrieval.extract.limits import ExtractionLimits
+from features.retrieval.extract.reading import read_text
+from features.retrieval.extract.text_pieces import text_pieces
 from tests.support.files_to_read import (
     cell,
     docx,
@@ -22,10 +26,6 @@ from tests.support.files_to_read import (
     xlsx,
 )
 from tests.support.hostile_files import HOSTILE
-from worker.retrieval.extract.extraction_failed import DAMAGED, ExtractionFailed
-from worker.retrieval.extract.limits import ExtractionLimits
-from worker.retrieval.extract.reading import read_text
-from worker.retrieval.extract.text_pieces import text_pieces
 
 _GERMAN = "Straßen, Züge und Flüsse über größeren Höhen für Müller und Söhne.\n" * 8
 

@@ -5,19 +5,19 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from models.db import database
-from models.ids import file_id, new_uuid
-from models.project_policies import ProjectPolicies
-from models.projects.policy import DEFAULT_POLICY, ProjectPolicy
-from models.retrieval.search import (
+from features.retrieval.file_search import _limited
+from features.retrieval.project_files import ProjectFiles, SearchFailed
+from features.retrieval.search import (
     ChunkSearch,
     SearchOptions,
     SearchResult,
     SearchTooSlow,
     _run_all,
 )
-from worker.tools.file_search import _limited
-from worker.tools.project_files import ProjectFiles, SearchFailed
+from models.db import database
+from models.ids import file_id, new_uuid
+from models.project_policies import ProjectPolicies
+from models.projects.policy import DEFAULT_POLICY, ProjectPolicy
 
 FILE = new_uuid()
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from features.proxy.form_writer import FormWriter
 from models.errors import ApiError
 from web.http.form_parser import (
     FileBegin,
@@ -12,7 +13,6 @@ from web.http.form_parser import (
     FormParser,
     form_boundary,
 )
-from web.proxy.form_writer import FormWriter
 
 BOUNDARY = b"limit"
 MAX_FIELDS = 1000

@@ -3,9 +3,9 @@
 import re
 from datetime import UTC, datetime, timedelta
 
+from features.console.activity import Moment, moments_of, plots_of
+from features.console.plots import HEIGHT, WIDTH, Series, TimeAxis, compact, draw, short_time
 from models.db.queries.activity import ActivityRow
-from web.console.activity import Moment, moments_of, plots_of
-from web.console.plots import HEIGHT, WIDTH, Series, TimeAxis, compact, draw, short_time
 
 _BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

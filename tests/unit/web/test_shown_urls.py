@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from web.console.access import Role, Session
-from web.console.visit import Visit
+from features.console.access import Role, Session
+from features.console.visit import Visit
 
 _TEXTS = [
     ("https://hooks.example/T0/secret", "https://hooks.example/…"),

@@ -13,10 +13,10 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 from websockets.frames import Frame
 
+from features.websocket.messages import Messages
+from features.websocket.protocol import WebSocketProtocol
 from models.load.budget import SharedBudget
 from tests.support.api import until
-from web.websocket.messages import Messages
-from web.websocket.protocol import WebSocketProtocol
 
 _MASK = b"\0\0\0\0"
 _PING = b"\x89\x80" + _MASK

@@ -2,11 +2,11 @@
 
 import pytest
 
+from features.websocket.frames import FrameRefused, read_frame
+from features.websocket.lanes import Lanes
 from models.errors import ShareUsedUp
 from models.load.budget import Reservation, SharedBudget
 from models.wire.json_input import BodyLimits
-from web.websocket.frames import FrameRefused, read_frame
-from web.websocket.lanes import Lanes
 
 _FRAME = 60_000
 """Bytes; a frame of this size does not count by itself."""

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from features.proxy.spool import IN_MEMORY, Spool
 from models.errors import ShareUsedUp, Unavailable
 from models.load.budget import Reservation, SharedBudget
-from web.proxy.spool import IN_MEMORY, Spool
 
 MIB = 1024 * 1024
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import openai
 from starlette.routing import Match
 
-from web.app import _routes
+from web.app import api_routes
 from web.http.errors import _OFFERED
 from web.http.unknown_paths import path_hint
 
 RESOURCES = Path(openai.__file__).parent / "resources"
 _PATH = re.compile(r'"(/[a-z_]+(?:/[a-z_{}]+)*)(?:\?[a-z=]+)?"')
-ROUTES = list(_routes())
+ROUTES = list(api_routes())
 
 
 def paths() -> list[str]:

@@ -1,0 +1,192 @@
+"""The collection of a batch: results become lines of its output file and its error file.
+
+In groups: a group's lines are written as one new part of each file. Then one transaction makes
+these parts the next ones and deletes the lines. So the result of each line is in one of the files
+once, whatever dies: a part that got no number is no content, and the purge deletes it.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from features.batches.queries import (
+    COLLECT,
+    ENDED_RESPONSES,
+    NUMBER_PART,
+    READY_LINES,
+    SET_OUTPUT_FILE,
+    UNEXPANDED_LINES,
+    ReadyLine,
+)
+from features.batches.results import Results, results_of
+from features.batches.turn_queries import TakenBatch
+from features.batches.work import GROUPS_OF_A_SLICE, Outcome
+from models.config.settings import Settings
+from models.db.arrays import Ints, Uuids
+from models.db.database import Pool, fetch
+from models.files.content import FileGone, write_part
+from models.files.storage import FileStorage
+from models.ids import batch_id, new_uuid
+
+_MAX_LINES = 200
+_MAX_BYTES = 4 * 1024 * 1024
+"""Of results that are read and written together; a larger one alone."""
+_WORTH_A_PART = 100
+"""Fewer lines wait for others, for `_LONGEST_WAIT` seconds: each group makes a part."""
+_LONGEST_WAIT = 5.0
+_OPEN_AFTER: Final = timedelta(days=30)
+"""So long after its time is over the files of a batch can be written."""
+_CHUNK = 256 * 1024
+
+
+class _Collected(Exception):
+    """Another worker has collected some of the lines."""
+
+
+class Collection:
+    """Writes the results of batches."""
+
+    def __init__(
+        self, settings: Settings, pool: Pool, storage: FileStorage, lease: timedelta
+    ) -> None:
+        """`lease`: for how long a batch is this worker's after each group."""
+        # While half of those that may be open wait to be written, few run.
+        self._worth_a_part = min(_WORTH_A_PART, -(-settings.batches.open // 2))
+        self._upload_time = settings.files.upload_time
+        self._retention = settings.files.batch_retention
+        self._pool = pool
+        self._storage = storage
+        self._lease = lease
+        self._waiting_since: dict[UUID, float] = {}
+        """Batches with a few results that wait for others."""
+
+    async def collect(self, batch: TakenBatch) -> Outcome:
+        """Writes a slice of what can be written. Raises StorageError, what DATABASE_UNAVAILABLE
+        names, and UniqueViolation if another worker does the same."""
+        files = _Files(batch)
+        left, groups = batch.left, 0
+        lines = await self._lines(batch)
+        while lines and self._is_worth_it(batch, len(lines), left):
+            if groups == GROUPS_OF_A_SLICE:
+                return Outcome.MORE
+            try:
+                await self._write(batch, files, lines)
+            except (_Collected, FileGone):
+                return Outcome.WAITS
+            left, groups = left - len(lines), groups + 1
+            lines = await self._lines(batch)
+        return Outcome.WAITS if left > 0 else Outcome.COMPLETE
+
+    async def _lines(self, batch: TakenBatch) -> list[ReadyLine]:
+        """The next lines whose results can be written: not many, and not large ones together."""
+        values = {"id": batch.id, "rows": _MAX_LINES}
+        lines = await fetch(self._pool, READY_LINES, values)
+        if not lines and batch.ending is not None:
+            lines = await fetch(self._pool, UNEXPANDED_LINES, values)
+        size, count = 0, 0
+        for line in lines:
+            size += line.size
+            if count and size > _MAX_BYTES:
+                break
+            count += 1
+        return lines[:count]
+
+    def _is_worth_it(self, batch: TakenBatch, ready: int, left: int) -> bool:
+        now = time.monotonic()
+        since = self._waiting_since.setdefault(batch.id, now)
+        if (
+            ready < min(self._worth_a_part, left)
+            and now - since < _LONGEST_WAIT
+            and batch.ending is None
+        ):
+            return False
+        del self._waiting_since[batch.id]
+        return True
+
+    async def _write(self, batch: TakenBatch, files: "_Files", lines: list[ReadyLine]) -> None:
+        ids = [line.response_id for line in lines if line.response_id is not None]
+        rows = await fetch(self._pool, ENDED_RESPONSES, {"ids": Uuids(ids)}) if ids else []
+        responses = {row.id: row for row in rows}
+        results = await asyncio.to_thread(results_of, lines, responses, batch.ending)
+        parts: dict[str, UUID] = {}
+        for kind, texts in (("output", results.output), ("error", results.error)):
+            if texts:
+                file = files.ids[kind] or await self._make_file(batch, files, kind)
+                written = await write_part(
+                    self._pool,
+                    self._storage,
+                    file,
+                    _chunks(texts),
+                    number=None,
+                    upload_time=self._upload_time,
+                )
+                parts[kind] = written.id
+        await self._store(batch, files, parts, results, lines)
+
+    async def _store(
+        self,
+        batch: TakenBatch,
+        files: "_Files",
+        parts: dict[str, UUID],
+        results: Results,
+        lines: Sequence[ReadyLine],
+    ) -> None:
+        """Makes the parts content and the lines collected, both or nothing."""
+        values: dict[str, object] = {
+            "id": batch.id,
+            "lines": Ints([line.line for line in lines]),
+            "completed": len(results.output),
+            "failed": len(results.error),
+            "input_tokens": results.input_tokens,
+            "cached_tokens": results.cached_tokens,
+            "output_tokens": results.output_tokens,
+            "reasoning_tokens": results.reasoning_tokens,
+            "output_parts": files.parts["output"],
+            "error_parts": files.parts["error"],
+            "new_output_parts": int("output" in parts),
+            "new_error_parts": int("error" in parts),
+            "lease": self._lease,
+        }
+        async with self._pool.connection() as connection, connection.transaction():
+            for kind, part in parts.items():
+                numbered = {"part": part, "number": files.parts[kind] + 1}
+                if not await fetch(connection, NUMBER_PART, numbered):
+                    raise _Collected
+            if await fetch(connection, COLLECT, values) != [len(lines)]:
+                raise _Collected
+        for kind in parts:
+            files.parts[kind] += 1
+
+    async def _make_file(self, batch: TakenBatch, files: "_Files", kind: str) -> UUID:
+        file = new_uuid()
+        values = {
+            "id": batch.id,
+            "file": file,
+            "filename": f"{batch_id(batch.id)}_{kind}.jsonl",
+            "lifetime": batch.output_lifetime or self._retention,
+            "open_until": batch.expires_at + _OPEN_AFTER,
+        }
+        if not await fetch(self._pool, SET_OUTPUT_FILE[kind], values):
+            raise _Collected
+        files.ids[kind] = file
+        return file
+
+
+class _Files:
+    """The two files of a batch: their ids, and how many parts they have."""
+
+    def __init__(self, batch: TakenBatch) -> None:
+        self.ids: dict[str, UUID | None] = {
+            "output": batch.output_file_id,
+            "error": batch.error_file_id,
+        }
+        self.parts = {"output": batch.output_parts, "error": batch.error_parts}
+
+
+async def _chunks(texts: Sequence[bytes]) -> AsyncIterator[bytes]:
+    whole = b"".join(texts)
+    for start in range(0, len(whole), _CHUNK):
+        yield whole[start : start + _CHUNK]

@@ -1,0 +1,92 @@
+"""Requests in batches for the endpoints that are forwarded to upstreams (docs/batches.md)."""
+
+from functools import partial
+from typing import Final
+
+import orjson
+
+from features.proxy.checks import RequestChecks, require_served_model
+from features.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
+from features.proxy.service_tier import within_highest_tier
+from models.config.routes import Routes
+from models.db.queries.api_keys import ApiKey
+from models.db.queries.create import NewRow
+from models.egress import EgressPolicy
+from models.errors import InvalidRequest
+from models.ids import new_item_id, new_uuid
+from models.lifecycle import Lane
+from models.ownership.clock import DatabaseClock
+from models.projects.routes import ProjectRoutes
+from models.wire.forwarding import request_item
+from models.wire.purpose import forward_parameters
+from models.wire.request import CreateRequest
+from web.http.body import JsonBody
+from web.responses.account_ids import AccountIds
+from web.responses.batch_requests import UNSTORED_SECONDS
+from web.responses.opening import Opening
+
+_ENDPOINTS: Final = {f"/v1{endpoint.path}": endpoint for endpoint in ENDPOINTS}
+
+
+class PrepareForwarded:
+    """Makes responses of requests that workers forward."""
+
+    def __init__(
+        self,
+        routes: ProjectRoutes,
+        account_ids: AccountIds,
+        egress: EgressPolicy,
+        clock: DatabaseClock,
+    ) -> None:
+        self._routes = routes
+        self._account_ids = account_ids
+        self._egress = egress
+        self._clock = clock
+
+    async def prepare_line(self, key: ApiKey, path: str, body: JsonBody, request_id: str) -> NewRow:
+        """The response to the request in a line of a batch for the endpoint `path`, which the
+        caller stores. It is checked as a POST is, without quotas. `request_id` is stored.
+
+        Raises InvalidRequest, NotFound, ModelNotAllowed or UpstreamNotConfigured.
+        """
+        endpoint = _ENDPOINTS[path]
+        routes = self._routes.of(key.project_id, key.policy.routes)
+        model = await self._check(endpoint, routes, key, body)
+        sent = within_highest_tier(endpoint, key, routes.find(model), body.value)
+        request = CreateRequest(model, [], {}, background=True, store=False)
+        opening = Opening.of(request, new_uuid(), self._clock.now())
+        item = await body.run(partial(request_item, new_item_id, sent))
+        return NewRow(
+            id=opening.id,
+            project=key.project_id,
+            background=True,
+            store=False,
+            model=model,
+            parameters=orjson.dumps(forward_parameters(endpoint.path)),
+            created_at=opening.facts.created_at,
+            waiter=None,
+            request_id=request_id,
+            lane=Lane.BATCH,
+            items=orjson.dumps([item]),
+            last=len(opening.frames) - 1,
+            frames=b"".join(opening.frames),
+            api_key=key.id,
+            kept_for=UNSTORED_SECONDS,
+        )
+
+    async def _check(
+        self, endpoint: ProxiedEndpoint, routes: Routes, key: ApiKey, body: JsonBody
+    ) -> str:
+        """The model of the request."""
+        if body.value.get("stream"):
+            raise InvalidRequest(
+                "A request in a batch cannot be streamed.",
+                param="stream",
+                code="unsupported_parameter",
+            )
+        named = body.value.get("model")
+        model = require_served_model(endpoint, routes, key, named)
+        egress = self._egress.of_project(key.policy.egress)
+        checks = RequestChecks(endpoint, model, key, self._account_ids, egress)
+        await checks.check_body(body.value, body.size)
+        return model

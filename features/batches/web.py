@@ -1,0 +1,38 @@
+"""Batches in a web process."""
+
+from features.batches.expander import Expander
+from features.batches.forwarded import PrepareForwarded
+from features.batches.store import BatchStore
+from web.state import AppState, Feature
+
+
+class Batches(Feature):
+    """The batches of all projects, and the expansion of their input, which is checked as a POST
+    is."""
+
+    def __init__(self, state: AppState) -> None:
+        super().__init__(state)
+        settings = state.settings
+        self.store = BatchStore(settings.batches, settings.quotas, state.pool)
+
+    def start(self) -> None:
+        """Begins to expand batches, if this server stores files."""
+        state = self.state
+        if state.storage is None:
+            return
+        forwarded = PrepareForwarded(
+            state.routes, state.account_ids, state.egress, state.lease.clock
+        )
+        expander = Expander(
+            state.settings,
+            state.pool,
+            state.storage,
+            state.create_response,
+            forwarded,
+            state.quotas,
+            state.job_queue,
+        )
+        state.side_tasks.start(expander.run(), "batches")
+
+
+FEATURE = Batches

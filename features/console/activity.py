@@ -1,0 +1,164 @@
+"""Plots of the last hour, day or week, and the same as a table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from starlette.responses import Response
+
+from features.console.errors import PageError
+from features.console.page import Page
+from features.console.plots import HEIGHT, WIDTH, Plot, Series, TimeAxis, compact, draw, short_time
+from features.console.visit import Visit
+from models.db.database import fetch_idempotent
+from models.db.queries.activity import MINUTE, READ_ACTIVITY, TEN_MINUTES, ActivityRow
+from models.duration_counts import add_counts, percentile
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """How much time the plots show."""
+
+    width: int
+    """seconds of the rows that are read"""
+    step: int
+    """seconds of a slot"""
+    count: int
+    pattern: str
+    tick: int
+    """seconds between two labels"""
+    tick_pattern: str
+
+
+_RANGES = {
+    "hour": Range(MINUTE, 60, 60, "%H:%M", 600, "%H:%M"),
+    "day": Range(TEN_MINUTES, 600, 144, "%H:%M", 14_400, "%H:%M"),
+    "week": Range(TEN_MINUTES, 3600, 168, "%a %H:%M", 86_400, "%a %d"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What happened in a slot of time. None: not known. Counts are for a minute."""
+
+    waiting: int | None = None
+    oldest_seconds: float | None = None
+    running: int | None = None
+    completed: float | None = None
+    failed: float | None = None
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    first_token: tuple[float | None, float | None] = (None, None)
+    """in seconds: half of the responses took no longer, and 95 % of them"""
+    total: tuple[float | None, float | None] = (None, None)
+
+    @classmethod
+    def of(cls, rows: Sequence[ActivityRow], minutes: float) -> "Moment":
+        """Of the rows of a slot of so many minutes."""
+        if not rows:
+            return cls()
+        first_tokens = add_counts([row.first_token_counts for row in rows])
+        totals = add_counts([row.total_counts for row in rows])
+        oldest = [row.oldest_seconds for row in rows if row.oldest_seconds is not None]
+        return cls(
+            waiting=_most([row.waiting for row in rows]),
+            oldest_seconds=max(oldest, default=None),
+            running=_most([row.running for row in rows]),
+            completed=sum(row.completed for row in rows) / minutes,
+            failed=sum(row.failed for row in rows) / minutes,
+            input_tokens=sum(row.input_tokens for row in rows) / minutes,
+            output_tokens=sum(row.output_tokens for row in rows) / minutes,
+            first_token=(percentile(first_tokens, 0.5), percentile(first_tokens, 0.95)),
+            total=(percentile(totals, 0.5), percentile(totals, 0.95)),
+        )
+
+
+def _most(counted: Sequence[int | None]) -> int | None:
+    return max((each for each in counted if each is not None), default=None)
+
+
+def moments_of(rows: Sequence[ActivityRow], axis: TimeAxis) -> list[Moment]:
+    """What happened in each slot. Rows before and after the time of the axis are left out."""
+    slots: list[list[ActivityRow]] = [[] for _ in range(axis.count)]
+    begin = axis.begin.timestamp()
+    for row in rows:
+        at = int((row.begins_at.timestamp() - begin) // axis.step)
+        if 0 <= at < axis.count:
+            slots[at].append(row)
+    return [Moment.of(slot, axis.step / 60) for slot in slots]
+
+
+def plots_of(moments: Sequence[Moment], axis: TimeAxis) -> list[Plot]:
+    """All plots of the page."""
+    return [
+        draw("Waiting", [Series("waiting", [m.waiting for m in moments])], axis, compact),
+        draw(
+            "Oldest that waits",
+            [Series("oldest", [m.oldest_seconds for m in moments])],
+            axis,
+            short_time,
+        ),
+        draw("Running", [Series("running", [m.running for m in moments])], axis, compact),
+        draw(
+            "Ended, per minute",
+            [
+                Series("completed", [m.completed for m in moments]),
+                Series("failed", [m.failed for m in moments], is_bad=True),
+            ],
+            axis,
+            compact,
+        ),
+        draw(
+            "Time to the first token",
+            _percentiles([m.first_token for m in moments]),
+            axis,
+            short_time,
+        ),
+        draw("Time to the end", _percentiles([m.total for m in moments]), axis, short_time),
+        draw(
+            "Tokens, per minute",
+            [
+                Series("input", [m.input_tokens for m in moments]),
+                Series("output", [m.output_tokens for m in moments]),
+            ],
+            axis,
+            compact,
+        ),
+    ]
+
+
+def _percentiles(pairs: Sequence[tuple[float | None, float | None]]) -> list[Series]:
+    return [
+        Series("p50", [median for median, _ in pairs]),
+        Series("p95", [slow for _, slow in pairs]),
+    ]
+
+
+async def show(visit: Visit) -> Response:
+    """The page."""
+    name = visit.query.get("range", "hour")
+    if name not in _RANGES:
+        raise PageError(400, "No such time", f"There are {', '.join(_RANGES)}.")
+    chosen = _RANGES[name]
+    # The last slot is the one that has ended last; of a day and a week, the one that runs.
+    last = int(datetime.now(UTC).timestamp() - MINUTE) // chosen.step * chosen.step
+    begin = datetime.fromtimestamp(last - (chosen.count - 1) * chosen.step, UTC)
+    axis = TimeAxis(
+        begin, chosen.step, chosen.count, chosen.pattern, chosen.tick, chosen.tick_pattern
+    )
+    values = {"width": chosen.width, "since": begin}
+    moments = moments_of(await fetch_idempotent(visit.pool, READ_ACTIVITY, values), axis)
+    is_table = visit.query.get("table") == "1"
+    return visit.page(
+        "activity.html",
+        ranges=tuple(_RANGES),
+        range=name,
+        is_table=is_table,
+        plots=[] if is_table else plots_of(moments, axis),
+        rows=[(axis.time(at), moment) for at, moment in enumerate(moments)][::-1],
+        has_data=any(moment != Moment() for moment in moments),
+        size=(WIDTH, HEIGHT),
+    )
+
+
+PAGES = (Page("/activity", show),)

@@ -1,0 +1,139 @@
+"""Logging in and out: by a token of the settings, or by a link that is valid once."""
+
+import asyncio
+
+from starlette.responses import HTMLResponse, Response
+
+from features.console.access import (
+    LINK,
+    OPERATOR_TOKEN,
+    READ_ONLY_TOKEN,
+    Role,
+    Session,
+    Sessions,
+    delete_session_cookie,
+    derived_token,
+    role_of_token,
+    set_session_cookie,
+)
+from features.console.page import Page
+from features.console.visit import Visit
+from models.console_links import new_token
+from models.db.database import execute
+from models.db.queries.audit import RECORD, Actor, AuditEntry
+from web.http.guesses import KeyGuesses
+
+_LOGIN_COOKIE = "backburner-console-login"
+"""A random value of the browser from which the token of the login form is derived."""
+_PURPOSE = "login"
+_GUESSES = KeyGuesses(20)
+"""Of this process. They count apart from those of API keys."""
+_LINK_LOOKUPS = asyncio.Semaphore(2)
+"""Links that are looked up at a time: wrong ones take no more of the pool."""
+_TOKEN_NAMES = {Role.OPERATOR: OPERATOR_TOKEN, Role.READ_ONLY: READ_ONLY_TOKEN}
+
+
+def ask(visit: Visit) -> Response:
+    """Sends somebody who is not logged in to the login."""
+    headers = visit.request.headers
+    if "hx-request" in headers:
+        return HTMLResponse("", 401, headers={"hx-refresh": "true", "cache-control": "no-store"})
+    if visit.request.method == "GET" and headers.get("sec-fetch-site") == "cross-site":
+        # A link of another site: the browser sends the cookie only if this page opens the address.
+        return visit.page("again.html", address=visit.address)
+    return visit.redirect("/login", next=visit.address if visit.path else None)
+
+
+async def show_login(visit: Visit) -> Response:
+    """The form; or, with a link, the login itself."""
+    if (link := visit.query.get("link")) is not None:
+        return await _log_in_by_link(visit, link)
+    return _form(visit)
+
+
+def _form(visit: Visit, *, status: int = 200, problem: str | None = None) -> Response:
+    secret = visit.request.cookies.get(_LOGIN_COOKIE) or new_token()
+    page = visit.page(
+        "login.html",
+        status=status,
+        problem=problem,
+        form_token=derived_token(secret, _PURPOSE),
+        next=visit.query.get("next", ""),
+        has_tokens=visit.settings.operator_token is not None
+        or visit.settings.read_only_token is not None,
+    )
+    page.set_cookie(_LOGIN_COOKIE, secret, path=visit.root, httponly=True, samesite="strict")
+    return page
+
+
+async def log_in(visit: Visit) -> Response:
+    """Logs in with a token."""
+    fields = await visit.form(visit.request.cookies.get(_LOGIN_COOKIE, ""), _PURPOSE)
+    address = visit.request.client.host if visit.request.client else ""
+    role = role_of_token(visit.settings, fields.get("token", [""])[0].strip())
+    if role is None:
+        visit.state.keys.refused.add_unauthenticated(address)
+        await _GUESSES.delay(address)
+        return _form(visit, status=403, problem="This token is not valid.")
+    await open_session(visit, role, _TOKEN_NAMES[role])
+    wanted = fields.get("next", [""])[0]
+    answer = visit.redirect(wanted.removeprefix(visit.root) if _is_ours(visit, wanted) else "")
+    set_session_cookie(visit.request, answer, visit.user, visit.root)
+    return answer
+
+
+def _is_ours(visit: Visit, address: str) -> bool:
+    """Whether it is an address of the console, and not one that leads elsewhere."""
+    is_below = address == visit.root or address.startswith((f"{visit.root}/", f"{visit.root}?"))
+    return is_below and not any(mark in address for mark in ("\\", "\r", "\n", "//"))
+
+
+async def _log_in_by_link(visit: Visit, link: str) -> Response:
+    address = visit.request.client.host if visit.request.client else ""
+    sessions = Sessions(visit.pool, visit.settings.session_time)
+    async with _LINK_LOOKUPS:
+        is_valid = await sessions.use_link(link)
+    if not is_valid:
+        visit.state.keys.refused.add_unauthenticated(address)
+        await _GUESSES.delay(address)
+        return _form(
+            visit,
+            status=403,
+            problem="This link was used, or is older than ten minutes. "
+            "`./dev run console` prints another one.",
+        )
+    await open_session(visit, Role.OPERATOR, LINK)
+    # Not a redirect: if another site has led here, the browser would not send the cookie.
+    answer = visit.page("again.html", address=visit.root)
+    set_session_cookie(visit.request, answer, visit.user, visit.root)
+    return answer
+
+
+async def open_session(visit: Visit, role: Role, name: str) -> Session:
+    """The session of somebody who has just logged in. The audit log says so."""
+    sessions = Sessions(visit.pool, visit.settings.session_time)
+    visit.session = await sessions.open(role, name)
+    await _record(visit, "console.login", visit.actor)
+    return visit.session
+
+
+async def log_out(visit: Visit) -> Response:
+    """Ends the session."""
+    await visit.form(visit.user.token)
+    await Sessions(visit.pool, visit.settings.session_time).end(visit.user)
+    await _record(visit, "console.logout", visit.actor)
+    answer = visit.redirect("/login")
+    delete_session_cookie(visit.request, answer, visit.root)
+    return answer
+
+
+async def _record(visit: Visit, action: str, actor: Actor) -> None:
+    entry = AuditEntry(actor, action, details={"role": visit.user.role.value})
+    await execute(visit.pool, RECORD, entry.values())
+
+
+PAGES = (
+    Page("/login", show_login, needs_login=False),
+    Page("/login", log_in, method="POST", needs_login=False),
+    Page("/logout", log_out, method="POST", is_for_all=True),
+)

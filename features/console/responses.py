@@ -1,0 +1,226 @@
+"""The list of responses: filters in the URL, pages, counts."""
+
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+
+from features.console.page import Page
+from features.console.visit import Visit
+from features.operator.facts import ListedResponse
+from features.operator.filter import DEFAULT_SINCE, FIRST_ID, LAST_ID, Filter, id_range
+from models.config.units import format_duration, parse_duration
+from models.db.database import Pool, fetch_idempotent
+from models.db.queries import listing, operations
+from models.ids import parse_response_id, response_id
+from models.lifecycle import Status
+
+PAGE_SIZE = 50
+MAX_OPEN = 20_000
+"""Open responses up to which a list of open ones reads all of them."""
+_COUNTED = 10_000
+"""The newest responses that are counted by status."""
+_COUNTED_WITH_METADATA = 2_000
+_FIRST_CHUNK = 1_000
+"""Responses that are looked at together; each further chunk has twice as many."""
+_LARGEST_CHUNK = 4_000
+_BUDGET = 0.1
+"""Seconds after which a search stops and says how far it has looked."""
+_MAX_FIELD = 200
+_SINCE_CHOICES = ("1h", "6h", "24h", "7d", "30d")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the URL asks for."""
+
+    filter: Filter
+    before: UUID
+    id_text: str
+    mistakes: list[str]
+    """sentences about parameters that cannot be read"""
+
+
+@dataclass(slots=True)
+class Found:
+    """A page of the list."""
+
+    rows: list[ListedResponse] = field(default_factory=list)
+    next_before: UUID | None = None
+    """where the next page begins; None: this is the last one"""
+    looked_back_to: datetime | None = None
+    """The search stopped here before the page was full; None: it did not."""
+
+
+def read_wanted(query: QueryParams) -> Wanted:
+    """The filter of a URL."""
+    mistakes: list[str] = []
+    statuses = []
+    for name in query.getlist("status"):
+        if name in list(Status):
+            statuses.append(Status(name))
+        elif name:
+            mistakes.append(f"There is no status {name[:50]}; there are {', '.join(Status)}.")
+    texts = {
+        name: query.get(name, "").strip()[:_MAX_FIELD] or None
+        for name in ("project", "model", "upstream", "reason")
+    }
+    before = LAST_ID
+    if (cursor := query.get("before")) is not None:
+        before = parse_response_id(cursor) or LAST_ID
+        if before == LAST_ID:
+            mistakes.append("The position of this page is no id of a response.")
+    return Wanted(
+        Filter(
+            statuses=statuses or None,
+            **texts,
+            since=_since(query.get("since", "").strip(), mistakes),
+            metadata=_metadata(query.get("metadata", "").strip(), mistakes),
+        ),
+        before,
+        query.get("id", "").strip()[:_MAX_FIELD],
+        mistakes,
+    )
+
+
+def _since(text: str, mistakes: list[str]) -> timedelta | None:
+    if not text:
+        return None
+    try:
+        since = parse_duration(text)
+    except OverflowError:
+        since = None
+    if since is None or not timedelta(0) < since <= timedelta(days=36_500):
+        mistakes.append(f"{text[:50]} is no duration such as 90s, 15m, 6h or 7d.")
+        return None
+    return since
+
+
+def _metadata(text: str, mistakes: list[str]) -> tuple[str, str] | None:
+    if not text:
+        return None
+    key, mark, value = text.partition("=")
+    if not mark or not key.strip():
+        mistakes.append("Write metadata as key=value.")
+        return None
+    return key.strip()[:_MAX_FIELD], value.strip()[: _MAX_FIELD * 5]
+
+
+async def find(
+    pool: Pool, wanted: Filter, before: UUID, limit: int, budget: float = _BUDGET
+) -> Found:
+    """A page of the newest responses before an id. It reads a bounded number of rows, and no more
+    after `budget` seconds."""
+    values = wanted.values(limit + 1, before)
+    if wanted.is_open_only and await _has_few_open(pool):
+        rows = await fetch_idempotent(pool, listing.LIST_OPEN_RESPONSES, values)
+        return _page(rows, limit)
+    return await _search(pool, values, limit, budget)
+
+
+async def _has_few_open(pool: Pool) -> bool:
+    limit = {"max_rows": MAX_OPEN + 1}
+    return (await fetch_idempotent(pool, operations.OPEN_COUNT, limit))[0] <= MAX_OPEN
+
+
+async def _search(pool: Pool, values: dict[str, Any], limit: int, budget: float) -> Found:
+    """Looks at chunks of responses, the newest first, until the page is full or the time is up."""
+    started, chunk = time.monotonic(), _FIRST_CHUNK
+    position, rows = values["before"], list[listing.ListedResponseRow]()
+    while True:
+        chunk_started = time.monotonic()
+        chunk_values = {"since": values["since"], "before": position, "rows": chunk}
+        ends = await fetch_idempotent(pool, listing.CHUNK_END, chunk_values)
+        down_to = ends[0].id if ends else FIRST_ID
+        wanted = {"before": position, "down_to": down_to, "max_rows": limit + 1 - len(rows)}
+        rows += await fetch_idempotent(pool, listing.LIST_RESPONSES, values | wanted)
+        if len(rows) > limit or not ends:
+            return _page(rows, limit)
+        position, chunk = down_to, min(2 * chunk, _LARGEST_CHUNK)
+        now = time.monotonic()
+        # The next chunk takes as long as this one at least.
+        if (now - started) + (now - chunk_started) > budget:
+            found = _page(rows, limit)
+            found.next_before = position
+            found.looked_back_to = ends[0].created_at
+            return found
+
+
+def _page(rows: list[listing.ListedResponseRow], limit: int) -> Found:
+    has_more = len(rows) > limit
+    return Found(
+        [ListedResponse.from_row(row) for row in rows[:limit]],
+        rows[limit - 1].id if has_more else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many of the newest responses fit, by status."""
+
+    by_status: dict[str, int]
+    looked_at: int | None
+    """None: all of the time were counted"""
+
+
+async def _count(pool: Pool, wanted: Filter) -> Counts:
+    limit = _COUNTED_WITH_METADATA if wanted.metadata else _COUNTED
+    values = wanted.values(limit)
+    rows = await fetch_idempotent(pool, listing.STATUS_COUNTS, values)
+    ends = {"since": values["since"], "before": LAST_ID, "rows": limit}
+    is_partial = await fetch_idempotent(pool, listing.CHUNK_END, ends)
+    counted = {row.status: row.responses for row in rows}
+    return Counts(
+        {status.value: counted.get(status.value, 0) for status in Status},
+        limit if is_partial else None,
+    )
+
+
+async def _named(pool: Pool, text: str) -> list[UUID]:
+    """The responses that an id, its beginning, or the id of their request names; at most two."""
+    bounds = id_range(text)
+    if bounds is not None:
+        found = await fetch_idempotent(pool, listing.RESPONSES_BY_PREFIX, bounds)
+        if found:
+            return found
+    values = {"request_id": text, "max_rows": 2}
+    return await fetch_idempotent(pool, operations.MADE_BY_REQUEST, values)
+
+
+async def show(visit: Visit) -> Response:
+    """The page; for an id, the page of that response."""
+    wanted = read_wanted(visit.query)
+    if wanted.id_text:
+        named = await _named(visit.pool, wanted.id_text)
+        if len(named) == 1:
+            return visit.redirect(f"/responses/{response_id(named[0])}")
+        wanted.mistakes.append(
+            f"More than one response fits {wanted.id_text}: write more of its id."
+            if named
+            else f"There is no response {wanted.id_text}. It was never created, or it was deleted."
+        )
+    found, counts = Found(), None
+    if not wanted.mistakes:
+        found = await find(visit.pool, wanted.filter, wanted.before, PAGE_SIZE)
+        counts = await _count(visit.pool, wanted.filter)
+    parameters = [(name, value) for name, value in visit.query.multi_items() if value]
+    given = {name: visit.query.getlist(name) for name, _ in parameters if name != "before"}
+    return visit.page(
+        "responses.html",
+        status=400 if wanted.mistakes else 200,
+        wanted=wanted,
+        found=found,
+        counts=counts,
+        given=given,
+        statuses=[status.value for status in Status],
+        since_choices=_SINCE_CHOICES,
+        default_since=format_duration(DEFAULT_SINCE),
+        is_first=wanted.before == LAST_ID,
+    )
+
+
+PAGES = (Page("/responses", show),)

@@ -1,0 +1,116 @@
+"""/v1/conversations."""
+
+from functools import partial
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from features.conversations.web import Conversations
+from models.redis.quota_counters import Demand
+from web.http.actor import actor_of
+from web.http.auth import Key, Project
+from web.http.body import held_bytes, read_json
+from web.http.json_responses import json_response
+from web.http.params import paging, parse_include, storable_item_id
+from web.responses.zero_retention import require_conversations
+from web.state import app_state
+
+router = APIRouter(prefix="/v1/conversations")
+
+
+@router.post("")
+async def create_conversation(request: Request, key: Key) -> Response:
+    """Creates a conversation, with up to 20 items."""
+    require_conversations(key)
+    state = app_state(request)
+    state.quotas.require_rate(key)
+    body = await read_json(request, state.body_limits_of(key))
+    demand = Demand(bytes=body.size, conversations=1)
+    await state.quotas.admit_if_limited(key, demand)
+    store = Conversations.of(request).store
+    make, show = partial(store.create, key, body.value), partial(store.show, key.project_id)
+    unused = partial(store.show_unused, key.project_id)
+    return json_response(await state.creates.once(request, body.value, make, show, unused))
+
+
+@router.get("/{conversation_id}")
+async def retrieve_conversation(
+    conversation_id: str, request: Request, project: Project
+) -> Response:
+    """The conversation, without its items."""
+    return json_response(await Conversations.of(request).store.show(project, conversation_id))
+
+
+@router.post("/{conversation_id}")
+async def update_conversation(conversation_id: str, request: Request, key: Key) -> Response:
+    """Replaces the conversation's metadata."""
+    require_conversations(key)
+    state = app_state(request)
+    state.quotas.require_rate(key)
+    body = await read_json(request, state.body_limits_of(key))
+    await state.quotas.admit_if_limited(key, Demand())
+    return json_response(
+        await Conversations.of(request).store.update(key.project_id, conversation_id, body.value)
+    )
+
+
+@router.delete("/{conversation_id}")
+async def delete_conversation(conversation_id: str, request: Request, project: Project) -> Response:
+    """Deletes the conversation; the input and output of its responses are kept."""
+    await Conversations.of(request).store.delete(project, conversation_id, actor_of(request))
+    return json_response({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
+
+
+@router.post("/{conversation_id}/items")
+async def add_items(conversation_id: str, request: Request, key: Key) -> Response:
+    """Appends up to 20 items to the conversation."""
+    parse_include(request)
+    require_conversations(key)
+    state = app_state(request)
+    state.quotas.require_rate(key)
+    body = await read_json(request, state.body_limits_of(key))
+    await state.quotas.admit_if_limited(key, Demand(bytes=body.size))
+    store = Conversations.of(request).store
+    make = partial(store.add, key, conversation_id, body.value)
+    show = partial(store.added, key.project_id, conversation_id, held_bytes(request))
+    return json_response(await state.creates.once(request, body.value, make, show))
+
+
+@router.get("/{conversation_id}/items")
+async def list_items(conversation_id: str, request: Request, project: Project) -> Response:
+    """The conversation's items, newest first unless `order=asc`."""
+    page_query = paging(request)
+    parse_include(request)
+    return json_response(
+        await Conversations.of(request).store.page(
+            project, conversation_id, page_query, held_bytes(request)
+        )
+    )
+
+
+@router.get("/{conversation_id}/items/{item_id}")
+async def retrieve_item(
+    conversation_id: str, item_id: str, request: Request, project: Project
+) -> Response:
+    """One of the conversation's items."""
+    parse_include(request)
+    return json_response(
+        await Conversations.of(request).store.item(
+            project, conversation_id, storable_item_id(item_id) or "", held_bytes(request)
+        )
+    )
+
+
+@router.delete("/{conversation_id}/items/{item_id}")
+async def delete_item(
+    conversation_id: str, item_id: str, request: Request, project: Project
+) -> Response:
+    """Removes an item from the conversation; returns the conversation."""
+    return json_response(
+        await Conversations.of(request).store.remove_item(
+            project, conversation_id, storable_item_id(item_id) or "", actor_of(request)
+        )
+    )
+
+
+ROUTERS = (router,)

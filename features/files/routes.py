@@ -1,0 +1,123 @@
+"""/v1/files."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from features.files import upload_routes
+from features.files.content import (
+    ByteRange,
+    ContentResponse,
+    RangeNotSatisfiable,
+    content_headers,
+    parse_range,
+)
+from features.files.store import storage_unavailable
+from features.files.web import Files
+from models.errors import ApiError, InvalidRequest
+from models.files.storage import StorageError
+from models.redis.quota_counters import Demand
+from web.http.actor import actor_of
+from web.http.auth import FilesKey
+from web.http.body import counted_json
+from web.http.json_responses import json_response
+from web.http.params import ORDERS, Paging, choice, integer, storable_item_id
+from web.state import app_state
+
+router = APIRouter(prefix="/v1/files")
+
+LIST_SIZES = {"minimum": 1, "maximum": 10_000}
+MAX_PAGE = 1000
+"""Files on a page, whatever its `limit`."""
+
+
+@router.post("")
+async def create_file(request: Request, key: FilesKey) -> Response:
+    """Stores a file, while it arrives."""
+    state = app_state(request)
+    Files.of(request).store.require_storage(key)
+    state.quotas.require_rate(key)
+    await state.quotas.admit_if_limited(key, Demand())
+    state.count_transfer(request)
+    show = partial(Files.of(request).store.show, key.project_id)
+    once = partial(state.creates.once, request, show=show)
+    return json_response(await Files.of(request).store.create(key, request, once))
+
+
+@router.get("")
+async def list_files(request: Request, key: FilesKey) -> Response:
+    """The files of the project, newest first unless `order=asc`."""
+    limit = integer(request, "limit", **LIST_SIZES)
+    order = choice(request, "order", ORDERS) or "desc"
+    after = storable_item_id(request.query_params.get("after"))
+    purpose = storable_item_id(request.query_params.get("purpose"))
+    query = Paging(min(limit or MAX_PAGE, MAX_PAGE), order, after)
+    page = await Files.of(request).store.page(key.project_id, purpose, query)
+    return await counted_json(request, page)
+
+
+@router.get("/{file_id}")
+async def retrieve_file(file_id: str, request: Request, key: FilesKey) -> Response:
+    """The file, without its content."""
+    return json_response(await Files.of(request).store.show(key.project_id, file_id))
+
+
+@router.delete("/{file_id}")
+async def delete_file(file_id: str, request: Request, key: FilesKey) -> Response:
+    """Deletes the file."""
+    await Files.of(request).store.delete(key.project_id, file_id, actor_of(request))
+    return json_response({"id": file_id, "object": "file", "deleted": True})
+
+
+@router.get("/{file_id}/content")
+async def file_content(file_id: str, request: Request, key: FilesKey) -> Response:
+    """The bytes of the file, or a range of them."""
+    state = app_state(request)
+    state.count_transfer(request)
+    row = await Files.of(request).store.find(key.project_id, file_id)
+    parts = await Files.of(request).store.parts(row)
+    try:
+        wanted = parse_range(request.headers.get("range"), row.bytes)
+    except RangeNotSatisfiable:
+        raise _not_satisfiable(row.bytes) from None
+    part = wanted or ByteRange(0, row.bytes)
+    chunks = Files.of(request).store.read(parts, part.start, part.length)
+    try:
+        # Before the head of the response: an object that cannot be read is an error.
+        first = await anext(chunks, b"")
+    except StorageError as error:
+        raise storage_unavailable(error) from error
+    headers = content_headers(row.filename, row.media_type, part.length)
+    if wanted is not None:
+        last = part.start + part.length - 1
+        headers["content-range"] = f"bytes {part.start}-{last}/{row.bytes}"
+    return ContentResponse(
+        _behind(first, chunks),
+        200 if wanted is None else 206,
+        headers,
+        state.settings.web.send_timeout.total_seconds(),
+    )
+
+
+async def _behind(first: bytes, others: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(others):
+        yield first
+        async for chunk in others:
+            yield chunk
+
+
+def _not_satisfiable(size: int) -> ApiError:
+    error = InvalidRequest(
+        f"The range begins behind the end of the file, which has {size} bytes.",
+        param="Range",
+        code="invalid_range",
+    )
+    error.status = 416
+    error.headers = {"content-range": f"bytes */{size}"}
+    return error
+
+
+ROUTERS = (router, upload_routes.router)

@@ -1,0 +1,176 @@
+"""The commands for a running deployment: show responses and processes, and record requests for
+them."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.errors import RequestRefused
+from cli.options import AsJson, Data, parse_duration, resolve_database
+from features.operator.connection import EXIT_CODES_HELP, EXIT_PENDING, database_errors, run, show
+
+if TYPE_CHECKING:
+    from features.operator.facts import OperatorRequest
+    from models.db.connection import Connection
+
+app = typer.Typer()
+
+Response = Annotated[
+    str,
+    typer.Argument(
+        metavar="RESPONSE_ID",
+        help="The id that clients see, or its beginning; or the id of the request that made it.",
+    ),
+]
+Wait = Annotated[float, typer.Option(min=0, help="Seconds to wait until it is acted on.")]
+
+
+# Commands import when they run, as in cli/main.py.
+@app.command(short_help="Show one response's timeline.", epilog=EXIT_CODES_HELP)
+def explain(response: Response, as_json: AsJson = False, data: Data = None) -> None:
+    """Show what happened to a response.
+
+    Created, queued, enqueued, claimed, turns, flushes, hand-overs, deaths of workers, end.
+    """
+    from features.operator import reads as queries
+    from features.operator import report
+
+    found = run(data, lambda database: queries.explain(database, response))
+    show(found, report.explanation, as_json=as_json)
+
+
+@app.command(short_help="List open responses without progress, and why.", epilog=EXIT_CODES_HELP)
+def stuck(
+    idle: Annotated[
+        timedelta,
+        typer.Option(
+            parser=parse_duration,
+            metavar="DURATION",
+            help="Time without progress from which a response counts as stuck: 90, 5m, 2h.",
+            show_default="30s",
+        ),
+    ] = timedelta(seconds=30),
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """List open responses without progress, and why.
+
+    Either no worker runs them, or their worker produced nothing.
+    """
+    from features.operator import reads as queries
+    from features.operator import report
+
+    found = run(data, lambda database: queries.stuck(database, idle))
+    show(found, report.stuck, as_json=as_json)
+
+
+@app.command(
+    short_help="List live processes, and those that ended recently.", epilog=EXIT_CODES_HELP
+)
+def workers(
+    since: Annotated[
+        timedelta,
+        typer.Option(
+            parser=parse_duration,
+            metavar="DURATION",
+            help="Also show those that ended within this time: 90, 5m, 2h.",
+            show_default="1h",
+        ),
+    ] = timedelta(hours=1),
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """List the processes with a lease, web processes too, and how processes ended.
+
+    Shows kind, host, pid, the time left of the lease, and the number of responses that run.
+    """
+    from features.operator import reads as queries
+    from features.operator import report
+
+    found = run(data, lambda database: queries.workers(database, since))
+    show(found, report.workers, as_json=as_json)
+
+
+@app.command("console", short_help="Print a link to the console.", epilog=EXIT_CODES_HELP)
+def print_console_link(data: Data = None) -> None:
+    """Print a link that logs you into the console once, within ten minutes.
+
+    Of a server that `up` does not run, only what follows its address is printed.
+    """
+    from cli.embedded.data_folder import default_folder, running_up
+    from cli.output import print_result
+    from features.operator.audit_entries import operator
+    from models.console_links import LOGIN_PATH, create_link
+    from models.db.queries.audit import AuditEntry
+
+    with database_errors():
+        database = resolve_database(data)
+        entry = AuditEntry(operator(), "console.link")
+        token = create_link(database.dsn, database.database_schema, entry)
+        up = running_up(data or default_folder())
+        base_url = "" if up is None else (up.base_url or "").removesuffix("/v1")
+        print_result(f"{base_url}{LOGIN_PATH}{token}")
+
+
+@app.command(
+    short_help="Let another worker continue a response.", hidden=True, epilog=EXIT_CODES_HELP
+)
+def requeue(
+    response: Response, wait: Wait = 10, as_json: AsJson = False, data: Data = None
+) -> None:
+    """Ask the owner to release a response, so that a worker claims it again.
+
+    Output so far is kept; the current turn is repeated.
+    """
+    _request_one("requeue", response, wait, as_json, data)
+
+
+@app.command(short_help="End a response as failed.", hidden=True, epilog=EXIT_CODES_HELP)
+def fail(response: Response, wait: Wait = 10, as_json: AsJson = False, data: Data = None) -> None:
+    """Ask the owner to end a response as failed, reason failed_by_operator.
+
+    Output so far is kept.
+    """
+    _request_one("fail", response, wait, as_json, data)
+
+
+def _request_one(action: str, response: str, wait: float, as_json: bool, data: Data) -> None:
+    from features.operator import actions, report
+    from features.operator import reads as queries
+    from features.operator.service import Action
+
+    async def request(database: "Connection") -> "OperatorRequest":
+        identifier = await queries.resolve_id(database, response)
+        [result] = await actions.request(database, Action(action), [identifier], wait, data)
+        if result.refused:
+            raise RequestRefused(f"{result.id}: {result.why}")
+        return result
+
+    result = run(data, request)
+    show(result, report.request, as_json=as_json)
+    raise typer.Exit(0 if result.acted else EXIT_PENDING)
+
+
+@app.command(short_help="Let a process hand over its responses and exit.", epilog=EXIT_CODES_HELP)
+def drain(
+    worker: Annotated[
+        str,
+        typer.Argument(
+            help="A process's id, the beginning of one, or a host name for all its processes."
+        ),
+    ],
+    wait: Wait = 30,
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """Ask a process to stop claiming, hand over its responses and exit, as on SIGTERM.
+
+    A supervisor may start another process in its place.
+    """
+    from features.operator import reads as queries
+    from features.operator import report
+
+    result = run(data, lambda database: queries.drain(database, worker, wait))
+    show(result, report.drain_results, as_json=as_json)
+    raise typer.Exit(0 if all(process.gone for process in result) else EXIT_PENDING)

@@ -1,0 +1,209 @@
+"""The commands for responses: list, show, tail, and what an operator does to them."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.options import AsJson, Data, parse_duration
+from cli.output import print_result, print_status
+from features.operator.connection import (
+    EXIT_CODES_HELP,
+    EXIT_INTERRUPTED,
+    EXIT_PENDING,
+    EXIT_REFUSED,
+    database_errors,
+    run,
+    show,
+)
+from features.operator.filter import Filter
+from features.operator.process_commands import Response, Wait
+from models.lifecycle import Status
+
+if TYPE_CHECKING:
+    from features.operator.facts import OperatorRequest
+    from models.db.database import Connection
+
+app = typer.Typer(help="Responses.", no_args_is_help=True)
+
+DEFAULT_LIMIT = 50
+ACTION_LIMIT = 1000
+"""Most responses that one action with a filter is for, unless --limit is given."""
+
+Statuses = Annotated[
+    list[Status] | None,
+    typer.Option(
+        "--status",
+        metavar="STATUS",
+        help=f"Its status: {', '.join(Status)}. May be given several times.",
+    ),
+]
+Project = Annotated[str | None, typer.Option(help="The name of its project.")]
+Model = Annotated[str | None, typer.Option(help="Its model, as the client named it.")]
+UpstreamName = Annotated[str | None, typer.Option(help="The upstream that answered its last turn.")]
+Reason = Annotated[
+    str | None, typer.Option(help="Why it failed or is incomplete: upstream_500, deadline, …")
+]
+Since = Annotated[
+    timedelta | None,
+    typer.Option(
+        parser=parse_duration,
+        metavar="DURATION",
+        help="How long ago it was created at most: 90s, 15m, 7d.",
+        show_default="24h; any time if only open ones are wanted",
+    ),
+]
+Limit = Annotated[
+    int | None, typer.Option(min=1, metavar="COUNT", help="The most responses; the newest count.")
+]
+Responses = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="RESPONSE_ID", help="Ids, or the beginnings of ids."),
+]
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do it for all that fit the filter; else only show.")
+]
+
+
+# Commands import when they run, as in cli/main.py.
+@app.command("list", epilog=EXIT_CODES_HELP)
+def list_responses(
+    statuses: Statuses = None,
+    project: Project = None,
+    model: Model = None,
+    upstream: UpstreamName = None,
+    reason: Reason = None,
+    since: Since = None,
+    limit: Limit = DEFAULT_LIMIT,
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """List responses, the newest first."""
+    from features.operator import reads as queries
+    from features.operator import report
+
+    wanted = Filter(statuses, project, model, upstream, reason, since)
+    found = run(
+        data, lambda database: queries.list_responses(database, wanted, limit or DEFAULT_LIMIT)
+    )
+    show(found, report.responses, as_json=as_json)
+
+
+@app.command("show", epilog=EXIT_CODES_HELP)
+def show_response(
+    response: Response,
+    output: Annotated[bool, typer.Option("--output", help="Also show its stored output.")] = False,
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """Show what is stored about a response. `explain` shows what happened to it."""
+    from features.operator import reads as queries
+    from features.operator import report
+
+    facts = run(data, lambda database: queries.show(database, response, with_output=output))
+    show(facts, report.response, as_json=as_json)
+
+
+@app.command("tail", epilog=f"{EXIT_CODES_HELP} {EXIT_INTERRUPTED} Ctrl-C.")
+def tail_response(
+    response: Response,
+    after: Annotated[
+        int, typer.Option(min=-1, help="The number of the last event that is not shown.")
+    ] = -1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one event a line.")] = False,
+    data: Data = None,
+) -> None:
+    """Show a response's events by number, from the first on, until it has ended."""
+    from features.operator import tail
+
+    with database_errors():
+        try:
+            is_whole = tail.run(response, after, data, as_json=as_json)
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        if not is_whole:
+            print_status("backburner: the stream broke off: the response was deleted")
+            raise typer.Exit(EXIT_REFUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Which responses an action is for, and how long it waits for its effect."""
+
+    names: list[str]
+    wanted: Filter
+    limit: int
+    is_confirmed: bool
+    wait: float
+
+
+def _add_action(action: str, description: str) -> None:
+    """Adds the command of an action."""
+
+    @app.command(action, help=description, epilog=EXIT_CODES_HELP)
+    def command(
+        responses: Responses = None,
+        statuses: Statuses = None,
+        project: Project = None,
+        model: Model = None,
+        upstream: UpstreamName = None,
+        reason: Reason = None,
+        since: Since = None,
+        limit: Limit = ACTION_LIMIT,
+        yes: Yes = False,
+        wait: Wait = 10,
+        as_json: AsJson = False,
+        data: Data = None,
+    ) -> None:
+        wanted = Filter(statuses, project, model, upstream, reason, since)
+        names = responses or []
+        if bool(names) is not wanted.is_empty:
+            raise typer.BadParameter("name responses, or give a filter such as --model; not both")
+        _act(action, _Order(names, wanted, limit or ACTION_LIMIT, yes, wait), as_json, data)
+
+
+_add_action("cancel", "Cancel responses, as their clients could. Output so far is kept.")
+_add_action(
+    "requeue",
+    "Let workers release responses and claim them again; deferred ones are claimed at once.\n\n"
+    "Output so far is kept, and the current turn is repeated. A tool call that is running then is "
+    "repeated only if that is safe; else the model gets the result that its outcome is unknown.",
+)
+_add_action("fail", "End responses as failed, reason failed_by_operator. Output so far is kept.")
+
+
+def _act(action: str, order: _Order, as_json: bool, data: Data) -> None:
+    """Does the action for the named responses, or for the open ones that fit the filter."""
+    from features.operator import actions, report
+    from features.operator import reads as queries
+    from features.operator.service import Action
+
+    async def request(database: "Connection") -> "tuple[list[OperatorRequest], list[str]]":
+        names = order.names or await _names_of_matching(database, action, order)
+        ids, refusals = await queries.resolve_ids(database, names)
+        return await actions.request(database, Action(action), ids, order.wait, data), refusals
+
+    results, refusals = run(data, request)
+    show(results, report.requests, as_json=as_json)
+    for refusal in refusals:
+        print_status(f"backburner: {refusal}")
+    if refusals or any(result.refused for result in results):
+        raise typer.Exit(EXIT_REFUSED)
+    raise typer.Exit(0 if all(result.acted for result in results) else EXIT_PENDING)
+
+
+async def _names_of_matching(database: "Connection", action: str, order: _Order) -> list[str]:
+    """The open responses that fit the filter. Ends the command if it was not confirmed."""
+    from features.operator import reads as queries
+    from features.operator import report
+
+    found = await queries.list_open(database, order.wanted, order.limit)
+    if found.responses and not order.is_confirmed:
+        print_result(report.responses(found))
+    if not found.responses or not order.is_confirmed:
+        print_status(report.intention(action, found))
+        raise typer.Exit(EXIT_REFUSED if found.responses else 0)
+    if found.more:
+        print_status(f"More than {order.limit} fit; the newest are taken.")
+    return [each.id for each in found.responses]

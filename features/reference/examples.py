@@ -1,0 +1,294 @@
+"""Examples, made by the same code as real responses."""
+
+from typing import Any
+from uuid import UUID
+
+from features.batches.objects import batch_object
+from features.batches.queries import BatchRow
+from features.files.objects import file_object
+from models.db.queries.files import FileRow
+from models.errors import (
+    UPSTREAM_ENDED_EARLY,
+    ApiError,
+    IncorrectApiKey,
+    InternalError,
+    InvalidRequest,
+    MissingScope,
+    NotFound,
+    RequestTooLarge,
+    RunFailed,
+    Unavailable,
+    UnsupportedMediaType,
+)
+from models.wire.conversation import conversation_object
+from models.wire.events import (
+    Event,
+    ItemAdded,
+    ItemDone,
+    PartAdded,
+    PartDone,
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseInProgress,
+    ResponseQueued,
+    TextDelta,
+    TextDone,
+    frame,
+)
+from models.wire.response import ResponseFacts, response_object
+from web.stream.reader import DONE
+
+Json = dict[str, Any]
+
+RESPONSE_ID = "resp_019abc12de347000a1b2c3d4e5f60718"
+CONVERSATION_ID = "conv_019abc12de347000d1b2c3d4e5f60721"
+_ITEM_ID = "msg_019abc12de357000b1b2c3d4e5f60719"
+_INPUT_ID = "msg_019abc12de347000c1b2c3d4e5f60720"
+_TEXT_DELTAS = ("Hello", " there.")
+_INITIAL_FACTS = ResponseFacts(
+    id=RESPONSE_ID,
+    created_at=1_790_000_000,
+    status="queued",
+    model="demo",
+    parameters={"metadata": {"job": "42"}},
+    background=True,
+)
+_USAGE = {
+    "input_tokens": 9,
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+    "output_tokens": 3,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 12,
+}
+
+REQUESTS: dict[str, Json] = {
+    "a text": {"model": "demo", "input": "Say hello."},
+    "in the background": {
+        "model": "demo",
+        "input": "Say hello.",
+        "background": True,
+        "metadata": {"job": "42"},
+    },
+    "as a stream": {"model": "demo", "input": "Say hello.", "stream": True},
+    "in a conversation": {"model": "demo", "input": "Say hello.", "conversation": CONVERSATION_ID},
+    "a whole history": {
+        "model": "demo",
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": "What is on this picture?"},
+            {"role": "assistant", "content": "Which one?"},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "input_text", "text": "This one."},
+                    {
+                        "type": "input_image",
+                        "image_url": "data:image/png;base64,iVBORw0KGgo=",
+                        "detail": "low",
+                    },
+                ],
+            },
+        ],
+    },
+    "a tool": {
+        "model": "demo",
+        "input": "What is the weather in Oslo?",
+        "tools": [
+            {
+                "type": "function",
+                "name": "weather",
+                "parameters": {
+                    "type": "object",
+                    "properties": {"city": {"type": "string"}},
+                    "required": ["city"],
+                },
+            }
+        ],
+        "tool_choice": "auto",
+    },
+    "the output of a tool": {
+        "model": "demo",
+        "previous_response_id": RESPONSE_ID,
+        "input": [{"type": "function_call_output", "call_id": "call_1", "output": "Rain."}],
+    },
+    "JSON after a schema": {
+        "model": "demo",
+        "input": "Two numbers.",
+        "text": {
+            "format": {
+                "type": "json_schema",
+                "name": "numbers",
+                "schema": {"type": "array", "items": {"type": "number"}},
+            }
+        },
+    },
+}
+"""Name -> body of a create."""
+
+PROXIED: dict[str, dict[str, Json]] = {
+    "chat": {
+        "a question": {"model": "demo", "messages": [{"role": "user", "content": "Say hello."}]},
+        "as a stream": {
+            "model": "demo",
+            "messages": [{"role": "user", "content": "Say hello."}],
+            "stream": True,
+        },
+    },
+    "create_completion": {"a text": {"model": "demo", "prompt": "Once upon a time"}},
+    "create_embeddings": {"two texts": {"model": "demo", "input": ["sun", "moon"]}},
+    "rerank": {"two documents": {"model": "demo", "query": "sun", "documents": ["star", "sea"]}},
+    "create_moderation": {"a text": {"input": "Say hello."}},
+    "create_speech": {"a text": {"model": "demo", "input": "Hello.", "voice": "alloy"}},
+    "create_transcription": {},
+    "create_translation": {},
+    "generate_images": {"a prompt": {"model": "demo", "prompt": "A lighthouse"}},
+    "edit_images": {
+        "an image by URL": {
+            "model": "demo",
+            "prompt": "At night",
+            "images": [{"image_url": "https://example.com/lighthouse.png"}],
+        }
+    },
+    "vary_image": {},
+}
+"""Endpoint that is forwarded -> its JSON bodies."""
+
+ITEMS: Json = {"items": [{"role": "user", "content": "Say hello."}]}
+"""Items for a conversation."""
+
+ERRORS: dict[int, ApiError] = {
+    400: InvalidRequest(
+        "Missing required parameter: 'model'.", param="model", code="missing_required_parameter"
+    ),
+    401: IncorrectApiKey(),
+    403: MissingScope("responses"),
+    404: NotFound(f"Response with id '{RESPONSE_ID}' not found."),
+    413: RequestTooLarge("67108864 bytes"),
+    415: UnsupportedMediaType(
+        "Unsupported content type: 'text/plain'. Send 'Content-Type: application/json'."
+    ),
+    429: RunFailed(
+        429,
+        "The upstream refused the request: slow down",
+        kind="rate_limit_error",
+        code="rate_limit_exceeded",
+        retry_after=2,
+    ),
+    500: InternalError(),
+    502: RunFailed(502, UPSTREAM_ENDED_EARLY, kind="server_error", code=None),
+    503: Unavailable(),
+}
+
+
+def response(*, ended: bool) -> Json:
+    """A background response: as accepted, or after its end."""
+    if not ended:
+        return response_object(_INITIAL_FACTS, [])
+    return response_object(
+        _INITIAL_FACTS.evolve(status="completed", completed_at=1_790_000_002, usage=_USAGE),
+        [_message(*_TEXT_DELTAS)],
+    )
+
+
+def conversation() -> Json:
+    """A conversation."""
+    return conversation_object(CONVERSATION_ID, 1_790_000_000, {"topic": "tides"})
+
+
+def stored_file() -> Json:
+    """A file."""
+    identity, created_at = UUID("019abc12de347000d1b2c3d4e5f60722"), 1_790_000_000
+    return file_object(
+        FileRow(identity, "tides.txt", "user_data", 1200, "text/plain", created_at, None)
+    )
+
+
+def batch() -> Json:
+    """A batch that has ended."""
+    identity, file = (
+        UUID("019abc12de347000d1b2c3d4e5f60733"),
+        UUID("019abc12de347000d1b2c3d4e5f60722"),
+    )
+    row = BatchRow(
+        id=identity,
+        endpoint="/v1/responses",
+        input_file_id=file,
+        completion_window="24h",
+        metadata={"topic": "tides"},
+        status="completed",
+        model="demo",
+        errors=None,
+        created_at=1_790_000_000,
+        expires_at=1_790_086_400,
+        in_progress_at=1_790_000_001,
+        finalizing_at=1_790_000_060,
+        cancelling_at=None,
+        ended_at=1_790_000_060,
+        total=2,
+        completed=2,
+        failed=0,
+        input_tokens=20,
+        cached_tokens=0,
+        output_tokens=10,
+        reasoning_tokens=0,
+        output_file_id=UUID("019abc12de347000d1b2c3d4e5f60744"),
+        error_file_id=None,
+    )
+    return batch_object(row)
+
+
+def input_items() -> Json:
+    """A page of one item."""
+    part = {"type": "input_text", "text": "Say hello."}
+    item = {
+        "id": _INPUT_ID,
+        "type": "message",
+        "status": "completed",
+        "role": "user",
+        "content": [part],
+    }
+    return {
+        "object": "list",
+        "data": [item],
+        "first_id": _INPUT_ID,
+        "last_id": _INPUT_ID,
+        "has_more": False,
+    }
+
+
+def stream() -> str:
+    """A whole stream, with a comment in it."""
+    frames = [frame(event, number) for number, event in enumerate(_events())]
+    return b"".join([*frames[:3], b": keep-alive\n\n", *frames[3:], DONE]).decode()
+
+
+def _events() -> list[Event]:
+    opening = response(ended=False)
+    place = (_ITEM_ID, 0, 0)
+    running = _INITIAL_FACTS.evolve(status="in_progress")
+    return [
+        ResponseCreated(opening),
+        ResponseQueued(opening),
+        ResponseInProgress(response_object(running, [])),
+        ItemAdded(0, _message() | {"status": "in_progress", "content": []}),
+        PartAdded(*place, _part()),
+        *(TextDelta(*place, word, []) for word in _TEXT_DELTAS),
+        TextDone(*place, "".join(_TEXT_DELTAS), []),
+        PartDone(*place, _part(*_TEXT_DELTAS)),
+        ItemDone(0, _message(*_TEXT_DELTAS)),
+        ResponseCompleted(response(ended=True)),
+    ]
+
+
+def _part(*words: str) -> Json:
+    return {"type": "output_text", "text": "".join(words), "annotations": [], "logprobs": []}
+
+
+def _message(*words: str) -> Json:
+    return {
+        "id": _ITEM_ID,
+        "type": "message",
+        "status": "completed",
+        "role": "assistant",
+        "content": [_part(*words)],
+    }

@@ -1,0 +1,1 @@
+"""Vector stores and file search (docs/vector-stores.md)."""

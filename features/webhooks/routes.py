@@ -1,0 +1,166 @@
+"""/v1/webhook_endpoints: the webhooks of the key's project. The same below
+/v1/organization/projects/{project_id}, of any project, for keys with the scope `admin`
+(docs/webhooks.md).
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from features.tenants.web import Tenants
+from features.webhooks.bodies import create_fields, rotation_overlap, tested_type, update_fields
+from features.webhooks.endpoints import DELIVERY_STATES, WebhookEndpoints
+from features.webhooks.events import EventType
+from features.webhooks.service import EndpointProject
+from features.webhooks.web import Webhooks
+from models.projects.policy import ProjectPolicy
+from web.http.actor import actor_of
+from web.http.auth import Key, authorize, authorize_admin
+from web.http.body import counted_json, json_object, read_json
+from web.http.connection import cancel_on_disconnect
+from web.http.json_responses import json_response
+from web.http.params import choice, paging
+from web.http.request_record import request_record
+from web.state import app_state
+
+ADMIN_SUFFIX = "_of_project"
+"""What the names of the routes for admins end with."""
+_PROJECT_ID = "project_id"
+
+
+async def _named_project(request: Request) -> EndpointProject:
+    public_id = request.path_params.get(_PROJECT_ID)
+    if public_id is None:
+        key = await authorize(request)
+        return EndpointProject(key.project_id, key.project, key.policy.egress)
+    await authorize_admin(request)
+    project = await Tenants.of(request).organization.projects.find(public_id)
+    policy = ProjectPolicy.from_json(project.policy)
+    return EndpointProject(project.id, project.name, policy.egress)
+
+
+NamedProject = Annotated[EndpointProject, Depends(_named_project)]
+"""The project that the path names, for a key with the scope `admin`; else the key's own."""
+
+
+async def list_endpoints(request: Request, project: NamedProject) -> Response:
+    """The endpoints of a project, the newest first."""
+    return await counted_json(request, await _endpoints(request).page(project, paging(request)))
+
+
+async def create_endpoint(request: Request, project: NamedProject) -> Response:
+    """Creates an endpoint. The answer has its signing secret, which is shown here only."""
+    body = await _body(request)
+    endpoints = _endpoints(request)
+    make = partial(endpoints.create, project, create_fields(body), actor_of(request))
+    show = partial(endpoints.show, project)
+    return json_response(await app_state(request).creates.once(request, body, make, show))
+
+
+async def retrieve_endpoint(endpoint_id: str, request: Request, project: NamedProject) -> Response:
+    """One endpoint, with its state."""
+    return json_response(await _endpoints(request).show(project, endpoint_id))
+
+
+async def update_endpoint(endpoint_id: str, request: Request, project: NamedProject) -> Response:
+    """Changes an endpoint; `enabled` enables or disables it."""
+    fields = update_fields(await _body(request))
+    changed = await _endpoints(request).update(project, endpoint_id, fields, actor_of(request))
+    return json_response(changed)
+
+
+async def delete_endpoint(endpoint_id: str, request: Request, project: NamedProject) -> Response:
+    """Deletes an endpoint and its deliveries."""
+    return json_response(await _endpoints(request).delete(project, endpoint_id, actor_of(request)))
+
+
+async def rotate_secret(endpoint_id: str, request: Request, project: NamedProject) -> Response:
+    """Gives an endpoint a new signing secret, which is shown here only."""
+    body = await _optional_body(request)
+    endpoints, overlap = _endpoints(request), rotation_overlap(body)
+    make = partial(endpoints.rotate, project, endpoint_id, overlap, actor_of(request))
+    show = partial(endpoints.show, project)
+    return json_response(await app_state(request).creates.once(request, body, make, show))
+
+
+async def test_endpoint(endpoint_id: str, request: Request, project: NamedProject) -> Response:
+    """Delivers a test event, and waits for the endpoint's answer."""
+    sent = tested_type(await _optional_body(request))
+    state = app_state(request)
+    request_record(request).at_end(Webhooks.of(request).tests.reserve(project.name).release)
+    testing = _endpoints(request).test(project, endpoint_id, sent, actor_of(request))
+    return json_response(await cancel_on_disconnect(testing, request.receive, state.grace_expired))
+
+
+async def list_deliveries(endpoint_id: str, request: Request, project: NamedProject) -> Response:
+    """The deliveries to an endpoint, the newest first."""
+    state = choice(request, "status", DELIVERY_STATES)
+    page = await _endpoints(request).deliveries(project, endpoint_id, state, paging(request))
+    return await counted_json(request, page)
+
+
+async def resend_event(
+    endpoint_id: str, event_id: str, request: Request, project: NamedProject
+) -> Response:
+    """Delivers an event again, with the same id."""
+    resent = await _endpoints(request).resend(project, endpoint_id, event_id, actor_of(request))
+    return json_response(resent)
+
+
+async def list_event_types(_key: Key) -> Response:
+    """The types of events that an endpoint may get."""
+    return json_response({"object": "list", "data": [event.value for event in EventType]})
+
+
+_ROUTES: tuple[tuple[str, str, Callable[..., Awaitable[Response]]], ...] = (
+    ("GET", "", list_endpoints),
+    ("POST", "", create_endpoint),
+    ("GET", "/{endpoint_id}", retrieve_endpoint),
+    ("POST", "/{endpoint_id}", update_endpoint),
+    ("DELETE", "/{endpoint_id}", delete_endpoint),
+    ("POST", "/{endpoint_id}/rotate_secret", rotate_secret),
+    ("POST", "/{endpoint_id}/test", test_endpoint),
+    ("GET", "/{endpoint_id}/deliveries", list_deliveries),
+    ("POST", "/{endpoint_id}/deliveries/{event_id}/resend", resend_event),
+)
+"""Method, path below that of the list, function."""
+_PREFIXES = {
+    "": "/v1/webhook_endpoints",
+    ADMIN_SUFFIX: f"/v1/organization/projects/{{{_PROJECT_ID}}}/webhook_endpoints",
+}
+"""What the name of a route ends with -> the path of the list."""
+
+
+def _make_router() -> APIRouter:
+    made = APIRouter()
+    made.add_api_route("/v1/webhook_event_types", list_event_types, methods=["GET"])
+    for suffix, prefix in _PREFIXES.items():
+        for method, path, function in _ROUTES:
+            name = f"{function.__name__}{suffix}"
+            made.add_api_route(prefix + path, function, methods=[method], name=name)
+    return made
+
+
+router = _make_router()
+
+
+def _endpoints(request: Request) -> WebhookEndpoints:
+    return Webhooks.of(request).endpoints
+
+
+async def _optional_body(request: Request) -> dict[str, Any]:
+    headers = request.headers
+    if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
+        return {}
+    return await _body(request)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    body = await read_json(request, app_state(request).body_limits)
+    return json_object(body.value)
+
+
+ROUTERS = (router,)

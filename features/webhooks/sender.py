@@ -1,0 +1,86 @@
+"""Sends one delivery to its endpoint, through the guard of outgoing connections."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import aiohttp
+
+from features.webhooks.events import event_body, event_id
+from features.webhooks.queries import Delivery
+from features.webhooks.schedule import parse_retry_after
+from features.webhooks.signature import signed_headers
+from models.egress import NOT_REACHED, EgressPolicy, EgressRefused
+from models.secrets import Sealed, Sealer, Unreadable
+from models.signing_secrets import open_secrets
+from worker.outbound.guarded_session import NO_TIMEOUT, guarded_session
+
+_GONE = 410
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOutcome:
+    """The result of one try."""
+
+    status: int | None = None
+    """of the answer; None: there was none"""
+    error: str | None = None
+    """why there was none; nothing in it is a secret"""
+    retry_after: float | None = None
+    """seconds that the endpoint asks to wait"""
+
+    @property
+    def is_delivered(self) -> bool:
+        """The endpoint has accepted it."""
+        return self.status is not None and 200 <= self.status < 300
+
+    @property
+    def is_gone(self) -> bool:
+        """The endpoint wants nothing any more."""
+        return self.status == _GONE
+
+
+async def send(
+    delivery: Delivery, sealer: Sealer, egress: EgressPolicy, time_limit: float
+) -> DeliveryOutcome:
+    """One try. `time_limit`: seconds until the head of the answer; its body is not read. Raises
+    nothing that an endpoint can cause."""
+    body = event_body(delivery.event_id, delivery.type, delivery.created_at, delivery.object_id)
+    refusals: list[EgressRefused] = []
+    try:
+        sealed = Sealed(delivery.secret_key_id, delivery.secrets)
+        secrets = open_secrets(sealer, delivery.endpoint_id, sealed)
+        signing = secrets if delivery.has_old_secret else secrets[:1]
+        headers = signed_headers(signing, event_id(delivery.event_id), int(time.time()), body)
+        headers["content-type"] = "application/json"
+        target = egress.check_url(delivery.url)
+        async with (
+            asyncio.timeout(time_limit),
+            guarded_session(egress, target, refusals, headers=headers) as session,
+            session.post(
+                target.url, data=body, allow_redirects=False, timeout=NO_TIMEOUT
+            ) as answer,
+        ):
+            retry_after = answer.headers.get("retry-after", "")
+            return DeliveryOutcome(
+                answer.status, retry_after=parse_retry_after(retry_after, datetime.now(UTC))
+            )
+    except Unreadable:
+        return DeliveryOutcome(
+            error="its signing secret cannot be opened: the key of it is missing"
+        )
+    except EgressRefused as refusal:
+        return DeliveryOutcome(error=f"may not be reached: {refusal}")
+    except TimeoutError:
+        return DeliveryOutcome(error=f"did not answer within {time_limit:g} s")
+    except (aiohttp.ClientError, OSError, UnicodeError) as error:
+        return DeliveryOutcome(error=NOT_REACHED if refusals else _reason(error))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientSSLError):
+        return "has no valid certificate"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return NOT_REACHED
+    return "broke off before it answered"

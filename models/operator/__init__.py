@@ -1,1 +1,0 @@
-"""Buckets of durations, for the plots of the console."""

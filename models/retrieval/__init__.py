@@ -1,1 +1,0 @@
-"""Vector stores: what web processes and workers share (docs/vector-stores.md)."""

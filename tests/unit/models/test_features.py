@@ -1,0 +1,33 @@
+"""Each part of a feature has what the process that loads it looks for (models/features.py)."""
+
+from pathlib import Path
+
+import pytest
+
+import features
+from models.features import FEATURES, feature_parts
+
+NAMES = {
+    "archive": {"archive"},
+    "commands": {"COMMANDS"},
+    "pages": {"PAGES", "MENU"},
+    "purge": {"purge"},
+    "routes": {"ROUTERS"},
+    "site": {"routes"},
+    "web": {"FEATURE"},
+    "worker": {"FEATURE"},
+}
+
+
+def test_the_list_has_each_folder() -> None:
+    [root] = features.__path__
+    folders = {path.parent.name for path in Path(root).glob("*/__init__.py")}
+    assert folders == set(FEATURES)
+
+
+@pytest.mark.parametrize("part", NAMES)
+def test_a_part_has_what_is_looked_for(part: str) -> None:
+    modules = feature_parts(part)
+    assert modules
+    for module in modules:
+        assert NAMES[part] <= vars(module).keys(), module.__name__

@@ -1,1 +1,0 @@
-"""Vector stores, as clients see them."""

@@ -1,1 +1,0 @@
-"""Webhook endpoints in the API: bodies and objects (docs/webhooks.md)."""

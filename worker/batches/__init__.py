@@ -1,1 +1,0 @@
-"""Batches: their validation, their collection and their end (ADR 0049)."""

@@ -1,1 +1,0 @@
-"""The delivery of webhooks: one task of each worker (docs/webhooks.md)."""

@@ -1,1 +1,1 @@
-"""The description of the API at /openapi.json and /docs (docs/openapi.md)."""
+"""The description of the API at /openapi.json and /docs (docs/wire.md)."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
-from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 
@@ -21,6 +20,7 @@ from models.config.routes import DEFAULT
 from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import (
     CREDENTIAL_STATUSES,
+    proxy_variable,
     request_headers,
     secrets_of,
     without_secrets,
@@ -132,16 +132,13 @@ def _explain_error(error: Exception, timeout: float) -> str:
 
 def _proxy_note(address: str) -> str:
     """Which variable sends calls of this address through a proxy; empty if none does."""
-    parts = urlsplit(address)
-    proxies = getproxies()
-    host = parts.hostname or ""
-    name = next((each for each in (parts.scheme, "all") if proxies.get(each)), None)
-    if name is None or proxy_bypass(parts.netloc):
+    found = proxy_variable(address)
+    if found is None:
         return ""
-    variable = f"{name}_proxy"
+    variable, proxy = found
     variable = variable.upper() if variable.upper() in os.environ else variable  # noqa: TID251
-    proxy = _without_user(proxies[name])
-    return f"; {variable} sends it through {proxy}: NO_PROXY={host} avoids that"
+    host = urlsplit(address).hostname or ""
+    return f"; {variable} sends it through {_without_user(proxy)}: NO_PROXY={host} avoids that"
 
 
 def _without_user(url: str) -> str:

@@ -8,7 +8,8 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import TypedDict
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from models.config.upstream import UpstreamSettings
 
@@ -184,3 +185,23 @@ def credential_message(upstream_message: str) -> str:
     like a key or a part of one."""
     words = excerpt(_SHORTENED_KEY.sub("…", upstream_message)).strip()
     return f"{_CREDENTIAL_REFUSED}: {words}" if words else f"{_CREDENTIAL_REFUSED}."
+
+
+def environment_proxy(address: str) -> str | None:
+    """The proxy through which the environment sends requests to this address, as curl reads it."""
+    found = proxy_variable(address)
+    if found is None:
+        return None
+    _, proxy = found
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def proxy_variable(address: str) -> tuple[str, str] | None:
+    """The name of the variable (`http_proxy`, `https_proxy`, `all_proxy`) that sends requests to
+    this address through a proxy, and its value."""
+    parts = urlsplit(address)
+    proxies = getproxies()
+    name = next((each for each in (parts.scheme, "all") if proxies.get(each)), None)
+    if name is None or proxy_bypass(parts.netloc):
+        return None
+    return f"{name}_proxy", proxies[name]

@@ -32,9 +32,7 @@ class Internals(NamedTuple):
 
 _HTTP = "uvicorn.protocols.http."
 _WEBSOCKET = "uvicorn.protocols.websockets.websockets_sansio_impl"
-_OPENAI_TRANSPORT = "openai._vendor.httpx_aiohttp.transport"
 _POOL, _CONSUMER = "worker/celery/pool.py", "worker/celery/consumer.py"
-_SENDER, _PLAIN = "worker/upstream/request_sender.py", "worker/upstream/plain_call.py"
 
 INTERNALS = (
     Internals("celery", "celery.apps.worker", "safe_say", "worker/celery/app.py"),
@@ -120,13 +118,6 @@ INTERNALS = (
         "make_connection",
         "models/redis/raw_connection.py",
     ),
-    Internals("openai", "openai._constants", "RAW_RESPONSE_HEADER", _PLAIN),
-    Internals("openai", _OPENAI_TRANSPORT, "AiohttpTransport", f"{_PLAIN} {_SENDER}"),
-    Internals("openai", _OPENAI_TRANSPORT, "AiohttpResponseStream map_aiohttp_exceptions", _SENDER),
-    Internals(
-        "openai", f"{_OPENAI_TRANSPORT}:AiohttpTransport", "client get_client proxy", _SENDER
-    ),
-    Internals("httpx2", "httpx2:AsyncClient", "_transport_for_url", f"{_PLAIN} {_SENDER}"),
 )
 
 _PRIVATE_USE = re.compile(r"^(?:from|import) (?!__)[\w.]*\b_[a-z]|# noqa: SLF001", re.MULTILINE)

@@ -1,9 +1,5 @@
-"""Calls an upstream: one streamed response per turn, in Chat Completions or in the Responses API,
-through openai's SDK.
-
-The SDK does authentication, retries before the first byte, error classes and proxies. Its typed
-iteration is not used, because it costs five times as much as raw bytes and msgspec structs.
-"""
+"""Calls an upstream: one streamed response per turn, in Chat Completions or in the Responses API
+(ADR 0071)."""
 
 import asyncio
 import math
@@ -12,12 +8,11 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import fields
 from typing import Any
 
-import httpx2
-from openai import AsyncOpenAI, DefaultAioHttpClient
+import aiohttp
 
 from models.config.groups import LimitSettings
 from models.config.upstream import UpstreamSettings
-from models.config.upstream_access import client_options, secrets_of
+from models.config.upstream_access import secrets_of
 from models.deadlines import IdleTimeout
 from models.errors import LimitReached, UpstreamFailed
 from models.http_bodies import is_uncompressed
@@ -35,15 +30,17 @@ from worker.upstream.failures import (
     shown_seconds,
     turn_limit_reached,
 )
-from worker.upstream.open_response import OpenResponse
 from worker.upstream.plain_call import PlainCaller
 from worker.upstream.request_body import RequestFiles
-from worker.upstream.request_sender import NO_FILES, RequestSender
+from worker.upstream.request_sender import NO_FILES, RequestSender, close_response
 from worker.upstream.responses_events import ResponsesEventReader
 from worker.upstream.sse import SseSplitter
 
 StreamEvent = ChatChunk | UpstreamEvent
 """One event of an upstream, by the API that it speaks."""
+
+_READ_BYTES = 16 * 1024
+"""Bytes of one read at most. What one read brings is parsed without a pause."""
 
 _EVENT_LIMIT = 16 * 1024 * 1024
 """Bytes of one upstream event: a whole response may come as one."""
@@ -70,6 +67,7 @@ class UpstreamCall:
         """`secrets`: they are removed from messages. `files`: those in the body. `native`: the
         upstream speaks the Responses API. `traceparent`: a header to send."""
         self._sender = sender
+        self._path = "/responses" if native else "/chat/completions"
         self._body = body
         self._traceparent = traceparent
         self._files = files
@@ -138,16 +136,19 @@ class UpstreamCall:
         """Sends the request. The reads of the response's body, under the idle timeout from the
         request on."""
         with self._translated_errors(turn_end), idle_timeout.extend():
-            response = await self._sender.send(self._body, self._traceparent, self._files)
+            response = await self._sender.send(
+                self._path, self._body, self._traceparent, self._files
+            )
             try:
-                _require_uncompressed(response)
-                async with aclosing(response.reads):
-                    yield response.reads
+                if not is_uncompressed(response.headers):
+                    raise compressed()
+                async with aclosing(_reads(response.content)) as reads:
+                    yield reads
             finally:
                 if self._splitter.done:
                     self._sender.close_soon(response)
                 else:
-                    await response.close()
+                    await close_response(response)
 
     @contextmanager
     def _translated_errors(self, turn_end: float) -> Iterator[None]:
@@ -177,7 +178,7 @@ class UpstreamCall:
         """Our error for one of the connection."""
         if isinstance(error, TimeoutError):
             return self._timeout_error(turn_over=turn_over)
-        failure = failure_of_connection(error, self._body["model"])
+        failure = failure_of_connection(error)
         return redacted(failure, self._secrets)
 
     def _timeout_error(self, *, turn_over: bool) -> LimitReached:
@@ -218,9 +219,9 @@ class UpstreamCall:
             redacted(event.terminal.failure, self._secrets)
 
 
-def _require_uncompressed(response: OpenResponse) -> None:
-    if not is_uncompressed(response.headers):
-        raise compressed()
+async def _reads(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
+    while data := await content.read(_READ_BYTES):
+        yield data
 
 
 def dialect_of(upstream: UpstreamSettings) -> Dialect:
@@ -243,27 +244,9 @@ class Upstream:
         self.dialect = dialect_of(settings)
         self._secrets = secrets_of(settings)
         self._limits = limits
-        # Our own limits end a silent upstream (IdleTimeout). The transport's timer for each read
-        # would only cost time.
-        timeouts = httpx2.Timeout(
-            None, connect=settings.connect_timeout.total_seconds(), write=60.0
-        )
-        self._http = DefaultAioHttpClient(
-            limits=httpx2.Limits(max_connections=streams + 16, max_keepalive_connections=64),
-            timeout=timeouts,
-            follow_redirects=False,
-        )
-        options = client_options(settings)
-        options["default_headers"]["accept-encoding"] = "identity"
-        client = AsyncOpenAI(
-            **options,
-            timeout=timeouts,
-            max_retries=settings.max_retries,
-            http_client=self._http,
-        )
         retries = UPSTREAM_RETRIES.labels(settings.name)
-        self._sender = RequestSender(client, self._http, retries, native=self.is_native)
-        self.plain = PlainCaller(client, self._http, limits, self._secrets, retries)
+        self._sender = RequestSender(settings, streams + 16, retries)
+        self.plain = PlainCaller(self._sender, limits, self._secrets)
 
     def call(
         self,
@@ -288,7 +271,7 @@ class Upstream:
     ) -> int | None:
         """Tokens of a request's body as the upstream counts them; None if it offers no count, or
         if the count fails. `settings`: others that say how it counts."""
-        return await count_upstream(self._http, settings or self.settings, body)
+        return await count_upstream(self._sender, settings or self.settings, body)
 
     @property
     def is_native(self) -> bool:

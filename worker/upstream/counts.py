@@ -4,18 +4,17 @@ vLLM's and llama.cpp's routes."""
 from typing import Any, Protocol
 
 import aiohttp
-import httpx2
 import orjson
 import structlog
 
 from models.config.upstream import UpstreamSettings
-from models.config.upstream_access import request_headers
 from models.http_bodies import BodyTooLarge, read_bounded
 from worker.upstream.request_body import encode_body
+from worker.upstream.request_sender import RequestSender
 
 logger = structlog.get_logger()
 
-_TIMEOUT = httpx2.Timeout(10.0)
+_TIMEOUT = aiohttp.ClientTimeout(10.0)
 _MAX_BODY = 32 * 1024 * 1024
 """Bytes of a response, which may list all tokens."""
 _COUNTED_FIELDS = (
@@ -42,7 +41,7 @@ class _Post(Protocol):
 
 
 async def count_upstream(
-    http: httpx2.AsyncClient, settings: UpstreamSettings, body: dict[str, Any]
+    sender: RequestSender, settings: UpstreamSettings, body: dict[str, Any]
 ) -> int | None:
     """Tokens of this request as the upstream counts them; None if it offers no count, or if the
     count fails."""
@@ -51,7 +50,7 @@ async def count_upstream(
         return None
 
     async def post(path: str, sent: dict[str, Any]) -> Any:
-        return await _post(http, settings, path, sent)
+        return await _post(sender, path, sent)
 
     try:
         tokens = await count(post, body)
@@ -63,7 +62,6 @@ async def count_upstream(
         KeyError,
         TimeoutError,
         OSError,
-        httpx2.HTTPError,
         aiohttp.ClientError,
     ) as error:
         logger.warning("count_unavailable", upstream=settings.name, error=type(error).__name__)
@@ -99,27 +97,11 @@ async def _llama_cpp(post: _Post, body: dict[str, Any]) -> Any:
     return len((await post("../tokenize", text))["tokens"])
 
 
-async def _post(
-    http: httpx2.AsyncClient, settings: UpstreamSettings, path: str, body: dict[str, Any]
-) -> Any:
-    """Posts to `path` below the base URL. `../` leaves out its last part, `/v1`: those servers
-    have such routes beside it."""
-    base = settings.base_url.rstrip("/")
-    url = (
-        base.rpartition("/")[0] + path.removeprefix("..") if path.startswith("../") else base + path
-    )
-    request = http.build_request(
-        "POST",
-        url,
-        content=bytes(encode_body(body)),
-        headers=request_headers(settings),
-        params=settings.plain_query or None,
-        timeout=_TIMEOUT,
-    )
-    response = await http.send(request, stream=True)
-    try:
-        if not response.is_success:
+async def _post(sender: RequestSender, path: str, body: dict[str, Any]) -> Any:
+    """Posts to `path` behind the base URL, once. vLLM and llama.cpp have routes beside `/v1`."""
+    async with sender.session.post(
+        sender.url(path), data=bytes(encode_body(body)), allow_redirects=False, timeout=_TIMEOUT
+    ) as response:
+        if not 200 <= response.status < 300:
             raise _NoCount
-        return orjson.loads(await read_bounded(response.aiter_raw(), _MAX_BODY))
-    finally:
-        await response.aclose()
+        return orjson.loads(await read_bounded(response.content.iter_any(), _MAX_BODY))

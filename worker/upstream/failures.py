@@ -3,12 +3,10 @@ foreground client (docs/errors.md)."""
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import Mapping
 from datetime import timedelta
 
 import aiohttp
-import httpx2
-import openai
 
 from models.config.groups import LimitSettings
 from models.config.upstream_access import CREDENTIAL_STATUSES, credential_message, excerpt
@@ -37,14 +35,10 @@ _REQUEST_REASONS = frozenset(
 _NOT_FOUND_STATUSES = frozenset({404, 405})
 """Statuses of an upstream with a wrong address or API, unless the error is about the model."""
 _FIRST_REFUSAL, _FIRST_SERVER_ERROR = 400, 500
-_MAX_SDK_PAUSE = 8
-"""Seconds: the SDK's own longest pause between two tries."""
-_MAX_ERROR_BODY = 64 * 1024
-"""Bytes of an error's body that are read."""
+_HUNG_UP = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError, ConnectionResetError)
+"""The upstream closed the connection before it answered, and may have read the request."""
 CONNECTION_ERRORS = (
     TimeoutError,
-    openai.APIError,
-    httpx2.HTTPError,
     aiohttp.ClientError,
     UnicodeError,
     OSError,
@@ -53,68 +47,28 @@ CONNECTION_ERRORS = (
 _PATHS = ("/responses", "/embeddings")
 
 
-class _TruncatedBody(httpx2.AsyncByteStream):
-    """The first bytes of a body. An error's body may be endless."""
-
-    def __init__(self, body: httpx2.AsyncByteStream) -> None:
-        self._body = body
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        bytes_left = _MAX_ERROR_BODY
-        async for chunk in self._body:
-            yield chunk[:bytes_left]
-            bytes_left -= len(chunk)
-            if bytes_left <= 0:
-                return
-
-    async def aclose(self) -> None:
-        await self._body.aclose()
+def failure_of_connection(error: Exception) -> UpstreamFailed:
+    """The failure for one of CONNECTION_ERRORS."""
+    if isinstance(error, aiohttp.ClientResponseError | UnicodeError):
+        return unintelligible()
+    return broken_off()
 
 
-async def sanitise_error(response: httpx2.Response) -> None:
-    """Makes an error response safe for the SDK, which reads it whole: a short body of plain UTF-8,
-    whatever its headers say.
-
-    A compressed body could unpack without end, and `charset` may name any codec of Python, also one
-    that unpacks or makes no text. The SDK would keep to `Retry-After` while the call has a slot:
-    after a longer one the call fails at once, and the response waits without a slot.
-    """
-    if response.is_success:
-        return
-    if (_retry_after(response.headers) or 0) > _MAX_SDK_PAUSE:
-        response.headers["x-should-retry"] = "false"
-    assert isinstance(response.stream, httpx2.AsyncByteStream)
-    response.stream = _TruncatedBody(response.stream)
-    for name in ("content-encoding", "content-type", "content-length"):
-        response.headers.pop(name, None)
-
-
-def failure_of_connection(error: Exception, model: str) -> UpstreamFailed:
-    """The failure for one of CONNECTION_ERRORS, in a call of `model`."""
-    match error:
-        case openai.APIStatusError():
-            return failure_of_status(error, model)
-        case openai.APIConnectionError():
-            return unreachable(error)
-        case aiohttp.ClientResponseError() | UnicodeError():
-            return unintelligible()
-        case _:
-            return broken_off()
-
-
-def failure_of_status(error: openai.APIStatusError, model: str) -> UpstreamFailed:
-    """The failure for a response with a status of 3xx, 4xx or 5xx."""
-    status = error.status_code
-    report = _report(error)
+def failure_of_status(
+    status: int, headers: Mapping[str, str], text: str, *, path: str, model: str
+) -> UpstreamFailed:
+    """The failure for a response with a status of 3xx, 4xx or 5xx to a request at `path`. `text`:
+    the beginning of its body."""
+    report = _report(text)
     words = clean_text(report.message)
-    message = _message(error, status, words)
+    message = _message(path, status, words)
     if status >= _FIRST_REFUSAL:
         refusal = f"The upstream refused the request: {excerpt(words)}" if words else message
         by_words = failure_of_words(status, report, refusal, model=model)
         if by_words is not None:
             return by_words
     ruling = verdict(status, report.codes)
-    retry_after = _retry_after(error.response.headers)
+    retry_after = _retry_after(headers)
     return UpstreamFailed(
         message,
         code=ruling.code,
@@ -188,25 +142,18 @@ def is_interruption(failure: UpstreamFailed | LimitReached) -> bool:
     return failure.is_temporary or failure.is_interruption
 
 
-def unreachable(error: openai.APIConnectionError) -> UpstreamFailed:
+def unreachable(error: Exception) -> UpstreamFailed:
     """The failure when no response began: nothing listens there, the server hung up, or it took
-    too long."""
-    cause = error.__cause__
-    root = cause.__cause__ if cause is not None else None
-    # The SDK's aiohttp transport reports a reset before the first byte as a connect timeout. Its
-    # cause is aiohttp's own error.
-    hung_up = isinstance(
-        root, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError
-    ) and not isinstance(root, TimeoutError)
-    if isinstance(error, openai.APITimeoutError) and not hung_up:
+    too long to accept the connection."""
+    if isinstance(error, aiohttp.ServerTimeoutError):
         return UpstreamUnreached(
             "The upstream did not answer in time.",
             reason="upstream_unreachable",
             status=504,
             is_temporary=True,
         )
-    is_unsent = isinstance(root, aiohttp.ClientConnectorError) or not hung_up
-    failure = UpstreamUnreached if is_unsent else UpstreamFailed
+    hung_up = isinstance(error, _HUNG_UP) and not isinstance(error, aiohttp.ClientConnectorError)
+    failure = UpstreamFailed if hung_up else UpstreamUnreached
     return failure(
         UPSTREAM_UNREACHABLE, reason="upstream_unreachable", status=502, is_temporary=True
     )
@@ -247,13 +194,12 @@ def shown_seconds(limit: timedelta) -> str:
     return f"{limit.total_seconds():g} s"
 
 
-def _message(error: openai.APIStatusError, status: int, words: str) -> str:
+def _message(asked: str, status: int, words: str) -> str:
     if status < 400:
         return f"The upstream answered with an unexpected redirect (HTTP {status})."
     if status in CREDENTIAL_STATUSES:
         return credential_message(words)
     if status in _NOT_FOUND_STATUSES:
-        asked = error.request.url.path
         path = next((each for each in _PATHS if asked.endswith(each)), "/chat/completions")
         not_found = (
             f"The upstream has nothing at {path} (HTTP {status}): "
@@ -270,9 +216,9 @@ def _message(error: openai.APIStatusError, status: int, words: str) -> str:
     return f"{begin}: {excerpt(words)}"
 
 
-def _report(error: openai.APIStatusError) -> ErrorReport:
+def _report(body: str) -> ErrorReport:
     """What the body says. Of a body that is neither JSON nor a text that can be shown: nothing."""
-    text = error.response.content.decode(errors="replace").strip().lstrip("\ufeff")
+    text = body.strip().lstrip("\ufeff")
     try:
         raw = json.loads(text, strict=False)
     except (ValueError, RecursionError):
@@ -282,7 +228,7 @@ def _report(error: openai.APIStatusError) -> ErrorReport:
     return report_of(raw)
 
 
-def _retry_after(headers: httpx2.Headers) -> int | None:
+def _retry_after(headers: Mapping[str, str]) -> int | None:
     """The seconds of `Retry-After`; None without one, and for a date."""
     value = headers.get("retry-after", "")
     return max(1, int(value)) if value.isascii() and value.isdigit() and len(value) < 6 else None

@@ -1,42 +1,52 @@
-"""Sends the requests of one upstream: each first try prepared, further tries by openai's SDK.
+"""Sends the requests of one upstream, and sends again what failed before an answer (ADR 0071).
 
-The SDK builds address, headers and options of each request anew, and its HTTP client handles
-redirects, cookies and authentication of which we use none. That takes three times as long as
-sending. So the SDK makes one request, which is not sent, and all requests are that one with another
-body. They are sent by the aiohttp session of the SDK's HTTP client, which has the connections. A
-first try that fails is handed to the SDK as its own: it decides whether to try again, waits,
-counts, and raises its errors (docs/architecture.md).
+All requests of an upstream have the same address and headers but for the body, so both are made
+once. A try that fails is repeated by the rules that openai's SDK has for its users: connection
+errors and the statuses that say that another try may succeed, after the pause that the upstream
+asks for or one that doubles.
 """
 
 import asyncio
-import json
+import random
 import ssl
-from contextlib import AsyncExitStack
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from email.utils import parsedate_to_datetime
+from itertools import count
+from typing import Any, Final
 
 import aiohttp
-import httpx2
-from openai import AsyncAPIResponse, AsyncOpenAI
-from openai._vendor.httpx_aiohttp.transport import (
-    AiohttpResponseStream,
-    AiohttpTransport,
-    map_aiohttp_exceptions,
-)
 from prometheus_client import Counter
+from yarl import URL
 
+from models.config.upstream import UpstreamSettings
+from models.config.upstream_access import environment_proxy, request_headers
+from models.errors import UpstreamFailed
 from models.fence import fenced
 from models.side_tasks import cancel_all
-from worker.upstream.failures import sanitise_error
-from worker.upstream.open_response import OpenResponse
-from worker.upstream.request_body import RequestFiles, encode, encode_body, is_large, pieces
+from worker.upstream.failures import failure_of_status, unreachable
+from worker.upstream.request_body import RequestFiles, encode, is_large, pieces
 
 _END_WAIT = 0.1
 """Seconds, at least, that an upstream has to end a body of which all has been read."""
-
+_KEPT: Final = 5.0
+"""Seconds for which an unused connection stays open: many servers close it then."""
 _TRACEPARENT = "traceparent"
-_RETRYABLE = (httpx2.RequestError, ssl.SSLError)
-"""What the SDK's transport raises and the SDK turns into an error of its own."""
+_UNSENT = (
+    aiohttp.ClientConnectionError,
+    aiohttp.ClientHttpProxyError,
+    aiohttp.InvalidURL,
+    ssl.SSLError,
+)
+"""What a try raises to which no answer began."""
+_RETRIED_STATUSES = frozenset((408, 409, 429))
+"""Besides those of 500 and above."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0
+"""Seconds. After a longer pause that the upstream asks for, the call fails at once, and the
+response waits without a slot."""
+_MAX_ERROR_BODY = 64 * 1024
+"""Bytes of an error's body that are read: it may be endless."""
 
 
 class _NoFiles:
@@ -54,70 +64,121 @@ class _NoFiles:
 NO_FILES: RequestFiles = _NoFiles()
 
 
+@dataclass(frozen=True, slots=True)
+class _FailedTry:
+    """A try without a successful answer."""
+
+    failure: UpstreamFailed
+    pause: float | None
+    """seconds after which another try may succeed; None: none would. 0: the upstream does not say
+    when"""
+
+
 class RequestSender:
     """Sends bodies to one upstream."""
 
-    def __init__(
-        self,
-        client: AsyncOpenAI,
-        http: httpx2.AsyncClient,
-        retries: Counter,
-        *,
-        native: bool,
-    ) -> None:
-        """`client` uses `http`. `retries` counts what is sent again. `native`: the upstream speaks
-        the Responses API."""
-        self._client = client
+    def __init__(self, settings: UpstreamSettings, connections: int, retries: Counter) -> None:
+        """`connections`: the maximum number of them. `retries` counts what is sent again."""
+        self._base_url = settings.base_url.rstrip("/")
+        self._query = dict(settings.plain_query)
+        headers = {"accept": "application/json", "user-agent": "backburner"}
+        self._headers = headers | {
+            name.lower(): value for name, value in request_headers(settings).items()
+        }
+        self._max_retries = settings.max_retries
+        self._connections = connections
         self._retries = retries
-        self._http = http
-        self._native = native
-        self._prepared: _PreparedRequest | None = None
-        self._preparing = asyncio.Lock()
-        self._read_responses: list[OpenResponse] = []
-        self._older_read_responses: list[OpenResponse] = []
+        # Our own limits end a silent upstream (IdleTimeout). aiohttp's timer for each read would
+        # only cost time.
+        self._timeout = aiohttp.ClientTimeout(sock_connect=settings.connect_timeout.total_seconds())
+        self._proxy = environment_proxy(settings.base_url)
+        self._urls: dict[str, URL] = {}
+        self._session: aiohttp.ClientSession | None = None
+        self._read_responses: list[aiohttp.ClientResponse] = []
+        self._older_read_responses: list[aiohttp.ClientResponse] = []
         self._closing: asyncio.Task[None] | None = None
 
     async def send(
         self,
+        path: str,
         body: dict[str, Any],
         traceparent: str | None = None,
         files: RequestFiles = NO_FILES,
-    ) -> OpenResponse:
+    ) -> aiohttp.ClientResponse:
         """A successful response whose body was not read; the caller closes it.
 
-        `traceparent`: a header that is added. `files`: those in the body; they are released as soon
-        as it was sent. Raises the SDK's errors, what its transport raises for a response that is no
-        HTTP, and what holding the files raises.
+        `path`: behind the base URL. `traceparent`: a header that is added. `files`: those in the
+        body; they are released as soon as it was sent. Raises UpstreamFailed, aiohttp's errors for
+        a response that is no HTTP, and what holding the files raises.
         """
-        prepared = self._prepared or await self._prepare(body["model"])
-        await files.hold()
         try:
-            return await self._send(prepared, body, traceparent, files)
+            for number in count():
+                result = await self._try(path, body, traceparent, files)
+                if isinstance(result, aiohttp.ClientResponse):
+                    return result
+                if result.pause is None or number >= self._max_retries:
+                    raise result.failure
+                self._retries.inc()
+                await asyncio.sleep(result.pause or _growing_pause(number))
         finally:
             files.release()
+        raise AssertionError
 
-    async def _send(
-        self,
-        prepared: "_PreparedRequest",
-        body: dict[str, Any],
-        traceparent: str | None,
-        files: RequestFiles,
-    ) -> OpenResponse:
+    async def _try(
+        self, path: str, body: dict[str, Any], traceparent: str | None, files: RequestFiles
+    ) -> aiohttp.ClientResponse | _FailedTry:
         try:
-            response = await prepared.send(body, traceparent, files)
-        except _RETRYABLE as error:
-            body = await _plain(body, files)
-            return await self._continue(prepared.transport, error, body, traceparent)
+            response = await self._post(path, body, traceparent, files)
+        except _UNSENT as error:
+            return _FailedTry(unreachable(error), 0.0)
         if 200 <= response.status < 300:
-            return OpenResponse.of_aiohttp(response)
-        first_try = prepared.as_sdk_response(response)
-        try:
-            body = await _plain(body, files)
-            return await self._continue(prepared.transport, first_try, body, traceparent)
-        finally:
-            await first_try.aclose()
+            return response
+        return await _refusal(response, body["model"])
 
-    def close_soon(self, response: OpenResponse) -> None:
+    async def _post(
+        self, path: str, body: dict[str, Any], traceparent: str | None, files: RequestFiles
+    ) -> aiohttp.ClientResponse:
+        await files.hold()
+        content = await encode(body, files)
+        headers = {"content-length": str(len(content))}
+        if traceparent is not None:
+            headers[_TRACEPARENT] = traceparent
+        data = pieces(content, files.release) if is_large(content) else content
+        del content
+        return await self.session.post(
+            self.url(path),
+            headers=headers,
+            data=data,
+            allow_redirects=False,
+            timeout=self._timeout,
+            proxy=self._proxy,
+        )
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The connections. Its requests pass the fence."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                connector=aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=_KEPT),
+                cookie_jar=aiohttp.DummyCookieJar(),  # projects share the session
+                auto_decompress=False,
+                trace_configs=[fenced()],
+            )
+        return self._session
+
+    def url(self, path: str) -> URL:
+        """The address of `path` behind the base URL. `../` leaves out the base URL's last part."""
+        if path not in self._urls:
+            base = self._base_url
+            if path.startswith("../"):
+                base, path_behind = base.rpartition("/")[0], path.removeprefix("..")
+            else:
+                path_behind = path
+            self._urls[path] = URL(base + path_behind).update_query(self._query)
+        return self._urls[path]
+
+    def close_soon(self, response: aiohttp.ClientResponse) -> None:
         """Closes a response whose body was read up to the upstream's `[DONE]`.
 
         The end of the body often comes a moment later. Closed before, its connection could not be
@@ -134,7 +195,7 @@ class RequestSender:
 
     async def _close_older_read_responses(self) -> None:
         while self._older_read_responses:
-            await self._older_read_responses.pop().close()
+            await close_response(self._older_read_responses.pop())
         self._older_read_responses, self._read_responses = self._read_responses, []
 
     async def close(self) -> None:
@@ -143,191 +204,51 @@ class RequestSender:
             await cancel_all([self._closing])
         for _ in range(2):
             await self._close_older_read_responses()
-        await self._http.aclose()
-
-    async def _prepare(self, model: str) -> "_PreparedRequest":
-        """Has the SDK make a request, and keeps it."""
-        async with self._preparing:
-            if self._prepared is None:
-                recorder = _Recorder()
-                await self._request(self._client_over(recorder), {"model": model})
-                transport = self._http._transport_for_url(recorder.request.url)  # noqa: SLF001 - the only way to the proxy of an address
-                assert isinstance(transport, AiohttpTransport)
-                session = fenced_session(transport)
-                self._prepared = _PreparedRequest.of(recorder.request, transport, session)
-            return self._prepared
-
-    async def _continue(
-        self,
-        transport: httpx2.AsyncBaseTransport,
-        first_try: httpx2.Response | Exception,
-        body: dict[str, Any],
-        traceparent: str | None,
-    ) -> OpenResponse:
-        """What the SDK makes of a first try that failed."""
-        client = self._client_over(_AfterFirstTry(first_try, transport, self._retries))
-        return OpenResponse.of_sdk(await self._request(client, body, traceparent))
-
-    def _client_over(self, transport: httpx2.AsyncBaseTransport) -> AsyncOpenAI:
-        """The SDK's client over another transport. It holds nothing that must be closed."""
-        http = httpx2.AsyncClient(
-            transport=transport,
-            follow_redirects=False,
-            event_hooks={"response": [sanitise_error]},
-        )
-        return self._client.with_options(http_client=http)
-
-    async def _request(
-        self, client: AsyncOpenAI, body: dict[str, Any], traceparent: str | None = None
-    ) -> httpx2.Response:
-        headers = {} if traceparent is None else {_TRACEPARENT: traceparent}
-        # `extra_body` is sent unchanged: the SDK would transform a long history once more.
-        call: Any = (
-            client.responses.with_streaming_response.create(
-                model=body["model"],
-                input="",
-                stream=True,
-                extra_body=body,
-                extra_headers=headers,
-            )
-            if self._native
-            else client.chat.completions.with_streaming_response.create(
-                model=body["model"],
-                messages=[],
-                stream=True,
-                extra_body=body,
-                extra_headers=headers,
-            )
-        )
-        async with AsyncExitStack() as stack:
-            response: AsyncAPIResponse[Any] = await stack.enter_async_context(call)
-            stack.pop_all()  # the caller closes the response
-        return response.http_response
+        if self._session is not None:
+            await self._session.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _PreparedRequest:
-    """The request of an upstream, without its body."""
-
-    transport: AiohttpTransport
-    session: aiohttp.ClientSession
-    """The transport's."""
-    url: str
-    headers: dict[str, str]
-    """Lower case, in the order in which the SDK sends them; `content-length` is replaced."""
-    timeout: aiohttp.ClientTimeout
-    proxy: str | None
-    proxy_auth: aiohttp.BasicAuth | None
-    proxy_headers: dict[str, str] | None
-
-    @classmethod
-    def of(
-        cls, request: httpx2.Request, transport: AiohttpTransport, session: aiohttp.ClientSession
-    ) -> "_PreparedRequest":
-        """The request that is like this one. `transport`: that of its address."""
-        timeouts, proxy = request.extensions["timeout"], transport.proxy
-        auth = None if proxy is None else proxy.auth
-        return cls(
-            transport=transport,
-            session=session,
-            url=str(request.url),
-            headers=dict(request.headers),
-            timeout=aiohttp.ClientTimeout(
-                sock_connect=timeouts["connect"],
-                sock_read=timeouts["read"],
-                connect=timeouts["pool"],
-            ),
-            proxy=None if proxy is None else str(proxy.url),
-            proxy_auth=auth and aiohttp.BasicAuth(*auth),
-            proxy_headers=None if proxy is None else dict(proxy.headers),
-        )
-
-    async def send(
-        self, body: dict[str, Any], traceparent: str | None, files: RequestFiles
-    ) -> aiohttp.ClientResponse:
-        """The response to a request with this body. `files`: those in it; they are released when it
-        was sent, if that takes long. Raises what the transport raises."""
-        content = await encode(body, files)
-        headers = {**self.headers, "content-length": str(len(content))}
-        data = pieces(content, files.release) if is_large(content) else content
-        del content
-        if traceparent is not None:
-            headers[_TRACEPARENT] = traceparent
-        # As the transport sends it. httpx2's objects on the way there and back take as long as
-        # aiohttp does.
-        with map_aiohttp_exceptions():
-            return await self.session.request(
-                "POST",
-                self.url,
-                headers=headers,
-                data=data,
-                allow_redirects=False,
-                auto_decompress=False,
-                compress=False,
-                timeout=self.timeout,
-                proxy=self.proxy,
-                proxy_auth=self.proxy_auth,
-                proxy_headers=self.proxy_headers,
-            )
-
-    def as_sdk_response(self, response: aiohttp.ClientResponse) -> httpx2.Response:
-        """The response as the transport gives it to the SDK."""
-        return httpx2.Response(
-            response.status,
-            headers=response.raw_headers,
-            stream=AiohttpResponseStream(response),
-            extensions={"reason_phrase": (response.reason or "").encode()},
-        )
+async def close_response(response: aiohttp.ClientResponse) -> None:
+    """Gives the connection back if the body was read to its end, else closes it."""
+    response.release()
+    await response.wait_for_close()
 
 
-class _Recorder(httpx2.AsyncBaseTransport):
-    """Keeps the request and sends nothing."""
-
-    request: httpx2.Request
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """An empty response."""
-        self.request = request
-        return httpx2.Response(200)
-
-
-class _AfterFirstTry(httpx2.AsyncBaseTransport):
-    """Gives the result of a try that was made before to the first request; sends the others."""
-
-    def __init__(
-        self,
-        first_try: httpx2.Response | Exception,
-        transport: httpx2.AsyncBaseTransport,
-        retries: Counter,
-    ) -> None:
-        self._first_try: httpx2.Response | Exception | None = first_try
-        self._transport = transport
-        self._retries = retries
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The response. Raises the first try's error, then what the transport raises."""
-        first_try, self._first_try = self._first_try, None
-        if first_try is None:
-            self._retries.inc()
-            return await self._transport.handle_async_request(request)
-        if isinstance(first_try, Exception):
-            raise first_try
-        return first_try
+async def _refusal(response: aiohttp.ClientResponse, model: str) -> _FailedTry:
+    """What a response says that is no success. A compressed body could unpack without end, so it is
+    read as it is."""
+    try:
+        content = bytearray()
+        while len(content) < _MAX_ERROR_BODY and (chunk := await response.content.readany()):
+            content += chunk
+    finally:
+        await close_response(response)
+    status, headers = response.status, response.headers
+    text = content[:_MAX_ERROR_BODY].decode(errors="replace")
+    failure = failure_of_status(status, headers, text, path=response.url.path, model=model)
+    decision = headers.get("x-should-retry", "")
+    may_retry = decision == "true" or (
+        decision != "false" and (status in _RETRIED_STATUSES or status >= 500)
+    )
+    pause = _requested_pause(headers)
+    return _FailedTry(failure, pause if may_retry and pause <= _LONGEST_PAUSE else None)
 
 
-def fenced_session(transport: AiohttpTransport) -> aiohttp.ClientSession:
-    """The transport's session, whose requests pass the fence: of first tries and of retries."""
-    session = transport.get_client()
-    if not session.trace_configs:
-        session.trace_configs.append(fenced())
-    transport.client = session
-    return session
+def _requested_pause(headers: Mapping[str, str]) -> float:
+    """Seconds until the upstream wants to be called again; 0: it does not say."""
+    try:
+        if (milliseconds := headers.get("retry-after-ms")) is not None:
+            return max(0.0, float(milliseconds) / 1000)
+        value = headers.get("retry-after", "")
+        if value.replace(".", "", 1).isdigit():
+            return float(value)
+        at = parsedate_to_datetime(value).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+    return max(0.0, at - time.time())
 
 
-async def _plain(body: dict[str, Any], files: RequestFiles) -> dict[str, Any]:
-    """The body for the SDK, which knows no files."""
-    if files is NO_FILES:
-        return body
-    await files.hold()
-    plain: dict[str, Any] = json.loads(encode_body(body))
-    return plain
+def _growing_pause(number: int) -> float:
+    """Seconds before the next try, spread so that many calls do not come at the same moment."""
+    longest = min(_FIRST_PAUSE * 2.0**number, _LONGEST_PAUSE)
+    return longest * (1 - 0.25 * random.random())  # noqa: S311 - spreads load, guards nothing

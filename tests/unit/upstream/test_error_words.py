@@ -1,9 +1,8 @@
 """Errors whose words say more than their status, with the messages of real servers."""
 
+import json
 from typing import Any
 
-import httpx2
-import openai
 import pytest
 
 from models.errors import UpstreamFailed
@@ -11,10 +10,8 @@ from worker.upstream.failures import failure_of_status
 
 
 def failure(status: int, body: Any, headers: dict[str, str] | None = None) -> UpstreamFailed:
-    request = httpx2.Request("POST", "http://upstream/v1/chat/completions")
-    given = {"content": body} if isinstance(body, bytes) else {"json": body}
-    response = httpx2.Response(status, request=request, headers=headers, **given)
-    return failure_of_status(openai.APIStatusError("x", response=response, body=None), "m")
+    text = body.decode(errors="replace") if isinstance(body, bytes) else json.dumps(body)
+    return failure_of_status(status, headers or {}, text, path="/v1/chat/completions", model="m")
 
 
 def error(message: str, **more: Any) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """Errors about the context length, with the messages of real servers, and other errors."""
 
+import json
 from typing import Any
 
-import httpx2
-import openai
 import pytest
 
+from models.errors import UpstreamFailed
 from models.upstream_errors.words import is_overflow
 from worker.upstream.failures import failure_of_status
 
@@ -187,18 +187,16 @@ def test_an_overflow_is_recognised_by_its_code(word: str) -> None:
     assert not is_overflow("", ["invalid_request_error"])
 
 
-def _status(status: int, error: dict[str, Any]) -> openai.APIStatusError:
-    request = httpx2.Request("POST", "http://upstream/v1/chat/completions")
-    response = httpx2.Response(status, request=request, json={"error": error})
-    return openai.APIStatusError("refused", response=response, body=error)
+def _failure(status: int, error: dict[str, Any]) -> UpstreamFailed:
+    text = json.dumps({"error": error})
+    return failure_of_status(status, {}, text, path="/v1/chat/completions", model="m")
 
 
 @pytest.mark.parametrize("status", [400, 413, 422, 500])
 def test_an_overflow_with_any_usual_status_is_the_same_failure(status: int) -> None:
     wording = "the request exceeds the available context size"
-    failure = failure_of_status(
-        _status(status, {"message": wording, "type": "exceed_context_size_error", "code": status}),
-        "m",
+    failure = _failure(
+        status, {"message": wording, "type": "exceed_context_size_error", "code": status}
     )
     assert (failure.reason, failure.code, failure.status) == (
         "context_length_exceeded",
@@ -210,15 +208,12 @@ def test_an_overflow_with_any_usual_status_is_the_same_failure(status: int) -> N
 
 
 def test_a_rate_limit_with_a_message_about_length_stays_a_rate_limit() -> None:
-    failure = failure_of_status(
-        _status(
-            429,
-            {
-                "message": "Please reduce the length of the messages.",
-                "type": "tokens",
-                "code": "rate_limit",
-            },
-        ),
-        "m",
+    failure = _failure(
+        429,
+        {
+            "message": "Please reduce the length of the messages.",
+            "type": "tokens",
+            "code": "rate_limit",
+        },
     )
     assert (failure.reason, failure.status) == ("upstream_429", 429)

@@ -1,22 +1,20 @@
-"""Requests to an upstream are those of openai's SDK, and so are retries and errors."""
+"""Requests to an upstream, and which of them are sent again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import openai
 import orjson
 import pytest
-from openai import AsyncOpenAI, DefaultAioHttpClient
 
 from models.config.groups import LimitSettings
 from models.config.upstream import UpstreamSettings
-from models.config.upstream_access import client_options
 from models.errors import UpstreamFailed
 from worker.metrics import UPSTREAM_RETRIES
 from worker.translation.chat.chunk import ChatChunk
+from worker.upstream import request_sender
 from worker.upstream.client import Upstream
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "héllo ☃"}], "stream": True}
@@ -132,56 +130,78 @@ async def texts(upstream: Upstream, body: dict[str, Any] = BODY) -> list[str]:
         ]
 
 
-@pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_a_request_has_the_bytes_that_the_sdk_sends(api: str) -> None:
+@pytest.mark.parametrize(
+    ("api", "path"), [("chat", "/v1/chat/completions"), ("responses", "/v1/responses")]
+)
+async def test_a_request_has_the_operators_address_key_and_headers(api: str, path: str) -> None:
     options: dict[str, Any] = {
         "api": api,
-        "headers": {"X-Own": "1", "api-key": "k"},
+        "headers": {"X-Own": "1", "api-key": "k", "Accept": "text/event-stream"},
         "query": {"api-version": "2030-01-01"},
     }
     failed = b'HTTP/1.1 200 OK\r\ncontent-length: 25\r\n\r\n{"error":{"message":"x"}}'
-    async with raw_server(failed, failed, OK) as server, upstream_at(server.url, **options) as ours:
-        for _ in range(2):
-            with pytest.raises(UpstreamFailed):
-                await texts(ours)
-        await _send_through_sdk(ours.settings)
-        first, second, of_sdk = (request.partition(b"\r\n\r\n")[::2] for request in server.requests)
-    assert _without_length(first[0]) == _without_length(of_sdk[0])
-    assert second == first
-    assert b"?api-version=2030-01-01 HTTP/1.1" in first[0]
-    assert orjson.loads(first[1]) == BODY
-
-
-async def _send_through_sdk(settings: UpstreamSettings) -> None:
-    sdk_options = client_options(settings)
-    sdk_options["default_headers"]["accept-encoding"] = "identity"
-    timeout = openai.Timeout(None, connect=settings.connect_timeout.total_seconds(), write=60.0)
-    async with AsyncOpenAI(
-        **sdk_options, timeout=timeout, http_client=DefaultAioHttpClient()
-    ) as sdk:
-        create: Callable[..., Any] = (
-            sdk.responses.with_streaming_response.create
-            if settings.api == "responses"
-            else sdk.chat.completions.with_streaming_response.create
-        )
-        empty: dict[str, Any] = {"input": ""} if settings.api == "responses" else {"messages": []}
-        async with create(model="m", stream=True, extra_body=BODY, **empty):
-            pass
-
-
-def _without_length(head: bytes) -> list[bytes]:
-    """The lines of a head. The body's spelling of JSON is not that of the SDK."""
-    return [
-        b"content-length" if line.lower().startswith(b"content-length") else line
-        for line in head.splitlines()
+    async with raw_server(failed) as server, upstream_at(server.url, **options) as ours:
+        with pytest.raises(UpstreamFailed):
+            await texts(ours)
+        head, _, body = server.requests[0].partition(b"\r\n\r\n")
+        request_line, *lines = head.decode().split("\r\n")
+        host = f"127.0.0.1:{server.port}"
+    assert request_line == f"POST {path}?api-version=2030-01-01 HTTP/1.1"
+    assert sorted(line.lower() for line in lines) == [
+        "accept-encoding: identity",
+        "accept: text/event-stream",
+        "api-key: k",
+        "authorization: bearer secret",
+        f"content-length: {len(body)}",
+        "content-type: application/json",
+        f"host: {host}",
+        "user-agent: backburner",
+        "x-own: 1",
     ]
+    assert orjson.loads(body) == BODY
 
 
-async def test_failed_tries_are_counted_and_repeated_by_the_rules_of_the_sdk() -> None:
+@pytest.mark.parametrize(
+    ("status", "headers", "tries"),
+    [
+        (408, "", 2),
+        (409, "", 2),
+        (429, "retry-after: 0", 2),
+        (500, "", 2),
+        (529, "retry-after-ms: 2", 2),
+        (400, "", 1),
+        (404, "", 1),
+        (400, "x-should-retry: true", 2),
+        (503, "x-should-retry: false", 1),
+        (503, "retry-after: 9", 1),
+        (503, "retry-after: Fri, 31 Dec 2100 23:59:59 GMT", 1),
+        (503, "retry-after: soon", 2),
+        (302, "location: http://127.0.0.1:1/", 1),
+    ],
+)
+async def test_a_refusal_is_repeated_if_another_try_may_succeed_soon(
+    status: int, headers: str, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_sender, "_FIRST_PAUSE", 0.001)
+    refusal = f"HTTP/1.1 {status} No\r\n{headers}{headers and chr(13) + chr(10)}"
+    reply = f"{refusal}content-length: 2\r\n\r\n{{}}".encode()
+    async with (
+        raw_server(reply, OK) as server,
+        upstream_at(server.url, max_retries=1) as upstream,
+    ):
+        if tries == 2:
+            assert await texts(upstream) == ["hi"]
+        else:
+            with pytest.raises(UpstreamFailed) as refused:
+                await texts(upstream)
+            assert refused.value.reason == f"upstream_{status}"
+        assert len(server.requests) == tries
+
+
+async def test_failed_tries_are_counted_and_repeated() -> None:
     async with raw_server(UNAVAILABLE, HANG_UP, OK) as server, upstream_at(server.url) as upstream:
         before = UPSTREAM_RETRIES.labels(UpstreamSettings().name)._value.get()
         assert await texts(upstream) == ["hi"]
-        assert server.header("x-stainless-retry-count") == ["0", "1", "2"]
         assert UPSTREAM_RETRIES.labels(UpstreamSettings().name)._value.get() == before + 2
         assert [orjson.loads(request.partition(b"\r\n\r\n")[2]) for request in server.requests] == [
             BODY

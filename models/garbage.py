@@ -16,10 +16,12 @@ _ENOUGH = 50_000
 
 def tune_garbage_collector(new_objects: int) -> None:
     """Called when a process has loaded everything: that is never looked at again. Of other objects
-    the new ones are looked at when so many are left."""
+    the new ones are looked at when so many are left. A process that starts has no collections
+    until here (`worker/__main__.py`)."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(new_objects, _OLDER, _OLDER)
+    gc.enable()
 
 
 def collect_new_objects() -> None:

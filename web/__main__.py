@@ -1,5 +1,10 @@
 """`python -m web [--host 127.0.0.1] [--port 8000]`: one web process."""
 
+# ruff: noqa: E402
+import gc
+
+gc.disable()  # imports free nothing, and collections are a sixth of their time (models/garbage.py)
+
 import argparse
 import asyncio
 import sys

@@ -1,12 +1,7 @@
 """Examples, made by the same code as real responses."""
 
 from typing import Any
-from uuid import UUID
 
-from features.batches.objects import batch_object
-from features.batches.queries import BatchRow
-from features.files.objects import file_object
-from models.db.queries.files import FileRow
 from models.errors import (
     UPSTREAM_ENDED_EARLY,
     ApiError,
@@ -20,7 +15,6 @@ from models.errors import (
     Unavailable,
     UnsupportedMediaType,
 )
-from models.wire.conversation import conversation_object
 from models.wire.events import (
     Event,
     ItemAdded,
@@ -41,13 +35,15 @@ from web.stream.reader import DONE
 Json = dict[str, Any]
 
 RESPONSE_ID = "resp_019abc12de347000a1b2c3d4e5f60718"
+TIME = 1_790_000_000
+"""When the objects were made."""
 CONVERSATION_ID = "conv_019abc12de347000d1b2c3d4e5f60721"
 _ITEM_ID = "msg_019abc12de357000b1b2c3d4e5f60719"
 _INPUT_ID = "msg_019abc12de347000c1b2c3d4e5f60720"
 _TEXT_DELTAS = ("Hello", " there.")
 _INITIAL_FACTS = ResponseFacts(
     id=RESPONSE_ID,
-    created_at=1_790_000_000,
+    created_at=TIME,
     status="queued",
     model="demo",
     parameters={"metadata": {"job": "42"}},
@@ -61,16 +57,12 @@ _USAGE = {
     "total_tokens": 12,
 }
 
+_SHORT: Json = {"model": "demo", "input": "Say hello."}
 REQUESTS: dict[str, Json] = {
-    "a text": {"model": "demo", "input": "Say hello."},
-    "in the background": {
-        "model": "demo",
-        "input": "Say hello.",
-        "background": True,
-        "metadata": {"job": "42"},
-    },
-    "as a stream": {"model": "demo", "input": "Say hello.", "stream": True},
-    "in a conversation": {"model": "demo", "input": "Say hello.", "conversation": CONVERSATION_ID},
+    "a text": _SHORT,
+    "in the background": _SHORT | {"background": True, "metadata": {"job": "42"}},
+    "as a stream": _SHORT | {"stream": True},
+    "in a conversation": _SHORT | {"conversation": CONVERSATION_ID},
     "a whole history": {
         "model": "demo",
         "instructions": "Be brief.",
@@ -125,37 +117,6 @@ REQUESTS: dict[str, Json] = {
 }
 """Name -> body of a create."""
 
-PROXIED: dict[str, dict[str, Json]] = {
-    "chat": {
-        "a question": {"model": "demo", "messages": [{"role": "user", "content": "Say hello."}]},
-        "as a stream": {
-            "model": "demo",
-            "messages": [{"role": "user", "content": "Say hello."}],
-            "stream": True,
-        },
-    },
-    "create_completion": {"a text": {"model": "demo", "prompt": "Once upon a time"}},
-    "create_embeddings": {"two texts": {"model": "demo", "input": ["sun", "moon"]}},
-    "rerank": {"two documents": {"model": "demo", "query": "sun", "documents": ["star", "sea"]}},
-    "create_moderation": {"a text": {"input": "Say hello."}},
-    "create_speech": {"a text": {"model": "demo", "input": "Hello.", "voice": "alloy"}},
-    "create_transcription": {},
-    "create_translation": {},
-    "generate_images": {"a prompt": {"model": "demo", "prompt": "A lighthouse"}},
-    "edit_images": {
-        "an image by URL": {
-            "model": "demo",
-            "prompt": "At night",
-            "images": [{"image_url": "https://example.com/lighthouse.png"}],
-        }
-    },
-    "vary_image": {},
-}
-"""Endpoint that is forwarded -> its JSON bodies."""
-
-ITEMS: Json = {"items": [{"role": "user", "content": "Say hello."}]}
-"""Items for a conversation."""
-
 ERRORS: dict[int, ApiError] = {
     400: InvalidRequest(
         "Missing required parameter: 'model'.", param="model", code="missing_required_parameter"
@@ -185,56 +146,9 @@ def response(*, ended: bool) -> Json:
     if not ended:
         return response_object(_INITIAL_FACTS, [])
     return response_object(
-        _INITIAL_FACTS.evolve(status="completed", completed_at=1_790_000_002, usage=_USAGE),
+        _INITIAL_FACTS.evolve(status="completed", completed_at=TIME + 2, usage=_USAGE),
         [_message(*_TEXT_DELTAS)],
     )
-
-
-def conversation() -> Json:
-    """A conversation."""
-    return conversation_object(CONVERSATION_ID, 1_790_000_000, {"topic": "tides"})
-
-
-def stored_file() -> Json:
-    """A file."""
-    identity, created_at = UUID("019abc12de347000d1b2c3d4e5f60722"), 1_790_000_000
-    return file_object(
-        FileRow(identity, "tides.txt", "user_data", 1200, "text/plain", created_at, None)
-    )
-
-
-def batch() -> Json:
-    """A batch that has ended."""
-    identity, file = (
-        UUID("019abc12de347000d1b2c3d4e5f60733"),
-        UUID("019abc12de347000d1b2c3d4e5f60722"),
-    )
-    row = BatchRow(
-        id=identity,
-        endpoint="/v1/responses",
-        input_file_id=file,
-        completion_window="24h",
-        metadata={"topic": "tides"},
-        status="completed",
-        model="demo",
-        errors=None,
-        created_at=1_790_000_000,
-        expires_at=1_790_086_400,
-        in_progress_at=1_790_000_001,
-        finalizing_at=1_790_000_060,
-        cancelling_at=None,
-        ended_at=1_790_000_060,
-        total=2,
-        completed=2,
-        failed=0,
-        input_tokens=20,
-        cached_tokens=0,
-        output_tokens=10,
-        reasoning_tokens=0,
-        output_file_id=UUID("019abc12de347000d1b2c3d4e5f60744"),
-        error_file_id=None,
-    )
-    return batch_object(row)
 
 
 def input_items() -> Json:

@@ -1,6 +1,5 @@
 """The prose of the API document: the meaning of parameters, error codes, statuses and headers."""
 
-from models.ids import API_KEY, EVENT, PROJECT, SERVICE_ACCOUNT, WEBHOOK_ENDPOINT
 from models.wire.without_effect import HEADER as IGNORED_HEADER
 from web.http.poll_after import HEADER as POLL_HEADER
 from web.routes.input_tokens import COUNT_HEADER
@@ -47,18 +46,6 @@ CREATE_BODY = (
     "null means absent, for every parameter. Unknown parameters are refused (unless they are "
     "null). Unknown keys inside items and tools have no effect, and are named in "
     f"`{IGNORED_HEADER}`, unless an upstream with the Responses API gets them."
-)
-PROXIED_BODY = (
-    "A body of this endpoint in OpenAI's API. This server reads only `model`, to select the "
-    "upstream. The upstream checks everything else."
-)
-PROXIED_FORM = (
-    "The same as a form. Fields and files are sent on while they arrive; what comes before "
-    "`model` waits for it."
-)
-PROXIED_RESPONSE = (
-    "The response of the upstream, byte for byte. The upstream's errors have its own status and "
-    "body, in any form."
 )
 IGNORED = (
     "Documented by OpenAI or sent by common clients; accepted without effect, and named in "
@@ -152,30 +139,6 @@ PARAMETERS: dict[str, str] = {
         f"others, which `{IGNORED_HEADER}` says.",
     ),
 }
-
-_ID_PREFIXES = {
-    "response_id": "resp_",
-    "conversation_id": "conv_",
-    "upload_id": "upload_",
-    "batch_id": "batch_",
-    "file_id": "file-",
-    "vector_store_id": "vs_",
-    "vector_stores.batch_id": "vsfb_",
-    "project_id": f"{PROJECT}_",
-    "key_id": f"{API_KEY}_",
-    "account_id": f"{SERVICE_ACCOUNT}_",
-    "endpoint_id": f"{WEBHOOK_ENDPOINT}_",
-    "event_id": f"{EVENT}_",
-}
-PATHS: dict[str, str] = {
-    "model": "A slash may be sent unchanged or as %2F.",
-    "item_id": "The id of one of its items.",
-    **{
-        name: f"`{prefix}` and 32 hexadecimal digits. Any other value is not found."
-        for name, prefix in _ID_PREFIXES.items()
-    },
-}
-"""Parameter of a path -> its meaning; some after the kind of object that the path is about."""
 
 CODES: dict[str, str] = {
     "invalid_json": "the body is not JSON that can be stored",

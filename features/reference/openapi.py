@@ -1,71 +1,147 @@
-"""The document at /openapi.json, built from the code's own tables. tests/contract/test_openapi.py
-compares it with the code, test_openapi_server.py with the running server."""
+"""The document at /openapi.json: the operations and schemas of the core and of each feature, and
+what they share. tests/contract/test_openapi.py compares it with the code, test_openapi_server.py
+with the running server.
 
-from collections.abc import Collection, Iterable
+A feature with routes has a `document.py` (models/features.py):
+
+- `operations()`: name of a route's function -> its operation.
+- `components(deployment)`: name -> the schema of a body or an object.
+- `PATHS`: parameter of a path -> its meaning. Features that come later in the list use it too.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from features.reference import objects, parts, requests
-from features.reference.meaning import ABOUT
-from features.reference.operations import operations
-from features.tenants import document as organization
-from features.tenants import document_parts as admin_parts
-from features.webhooks import document as webhook_endpoints
+from features.reference import examples, parts
+from features.reference.meaning import ABOUT, HEADER_MEANINGS, STATUSES
+from features.reference.parts import ADMIN, ALWAYS_SENT, JSON, Json
+from features.reference.schemas import STRING, Deployment, matching, one_of_texts
 from models.config.routes import Routes
 from models.config.settings import Settings
+from models.features import feature_parts
 from models.version import VERSION
-from models.wire.api_schema import Schema, input_scope, stored_scope
+from models.wire.api_schema import Schema, reference
+from models.wire.without_effect import HEADER as IGNORED_HEADER
+from web.http.poll_after import HEADER as POLL_HEADER
+from web.http.rate_headers import RATE_HEADERS
+from web.routes.input_tokens import COUNT_HEADER
 
 
 def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
     """The OpenAPI document of these routes. Raises KeyError for a route without a description."""
-    descriptions = operations()
-    routing = Routes(settings)
-    native = any(upstream.api == "responses" for upstream in routing.upstreams.values())
-    paths: dict[str, dict[str, Any]] = {}
-    for route in routes:
-        if isinstance(route, APIRoute) and route.include_in_schema:
-            operation = {
-                "operationId": route.name,
-                "description": route.description,
-                "tags": [parts.tag_of(route.path_format)],
-                **parts.on_path(route.path_format, descriptions[route.name]),
-            }
-            paths.setdefault(route.path_format, {}).update(
-                {method.lower(): operation for method in route.methods or ()}
-            )
     return {
         "openapi": "3.1.0",
         "info": {"title": "Backburner", "version": VERSION, "description": ABOUT},
         "servers": [{"url": "/"}],
         "security": [{"bearer": []}],
-        "paths": paths,
+        "paths": _paths(routes),
         "components": {
             "securitySchemes": {
                 "bearer": _key("An API key of a project."),
-                admin_parts.ADMIN: _key("An API key with the scope `admin`."),
+                ADMIN: _key("An API key with the scope `admin`."),
             },
-            "headers": parts.header_components(),
-            "responses": parts.error_components(settings),
-            "schemas": _schemas(routing.all_passthrough, native=native),
+            "headers": _headers(),
+            "responses": _errors(settings),
+            "schemas": _schemas(settings),
         },
     }
 
 
-def _schemas(passthrough: Collection[str], *, native: bool) -> dict[str, Schema]:
-    sent, stored = input_scope(), stored_scope()
-    named = {
-        **requests.components(sent, stored, passthrough, native=native),
-        **objects.components(stored, native=native),
+def _paths(routes: Iterable[BaseRoute]) -> dict[str, Json]:
+    meanings: Mapping[str, str] = {}
+    described: dict[str, tuple[Json, Mapping[str, str]]] = {}
+    for part in feature_parts("document"):
+        meanings = {**meanings, **part.PATHS}
+        described |= {name: (each, meanings) for name, each in part.operations().items()}
+    paths: dict[str, Json] = {}
+    for route in routes:
+        if isinstance(route, APIRoute) and route.include_in_schema:
+            operation = {
+                "operationId": route.name,
+                "description": route.description,
+                "tags": [_tag_of(route.path_format)],
+                **_on_path(route.path_format, *described[route.name]),
+            }
+            methods = {method.lower(): operation for method in route.methods or ()}
+            paths.setdefault(route.path_format, {}).update(methods)
+    return paths
+
+
+def _on_path(path: str, described: Json, meanings: Mapping[str, str]) -> Json:
+    """The operation with the parameters of its path, and what follows from them."""
+    names = re.findall(r"\{(\w+)\}", path)
+    parameters = [parts.path_parameter(name, meanings[name]) for name in names]
+    responses = (parts.errors(404) if names else {}) | described["responses"]
+    return {
+        **described,
+        "parameters": [*parameters, *described["parameters"]],
+        "responses": dict(sorted(responses.items())),
     }
-    requests.show_unset_fields(
-        stored.components["ListedTools"], stored.components["ListedTextSettings"]
-    )
-    named |= organization.components() | webhook_endpoints.components()
-    return {**named, **sent.components, **stored.components}
+
+
+def _tag_of(path: str) -> str:
+    """The kind of object that the path is about."""
+    return path.split("/")[2] if path.startswith("/v1/") else "health"
+
+
+def _schemas(settings: Settings) -> dict[str, Schema]:
+    routing = Routes(settings)
+    native = any(upstream.api == "responses" for upstream in routing.upstreams.values())
+    deployment = Deployment(native, routing.all_passthrough)
+    named: dict[str, Schema] = {}
+    for part in feature_parts("document"):
+        named |= part.components(deployment)
+    return {**named, **deployment.sent.components, **deployment.stored.components}
 
 
 def _key(description: str) -> dict[str, str]:
     return {"type": "http", "scheme": "bearer", "description": description}
+
+
+# --- headers and errors ---
+
+_NUMBER = matching("[1-9][0-9]*")
+_COUNT = matching("[0-9]+")
+_DURATION = matching(r"([0-9]+h)?([0-9]+m)?[0-9]+(\.[0-9]+)?m?s")
+_HEADER_SCHEMAS: dict[str, Schema] = {
+    "x-request-id": STRING,
+    "openai-processing-ms": _COUNT,
+    "x-should-retry": {"const": "false"},
+    COUNT_HEADER: {"enum": ["upstream", "tokenizer", "estimate"]},
+    "retry-after": _NUMBER,
+    "x-cache": one_of_texts(("hit", "miss")),
+    "x-omitted-tools": STRING,
+    IGNORED_HEADER: matching(r"[A-Za-z0-9_.,*\[\] ]+"),
+    POLL_HEADER: _NUMBER,
+    "www-authenticate": {"const": "Bearer"},
+    **{name: _DURATION if "reset" in name else _COUNT for name in RATE_HEADERS},
+}
+_STATUS_HEADERS = {401: ("www-authenticate",), 429: ("retry-after",), 503: ("retry-after",)}
+
+
+def _headers() -> dict[str, Json]:
+    """Every header of a response, as components."""
+    always = {name: {"required": True} for name in ALWAYS_SENT}
+    return {
+        name: {"schema": schema, "description": HEADER_MEANINGS[name], **always.get(name, {})}
+        for name, schema in _HEADER_SCHEMAS.items()
+    }
+
+
+def _errors(settings: Settings) -> dict[str, Json]:
+    """Every error response, as components."""
+    meanings = STATUSES | {413: STATUSES[413] + f" The limit is {settings.limits.body} bytes."}
+    return {
+        f"Error{status}": _error_response(status, meaning) for status, meaning in meanings.items()
+    }
+
+
+def _error_response(status: int, meaning: str) -> Json:
+    error = examples.ERRORS.get(status)
+    example = {} if error is None else {"example": error.body()}
+    content = {JSON: {"schema": reference("Error"), **example}}
+    return parts.raw_response(meaning, content, "x-should-retry", *_STATUS_HEADERS.get(status, ()))

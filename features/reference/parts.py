@@ -1,86 +1,41 @@
 """The parts that operations are made of: parameters, bodies, responses, headers."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from features.reference import examples
-from features.reference.meaning import HEADER_MEANINGS, PATHS, STATUSES, STREAM
-from models.config.settings import Settings
-from models.wire.api_schema import Schema, const, object_schema, reference
-from models.wire.without_effect import HEADER as IGNORED_HEADER
+from features.reference.meaning import IDEMPOTENCY_KEY
+from features.reference.schemas import STRING, integer, one_of_texts, text
+from models.wire.api_schema import Schema, reference
 from web.http.params import ORDERS, PAGE_SIZE, PAGE_SIZES
-from web.http.poll_after import HEADER as POLL_HEADER
 from web.http.rate_headers import RATE_HEADERS
-from web.routes.input_tokens import COUNT_HEADER
+from web.idempotency.keys import MAX_KEY_LENGTH
 
 Json = dict[str, Any]
 
 JSON = "application/json"
 FORM = "multipart/form-data"
 EVENT_STREAM = "text/event-stream"
-
-_RATE_SCHEMAS: dict[bool, Schema] = {
-    False: {"type": "string", "pattern": "^[0-9]+$"},
-    True: {"type": "string", "pattern": r"^([0-9]+h)?([0-9]+m)?[0-9]+(\.[0-9]+)?m?s$"},
-}
-"""Of a number, and of a duration."""
-_HEADER_SCHEMAS: dict[str, Schema] = {
-    "x-request-id": {"type": "string"},
-    "openai-processing-ms": {"type": "string", "pattern": "^[0-9]+$"},
-    "x-should-retry": {"const": "false"},
-    COUNT_HEADER: {"enum": ["upstream", "tokenizer", "estimate"]},
-    "retry-after": {"type": "string", "pattern": "^[1-9][0-9]*$"},
-    "x-cache": {"type": "string", "enum": ["hit", "miss"]},
-    "x-omitted-tools": {"type": "string"},
-    IGNORED_HEADER: {"type": "string", "pattern": r"^[A-Za-z0-9_.,*\[\] ]+$"},
-    POLL_HEADER: {"type": "string", "pattern": "^[1-9][0-9]*$"},
-    "www-authenticate": {"const": "Bearer"},
-    **{name: _RATE_SCHEMAS["reset" in name] for name in RATE_HEADERS},
-}
-_ALWAYS_SENT = ("x-request-id", "openai-processing-ms")
-_STATUS_HEADERS = {401: ("www-authenticate",), 429: ("retry-after",), 503: ("retry-after",)}
-
-
-def header_components() -> dict[str, Json]:
-    """Every header of a response, as components."""
-    always = {name: {"required": True} for name in _ALWAYS_SENT}
-    return {
-        name: {"schema": schema, "description": HEADER_MEANINGS[name], **always.get(name, {})}
-        for name, schema in _HEADER_SCHEMAS.items()
-    }
-
-
-def error_components(settings: Settings) -> dict[str, Json]:
-    """Every error response, as components."""
-    meanings = STATUSES | {413: STATUSES[413] + f" The limit is {settings.limits.body} bytes."}
-    return {
-        f"Error{status}": _error_response(status, meaning) for status, meaning in meanings.items()
-    }
-
-
-def _error_response(status: int, meaning: str) -> Json:
-    error = examples.ERRORS.get(status)
-    example = {} if error is None else {"example": error.body()}
-    return {
-        "description": meaning,
-        "headers": headers("x-should-retry", *_STATUS_HEADERS.get(status, ())),
-        "content": {JSON: {"schema": reference("Error"), **example}},
-    }
+ADMIN = "admin"
+"""The security scheme of operations for keys of admins only."""
+ALWAYS_SENT = ("x-request-id", "openai-processing-ms")
+"""Headers of every response."""
 
 
 def operation(
     summary: str,
-    responses: Mapping[str, Json],
+    answer: Json,
     *error_statuses: int,
+    others: Mapping[str, Json] | None = None,
     parameters: Sequence[Json] = (),
     body: Json | None = None,
+    once: bool = False,
     public: bool = False,
 ) -> Json:
-    """An operation. `responses` has those that are no errors of this server, by status.
-    `error_statuses`: those that do not follow from the key, a body, a query or an id in the path.
+    """An operation. `answer`: the response of status 200. `error_statuses`: errors that do not
+    follow from the key, a body, a query or an id in the path.
 
-    `public`: without an API key.
+    `others`: responses by status, in place of an error of this server. `once`: it makes something
+    once for each `Idempotency-Key`. `public`: without an API key.
     """
     always = (500,) if public else (401, 403, 429, 500, 503)
     of_body = () if body is None else (400, 413, 415)
@@ -88,79 +43,56 @@ def operation(
     optional: Json = {"requestBody": body, "security": [] if public else None}
     return {
         "summary": summary,
-        "parameters": list(parameters),
+        "parameters": [*((_IDEMPOTENCY_KEY,) if once else ()), *parameters],
         **{name: value for name, value in optional.items() if value is not None},
-        "responses": {**_errors(*error_statuses, *of_body, *of_query, *always), **responses},
+        "responses": {
+            **errors(*error_statuses, *of_body, *of_query, *always),
+            "200": answer,
+            **(others or {}),
+        },
     }
 
 
-def on_path(path: str, described: Json) -> Json:
-    """The operation with the parameters of its path, and what follows from them."""
-    names, kind = re.findall(r"\{(\w+)\}", path), tag_of(path)
-    parameters = [
-        _path_parameter(name, PATHS.get(f"{kind}.{name}") or PATHS[name]) for name in names
-    ]
-    responses = (_errors(404) if names else {}) | described["responses"]
-    return {
-        **described,
-        "parameters": [*parameters, *described["parameters"]],
-        "responses": dict(sorted(responses.items())),
-    }
-
-
-def _path_parameter(name: str, description: str) -> Json:
-    return {
-        "name": name,
-        "in": "path",
-        "required": True,
-        "schema": {"type": "string", "minLength": 1},
-        "description": description,
-    }
-
-
-def tag_of(path: str) -> str:
-    """The kind of object that the path is about."""
-    return path.split("/")[2] if path.startswith("/v1/") else "health"
-
-
-def _errors(*statuses: int) -> dict[str, Json]:
-    return {
-        str(status): {"$ref": f"#/components/responses/Error{status}"} for status in set(statuses)
-    }
+def errors(*statuses: int) -> dict[str, Json]:
+    """Responses by status: errors of this server."""
+    return {str(each): {"$ref": f"#/components/responses/Error{each}"} for each in set(statuses)}
 
 
 def headers(*names: str) -> Json:
     """The headers of a response; some are always sent, some if the project has quotas."""
-    sent = (*_ALWAYS_SENT, *names, *RATE_HEADERS)
+    sent = (*ALWAYS_SENT, *names, *RATE_HEADERS)
     return {name: {"$ref": f"#/components/headers/{name}"} for name in sent}
 
 
 def response(
-    description: str,
-    name: str,
-    bodies: Mapping[str, Json] | None = None,
-    *header_names: str,
-    stream: bool = False,
+    description: str, name: str, *header_names: str, examples: Mapping[str, Json] | None = None
 ) -> Json:
-    """A JSON response: the component `name`, with examples. `stream`: or a stream of events."""
+    """A JSON response: the component `name`."""
     content: Json = {JSON: {"schema": reference(name)}}
-    if bodies:
-        content[JSON]["examples"] = {title: {"value": value} for title, value in bodies.items()}
-    if stream:
-        content[EVENT_STREAM] = {
-            "itemSchema": _SSE_BLOCK,
-            "examples": {"a short answer": {"value": examples.stream()}},
-        }
+    if examples:
+        content[JSON]["examples"] = named_examples(examples)
+    return raw_response(description, content, *header_names)
+
+
+def raw_response(description: str, content: Json, *header_names: str) -> Json:
+    """A response. `content`: media type -> what OpenAPI says of it."""
     return {"description": description, "headers": headers(*header_names), "content": content}
 
 
-def request_body(name: str, bodies: Mapping[str, Json]) -> Json:
-    """A JSON body: the component `name`, with examples."""
-    body_examples = {title: {"value": body} for title, body in bodies.items()}
-    return {
-        "required": True,
-        "content": {JSON: {"schema": reference(name), "examples": body_examples}},
-    }
+def request_body(name: str, examples: Mapping[str, Json], *, required: bool = True) -> Json:
+    """A JSON body: the component `name`."""
+    content = {"schema": reference(name), "examples": named_examples(examples)}
+    return {"required": required, "content": {JSON: content}}
+
+
+def form_body(name: str) -> Json:
+    """A form: the component `name`."""
+    return {"required": True, "content": {FORM: {"schema": reference(name)}}}
+
+
+def named_examples(examples: Mapping[str, Json | str]) -> Json:
+    """Title -> value, as OpenAPI writes it."""
+    return {title: {"value": value} for title, value in examples.items()}
 
 
 def query_parameter(name: str, schema: Schema, description: str) -> Json:
@@ -179,28 +111,30 @@ def header_parameter(name: str, schema: Schema, description: str) -> Json:
     return {**query_parameter(name, schema, description), "in": "header"}
 
 
-_EVENT = {"type": "string", "contentMediaType": JSON, "contentSchema": reference("StreamEvent")}
-_SSE_BLOCK: Schema = {
-    "description": STREAM,
-    "anyOf": [
-        {
-            **object_schema({"event": {"type": "string"}, "data": _EVENT}),
-            "description": "An event.",
-        },
-        {**object_schema({"data": const("[DONE]")}), "description": "The end."},
-    ],
-}
-"""One block of a stream, as OpenAPI 3.2 describes Server-Sent Events. FastAPI writes this into 3.1
-documents too."""
+def path_parameter(name: str, description: str) -> Json:
+    """A part of the path."""
+    schema = {"type": "string", "minLength": 1}
+    return {**query_parameter(name, schema, description), "in": "path", "required": True}
+
+
+def about_id(prefix: str) -> str:
+    """The description of an id in a path."""
+    return f"`{prefix}` and 32 hexadecimal digits. Any other value is not found."
+
+
+def page_size(of: str) -> Json:
+    """The parameter `limit`. `of`: what is on a page."""
+    return query_parameter("limit", integer(**PAGE_SIZES) | {"default": PAGE_SIZE}, of)
+
+
+def page_order(meaning: str) -> Json:
+    """The parameter `order`."""
+    return query_parameter("order", one_of_texts(ORDERS) | {"default": "desc"}, meaning)
+
 
 PAGING = [
-    query_parameter(
-        "limit", {"type": "integer", **PAGE_SIZES, "default": PAGE_SIZE}, "Items on a page."
-    ),
-    query_parameter(
-        "order",
-        {"type": "string", "enum": list(ORDERS), "default": "desc"},
-        "The order of the list; `desc` shows the last item first.",
-    ),
-    query_parameter("after", {"type": "string"}, "The id of the last item of the page before."),
+    page_size("Items on a page."),
+    page_order("The order of the list; `desc` shows the last item first."),
+    query_parameter("after", STRING, "The id of the last item of the page before."),
 ]
+_IDEMPOTENCY_KEY = header_parameter("Idempotency-Key", text(1, MAX_KEY_LENGTH), IDEMPOTENCY_KEY)

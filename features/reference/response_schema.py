@@ -1,18 +1,50 @@
-"""The Response object and its usage."""
+"""The Response, the items of its output, and the events of its stream. Items and content are the
+official SDK's models, with what this server always sends and never sends; events are read from
+their structs (models/wire/events.py)."""
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+from openai.types import responses as sdk
+from openai.types.responses import response_output_item, response_output_text
+from openai.types.responses.response_file_search_tool_call import Result
+from openai.types.responses.response_function_web_search import ActionSearch
+from openai.types.responses.response_reasoning_item import Content, Summary
+from pydantic import BaseModel
 
 from features.reference.requests import default_response, request_parameters
-from features.reference.schemas import SECONDS, STRING, array_of, one_of_texts
-from models.ids import CONVERSATION_ID_PATTERN, RESPONSE_ID_PATTERN
+from features.reference.schemas import (
+    COUNT,
+    SECONDS,
+    SHARE,
+    STRING,
+    Deployment,
+    array_of,
+    id_of,
+    one_of_texts,
+    sdk_item,
+    sdk_object,
+)
 from models.lifecycle import Status
-from models.wire.api_schema import Schema, SchemaScope, const, nullable, object_schema, reference
+from models.wire.api_schema import Schema, const, nullable, object_schema, reference
+from models.wire.events import Event
+from models.wire.response import ECHOED_AS_NULL, FORMAT_FIELDS_ECHOED_AS_NULL
 
-RESPONSE_ID: Schema = {"type": "string", "pattern": f"^{RESPONSE_ID_PATTERN}$"}
-CONVERSATION_ID: Schema = {"type": "string", "pattern": f"^{CONVERSATION_ID_PATTERN}$"}
+RESPONSE_ID, CONVERSATION_ID = id_of("resp_"), id_of("conv_")
 
 
-def response_schema(stored: SchemaScope, *, native: bool) -> Schema:
+def response_components(deployment: Deployment) -> dict[str, Schema]:
+    """`Response`, `OutputItem` and its parts, `StreamEvent` and each event."""
+    return {
+        "Response": _response(deployment),
+        **_output_items(native=deployment.native),
+        **_events(),
+    }
+
+
+def _response(deployment: Deployment) -> Schema:
     """Reads the keys from the function that builds a Response: all of them are always present."""
-    fields = _RESPONSE_FIELDS | _echoed_parameters(stored, native=native)
+    fields = _RESPONSE_FIELDS | _echoed_parameters(deployment)
     return {
         **object_schema(
             {key: fields[key] for key in default_response()},
@@ -45,12 +77,12 @@ _NULL_BY_DEFAULT = (
 )
 
 
-def _echoed_parameters(stored: SchemaScope, *, native: bool) -> dict[str, Schema]:
+def _echoed_parameters(deployment: Deployment) -> dict[str, Schema]:
     """The parameters of the request as a Response shows them."""
-    parameters = request_parameters(native=native)
+    parameters = request_parameters(native=deployment.native)
 
     def schema(name: str) -> Schema:
-        return parameters[name].schema(stored)
+        return parameters[name].schema(deployment.stored)
 
     fields = {name: schema(name) for name in _ALWAYS_SET}
     fields |= {name: nullable(schema(name)) for name in _NULL_BY_DEFAULT}
@@ -58,7 +90,20 @@ def _echoed_parameters(stored: SchemaScope, *, native: bool) -> dict[str, Schema
     always_present = {name: nullable(reasoning.pop(name)) for name in ("effort", "summary")}
     fields["reasoning"] = object_schema(always_present, reasoning)
     fields["text"] = {"allOf": [schema("text"), {"required": ["format", "verbosity"]}]}
+    components = deployment.stored.components
+    _show_as_null(components["ListedTools"]["items"], "function", ECHOED_AS_NULL)
+    text_format = components["ListedTextSettings"]["properties"]["format"]
+    _show_as_null(text_format, "json_schema", FORMAT_FIELDS_ECHOED_AS_NULL)
     return fields
+
+
+def _show_as_null(kinds: Schema, kind: str, names: Collection[str]) -> None:
+    """Changes one of the stored kinds to what a Response shows: unset fields are null."""
+    for schema in kinds["oneOf"]:
+        fields = schema["properties"]
+        if fields["type"] == const(kind):
+            fields |= {name: nullable(fields[name]) for name in names}
+            schema["required"] = [*schema["required"], *names]
 
 
 _INCOMPLETE_REASONS = ("max_output_tokens", "content_filter", "max_messages")
@@ -89,3 +134,155 @@ _RESPONSE_FIELDS: dict[str, Schema] = {
     },
 }
 """The fields that are not parameters of the request."""
+
+# --- items of output ---
+
+_LOGPROBS: Schema = array_of(reference("Logprob"))
+_STATUS = one_of_texts(("in_progress", "completed", "incomplete"))
+_CAN_FAIL = one_of_texts((*_STATUS["enum"], "failed"))
+_CALL_ID: Schema = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 64,
+    "description": "The id of the call, which its output repeats. Not the id of the item.",
+}
+
+
+def _output_items(*, native: bool) -> dict[str, Schema]:
+    """`OutputItem` and the schemas that it refers to."""
+    items = {"oneOf": list(_OUTPUT_ITEMS)}
+    annotations = array_of(reference("Annotation"))
+    text = sdk_item(sdk.ResponseOutputText, annotations=annotations, logprobs=_LOGPROBS)
+    citations = (
+        response_output_text.AnnotationURLCitation,
+        response_output_text.AnnotationFileCitation,
+    )
+    return {
+        "OutputItem": {"anyOf": [items, _NATIVE_ITEM]} if native else items,
+        "OutputContent": {"oneOf": [text, sdk_item(sdk.ResponseOutputRefusal)]},
+        "SummaryText": sdk_item(Summary),
+        "ReasoningText": sdk_item(Content),
+        "Annotation": {"oneOf": [sdk_item(kind) for kind in citations]},
+        "Logprob": sdk_item(response_output_text.Logprob),
+    }
+
+
+def _item(
+    model: type[BaseModel],
+    optional: Mapping[str, Schema] | None = None,
+    /,
+    *,
+    status: Schema = _STATUS,
+    **changes: Schema,
+) -> Schema:
+    """`optional`: see sdk_item. `changes`: fields that are always sent, or have fewer values here
+    than in the SDK."""
+    call_id = {"call_id": _CALL_ID} if "call_id" in model.model_fields else {}
+    return sdk_item(model, optional, id=STRING, status=status, **call_id, **changes)
+
+
+_JSON_TEXT: Schema = {"type": "string", "description": "JSON, as the model wrote it."}
+_NAMESPACE = {"namespace": {"description": "The namespace that the tool belongs to."}}
+_SOURCES = {"description": "The results. Only with `web_search_call.action.sources` in `include`."}
+_FOUND = {
+    **array_of(sdk_object(Result, attributes={"type": "object"}, score=SHARE, text=STRING)),
+    "description": "Only with `file_search_call.results` in `include`.",
+}
+_SEALED = {
+    "description": "The sealed reasoning. If it is sent back, the model gets it again. Only with "
+    "`include`."
+}
+_MCP_OUTPUT = {"description": "The text of the tool's result."}
+_UNLISTED = {"description": "Why the server's tools, or some of them, could not be listed."}
+_OUTPUT_ITEMS = (
+    _item(
+        sdk.ResponseCompactionItem,
+        encrypted_content={
+            "type": "string",
+            "description": "Replaces the history before it. Only this server can read it.",
+        },
+    ),
+    _item(sdk.ResponseOutputMessage, content=array_of(reference("OutputContent"))),
+    _item(
+        sdk.ResponseReasoningItem,
+        {"encrypted_content": _SEALED},
+        summary=array_of(reference("SummaryText")),
+        content=array_of(reference("ReasoningText")),
+    ),
+    _item(sdk.ResponseFunctionToolCall, _NAMESPACE, arguments=_JSON_TEXT),
+    _item(sdk.ResponseCustomToolCall, _NAMESPACE),
+    _item(sdk.ResponseFunctionShellToolCall),
+    _item(response_output_item.LocalShellCall),
+    _item(sdk.ResponseApplyPatchToolCall),
+    _item(sdk.ResponseToolSearchCall, execution=const("client"), arguments={"type": "object"}),
+    _item(sdk.ResponseFunctionToolCallOutputItem, output=STRING),
+    _item(response_output_item.McpListTools, {"error": _UNLISTED}, status=_CAN_FAIL),
+    _item(
+        response_output_item.McpCall,
+        {"output": _MCP_OUTPUT, "error": {}, "approval_request_id": {}},
+        status=_CAN_FAIL,
+        arguments=_JSON_TEXT,
+    ),
+    _item(
+        sdk.ResponseFunctionWebSearch,
+        status=_CAN_FAIL,
+        action=sdk_item(ActionSearch, {"query": {}, "queries": {}, "sources": _SOURCES}),
+    ),
+    _item(sdk.ResponseFileSearchToolCall, {"results": _FOUND}, status=_CAN_FAIL),
+    _item(response_output_item.McpApprovalRequest),
+    _item(
+        response_output_item.ImageGenerationCall,
+        {"result": {"description": "A picture of the model, in base64."}},
+        status=_CAN_FAIL,
+    ),
+)
+"""The items that can be in `output`."""
+
+_NATIVE_ITEM: Schema = {
+    **object_schema({"id": STRING, "type": STRING, "status": _CAN_FAIL}),
+    "description": "An item of a tool that the upstream runs itself (`code_interpreter_call`, "
+    "`image_generation_call`, …), as the upstream sent it.",
+}
+
+
+# --- events ---
+
+_EVENT_FIELDS: dict[str, Schema] = {
+    "response": reference("Response"),
+    "item": reference("OutputItem"),
+    "part": {
+        "anyOf": [reference("OutputContent"), reference("ReasoningText"), reference("SummaryText")]
+    },
+    "annotation": reference("Annotation"),
+    "logprobs": _LOGPROBS,
+}
+"""Fields of events with objects -> their schema."""
+_PADDING: Schema = {
+    "type": "string",
+    "description": "Padding without meaning. Only with `include_obfuscation`.",
+}
+_SCALAR_TYPES: dict[object, Schema] = {int: COUNT, str: STRING}
+
+
+def _events() -> dict[str, Schema]:
+    """A component for each event struct, and `StreamEvent` for any of them."""
+    events: dict[str, Schema] = {}
+    tags: dict[str, str] = {}
+    for kind in Event.__subclasses__():
+        tag = kind.__struct_config__.tag
+        assert isinstance(tag, str)
+        fields = {
+            field.name: _EVENT_FIELDS.get(field.name) or _SCALAR_TYPES[field.type]
+            for field in msgspec.structs.fields(kind)
+        }
+        name = f"{kind.__name__}Event"
+        padding = {"obfuscation": _PADDING} if tag.endswith(".delta") else {}
+        events[name] = object_schema(
+            {"type": const(tag), **fields, "sequence_number": COUNT}, padding
+        )
+        tags[tag] = reference(name)["$ref"]
+    union = {
+        "oneOf": [reference(name) for name in events],
+        "discriminator": {"propertyName": "type", "mapping": tags},
+    }
+    return {"StreamEvent": union, **events}

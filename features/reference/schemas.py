@@ -1,10 +1,21 @@
 """Schemas that several parts of the document need, and those of the official SDK's models."""
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from pydantic import BaseModel, TypeAdapter
 
-from models.wire.api_schema import NULL, Schema, const, nullable, object_schema, reference
+from models.wire.api_schema import (
+    NULL,
+    Schema,
+    SchemaScope,
+    const,
+    input_scope,
+    nullable,
+    object_schema,
+    reference,
+    stored_scope,
+)
 
 STRING: Schema = {"type": "string"}
 BOOLEAN: Schema = {"type": "boolean"}
@@ -12,6 +23,42 @@ COUNT: Schema = {"type": "integer", "minimum": 0}
 STRINGS: Schema = {"type": "array", "items": STRING}
 SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
 SECONDS: Schema = {"type": "integer", "description": "Seconds since the epoch."}
+TRUE: Schema = {"type": "boolean", "const": True}
+BYTES: Schema = {"type": "string", "format": "binary"}
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What the schemas of one document are written for."""
+
+    native: bool
+    """a configured upstream supports the Responses API, and runs tools itself"""
+    passthrough: Collection[str]
+    """see UpstreamSettings"""
+    sent: SchemaScope = field(default_factory=input_scope)
+    """what clients send"""
+    stored: SchemaScope = field(default_factory=stored_scope)
+    """what is stored of it, and shown"""
+
+
+def integer(minimum: int, maximum: int) -> Schema:
+    """An integer from `minimum` to `maximum`."""
+    return {"type": "integer", "minimum": minimum, "maximum": maximum}
+
+
+def text(shortest: int, longest: int) -> Schema:
+    """A string of so many characters."""
+    return {"type": "string", "minLength": shortest, "maxLength": longest}
+
+
+def matching(pattern: str) -> Schema:
+    """A string that matches the pattern as a whole."""
+    return {"type": "string", "pattern": f"^{pattern}$"}
+
+
+def id_of(prefix: str) -> Schema:
+    """An id in the API: the prefix and a UUID."""
+    return matching(f"{prefix}[0-9a-f]{{32}}")
 
 
 def array_of(element: Schema) -> Schema:
@@ -31,8 +78,8 @@ def list_of(element: Schema, /, *, kind: str = "list", **more: Schema) -> Schema
 
 def page_of(name: str) -> Schema:
     """A page of objects of the component `name`."""
-    text = nullable(STRING)
-    return list_of(reference(name), first_id=text, last_id=text, has_more=BOOLEAN)
+    edge = nullable(STRING)
+    return list_of(reference(name), first_id=edge, last_id=edge, has_more=BOOLEAN)
 
 
 def numbered_page_of(element: Schema, kind: str, **more: Schema) -> Schema:
@@ -42,14 +89,14 @@ def numbered_page_of(element: Schema, kind: str, **more: Schema) -> Schema:
 
 def deleted(kind: str, object_id: Schema = STRING) -> Schema:
     """The answer to a DELETE; its `object` is `kind`."""
-    return object_schema(
-        {"id": object_id, "object": const(kind), "deleted": {"type": "boolean", "const": True}}
-    )
+    return object_schema({"id": object_id, "object": const(kind), "deleted": TRUE})
 
 
-def strict(fields: dict[str, Schema], optional: dict[str, Schema] | None = None) -> Schema:
-    """A body without other fields, unless they are null."""
-    return {**object_schema(fields, optional), "additionalProperties": NULL}
+def strict(required: dict[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
+    """A body without other fields, unless they are null; null is also the same as leaving an
+    optional one out."""
+    absent = {name: nullable(schema) for name, schema in (optional or {}).items()}
+    return {**object_schema(required, absent), "additionalProperties": NULL}
 
 
 # --- from the SDK ---

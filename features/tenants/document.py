@@ -1,32 +1,55 @@
 """The admin API in the document: projects, keys, service accounts, usage (docs/projects.md)."""
 
+from collections.abc import Mapping
+
 from openai.types.admin.organization import AdminAPIKey, Project
 from openai.types.admin.organization.projects import ProjectAPIKey, ProjectServiceAccount
 from openai.types.admin.organization.projects.service_account_create_response import (
     APIKey as ServiceAccountCreateResponseAPIKey,
 )
 
-from features.reference.parts import Json, operation, query_parameter, response
+from features.reference.parts import (
+    ADMIN,
+    PAGING,
+    Json,
+    about_id,
+    operation,
+    query_parameter,
+    request_body,
+    response,
+)
 from features.reference.schemas import (
     BOOLEAN,
     COUNT,
     SECONDS,
     STRING,
     STRINGS,
+    TRUE,
+    Deployment,
     array_of,
+    integer,
     numbered_page_of,
     one_of_texts,
     page_of,
     sdk_object,
+    strict,
+    text,
 )
 from features.tenants.bodies import MAX_SECONDS
-from features.tenants.document_parts import admin_change, admin_list, admin_operations, strict_body
 from features.tenants.routes import PROJECT_SCOPES
 from features.tenants.usage_routes import GROUPS, LATEST, UNITS, WIDTHS
+from models.ids import API_KEY, PROJECT, SERVICE_ACCOUNT
 from models.projects.changes import MAX_NAME, MAX_WEIGHT
 from models.projects.scopes import Scope
 from models.wire.api_schema import Schema, const, nullable, object_schema, reference
 from models.wire.usage_kind import UsageKind
+
+PATHS = {
+    "project_id": about_id(f"{PROJECT}_"),
+    "key_id": about_id(f"{API_KEY}_"),
+    "account_id": about_id(f"{SERVICE_ACCOUNT}_"),
+}
+NAME = text(1, MAX_NAME)
 
 
 def operations() -> dict[str, Json]:
@@ -36,7 +59,7 @@ def operations() -> dict[str, Json]:
     return admin_operations(named)
 
 
-def components() -> dict[str, Schema]:
+def components(_deployment: Deployment) -> dict[str, Schema]:
     """The bodies of requests, and what is returned."""
     return {**_request_bodies(), **_objects(), **_usage_objects()}
 
@@ -44,15 +67,40 @@ def components() -> dict[str, Schema]:
 # --- operations ---
 
 
+def admin_operations(named: Mapping[str, Json]) -> dict[str, Json]:
+    """Operations by the names of their functions: for keys of admins only."""
+    return {name: {**each, "security": [{ADMIN: []}]} for name, each in named.items()}
+
+
+def admin_list(summary: str, name: str, *parameters: Json) -> Json:
+    """An operation that lists objects, whose component is `name`, in pages."""
+    page = response("A page.", f"{name}List")
+    return operation(summary, page, 404, parameters=[*parameters, *PAGING])
+
+
+def admin_change(
+    summary: str,
+    answer: Json,
+    body: str,
+    example: Json,
+    *,
+    once: bool = False,
+    body_required: bool = True,
+) -> Json:
+    """An operation that makes (`once`) or changes something. `body`: the component of its body."""
+    sent = request_body(body, {"an example": example}, required=body_required)
+    return operation(summary, answer, body=sent, once=once)
+
+
 def _project_operations() -> dict[str, Json]:
-    project = {"200": response("The project.", "OrganizationProject")}
+    project = response("The project.", "OrganizationProject")
     archived = query_parameter(
-        "include_archived", {"type": "boolean", "default": False}, "Also archived projects."
+        "include_archived", BOOLEAN | {"default": False}, "Also archived projects."
     )
     return {
         "list_projects": admin_list("List projects", "OrganizationProject", archived),
         "create_project": admin_change(
-            "Create a project", project, "CreateOrganizationProject", {"name": "team-a"}
+            "Create a project", project, "CreateOrganizationProject", {"name": "team-a"}, once=True
         ),
         "retrieve_project": operation("Get a project", project),
         "update_project": admin_change(
@@ -68,9 +116,9 @@ def _project_operations() -> dict[str, Json]:
 
 
 def _key_operations() -> dict[str, Json]:
-    key = {"200": response("The key.", "ProjectApiKey")}
-    admin_key = {"200": response("The key.", "AdminApiKey")}
-    deleted = {"200": response("It is invalid from now on.", "DeletedOfOrganization")}
+    key = response("The key.", "ProjectApiKey")
+    admin_key = response("The key.", "AdminApiKey")
+    deleted = response("It is invalid from now on.", "DeletedOfOrganization")
     return {
         "list_project_keys": admin_list("List the keys of a project", "ProjectApiKey"),
         "retrieve_project_key": operation("Get a key", key),
@@ -81,9 +129,10 @@ def _key_operations() -> dict[str, Json]:
         "list_admin_keys": admin_list("List the keys of admins", "AdminApiKey"),
         "create_admin_key": admin_change(
             "Create a key of an admin",
-            {"200": response("The key, with its value.", "CreatedAdminApiKey")},
+            response("The key, with its value.", "CreatedAdminApiKey"),
             "CreateAdminApiKey",
             {"name": "operations"},
+            once=True,
         ),
         "retrieve_admin_key": operation("Get a key of an admin", admin_key),
         "delete_admin_key": operation("Revoke a key of an admin", deleted),
@@ -91,79 +140,79 @@ def _key_operations() -> dict[str, Json]:
 
 
 def _account_operations() -> dict[str, Json]:
-    account = {"200": response("The service account.", "ServiceAccount")}
+    account = response("The service account.", "ServiceAccount")
     return {
         "list_service_accounts": admin_list("List service accounts", "ServiceAccount"),
         "create_service_account": admin_change(
             "Create a service account",
-            {"200": response("It, with its first key.", "CreatedServiceAccount")},
+            response("It, with its first key.", "CreatedServiceAccount"),
             "CreateServiceAccount",
             {"name": "ci"},
+            once=True,
         ),
         "retrieve_service_account": operation("Get a service account", account),
         "create_service_account_key": admin_change(
             "Create a key of a service account",
-            {"200": response("The key, with its value.", "ServiceAccountKey")},
+            response("The key, with its value.", "ServiceAccountKey"),
             "CreateServiceAccountKey",
             {"scopes": ["read"]},
+            once=True,
         ),
         "delete_service_account": operation(
             "Delete a service account and its keys",
-            {"200": response("Deleted.", "DeletedOfOrganization")},
+            response("Deleted.", "DeletedOfOrganization"),
         ),
     }
 
 
 def _usage(kind: UsageKind) -> Json:
-    time: Schema = {"type": "integer", "minimum": 0, "maximum": LATEST}
+    time = integer(0, LATEST)
     groups = array_of(one_of_texts(GROUPS[kind]))
     start = query_parameter("start_time", time, "In seconds since the epoch.")
     return operation(
         f"Usage: {kind.value.replace('_', ' ')}",
-        {"200": response("A page of buckets of time.", "UsagePage")},
+        response("A page of buckets of time.", "UsagePage"),
         parameters=[
             {**start, "required": True},
             query_parameter("end_time", time, "In seconds since the epoch; without it: now."),
             query_parameter(
                 "bucket_width",
-                {"type": "string", "enum": list(WIDTHS), "default": "1d"},
+                one_of_texts(WIDTHS) | {"default": "1d"},
                 "The width of a bucket.",
             ),
-            query_parameter("limit", {"type": "integer", "minimum": 1, "maximum": 31}, "Buckets."),
+            query_parameter("limit", integer(1, 31), "Buckets."),
             query_parameter("group_by", groups, "What sums are apart for."),
-            *(query_parameter(name, STRINGS, "Only of these.") for name in _USAGE_FILTERS),
+            *(
+                query_parameter(name, STRINGS, "Only of these.")
+                for name in ("project_ids", "api_key_ids", "models")
+            ),
         ],
     )
-
-
-_USAGE_FILTERS = ("project_ids", "api_key_ids", "models")
 
 
 # --- schemas ---
 
 
 def _request_bodies() -> dict[str, Schema]:
-    name: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_NAME}
-    lifetime: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_SECONDS}
-    scopes: Schema = array_of(one_of_texts(PROJECT_SCOPES))
+    lifetime = integer(1, MAX_SECONDS)
     project: dict[str, Schema] = {
-        "weight": {"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT},
+        "weight": integer(1, MAX_WEIGHT),
         "policy": {"type": "object", "description": "A JSON Merge Patch of the policy."},
     }
     grant: dict[str, Schema] = {
         "expires_in_seconds": lifetime,
-        "scopes": scopes,
+        "scopes": array_of(one_of_texts(PROJECT_SCOPES)),
         "allowed_models": STRINGS,
     }
     return {
-        "CreateOrganizationProject": strict_body({"name": name}, project),
-        "UpdateOrganizationProject": strict_body({}, {"name": name, **project}),
-        "UpdateProjectApiKey": strict_body({}, grant),
-        "CreateAdminApiKey": strict_body({"name": name}, {"expires_in_seconds": lifetime}),
-        "CreateServiceAccount": strict_body(
-            {"name": name}, {**grant, "create_service_account_only": BOOLEAN}
+        "CreateOrganizationProject": strict({"name": NAME}, project),
+        "UpdateOrganizationProject": strict({}, {"name": NAME, **project}),
+        "UpdateProjectApiKey": strict({}, grant),
+        "CreateAdminApiKey": strict({"name": NAME}, {"expires_in_seconds": lifetime}),
+        "CreateServiceAccount": strict(
+            {"name": NAME}, {**grant, "create_service_account_only": BOOLEAN}
         ),
-        "CreateServiceAccountKey": strict_body({}, {"name": name, **grant}),
+        "CreateServiceAccountKey": strict({}, {"name": NAME, **grant}),
     }
 
 
@@ -200,9 +249,7 @@ def _objects() -> dict[str, Schema]:
         "CreatedServiceAccount": object_schema(
             account["properties"], {"api_key": reference("ServiceAccountKey")}
         ),
-        "DeletedOfOrganization": object_schema(
-            {"id": STRING, "object": STRING, "deleted": {"type": "boolean", "const": True}}
-        ),
+        "DeletedOfOrganization": object_schema({"id": STRING, "object": STRING, "deleted": TRUE}),
     }
 
 
@@ -211,9 +258,7 @@ def _usage_objects() -> dict[str, Schema]:
     counts = ("input_tokens", "output_tokens", "num_model_requests")
     result = object_schema(
         {
-            "object": one_of_texts(
-                [f"organization.usage.{kind.value}.result" for kind in UsageKind]
-            ),
+            "object": one_of_texts(f"organization.usage.{kind.value}.result" for kind in UsageKind),
             **dict.fromkeys(counts, COUNT),
             **dict.fromkeys(labels, nullable(STRING)),
         },

@@ -1,32 +1,36 @@
 """Webhook endpoints and their deliveries in the document (docs/webhooks.md)."""
 
-from features.reference.parts import Json, operation, query_parameter, response
+from features.reference.parts import Json, about_id, operation, query_parameter, response
 from features.reference.schemas import (
     BOOLEAN,
     COUNT,
     SECONDS,
     STRING,
+    Deployment,
     array_of,
     deleted,
+    integer,
     one_of_texts,
     page_of,
+    strict,
 )
-from features.tenants.document_parts import admin_change, admin_list, admin_operations, strict_body
+from features.tenants.document import NAME, admin_change, admin_list, admin_operations
 from features.webhooks.bodies import MAX_OVERLAP
 from features.webhooks.endpoints import DELIVERY_STATES
 from features.webhooks.events import EventType
 from features.webhooks.routes import ADMIN_SUFFIX
-from models.projects.changes import MAX_NAME
+from models.ids import EVENT, WEBHOOK_ENDPOINT
 from models.wire.api_schema import Schema, const, nullable, object_schema
 
-_EVENT_TYPE = one_of_texts([event.value for event in EventType])
+PATHS = {"endpoint_id": about_id(f"{WEBHOOK_ENDPOINT}_"), "event_id": about_id(f"{EVENT}_")}
+_EVENT_TYPE = one_of_texts(EventType)
 _EVENT_TYPES = array_of(_EVENT_TYPE)
 
 
 def operations() -> dict[str, Json]:
     """Name of a route's function -> its operation."""
     of_all = _operations()
-    types = {"200": response("The types.", "WebhookEventTypeList")}
+    types = response("The types.", "WebhookEventTypeList")
     return {
         **of_all,
         **admin_operations({f"{name}{ADMIN_SUFFIX}": each for name, each in of_all.items()}),
@@ -35,8 +39,8 @@ def operations() -> dict[str, Json]:
 
 
 def _operations() -> dict[str, Json]:
-    endpoint = {"200": response("The endpoint.", "WebhookEndpoint")}
-    with_secret = {"200": response("The endpoint, with its secret.", "WebhookEndpointWithSecret")}
+    endpoint = response("The endpoint.", "WebhookEndpoint")
+    with_secret = response("The endpoint, with its secret.", "WebhookEndpointWithSecret")
     return {
         "list_endpoints": admin_list("List webhook endpoints", "WebhookEndpoint"),
         "create_endpoint": admin_change(
@@ -44,6 +48,7 @@ def _operations() -> dict[str, Json]:
             with_secret,
             "CreateWebhookEndpoint",
             {"url": "https://example.com/events"},
+            once=True,
         ),
         "retrieve_endpoint": operation("Get a webhook endpoint", endpoint),
         "update_endpoint": admin_change(
@@ -53,15 +58,15 @@ def _operations() -> dict[str, Json]:
             {"enabled": False},
         ),
         "delete_endpoint": operation(
-            "Delete a webhook endpoint", {"200": response("Deleted.", "DeletedWebhookEndpoint")}
+            "Delete a webhook endpoint", response("Deleted.", "DeletedWebhookEndpoint")
         ),
-        "rotate_secret": _optional_body(
-            admin_change(
-                "Give a webhook endpoint a new secret",
-                with_secret,
-                "RotateWebhookSecret",
-                {"overlap_seconds": 3600},
-            )
+        "rotate_secret": admin_change(
+            "Give a webhook endpoint a new secret",
+            with_secret,
+            "RotateWebhookSecret",
+            {"overlap_seconds": 3600},
+            once=True,
+            body_required=False,
         ),
         **_delivery_operations(),
     }
@@ -70,29 +75,26 @@ def _operations() -> dict[str, Json]:
 def _delivery_operations() -> dict[str, Json]:
     state = query_parameter("status", one_of_texts(DELIVERY_STATES), "Only deliveries in it.")
     return {
-        "test_endpoint": _optional_body(
-            admin_change(
-                "Deliver a test event, and wait for the first try",
-                {"200": response("What the first try has led to.", "WebhookTest")},
-                "TestWebhookEndpoint",
-                {"event_type": EventType.RESPONSE_COMPLETED.value},
-            )
+        "test_endpoint": admin_change(
+            "Deliver a test event, and wait for the first try",
+            response("What the first try has led to.", "WebhookTest"),
+            "TestWebhookEndpoint",
+            {"event_type": EventType.RESPONSE_COMPLETED.value},
+            body_required=False,
         ),
         "list_deliveries": admin_list(
             "List the deliveries to a webhook endpoint", "WebhookDelivery", state
         ),
         "resend_event": operation(
             "Deliver an event again",
-            {"200": response("The delivery.", "WebhookDelivery")},
+            response("The delivery.", "WebhookDelivery"),
             400,
         ),
     }
 
 
-def components() -> dict[str, Schema]:
+def components(_deployment: Deployment) -> dict[str, Schema]:
     """The bodies of requests, and what is returned."""
-    name: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_NAME}
-    overlap: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_OVERLAP}
     endpoint: dict[str, Schema] = {
         "object": const("webhook_endpoint"),
         "id": STRING,
@@ -109,16 +111,20 @@ def components() -> dict[str, Schema]:
         "waiting": COUNT,
     }
     return {
-        "CreateWebhookEndpoint": strict_body(
-            {"url": STRING}, {"name": name, "event_types": _EVENT_TYPES}
+        "CreateWebhookEndpoint": strict(
+            {"url": STRING}, {"name": NAME, "event_types": _EVENT_TYPES}
         ),
-        "UpdateWebhookEndpoint": strict_body(
-            {}, {"url": STRING, "name": name, "event_types": _EVENT_TYPES, "enabled": BOOLEAN}
+        "UpdateWebhookEndpoint": strict(
+            {}, {"url": STRING, "name": NAME, "event_types": _EVENT_TYPES, "enabled": BOOLEAN}
         ),
-        "RotateWebhookSecret": strict_body(
-            {}, {"overlap_seconds": overlap, "keep_old_secret_active_for_24_hours": BOOLEAN}
+        "RotateWebhookSecret": strict(
+            {},
+            {
+                "overlap_seconds": integer(0, MAX_OVERLAP),
+                "keep_old_secret_active_for_24_hours": BOOLEAN,
+            },
         ),
-        "TestWebhookEndpoint": strict_body({}, {"event_type": _EVENT_TYPE}),
+        "TestWebhookEndpoint": strict({}, {"event_type": _EVENT_TYPE}),
         "WebhookEndpoint": object_schema(endpoint),
         "WebhookEndpointList": page_of("WebhookEndpoint"),
         "WebhookEndpointWithSecret": object_schema({**endpoint, "signing_secret": STRING}),
@@ -159,7 +165,3 @@ def _deliveries() -> dict[str, Schema]:
         ),
         "WebhookDeliveryList": page_of("WebhookDelivery"),
     }
-
-
-def _optional_body(described: Json) -> Json:
-    return {**described, "requestBody": {**described["requestBody"], "required": False}}

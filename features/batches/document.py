@@ -1,0 +1,114 @@
+"""Batches in the API document."""
+
+from uuid import UUID
+
+from openai.types import Batch, BatchError
+from openai.types.batch_request_counts import BatchRequestCounts
+from openai.types.batch_usage import BatchUsage
+
+from features.batches.lines import ENDPOINTS
+from features.batches.objects import batch_object
+from features.batches.queries import BatchRow
+from features.files import document as files
+from features.reference import examples
+from features.reference.parts import PAGING, Json, about_id, operation, request_body, response
+from features.reference.schemas import (
+    SECONDS,
+    STRING,
+    Deployment,
+    id_of,
+    list_of,
+    matching,
+    one_of_texts,
+    page_of,
+    sdk_object,
+    strict,
+)
+from models.wire.api_schema import Schema, const, nullable, object_schema
+from models.wire.checks.parameters import METADATA
+
+PATHS = {"batch_id": about_id("batch_")}
+
+
+def operations() -> dict[str, Json]:
+    """Name of a route's function -> its operation."""
+    batch = response("The batch.", "Batch", examples={"a batch": _example()})
+    day = {"input_file_id": files.EXAMPLE["id"], "endpoint": "/v1/responses"}
+    return {
+        "create_batch": operation(
+            "Create a batch",
+            batch,
+            404,
+            body=request_body("CreateBatch", {"a day": day | {"completion_window": "24h"}}),
+            once=True,
+        ),
+        "list_batches": operation(
+            "List the batches",
+            response("A page of batches, the newest first.", "BatchList"),
+            404,
+            parameters=[PAGING[0], PAGING[2]],
+        ),
+        "retrieve_batch": operation("Get a batch", batch),
+        "cancel_batch": operation("Cancel a batch", batch, 400),
+    }
+
+
+def components(deployment: Deployment) -> dict[str, Schema]:
+    """The bodies of requests, and what is returned."""
+    errors = list_of(sdk_object(BatchError, code=STRING, message=STRING))
+    expiry = object_schema({"anchor": const("created_at"), "seconds": files.LIFETIME})
+    return {
+        "CreateBatch": strict(
+            {
+                "input_file_id": STRING,
+                "endpoint": one_of_texts(ENDPOINTS),
+                "completion_window": matching("[1-9][0-9]{0,5}[smhd]"),
+            },
+            {"metadata": METADATA.schema(deployment.sent), "output_expires_after": expiry},
+        ),
+        "Batch": sdk_object(
+            Batch,
+            id=id_of("batch_"),
+            endpoint=one_of_texts(ENDPOINTS),
+            errors=nullable(errors),
+            input_file_id=files.FILE_ID,
+            output_file_id=nullable(files.FILE_ID),
+            error_file_id=nullable(files.FILE_ID),
+            request_counts=sdk_object(BatchRequestCounts),
+            usage=sdk_object(BatchUsage),
+            expires_at=SECONDS,
+            metadata=nullable(METADATA.schema(deployment.stored)),
+        ),
+        "BatchList": page_of("Batch"),
+    }
+
+
+def _example() -> Json:
+    """A batch that has ended."""
+    start = examples.TIME
+    row = BatchRow(
+        id=UUID("019abc12de347000d1b2c3d4e5f60733"),
+        endpoint="/v1/responses",
+        input_file_id=files.EXAMPLE_ID,
+        completion_window="24h",
+        metadata={"topic": "tides"},
+        status="completed",
+        model="demo",
+        errors=None,
+        created_at=start,
+        expires_at=start + 86_400,
+        in_progress_at=start + 1,
+        finalizing_at=start + 60,
+        cancelling_at=None,
+        ended_at=start + 60,
+        total=2,
+        completed=2,
+        failed=0,
+        input_tokens=20,
+        cached_tokens=0,
+        output_tokens=10,
+        reasoning_tokens=0,
+        output_file_id=UUID("019abc12de347000d1b2c3d4e5f60744"),
+        error_file_id=None,
+    )
+    return batch_object(row)

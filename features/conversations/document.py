@@ -1,0 +1,94 @@
+"""Conversations in the API document (models/wire/conversation.py)."""
+
+from openai.types.conversations import Conversation
+
+from features.reference import examples
+from features.reference.document import INCLUDE
+from features.reference.parts import PAGING, Json, about_id, operation, request_body, response
+from features.reference.response_schema import CONVERSATION_ID
+from features.reference.schemas import Deployment, deleted, page_of, sdk_object
+from models.wire.api_schema import Schema, nullable, object_schema, reference
+from models.wire.checks.parameters import METADATA
+from models.wire.conversation import MAX_ADDED_ITEMS, conversation_object
+
+PATHS = {"conversation_id": about_id("conv_"), "item_id": "The id of one of its items."}
+_METADATA: Json = {"metadata": {"topic": "tides"}}
+_ITEMS: Json = {"items": [{"role": "user", "content": "Say hello."}]}
+
+
+def operations() -> dict[str, Json]:
+    """Name of a route's function -> its operation."""
+    example = conversation_object(examples.CONVERSATION_ID, examples.TIME, _METADATA["metadata"])
+    conversation = response(
+        "The conversation.", "Conversation", examples={"a conversation": example}
+    )
+    gone = "Deleted. The input and output of its responses are kept."
+    return {
+        "create_conversation": operation(
+            "Create a conversation",
+            conversation,
+            body=request_body(
+                "CreateConversation", {"with a first item": _ITEMS | _METADATA, "empty": {}}
+            ),
+            once=True,
+        ),
+        "retrieve_conversation": operation("Get a conversation", conversation),
+        "update_conversation": operation(
+            "Update a conversation",
+            conversation,
+            body=request_body("UpdateConversation", {"a topic": _METADATA}),
+        ),
+        "delete_conversation": operation(
+            "Delete a conversation", response(gone, "DeletedConversation"), 400
+        ),
+        "delete_item": operation("Remove an item from a conversation", conversation, 400),
+        **_item_operations(),
+    }
+
+
+def _item_operations() -> dict[str, Json]:
+    page = {"one item": examples.input_items()}
+    items = response("Items, in the list envelope.", "ConversationItemList", examples=page)
+    return {
+        "add_items": operation(
+            "Add items to a conversation",
+            items,
+            parameters=INCLUDE,
+            body=request_body("AddItems", {"one item": _ITEMS}),
+            once=True,
+        ),
+        "list_items": operation(
+            "List a conversation's items", items, parameters=[*PAGING, *INCLUDE]
+        ),
+        "retrieve_item": operation(
+            "Get an item of a conversation",
+            response("The item.", "ConversationItem"),
+            parameters=INCLUDE,
+        ),
+    }
+
+
+def components(deployment: Deployment) -> dict[str, Schema]:
+    """The bodies of requests, and what is returned."""
+    sent = deployment.sent
+    items = {
+        "type": "array",
+        "maxItems": MAX_ADDED_ITEMS,
+        "items": reference(f"{sent.prefix}Item"),
+        "description": "Their ids must differ.",
+    }
+    metadata = nullable(METADATA.schema(sent))
+    return {
+        "CreateConversation": {
+            "type": "object",
+            "properties": {"items": nullable(items), "metadata": metadata},
+        },
+        "AddItems": object_schema({"items": {**items, "minItems": 1}}),
+        "UpdateConversation": object_schema({"metadata": metadata}),
+        "Conversation": sdk_object(
+            Conversation, id=CONVERSATION_ID, metadata=METADATA.schema(deployment.stored)
+        ),
+        "ConversationItem": {"anyOf": [reference("ListedItem"), reference("OutputItem")]},
+        "ConversationItemList": page_of("ConversationItem"),
+        "DeletedConversation": deleted("conversation.deleted", CONVERSATION_ID),
+    }

@@ -1,0 +1,263 @@
+"""The core in the document: responses, compaction, counts of tokens, models, health."""
+
+from openai.types import Model
+from openai.types.responses import CompactedResponse, InputTokenCountResponse, ResponseUsage
+from openai.types.responses.response_usage import InputTokensDetails
+
+from features.reference import examples, requests
+from features.reference.meaning import CODES, STREAM
+from features.reference.parts import (
+    EVENT_STREAM,
+    JSON,
+    PAGING,
+    Json,
+    about_id,
+    header_parameter,
+    named_examples,
+    operation,
+    query_parameter,
+    raw_response,
+    request_body,
+    response,
+)
+from features.reference.response_schema import RESPONSE_ID, response_components
+from features.reference.schemas import (
+    BOOLEAN,
+    COUNT,
+    STRING,
+    Deployment,
+    array_of,
+    deleted,
+    list_of,
+    one_of_texts,
+    page_of,
+    sdk_object,
+)
+from models.errors import ApiError
+from models.wire.api_schema import Schema, const, input_scope, nullable, object_schema, reference
+from models.wire.checks.parameters import INCLUDE_VALUE
+from models.wire.items import item_schemas
+from models.wire.without_effect import HEADER as IGNORED_HEADER
+from web.http.poll_after import HEADER as POLL_HEADER
+from web.routes.foreground import ERROR_TYPES
+from web.routes.input_tokens import COUNT_HEADER
+from web.routes.responses import EVENT_NUMBERS
+
+PATHS = {"response_id": about_id("resp_"), "model": "A slash may be sent unchanged or as %2F."}
+UPSTREAM_STATUSES = (400, 401, 404, 408, 413, 422, 424, 429, 502, 504)
+"""The status of a foreground response, not streamed, that failed before any output."""
+
+
+def operations() -> dict[str, Json]:
+    """Name of a route's function -> its operation."""
+    return {**_response_operations(), **_one_shot_operations(), **_process_operations()}
+
+
+def components(deployment: Deployment) -> dict[str, Schema]:
+    """The bodies of requests, and what is returned."""
+    sent, stored = deployment.sent, deployment.stored
+    return {
+        **requests.components(deployment),
+        **response_components(deployment),
+        "Usage": sdk_object(
+            ResponseUsage,
+            input_tokens_details=sdk_object(InputTokensDetails, ("cache_write_tokens_details",)),
+        ),
+        **item_schemas(sent),
+        **item_schemas(stored),
+        "InputItemList": page_of("ListedItem"),
+        "Compaction": sdk_object(
+            CompactedResponse,
+            ("image",),
+            id=RESPONSE_ID,
+            output=array_of({"anyOf": [reference("ListedMessage"), reference("OutputItem")]}),
+            usage=nullable(reference("Usage")),
+        ),
+        "InputTokens": sdk_object(InputTokenCountResponse),
+        "DeletedResponse": deleted("response", RESPONSE_ID),
+        "Model": sdk_object(Model, ("shutdown_date",)),
+        "ModelList": list_of(reference("Model")),
+        "Alive": object_schema({"status": const("ok"), "version": STRING}),
+        "Readiness": _READINESS,
+        "Error": _error(),
+    }
+
+
+# --- operations ---
+
+
+def _response_operations() -> dict[str, Json]:
+    accepted = {"in the background": examples.response(ended=False)}
+    ended = {"ended": examples.response(ended=True)}
+    sent_headers = ("x-cache", "x-omitted-tools", IGNORED_HEADER, POLL_HEADER)
+    page = {"one item": examples.input_items()}
+    return {
+        "create": operation(
+            "Create a response",
+            _or_stream(
+                "The response: as accepted (background), or after its end.",
+                accepted | ended,
+                *sent_headers,
+            ),
+            *UPSTREAM_STATUSES,
+            parameters=[
+                header_parameter("traceparent", STRING, "W3C trace context."),
+            ],
+            body=request_body("CreateResponse", examples.REQUESTS),
+            once=True,
+        ),
+        "retrieve": operation(
+            "Get a response, or its events",
+            _or_stream("The response in its current state.", ended, POLL_HEADER),
+            parameters=[*_STREAM_QUERY, *_INCLUDE_IN_RESPONSE],
+        ),
+        "delete": operation(
+            "Delete a response",
+            response("Deleted, with everything stored with it.", "DeletedResponse"),
+        ),
+        "cancel": operation(
+            "Cancel a background response",
+            response("The cancelled response.", "Response", POLL_HEADER),
+            400,
+        ),
+        "input_items": operation(
+            "List a response's input",
+            response("A page of input items.", "InputItemList", examples=page),
+            parameters=[*PAGING, *INCLUDE],
+        ),
+    }
+
+
+def _or_stream(description: str, bodies: dict[str, Json], *header_names: str) -> Json:
+    """The response that shows a Response, or streams its events."""
+    shown = response(description, "Response", *header_names, examples=bodies)
+    shown["content"][EVENT_STREAM] = {
+        "itemSchema": _SSE_BLOCK,
+        "examples": named_examples({"a short answer": examples.stream()}),
+    }
+    return shown
+
+
+def _one_shot_operations() -> dict[str, Json]:
+    history = {"a history": {"model": "demo", "previous_response_id": examples.RESPONSE_ID}}
+    return {
+        "compact": operation(
+            "Compact a history",
+            response(
+                "The user messages that are kept, and the compaction item.",
+                "Compaction",
+                IGNORED_HEADER,
+            ),
+            *UPSTREAM_STATUSES,
+            body=request_body("CompactResponse", history),
+            once=True,
+        ),
+        "input_tokens": operation(
+            "Count a request's tokens",
+            response("The count.", "InputTokens", COUNT_HEADER, IGNORED_HEADER),
+            *UPSTREAM_STATUSES,
+            body=request_body("CountInputTokens", {"a text": examples.REQUESTS["a text"]}),
+        ),
+        "list_models": operation(
+            "List the models",
+            response("The configured routes, and the upstreams' models.", "ModelList"),
+            502,
+        ),
+        "one_model": operation("Get a model", response("The model.", "Model"), 502),
+    }
+
+
+def _process_operations() -> dict[str, Json]:
+    ready = response("The process can serve requests.", "Readiness")
+    unready = response("It cannot, or it is stopping.", "Readiness")
+    text = {"text/plain": {"schema": STRING}}
+    return {
+        "healthz": operation("Liveness", response("The process is alive.", "Alive"), public=True),
+        "readyz": operation("Readiness", ready, others={"503": unready}, public=True),
+        "metrics": operation(
+            "Metrics for Prometheus",
+            raw_response("Prometheus' text format.", text),
+            *(401, 403, 404),
+            public=True,
+        ),
+    }
+
+
+def _include(effect: str) -> list[Json]:
+    values = array_of(INCLUDE_VALUE.schema(input_scope()))
+    description = f"The values of `include` of a create request. {effect}"
+    return [query_parameter(name, values, description) for name in ("include[]", "include")]
+
+
+INCLUDE = _include("They have no effect here.")
+_INCLUDE_IN_RESPONSE = _include(
+    "`reasoning.encrypted_content` shows the sealed reasoning; the others have no effect here."
+)
+_STREAM_QUERY = [
+    query_parameter(
+        "stream",
+        BOOLEAN | {"default": False},
+        "Stream all events, past and future. Only for a background response.",
+    ),
+    query_parameter(
+        "starting_after",
+        {"type": "integer", **EVENT_NUMBERS},
+        "With `stream`: only events with a higher `sequence_number`.",
+    ),
+    query_parameter(
+        "include_obfuscation",
+        BOOLEAN | {"default": False},
+        "Pad the delta events, so that their length reveals nothing about their text.",
+    ),
+]
+_EVENT = {"type": "string", "contentMediaType": JSON, "contentSchema": reference("StreamEvent")}
+_SSE_BLOCK: Schema = {
+    "description": STREAM,
+    "anyOf": [
+        object_schema({"event": STRING, "data": _EVENT}) | {"description": "An event."},
+        object_schema({"data": const("[DONE]")}) | {"description": "The end."},
+    ],
+}
+"""One block of a stream, as OpenAPI 3.2 describes Server-Sent Events. FastAPI writes this into 3.1
+documents too."""
+
+# --- schemas ---
+
+
+def _text(description: str) -> Schema:
+    return {"type": "string", "description": description}
+
+
+_READINESS: Schema = object_schema(
+    {
+        "ready": BOOLEAN,
+        "stopping": BOOLEAN,
+        "database": STRING,
+        "schema": nullable(_text("The migration revision of the database.")),
+        "schema_state": nullable(_text("`ok`, or why this version does not run on it.")),
+        "lease": STRING,
+        "workers": {
+            "type": "object",
+            "additionalProperties": COUNT,
+            "description": "Kind of process -> number of live processes.",
+        },
+        "redis": _text("Only reported: without Redis the server works, but slower."),
+        "redis_memory": nullable(_text("`ok`, or what is wrong with its limit. Null: unknown.")),
+    }
+)
+
+
+def _error() -> Schema:
+    known = (each.type for each in ApiError.__subclasses__())
+    kinds = {ApiError.type, *known, *ERROR_TYPES.values()}
+    meanings = "\n".join(f"- `{code}`: {when}" for code, when in CODES.items())
+    place = "Where in the request, for example `input[3].content[0].text`."
+    inside = object_schema(
+        {
+            "message": {"type": "string", "minLength": 1},
+            "type": one_of_texts(sorted(kinds)),
+            "param": nullable(_text(place)),
+            "code": nullable(one_of_texts(CODES)) | {"description": meanings},
+        }
+    )
+    return {**object_schema({"error": inside}), "additionalProperties": False}

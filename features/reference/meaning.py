@@ -1,8 +1,6 @@
 """The prose of the API document: the meaning of parameters, error codes, statuses and headers."""
 
 from models.wire.without_effect import HEADER as IGNORED_HEADER
-from web.http.poll_after import HEADER as POLL_HEADER
-from web.routes.input_tokens import COUNT_HEADER
 
 ABOUT = """\
 A self-hosted server for the OpenAI Responses API, for background work that survives a crash of its
@@ -240,29 +238,3 @@ STATUSES: dict[int, str] = {
     "any output).",
 }
 """Status of an error -> its meaning."""
-
-HEADER_MEANINGS = {
-    "x-request-id": "The id of this request in the server's logs.",
-    "openai-processing-ms": "Milliseconds from the request's head to that of the response.",
-    "x-should-retry": "Sent if a retry would not help. The official clients obey it.",
-    COUNT_HEADER: "The source of the number: the model's upstream, a tokenizer on this server, or "
-    "an estimate from the length.",
-    "retry-after": "Seconds to wait.",
-    "x-cache": "Sent if the request has `cache`: whether the answer is a cached one.",
-    "x-omitted-tools": "Sent if tools were left out because nothing can run them: their types. "
-    "The operator can set BACKBURNER_WEB_SEARCH__PROVIDER.",
-    IGNORED_HEADER: "Sent if something in the request has no effect: its places, such as "
-    "`tools[0].output_schema`, the first 20 of them. A name with unusual characters is `*`.",
-    POLL_HEADER: "Sent if the response has not ended: ask again after so many milliseconds.",
-    "www-authenticate": "Sent if this server itself requires a key.",
-    **{
-        f"x-ratelimit-{part}-{name}": f"Sent if {name} of the project are limited: {meaning}."
-        for name in ("requests", "tokens")
-        for part, meaning in (
-            ("limit", "how many it may use in a minute"),
-            ("remaining", "how many are left now"),
-            ("reset", "how long until all are left again, such as `20ms` or `6m0s`"),
-        )
-    },
-}
-"""Header of a response -> its meaning."""

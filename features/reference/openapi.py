@@ -17,8 +17,8 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from features.reference import examples, parts
-from features.reference.meaning import ABOUT, HEADER_MEANINGS, STATUSES
-from features.reference.parts import ADMIN, ALWAYS_SENT, JSON, Json
+from features.reference.meaning import ABOUT, STATUSES
+from features.reference.parts import ADMIN, JSON, Json
 from features.reference.schemas import STRING, Deployment, matching, one_of_texts
 from models.config.routes import Routes
 from models.config.settings import Settings
@@ -27,7 +27,6 @@ from models.version import VERSION
 from models.wire.api_schema import Schema, reference
 from models.wire.without_effect import HEADER as IGNORED_HEADER
 from web.http.poll_after import HEADER as POLL_HEADER
-from web.http.rate_headers import RATE_HEADERS
 from web.routes.input_tokens import COUNT_HEADER
 
 
@@ -44,7 +43,7 @@ def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
                 "bearer": _key("An API key of a project."),
                 ADMIN: _key("An API key with the scope `admin`."),
             },
-            "headers": _headers(),
+            "headers": _HEADERS,
             "responses": _errors(settings),
             "schemas": _schemas(settings),
         },
@@ -107,29 +106,58 @@ def _key(description: str) -> dict[str, str]:
 _NUMBER = matching("[1-9][0-9]*")
 _COUNT = matching("[0-9]+")
 _DURATION = matching(r"([0-9]+h)?([0-9]+m)?[0-9]+(\.[0-9]+)?m?s")
-_HEADER_SCHEMAS: dict[str, Schema] = {
-    "x-request-id": STRING,
-    "openai-processing-ms": _COUNT,
-    "x-should-retry": {"const": "false"},
-    COUNT_HEADER: {"enum": ["upstream", "tokenizer", "estimate"]},
-    "retry-after": _NUMBER,
-    "x-cache": one_of_texts(("hit", "miss")),
-    "x-omitted-tools": STRING,
-    IGNORED_HEADER: matching(r"[A-Za-z0-9_.,*\[\] ]+"),
-    POLL_HEADER: _NUMBER,
-    "www-authenticate": {"const": "Bearer"},
-    **{name: _DURATION if "reset" in name else _COUNT for name in RATE_HEADERS},
+
+
+def _header(schema: Schema, meaning: str) -> Json:
+    return {"schema": schema, "description": meaning}
+
+
+_REQUIRED = {"required": True}
+_HEADERS: dict[str, Json] = {
+    "x-request-id": _header(STRING, "The id of this request in the server's logs.") | _REQUIRED,
+    "openai-processing-ms": _REQUIRED
+    | _header(_COUNT, "Milliseconds from the request's head to that of the response."),
+    "x-should-retry": _header(
+        {"const": "false"}, "Sent if a retry would not help. The official clients obey it."
+    ),
+    COUNT_HEADER: _header(
+        {"enum": ["upstream", "tokenizer", "estimate"]},
+        "The source of the number: the model's upstream, a tokenizer on this server, or "
+        "an estimate from the length.",
+    ),
+    "retry-after": _header(_NUMBER, "Seconds to wait."),
+    "x-cache": _header(
+        one_of_texts(("hit", "miss")),
+        "Sent if the request has `cache`: whether the answer is a cached one.",
+    ),
+    "x-omitted-tools": _header(
+        STRING,
+        "Sent if tools were left out because nothing can run them: their types. "
+        "The operator can set BACKBURNER_WEB_SEARCH__PROVIDER.",
+    ),
+    IGNORED_HEADER: _header(
+        matching(r"[A-Za-z0-9_.,*\[\] ]+"),
+        "Sent if something in the request has no effect: its places, such as "
+        "`tools[0].output_schema`, the first 20 of them. A name with unusual characters is `*`.",
+    ),
+    POLL_HEADER: _header(
+        _NUMBER, "Sent if the response has not ended: ask again after so many milliseconds."
+    ),
+    "www-authenticate": _header({"const": "Bearer"}, "Sent if this server itself requires a key."),
+    **{
+        f"x-ratelimit-{part}-{name}": _header(
+            schema, f"Sent if {name} of the project are limited: {meaning}."
+        )
+        for name in ("requests", "tokens")
+        for part, schema, meaning in (
+            ("limit", _COUNT, "how many it may use in a minute"),
+            ("remaining", _COUNT, "how many are left now"),
+            ("reset", _DURATION, "how long until all are left again, such as `20ms` or `6m0s`"),
+        )
+    },
 }
+"""Every header of a response, as components."""
 _STATUS_HEADERS = {401: ("www-authenticate",), 429: ("retry-after",), 503: ("retry-after",)}
-
-
-def _headers() -> dict[str, Json]:
-    """Every header of a response, as components."""
-    always = {name: {"required": True} for name in ALWAYS_SENT}
-    return {
-        name: {"schema": schema, "description": HEADER_MEANINGS[name], **always.get(name, {})}
-        for name, schema in _HEADER_SCHEMAS.items()
-    }
 
 
 def _errors(settings: Settings) -> dict[str, Json]:

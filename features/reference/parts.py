@@ -17,8 +17,6 @@ FORM = "multipart/form-data"
 EVENT_STREAM = "text/event-stream"
 ADMIN = "admin"
 """The security scheme of operations for keys of admins only."""
-ALWAYS_SENT = ("x-request-id", "openai-processing-ms")
-"""Headers of every response."""
 
 
 def operation(
@@ -60,7 +58,7 @@ def errors(*statuses: int) -> dict[str, Json]:
 
 def headers(*names: str) -> Json:
     """The headers of a response; some are always sent, some if the project has quotas."""
-    sent = (*ALWAYS_SENT, *names, *RATE_HEADERS)
+    sent = ("x-request-id", "openai-processing-ms", *names, *RATE_HEADERS)
     return {name: {"$ref": f"#/components/headers/{name}"} for name in sent}
 
 

@@ -64,17 +64,6 @@ _UNMET_PARAMETER: Schema = {
     "description": "The parameter that demanded what a `completed` response does not have: a call, "
     "or JSON. Absent otherwise.",
 }
-_ALWAYS_SET = (
-    *("background", "frequency_penalty", "metadata", "model", "parallel_tool_calls"),
-    *("presence_penalty", "store", "temperature", "tool_choice", "tools", "top_logprobs"),
-    *("top_p", "truncation"),
-)
-"""Parameters that a Response shows with their default if the client did not set them."""
-
-_NULL_BY_DEFAULT = (
-    *("instructions", "max_output_tokens", "max_tool_calls", "prompt_cache_key"),
-    *("safety_identifier", "user"),
-)
 
 
 def _echoed_parameters(deployment: Deployment) -> dict[str, Schema]:
@@ -84,8 +73,11 @@ def _echoed_parameters(deployment: Deployment) -> dict[str, Schema]:
     def schema(name: str) -> Schema:
         return parameters[name].schema(deployment.stored)
 
-    fields = {name: schema(name) for name in _ALWAYS_SET}
-    fields |= {name: nullable(schema(name)) for name in _NULL_BY_DEFAULT}
+    fields = {
+        name: nullable(schema(name)) if default is None else schema(name)
+        for name, default in default_response().items()
+        if name in parameters.keys() - _RESPONSE_FIELDS.keys()
+    }
     reasoning = schema("reasoning")["properties"]
     always_present = {name: nullable(reasoning.pop(name)) for name in ("effort", "summary")}
     fields["reasoning"] = object_schema(always_present, reasoning)

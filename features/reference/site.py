@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +16,6 @@ from web.app import api_routes
 from web.http.own_host import require_own_host
 
 Json = dict[str, Any]
-_METHODS = ("get", "post", "put", "patch", "delete")
 
 
 def routes(settings: Settings, host: str) -> list[BaseRoute]:
@@ -55,26 +53,6 @@ class _Reference:
         return document(api_routes(), self._settings)
 
 
-@dataclass(frozen=True, slots=True)
-class _Operation:
-    """What can be done at a path."""
-
-    method: str
-    path: str
-    summary: str
-    description: str
-    parameters: list[Json]
-    bodies: list[tuple[str, str | None]]
-    """media types of the body, each with the name of its schema"""
-    answers: list[tuple[str, str, list[str]]]
-    """status, description and names of schemas"""
-
-    @property
-    def anchor(self) -> str:
-        """Its place on the page."""
-        return f"{self.method}{self.path}".translate(str.maketrans("/{}", "---"))
-
-
 def _page(document: Json, path_prefix: str) -> Response:
     """The document for people. The page loads nothing from elsewhere."""
     # Not before somebody reads it: web starts without the template engine.
@@ -82,68 +60,34 @@ def _page(document: Json, path_prefix: str) -> Response:
     from features.console.visit import HEADERS
 
     components = document["components"]
-    groups: dict[str, list[_Operation]] = {}
+    groups: dict[str, list[Json]] = {}
     for path, operations in document["paths"].items():
-        for method in _METHODS:
-            if (operation := operations.get(method)) is not None:
-                found = _operation(method, path, operation, components)
-                groups.setdefault(operation["tags"][0], []).append(found)
-    schemas = {name: pretty(schema) for name, schema in components["schemas"].items()}
+        for method, operation in operations.items():
+            place = {"method": method.upper(), "path": path}
+            answers = [
+                (status, _resolved(answer, components["responses"]))
+                for status, answer in operation["responses"].items()
+            ]
+            groups.setdefault(operation["tags"][0], []).append(
+                {**operation, **place, "answers": answers}
+            )
     html = render(
         "reference.html",
         info=document["info"],
         groups=groups,
-        schemas=schemas,
+        schemas={
+            name: json.dumps(schema, indent=2, ensure_ascii=False)
+            for name, schema in components["schemas"].items()
+        },
         prefix=path_prefix,
         root=f"{path_prefix}{CONSOLE}",
     )
     return HTMLResponse(html, headers=HEADERS)
 
 
-def pretty(schema: Json) -> str:
-    """JSON to read."""
-    return json.dumps(schema, indent=2, ensure_ascii=False)
-
-
-def _operation(method: str, path: str, operation: Json, components: Json) -> _Operation:
-    body = _resolved(operation.get("requestBody", {}), components)
-    answers = {
-        status: _resolved(answer, components) for status, answer in operation["responses"].items()
-    }
-    return _Operation(
-        method=method.upper(),
-        path=path,
-        summary=operation.get("summary", ""),
-        description=operation.get("description", ""),
-        parameters=[_resolved(each, components) for each in operation.get("parameters", [])],
-        bodies=_schemas_of(body),
-        answers=[
-            (
-                status,
-                answer.get("description", ""),
-                [name for _, name in _schemas_of(answer) if name],
-            )
-            for status, answer in answers.items()
-        ],
-    )
-
-
-def _resolved(part: Json, components: Json) -> Json:
-    """A part of the document, or what it refers to."""
-    reference = part.get("$ref")
-    if reference is None:
-        return part
-    _, _, kind, name = reference.split("/")
-    resolved: Json = components[kind][name]
+def _resolved(answer: Json, components: Json) -> Json:
+    """A response, or the component that it refers to."""
+    if "$ref" not in answer:
+        return answer
+    resolved: Json = components[answer["$ref"].rpartition("/")[2]]
     return resolved
-
-
-def _schemas_of(part: Json) -> list[tuple[str, str | None]]:
-    """Media types of a body or an answer, each with the name of its schema."""
-    content = part.get("content", {})
-    return [(media, _schema_name(each.get("schema", {}))) for media, each in content.items()]
-
-
-def _schema_name(schema: Json) -> str | None:
-    reference = schema.get("$ref")
-    return None if reference is None else str(reference).rpartition("/")[2]

@@ -6,7 +6,7 @@ from features.reference import examples
 from features.reference.document import INCLUDE
 from features.reference.parts import PAGING, Json, about_id, operation, request_body, response
 from features.reference.response_schema import CONVERSATION_ID
-from features.reference.schemas import Deployment, deleted, page_of, sdk_object
+from features.reference.schemas import Deployment, array_of, deleted, page_of, sdk_object
 from models.wire.api_schema import Schema, nullable, object_schema, reference
 from models.wire.checks.parameters import METADATA
 from models.wire.conversation import MAX_ADDED_ITEMS, conversation_object
@@ -71,12 +71,8 @@ def _item_operations() -> dict[str, Json]:
 def components(deployment: Deployment) -> dict[str, Schema]:
     """The bodies of requests, and what is returned."""
     sent = deployment.sent
-    items = {
-        "type": "array",
-        "maxItems": MAX_ADDED_ITEMS,
-        "items": reference(f"{sent.prefix}Item"),
-        "description": "Their ids must differ.",
-    }
+    items = array_of(reference(f"{sent.prefix}Item"), at_most=MAX_ADDED_ITEMS)
+    items["description"] = "Their ids must differ."
     metadata = nullable(METADATA.schema(sent))
     return {
         "CreateConversation": {

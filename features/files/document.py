@@ -31,6 +31,7 @@ from features.reference.schemas import (
     BYTES,
     STRING,
     Deployment,
+    array_of,
     deleted,
     id_of,
     integer,
@@ -123,11 +124,7 @@ def components(_deployment: Deployment) -> dict[str, Schema]:
     return {
         **_request_bodies(),
         "File": sdk_object(
-            FileObject,
-            id=FILE_ID,
-            purpose=purpose,
-            status=const("processed"),
-            status_details=NULL,
+            FileObject, id=FILE_ID, purpose=purpose, status=const("processed"), status_details=NULL
         ),
         "FileList": page_of("File"),
         "DeletedFile": deleted("file", FILE_ID),
@@ -138,13 +135,7 @@ def components(_deployment: Deployment) -> dict[str, Schema]:
 
 def _request_bodies() -> dict[str, Schema]:
     purpose = one_of_texts(UPLOADED)
-    part_ids: Schema = {
-        "type": "array",
-        "minItems": 1,
-        "maxItems": MAX_PARTS,
-        "uniqueItems": True,
-        "items": id_of(UPLOAD_PART),
-    }
+    part_ids = array_of(id_of(UPLOAD_PART), 1, MAX_PARTS) | {"uniqueItems": True}
     expiry = object_schema({"anchor": const("created_at"), "seconds": LIFETIME})
     form = object_schema(
         {"file": BYTES, "purpose": purpose},

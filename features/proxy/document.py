@@ -12,7 +12,7 @@ from features.reference.parts import (
     raw_response,
     request_body,
 )
-from features.reference.schemas import Deployment
+from features.reference.schemas import OBJECT, STRING, Deployment, described
 from models.wire.api_schema import Schema, nullable, object_schema, reference
 
 PATHS: dict[str, str] = {}
@@ -55,13 +55,13 @@ def operations() -> dict[str, Json]:
 
 def components(_deployment: Deployment) -> dict[str, Schema]:
     """The bodies of requests, as far as this server reads them."""
-    model = {"type": "string", "description": PARAMETERS["model"]}
+    model = described(STRING, PARAMETERS["model"])
     named: Schema = object_schema({"model": model})
-    unnamed: Schema = {"type": "object", "properties": {"model": nullable(model)}}
+    unnamed: Schema = OBJECT | {"properties": {"model": nullable(model)}}
     return {
-        "ProxiedRequest": named | {"description": _BODY},
-        "ProxiedForm": named | {"description": _FORM_BODY},
-        "ProxiedRequestWithDefault": unnamed | {"description": _BODY},
+        "ProxiedRequest": described(named, _BODY),
+        "ProxiedForm": described(named, _FORM_BODY),
+        "ProxiedRequestWithDefault": described(unnamed, _BODY),
     }
 
 
@@ -75,16 +75,9 @@ def _operation(endpoint: ProxiedEndpoint) -> Json:
     return operation(endpoint.summary, answer, others=_ERRORS, body=body)
 
 
-_CHUNK = {
-    "type": "object",
-    "description": "A chunk as the upstream sends it; `[DONE]` comes last.",
-}
-_CONTENT: Json = {
-    JSON: {"schema": {"type": "object"}},
-    EVENT_STREAM: {"itemSchema": _CHUNK},
-    "text/plain": {},
-}
-_ERROR = {"type": "object", "description": "`Error`, or the upstream's own body."}
+_CHUNK = described(OBJECT, "A chunk as the upstream sends it; `[DONE]` comes last.")
+_CONTENT: Json = {JSON: {"schema": OBJECT}, EVENT_STREAM: {"itemSchema": _CHUNK}, "text/plain": {}}
+_ERROR = described(OBJECT, "`Error`, or the upstream's own body.")
 _ERRORS = {
     str(status): raw_response(
         STATUSES.get(status, "The meaning depends on the upstream."),

@@ -28,6 +28,7 @@ from features.reference.schemas import (
     Deployment,
     array_of,
     deleted,
+    described,
     list_of,
     one_of_texts,
     page_of,
@@ -100,9 +101,7 @@ def _response_operations() -> dict[str, Json]:
                 *sent_headers,
             ),
             *UPSTREAM_STATUSES,
-            parameters=[
-                header_parameter("traceparent", STRING, "W3C trace context."),
-            ],
+            parameters=[header_parameter("traceparent", STRING, "W3C trace context.")],
             body=request_body("CreateResponse", examples.REQUESTS),
             once=True,
         ),
@@ -214,8 +213,8 @@ _EVENT = {"type": "string", "contentMediaType": JSON, "contentSchema": reference
 _SSE_BLOCK: Schema = {
     "description": STREAM,
     "anyOf": [
-        object_schema({"event": STRING, "data": _EVENT}) | {"description": "An event."},
-        object_schema({"data": const("[DONE]")}) | {"description": "The end."},
+        described(object_schema({"event": STRING, "data": _EVENT}), "An event."),
+        described(object_schema({"data": const("[DONE]")}), "The end."),
     ],
 }
 """One block of a stream, as OpenAPI 3.2 describes Server-Sent Events. FastAPI writes this into 3.1
@@ -223,26 +222,24 @@ documents too."""
 
 # --- schemas ---
 
-
-def _text(description: str) -> Schema:
-    return {"type": "string", "description": description}
-
-
 _READINESS: Schema = object_schema(
     {
         "ready": BOOLEAN,
         "stopping": BOOLEAN,
         "database": STRING,
-        "schema": nullable(_text("The migration revision of the database.")),
-        "schema_state": nullable(_text("`ok`, or why this version does not run on it.")),
+        "schema": described(nullable(STRING), "The migration revision of the database."),
+        "schema_state": described(
+            nullable(STRING), "`ok`, or why this version does not run on it."
+        ),
         "lease": STRING,
-        "workers": {
-            "type": "object",
-            "additionalProperties": COUNT,
-            "description": "Kind of process -> number of live processes.",
-        },
-        "redis": _text("Only reported: without Redis the server works, but slower."),
-        "redis_memory": nullable(_text("`ok`, or what is wrong with its limit. Null: unknown.")),
+        "workers": described(
+            {"type": "object", "additionalProperties": COUNT},
+            "Kind of process -> number of live processes.",
+        ),
+        "redis": described(STRING, "Only reported: without Redis the server works, but slower."),
+        "redis_memory": described(
+            nullable(STRING), "`ok`, or what is wrong with its limit. Null: unknown."
+        ),
     }
 )
 
@@ -256,8 +253,8 @@ def _error() -> Schema:
         {
             "message": {"type": "string", "minLength": 1},
             "type": one_of_texts(sorted(kinds)),
-            "param": nullable(_text(place)),
-            "code": nullable(one_of_texts(CODES)) | {"description": meanings},
+            "param": described(nullable(STRING), place),
+            "code": described(nullable(one_of_texts(CODES)), meanings),
         }
     )
     return {**object_schema({"error": inside}), "additionalProperties": False}

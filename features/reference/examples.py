@@ -30,6 +30,7 @@ from models.wire.events import (
     frame,
 )
 from models.wire.response import ResponseFacts, response_object
+from web.http.json_responses import list_envelope
 from web.stream.reader import DONE
 
 Json = dict[str, Any]
@@ -161,13 +162,7 @@ def input_items() -> Json:
         "role": "user",
         "content": [part],
     }
-    return {
-        "object": "list",
-        "data": [item],
-        "first_id": _INPUT_ID,
-        "last_id": _INPUT_ID,
-        "has_more": False,
-    }
+    return list_envelope([item])
 
 
 def stream() -> str:

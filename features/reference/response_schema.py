@@ -15,15 +15,18 @@ from pydantic import BaseModel
 from features.reference.requests import default_response, request_parameters
 from features.reference.schemas import (
     COUNT,
+    OBJECT,
     SECONDS,
     SHARE,
     STRING,
     Deployment,
     array_of,
+    described,
     id_of,
     one_of_texts,
     sdk_item,
     sdk_object,
+    text,
 )
 from models.lifecycle import Status
 from models.wire.api_schema import Schema, const, nullable, object_schema, reference
@@ -45,25 +48,18 @@ def response_components(deployment: Deployment) -> dict[str, Schema]:
 def _response(deployment: Deployment) -> Schema:
     """Reads the keys from the function that builds a Response: all of them are always present."""
     fields = _RESPONSE_FIELDS | _echoed_parameters(deployment)
-    return {
-        **object_schema(
-            {key: fields[key] for key in default_response()},
-            {
-                "conversation": object_schema({"id": CONVERSATION_ID}),
-                "unmet_parameter": _UNMET_PARAMETER,
-            },
+    optional = {
+        "conversation": object_schema({"id": CONVERSATION_ID}),
+        "unmet_parameter": described(
+            one_of_texts(("tool_choice", "text.format")),
+            "The parameter that demanded what a `completed` response does not have: a call, or "
+            "JSON. Absent otherwise.",
         ),
-        "description": "The current state of a response. "
-        "The terminal event of a stream has the final state.",
     }
-
-
-_UNMET_PARAMETER: Schema = {
-    "type": "string",
-    "enum": ["tool_choice", "text.format"],
-    "description": "The parameter that demanded what a `completed` response does not have: a call, "
-    "or JSON. Absent otherwise.",
-}
+    return described(
+        object_schema({key: fields[key] for key in default_response()}, optional),
+        "The current state of a response. The terminal event of a stream has the final state.",
+    )
 
 
 def _echoed_parameters(deployment: Deployment) -> dict[str, Schema]:
@@ -104,26 +100,22 @@ _RESPONSE_FIELDS: dict[str, Schema] = {
     "object": const("response"),
     "created_at": SECONDS,
     "status": one_of_texts([status.value for status in Status]),
-    "completed_at": {
-        **nullable(SECONDS),
-        "description": "When it ended; null unless `completed`.",
-    },
-    "error": {
-        **nullable(object_schema({"code": STRING, "message": STRING})),
-        "description": "Why it `failed`; null otherwise.",
-    },
-    "incomplete_details": {
-        **nullable(object_schema({"reason": one_of_texts(_INCOMPLETE_REASONS)})),
-        "description": "Why it is `incomplete`; null otherwise.",
-    },
+    "completed_at": described(nullable(SECONDS), "When it ended; null unless `completed`."),
+    "error": described(
+        nullable(object_schema({"code": STRING, "message": STRING})),
+        "Why it `failed`; null otherwise.",
+    ),
+    "incomplete_details": described(
+        nullable(object_schema({"reason": one_of_texts(_INCOMPLETE_REASONS)})),
+        "Why it is `incomplete`; null otherwise.",
+    ),
     "output": array_of(reference("OutputItem")),
-    "output_text": {"type": "string", "description": "All text of the output's messages, joined."},
+    "output_text": described(STRING, "All text of the output's messages, joined."),
     "previous_response_id": nullable(RESPONSE_ID),
     "service_tier": STRING,
-    "usage": {
-        **nullable(reference("Usage")),
-        "description": "The upstream's counts, over all turns; null if it sent none.",
-    },
+    "usage": described(
+        nullable(reference("Usage")), "The upstream's counts, over all turns; null if it sent none."
+    ),
 }
 """The fields that are not parameters of the request."""
 
@@ -132,26 +124,23 @@ _RESPONSE_FIELDS: dict[str, Schema] = {
 _LOGPROBS: Schema = array_of(reference("Logprob"))
 _STATUS = one_of_texts(("in_progress", "completed", "incomplete"))
 _CAN_FAIL = one_of_texts((*_STATUS["enum"], "failed"))
-_CALL_ID: Schema = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": 64,
-    "description": "The id of the call, which its output repeats. Not the id of the item.",
-}
+_CALL_ID = described(
+    text(1, 64), "The id of the call, which its output repeats. Not the id of the item."
+)
 
 
 def _output_items(*, native: bool) -> dict[str, Schema]:
     """`OutputItem` and the schemas that it refers to."""
     items = {"oneOf": list(_OUTPUT_ITEMS)}
     annotations = array_of(reference("Annotation"))
-    text = sdk_item(sdk.ResponseOutputText, annotations=annotations, logprobs=_LOGPROBS)
+    output_text = sdk_item(sdk.ResponseOutputText, annotations=annotations, logprobs=_LOGPROBS)
     citations = (
         response_output_text.AnnotationURLCitation,
         response_output_text.AnnotationFileCitation,
     )
     return {
         "OutputItem": {"anyOf": [items, _NATIVE_ITEM]} if native else items,
-        "OutputContent": {"oneOf": [text, sdk_item(sdk.ResponseOutputRefusal)]},
+        "OutputContent": {"oneOf": [output_text, sdk_item(sdk.ResponseOutputRefusal)]},
         "SummaryText": sdk_item(Summary),
         "ReasoningText": sdk_item(Content),
         "Annotation": {"oneOf": [sdk_item(kind) for kind in citations]},
@@ -173,13 +162,13 @@ def _item(
     return sdk_item(model, optional, id=STRING, status=status, **call_id, **changes)
 
 
-_JSON_TEXT: Schema = {"type": "string", "description": "JSON, as the model wrote it."}
+_JSON_TEXT = described(STRING, "JSON, as the model wrote it.")
 _NAMESPACE = {"namespace": {"description": "The namespace that the tool belongs to."}}
 _SOURCES = {"description": "The results. Only with `web_search_call.action.sources` in `include`."}
-_FOUND = {
-    **array_of(sdk_object(Result, attributes={"type": "object"}, score=SHARE, text=STRING)),
-    "description": "Only with `file_search_call.results` in `include`.",
-}
+_FOUND = described(
+    array_of(sdk_object(Result, attributes=OBJECT, score=SHARE, text=STRING)),
+    "Only with `file_search_call.results` in `include`.",
+)
 _SEALED = {
     "description": "The sealed reasoning. If it is sent back, the model gets it again. Only with "
     "`include`."
@@ -189,10 +178,9 @@ _UNLISTED = {"description": "Why the server's tools, or some of them, could not 
 _OUTPUT_ITEMS = (
     _item(
         sdk.ResponseCompactionItem,
-        encrypted_content={
-            "type": "string",
-            "description": "Replaces the history before it. Only this server can read it.",
-        },
+        encrypted_content=described(
+            STRING, "Replaces the history before it. Only this server can read it."
+        ),
     ),
     _item(sdk.ResponseOutputMessage, content=array_of(reference("OutputContent"))),
     _item(
@@ -206,7 +194,7 @@ _OUTPUT_ITEMS = (
     _item(sdk.ResponseFunctionShellToolCall),
     _item(response_output_item.LocalShellCall),
     _item(sdk.ResponseApplyPatchToolCall),
-    _item(sdk.ResponseToolSearchCall, execution=const("client"), arguments={"type": "object"}),
+    _item(sdk.ResponseToolSearchCall, execution=const("client"), arguments=OBJECT),
     _item(sdk.ResponseFunctionToolCallOutputItem, output=STRING),
     _item(response_output_item.McpListTools, {"error": _UNLISTED}, status=_CAN_FAIL),
     _item(
@@ -230,11 +218,11 @@ _OUTPUT_ITEMS = (
 )
 """The items that can be in `output`."""
 
-_NATIVE_ITEM: Schema = {
-    **object_schema({"id": STRING, "type": STRING, "status": _CAN_FAIL}),
-    "description": "An item of a tool that the upstream runs itself (`code_interpreter_call`, "
+_NATIVE_ITEM = described(
+    object_schema({"id": STRING, "type": STRING, "status": _CAN_FAIL}),
+    "An item of a tool that the upstream runs itself (`code_interpreter_call`, "
     "`image_generation_call`, …), as the upstream sent it.",
-}
+)
 
 
 # --- events ---
@@ -249,10 +237,7 @@ _EVENT_FIELDS: dict[str, Schema] = {
     "logprobs": _LOGPROBS,
 }
 """Fields of events with objects -> their schema."""
-_PADDING: Schema = {
-    "type": "string",
-    "description": "Padding without meaning. Only with `include_obfuscation`.",
-}
+_PADDING = described(STRING, "Padding without meaning. Only with `include_obfuscation`.")
 _SCALAR_TYPES: dict[object, Schema] = {int: COUNT, str: STRING}
 
 

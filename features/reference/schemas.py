@@ -23,6 +23,7 @@ COUNT: Schema = {"type": "integer", "minimum": 0}
 STRINGS: Schema = {"type": "array", "items": STRING}
 SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
 SECONDS: Schema = {"type": "integer", "description": "Seconds since the epoch."}
+OBJECT: Schema = {"type": "object"}
 TRUE: Schema = {"type": "boolean", "const": True}
 BYTES: Schema = {"type": "string", "format": "binary"}
 
@@ -61,9 +62,16 @@ def id_of(prefix: str) -> Schema:
     return matching(f"{prefix}[0-9a-f]{{32}}")
 
 
-def array_of(element: Schema) -> Schema:
-    """A list."""
-    return {"type": "array", "items": element}
+def described(schema: Schema, description: str) -> Schema:
+    """The schema with a meaning."""
+    return {**schema, "description": description}
+
+
+def array_of(element: Schema, at_least: int = 0, at_most: int | None = None) -> Schema:
+    """A list of so many elements."""
+    lower = {"minItems": at_least} if at_least else {}
+    upper = {} if at_most is None else {"maxItems": at_most}
+    return {"type": "array", "items": element, **lower, **upper}
 
 
 def one_of_texts(values: Iterable[str]) -> Schema:

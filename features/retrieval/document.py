@@ -16,6 +16,7 @@ from features.reference.parts import (
     response,
 )
 from features.reference.schemas import (
+    BOOLEAN,
     SECONDS,
     SHARE,
     STRING,
@@ -23,6 +24,7 @@ from features.reference.schemas import (
     Deployment,
     array_of,
     deleted,
+    described,
     id_of,
     integer,
     numbered_page_of,
@@ -41,10 +43,7 @@ from models.wire.checks.file_search import MAX_RESULTS, RANKERS
 from models.wire.checks.parameters import METADATA
 from web.http.poll_after import HEADER as POLL_HEADER
 
-PATHS = {
-    "vector_store_id": about_id(f"{VECTOR_STORE}_"),
-    "batch_id": about_id(f"{FILE_BATCH}_"),
-}
+PATHS = {"vector_store_id": about_id(f"{VECTOR_STORE}_"), "batch_id": about_id(f"{FILE_BATCH}_")}
 _PAGING = [
     page_size("Objects on a page."),
     page_order("By the time at which they were made."),
@@ -83,8 +82,7 @@ def _store_operations() -> dict[str, Json]:
             body=request_body("UpdateVectorStore", {"a name": {"name": "Handbook"}}),
         ),
         "delete_vector_store": operation(
-            "Delete a vector store",
-            response("Deleted; its files stay.", "DeletedVectorStore"),
+            "Delete a vector store", response("Deleted; its files stay.", "DeletedVectorStore")
         ),
         "search_vector_store": operation(
             "Search a vector store",
@@ -164,8 +162,8 @@ def _request_bodies(metadata: Schema) -> dict[str, Schema]:
     chunking = {"chunking_strategy": {"oneOf": [object_schema({"type": const("auto")}), _STATIC]}}
     file = {"attributes": _ATTRIBUTES, **chunking}
     new_file = strict({"file_id": STRING}, file)
-    ids = array_of(STRING) | {"maxItems": requests.MAX_BATCH}
-    many = {"file_ids": ids, "files": array_of(new_file) | {"maxItems": requests.MAX_BATCH}}
+    ids = array_of(STRING, at_most=requests.MAX_BATCH)
+    many = {"file_ids": ids, "files": array_of(new_file, at_most=requests.MAX_BATCH)}
     return {
         "CreateVectorStore": strict(
             {}, {**change, "description": _at_most(4096), "file_ids": ids, **chunking}
@@ -181,7 +179,6 @@ def _request_bodies(metadata: Schema) -> dict[str, Schema]:
 
 def _search() -> Schema:
     query = text(1, requests.MAX_QUERY)
-    some = {"type": "array", "minItems": 1, "maxItems": requests.MAX_QUERIES, "items": query}
     weight = nullable({"type": "number", "minimum": 0, "maximum": 1000})
     hybrid = _optional({"embedding_weight": weight, "text_weight": weight})
     ranking = _optional(
@@ -192,16 +189,16 @@ def _search() -> Schema:
         }
     )
     return strict(
-        {"query": {"anyOf": [query, some]}},
+        {"query": {"anyOf": [query, array_of(query, 1, requests.MAX_QUERIES)]}},
         {
             "filters": reference("VectorStoreFilter"),
             "max_num_results": integer(1, MAX_RESULTS),
             "ranking_options": ranking,
-            "rewrite_query": {
-                "type": "boolean",
-                "description": "The queries are rewritten, if this server has a model for it; "
-                "`search_query` of the answer has what was searched.",
-            },
+            "rewrite_query": described(
+                BOOLEAN,
+                "The queries are rewritten, if this server has a model for it; `search_query` of "
+                "the answer has what was searched.",
+            ),
         },
     )
 
@@ -213,9 +210,8 @@ def _optional(fields: dict[str, Schema]) -> Schema:
 
 def _filter() -> Schema:
     key = text(1, 64)
-    values = {"type": "array", "maxItems": MAX_VALUES, "items": _VALUE}
-    filters = array_of(reference("VectorStoreFilter"))
-    filters |= {"minItems": 1, "maxItems": MAX_COMPARISONS}
+    values = array_of(_VALUE, at_most=MAX_VALUES)
+    filters = array_of(reference("VectorStoreFilter"), 1, MAX_COMPARISONS)
     comparison = one_of_texts(("eq", "ne", "gt", "gte", "lt", "lte"))
     return {
         "oneOf": [
@@ -274,8 +270,9 @@ _STATIC = object_schema(
         "static": object_schema(
             {
                 "max_chunk_size_tokens": integer(requests.MIN_TOKENS, requests.MAX_TOKENS),
-                "chunk_overlap_tokens": integer(0, requests.MAX_TOKENS // 2)
-                | {"description": "At most half of `max_chunk_size_tokens`."},
+                "chunk_overlap_tokens": described(
+                    integer(0, requests.MAX_TOKENS // 2), "At most half of `max_chunk_size_tokens`."
+                ),
             }
         ),
     }

@@ -21,12 +21,14 @@ from features.reference.parts import (
 from features.reference.schemas import (
     BOOLEAN,
     COUNT,
+    OBJECT,
     SECONDS,
     STRING,
     STRINGS,
     TRUE,
     Deployment,
     array_of,
+    described,
     integer,
     numbered_page_of,
     one_of_texts,
@@ -159,8 +161,7 @@ def _account_operations() -> dict[str, Json]:
             once=True,
         ),
         "delete_service_account": operation(
-            "Delete a service account and its keys",
-            response("Deleted.", "DeletedOfOrganization"),
+            "Delete a service account and its keys", response("Deleted.", "DeletedOfOrganization")
         ),
     }
 
@@ -176,9 +177,7 @@ def _usage(kind: UsageKind) -> Json:
             {**start, "required": True},
             query_parameter("end_time", time, "In seconds since the epoch; without it: now."),
             query_parameter(
-                "bucket_width",
-                one_of_texts(WIDTHS) | {"default": "1d"},
-                "The width of a bucket.",
+                "bucket_width", one_of_texts(WIDTHS) | {"default": "1d"}, "The width of a bucket."
             ),
             query_parameter("limit", integer(1, 31), "Buckets."),
             query_parameter("group_by", groups, "What sums are apart for."),
@@ -197,7 +196,7 @@ def _request_bodies() -> dict[str, Schema]:
     lifetime = integer(1, MAX_SECONDS)
     project: dict[str, Schema] = {
         "weight": integer(1, MAX_WEIGHT),
-        "policy": {"type": "object", "description": "A JSON Merge Patch of the policy."},
+        "policy": described(OBJECT, "A JSON Merge Patch of the policy."),
     }
     grant: dict[str, Schema] = {
         "expires_in_seconds": lifetime,
@@ -221,7 +220,7 @@ def _objects() -> dict[str, Schema]:
         "name": STRING,
         "scopes": array_of(one_of_texts(Scope)),
         "allowed_models": nullable(STRINGS),
-        "owner": {"type": "object"},
+        "owner": OBJECT,
     }
     account = sdk_object(ProjectServiceAccount, role=const("member"))
     listed: dict[str, Schema] = {
@@ -231,7 +230,7 @@ def _objects() -> dict[str, Schema]:
             name=STRING,
             status=one_of_texts(("active", "archived")),
             weight=COUNT,
-            policy={"type": "object"},
+            policy=OBJECT,
         ),
         "ProjectApiKey": sdk_object(ProjectAPIKey, **grant, owner_project_access=const("active")),
         "AdminApiKey": sdk_object(AdminAPIKey, **grant),

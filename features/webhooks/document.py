@@ -86,9 +86,7 @@ def _delivery_operations() -> dict[str, Json]:
             "List the deliveries to a webhook endpoint", "WebhookDelivery", state
         ),
         "resend_event": operation(
-            "Deliver an event again",
-            response("The delivery.", "WebhookDelivery"),
-            400,
+            "Deliver an event again", response("The delivery.", "WebhookDelivery"), 400
         ),
     }
 

@@ -44,6 +44,12 @@ from models.ids import FILE, UPLOAD, UPLOAD_PART
 from models.wire.api_schema import NULL, Schema, const, nullable, object_schema, reference
 
 PATHS = {"file_id": about_id(FILE), "upload_id": about_id(UPLOAD)}
+CODES = {
+    "invalid_range": "the range begins behind the end of the file",
+    "too_many_parts": "the upload has received too many parts, or too many bytes",
+    "upload_not_pending": "the upload was completed or cancelled, or has expired",
+    "files_not_stored": "this server stores no files",
+}
 FILE_ID = id_of(FILE)
 EXAMPLE_ID = UUID("019abc12de347000d1b2c3d4e5f60722")
 EXAMPLE = file_object(

@@ -15,7 +15,9 @@ from features.reference.parts import (
 from features.reference.schemas import OBJECT, STRING, Deployment, described
 from models.wire.api_schema import Schema, nullable, object_schema, reference
 
-PATHS: dict[str, str] = {}
+CODES = {
+    "endpoint_not_offered": "the model's upstream does not have this endpoint",
+}
 _BODY = (
     "A body of this endpoint in OpenAI's API. This server reads only `model`, to select the "
     "upstream. The upstream checks everything else."

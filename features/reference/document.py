@@ -5,7 +5,7 @@ from openai.types.responses import CompactedResponse, InputTokenCountResponse, R
 from openai.types.responses.response_usage import InputTokensDetails
 
 from features.reference import examples, requests
-from features.reference.meaning import CODES, STREAM
+from features.reference.meaning import STREAM
 from features.reference.parts import (
     EVENT_STREAM,
     JSON,
@@ -30,17 +30,14 @@ from features.reference.schemas import (
     deleted,
     described,
     list_of,
-    one_of_texts,
     page_of,
     sdk_object,
 )
-from models.errors import ApiError
 from models.wire.api_schema import Schema, const, input_scope, nullable, object_schema, reference
 from models.wire.checks.parameters import INCLUDE_VALUE
 from models.wire.items import item_schemas
 from models.wire.without_effect import HEADER as IGNORED_HEADER
 from web.http.poll_after import HEADER as POLL_HEADER
-from web.routes.foreground import ERROR_TYPES
 from web.routes.input_tokens import COUNT_HEADER
 from web.routes.responses import EVENT_NUMBERS
 
@@ -80,7 +77,6 @@ def components(deployment: Deployment) -> dict[str, Schema]:
         "ModelList": list_of(reference("Model")),
         "Alive": object_schema({"status": const("ok"), "version": STRING}),
         "Readiness": _READINESS,
-        "Error": _error(),
     }
 
 
@@ -242,19 +238,3 @@ _READINESS: Schema = object_schema(
         ),
     }
 )
-
-
-def _error() -> Schema:
-    known = (each.type for each in ApiError.__subclasses__())
-    kinds = {ApiError.type, *known, *ERROR_TYPES.values()}
-    meanings = "\n".join(f"- `{code}`: {when}" for code, when in CODES.items())
-    place = "Where in the request, for example `input[3].content[0].text`."
-    inside = object_schema(
-        {
-            "message": {"type": "string", "minLength": 1},
-            "type": one_of_texts(sorted(kinds)),
-            "param": described(nullable(STRING), place),
-            "code": described(nullable(one_of_texts(CODES)), meanings),
-        }
-    )
-    return {**object_schema({"error": inside}), "additionalProperties": False}

@@ -165,19 +165,10 @@ CODES: dict[str, str] = {
     "invalid_encrypted_content": "a compaction or reasoning was changed, or belongs to another "
     "server or project",
     "invalid_form": "the body is not a form that can be read",
-    "endpoint_not_offered": "the model's upstream does not have this endpoint",
     "account_id_not_allowed": "an object of the upstream's account is not known to be the "
     "project's",
     "context_length_exceeded": "the upstream reports that the request is too long for the model",
     "invalid_file": "a file is empty, or not what its name, its purpose or its place claims",
-    "invalid_range": "the range begins behind the end of the file",
-    "too_many_parts": "the upload has received too many parts, or too many bytes",
-    "upload_not_pending": "the upload was completed or cancelled, or has expired",
-    "files_not_stored": "this server stores no files",
-    "vector_stores_not_available": "this server has no vector stores",
-    "vector_store_expired": "the vector store has expired",
-    "too_many_files": "the vector store would have more files than it may",
-    "embedding_failed": "the query of a search could not be embedded",
     "item_not_found": "the item of a reference is not stored",
     "conversation_not_found": "the conversation does not exist",
     "conversation_locked": "a response of the conversation is running",
@@ -202,17 +193,8 @@ CODES: dict[str, str] = {
     "http_error": "the tools of an MCP server could not be listed",
     "server_error": "nothing was stored and nothing will run",
     "upstream_not_configured": "the project's routes lead to no upstream of this server",
-    "invalid_stream_id": "over WebSocket: the name of a lane has a wrong form",
-    "websocket_stream_limit_reached": "over WebSocket: the connection has used the largest number "
-    "of lane names",
-    "websocket_too_many_frames": "over WebSocket: the client has sent too many frames without "
-    "content",
-    "websocket_queue_full": "over WebSocket: too many requests are queued on the connection",
-    "websocket_connection_limit_reached": "over WebSocket: the connection has reached its maximum "
-    "age",
-    "steering_not_supported": "over WebSocket: `response.steer` is not supported",
 }
-"""`error.code` -> when a client gets it."""
+"""`error.code` -> when a client gets it; features have more."""
 
 STATUSES: dict[int, str] = {
     400: "The request is not valid; nothing was stored. Or the upstream refused it (foreground).",

@@ -6,7 +6,10 @@ A feature with routes has a `document.py` (models/features.py):
 
 - `operations()`: name of a route's function -> its operation.
 - `components(deployment)`: name -> the schema of a body or an object.
-- `PATHS`: parameter of a path -> its meaning. Features that come later in the list use it too.
+- `PATHS`: parameter of a path -> its meaning, for this feature and those after it in the list.
+- `CODES`: `error.code` -> when a client gets it.
+
+It may have none of the last two.
 """
 
 import re
@@ -17,16 +20,18 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from features.reference import examples, parts
-from features.reference.meaning import ABOUT, STATUSES
+from features.reference.meaning import ABOUT, CODES, STATUSES
 from features.reference.parts import ADMIN, JSON, Json
-from features.reference.schemas import STRING, Deployment, matching, one_of_texts
+from features.reference.schemas import STRING, Deployment, described, matching, one_of_texts
 from models.config.routes import Routes
 from models.config.settings import Settings
+from models.errors import ApiError
 from models.features import feature_parts
 from models.version import VERSION
-from models.wire.api_schema import Schema, reference
+from models.wire.api_schema import Schema, nullable, object_schema, reference
 from models.wire.without_effect import HEADER as IGNORED_HEADER
 from web.http.poll_after import HEADER as POLL_HEADER
+from web.routes.foreground import ERROR_TYPES
 from web.routes.input_tokens import COUNT_HEADER
 
 
@@ -54,7 +59,7 @@ def _paths(routes: Iterable[BaseRoute]) -> dict[str, Json]:
     meanings: Mapping[str, str] = {}
     described: dict[str, tuple[Json, Mapping[str, str]]] = {}
     for part in feature_parts("document"):
-        meanings = {**meanings, **part.PATHS}
+        meanings = {**meanings, **getattr(part, "PATHS", {})}
         described |= {name: (each, meanings) for name, each in part.operations().items()}
     paths: dict[str, Json] = {}
     for route in routes:
@@ -94,7 +99,12 @@ def _schemas(settings: Settings) -> dict[str, Schema]:
     named: dict[str, Schema] = {}
     for part in feature_parts("document"):
         named |= part.components(deployment)
-    return {**named, **deployment.sent.components, **deployment.stored.components}
+    return {
+        **named,
+        "Error": _error(),
+        **deployment.sent.components,
+        **deployment.stored.components,
+    }
 
 
 def _key(description: str) -> dict[str, str]:
@@ -173,3 +183,23 @@ def _error_response(status: int, meaning: str) -> Json:
     example = {} if error is None else {"example": error.body()}
     content = {JSON: {"schema": reference("Error"), **example}}
     return parts.raw_response(meaning, content, "x-should-retry", *_STATUS_HEADERS.get(status, ()))
+
+
+def _error() -> Schema:
+    """The body of every error, with the codes of all features."""
+    known = (each.type for each in ApiError.__subclasses__())
+    kinds = {ApiError.type, *known, *ERROR_TYPES.values()}
+    codes = dict(CODES)
+    for part in feature_parts("document"):
+        codes |= getattr(part, "CODES", {})
+    meanings = "\n".join(f"- `{code}`: {when}" for code, when in codes.items())
+    place = "Where in the request, for example `input[3].content[0].text`."
+    inside = object_schema(
+        {
+            "message": {"type": "string", "minLength": 1},
+            "type": one_of_texts(sorted(kinds)),
+            "param": described(nullable(STRING), place),
+            "code": described(nullable(one_of_texts(codes)), meanings),
+        }
+    )
+    return {**object_schema({"error": inside}), "additionalProperties": False}

@@ -44,6 +44,12 @@ from models.wire.checks.parameters import METADATA
 from web.http.poll_after import HEADER as POLL_HEADER
 
 PATHS = {"vector_store_id": about_id(f"{VECTOR_STORE}_"), "batch_id": about_id(f"{FILE_BATCH}_")}
+CODES = {
+    "vector_stores_not_available": "this server has no vector stores",
+    "vector_store_expired": "the vector store has expired",
+    "too_many_files": "the vector store would have more files than it may",
+    "embedding_failed": "the query of a search could not be embedded",
+}
 _PAGING = [
     page_size("Objects on a page."),
     page_order("By the time at which they were made."),

@@ -10,7 +10,7 @@ from models.features import FEATURES, feature_parts
 NAMES = {
     "archive": {"archive"},
     "commands": {"COMMANDS"},
-    "document": {"operations", "components", "PATHS"},
+    "document": {"operations", "components"},
     "pages": {"PAGES", "MENU"},
     "purge": {"purge"},
     "routes": {"ROUTERS"},

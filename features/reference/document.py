@@ -1,11 +1,13 @@
 """The core in the document: responses, compaction, counts of tokens, models, health."""
 
+from collections.abc import Collection, Mapping
+
 from openai.types import Model
 from openai.types.responses import CompactedResponse, InputTokenCountResponse, ResponseUsage
 from openai.types.responses.response_usage import InputTokensDetails
 
-from features.reference import examples, requests
-from features.reference.meaning import STREAM
+from features.reference import examples
+from features.reference.meaning import CREATE_BODY, IGNORED, PARAMETERS, PASSTHROUGH, STREAM
 from features.reference.parts import (
     EVENT_STREAM,
     JSON,
@@ -20,7 +22,7 @@ from features.reference.parts import (
     request_body,
     response,
 )
-from features.reference.response_schema import RESPONSE_ID, response_components
+from features.reference.response_schema import RESPONSE_ID, default_response, response_components
 from features.reference.schemas import (
     BOOLEAN,
     COUNT,
@@ -33,11 +35,20 @@ from features.reference.schemas import (
     page_of,
     sdk_object,
 )
-from models.wire.api_schema import Schema, const, input_scope, nullable, object_schema, reference
-from models.wire.checks.parameters import INCLUDE_VALUE
-from models.wire.items import item_schemas
+from models.wire.api_schema import (
+    NULL,
+    Schema,
+    const,
+    input_scope,
+    nullable,
+    object_schema,
+    reference,
+)
+from models.wire.checks.parameters import IGNORED_PARAMETERS, INCLUDE_VALUE
+from models.wire.items import input_schema, item_schemas
 from models.wire.without_effect import HEADER as IGNORED_HEADER
 from web.http.poll_after import HEADER as POLL_HEADER
+from web.routes import compact, input_tokens
 from web.routes.input_tokens import COUNT_HEADER
 from web.routes.responses import EVENT_NUMBERS
 
@@ -55,7 +66,7 @@ def components(deployment: Deployment) -> dict[str, Schema]:
     """The bodies of requests, and what is returned."""
     sent, stored = deployment.sent, deployment.stored
     return {
-        **requests.components(deployment),
+        **_request_bodies(deployment),
         **response_components(deployment),
         "Usage": sdk_object(
             ResponseUsage,
@@ -238,3 +249,70 @@ _READINESS: Schema = object_schema(
         ),
     }
 )
+
+
+# --- bodies of requests: read from the parser's checks (models/wire/checks) ---
+
+_REQUIRED = ("model", "input")
+_WITH_DEFAULT = (
+    *("background", "store", "stream", "parallel_tool_calls", "temperature", "top_p"),
+    *("presence_penalty", "frequency_penalty", "top_logprobs", "truncation"),
+    *("tools", "tool_choice", "metadata"),
+)
+"""Parameters whose default is shown in the Response."""
+
+
+def _request_bodies(deployment: Deployment) -> dict[str, Schema]:
+    """Of a create, of a compaction and of a count, which accept some of the parameters of a
+    create."""
+    scope, parameters = deployment.sent, deployment.parameters
+    compacting = [name for name in compact.SUPPORTED_PARAMETERS if name in ("input", *parameters)]
+    compact_fields = _parameter_schemas(deployment, compacting)
+    compact_fields |= _of_any_value(set(compact.SUPPORTED_PARAMETERS) - {*compacting}, IGNORED)
+    count_fields = _parameter_schemas(deployment, input_tokens.SUPPORTED_PARAMETERS)
+    count_fields["personality"] = nullable(input_tokens.PERSONALITY.schema(scope))
+    input_or_previous = [
+        {"required": [name], "properties": {name: {"not": NULL}}}
+        for name in ("input", "previous_response_id")
+    ]
+    return {
+        "CreateResponse": _create_body(deployment),
+        "CompactResponse": {
+            **_body(compact_fields),
+            "required": ["model"],
+            "anyOf": input_or_previous,
+        },
+        "CountInputTokens": _body(count_fields),
+    }
+
+
+def _create_body(deployment: Deployment) -> Schema:
+    parameters = deployment.parameters
+    fields = _parameter_schemas(deployment, (*_REQUIRED, *parameters), required=_REQUIRED)
+    defaults = default_response() | {"stream": False}
+    for name in _WITH_DEFAULT:
+        fields[name]["default"] = defaults[name]
+    fields |= _of_any_value(IGNORED_PARAMETERS - parameters.keys(), IGNORED)
+    fields |= _of_any_value(deployment.passthrough, PASSTHROUGH)
+    return {**_body(fields), "description": CREATE_BODY, "required": list(_REQUIRED)}
+
+
+def _parameter_schemas(
+    deployment: Deployment, names: Collection[str], required: Collection[str] = ()
+) -> dict[str, Schema]:
+    scope, parameters = deployment.sent, deployment.parameters
+    fields: dict[str, Schema] = {}
+    for name in names:
+        schema = input_schema(scope) if name == "input" else parameters[name].schema(scope)
+        shown = schema if name in required else nullable(schema)
+        fields[name] = described(shown, PARAMETERS[name])
+    return fields
+
+
+def _of_any_value(names: Collection[str], description: str) -> dict[str, Schema]:
+    return {name: {"description": description} for name in sorted(names)}
+
+
+def _body(fields: Mapping[str, Schema]) -> Schema:
+    """An object in which unknown fields must be null."""
+    return {"type": "object", "properties": dict(fields), "additionalProperties": NULL}

@@ -12,7 +12,6 @@ from openai.types.responses.response_function_web_search import ActionSearch
 from openai.types.responses.response_reasoning_item import Content, Summary
 from pydantic import BaseModel
 
-from features.reference.requests import default_response, request_parameters
 from features.reference.schemas import (
     COUNT,
     OBJECT,
@@ -31,7 +30,12 @@ from features.reference.schemas import (
 from models.lifecycle import Status
 from models.wire.api_schema import Schema, const, nullable, object_schema, reference
 from models.wire.events import Event
-from models.wire.response import ECHOED_AS_NULL, FORMAT_FIELDS_ECHOED_AS_NULL
+from models.wire.response import (
+    ECHOED_AS_NULL,
+    FORMAT_FIELDS_ECHOED_AS_NULL,
+    ResponseFacts,
+    response_object,
+)
 
 RESPONSE_ID, CONVERSATION_ID = id_of("resp_"), id_of("conv_")
 
@@ -43,6 +47,12 @@ def response_components(deployment: Deployment) -> dict[str, Schema]:
         **_output_items(native=deployment.native),
         **_events(),
     }
+
+
+def default_response() -> Schema:
+    """The Response to a request without optional parameters: it shows every default."""
+    facts = ResponseFacts(id="", created_at=0, status="completed", model="", parameters={})
+    return response_object(facts, [])
 
 
 def _response(deployment: Deployment) -> Schema:
@@ -64,7 +74,7 @@ def _response(deployment: Deployment) -> Schema:
 
 def _echoed_parameters(deployment: Deployment) -> dict[str, Schema]:
     """The parameters of the request as a Response shows them."""
-    parameters = request_parameters(native=deployment.native)
+    parameters = deployment.parameters
 
     def schema(name: str) -> Schema:
         return parameters[name].schema(deployment.stored)

@@ -16,6 +16,8 @@ from models.wire.api_schema import (
     reference,
     stored_scope,
 )
+from models.wire.checks.basic import Check
+from models.wire.checks.parameters import NATIVE_PARAMETERS, PARAMETERS
 
 STRING: Schema = {"type": "string"}
 BOOLEAN: Schema = {"type": "boolean"}
@@ -40,6 +42,11 @@ class Deployment:
     """what clients send"""
     stored: SchemaScope = field(default_factory=stored_scope)
     """what is stored of it, and shown"""
+
+    @property
+    def parameters(self) -> Mapping[str, Check]:
+        """Of a create: name -> check."""
+        return NATIVE_PARAMETERS if self.native else PARAMETERS
 
 
 def integer(minimum: int, maximum: int) -> Schema:

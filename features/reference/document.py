@@ -26,6 +26,7 @@ from features.reference.response_schema import RESPONSE_ID, default_response, re
 from features.reference.schemas import (
     BOOLEAN,
     COUNT,
+    OBJECT,
     STRING,
     Deployment,
     array_of,
@@ -72,6 +73,8 @@ def components(deployment: Deployment) -> dict[str, Schema]:
             ResponseUsage,
             input_tokens_details=sdk_object(InputTokensDetails, ("cache_write_tokens_details",)),
         ),
+        # Of the tool `file_search`. The feature that searches replaces it.
+        "VectorStoreFilter": OBJECT,
         **item_schemas(sent),
         **item_schemas(stored),
         "InputItemList": page_of("ListedItem"),

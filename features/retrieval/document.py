@@ -38,8 +38,8 @@ from features.retrieval import requests
 from features.retrieval.entries import STATUSES
 from features.retrieval.filters import MAX_COMPARISONS, MAX_VALUES
 from models.ids import FILE_BATCH, VECTOR_STORE
-from models.wire.api_schema import Schema, const, nullable, object_schema, reference
-from models.wire.checks.file_search import MAX_RESULTS, RANKERS
+from models.wire.api_schema import Schema, SchemaScope, const, nullable, object_schema, reference
+from models.wire.checks.file_search import FILE_SEARCH_TOOL
 from models.wire.checks.parameters import METADATA
 from web.http.poll_after import HEADER as POLL_HEADER
 
@@ -155,16 +155,16 @@ def _batch_operations() -> dict[str, Json]:
 def components(deployment: Deployment) -> dict[str, Schema]:
     """The bodies of requests, and what is returned."""
     return {
-        **_request_bodies(METADATA.schema(deployment.sent)),
+        **_request_bodies(deployment.sent),
         **_objects(METADATA.schema(deployment.stored)),
     }
 
 
-def _request_bodies(metadata: Schema) -> dict[str, Schema]:
+def _request_bodies(sent: SchemaScope) -> dict[str, Schema]:
     expiry = object_schema(
         {"anchor": const("last_active_at"), "days": integer(1, requests.MAX_EXPIRY_DAYS)}
     )
-    change = {"name": _at_most(256), "metadata": metadata, "expires_after": expiry}
+    change = {"name": _at_most(256), "metadata": METADATA.schema(sent), "expires_after": expiry}
     chunking = {"chunking_strategy": {"oneOf": [object_schema({"type": const("auto")}), _STATIC]}}
     file = {"attributes": _ATTRIBUTES, **chunking}
     new_file = strict({"file_id": STRING}, file)
@@ -178,40 +178,30 @@ def _request_bodies(metadata: Schema) -> dict[str, Schema]:
         "AddVectorStoreFile": new_file,
         "UpdateVectorStoreFile": strict({"attributes": nullable(_ATTRIBUTES)}),
         "CreateVectorStoreFileBatch": strict({}, file | many),
-        "SearchVectorStore": _search(),
+        "SearchVectorStore": _search(sent),
         "VectorStoreFilter": _filter(),
     }
 
 
-def _search() -> Schema:
+def _search(sent: SchemaScope) -> Schema:
+    """With the options of the tool `file_search`, where unknown ones have no effect."""
+    tool = FILE_SEARCH_TOOL.schema(sent)["properties"]
+    ranking = tool["ranking_options"]
+    for each in (ranking, ranking["properties"]["hybrid_search"]):
+        each["additionalProperties"] = False
     query = text(1, requests.MAX_QUERY)
-    weight = nullable({"type": "number", "minimum": 0, "maximum": 1000})
-    hybrid = _optional({"embedding_weight": weight, "text_weight": weight})
-    ranking = _optional(
-        {
-            "ranker": nullable(one_of_texts(RANKERS)),
-            "score_threshold": nullable(SHARE),
-            "hybrid_search": nullable(hybrid),
-        }
+    rewrite = described(
+        BOOLEAN,
+        "The queries are rewritten, if this server has a model for it; `search_query` of the "
+        "answer has what was searched.",
     )
-    return strict(
+    body = strict(
         {"query": {"anyOf": [query, array_of(query, 1, requests.MAX_QUERIES)]}},
-        {
-            "filters": reference("VectorStoreFilter"),
-            "max_num_results": integer(1, MAX_RESULTS),
-            "ranking_options": ranking,
-            "rewrite_query": described(
-                BOOLEAN,
-                "The queries are rewritten, if this server has a model for it; `search_query` of "
-                "the answer has what was searched.",
-            ),
-        },
+        {"rewrite_query": rewrite},
     )
-
-
-def _optional(fields: dict[str, Schema]) -> Schema:
-    """An object with any of these fields, and no others."""
-    return {"type": "object", "properties": fields, "additionalProperties": False}
+    for name in ("filters", "max_num_results", "ranking_options"):
+        body["properties"][name] = tool[name]
+    return body
 
 
 def _filter() -> Schema:

@@ -1,4 +1,4 @@
-"""The prose of the API document: the meaning of parameters, error codes, statuses and headers."""
+"""The prose of the API document: the meaning of parameters, error codes and statuses."""
 
 from models.wire.without_effect import HEADER as IGNORED_HEADER
 

@@ -66,7 +66,7 @@ async def list_batches(
     database: Connection, project: str | None, limit: int, *, only_open: bool
 ) -> list[ShownBatch]:
     """The newest batches."""
-    values = {"project": project, "open": only_open, "before": LAST_ID, "limit": limit}
+    values = {"project": project, "open": only_open, "before": LAST_ID, "max_rows": limit}
     rows = await fetch(database, statements.LIST_ALL_BATCHES, values)
     return [ShownBatch.from_row(row) for row in rows]
 

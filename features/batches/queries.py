@@ -436,7 +436,7 @@ LIST_ALL_BATCHES = Query(
     SELECT {_LISTED.replace("b.errors", "NULL::json AS errors")} FROM batches b JOIN projects p ON p.id = b.project_id
     WHERE (CAST(:project AS text) IS NULL OR p.name = :project) AND (NOT :open OR {OPEN_BATCH})
       AND b.id < CAST(:before AS uuid)
-    ORDER BY b.id DESC LIMIT :limit
+    ORDER BY b.id DESC LIMIT :max_rows
     """,
     ListedBatch,
 )

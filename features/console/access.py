@@ -1,4 +1,4 @@
-"""Who looks at the console: logins, sessions, and what a role may do.
+"""Who looks at the console: sessions, users whom a proxy names, and what a role may do.
 
 A session is a random token in a cookie and a row with the token's hash. A page that changes
 something needs a token of its own, which is derived from the session's, and an origin that is this
@@ -7,10 +7,13 @@ server's (docs/console.md).
 
 import hashlib
 import hmac
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from pydantic import SecretStr
 from starlette.requests import Request
@@ -24,8 +27,10 @@ from models.db.queries import console as statements
 _COOKIE = "backburner-console"
 _HOST_COOKIE = f"__Host-{_COOKIE}"
 """Browsers accept this name only for a cookie of https, of exactly this host."""
-
-
+_GRANTED = 600
+"""Seconds for which a grant is valid."""
+_MAX_NAME = 200
+_ANY_GROUP = "*"
 OPERATOR_TOKEN, READ_ONLY_TOKEN, LINK = LOGIN_NAMES = (
     "console (operator token)",
     "console (read-only)",
@@ -176,3 +181,64 @@ def is_same_origin(request: Request) -> bool:
         return site == "same-origin"
     origin = request.headers.get("origin", "")
     return bool(origin) and urlsplit(origin).netloc == request.headers.get("host")
+
+
+def make_grant(session: Session, response: UUID) -> str:
+    """Permission for this session to see input and output of one response, which lasts some
+    minutes. It is made by a POST that the audit log records, and is part of the page's URL, so that
+    the page can be loaded again."""
+    until = int(time.time()) + _GRANTED
+    return f"{until}.{_seal(session, response, until)}"
+
+
+def is_granted(session: Session, response: UUID, grant: str) -> bool:
+    """Whether a grant was made for this session and response, and has not expired."""
+    until, _, seal = grant.partition(".")
+    if not until.isascii() or not until.isdigit() or int(until) < time.time():
+        return False
+    wanted = _seal(session, response, int(until))
+    return session.may_act and hmac.compare_digest(seal.encode(), wanted.encode())
+
+
+def _seal(session: Session, response: UUID, until: int) -> str:
+    return derived_token(session.token, f"content {response.hex} {until}")
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyUser:
+    """A user whom the proxy names. `role`: None: none of the groups has one."""
+
+    name: str
+    role: Role | None
+
+
+def proxy_user(request: Request, settings: ConsoleSettings) -> ProxyUser | None:
+    """The user of a request; None if these headers are not configured, or if another sender than a
+    trusted proxy has set them."""
+    if not settings.user_header or not _is_from_proxy(request, settings):
+        return None
+    names = request.headers.getlist(settings.user_header)
+    if len(names) != 1 or not names[0].strip() or names[0].strip() in LOGIN_NAMES:
+        return None
+    groups = {_ANY_GROUP}
+    if settings.groups_header:
+        for value in request.headers.getlist(settings.groups_header):
+            groups.update(
+                group.strip() for group in value.split(",") if group.strip() != _ANY_GROUP
+            )
+    return ProxyUser(names[0].strip()[:_MAX_NAME], _role_of_groups(groups, settings))
+
+
+def _role_of_groups(groups: set[str], settings: ConsoleSettings) -> Role | None:
+    if groups & set(settings.operator_groups):
+        return Role.OPERATOR
+    return Role.READ_ONLY if groups & set(settings.read_only_groups) else None
+
+
+def _is_from_proxy(request: Request, settings: ConsoleSettings) -> bool:
+    """By the address that has opened the connection, which no header can change."""
+    try:
+        peer = ip_address(request.scope["state"]["peer_address"])
+    except (KeyError, ValueError):
+        return False
+    return any(peer in ip_network(entry, strict=False) for entry in settings.trusted_proxies)

@@ -6,10 +6,8 @@ from datetime import UTC, datetime
 
 from starlette.responses import Response
 
-from features.console.errors import PageError
-from features.console.page import Page
+from features.console.page import Page, Visit, choice
 from features.console.plots import HEIGHT, WIDTH, Plot, Series, TimeAxis, compact, draw, short_time
-from features.console.visit import Visit
 from models.db.database import fetch_idempotent
 from models.db.queries.activity import MINUTE, READ_ACTIVITY, TEN_MINUTES, ActivityRow
 from models.duration_counts import add_counts, percentile
@@ -136,9 +134,7 @@ def _percentiles(pairs: Sequence[tuple[float | None, float | None]]) -> list[Ser
 
 async def show(visit: Visit) -> Response:
     """The page."""
-    name = visit.query.get("range", "hour")
-    if name not in _RANGES:
-        raise PageError(400, "No such time", f"There are {', '.join(_RANGES)}.")
+    name = choice(visit.query, "range", _RANGES, "hour")
     chosen = _RANGES[name]
     # The last slot is the one that has ended last; of a day and a week, the one that runs.
     last = int(datetime.now(UTC).timestamp() - MINUTE) // chosen.step * chosen.step
@@ -151,7 +147,7 @@ async def show(visit: Visit) -> Response:
     is_table = visit.query.get("table") == "1"
     return visit.page(
         "activity.html",
-        ranges=tuple(_RANGES),
+        ranges=[(each, f"last {each}") for each in _RANGES],
         range=name,
         is_table=is_table,
         plots=[] if is_table else plots_of(moments, axis),
@@ -161,4 +157,4 @@ async def show(visit: Visit) -> Response:
     )
 
 
-PAGES = (Page("/activity", show),)
+PAGES = (Page("/activity", show, menu="Activity"),)

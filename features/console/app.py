@@ -1,31 +1,25 @@
-"""The application of the console: its routes, its errors, and who may call them."""
+"""The application of the console: its pages and static files, its errors, and who may call."""
 
 from dataclasses import dataclass
 
 import structlog
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route, Router
 
 from features.console import (
-    actions,
     activity,
-    content,
+    capacity,
     login,
     overview,
     response,
     responses,
-    static_files,
     tail,
-    upstreams,
-    workers,
 )
-from features.console.access import Session, Sessions, set_session_cookie
-from features.console.errors import PageError
-from features.console.mount import CONSOLE
-from features.console.page import Page
-from features.console.single_sign_on import proxy_user
-from features.console.visit import Visit
+from features.console.access import Session, Sessions, proxy_user, set_session_cookie
+from features.console.page import Page, PageError, Visit
+from features.console.site import CONSOLE
+from features.console.templates import STATIC, static_hash
 from models.db.database import DATABASE_UNAVAILABLE
 from models.errors import ApiError
 from models.features import feature_parts
@@ -34,6 +28,30 @@ from web.http.request_record import request_record
 from web.state import app_state
 
 logger = structlog.get_logger()
+
+_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_STATIC_FILES = {
+    file.name: _MEDIA_TYPES[file.suffix] for file in STATIC.iterdir() if file.suffix in _MEDIA_TYPES
+}
+_FOREVER = "public, max-age=31536000, immutable"
+_SHORT = "public, max-age=60"
+
+
+async def _static_file(visit: Visit) -> Response:
+    """A script, the style sheet or the icon. If the address has its hash, browsers keep it for
+    ever."""
+    name = visit.request.path_params["name"]
+    if name not in _STATIC_FILES:
+        raise PageError(404, "No such file", "There is no file at this address.")
+    is_named_by_hash = visit.query.get("v") == static_hash(name)
+    return FileResponse(
+        STATIC / name,
+        media_type=_STATIC_FILES[name],
+        headers={
+            "cache-control": _FOREVER if is_named_by_hash else _SHORT,
+            "x-content-type-options": "nosniff",
+        },
+    )
 
 
 async def _no_such_page(_visit: Visit) -> Response:
@@ -44,17 +62,15 @@ PAGES: tuple[Page, ...] = (
     *overview.PAGES,
     *activity.PAGES,
     *responses.PAGES,
-    *actions.PAGES,
-    *content.PAGES,
     *tail.PAGES,
     *response.PAGES,
-    *workers.PAGES,
-    *upstreams.PAGES,
+    *capacity.PAGES,
     *login.PAGES,
-    *static_files.PAGES,
+    Page("/static/{name}", _static_file, needs_login=False),
     *(page for part in feature_parts("pages") for page in part.PAGES),
     Page("/{rest:path}", _no_such_page),
 )
+MENU = tuple(page for page in PAGES if page.menu is not None)
 
 
 def create_app() -> Router:
@@ -73,7 +89,7 @@ class _Endpoint:
     async def respond(self, request: Request) -> Response:
         """The answer, or the page that says what is wrong."""
         request_record(request).direct_route = f"{CONSOLE}{self.page.path}"
-        visit = Visit(request, None, self.page.path)
+        visit = Visit(request, None, self.page.path, MENU)
         try:
             require_own_host(request, app_state(request).settings.allowed_hosts)
             return await self._respond(visit)

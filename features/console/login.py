@@ -16,8 +16,7 @@ from features.console.access import (
     role_of_token,
     set_session_cookie,
 )
-from features.console.page import Page
-from features.console.visit import Visit
+from features.console.page import Page, Visit
 from models.console_links import new_token
 from models.db.database import execute
 from models.db.queries.audit import RECORD, Actor, AuditEntry
@@ -70,13 +69,13 @@ async def log_in(visit: Visit) -> Response:
     """Logs in with a token."""
     fields = await visit.form(visit.request.cookies.get(_LOGIN_COOKIE, ""), _PURPOSE)
     address = visit.request.client.host if visit.request.client else ""
-    role = role_of_token(visit.settings, fields.get("token", [""])[0].strip())
+    role = role_of_token(visit.settings, fields.get("token", "").strip())
     if role is None:
         visit.state.keys.refused.add_unauthenticated(address)
         await _GUESSES.delay(address)
         return _form(visit, status=403, problem="This token is not valid.")
     await open_session(visit, role, _TOKEN_NAMES[role])
-    wanted = fields.get("next", [""])[0]
+    wanted = fields.get("next", "")
     answer = visit.redirect(wanted.removeprefix(visit.root) if _is_ours(visit, wanted) else "")
     set_session_cookie(visit.request, answer, visit.user, visit.root)
     return answer

@@ -1,27 +1,24 @@
 """The first page: what waits and runs, and what is wrong, in words."""
 
 import asyncio
-import shutil
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 from starlette.responses import Response
 
-from features.console.page import Page
+from features.console.page import Page, Problem, Visit
 from features.console.responses import find
-from features.console.visit import Visit
 from features.operator.filter import LAST_ID, Filter
-from features.webhooks import queries as webhooks
 from models.config.tool_availability import missing_tools
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries import console, operations
+from models.features import feature_parts
 from models.lifecycle import Status
 from models.redis.client import REDIS_ERRORS
 from models.redis.eviction import memory_problem
-from models.time_text import format_seconds
 from web.state import AppState
 
 LOOKED_AT = 10_000
@@ -34,25 +31,15 @@ _SHOWN = 5
 _SEARCH = 0.03
 """Seconds in which they are looked for."""
 _FULL = 0.9
-"""The part of a disk, or of Redis's memory, that may be used."""
-_OLD_DELIVERY = 3600.0
-"""Seconds after which an event that waits for its endpoint is a problem."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something that is wrong, in one sentence."""
-
-    text: str
-    link: str | None = None
-    """below the console"""
-    is_note: bool = False
-    """It may be intended."""
+"""The part of Redis's memory that may be used."""
+_PROBLEMS: list[Callable[[AppState], Awaitable[list[Problem]]]] = [
+    part.problems for part in feature_parts("pages") if hasattr(part, "problems")
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the database says."""
+    """What the database says, and the problems that features know of."""
 
     waiting: int
     oldest_seconds: float
@@ -69,7 +56,7 @@ class Figures:
     ends: console.RecentEnds
     tokens: console.UsedTokens
     upstream_waits: list[console.UpstreamWait]
-    webhooks: webhooks.WebhookState
+    problems_of_features: list[Problem]
 
     @property
     def tokens_per_minute(self) -> int:
@@ -86,20 +73,21 @@ class _Figures:
         self._pool: Pool | None = None
         self._lock = asyncio.Lock()
 
-    async def read(self, pool: Pool) -> Figures:
+    async def read(self, state: AppState) -> Figures:
         """The figures, at most two seconds old. Raises what DATABASE_UNAVAILABLE names."""
         async with self._lock:
             is_old = time.monotonic() - self._read_at >= _REFRESHED
-            if self._last is None or is_old or self._pool is not pool:
-                self._last = await _read(pool)
-                self._read_at, self._pool = time.monotonic(), pool
+            if self._last is None or is_old or self._pool is not state.pool:
+                self._last = await _read(state)
+                self._read_at, self._pool = time.monotonic(), state.pool
             return self._last
 
 
 _FIGURES = _Figures()
 
 
-async def _read(pool: Pool) -> Figures:
+async def _read(state: AppState) -> Figures:
+    pool = state.pool
     limit = {"max_rows": LOOKED_AT}
     rows = await fetch_idempotent(pool, operations.OLDEST_BACKLOG, limit)
     waiting = [row for row in rows if row.waiting]
@@ -107,7 +95,6 @@ async def _read(pool: Pool) -> Figures:
     workers = [kind for kind in slots if kind.kind == "worker"]
     [ends] = await fetch_idempotent(pool, console.RECENT_ENDS, limit)
     [tokens] = await fetch_idempotent(pool, console.RECENT_TOKENS, {})
-    [deliveries] = await fetch_idempotent(pool, webhooks.WEBHOOK_STATE, {})
     return Figures(
         waiting=sum(row.responses for row in waiting),
         oldest_seconds=max((max(0.0, row.oldest) for row in waiting), default=0.0),
@@ -121,7 +108,7 @@ async def _read(pool: Pool) -> Figures:
         ends=ends,
         tokens=tokens,
         upstream_waits=await fetch_idempotent(pool, console.UPSTREAM_WAITS, limit),
-        webhooks=deliveries,
+        problems_of_features=[each for problems in _PROBLEMS for each in await problems(state)],
     )
 
 
@@ -139,15 +126,7 @@ def _problems_of(figures: Figures) -> list[Problem]:
             )
         )
     found += [_upstream_problem(wait) for wait in figures.upstream_waits]
-    state = figures.webhooks
-    if state.oldest > _OLD_DELIVERY:
-        oldest = format_seconds(state.oldest)
-        found.append(Problem(f"{state.waiting} events wait for webhooks, the oldest for {oldest}."))
-    if state.failing or state.disabled:
-        counts = {"failing": state.failing, "disabled": state.disabled}
-        states = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        found.append(Problem(f"Webhook endpoints: {states}.", "/webhooks?failing=1"))
-    return found
+    return found + figures.problems_of_features
 
 
 def _upstream_problem(wait: console.UpstreamWait) -> Problem:
@@ -181,23 +160,11 @@ async def _redis_problems(state: AppState) -> list[Problem]:
     return found
 
 
-def _disk_problems(folder: Path | None) -> list[Problem]:
-    """Blocks."""
-    if folder is None or not folder.exists():
-        return []
-    disk = shutil.disk_usage(folder)
-    if disk.used <= _FULL * disk.total:
-        return []
-    used = 100 * disk.used // disk.total
-    return [Problem(f"The disk of files ({folder}) is {used} % full.")]
-
-
 async def show(visit: Visit) -> Response:
     """The page."""
     state = visit.state
-    figures = await _FIGURES.read(visit.pool)
+    figures = await _FIGURES.read(state)
     problems = _problems_of(figures) + await _redis_problems(state)
-    problems += await asyncio.to_thread(_disk_problems, state.settings.files.folder)
     problems += [
         Problem(f"The tool {tool.tool} has no provider: {tool.variable} is not set.", is_note=True)
         for tool in missing_tools(state.settings)
@@ -217,6 +184,6 @@ async def _without_slash(visit: Visit) -> Response:
 
 
 PAGES = (
-    Page("", show),
+    Page("", show, menu="Overview"),
     Page("/", _without_slash),
 )

@@ -1,4 +1,4 @@
-"""Plots as SVG: where lines, grid and labels are. Pure; the template plot.html draws them.
+"""Plots as SVG: where lines, grid and labels are. Pure; the template activity.html draws them.
 
 A plot has two series at most, which differ in colour and in their dashes. A time without a value is
 a gap in the line.

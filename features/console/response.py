@@ -1,19 +1,20 @@
-"""One response: what it does and waits for, what happened to it, and what may be done."""
+"""One response: what it does and waits for, what happened to it, and, when somebody asks for them,
+its input and output."""
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from starlette.responses import Response
 
-from features.console import grants
-from features.console.content import Content, curl, read_content
-from features.console.errors import PageError
-from features.console.page import Page
-from features.console.visit import Visit
+from features.console.access import is_granted, make_grant
+from features.console.page import Page, PageError, Visit
 from features.operator.history import History, read_history
+from features.operator.service import record_reveal
 from models.db.database import Pool, fetch_idempotent, find_by_id
-from models.db.queries import listing
+from models.db.queries import listing, read
 from models.ids import parse_response_id, response_id
 from models.lifecycle import TERMINAL
 from models.tracing.traceparent import parse_traceparent
@@ -22,6 +23,11 @@ _MAX_CALLS = 200
 """Tool calls that are shown."""
 _MAX_NEXT = 10
 """Responses that continue this one and are shown."""
+_MAX_ITEMS = 100
+_MAX_SIZE = 512 * 1024
+"""Bytes of items that are read for the page."""
+_MAX_TEXT = 64 * 1024
+"""Characters of one item that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +72,15 @@ def no_response(text: str) -> PageError:
     )
 
 
-async def read(pool: Pool, identifier: UUID) -> Shown:
+async def _read(pool: Pool, identifier: UUID) -> Shown:
     """Raises PageError (404) if there is no such response."""
     history = await read_history(pool, identifier)
     details = await find_by_id(pool, listing.RESPONSE_DETAILS, identifier)
     if history is None or details is None:
         raise no_response(response_id(identifier))
-    values = {"id": identifier}
-    limits = values | {"max_rows": _MAX_CALLS + 1}
-    calls = await fetch_idempotent(pool, listing.TOOL_CALLS, limits)
-    next_ids = await fetch_idempotent(
-        pool, listing.NEXT_RESPONSES, values | {"max_rows": _MAX_NEXT}
-    )
+    most = {"id": identifier, "max_rows": _MAX_CALLS + 1}
+    calls = await fetch_idempotent(pool, listing.TOOL_CALLS, most)
+    next_ids = await fetch_idempotent(pool, listing.NEXT_RESPONSES, most | {"max_rows": _MAX_NEXT})
     by_turn = defaultdict(list)
     for call in calls[:_MAX_CALLS]:
         by_turn[call.turn].append(call)
@@ -91,13 +94,92 @@ async def read(pool: Pool, identifier: UUID) -> Shown:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ShownItem:
+    """An item of the input or output."""
+
+    type: str
+    who: str
+    """its role, or the name of what is called"""
+    text: str
+    is_cut: bool
+
+    @classmethod
+    def from_payload(cls, item: dict[str, Any]) -> "ShownItem":
+        """The text of a message, or the JSON of anything else."""
+        text = _text_of(item) or pretty(item)
+        who = str(item.get("role") or item.get("name") or "")
+        kind = str(item.get("type", "message"))
+        return cls(kind, who, text[:_MAX_TEXT], len(text) > _MAX_TEXT)
+
+
+def _text_of(item: dict[str, Any]) -> str | None:
+    """The text of a message; None for anything else."""
+    content = item.get("content")
+    if item.get("type", "message") != "message" or isinstance(content, str):
+        return content if isinstance(content, str) else None
+    if not isinstance(content, list):
+        return None
+    texts = [part.get("text") or part.get("refusal") for part in content if isinstance(part, dict)]
+    return "\n".join(map(str, texts)) if texts and None not in texts else None
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a response was asked and has answered."""
+
+    parameters: str
+    """what the client has set, as JSON"""
+    input: list[ShownItem]
+    output: list[ShownItem]
+    is_cut: bool
+    """There is more input than is shown."""
+    curl: str
+    """a command that sends the same request"""
+
+
+def pretty(value: Any) -> str:
+    """JSON to read."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+async def read_content(visit: Visit, identifier: UUID) -> Content:
+    """What the database has. Raises PageError (404)."""
+    rows = await fetch_idempotent(visit.pool, read.RESPONSE, {"id": identifier})
+    if not rows:
+        raise no_response(response_id(identifier))
+    values = {"id": identifier, "after": None, "limit": _MAX_ITEMS + 1, "max_size": _MAX_SIZE}
+    page = await fetch_idempotent(visit.pool, read.INPUT_ITEMS["asc"], values)
+    payloads = [item.payload for item in page[:_MAX_ITEMS] if item.payload is not None]
+    output = await fetch_idempotent(visit.pool, read.OUTPUT_PAGE["asc"], values)
+    outputs = [item.payload for item in output[:_MAX_ITEMS] if item.payload is not None]
+    parameters = {"model": rows[0].model, **rows[0].parameters}
+    body = parameters | {"input": payloads}
+    return Content(
+        parameters=pretty(parameters)[:_MAX_TEXT],
+        input=[ShownItem.from_payload(item) for item in payloads],
+        output=[ShownItem.from_payload(item) for item in outputs],
+        is_cut=len(payloads) < len(page) or len(outputs) < len(output),
+        curl=curl("/v1/responses", json.dumps(body, ensure_ascii=False)),
+    )
+
+
+def curl(path: str, body: str | None = None) -> str:
+    """A command for a shell. The key comes from a variable, so no page has one."""
+    lines = [f'curl "$BACKBURNER_URL{path}"', '-H "Authorization: Bearer $BACKBURNER_KEY"']
+    if body is not None:
+        quoted = body.replace("'", "'\\''")
+        lines += ["-H 'Content-Type: application/json'", f"-d '{quoted}'"]
+    return " \\\n  ".join(lines)
+
+
 async def show(visit: Visit) -> Response:
     """The page; with input and output if they were asked for."""
     identifier = response_id_of(visit)
-    shown = await read(visit.pool, identifier)
+    shown = await _read(visit.pool, identifier)
     content: Content | None = None
     grant = visit.query.get("content", "")
-    if grant and grants.is_valid(visit.user, identifier, grant):
+    if grant and is_granted(visit.user, identifier, grant):
         content = await read_content(visit, identifier)
     return visit.page(
         "response.html",
@@ -110,4 +192,16 @@ async def show(visit: Visit) -> Response:
     )
 
 
-PAGES = (Page("/responses/{response_id}", show),)
+async def reveal(visit: Visit) -> Response:
+    """Records in the audit log that somebody wants to see input and output, and shows them."""
+    await visit.form(visit.user.token)
+    identifier = response_id_of(visit)
+    await record_reveal(visit.pool, identifier, visit.actor)
+    grant = make_grant(visit.user, identifier)
+    return visit.redirect(f"/responses/{response_id(identifier)}", content=grant)
+
+
+PAGES = (
+    Page("/responses/{response_id}", show),
+    Page("/responses/{response_id}/content", reveal, method="POST"),
+)

@@ -1,6 +1,8 @@
-"""The list of responses: filters in the URL, pages, counts."""
+"""The list of responses: filters in the URL, pages, counts, and what an operator does to those that
+are selected."""
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,17 +11,21 @@ from uuid import UUID
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from features.console.page import Page
-from features.console.visit import Visit
+from features.console.page import PAGE_SIZE, Page, PageError, Visit, choice
+from features.operator import service
+from features.operator.diagnosis import diagnose
 from features.operator.facts import ListedResponse
 from features.operator.filter import DEFAULT_SINCE, FIRST_ID, LAST_ID, Filter, id_range
+from features.operator.history import live_counts
+from features.operator.service import Action
 from models.config.units import format_duration, parse_duration
-from models.db.database import Pool, fetch_idempotent
+from models.db.database import Pool, fetch_idempotent, find_by_id
 from models.db.queries import listing, operations
 from models.ids import parse_response_id, response_id
 from models.lifecycle import Status
+from models.redis.channels import control
+from models.redis.client import REDIS_ERRORS
 
-PAGE_SIZE = 50
 MAX_OPEN = 20_000
 """Open responses up to which a list of open ones reads all of them."""
 _COUNTED = 10_000
@@ -32,6 +38,15 @@ _BUDGET = 0.1
 """Seconds after which a search stops and says how far it has looked."""
 _MAX_FIELD = 200
 _SINCE_CHOICES = ("1h", "6h", "24h", "7d", "30d")
+_MOST = 100
+"""Responses of one action."""
+_MEANINGS = {
+    Action.CANCEL: "They end as cancelled, as if their clients had cancelled them. Output so far "
+    "is kept.",
+    Action.REQUEUE: "Their workers release them, and a worker claims them again; deferred ones at "
+    "once. The current turn is repeated. A tool call that runs is repeated only if that is safe.",
+    Action.FAIL: "They end as failed, reason failed_by_operator. Output so far is kept.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +229,7 @@ async def show(visit: Visit) -> Response:
         status=400 if wanted.mistakes else 200,
         wanted=wanted,
         found=found,
+        next_before=None if found.next_before is None else response_id(found.next_before),
         counts=counts,
         given=given,
         statuses=[status.value for status in Status],
@@ -223,4 +239,77 @@ async def show(visit: Visit) -> Response:
     )
 
 
-PAGES = (Page("/responses", show),)
+@dataclass(frozen=True, slots=True)
+class Affected:
+    """A response of an action."""
+
+    id: str
+    status: str
+    text: str
+    """what it does now; or what the action has done"""
+    is_done: bool = True
+
+
+def _action(fields: QueryParams) -> Action:
+    """Raises PageError (400) for none, and for what is none."""
+    return Action(choice(fields, "action", list(Action)))
+
+
+def _ids(texts: list[str]) -> list[UUID]:
+    """Raises PageError (400) for none, for too many, and for what is no id."""
+    ids = [parse_response_id(text) for text in dict.fromkeys(texts)]
+    found = [identifier for identifier in ids if identifier is not None]
+    if not found or len(found) < len(ids):
+        raise PageError(400, "Nothing selected", "Select responses in the list first.")
+    if len(found) > _MOST:
+        raise PageError(400, "Too many", f"Select at most {_MOST} responses.")
+    return found
+
+
+async def confirm(visit: Visit) -> Response:
+    """Shows exactly which responses are meant, before anything happens."""
+    visit.require_operator()
+    action = _action(visit.query)
+    live = await live_counts(visit.pool)
+    affected = []
+    for identifier in _ids(visit.query.getlist("id")):
+        row = await find_by_id(visit.pool, operations.STATE, identifier)
+        if row is not None:
+            text = diagnose(row, live).why
+            affected.append(Affected(response_id(identifier), row.status, text))
+    if not affected:
+        raise PageError(404, "No such response", "All of them were deleted.")
+    return visit.page("confirm.html", action=action, meaning=_MEANINGS[action], affected=affected)
+
+
+async def act(visit: Visit) -> Response:
+    """Does it, each with its entry in the audit log."""
+    fields = await visit.form(visit.user.token)
+    action = _action(fields)
+    results = [
+        await _request(visit, action, identifier) for identifier in _ids(fields.getlist("id"))
+    ]
+    return visit.page("acted.html", action=action, results=results)
+
+
+async def _request(visit: Visit, action: Action, identifier: UUID) -> Affected:
+    async with visit.pool.connection() as connection:
+        requested = await service.request(connection, action, identifier, visit.actor)
+    row = await find_by_id(visit.pool, operations.STATE, identifier)
+    public_id, status = response_id(identifier), "deleted" if row is None else row.status
+    if requested.refusal is not None:
+        return Affected(public_id, status, requested.refusal, is_done=False)
+    if (owner := requested.cancelled_worker) is not None:
+        # Without Redis nothing is lost: the worker sees the cancel at its next heartbeat.
+        with suppress(*REDIS_ERRORS):
+            await visit.state.redis.publish(control(owner), identifier.hex.encode())
+    if not requested.is_recorded:
+        return Affected(public_id, status, "it was cancelled before")
+    return Affected(public_id, status, f"{action} requested; its worker, or a sweep, acts on it")
+
+
+PAGES = (
+    Page("/responses", show, menu="Responses", is_by_project=True),
+    Page("/responses/act", confirm),
+    Page("/responses/act", act, method="POST"),
+)

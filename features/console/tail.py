@@ -14,11 +14,9 @@ from uuid import UUID
 import orjson
 from starlette.responses import Response
 
-from features.console import grants
-from features.console.errors import PageError
-from features.console.page import Page
+from features.console.access import is_granted
+from features.console.page import HEADERS, Page, PageError, Visit
 from features.console.response import no_response, response_id_of
-from features.console.visit import HEADERS, Visit
 from models.db.database import find_by_id
 from models.db.queries import operations
 from models.wire.events import split_frames
@@ -128,7 +126,7 @@ async def follow(visit: Visit) -> Response:
     """The events behind a number, to the end of the response."""
     identifier = response_id_of(visit)
     grant = visit.query.get("content", "")
-    with_content = bool(grant) and grants.is_valid(visit.user, identifier, grant)
+    with_content = bool(grant) and is_granted(visit.user, identifier, grant)
     after = _after(visit)
     if await find_by_id(visit.pool, operations.STATE, identifier) is None:
         raise no_response(visit.request.path_params["response_id"])

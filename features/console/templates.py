@@ -1,4 +1,7 @@
-"""The templates: Jinja2 with autoescape, read from the package at their first use."""
+"""The templates of all pages: Jinja2 with autoescape, read from the package at their first use.
+
+A feature has its own in `features/<feature>/templates/`. No two of them have one name.
+"""
 
 import hashlib
 import re
@@ -9,42 +12,25 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from features.console.menu import menu
+import features
 from features.console.plots import compact, short_time
+from models.features import FEATURES
 from models.ids import response_id
 from models.time_text import format_date, format_seconds
 from models.version import VERSION
 
-FOLDER = Path(__file__).parent
-STATIC = FOLDER / "static"
+STATIC = Path(__file__).parent / "static"
+_FOLDERS = [Path(features.__path__[0], name, "templates") for name in FEATURES]
 _HASH_LENGTH = 12
 _SHORT_ID = len("resp_") + 16
-STATUS_CLASSES = {
-    "completed": "good",
-    "live": "good",
-    "enabled": "good",
-    "active": "good",
-    "delivered": "good",
-    "valid": "good",
-    "in_progress": "busy",
-    "draining": "busy",
-    "silent": "busy",
-    "failing": "busy",
-    "validating": "busy",
-    "finalizing": "busy",
-    "cancelling": "busy",
-    "queued": "wait",
-    "waiting": "wait",
-    "closed": "good",
-    "partly_open": "busy",
-    "open": "bad",
-    "failed": "bad",
-    "dead": "bad",
-    "disabled": "bad",
-    "incomplete": "bad",
-    "expired": "bad",
+_STATES = {
+    "good": "completed live enabled active delivered valid closed",
+    "busy": "in_progress draining silent failing validating finalizing cancelling partly_open",
+    "wait": "queued waiting",
+    "bad": "open failed dead disabled incomplete expired",
 }
-"""The class of the style sheet for a status or state; any other has `still`."""
+"""A class of the style sheet, and the statuses and states that have it; any other has `still`."""
+_CLASSES = {state: kind for kind, states in _STATES.items() for state in states.split()}
 
 
 def render(template: str, **values: object) -> str:
@@ -61,7 +47,7 @@ def static_hash(name: str) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(FOLDER / "templates"),
+        loader=FileSystemLoader(_FOLDERS),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -81,7 +67,8 @@ def _environment() -> Environment:
         short_time=short_time,
         short_id=lambda public_id: public_id[:_SHORT_ID],
     )
-    environment.globals.update(static_hash=static_hash, version=VERSION, menu=menu)
+    environment.globals.update(static_hash=static_hash, version=VERSION)
+    environment.globals["parts"] = environment.get_template("parts.html").module
     return environment
 
 
@@ -109,7 +96,7 @@ def _marked(paragraph: str) -> Markup:
 
 def badge(state: str) -> Markup:
     """A status in its colour; its name says the same."""
-    kind = STATUS_CLASSES.get(state, "still")
+    kind = _CLASSES.get(state, "still")
     return Markup('<span class="badge {}">{}</span>').format(kind, state.replace("_", " "))
 
 

@@ -43,7 +43,7 @@ async def list_files(
     database: Connection, project: str | None, purpose: str | None, limit: int
 ) -> list[ShownFile]:
     """The newest files."""
-    values = {"project": project, "purpose": purpose, "before": LAST_ID, "limit": limit}
+    values = {"project": project, "purpose": purpose, "before": LAST_ID, "max_rows": limit}
     rows = await fetch(database, statements.LIST_ALL_FILES, values)
     return [ShownFile.from_row(row) for row in rows]
 

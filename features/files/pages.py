@@ -1,53 +1,55 @@
 """The stored files: how many each project has, and which. Their content is not shown."""
 
-from uuid import UUID
+import asyncio
+import shutil
+from pathlib import Path
 
 from starlette.responses import Response
 
-from features.console.page import Page
-from features.console.paging import PAGE_SIZE, before, split, text_parameter
-from features.console.visit import Visit
+from features.console.page import Page, Problem, Visit, project_of, read_list
 from features.operator.filter import LAST_ID
 from models.db.database import fetch_idempotent
 from models.db.queries import files as statements
-from models.db.queries.organization import FIND_PROJECTS
 from models.ids import file_id, parse_file_id
+from web.state import AppState
 
 _SUMMED_UP = 20_000
 """The newest files that the sums of projects are made of."""
+_FULL = 0.9
+"""The part of the disk that may be used."""
 
 
 async def show(visit: Visit) -> Response:
     """The page."""
-    name = text_parameter(visit, "project")
-    values: dict[str, object] = {"before": before(visit, parse_file_id), "limit": PAGE_SIZE + 1}
-    if name is None:
-        everything = values | {"project": None, "purpose": None}
-        found = await fetch_idempotent(visit.pool, statements.LIST_ALL_FILES, everything)
-    else:
-        project = await _project(visit, name)
-        of_project = values | {"project": project}
-        found = await fetch_idempotent(visit.pool, statements.LIST_FILES_OF_PROJECT, of_project)
-    rows, last = split(found)
+    query, values = statements.LIST_ALL_FILES, dict[str, object](project=None, purpose=None)
+    if (name := visit.text("project")) is not None:
+        query, values = statements.LIST_FILES_OF_PROJECT, {"project": await project_of(visit, name)}
     sums = {"before": LAST_ID, "max_rows": _SUMMED_UP}
     totals = await fetch_idempotent(visit.pool, statements.FILES_BY_PROJECT, sums)
     return visit.page(
         "files.html",
-        files=[(file_id(row.id), row) for row in rows],
+        files=await read_list(visit, query, values, lambda row: file_id(row.id), parse_file_id),
         totals=totals,
         is_partial=sum(total.files for total in totals) >= _SUMMED_UP,
         summed_up=_SUMMED_UP,
-        next_before=None if last is None else file_id(last.id),
-        is_first=visit.query.get("before") is None,
         project=name,
     )
 
 
-async def _project(visit: Visit, name: str) -> UUID | None:
-    """The id of the project with this name; None: there is none."""
-    rows = await fetch_idempotent(visit.pool, FIND_PROJECTS, {"name": name, "digits": None})
-    return rows[0].id if rows else None
+async def problems(state: AppState) -> list[Problem]:
+    """Whether the disk has room."""
+    return await asyncio.to_thread(_disk_problems, state.settings.files.folder)
 
 
-PAGES = (Page("/files", show),)
-MENU = (("/files", "Files"),)
+def _disk_problems(folder: Path | None) -> list[Problem]:
+    """Blocks."""
+    if folder is None or not folder.exists():
+        return []
+    disk = shutil.disk_usage(folder)
+    if disk.used <= _FULL * disk.total:
+        return []
+    used = 100 * disk.used // disk.total
+    return [Problem(f"The disk of files ({folder}) is {used} % full.")]
+
+
+PAGES = (Page("/files", show, menu="Files", is_by_project=True),)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from features.console.mount import CONSOLE
+from features.console.site import CONSOLE
 from models.config.settings import Settings
 from models.hosts import is_loopback
 from web.app import api_routes
@@ -56,8 +56,8 @@ class _Reference:
 def _page(document: Json, path_prefix: str) -> Response:
     """The document for people. The page loads nothing from elsewhere."""
     # Not before somebody reads it: web starts without the template engine.
+    from features.console.page import HEADERS
     from features.console.templates import render
-    from features.console.visit import HEADERS
 
     components = document["components"]
     groups: dict[str, list[Json]] = {}

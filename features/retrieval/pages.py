@@ -1,17 +1,20 @@
 """The vector stores: their files by status, and why files have failed."""
 
 from functools import partial
+from uuid import UUID
 
 from starlette.responses import Response
 
-from features.console.changes import not_found
-from features.console.errors import PageError
-from features.console.page import Page
-from features.console.paging import PAGE_SIZE, before, split, text_parameter, uuid_of
-from features.console.visit import Visit
+from features.console.page import (
+    Page,
+    Visit,
+    choice,
+    not_found,
+    project_of,
+    read_list,
+)
 from features.retrieval import queries as statements
 from models.db.database import fetch_idempotent
-from models.db.queries.organization import FIND_PROJECTS
 from models.ids import VECTOR_STORE, file_id, parse_admin_id, vector_store_id
 
 COUNTED = 1_000
@@ -23,25 +26,14 @@ _parse_store = partial(parse_admin_id, VECTOR_STORE)
 
 async def show_list(visit: Visit) -> Response:
     """The stores, the newest first."""
-    name = text_parameter(visit, "project")
-    values: dict[str, object] = {
-        "before": before(visit, _parse_store),
-        "look_at": COUNTED,
-        "max_rows": PAGE_SIZE + 1,
-    }
-    if name is None:
-        found = await fetch_idempotent(visit.pool, statements.LIST_ALL_STORES, values)
-    else:
-        named = {"name": name, "digits": None}
-        projects = await fetch_idempotent(visit.pool, FIND_PROJECTS, named)
-        of_project = values | {"project": projects[0].id if projects else None}
-        found = await fetch_idempotent(visit.pool, statements.LIST_STORES_OF_PROJECT, of_project)
-    rows, last = split(found)
+    query, values = statements.LIST_ALL_STORES, dict[str, object](look_at=COUNTED)
+    if (name := visit.text("project")) is not None:
+        query, values["project"] = statements.LIST_STORES_OF_PROJECT, await project_of(visit, name)
     return visit.page(
         "vector_stores.html",
-        stores=[(vector_store_id(row.id), row) for row in rows],
-        next_before=None if last is None else vector_store_id(last.id),
-        is_first=visit.query.get("before") is None,
+        stores=await read_list(
+            visit, query, values, lambda row: vector_store_id(row.id), _parse_store
+        ),
         project=name,
         counted=COUNTED,
     )
@@ -54,29 +46,31 @@ async def show(visit: Visit) -> Response:
     stores = await fetch_idempotent(visit.pool, statements.SHOW_STORE, values)
     if not stores:
         raise not_found("vector store")
-    status = text_parameter(visit, "status")
-    if status is not None and status not in _STATUSES:
-        raise PageError(400, "No such status", f"There are {', '.join(_STATUSES)}.")
-    page = {"store": identifier, "status": status, "max_rows": PAGE_SIZE + 1}
-    found = await fetch_idempotent(
-        visit.pool, statements.ENTRIES_PAGE, page | {"before": before(visit, uuid_of)}
-    )
-    rows, last = split(found)
+    status = choice(visit.query, "status", _STATUSES) if visit.query.get("status") else None
+    of_store = {"store": identifier, "status": status}
     return visit.page(
         "vector_store.html",
         store=stores[0],
         public_id=vector_store_id(stores[0].id),
-        entries=[(file_id(row.file_id), row) for row in rows],
-        next_before=None if last is None else last.id.hex,
-        is_first=visit.query.get("before") is None,
+        files=await read_list(
+            visit, statements.ENTRIES_PAGE, of_store, lambda row: row.id.hex, _parse_entry
+        ),
+        file_id=file_id,
         chosen=status,
-        statuses=_STATUSES,
+        statuses=[(each, each.replace("_", " ")) for each in _STATUSES],
         counted=_COUNTED_OF_ONE,
     )
 
 
+def _parse_entry(text: str) -> UUID | None:
+    """An entry has no public id; a position has its 32 hexadecimal digits."""
+    try:
+        return UUID(hex=text)
+    except ValueError:
+        return None
+
+
 PAGES = (
-    Page("/vector-stores", show_list),
+    Page("/vector-stores", show_list, menu="Vector stores", is_by_project=True),
     Page("/vector-stores/{id}", show),
 )
-MENU = (("/vector-stores", "Vector stores"),)

@@ -1,4 +1,4 @@
-"""The projects: policy, quotas, usage of the last days, and keys."""
+"""The projects: policy, quotas, keys, and usage by day, project and model."""
 
 import asyncio
 import json
@@ -6,17 +6,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from features.console.changes import Confirmation, ask, first, not_found
-from features.console.page import Page
-from features.console.paging import PAGE_SIZE, before, split
-from features.console.visit import Visit
-from features.operator.filter import FIRST_ID
-from features.tenants import usage_pages
+from features.console.page import (
+    Change,
+    Page,
+    Visit,
+    choice,
+    confirmed,
+    not_found,
+    project_of,
+    read_list,
+)
 from features.tenants.quota_uses import QuotaUse, quota_limits, quota_uses
 from features.tenants.service import revoke_key
-from models.db.database import fetch_idempotent, find_by_id
+from models.db.database import Connection, fetch_idempotent, find_by_id
 from models.db.queries import organization, usage
 from models.db.queries.organization import KeyDetails, ProjectDetails
 from models.ids import API_KEY, PROJECT, admin_id, parse_admin_id
@@ -25,6 +30,17 @@ from models.projects.policy import ProjectPolicy
 _DAYS = 14
 """Days of usage that are shown, today included."""
 _DAY = 86_400
+_LOOKED_AT = 50_000
+"""Rows of days that are summed up already, and as many entries of the others."""
+_MOST_ROWS = 500
+_DAY_CHOICES = {"1": "today", "7": "7 days", "30": "30 days"}
+_GROUPS = {
+    "day": "day",
+    "project": "project",
+    "model": "model",
+    "both": "project and model",
+}
+"""What a row is about, besides the day."""
 _project_id = partial(admin_id, PROJECT)
 _parse_project = partial(parse_admin_id, PROJECT)
 _key_id = partial(admin_id, API_KEY)
@@ -44,20 +60,18 @@ class DayOfUsage:
 async def show_list(visit: Visit) -> Response:
     """The list, the oldest first."""
     include_archived = visit.query.get("archived") == "1"
-    after = FIRST_ID
-    if (text := visit.query.get("after")) is not None:
-        after = _parse_project(text) or FIRST_ID
-    values = {
-        "include_archived": include_archived,
-        "after": after,
-        "max_rows": PAGE_SIZE + 1,
-    }
-    rows, last = split(await fetch_idempotent(visit.pool, organization.LIST_PROJECTS, values))
+    projects = await read_list(
+        visit,
+        organization.LIST_PROJECTS,
+        {"include_archived": include_archived},
+        lambda row: _project_id(row.id),
+        _parse_project,
+        position="after",
+    )
     return visit.page(
         "projects.html",
-        projects=[(_project_id(row.id), row, _policy_text(row, indent=None)) for row in rows],
-        next_after=None if last is None else _project_id(last.id),
-        is_first=after == FIRST_ID,
+        projects=projects,
+        policy_text=_policy_text,
         include_archived=include_archived,
     )
 
@@ -65,14 +79,14 @@ async def show_list(visit: Visit) -> Response:
 async def show(visit: Visit) -> Response:
     """One project."""
     project = await _project(visit)
-    keys_before = before(visit, _parse_key)
-    values = {"project": project.id, "before": keys_before, "max_rows": PAGE_SIZE + 1}
-    found, used, days = await asyncio.gather(
-        fetch_idempotent(visit.pool, organization.KEYS_PAGE, values),
+    of_project = {"project": project.id}
+    keys, used, days = await asyncio.gather(
+        read_list(
+            visit, organization.KEYS_PAGE, of_project, lambda row: _key_id(row.id), _parse_key
+        ),
         _quotas(visit, project),
         _usage(visit, project),
     )
-    keys, last = split(found)
     return visit.page(
         "project.html",
         project=project,
@@ -80,43 +94,32 @@ async def show(visit: Visit) -> Response:
         policy=_policy_text(project, indent=2),
         quotas=used,
         days=days,
-        keys=[(_key_id(key.id), key) for key in keys],
-        next_before=None if last is None else _key_id(last.id),
-        is_first=visit.query.get("before") is None,
+        keys=keys,
     )
 
 
-async def confirm_revoke(visit: Visit) -> Response:
-    """Asks whether a key is to be revoked."""
-    key = await _key(visit, visit.query.get("id", ""))
-    used = "never" if key.last_used_at is None else f"{key.last_used_at:%Y-%m-%d %H:%M} UTC"
-    return ask(
-        visit,
-        Confirmation(
-            title=f"Revoke the key {key.prefix}…?",
-            meaning="Requests with it are refused within seconds, for ever. Responses that it has "
-            "created go on.",
-            label="Revoke",
-            path="/projects/keys/revoke",
-            back=f"/projects/{_project_id(key.project_id)}",
-            fields=[("id", _key_id(key.id))],
-            facts=[
-                ("Project", key.project),
-                ("Name", key.name or "none"),
-                ("Scopes", ", ".join(key.scopes)),
-                ("Last used", used),
-            ],
-        ),
-    )
-
-
-async def revoke(visit: Visit) -> Response:
+async def _revoke(visit: Visit, fields: QueryParams) -> Change:
     """Revokes a key."""
-    fields = await visit.form(visit.user.token)
-    key = await _key(visit, first(fields, "id"))
-    async with visit.pool.connection() as connection:
+    key = await _key(visit, fields.get("id", ""))
+    used = "never" if key.last_used_at is None else f"{key.last_used_at:%Y-%m-%d %H:%M} UTC"
+
+    async def make(connection: Connection) -> None:
         await revoke_key(connection, key, visit.actor)
-    return visit.redirect(f"/projects/{_project_id(key.project_id)}")
+
+    return Change(
+        title=f"Revoke the key {key.prefix}…?",
+        meaning="Requests with it are refused within seconds, for ever. Responses that it has "
+        "created go on.",
+        label="Revoke",
+        back=f"/projects/{_project_id(key.project_id)}",
+        make=make,
+        facts=[
+            ("Project", key.project),
+            ("Name", key.name or "none"),
+            ("Scopes", ", ".join(key.scopes)),
+            ("Last used", used),
+        ],
+    )
 
 
 async def _project(visit: Visit) -> ProjectDetails:
@@ -134,7 +137,7 @@ async def _key(visit: Visit, public_id: str) -> KeyDetails:
     return key
 
 
-def _policy_text(project: ProjectDetails, indent: int | None) -> str:
+def _policy_text(project: ProjectDetails, indent: int | None = None) -> str:
     """What differs from the settings, as JSON; empty: nothing."""
     return json.dumps(project.policy, indent=indent) if project.policy else ""
 
@@ -176,11 +179,43 @@ async def _usage(visit: Visit, project: ProjectDetails) -> list[DayOfUsage]:
     ]
 
 
+async def show_usage(visit: Visit) -> Response:
+    """What was used, by day, project and model."""
+    group = choice(visit.query, "by", _GROUPS, "both")
+    days = choice(visit.query, "days", _DAY_CHOICES, "7")
+    name, model = visit.text("project"), visit.text("model")
+    project = None if name is None else await project_of(visit, name)
+    is_unknown = name is not None and project is None
+    values = {
+        "first": (datetime.now(UTC) - timedelta(days=int(days) - 1)).date(),
+        "project": project,
+        "model": model,
+        "by_project": group in ("project", "both"),
+        "by_model": group in ("model", "both"),
+        "look_at": _LOOKED_AT,
+        "max_rows": _MOST_ROWS,
+    }
+    rows = [] if is_unknown else await fetch_idempotent(visit.pool, usage.USAGE_BY_DAY, values)
+    rolled = sum(row.rows for row in rows if row.is_rolled)
+    open_days = sum(row.rows for row in rows if not row.is_rolled)
+    return visit.page(
+        "usage.html",
+        rows=rows,
+        most=max((row.input_tokens + row.output_tokens for row in rows), default=0),
+        unknown_project=name if is_unknown else None,
+        group=group,
+        groups=_GROUPS.items(),
+        days=days,
+        day_choices=_DAY_CHOICES.items(),
+        is_cut=len(rows) == _MOST_ROWS,
+        is_partial=max(rolled, open_days) >= _LOOKED_AT,
+        looked_at=_LOOKED_AT,
+    )
+
+
 PAGES = (
-    *usage_pages.PAGES,
-    Page("/projects", show_list),
-    Page("/projects/keys/revoke", confirm_revoke),
-    Page("/projects/keys/revoke", revoke, method="POST"),
+    Page("/projects", show_list, menu="Projects"),
+    *confirmed("/projects/keys/revoke", _revoke),
     Page("/projects/{id}", show),
+    Page("/usage", show_usage, menu="Usage"),
 )
-MENU = (("/projects", "Projects"), ("/usage", "Usage"))

@@ -4,47 +4,58 @@ from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
+from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from features.console.changes import Confirmation, ask, first, not_found
-from features.console.errors import PageError
-from features.console.page import Page
-from features.console.paging import PAGE_SIZE, before, split, text_parameter
-from features.console.visit import Visit
+from features.console.page import (
+    Change,
+    Page,
+    Problem,
+    Visit,
+    choice,
+    confirmed,
+    not_found,
+    read_list,
+)
 from features.webhooks import queries as statements
 from features.webhooks import service
 from features.webhooks.events import event_id
 from features.webhooks.service import EndpointFields
 from features.webhooks.service import public_id as _endpoint_id
 from models.db.arrays import Uuids
-from models.db.database import Pool, fetch_idempotent, find_by_id
+from models.db.database import Connection, Pool, fetch_idempotent, find_by_id
 from models.ids import EVENT, WEBHOOK_ENDPOINT, parse_admin_id
+from models.time_text import format_seconds
+from web.state import AppState
 
 COUNTED = 200
 """The newest deliveries of an endpoint that are counted in the list."""
 _LOOKED_AT = 10_000
 """The newest deliveries among which those in a state are searched."""
+_OLD_DELIVERY = 3600.0
+"""Seconds after which an event that waits for its endpoint is a problem."""
 _STATES = ("waiting", "delivered", "failed")
-_parse_endpoint = partial(parse_admin_id, WEBHOOK_ENDPOINT)
+_MEANINGS = {
+    "enable": "Events that wait are delivered, and new ones from now on.",
+    "disable": "Nothing is delivered to it, and new events are not kept for it, until it is "
+    "enabled again.",
+}
 
 
 async def show_list(visit: Visit) -> Response:
     """The endpoints, the newest first."""
-    project, is_failing = text_parameter(visit, "project"), visit.query.get("failing") == "1"
-    values = {
-        "project": project,
-        "failing": is_failing,
-        "before": before(visit, _parse_endpoint),
-        "max_rows": PAGE_SIZE + 1,
-    }
-    found = await fetch_idempotent(visit.pool, statements.NEWEST_ENDPOINTS, values)
-    rows, last = split(found)
-    counts = await _counts(visit.pool, rows)
+    project, is_failing = visit.text("project"), visit.query.get("failing") == "1"
+    endpoints = await read_list(
+        visit,
+        statements.NEWEST_ENDPOINTS,
+        {"project": project, "failing": is_failing},
+        lambda row: _endpoint_id(row.id),
+        partial(parse_admin_id, WEBHOOK_ENDPOINT),
+    )
     return visit.page(
         "webhooks.html",
-        endpoints=[(_endpoint_id(row.id), row, counts.get(row.id)) for row in rows],
-        next_before=None if last is None else _endpoint_id(last.id),
-        is_first=visit.query.get("before") is None,
+        endpoints=endpoints,
+        counts=await _counts(visit.pool, [row.id for _, row in endpoints.rows]),
         project=project,
         is_failing=is_failing,
         counted=COUNTED,
@@ -54,110 +65,81 @@ async def show_list(visit: Visit) -> Response:
 async def show(visit: Visit) -> Response:
     """One endpoint and its deliveries."""
     endpoint = await _endpoint(visit, visit.request.path_params["id"])
-    state = text_parameter(visit, "state")
-    if state is not None and state not in _STATES:
-        raise PageError(400, "No such state", f"There are {', '.join(_STATES)}.")
-    after = None
-    if (text := visit.query.get("before")) is not None:
-        after = parse_admin_id(EVENT, text)
-        if after is None:
-            raise PageError(400, "No such page", "The position of this page is no id of an event.")
+    state = choice(visit.query, "state", _STATES) if visit.query.get("state") else None
     values = {
         "endpoint": endpoint.id,
         "state": state,
-        "after": after,
         "look_at": _LOOKED_AT if state else None,
-        "max_rows": PAGE_SIZE + 1,
     }
-    found = await fetch_idempotent(visit.pool, statements.DELIVERIES_PAGE, values)
-    rows, last = split(found)
     return visit.page(
         "webhook.html",
         endpoint=endpoint,
         public_id=_endpoint_id(endpoint.id),
-        deliveries=[(event_id(row.event_id), row) for row in rows],
-        next_before=None if last is None else event_id(last.event_id),
-        is_first=after is None,
+        deliveries=await read_list(
+            visit,
+            statements.DELIVERIES_PAGE,
+            values,
+            lambda row: event_id(row.event_id),
+            partial(parse_admin_id, EVENT),
+        ),
         state=state,
-        states=_STATES,
+        states=[(each, each) for each in _STATES],
         looked_at=_LOOKED_AT,
     )
 
 
-async def confirm(visit: Visit) -> Response:
-    """Asks whether an endpoint is to be enabled or disabled."""
-    endpoint = await _endpoint(visit, visit.query.get("id", ""))
-    action = _action(visit.query.get("action", ""))
-    meanings = {
-        "enable": "Events that wait are delivered, and new ones from now on.",
-        "disable": "Nothing is delivered to it, and new events are not kept for it, until it is "
-        "enabled again.",
-    }
-    public_id = _endpoint_id(endpoint.id)
-    return ask(
-        visit,
-        Confirmation(
-            title=f"{action.capitalize()} this endpoint?",
-            meaning=meanings[action],
-            label=action.capitalize(),
-            path="/webhooks/change",
-            back=f"/webhooks/{public_id}",
-            fields=[("id", public_id), ("action", action)],
-            is_harmless=action == "enable",
-            facts=_facts(endpoint),
-        ),
-    )
+async def problems(state: AppState) -> list[Problem]:
+    """What the overview says of deliveries and endpoints."""
+    [deliveries] = await fetch_idempotent(state.pool, statements.WEBHOOK_STATE, {})
+    found = []
+    if deliveries.oldest > _OLD_DELIVERY:
+        waiting, oldest = deliveries.waiting, format_seconds(deliveries.oldest)
+        found.append(Problem(f"{waiting} events wait for webhooks, the oldest for {oldest}."))
+    counts = {"failing": deliveries.failing, "disabled": deliveries.disabled}
+    if states := ", ".join(f"{count} {name}" for name, count in counts.items() if count):
+        found.append(Problem(f"Webhook endpoints: {states}.", "/webhooks?failing=1"))
+    return found
 
 
-async def set_enabled(visit: Visit) -> Response:
+async def _change(visit: Visit, fields: QueryParams) -> Change:
     """Enables or disables an endpoint."""
-    fields = await visit.form(visit.user.token)
-    endpoint = await _endpoint(visit, first(fields, "id"))
-    action, public_id = _action(first(fields, "action")), _endpoint_id(endpoint.id)
-    fields_set = EndpointFields(enabled=action == "enable")
-    async with visit.pool.connection() as connection:
+    endpoint = await _endpoint(visit, fields.get("id", ""))
+    action = choice(fields, "action", _MEANINGS)
+
+    async def make(connection: Connection) -> None:
+        fields_set = EndpointFields(enabled=action == "enable")
         await service.update(connection, endpoint, fields_set, visit.actor)
-    return visit.redirect(f"/webhooks/{public_id}")
 
-
-async def confirm_resend(visit: Visit) -> Response:
-    """Asks whether an event is to be delivered again."""
-    endpoint = await _endpoint(visit, visit.query.get("id", ""))
-    delivery = await _delivery(visit, endpoint, visit.query.get("event", ""))
-    public_id, event = _endpoint_id(endpoint.id), event_id(delivery.event_id)
-    return ask(
-        visit,
-        Confirmation(
-            title="Deliver this event again?",
-            meaning="It is sent next, with the same id, so that the receiver can recognise it. A "
-            "pause of the endpoint ends.",
-            label="Deliver again",
-            path="/webhooks/resend",
-            back=f"/webhooks/{public_id}",
-            fields=[("id", public_id), ("event", event)],
-            is_harmless=True,
-            facts=[
-                *_facts(endpoint),
-                ("Event", f"{event} ({delivery.type}), about {delivery.object_id}"),
-            ],
-        ),
+    return Change(
+        title=f"{action.capitalize()} this endpoint?",
+        meaning=_MEANINGS[action],
+        label=action.capitalize(),
+        back=f"/webhooks/{_endpoint_id(endpoint.id)}",
+        make=make,
+        is_harmless=action == "enable",
+        facts=_facts(endpoint),
     )
 
 
-async def resend(visit: Visit) -> Response:
+async def _resend(visit: Visit, fields: QueryParams) -> Change:
     """Delivers an event again to one endpoint."""
-    fields = await visit.form(visit.user.token)
-    endpoint = await _endpoint(visit, first(fields, "id"))
-    delivery = await _delivery(visit, endpoint, first(fields, "event"))
-    async with visit.pool.connection() as connection:
+    endpoint = await _endpoint(visit, fields.get("id", ""))
+    delivery = await _delivery(visit, endpoint, fields.get("event", ""))
+    event = f"{event_id(delivery.event_id)} ({delivery.type}), about {delivery.object_id}"
+
+    async def make(connection: Connection) -> None:
         await service.resend(connection, delivery.event_id, endpoint, visit.actor)
-    return visit.redirect(f"/webhooks/{_endpoint_id(endpoint.id)}")
 
-
-def _action(text: str) -> str:
-    if text not in ("enable", "disable"):
-        raise PageError(400, "No such action", "There are enable and disable.")
-    return text
+    return Change(
+        title="Deliver this event again?",
+        meaning="It is sent next, with the same id, so that the receiver can recognise it. A "
+        "pause of the endpoint ends.",
+        label="Deliver again",
+        back=f"/webhooks/{_endpoint_id(endpoint.id)}",
+        make=make,
+        is_harmless=True,
+        facts=[*_facts(endpoint), ("Event", event)],
+    )
 
 
 def _facts(endpoint: statements.Endpoint) -> list[tuple[str, str]]:
@@ -165,7 +147,8 @@ def _facts(endpoint: statements.Endpoint) -> list[tuple[str, str]]:
 
 
 async def _endpoint(visit: Visit, public_id: str) -> statements.Endpoint:
-    found = await find_by_id(visit.pool, statements.ANY_ENDPOINT, _parse_endpoint(public_id))
+    identifier = parse_admin_id(WEBHOOK_ENDPOINT, public_id)
+    found = await find_by_id(visit.pool, statements.ANY_ENDPOINT, identifier)
     if found is None:
         raise not_found("endpoint")
     return found
@@ -182,20 +165,15 @@ async def _delivery(
     return rows[0]
 
 
-async def _counts(
-    pool: Pool, endpoints: Sequence[statements.Endpoint]
-) -> dict[UUID, statements.DeliveryCounts]:
-    values = {"ids": Uuids([row.id for row in endpoints]), "look_at": COUNTED}
+async def _counts(pool: Pool, endpoints: Sequence[UUID]) -> dict[UUID, statements.DeliveryCounts]:
+    values = {"ids": Uuids(endpoints), "look_at": COUNTED}
     rows = await fetch_idempotent(pool, statements.DELIVERY_COUNTS, values)
     return {row.endpoint_id: row for row in rows}
 
 
 PAGES = (
-    Page("/webhooks", show_list),
-    Page("/webhooks/change", confirm),
-    Page("/webhooks/change", set_enabled, method="POST"),
-    Page("/webhooks/resend", confirm_resend),
-    Page("/webhooks/resend", resend, method="POST"),
+    Page("/webhooks", show_list, menu="Webhooks", is_by_project=True),
+    *confirmed("/webhooks/change", _change),
+    *confirmed("/webhooks/resend", _resend),
     Page("/webhooks/{id}", show),
 )
-MENU = (("/webhooks", "Webhooks"),)

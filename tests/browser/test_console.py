@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from features.console.menu import menu
+from features.console.app import MENU
 from tests.support.browser import CONTRASTS, Operator, logged_in
 from tests.support.fake_upstream import FakeUpstream, finish, hang, reply, text, usage, wait_for
 from tests.support.fake_upstream import done as end_of_stream
@@ -193,7 +193,7 @@ async def test_what_clients_send_runs_nowhere_and_every_page_is_legible(
     failed = await api.create_background(_EVIL, input=_EVIL)
     await api.wait_for_end(failed)
     paths = (
-        *(f"/console{path}" for path, _ in menu()),
+        *(f"/console{page.path}" for page in MENU),
         f"/console/responses/{failed}",
         f"/console/responses/act?action=fail&id={failed}",
         f"/console/responses/{answered}",

@@ -342,7 +342,7 @@ LIST_ALL_FILES = Query(
     SELECT {_LISTED} FROM files f JOIN projects p ON p.id = f.project_id
     WHERE (CAST(:project AS text) IS NULL OR p.name = :project)
       AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose) AND {IS_VISIBLE}
-      AND f.id < CAST(:before AS uuid) ORDER BY f.id DESC LIMIT :limit
+      AND f.id < CAST(:before AS uuid) ORDER BY f.id DESC LIMIT :max_rows
     """,
     ListedFile,
 )
@@ -350,7 +350,7 @@ LIST_ALL_FILES = Query(
 LIST_FILES_OF_PROJECT = Query(
     f"""
     SELECT {_LISTED} FROM files f JOIN projects p ON p.id = f.project_id
-    WHERE f.project_id = :project AND {IS_VISIBLE} AND f.id < CAST(:before AS uuid) ORDER BY f.id DESC LIMIT :limit
+    WHERE f.project_id = :project AND {IS_VISIBLE} AND f.id < CAST(:before AS uuid) ORDER BY f.id DESC LIMIT :max_rows
     """,
     ListedFile,
 )

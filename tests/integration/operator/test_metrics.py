@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from cli.embedded.process import free_port
 from features.console.app import PAGES
-from features.console.mount import CONSOLE
+from features.console.site import CONSOLE
 from features.files.objects import FilePurpose
 from models.config.groups import MetricsSettings
 from models.db.database import fetch, open_pool

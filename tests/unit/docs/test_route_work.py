@@ -11,7 +11,7 @@ from pathlib import Path
 from starlette.routing import BaseRoute, WebSocketRoute
 
 from features.console.app import PAGES
-from features.console.mount import CONSOLE
+from features.console.site import CONSOLE
 from models.config.settings import Settings
 from web.app import create_app
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from features.console.access import Role, Session
-from features.console.visit import Visit
+from features.console.page import Visit
 
 _TEXTS = [
     ("https://hooks.example/T0/secret", "https://hooks.example/…"),

@@ -1,27 +1,76 @@
-"""The upstreams: their circuits, how many calls run of how many, the last failure, and a check."""
+"""What responses run on: processes with their slots, and upstreams with their circuits."""
 
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
+from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from features.console.changes import first, not_found
 from features.console.overview import LOOKED_AT
-from features.console.page import Page
-from features.console.visit import Visit
+from features.console.page import Change, Page, Visit, confirmed, not_found
+from features.operator import service
+from features.operator.diagnosis import process_text
+from features.operator.facts import ProcessState
 from models.config.upstream import UpstreamSettings
-from models.db.database import execute, fetch_idempotent
-from models.db.queries import console
+from models.db.database import Connection, execute, fetch_idempotent
+from models.db.queries import console, operations
 from models.db.queries.audit import RECORD, AuditEntry
 from models.redis.client import REDIS_ERRORS
 from models.redis.upstream_states import OpenCircuit, UpstreamState, read_states
 from models.upstream_probe import UpstreamProbe, probe_upstream
 
+_ENDED_WITHIN = timedelta(hours=1)
+"""Processes that have ended are listed for so long."""
+_MOST_ENDED = 50
 _SHOWN_CIRCUITS = 20
 _SHOWN_MODELS = 50
+
+
+async def show_workers(visit: Visit) -> Response:
+    """The processes: what they run, of how many slots, and whether they are alive."""
+    rows = await fetch_idempotent(visit.pool, operations.WORKERS, {"since": _ENDED_WITHIN})
+    processes = [ProcessState.from_row(row) for row in rows]
+    ended = [process for process in processes if process.ended is not None]
+    return visit.page(
+        "workers.html",
+        processes=[process for process in processes if process.ended is None],
+        ended=sorted(ended, key=lambda process: process.lease_seconds, reverse=True)[:_MOST_ENDED],
+        ended_count=len(ended),
+    )
+
+
+async def _drain(visit: Visit, fields: QueryParams) -> Change:
+    """A process hands over its responses and stops. It sees the request at its next heartbeat."""
+    process = await _live_process(visit, fields.get("id", ""))
+
+    async def make(connection: Connection) -> None:
+        await service.drain(connection, str(process.id), [process], visit.actor)
+
+    return Change(
+        title=f"Drain the {process_text(process.kind, process.pid, process.host)}?",
+        meaning="It stops claiming responses, hands over those that it runs, and exits. "
+        "Whatever has started it may start another one.",
+        label="Drain",
+        back="/workers",
+        make=make,
+    )
+
+
+async def _live_process(visit: Visit, text: str) -> operations.FoundProcess:
+    """Raises PageError (404)."""
+    try:
+        identifier = UUID(text)
+    except ValueError:
+        raise not_found("process") from None
+    values = {"name": None, "prefix": identifier.hex}
+    rows = await fetch_idempotent(visit.pool, operations.FIND_WORKERS, values)
+    if not rows or rows[0].dead:
+        raise not_found("live process")
+    return rows[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +124,27 @@ class ShownUpstream:
         return str(last.last_reason), datetime.fromtimestamp(last.last_failed_at, UTC)
 
 
-async def show(visit: Visit) -> Response:
-    """The page."""
-    return await _page(visit, None, None)
+async def show_upstreams(visit: Visit) -> Response:
+    """The upstreams: their circuits, how many calls run of how many, and the last failure."""
+    return await _upstreams_page(visit, None, None)
 
 
 async def check(visit: Visit) -> Response:
     """Asks one upstream for its models, and shows the page with its answer."""
     fields = await visit.form(visit.user.token)
-    upstream = visit.state.routes.server.upstreams.get(first(fields, "name"))
+    upstream = visit.state.routes.server.upstreams.get(fields.get("name", ""))
     if upstream is None:
         raise not_found("upstream")
     await execute(
         visit.pool, RECORD, AuditEntry(visit.actor, "upstream.check", upstream.name).values()
     )
     probe = await asyncio.to_thread(probe_upstream, upstream)
-    return await _page(visit, upstream.name, probe)
+    return await _upstreams_page(visit, upstream.name, probe)
 
 
-async def _page(visit: Visit, checked: str | None, probe: UpstreamProbe | None) -> Response:
+async def _upstreams_page(
+    visit: Visit, checked: str | None, probe: UpstreamProbe | None
+) -> Response:
     limit = {"max_rows": LOOKED_AT}
     waits = await fetch_idempotent(visit.pool, console.UPSTREAM_WAITS, limit)
     workers = await fetch_idempotent(visit.pool, console.LIVE_WORKER_IDS, {})
@@ -121,6 +172,8 @@ async def _page(visit: Visit, checked: str | None, probe: UpstreamProbe | None) 
 
 
 PAGES = (
-    Page("/upstreams", show),
+    Page("/workers", show_workers, menu="Workers"),
+    *confirmed("/workers/drain", _drain),
+    Page("/upstreams", show_upstreams, menu="Upstreams"),
     Page("/upstreams/check", check, method="POST"),
 )

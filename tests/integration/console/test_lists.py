@@ -250,6 +250,10 @@ async def test_an_endpoint_shows_its_deliveries_and_is_changed(
     assert "it was disabled by hand" in page.text
     assert event[:20] in page.text
     assert "/webhooks/" in (await _shown(user, "webhooks?failing=1")).html
+    async with console_user(shared_stack, OPERATOR_TOKEN, web=1) as other:
+        overview = await other.get("/console")
+    assert re.search("Webhook endpoints: [0-9a-z, ]*disabled", overview.text)
+    assert "/webhooks?failing=1" in overview.html
     resent = ("id", endpoint), ("event", event)
     await _confirmed(user, "webhooks/resend", f"id={endpoint}&event={event}", *resent)
     assert event[:20] in (await _shown(user, f"{path}?state=waiting")).text

@@ -16,7 +16,7 @@ from features.console import (
     responses,
     tail,
 )
-from features.console.access import Session, Sessions, proxy_user, set_session_cookie
+from features.console.access import Session, proxy_user, set_session_cookie
 from features.console.page import Page, PageError, Visit
 from features.console.site import CONSOLE
 from features.console.templates import STATIC, static_hash
@@ -99,8 +99,7 @@ class _Endpoint:
     async def _respond(self, visit: Visit) -> Response:
         if not self.page.needs_login:
             return await self.page.respond(visit)
-        sessions = Sessions(visit.pool, visit.settings.session_time)
-        session = await sessions.find(visit.request)
+        session = await visit.sessions.find(visit.request)
         user = proxy_user(visit.request, visit.settings)
         if user is None:
             if session is None or session.needs_proxy:

@@ -10,7 +10,6 @@ from features.console.access import (
     READ_ONLY_TOKEN,
     Role,
     Session,
-    Sessions,
     delete_session_cookie,
     derived_token,
     role_of_token,
@@ -19,7 +18,7 @@ from features.console.access import (
 from features.console.page import Page, Visit
 from models.console_links import new_token
 from models.db.database import execute
-from models.db.queries.audit import RECORD, Actor, AuditEntry
+from models.db.queries.audit import RECORD, AuditEntry
 from web.http.guesses import KeyGuesses
 
 _LOGIN_COOKIE = "backburner-console-login"
@@ -68,12 +67,9 @@ def _form(visit: Visit, *, status: int = 200, problem: str | None = None) -> Res
 async def log_in(visit: Visit) -> Response:
     """Logs in with a token."""
     fields = await visit.form(visit.request.cookies.get(_LOGIN_COOKIE, ""), _PURPOSE)
-    address = visit.request.client.host if visit.request.client else ""
     role = role_of_token(visit.settings, fields.get("token", "").strip())
     if role is None:
-        visit.state.keys.refused.add_unauthenticated(address)
-        await _GUESSES.delay(address)
-        return _form(visit, status=403, problem="This token is not valid.")
+        return await _refuse(visit, "This token is not valid.")
     await open_session(visit, role, _TOKEN_NAMES[role])
     wanted = fields.get("next", "")
     answer = visit.redirect(wanted.removeprefix(visit.root) if _is_ours(visit, wanted) else "")
@@ -88,17 +84,12 @@ def _is_ours(visit: Visit, address: str) -> bool:
 
 
 async def _log_in_by_link(visit: Visit, link: str) -> Response:
-    address = visit.request.client.host if visit.request.client else ""
-    sessions = Sessions(visit.pool, visit.settings.session_time)
     async with _LINK_LOOKUPS:
-        is_valid = await sessions.use_link(link)
+        is_valid = await visit.sessions.use_link(link)
     if not is_valid:
-        visit.state.keys.refused.add_unauthenticated(address)
-        await _GUESSES.delay(address)
-        return _form(
+        return await _refuse(
             visit,
-            status=403,
-            problem="This link was used, or is older than ten minutes. "
+            "This link was used, or is older than ten minutes. "
             "`./dev run console` prints another one.",
         )
     await open_session(visit, Role.OPERATOR, LINK)
@@ -108,26 +99,33 @@ async def _log_in_by_link(visit: Visit, link: str) -> Response:
     return answer
 
 
+async def _refuse(visit: Visit, problem: str) -> Response:
+    """Shows the form again. Who guesses waits longer for it each time."""
+    address = visit.request.client.host if visit.request.client else ""
+    visit.state.keys.refused.add_unauthenticated(address)
+    await _GUESSES.delay(address)
+    return _form(visit, status=403, problem=problem)
+
+
 async def open_session(visit: Visit, role: Role, name: str) -> Session:
     """The session of somebody who has just logged in. The audit log says so."""
-    sessions = Sessions(visit.pool, visit.settings.session_time)
-    visit.session = await sessions.open(role, name)
-    await _record(visit, "console.login", visit.actor)
+    visit.session = await visit.sessions.open(role, name)
+    await _record(visit, "console.login")
     return visit.session
 
 
 async def log_out(visit: Visit) -> Response:
     """Ends the session."""
     await visit.form(visit.user.token)
-    await Sessions(visit.pool, visit.settings.session_time).end(visit.user)
-    await _record(visit, "console.logout", visit.actor)
+    await visit.sessions.end(visit.user)
+    await _record(visit, "console.logout")
     answer = visit.redirect("/login")
     delete_session_cookie(visit.request, answer, visit.root)
     return answer
 
 
-async def _record(visit: Visit, action: str, actor: Actor) -> None:
-    entry = AuditEntry(actor, action, details={"role": visit.user.role.value})
+async def _record(visit: Visit, action: str) -> None:
+    entry = AuditEntry(visit.actor, action, details={"role": visit.user.role.value})
     await execute(visit.pool, RECORD, entry.values())
 
 

@@ -17,7 +17,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from features.console.access import Role, Session, is_same_origin, is_token_of
+from features.console.access import Role, Session, Sessions, is_same_origin, is_token_of
 from features.console.site import CONSOLE
 from features.console.templates import render
 from features.operator.filter import LAST_ID
@@ -121,6 +121,11 @@ class Visit:
     def settings(self) -> ConsoleSettings:
         """The settings of the console."""
         return self.state.settings.console
+
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions of this deployment."""
+        return Sessions(self.pool, self.settings.session_time)
 
     @property
     def query(self) -> QueryParams:

@@ -15,8 +15,7 @@ from models.errors import LimitReached, UpstreamFailed
 from models.ids import new_item_id
 from models.wire.events import Item
 from models.wire.request import CreateRequest, parse_create
-from worker.translation.chat.request import chat_request
-from worker.translation.chat.structured import format_instructions
+from worker.translation.chat.request import chat_request, format_instructions
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.responses.request import NativeOptions, native_request
 from worker.translation.responses.translator import NativeTranslator

@@ -15,9 +15,8 @@ from models.ids import VECTOR_STORE, file_id, parse_admin_id
 from models.wire.events import Item
 from models.wire.tools import is_own_file_search
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
-from worker.translation.items.file_search import MAX_QUERIES, OpenFileSearchCall
-from worker.translation.items.server_calls import OpenCallFactory
-from worker.translation.items.server_tools import ServerFunction
+from worker.translation.functions import ServerFunction
+from worker.translation.items.server_calls import MAX_QUERIES, OpenCallFactory, OpenFileSearchCall
 
 _RESULTS = 20
 """Results of a search for which the client names no number."""

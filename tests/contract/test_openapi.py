@@ -39,13 +39,11 @@ from tests.support.strict_types import check_response
 from web.app import create_app
 from worker.translation.chat import translator
 from worker.translation.history import compaction as _compaction  # noqa: F401 - so that its item is known
-from worker.translation.items import client_calls, kinds
-from worker.translation.items import mcp as _mcp  # noqa: F401 - so that its items are known
+from worker.translation.items import client_calls, server_calls
 from worker.translation.items import text_items as _text_items  # noqa: F401 - so that its items are known
 from worker.translation.items.open_item import OpenItem
-from worker.translation.items.pictures import OpenPicture
-from worker.translation.items.server_calls import OpenServerCall
-from worker.translation.responses.native_item import NativeItem
+from worker.translation.items.server_calls import OpenPicture, OpenServerCall
+from worker.translation.responses.parts import NativeItem
 from worker.upstream import error_rules
 
 NOT_IN_THE_SCHEMA = {
@@ -200,7 +198,7 @@ def test_the_document_knows_every_output_item() -> None:
         made.add(item.to_json()["type"])
         require("OutputItem", item.to_json())
     assert made == documented
-    assert set(kinds._CALL_CLASSES) <= made
+    assert set(server_calls._CALL_CLASSES) <= made
     details = document()["components"]["schemas"]["Response"]["properties"]["incomplete_details"]
     assert set(details["properties"]["reason"]["enum"]) == {
         *translator._INCOMPLETE_REASONS.values(),

@@ -36,7 +36,7 @@ from worker.run.context import RunContext
 from worker.run.resources import Resources
 from worker.tools.provider import ToolContext, ToolProviderFactory
 from worker.tools.toolbox import Toolbox
-from worker.translation.chat.chunk import ChatChunk
+from worker.translation.upstream_events import ChatChunk
 from worker.upstream.client import dialect_of
 from worker.upstream.gate import ConcurrencyLimiter
 from worker.upstream.upstreams import Candidate

@@ -16,7 +16,7 @@ from models.wire.compaction import (
     newest_compaction,
 )
 from models.wire.events import Item
-from worker.translation.history.transcript import (
+from worker.translation.history.compaction import (
     SYSTEM_PROMPT,
     compaction_prompt,
     entries,

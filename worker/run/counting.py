@@ -9,7 +9,7 @@ from typing import Any, Literal
 import structlog
 
 from models.config.upstream import UpstreamSettings
-from worker.translation.history.measure import TokenCounter, count_request_tokens
+from worker.translation.history.size import TokenCounter, count_request_tokens
 from worker.upstream.upstreams import Candidate
 
 logger = structlog.get_logger()

@@ -26,8 +26,7 @@ from worker.run.reasoning import content_tagger, reasoning_sealer, unseal_reason
 from worker.run.reasoning_summary import ReasoningSummaries, SummaryCaller
 from worker.run.spans import error_type, start_call_span
 from worker.translation.call_origin import CallOrigin, ReturnedCalls
-from worker.translation.chat.request import chat_request
-from worker.translation.chat.structured import format_instructions
+from worker.translation.chat.request import chat_request, format_instructions
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.request_parameters import wants_logprobs, wants_summary
 from worker.translation.responses.request import NativeOptions, native_request

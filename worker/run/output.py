@@ -15,9 +15,8 @@ from models.wire.events import Event, Item
 from models.wire.pairing import unanswered_calls
 from models.wire.replay import replay_item
 from models.wire.size import json_size
-from worker.translation.items.kinds import restore_call
 from worker.translation.items.open_item import OpenItem
-from worker.translation.items.server_calls import OpenServerCall
+from worker.translation.items.server_calls import OpenServerCall, restore_call
 from worker.translation.responses.upstream_tools import UPSTREAM_TOOL_CALLS
 from worker.translation.token_usage import add_usage
 

@@ -13,8 +13,8 @@ from models.secrets import Sealer, TokenKind, Unreadable
 from models.wire.encrypted_content import TaggedContent
 from models.wire.events import Item
 from models.wire.includes import SEALED_REASONING
-from worker.translation.dialect import Dialect
 from worker.translation.items.reasoning import Seal
+from worker.translation.request_parameters import Dialect
 
 _SIGNED_FORMS = ("reasoning_details", "thinking_blocks")
 """Dialects in which the upstream wants back more than the visible text."""

@@ -23,8 +23,8 @@ from worker.run.compaction import parameters_of_summary
 from worker.run.resources import Resources
 from worker.translation.chat.request import chat_request
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
-from worker.translation.dialect import Dialect
 from worker.translation.items.text_items import OpenReasoning
+from worker.translation.request_parameters import Dialect
 from worker.translation.tool_catalog import ToolCatalog
 from worker.translation.turn import Turn
 from worker.upstream.circuits import Permit

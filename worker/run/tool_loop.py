@@ -22,11 +22,9 @@ from worker.run.output import Entry
 from worker.run.purposes import compact
 from worker.run.spans import end_tool_span, start_tool_span
 from worker.tools.provider import ToolCallError, ToolResult
-from worker.translation.demands import unmet_demand
-from worker.translation.history.measure import count_tokens
-from worker.translation.history.truncation import shortened_histories
+from worker.translation.history.size import count_tokens, shortened_histories
 from worker.translation.items.server_calls import OpenServerCall
-from worker.translation.request_parameters import relax_tool_choice
+from worker.translation.request_parameters import relax_tool_choice, unmet_demand
 from worker.translation.turn import Turn, TurnOutcome
 
 _UNKNOWN_OUTCOME = (

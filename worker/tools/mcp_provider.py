@@ -39,9 +39,14 @@ from worker.tools.mcp_session import (
 )
 from worker.tools.mcp_tools import UnusableTool, item_tool, left_out_text
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
-from worker.translation.items.mcp import OpenApprovalRequest, OpenListTools, OpenMcpCall
-from worker.translation.items.server_calls import OpenCallFactory, OpenServerCall
-from worker.translation.items.server_tools import ServerFunction
+from worker.translation.functions import ServerFunction
+from worker.translation.items.server_calls import (
+    OpenApprovalRequest,
+    OpenCallFactory,
+    OpenListTools,
+    OpenMcpCall,
+    OpenServerCall,
+)
 
 logger = structlog.get_logger()
 

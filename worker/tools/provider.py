@@ -13,8 +13,8 @@ from uuid import UUID
 from models.config.settings import Settings
 from models.egress import EgressPolicy
 from models.wire.events import Item
+from worker.translation.functions import ServerFunction
 from worker.translation.items.server_calls import OpenCallFactory
-from worker.translation.items.server_tools import ServerFunction
 
 ToolOutput = str | list[dict[str, Any]]
 """Output for the model: a text, or parts as in a function call's output (`input_text`,
@@ -30,7 +30,7 @@ class ToolResult:
     failed: bool = False
     tool_output: ToolOutput | None = None
     """The output for the model, if it is not the item's `output` or `error`
-    (worker/translation/history/server_calls.py)."""
+    (worker/translation/history/walk.py)."""
 
 
 class ToolCallError(Exception):

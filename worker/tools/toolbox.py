@@ -22,8 +22,8 @@ from worker.tools.provider import (
     ToolResult,
 )
 from worker.tools.web_search import WebSearch
+from worker.translation.functions import ServerFunction, model_tool_names
 from worker.translation.items.server_calls import OpenCallFactory
-from worker.translation.items.server_tools import ServerFunction, model_tool_names
 
 logger = structlog.get_logger()
 

@@ -26,10 +26,9 @@ from models.wire.json_input import clean_json
 from worker.outbound.guarded_session import NO_TIMEOUT, guarded_session
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
 from worker.tools.search_providers import SEARCH_PROVIDERS, SearchQuery, WebSearchRequest
+from worker.translation.functions import ServerFunction
 from worker.translation.items.citations import SearchOutput, WebSearchResult
-from worker.translation.items.server_calls import OpenCallFactory
-from worker.translation.items.server_tools import ServerFunction
-from worker.translation.items.web_search import OpenWebSearchCall
+from worker.translation.items.server_calls import OpenCallFactory, OpenWebSearchCall
 
 logger = structlog.get_logger()
 

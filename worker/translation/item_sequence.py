@@ -11,8 +11,7 @@ from weakref import WeakMethod
 
 from models.wire.events import Event
 from worker.translation.items.client_calls import OpenClientCall
-from worker.translation.items.json_end import JsonEnd
-from worker.translation.items.open_item import OpenItem, OpenToolCall
+from worker.translation.items.open_item import JsonEnd, OpenItem, OpenToolCall
 
 _HELD_EVENT_WEIGHT = 256
 """Bytes of memory of a held event besides its text, approximately."""

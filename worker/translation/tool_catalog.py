@@ -14,16 +14,16 @@ from typing import Any
 from models.wire.events import Item
 from models.wire.item_types import ADDS_TOOLS
 from models.wire.tools import CallableTool, CallTarget, added_tools, callable_tools, match_choice
-from worker.translation.items.built_in_tools import BUILT_IN_TOOLS
-from worker.translation.items.citations import NO_SOURCES, Sources, citation_sources
-from worker.translation.items.custom_tools import CUSTOM_TOOL_ARGUMENT
-from worker.translation.items.function_names import (
+from worker.translation.functions import (
+    ServerFunction,
+    function_parameters,
     is_usable_name,
+    matches_choice,
     usable_characters,
     with_hash,
 )
-from worker.translation.items.server_tools import ServerFunction, matches_choice
-from worker.translation.tool_schemas import function_parameters
+from worker.translation.items.citations import NO_SOURCES, Sources, citation_sources
+from worker.translation.items.client_tools import BUILT_IN_TOOLS, CUSTOM_TOOL_ARGUMENT
 
 Function = dict[str, Any]
 """A chat function without its name: `description`, `parameters`, `strict`."""
@@ -292,7 +292,7 @@ def _built_in_description(client_tool: CallableTool) -> str:
 
 def _custom_tool_parameters(tool: dict[str, Any]) -> dict[str, Any]:
     """The parameters of the function that stands for a custom tool: one string, which
-    worker/translation/items/custom_tools.py unwraps."""
+    worker/translation/items/client_tools.py unwraps."""
     argument = {"type": "string"}
     shape = tool.get("format", {"type": "text"})
     if shape["type"] == "grammar":

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from models.wire.token_counts import MAX_TOKEN_COUNT, TokenCounts, read_counts, token_count
-from worker.translation.chat.chunk import CallDelta, ChatChunk
+from worker.translation.upstream_events import CallDelta, ChatChunk
 from worker.upstream.chat_body import (
     LOWEST_LOGPROB,
     ChatBody,

@@ -17,9 +17,8 @@ from models.deadlines import IdleTimeout
 from models.errors import LimitReached, UpstreamFailed
 from models.http_bodies import is_uncompressed
 from worker.metrics import UPSTREAM_RETRIES
-from worker.translation.chat.chunk import ChatChunk
-from worker.translation.dialect import Dialect
-from worker.translation.upstream_events import UpstreamEvent
+from worker.translation.request_parameters import Dialect
+from worker.translation.upstream_events import ChatChunk, UpstreamEvent
 from worker.upstream.chat_chunks import ChunkReader
 from worker.upstream.counts import count_upstream
 from worker.upstream.error_rules import redacted

@@ -120,7 +120,7 @@ def require_function_schema(tool: Json, where: str, *, strict: bool = False) -> 
             code="invalid_function_parameters",
             strict=strict,
             # Some generators write `"required": null`. Upstreams that refuse it do not get it
-            # (worker/translation/tool_schemas.py).
+            # (worker/translation/functions.py).
             allows_null=not strict,
         )
 

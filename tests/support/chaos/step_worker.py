@@ -39,9 +39,9 @@ from worker.run.end_state import (
     internal_error,
 )
 from worker.run.preparation import write_first_events
-from worker.translation.chat.chunk import CallDelta, ChatChunk
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.turn import Turn, TurnOutcome
+from worker.translation.upstream_events import CallDelta, ChatChunk
 
 NewId = Callable[[str], str]
 

@@ -11,7 +11,7 @@ from models.ownership.takeover import EndReason
 from tests.support.memory_process import Answer, MemoryProcess, MemoryUpstream, claim
 from worker.run.end_state import StopReason
 from worker.run.runner import Run
-from worker.translation.chat.chunk import ChatChunk
+from worker.translation.upstream_events import ChatChunk
 
 HELLO: Answer = [ChatChunk(content="Hel"), ChatChunk(content="lo"), ChatChunk(finish_reason="stop")]
 CUT: Answer = [ChatChunk(content="Hel"), ChatChunk(finish_reason="length")]

@@ -13,10 +13,9 @@ from tests.support.api import JSON
 from tests.support.memory_process import Answer, MemoryProcess, MemoryUpstream, tool_context
 from worker.run.tool_loop import run_tool_loop
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
-from worker.translation.chat.chunk import CallDelta, ChatChunk
-from worker.translation.items.mcp import OpenMcpCall
-from worker.translation.items.server_calls import OpenCallFactory
-from worker.translation.items.server_tools import ServerFunction
+from worker.translation.functions import ServerFunction
+from worker.translation.items.server_calls import OpenCallFactory, OpenMcpCall
+from worker.translation.upstream_events import CallDelta, ChatChunk
 
 TOOL = {"type": "mcp", "server_label": "s"}
 HELLO: Answer = [ChatChunk(content="Hello"), ChatChunk(finish_reason="stop")]

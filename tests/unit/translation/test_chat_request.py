@@ -8,7 +8,7 @@ import pytest
 
 from models.config.upstream import UpstreamSettings
 from worker.translation.chat.request import chat_request
-from worker.translation.dialect import Dialect
+from worker.translation.request_parameters import Dialect
 from worker.translation.tool_catalog import build_tool_catalog
 from worker.upstream.client import dialect_of
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.api import JSON
-from worker.translation.demands import unmet_demand
+from worker.translation.request_parameters import unmet_demand
 
 NAMED: JSON = {"type": "function", "name": "look"}
 ALLOWED: JSON = {"type": "allowed_tools", "tools": [NAMED], "mode": "required"}

@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 
 from models.wire.events import AnnotationAdded, Event, TextDelta, TextDone
 from tests.support.native_turns import added, event, terminal_event, translate_native
-from worker.translation.history.server_calls import as_function_call, server_call_output
-from worker.translation.items.citations import Sources, citation_sources
-from worker.translation.items.file_citations import (
+from worker.translation.history.walk import as_function_call, server_call_output
+from worker.translation.items.citations import (
     MarkerFilter,
+    Sources,
     citable_files,
+    citation_sources,
     passages_of,
     passages_text,
 )
-from worker.translation.items.file_search import OpenFileSearchCall, queries_of
+from worker.translation.items.server_calls import OpenFileSearchCall, queries_of
 from worker.translation.items.text_items import OpenMessage
 from worker.translation.tool_catalog import ToolCatalog
 

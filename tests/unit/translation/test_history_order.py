@@ -19,7 +19,7 @@ from tests.support.histories import (
 )
 from tests.support.properties import examples
 from worker.translation.chat.request import chat_request
-from worker.translation.dialect import Dialect
+from worker.translation.request_parameters import Dialect
 from worker.translation.tool_catalog import build_tool_catalog
 
 

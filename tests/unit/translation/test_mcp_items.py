@@ -7,11 +7,11 @@ import msgspec
 
 from models.wire.events import Event, frame
 from models.wire.snapshot import closing_events, find_unfinished, fold
-from worker.translation.chat.chunk import CallDelta, ChatChunk
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
-from worker.translation.items.mcp import OpenApprovalRequest, OpenListTools, OpenMcpCall
-from worker.translation.items.server_tools import ServerFunction
+from worker.translation.functions import ServerFunction
+from worker.translation.items.server_calls import OpenApprovalRequest, OpenListTools, OpenMcpCall
 from worker.translation.tool_catalog import build_tool_catalog
+from worker.translation.upstream_events import CallDelta, ChatChunk
 
 JSON = dict[str, Any]
 

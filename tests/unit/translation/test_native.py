@@ -21,8 +21,8 @@ from tests.support.native_turns import (
     text_delta,
     translate_native,
 )
-from worker.translation.items.mcp import OpenMcpCall
-from worker.translation.items.server_tools import ServerFunction
+from worker.translation.functions import ServerFunction
+from worker.translation.items.server_calls import OpenMcpCall
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.token_usage import add_usage
 from worker.translation.tool_catalog import build_tool_catalog

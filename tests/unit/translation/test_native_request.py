@@ -8,8 +8,8 @@ from models.wire.encrypted_content import TaggedContent
 from models.wire.items import input_items
 from tests.support.api import JSON
 from tests.support.chat_turns import counter
-from worker.translation.items.mcp import OpenMcpCall
-from worker.translation.items.server_tools import ServerFunction
+from worker.translation.functions import ServerFunction
+from worker.translation.items.server_calls import OpenMcpCall
 from worker.translation.responses.request import (
     NativeOptions,
     _private_id,

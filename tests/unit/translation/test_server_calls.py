@@ -9,8 +9,8 @@ from tests.support.api import JSON
 from tests.support.chat_turns import counter, decoded
 from worker.translation.chat.request import chat_request
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
-from worker.translation.items.mcp import OpenMcpCall
-from worker.translation.items.server_tools import ServerFunction, model_tool_name, model_tool_names
+from worker.translation.functions import ServerFunction, model_tool_name, model_tool_names
+from worker.translation.items.server_calls import OpenMcpCall
 from worker.translation.request_parameters import relax_tool_choice
 from worker.translation.tool_catalog import build_tool_catalog
 from worker.upstream.chat_chunks import parse_chunk

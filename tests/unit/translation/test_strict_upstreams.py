@@ -21,8 +21,8 @@ from tests.unit.translation.test_chat_request import (
 )
 from tests.unit.translation.test_server_calls import function
 from worker.translation.chat.message_order import AFTER_ASSISTANT, AFTER_TOOL, BEFORE_ASSISTANT
-from worker.translation.history.call_arguments import object_arguments
-from worker.translation.tool_schemas import function_parameters, omit_keywords
+from worker.translation.functions import function_parameters, omit_keywords
+from worker.translation.history.walk import object_arguments
 
 Json = dict[str, Any]
 EMPTY = {"type": "object", "properties": {}}

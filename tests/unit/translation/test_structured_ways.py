@@ -10,7 +10,7 @@ import pytest
 from models.config.dialect import StructuredOutput
 from tests.support.chat_turns import delta, finish, translate
 from tests.unit.translation.test_chat_request import SCHEMA, body, user
-from worker.translation.chat.structured import FenceStripper
+from worker.translation.chat.content_filter import FenceStripper
 
 Json = dict[str, Any]
 

@@ -8,9 +8,9 @@ import pytest
 from models.errors import LimitReached
 from tests.support.api import JSON
 from tests.support.chat_turns import call, calls, counter, delta, finish, translate
-from worker.translation.chat.chunk import CallDelta, ChatChunk
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.token_usage import add_usage
+from worker.translation.upstream_events import CallDelta, ChatChunk
 
 EVENTS = [
     pytest.param(

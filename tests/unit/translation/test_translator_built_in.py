@@ -22,7 +22,7 @@ from tests.support.chat_turns import (
 )
 from tests.support.contract_rules import assert_items_obey_contract
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
-from worker.translation.items.built_in_tools import BUILT_IN_TOOLS, parse_arguments
+from worker.translation.items.client_tools import BUILT_IN_TOOLS, parse_arguments
 from worker.translation.tool_catalog import build_tool_catalog
 from worker.upstream.chat_chunks import parse_chunk
 

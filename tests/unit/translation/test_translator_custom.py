@@ -22,7 +22,7 @@ from tests.support.chat_turns import (
 )
 from tests.support.contract_rules import assert_items_obey_contract
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
-from worker.translation.items.custom_tools import InputUnwrapper
+from worker.translation.items.client_tools import InputUnwrapper
 from worker.upstream.chat_chunks import parse_chunk
 
 TOOLS: dict[str, Any] = {"tool_catalog": catalog_with("look", custom=["sh"])}

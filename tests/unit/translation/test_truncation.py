@@ -7,11 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.wire.compaction import PREAMBLE
-from worker.translation.history.truncation import (
-    DROPPED_SHARES,
-    shortened_histories,
-    without_oldest,
-)
+from worker.translation.history.size import DROPPED_SHARES, shortened_histories, without_oldest
 
 Item = dict[str, Any]
 

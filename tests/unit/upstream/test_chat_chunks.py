@@ -10,7 +10,7 @@ from models.errors import UpstreamFailed
 from models.wire.token_counts import TokenCounts
 from tests.support.api import JSON
 from tests.support.chat_turns import delta, finish
-from worker.translation.chat.chunk import CallDelta, ChatChunk
+from worker.translation.upstream_events import CallDelta, ChatChunk
 from worker.upstream.chat_chunks import parse_chunk
 
 

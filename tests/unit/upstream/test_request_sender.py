@@ -13,7 +13,7 @@ from models.config.groups import LimitSettings
 from models.config.upstream import UpstreamSettings
 from models.errors import UpstreamFailed
 from worker.metrics import UPSTREAM_RETRIES
-from worker.translation.chat.chunk import ChatChunk
+from worker.translation.upstream_events import ChatChunk
 from worker.upstream import request_sender
 from worker.upstream.client import Upstream
 

@@ -19,7 +19,7 @@ from models.wire.request import CreateRequest, CreateRules, parse_create
 from models.wire.response import ResponseFacts, response_object
 from tests.support.properties import examples
 from worker.translation.chat.request import chat_request
-from worker.translation.dialect import Dialect
+from worker.translation.request_parameters import Dialect
 from worker.translation.tool_catalog import build_tool_catalog
 
 CLOSED = {

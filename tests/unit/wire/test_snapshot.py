@@ -10,8 +10,8 @@ from tests.support.api import JSON
 from tests.support.chat_turns import brief, call, calls, counter, decoded, delta, finish, translate
 from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.strict_types import check_event, check_item
-from worker.translation.chat.chunk import ChatChunk
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
+from worker.translation.upstream_events import ChatChunk
 from worker.upstream.chat_chunks import parse_chunk
 
 CITED = [{"type": "url_citation", "url_citation": {"url": "https://x"}}]

@@ -12,12 +12,15 @@ from models.wire.pairing import is_output
 from models.wire.tools import CallTarget, callable_tools
 from worker.translation.call_origin import CallOrigin, ReturnedCalls, origin_key
 from worker.translation.chat.message_order import alternate_roles, join_contents
-from worker.translation.dialect import Dialect
-from worker.translation.history.call_arguments import object_arguments
-from worker.translation.history.walk import AnsweredServerCall, ClientCall, walk_history
-from worker.translation.items.built_in_tools import BUILT_IN_TOOLS
-from worker.translation.items.custom_tools import CUSTOM_TOOL_ARGUMENT
+from worker.translation.history.walk import (
+    AnsweredServerCall,
+    ClientCall,
+    object_arguments,
+    walk_history,
+)
+from worker.translation.items.client_tools import BUILT_IN_TOOLS, CUSTOM_TOOL_ARGUMENT
 from worker.translation.items.reasoning import TurnReasoning
+from worker.translation.request_parameters import Dialect
 from worker.translation.tool_catalog import ToolCatalog
 
 Message = dict[str, Any]

@@ -1,16 +1,20 @@
-"""A response's parameters and history become the body of a Chat Completions request."""
+"""A response's parameters and history become the body of a Chat Completions request: its messages,
+the fields or instructions that ask for JSON, and its tools, in the form that one upstream accepts.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import msgspec
+
+from models.config.dialect import StructuredOutput
 from models.wire.events import Item
 from worker.translation.call_origin import ReturnedCalls
 from worker.translation.chat.messages import chat_messages
-from worker.translation.chat.structured import format_fields, format_instructions
-from worker.translation.chat.tools import chat_tools
-from worker.translation.dialect import Dialect
+from worker.translation.functions import omit_keywords
 from worker.translation.request_parameters import (
     SAMPLING_PARAMETERS,
+    Dialect,
     add_passthrough,
     copy_parameters,
     wants_logprobs,
@@ -167,3 +171,120 @@ def _without_fields(body: dict[str, Any], names: Collection[str]) -> dict[str, A
 
 def _without(fields: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in names}
+
+
+_JSON_ONLY = "Answer with JSON alone: no word before or after it, and no code fence around it."
+
+_JSON_OBJECT_FIELDS = {"response_format": {"type": "json_object"}}
+
+
+def format_fields(
+    text: dict[str, Any], mode: StructuredOutput, omitted_keywords: Collection[str] = ()
+) -> dict[str, Any]:
+    """The fields of a chat request for the `text` of a create request; the schema without these
+    keywords."""
+    wanted = text.get("format", {})
+    match wanted.get("type"), mode:
+        case ("json_schema", "json_schema"):
+            schema = {
+                name: wanted[name]
+                for name in ("name", "schema", "strict", "description")
+                if name in wanted
+            }
+            if omitted_keywords:
+                schema["schema"] = omit_keywords(schema["schema"], omitted_keywords)
+            return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        case ("json_schema", "guided_json"):
+            return {"guided_json": wanted["schema"]}
+        case ("json_schema", "json_object"):
+            return _JSON_OBJECT_FIELDS
+        case ("json_object", other) if other != "prompt":
+            return _JSON_OBJECT_FIELDS
+        case _:
+            return {}
+
+
+def format_instructions(text: dict[str, Any], mode: StructuredOutput) -> str | None:
+    """Instructions for the model about the format; None if the request's fields express all of
+    it."""
+    wanted = text.get("format", {})
+    kind = wanted.get("type")
+    if kind == "json_object" and mode == "prompt":
+        return f"{_JSON_ONLY} It must be one JSON object."
+    if kind != "json_schema" or mode not in ("json_object", "prompt"):
+        return None
+    description = f" {wanted['description']}" if wanted.get("description") else ""
+    schema = msgspec.json.encode(wanted["schema"]).decode()
+    return (
+        f"{_JSON_ONLY} It is called '{wanted['name']}'.{description} "
+        f"It must obey this JSON Schema:\n{schema}"
+    )
+
+
+_ANY_ARGUMENTS = {"type": "object", "properties": {}}
+
+
+def chat_tools(
+    tool_catalog: ToolCatalog, messages: Sequence[dict[str, Any]], dialect: Dialect
+) -> dict[str, Any]:
+    """`tools` and `tool_choice`; empty where there are none. `messages` are those of the request:
+    some upstreams want the functions of calls in them."""
+    fields = _chosen(tool_catalog.to_json(), dialect)
+    if not fields and dialect.tools_for_calls and (names := _called_names(messages)):
+        stubs = [
+            {"type": "function", "function": {"name": name, "parameters": _ANY_ARGUMENTS}}
+            for name in names
+        ]
+        return {"tools": stubs, "tool_choice": "none"}
+    if "tools" in fields:
+        fields["tools"] = [
+            {**tool, "function": _function(tool["function"], dialect)} for tool in fields["tools"]
+        ]
+    return fields
+
+
+def _chosen(fields: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
+    """The tools and a `tool_choice` that the upstream accepts. A choice that it does not accept is
+    expressed by the tools: of a named function, that one alone is offered; with `none`, no tool."""
+    choice = fields.get("tool_choice")
+    if choice is None or dialect.tool_choice == "named" or choice == "auto":
+        return fields
+    tools = fields["tools"]
+    if isinstance(choice, dict):
+        name = choice["function"]["name"]
+        tools = [tool for tool in tools if tool["function"]["name"] == name]
+        choice = "required"
+    if dialect.tool_choice == "required":
+        return {"tools": tools, "tool_choice": choice}
+    return {} if choice == "none" else {"tools": tools}
+
+
+def _called_names(messages: Sequence[dict[str, Any]]) -> list[str]:
+    """The names of the functions that the messages call, each once."""
+    return list(
+        dict.fromkeys(
+            call["function"]["name"]
+            for message in messages
+            for call in message.get("tool_calls", ())
+        )
+    )
+
+
+def _function(function: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
+    changed = dict(function)
+    description = changed.get("description")
+    if description is not None and not description.strip():
+        del changed["description"]  # some upstreams want at least one character
+    elif description is not None and dialect.description_limit is not None:
+        changed["description"] = _cut(description, dialect.description_limit)
+    if dialect.strict_tools == "all":
+        changed["strict"] = True
+    elif dialect.strict_tools == "none":
+        changed.pop("strict", None)
+    if dialect.omit_from_schemas:
+        changed["parameters"] = omit_keywords(changed["parameters"], dialect.omit_from_schemas)
+    return changed
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -26,15 +26,19 @@ from typing import Any
 from models.wire.events import Event
 from models.wire.tools import CallTarget
 from worker.translation.call_origin import CallOrigin, SealOrigin
-from worker.translation.chat.calls import StreamedCall, StreamedCalls
-from worker.translation.chat.chunk import CallDelta, ChatChunk
+from worker.translation.chat.calls import (
+    StreamedCall,
+    StreamedCalls,
+    needs_origin,
+    origin_of,
+    origins_of,
+)
 from worker.translation.chat.content_filter import ContentFilter
-from worker.translation.chat.marked_calls import needs_origin, origin_of, origins_of
-from worker.translation.items.built_in_tools import BUILT_IN_TOOLS, parse_arguments
 from worker.translation.items.client_calls import CALL_KINDS, OpenBuiltInCall, OpenClientCall
+from worker.translation.items.client_tools import BUILT_IN_TOOLS, parse_arguments
 from worker.translation.items.open_item import OpenItem, OpenToolCall
-from worker.translation.items.pictures import OpenPicture, base64_of
 from worker.translation.items.reasoning import Seal
+from worker.translation.items.server_calls import OpenPicture, base64_of
 from worker.translation.items.text_items import OpenMessage, OpenReasoning
 from worker.translation.turn import (
     ITEM_WEIGHT,
@@ -46,6 +50,7 @@ from worker.translation.turn import (
     failed_outcome,
     unnamed_call,
 )
+from worker.translation.upstream_events import CallDelta, ChatChunk
 
 _INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """finish_reason -> `incomplete_details.reason`."""

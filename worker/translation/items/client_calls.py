@@ -19,10 +19,8 @@ from models.wire.events import (
 )
 from models.wire.item_types import ID_PREFIXES
 from models.wire.tools import CallTarget
-from worker.translation.items.built_in_tools import parse_arguments
-from worker.translation.items.custom_tools import InputUnwrapper
-from worker.translation.items.json_end import is_cut_off
-from worker.translation.items.open_item import OpenItem, OpenToolCall
+from worker.translation.items.client_tools import InputUnwrapper, parse_arguments
+from worker.translation.items.open_item import OpenItem, OpenToolCall, is_cut_off
 
 _OBJECT_START = re.compile(r'\s*\{\s*("|$)')
 
@@ -123,7 +121,7 @@ class OpenCustomCall(OpenNamedCall):
 
 class OpenBuiltInCall(OpenClientCall):
     """A call of a tool whose arguments become fields of the item
-    (worker/translation/items/built_in_tools.py).
+    (worker/translation/items/client_tools.py).
 
     It is opened when its arguments are complete and valid: an item with half a command is no valid
     item of its type.

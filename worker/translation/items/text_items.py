@@ -23,8 +23,13 @@ from models.wire.events import (
     TextDone,
 )
 from models.wire.item_types import ID_PREFIXES
-from worker.translation.items.citations import NO_SOURCES, CitationFinder, Sources
-from worker.translation.items.file_citations import CleanText, MarkerFilter
+from worker.translation.items.citations import (
+    NO_SOURCES,
+    CitationFinder,
+    CleanText,
+    MarkerFilter,
+    Sources,
+)
 from worker.translation.items.open_item import OpenItem
 from worker.translation.items.reasoning import Seal, reasoning_payload
 

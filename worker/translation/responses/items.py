@@ -16,8 +16,8 @@ from worker.translation.items.client_calls import (
     without_commands,
 )
 from worker.translation.items.text_items import ReasoningPart, RefusalPart, SummaryPart, TextPart
-from worker.translation.responses.native_item import NativeItem
 from worker.translation.responses.parts import (
+    NativeItem,
     NativeParts,
     Part,
     RawObject,

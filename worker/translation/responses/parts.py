@@ -1,11 +1,13 @@
-"""The content parts of a native upstream's items: its own parts under our indices, filled up
-where its events have gaps."""
+"""The content parts of a native upstream's items: its own parts under our indices, filled up where
+its events have gaps; and what all its open items have in common.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from models.wire.events import Event
+from worker.translation.items.open_item import OpenItem
 from worker.translation.items.text_items import ReasoningPart, RefusalPart, SummaryPart, TextPart
 from worker.translation.upstream_events import UpstreamEvent
 
@@ -210,3 +212,22 @@ def feed_part(parts: NativeParts, event: UpstreamEvent, raw: RawObject) -> list[
         if event.step == "done"
         else []
     )
+
+
+class NativeItem(OpenItem):
+    """An item of the upstream."""
+
+    kind: ClassVar[str]
+    """The item's `type`."""
+
+    def feed(self, event: UpstreamEvent) -> list[Event]:
+        """The events that an upstream's event about the inside of the item causes."""
+        raise NotImplementedError
+
+    def received_text(self) -> str:
+        """The text of its parts, as the upstream has sent it."""
+        return text_of(self.to_json())
+
+    def finish(self, raw: RawObject) -> list[Event]:
+        """Adds the content of the whole item that the events left out. The item stays open."""
+        raise NotImplementedError

@@ -17,13 +17,13 @@ from models.wire.encrypted_content import is_sealed_here, parse_tagged
 from models.wire.events import Item
 from models.wire.item_types import OUTPUTS
 from models.wire.tools import FILE_SEARCH, WEB_SEARCH, is_own_file_search
+from worker.translation.functions import matches_choice
 from worker.translation.history.walk import (
     AnsweredServerCall,
     ClientCall,
     OtherItem,
     walk_history,
 )
-from worker.translation.items.server_tools import matches_choice
 from worker.translation.request_parameters import (
     SAMPLING_PARAMETERS,
     add_passthrough,

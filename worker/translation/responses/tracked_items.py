@@ -12,8 +12,7 @@ from typing import Any
 
 from models.wire.events import Item
 from worker.translation.items.open_item import OpenItem
-from worker.translation.responses.native_item import NativeItem
-from worker.translation.responses.parts import RawObject
+from worker.translation.responses.parts import NativeItem, RawObject
 from worker.translation.responses.upstream_tools import UPSTREAM_TOOL_CALLS
 from worker.translation.upstream_events import UpstreamEvent
 

@@ -37,8 +37,7 @@ from worker.translation.responses.items import (
     arguments_text,
     opaque_prefix,
 )
-from worker.translation.responses.native_item import NativeItem
-from worker.translation.responses.parts import RawObject, missing_suffix, text_of
+from worker.translation.responses.parts import NativeItem, RawObject, missing_suffix, text_of
 from worker.translation.responses.tracked_items import TrackedItem, TrackedItems
 from worker.translation.responses.upstream_tools import UPSTREAM_TOOL_CALLS
 from worker.translation.turn import (

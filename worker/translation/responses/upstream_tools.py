@@ -24,8 +24,7 @@ from models.wire.events import (
     SearchInProgress,
 )
 from models.wire.item_types import ID_PREFIXES
-from worker.translation.responses.native_item import NativeItem
-from worker.translation.responses.parts import RawObject, missing_suffix
+from worker.translation.responses.parts import NativeItem, RawObject, missing_suffix
 from worker.translation.upstream_events import UpstreamEvent
 
 

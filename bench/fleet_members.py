@@ -20,14 +20,13 @@ from models.config.settings import Settings
 from models.projects.policy import ProjectPolicy
 from models.redis.channels import BACKGROUND, INTERACTIVE
 from worker.celery.wakeups import WakeUps
-from worker.engine import Engine
-from worker.slots import slots_for
+from worker.process.engine import Engine
+from worker.process.limits import slots_for
 from worker.upstream.chat_chunks import parse_chunk
 from worker.upstream.client import StreamEvent, Upstream, UpstreamCall
-from worker.upstream.gate import ConcurrencyLimiter
 from worker.upstream.request_body import RequestFiles
 from worker.upstream.request_sender import NO_FILES
-from worker.upstream.upstreams import Candidate, Upstreams
+from worker.upstream.upstreams import Candidate, ConcurrencyLimiter, Upstreams
 
 _DELTA = parse_chunk(
     b'{"choices":[{"index":0,"delta":{"content":"some words "},"finish_reason":null}]}'

@@ -27,8 +27,7 @@ from models.open_files import raise_open_file_limit
 from models.process_memory import give_back_large_blocks
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from worker.celery.app import create_app
-from worker.memory_budget import LEAST_HEADROOM, MemoryBudget
-from worker.slots import QUARANTINE_SLOTS, slots_for
+from worker.process.limits import LEAST_HEADROOM, QUARANTINE_SLOTS, MemoryBudget, slots_for
 
 _FILES_PER_SLOT = 2
 _RESERVED_FILES = 200

@@ -3,7 +3,7 @@
 from features.batches import queries
 from models.config.settings import Settings
 from models.files.storage import FileStorage
-from worker.purge_steps import PurgeSteps
+from worker.process.purge import PurgeSteps
 
 
 async def purge(steps: PurgeSteps, settings: Settings, _storage: FileStorage | None) -> None:

@@ -1,10 +1,10 @@
 """Batches in a worker."""
 
 from features.batches.progress import BatchProgress
-from worker.feature import Feature
+from worker.run.resources import WorkerFeature
 
 
-class Batches(Feature):
+class Batches(WorkerFeature):
     """Their validation, and the collection of their results."""
 
     def start(self) -> None:

@@ -13,7 +13,7 @@ from models.db.arrays import Uuids
 from models.db.queries import files
 from models.db.queries.files import DeletablePart
 from models.files.storage import FileStorage, StorageError, part_key
-from worker.purge_steps import PurgeSteps
+from worker.process.purge import PurgeSteps
 
 logger = structlog.get_logger()
 

@@ -7,7 +7,7 @@ from features.retrieval import ingest_queries, purge_queries
 from features.retrieval.vector_index import drop_unused
 from models.config.settings import Settings
 from models.files.storage import FileStorage
-from worker.purge_steps import PurgeSteps
+from worker.process.purge import PurgeSteps
 
 _MAX_ROWS: Final = 500
 _STORE_SHOWN: Final = timedelta(days=30)

@@ -10,12 +10,11 @@ from features.retrieval.project_files import ProjectFiles
 from features.retrieval.search import ChunkSearch
 from models.projects.routes import ProjectRoutes
 from models.wire.tools import FILE_SEARCH
-from worker.feature import Feature
-from worker.run.resources import Resources
+from worker.run.resources import Resources, WorkerFeature
 from worker.tools.provider import ToolContext, ToolProvider
 
 
-class Retrieval(Feature):
+class Retrieval(WorkerFeature):
     """The tool `file_search`, and the ingest."""
 
     def __init__(self, resources: Resources) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from models.db.database import Pool, fetch
 from models.db.queries.organization import ARCHIVED_WITH_OPEN, CANCEL_OF_PROJECT, MARK_CANCELLED
 from models.due_work import repeat
-from worker.feature import Feature
+from worker.run.resources import WorkerFeature
 
 _POLL: Final = 1.0
 """Seconds between two looks."""
@@ -23,7 +23,7 @@ async def cancel_archived(pool: Pool) -> None:
     await repeat("archived_projects", partial(_cancel_open, pool), _POLL)
 
 
-class Tenants(Feature):
+class Tenants(WorkerFeature):
     """The cancels."""
 
     def start(self) -> None:

@@ -4,7 +4,7 @@ from features.webhooks import queries
 from features.webhooks.schedule import EXPIRY, LONGEST_ENDPOINT_PAUSE
 from models.config.settings import Settings
 from models.files.storage import FileStorage
-from worker.purge_steps import MAX_ROWS, PurgeSteps
+from worker.process.purge import MAX_ROWS, PurgeSteps
 
 
 async def purge(steps: PurgeSteps, settings: Settings, _storage: FileStorage | None) -> None:

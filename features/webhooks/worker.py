@@ -1,10 +1,10 @@
 """Webhooks in a worker."""
 
 from features.webhooks.deliverer import Deliverer
-from worker.feature import Feature
+from worker.run.resources import WorkerFeature
 
 
-class Webhooks(Feature):
+class Webhooks(WorkerFeature):
     """The deliveries."""
 
     def start(self) -> None:

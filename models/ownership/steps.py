@@ -17,7 +17,7 @@ class Tail:
 
 
 CallOrigins = dict[str, dict[str, str]]
-"""id of a call's item -> `key` and `origin` of its row, sealed (worker/run/call_origins.py)"""
+"""id of a call's item -> `key` and `origin` of its row, sealed (worker/run/sealing.py)"""
 
 EMPTY_TAIL = Tail(first=0, last=-1, frames=b"")
 

@@ -1,7 +1,7 @@
 """What each worker knows of the upstreams, for the console: in Redis, for some seconds.
 
-Nothing depends on it. A worker has its own limits and circuits (worker/upstream/gate.py) and writes
-them here every few seconds; what a dead worker has written expires.
+Nothing depends on it. A worker has its own limits and circuits (worker/upstream/upstreams.py) and
+writes them here every few seconds; what a dead worker has written expires.
 """
 
 from collections.abc import Sequence

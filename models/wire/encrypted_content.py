@@ -32,7 +32,7 @@ class TaggedContent:
 
 
 def is_sealed_here(encrypted: str) -> bool:
-    """Whether this server has sealed the content for itself (worker/run/reasoning.py)."""
+    """Whether this server has sealed the content for itself (worker/run/sealing.py)."""
     return _SEALED.match(encrypted) is not None
 
 

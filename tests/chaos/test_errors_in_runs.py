@@ -238,7 +238,7 @@ FAULTS = (
     "worker.log.batch_writer:BatchWriter._store:5",
     "worker.log.journal:Journal._publish:5",
     "worker.log.flush_writer:FlushWriter._store:2",
-    "worker.log.open_logs:OpenLogs.notify_waiters:5",
+    "worker.log.event_log:OpenLogs.notify_waiters:5",
     "worker.translation.chat.translator:ChatTranslator.feed:10",
     "models.ownership.endings:EndingWriter.store:1",
     "worker.tools.toolbox:Toolbox.close:1",

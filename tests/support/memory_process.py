@@ -25,21 +25,20 @@ from models.wire.events import Event, Item, decode_frame, split_frames
 from models.wire.purpose import Purpose
 from tests.support.api import JSON
 from worker.log.event_log import Block, EventLog
-from worker.memory_budget import MemoryBudget
-from worker.outbound.file_memory import FileMemory
+from worker.outbound.download import FileMemory
+from worker.process.limits import MemoryBudget
 from worker.run.attachments import Attachments
 from worker.run.attempt import Attempt
 from worker.run.attempt_writer import AttemptWriter
-from worker.run.call_origins import CallOrigins
 from worker.run.compaction import Compactions
 from worker.run.context import RunContext
 from worker.run.resources import Resources
+from worker.run.sealing import CallOrigins
 from worker.tools.provider import ToolContext, ToolProviderFactory
 from worker.tools.toolbox import Toolbox
 from worker.translation.upstream_events import ChatChunk
 from worker.upstream.client import dialect_of
-from worker.upstream.gate import ConcurrencyLimiter
-from worker.upstream.upstreams import Candidate
+from worker.upstream.upstreams import Candidate, ConcurrencyLimiter
 
 PROJECT = UUID(int=2)
 Answer = Sequence[ChatChunk] | Exception

@@ -27,7 +27,7 @@ from models.ownership.steps import Ending, Step, Tail
 from models.wire.events import ArgumentsDelta, Item, frame
 from tests.support.sql import Record, run_sql
 from tests.support.stack import Databases
-from worker.purge import Purger
+from worker.process.purge import Purger
 
 
 def settings_for(dsn: str, *, quarantine: bool = False) -> Settings:

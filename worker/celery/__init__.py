@@ -22,6 +22,6 @@ What is replaced, and why:
 - Task records, results, retries, remote control and events: the row, the attempt, the operator's
   commands and the metrics are these. app.py switches them off.
 
-The engine (worker/engine.py) imports nothing of Celery: bench/ runs it without.
+The engine (worker/process/engine.py) imports nothing of Celery: bench/ runs it without.
 tests/unit/test_library_internals.py lists what is used of Celery's own insides.
 """

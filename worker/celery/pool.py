@@ -17,7 +17,7 @@ import uvloop
 from celery.concurrency.base import BasePool
 
 from worker.celery.wakeups import WakeUps
-from worker.engine import Engine
+from worker.process.engine import Engine
 
 logger = structlog.get_logger()
 

@@ -23,7 +23,7 @@ other worker may know of yet."""
 
 
 class FreeSlots(Protocol):
-    """The slots of this worker (worker/intake.py)."""
+    """The slots of this worker (worker/intake/intake.py)."""
 
     def free_for(self, queue: str) -> int:
         """How many responses of this queue can be started."""

@@ -1,4 +1,9 @@
-"""Batches: all new frames of all logs of this process as one INSERT into the journal."""
+"""Batches: all new frames of all logs of this process as one INSERT into the journal.
+
+Large frames, such as the one with the whole text at the end of an output of many megabytes, are
+never in the journal: a batch with one would take seconds, and all streams of the process would wait
+for it. Each is stored in the event log by a statement of its own.
+"""
 
 import asyncio
 import time
@@ -19,12 +24,55 @@ from models.db.database import (
 )
 from models.db.queries.leases import MARK_JOURNAL, SET_JOURNAL_COMMIT
 from models.db.queries.run import JOURNAL, JournalOutcome
+from models.db.shared_pool import ACTING_PROJECT
+from models.load.fair_queue import FairQueue
 from models.ownership.lease import Lease
 from worker import metrics
-from worker.log.event_log import MAX_ROW_BYTES, Block, EventLog
+from worker.log.event_log import MAX_ROW_BYTES, Block, EventLog, OpenLogs
 from worker.log.flush_writer import FlushWriter
-from worker.log.large_frames import LargeFrames
-from worker.log.open_logs import OpenLogs
+
+_AT_ONCE = 2
+"""Logs whose large frames are stored at a time, of two projects. Each takes part of a second of the
+event loop."""
+
+
+class LargeFrames:
+    """Stores the large frames of one process."""
+
+    def __init__(
+        self, logs: OpenLogs, flush_writer: FlushWriter, announce: Callable[[EventLog], None]
+    ) -> None:
+        """`announce` is called after each frame: it makes the readers of this log read it. An inbox
+        has no room for such a frame."""
+        self._logs = logs
+        self._flush_writer = flush_writer
+        self._announce = announce
+        self._slots = FairQueue(_AT_ONCE)
+        self._waiting: asyncio.Queue[EventLog] = asyncio.Queue()
+
+    def store(self, log: EventLog) -> None:
+        """Stores the large frame that is next in this log, and returns at once."""
+        log.is_stored_apart = True
+        self._waiting.put_nowait(log)
+
+    async def run(self) -> None:
+        """Stores what is to be stored. Never returns."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                tasks.create_task(self._store(await self._waiting.get()))
+
+    async def _store(self, log: EventLog) -> None:
+        project = log.claim.row.project_id
+        ACTING_PROJECT.set(project)
+        async with self._slots.permit(project), log.lock:
+            # The journal is paused if the ending was stored meanwhile, with all frames.
+            while log.has_large_frame and not log.is_journal_paused:
+                await self._flush_writer.store_large(log)
+                self._announce(log)
+        log.is_stored_apart = False
+        if log.fresh and not log.closed:
+            self._logs.mark_dirty(log)
+
 
 logger = structlog.get_logger()
 

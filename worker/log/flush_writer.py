@@ -14,8 +14,7 @@ from models.db.queries.run import FLUSH
 from models.ownership.lease import Lease
 from models.ownership.steps import Tail
 from worker import metrics
-from worker.log.event_log import MAX_ROW_BYTES, EventLog
-from worker.log.open_logs import OpenLogs
+from worker.log.event_log import MAX_ROW_BYTES, EventLog, OpenLogs
 
 _MAX_LOGS = 200
 """Logs in one statement."""

@@ -18,11 +18,9 @@ from models.ownership.lease import Lease
 from models.ownership.steps import Tail
 from models.wire.events import Event
 from worker import metrics
-from worker.log.batch_writer import BatchWriter
-from worker.log.event_log import Block, EventLog
+from worker.log.batch_writer import BatchWriter, LargeFrames
+from worker.log.event_log import Block, EventLog, OpenLogs
 from worker.log.flush_writer import FlushWriter
-from worker.log.large_frames import LargeFrames
-from worker.log.open_logs import OpenLogs
 from worker.log.publisher import Publisher
 
 ResultT = TypeVar("ResultT")

@@ -7,9 +7,17 @@ connected to. Every request passes here, redirects too, so each one is checked.
 Network errors do not become exceptions: an SDK would end everything that it does on the same
 connection. They become a response with status 424, and `RequestOutcome` tells the caller what
 happened.
+
+How much an answer may hold is judged in its bytes before they are parsed. Objects need more memory
+than their JSON, up to thirty times: 200 000 empty content blocks are six megabytes. So values are
+counted too. Commas and brackets in strings do not count. Characters that parsers of JSON refuse are
+replaced: bytes that are not UTF-8, a byte order mark, and halves of surrogate pairs, of which
+JavaScript writes some.
 """
 
 import asyncio
+import codecs
+import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -23,9 +31,88 @@ from aiohttp.abc import AbstractResolver
 from models.egress import NOT_REACHED, EgressPolicy, EgressRefused
 from models.fence import pass_fence
 from models.http_bodies import is_uncompressed
-from worker.outbound.answer_limits import AnswerLimits, AnswerTooLarge, limited
+from models.wire.json_values import ValueCounter
 from worker.outbound.guarded_session import ThreadedResolver, check_connection
-from worker.outbound.json_characters import with_valid_characters
+
+_END_OF_EVENT = re.compile(rb"(?:\r\n|\r|\n){2}")
+
+
+class AnswerTooLarge(Exception):
+    """The answer is beyond a limit. The message completes "answered with more than "."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLimits:
+    """Limits of one answer, or of each event of a stream without end."""
+
+    size: int
+    """bytes"""
+    values: int
+    """JSON values"""
+
+
+async def limited(
+    chunks: AsyncIterable[bytes], limits: AnswerLimits, *, is_endless: bool
+) -> AsyncIterator[bytes]:
+    """The chunks of an answer, or of a stream of events that has no end: then the limits hold for
+    each event. Raises AnswerTooLarge."""
+    size, counter = 0, ValueCounter()
+    async for chunk in chunks:
+        size += len(chunk)
+        events = _END_OF_EVENT.split(chunk) if is_endless else [chunk]
+        if len(events) > 1:
+            size, counter = len(events[-1]), ValueCounter()
+        if size > limits.size:
+            raise AnswerTooLarge(f"{limits.size} bytes")
+        # The events before the last one are in this chunk, which has some kilobytes.
+        counter.feed(events[-1])
+        if counter.count > limits.values:
+            raise AnswerTooLarge(f"{limits.values} JSON values")
+        yield chunk
+
+
+_HALF = r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+_PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_OPEN = r"(?:\\u[dD][89abAB][0-9a-fA-F]{2})?(?:\\(?:u[0-9a-fA-F]{0,3})?)?\Z"
+_ESCAPE = re.compile(rf"{_PAIR}|(?P<open>(?=\\){_OPEN})|(?P<half>{_HALF})|\\.", re.DOTALL)
+"""An escape in a string. `open`: it may go on in the next piece."""
+
+_LONGEST = 11
+"""Characters of an escape that can go on."""
+
+
+class _Repair:
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
+        self._open = ""
+
+    def feed(self, piece: bytes, *, final: bool = False) -> bytes:
+        """What can be sent on of this piece and of the ones before it."""
+        text = self._open + self._decoder.decode(piece, final)
+        self._open = ""
+        if "\\ud" in text or "\\uD" in text or "\\" in text[-_LONGEST:]:
+            text = _ESCAPE.sub(self._replace, text)
+        if final:
+            text += re.sub(_HALF, r"\\ufffd", self._open)
+        return text.encode()
+
+    def _replace(self, found: re.Match[str]) -> str:
+        if found["open"]:
+            self._open = found["open"]
+            return ""
+        return "\\ufffd" if found["half"] else found[0]
+
+
+async def with_valid_characters(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The pieces of an answer, which is JSON or events of JSON, with U+FFFD for each such
+    character. Each piece is sent on at once, but for an escape that it breaks off."""
+    repair = _Repair()
+    async for piece in pieces:
+        if repaired := repair.feed(piece):
+            yield repaired
+    if rest := repair.feed(b"", final=True):
+        yield rest
+
 
 UNREACHABLE_STATUS = 424
 """Failed Dependency: the status of a response that stands for a network error."""

@@ -1,27 +1,40 @@
 """The files of a run: those by URL are downloaded, stored ones are read, and the model gets both as
-data.
+data. Other URLs only the upstream fetches.
 
 Chat Completions has no `file_url` (docs/wire.md), and no upstream knows the ids of files that are
 stored here (docs/files.md). Only this attempt's copy of the history refers to the data; what is
 stored and shown keeps the client's URL or id. The data is in memory only while it is fetched or
-sent, and beyond that as long as there is room (worker/outbound/file_memory.py).
+sent, and beyond that as long as there is room (worker/outbound/download.py).
+
+URLs that only the upstream fetches are images and screenshots in the history, and what is in tools
+that it runs itself, or in a request that is forwarded. They were checked when they were stored
+(web/http/outbound_urls.py). Before each run they are checked once more, because the rules of the
+project may have changed since, and with what their names mean now.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
 from aiohttp.abc import AbstractResolver
 
-from models.egress import EgressPolicy, EgressRefused
+from models.egress import EgressPolicy, EgressRefused, FetchTarget
 from models.errors import UpstreamFailed
 from models.ids import parse_file_id
+from models.name_lookups import look_up
 from models.wire.checks.faults import shorten
 from models.wire.events import Item
 from models.wire.items import FilePlace, file_places
-from worker.outbound.download import Download, Downloader, DownloadError
-from worker.outbound.file_memory import FetchedFile, FileMemory, FileSource
+from models.wire.urls import item_urls
+from worker.outbound.download import (
+    Download,
+    Downloader,
+    DownloadError,
+    FetchedFile,
+    FileMemory,
+    FileSource,
+)
 from worker.run.stored_files import StoredFile, StoredFiles
 
 _MAX_STORED = 1_000
@@ -311,3 +324,45 @@ def _replaced(item: Item, place: FilePlace, fields: dict[str, Any]) -> Item:
     part = {key: value for key, value in parts[place.part].items() if key != place.name}
     parts[place.part] = {**part, **fields}
     return {**item, place.field: parts}
+
+
+def history_urls(
+    history: list[Item], own_count: int, *, history_parameter: str, skipped: int
+) -> Iterator[tuple[str, str]]:
+    """The URLs in the history that the upstream fetches, each with the parameter that it came with.
+    The parameters are those of worker/run/attachments.py."""
+    for place in item_urls(history):
+        if not place.is_fetched_here:
+            own = place.item - (len(history) - own_count)
+            yield place.param(own + skipped) if own >= 0 else history_parameter, place.url
+
+
+async def require_handed_on(urls: Iterable[tuple[str, str]], egress: EgressPolicy) -> None:
+    """Raises UpstreamFailed for a URL that the upstream may not fetch: a waiting client receives it
+    as a 400. `urls`: each with its parameter."""
+    targets: list[tuple[str, str, FetchTarget]] = []
+    for param, url in urls:
+        try:
+            targets.append((param, url, egress.check_handed_on(url)))
+        except EgressRefused as refusal:
+            raise _refused(param, url, refusal) from refusal
+    if not targets or not egress.settings.resolve:
+        return
+    hosts = [target.host for _, _, target in targets]
+    found = await look_up(hosts, egress.settings.resolve_time.total_seconds())
+    for param, url, target in targets:
+        try:
+            egress.check_handed_on_addresses(target, found.get(target.host, ()))
+        except EgressRefused as refusal:
+            raise _refused(param, url, refusal) from refusal
+
+
+def _refused(param: str, url: str, refusal: EgressRefused) -> UpstreamFailed:
+    return UpstreamFailed(
+        f"The upstream may not fetch '{shorten(url)}': {refusal}.",
+        code="invalid_prompt",
+        reason="url_refused",
+        status=400,
+        param=param,
+        envelope_code="invalid_value",
+    )

@@ -19,7 +19,6 @@ from models.ownership.timeline import attempts_on_timeline
 from models.uncancellable import run_uncancellable
 from models.wire.events import Event, Item
 from models.wire.includes import filter_events
-from worker.activity_writer import ACTIVITY
 from worker.log.event_log import Block, EventLog
 from worker.log.journal import Journal
 from worker.run.attempt import Attempt
@@ -34,12 +33,20 @@ logger = structlog.get_logger()
 class AttemptWriter:
     """Writes what an attempt does. Open from `open` to `close`."""
 
-    def __init__(self, attempt: Attempt, journal: Journal, ownership: Ownership) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        journal: Journal,
+        ownership: Ownership,
+        on_ended: Sequence[Callable[[EndedLine], None]] = (),
+    ) -> None:
+        """`on_ended`: called with the log line of an ending once it is stored."""
         self.log = EventLog.of(attempt.claim)
         self._attempt = attempt
         self._claim = attempt.claim
         self._journal = journal
         self._ownership = ownership
+        self._on_ended = on_ended
         self._last_block: Block | None = None
         """The last frames of a stored ending."""
 
@@ -186,7 +193,8 @@ class AttemptWriter:
         self._last_block = last_block
         line = _ended_line(self._attempt, self.log, ending)
         line.write()
-        ACTIVITY.count_end(line)
+        for count_end in self._on_ended:
+            count_end(line)
 
     def publish_end(self) -> None:
         """Makes readers see the ending, or look for it if it could not be stored."""

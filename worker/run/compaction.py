@@ -22,7 +22,7 @@ from worker.translation.history.compaction import (
     entries,
     pack_entries,
 )
-from worker.upstream.stream_errors import OVERFLOW
+from worker.upstream.error_rules import OVERFLOW
 
 _NOT_FOR_SUMMARIES = frozenset(
     (

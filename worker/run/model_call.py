@@ -17,13 +17,12 @@ from models.wire.events import Event, Item
 from models.wire.includes import SEALED_REASONING
 from models.wire.tools import is_native_only
 from worker.metrics import UPSTREAM_TURNS
-from worker.run.call_observation import CallObservation, note_unknown_content
-from worker.run.call_origins import origin_sealer
 from worker.run.context import RunContext
 from worker.run.counting import TokenCount
 from worker.run.failover import first_answer, note_failure
-from worker.run.reasoning import content_tagger, reasoning_sealer, unseal_reasoning
+from worker.run.model_metrics import CallObservation, note_unknown_content
 from worker.run.reasoning_summary import ReasoningSummaries, SummaryCaller
+from worker.run.sealing import content_tagger, origin_sealer, reasoning_sealer, unseal_reasoning
 from worker.run.spans import error_type, start_call_span
 from worker.translation.call_origin import CallOrigin, ReturnedCalls
 from worker.translation.chat.request import chat_request, format_instructions
@@ -35,11 +34,11 @@ from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 from worker.translation.turn import Turn, TurnOptions, TurnOutcome
 from worker.upstream.circuits import Permit
 from worker.upstream.client import StreamEvent, UpstreamCall
+from worker.upstream.error_rules import OVERFLOW
 from worker.upstream.failures import (
     no_such_tool,
     not_moderated,
 )
-from worker.upstream.stream_errors import OVERFLOW
 from worker.upstream.upstreams import Candidate, repeat_of_turn
 
 _LONG_HISTORY = 1000

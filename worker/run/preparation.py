@@ -23,15 +23,14 @@ from models.wire.purpose import Purpose
 from models.wire.size import json_size
 from models.wire.tools import with_added_search
 from models.wire.urls import item_urls, parameter_urls
-from worker.run.attachments import Attachments
+from worker.run.attachments import Attachments, history_urls, require_handed_on
 from worker.run.attempt import Attempt
 from worker.run.attempt_writer import AttemptWriter
-from worker.run.call_origins import CallOrigins
 from worker.run.compaction import Compactions, ends_with_trigger, expand_input
 from worker.run.context import RunContext
-from worker.run.handed_on_urls import history_urls, require_handed_on
 from worker.run.output import history_item
 from worker.run.resources import Resources
+from worker.run.sealing import CallOrigins
 from worker.run.stored_files import STORAGE_UNAVAILABLE, StoredFiles
 from worker.tools.provider import ToolContext
 from worker.tools.toolbox import Toolbox
@@ -118,7 +117,7 @@ async def _load_input(
     attempt: Attempt, resources: Resources
 ) -> tuple[list[Item], int, dict[str, str | None]]:
     """The history with the input of the request, how many of its last items are that input, and the
-    origins of the items that were made here (worker/run/call_origins.py).
+    origins of the items that were made here (worker/run/sealing.py).
     Raises what `_load_history` does, and NoMemory."""
     claimed = attempt.claim.row.input
     if claimed is not None:

@@ -18,8 +18,8 @@ from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
 from models.side_tasks import cancel_all
 from models.wire.events import Event, Item
 from models.wire.response import output_text
-from worker.run.call_observation import CallObservation
 from worker.run.compaction import parameters_of_summary
+from worker.run.model_metrics import CallObservation
 from worker.run.resources import Resources
 from worker.translation.chat.request import chat_request
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
@@ -28,8 +28,7 @@ from worker.translation.request_parameters import Dialect
 from worker.translation.tool_catalog import ToolCatalog
 from worker.translation.turn import Turn
 from worker.upstream.circuits import Permit
-from worker.upstream.gate import UPSTREAM_FULL
-from worker.upstream.upstreams import Candidate
+from worker.upstream.upstreams import UPSTREAM_FULL, Candidate
 
 logger = structlog.get_logger()
 

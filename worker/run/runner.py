@@ -27,7 +27,7 @@ from models.wire.token_counts import COUNTED_BY
 from worker.metrics import count_deferral, count_turn_repeat
 from worker.run.attempt import Attempt
 from worker.run.attempt_writer import AttemptWriter
-from worker.run.context import RunContext
+from worker.run.context import Footprint, RunContext
 from worker.run.end_state import (
     EndState,
     StopReason,
@@ -37,10 +37,8 @@ from worker.run.end_state import (
     error_of_end_reason,
     internal_error,
 )
-from worker.run.footprint import Footprint
-from worker.run.forwarding_run import run_forwarding
 from worker.run.preparation import NoMemory, prepare_run, write_first_events
-from worker.run.purposes import run_compaction, run_count
+from worker.run.purposes import run_compaction, run_count, run_forwarding
 from worker.run.resources import Resources
 from worker.run.spans import end_attempt_span, start_attempt_span
 from worker.run.tool_loop import run_tool_loop
@@ -75,7 +73,9 @@ class Run:
         self._resources = resources
         self._attempt = Attempt(claim)
         self._footprint = Footprint(self._attempt)
-        self._writer = AttemptWriter(self._attempt, resources.journal, resources.ownership)
+        self._writer = AttemptWriter(
+            self._attempt, resources.journal, resources.ownership, resources.on_ended
+        )
         self._context: RunContext | None = None
         self._span = NO_SPAN
         self._is_draining = False

@@ -4,9 +4,13 @@ conventions for generative AI (https://opentelemetry.io/docs/specs/semconv/gen-a
 The trace is in the row, so each attempt continues it, whatever process runs it. The span of an
 attempt whose process was killed is lost with that process; the spans below it that had ended are
 not.
+
+With BACKBURNER_TRACES__CONTENT, spans also show what models and tools get and answer: messages with
+parts, as JSON.
 """
 
 import asyncio
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,12 +26,6 @@ from models.tracing.spans import NO_SPAN, Span, SpanKind, Tracer
 from models.tracing.traceparent import traceparent_of
 from models.wire.events import Item
 from worker.run.end_state import EndState
-from worker.run.span_content import (
-    arguments_attributes,
-    input_attributes,
-    output_attributes,
-    result_attributes,
-)
 from worker.tools.provider import ToolCallError, ToolResult
 from worker.translation.turn import Turn, TurnOutcome
 
@@ -217,3 +215,86 @@ def _finish_reason(turn: Turn[Any], outcome: TurnOutcome) -> str:
     if outcome.incomplete_reason is not None:
         return _FINISH_REASONS.get(outcome.incomplete_reason, outcome.incomplete_reason)
     return "tool_calls" if turn.calls or turn.server_calls else "stop"
+
+
+_MAX_LENGTH = 64 * 1024
+"""Characters of one attribute. Of longer ones the newest messages are kept."""
+
+
+def input_attributes(parameters: dict[str, Any], history: Sequence[Item]) -> dict[str, str]:
+    """What a call sends to the model."""
+    attributes = {"gen_ai.input.messages": _encode(_message(item) for item in reversed(history))}
+    instructions = parameters.get("instructions")
+    if isinstance(instructions, str):
+        attributes["gen_ai.system_instructions"] = _encode(iter([_text(instructions)]))
+    return attributes
+
+
+def output_attributes(items: Sequence[Item], finish_reason: str) -> dict[str, str]:
+    """What the model has answered."""
+    parts = [part for item in items for part in _message(item)["parts"]]
+    message = {"role": "assistant", "parts": parts, "finish_reason": finish_reason}
+    return {"gen_ai.output.messages": _encode(iter([message]))}
+
+
+def arguments_attributes(item: Item) -> dict[str, str]:
+    """What a tool gets."""
+    arguments = item.get("arguments") or item.get("action") or item.get("queries") or {}
+    return {"gen_ai.tool.call.arguments": _limited(arguments)}
+
+
+def result_attributes(result: object) -> dict[str, str]:
+    """What a tool has answered."""
+    return {"gen_ai.tool.call.result": _limited(result)}
+
+
+def _message(item: Item) -> dict[str, Any]:
+    kind: str = item["type"]
+    if kind == "message":
+        content = item.get("content") or []
+        texts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        return {"role": item.get("role", "user"), "parts": [_part(part) for part in texts]}
+    call_id = item.get("call_id") or item.get("id", "")
+    if kind.endswith("_output"):
+        result = {"type": "tool_call_response", "id": call_id, "result": item.get("output")}
+        return {"role": "tool", "parts": [result]}
+    if kind == "reasoning":
+        summary = "\n".join(part.get("text", "") for part in item.get("summary") or ())
+        return {"role": "assistant", "parts": [{"type": "reasoning", "content": summary}]}
+    call = {"type": "tool_call", "id": call_id, "name": item.get("name", kind)}
+    parts = [call | {"arguments": item.get("arguments") or item.get("action")}]
+    if item.get("output") is not None:
+        parts.append({"type": "tool_call_response", "id": call_id, "result": item["output"]})
+    return {"role": "assistant", "parts": parts}
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    """A part of a message. Images, files and audio are named, without their data."""
+    return _text(part["text"]) if "text" in part else {"type": part.get("type")}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "content": text}
+
+
+def _encode(newest_first: Iterator[dict[str, Any]]) -> str:
+    """The messages as JSON, in the order of time."""
+    encoded: list[str] = []
+    length = 2
+    for message in newest_first:
+        one = _json(message)
+        length += len(one) + 1
+        if length > _MAX_LENGTH:
+            break
+        encoded.append(one)
+    return f"[{','.join(reversed(encoded))}]"
+
+
+def _json(value: object) -> str:
+    # Not orjson: it refuses some integers, and a span must not end a response.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def _limited(value: object) -> str:
+    text = value if isinstance(value, str) else _json(value)
+    return text[:_MAX_LENGTH]

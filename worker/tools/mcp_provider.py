@@ -27,7 +27,7 @@ from models.wire.mcp import (
     is_repeatable,
     needs_approval,
 )
-from worker.tools.mcp_results import blocks_of, result_of
+from worker.tools.mcp_items import UnusableTool, blocks_of, item_tool, left_out_text, result_of
 from worker.tools.mcp_session import (
     TIMEOUT_ERROR,
     McpAnswerLost,
@@ -37,7 +37,6 @@ from worker.tools.mcp_session import (
     McpSessionLost,
     ToolPage,
 )
-from worker.tools.mcp_tools import UnusableTool, item_tool, left_out_text
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
 from worker.translation.functions import ServerFunction
 from worker.translation.items.server_calls import (

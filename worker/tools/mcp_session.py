@@ -25,11 +25,11 @@ from models.config.groups import McpSettings
 from models.egress import EgressPolicy
 from models.version import VERSION
 from models.wire.json_input import clean_text, storable_numbers
-from worker.outbound.answer_limits import AnswerLimits
 from worker.outbound.guarded_http import (
     REQUEST_OUTCOME,
     UNANSWERED,
     UNREACHABLE_STATUS,
+    AnswerLimits,
     GuardedTransport,
     RequestOutcome,
 )

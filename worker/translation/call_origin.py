@@ -3,7 +3,7 @@ later turns, and the ids under which other upstreams accept it.
 
 Clients see an item id and a call id of the Responses API. The upstream may have sent another id,
 and fields that only it understands (Gemini: `extra_content` with a signature). Both are kept sealed
-(worker/run/call_origins.py), and go back to this upstream alone.
+(worker/run/sealing.py), and go back to this upstream alone.
 """
 
 import hashlib

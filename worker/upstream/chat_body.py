@@ -16,10 +16,15 @@ from models.errors import UpstreamFailed
 from models.wire.json_input import clean_json
 from models.wire.token_counts import MAX_TOKEN_COUNT
 from worker.upstream.chat_extras import READ_NAMES, Extras, extras_of
+from worker.upstream.error_rules import failure_of_text
 from worker.upstream.finish_reasons import word_of
-from worker.upstream.lenient_json import REASONING_PARTS, lenient_int, lenient_text, objects_in
-from worker.upstream.stream_errors import failure_of_text
-from worker.upstream.surrogate_halves import SurrogateHalves
+from worker.upstream.lenient_json import (
+    REASONING_PARTS,
+    SurrogateHalves,
+    lenient_int,
+    lenient_text,
+    objects_in,
+)
 
 Byte = Annotated[int, msgspec.Meta(ge=0, le=255)]
 

@@ -29,10 +29,9 @@ from worker.upstream.chat_body import (
     token_logprob,
 )
 from worker.upstream.chat_extras import Extras
+from worker.upstream.error_rules import failure_in, failure_of_error
 from worker.upstream.finish_reasons import finish_reason
-from worker.upstream.lenient_json import lenient_int, lenient_text, objects_in
-from worker.upstream.stream_errors import failure_in, failure_of_error
-from worker.upstream.surrogate_halves import SurrogateHalves
+from worker.upstream.lenient_json import SurrogateHalves, lenient_int, lenient_text, objects_in
 
 _EMPTY_DELTA = ChatDelta()
 

@@ -20,7 +20,6 @@ from worker.metrics import UPSTREAM_RETRIES
 from worker.translation.request_parameters import Dialect
 from worker.translation.upstream_events import ChatChunk, UpstreamEvent
 from worker.upstream.chat_chunks import ChunkReader
-from worker.upstream.counts import count_upstream
 from worker.upstream.error_rules import redacted
 from worker.upstream.failures import (
     CONNECTION_ERRORS,
@@ -29,7 +28,7 @@ from worker.upstream.failures import (
     shown_seconds,
     turn_limit_reached,
 )
-from worker.upstream.plain_call import PlainCaller
+from worker.upstream.plain_call import PlainCaller, count_upstream
 from worker.upstream.request_body import RequestFiles
 from worker.upstream.request_sender import NO_FILES, RequestSender, close_response
 from worker.upstream.responses_events import ResponsesEventReader

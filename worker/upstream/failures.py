@@ -20,8 +20,7 @@ from models.errors import (
 )
 from models.upstream_errors.frames import ErrorReport, report_of, report_of_text
 from models.wire.json_input import clean_text
-from worker.upstream.error_rules import verdict
-from worker.upstream.stream_errors import NO_SUCH_MODEL, OVERFLOW, REFUSED, failure_of_words
+from worker.upstream.error_rules import NO_SUCH_MODEL, OVERFLOW, REFUSED, failure_of_words, verdict
 
 _UPSTREAM_REASONS = frozenset(
     f"upstream_{status}" for status in (401, 402, 403, 404, 405, 407, 408, 425, 429)

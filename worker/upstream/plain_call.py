@@ -1,9 +1,16 @@
-"""Calls whose answer comes in one piece, at any path of an upstream (docs/batches.md)."""
+"""Calls whose answer comes in one piece: at any path of an upstream (docs/batches.md), and its
+count of a request's tokens, where it offers one (docs/state.md): OpenAI's, vLLM's and llama.cpp's
+routes."""
 
 import asyncio
-from typing import Any
+from typing import Any, Protocol
+
+import aiohttp
+import orjson
+import structlog
 
 from models.config.groups import LimitSettings
+from models.config.upstream import UpstreamSettings
 from models.errors import InvalidRequest, LimitReached, UpstreamFailed
 from models.http_bodies import BodyTooLarge, is_uncompressed, read_bounded
 from models.wire.json_input import decode_body
@@ -15,6 +22,7 @@ from worker.upstream.failures import (
     turn_limit_reached,
     unintelligible,
 )
+from worker.upstream.request_body import encode_body
 from worker.upstream.request_sender import RequestSender, close_response
 
 _LARGE = 64 * 1024
@@ -66,3 +74,98 @@ class PlainCaller:
             ) from None
         finally:
             await close_response(response)
+
+
+logger = structlog.get_logger()
+
+_TIMEOUT = aiohttp.ClientTimeout(10.0)
+_MAX_BODY = 32 * 1024 * 1024
+"""Bytes of a response, which may list all tokens."""
+_COUNTED_FIELDS = (
+    "model",
+    "input",
+    "instructions",
+    "tools",
+    "tool_choice",
+    "text",
+    "reasoning",
+    "parallel_tool_calls",
+    "truncation",
+)
+"""Fields of a request that OpenAI's count accepts."""
+
+
+class _NoCount(Exception):
+    """The upstream's response has no count."""
+
+
+class _Post(Protocol):
+    async def __call__(self, path: str, body: dict[str, Any]) -> Any:
+        """The JSON that the upstream returns."""
+
+
+async def count_upstream(
+    sender: RequestSender, settings: UpstreamSettings, body: dict[str, Any]
+) -> int | None:
+    """Tokens of this request as the upstream counts them; None if it offers no count, or if the
+    count fails."""
+    count = _count_method(settings)
+    if count is None:
+        return None
+
+    async def post(path: str, sent: dict[str, Any]) -> Any:
+        return await _post(sender, path, sent)
+
+    try:
+        tokens = await count(post, body)
+    except (
+        _NoCount,
+        BodyTooLarge,
+        ValueError,
+        TypeError,
+        KeyError,
+        TimeoutError,
+        OSError,
+        aiohttp.ClientError,
+    ) as error:
+        logger.warning("count_unavailable", upstream=settings.name, error=type(error).__name__)
+        return None
+    return tokens if type(tokens) is int and tokens >= 0 else None
+
+
+def _count_method(settings: UpstreamSettings) -> Any:
+    name = (
+        ("responses" if settings.api == "responses" else "none")
+        if settings.count == "auto"
+        else settings.count
+    )
+    return {"responses": _responses, "vllm": _vllm, "llama.cpp": _llama_cpp, "none": None}[name]
+
+
+async def _responses(post: _Post, body: dict[str, Any]) -> Any:
+    fields = {name: body[name] for name in _COUNTED_FIELDS if name in body}
+    return (await post("/responses/input_tokens", fields))["input_tokens"]
+
+
+async def _vllm(post: _Post, body: dict[str, Any]) -> Any:
+    fields: dict[str, Any] = {
+        name: body[name] for name in ("model", "messages", "tools") if name in body
+    }
+    return (await post("../tokenize", {**fields, "add_generation_prompt": True}))["count"]
+
+
+async def _llama_cpp(post: _Post, body: dict[str, Any]) -> Any:
+    fields: dict[str, Any] = {name: body[name] for name in ("messages", "tools") if name in body}
+    prompt = (await post("../apply-template", fields))["prompt"]
+    text = {"content": prompt, "add_special": True, "parse_special": True}
+    return len((await post("../tokenize", text))["tokens"])
+
+
+async def _post(sender: RequestSender, path: str, body: dict[str, Any]) -> Any:
+    """Posts to `path` behind the base URL, once. vLLM and llama.cpp have routes beside `/v1`."""
+    async with sender.session.post(
+        sender.url(path), data=bytes(encode_body(body)), allow_redirects=False, timeout=_TIMEOUT
+    ) as response:
+        if not 200 <= response.status < 300:
+            raise _NoCount
+        return orjson.loads(await read_bounded(response.content.iter_any(), _MAX_BODY))

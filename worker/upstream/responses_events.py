@@ -21,9 +21,9 @@ from models.wire.response import unknown_response_fields
 from models.wire.token_counts import TokenCounts, read_counts, unknown_counts
 from worker.translation.upstream_events import TerminalState, UpstreamEvent
 from worker.upstream.chat_chunks import logprobs_of
+from worker.upstream.error_rules import failure_in, failure_of_error, failure_of_text
 from worker.upstream.finish_reasons import finish_reason
-from worker.upstream.stream_errors import failure_in, failure_of_error, failure_of_text
-from worker.upstream.surrogate_halves import SurrogateHalves
+from worker.upstream.lenient_json import SurrogateHalves
 
 _START_EVENTS = frozenset(("response.created", "response.queued", "response.in_progress"))
 _STATUS_BY_END_EVENT = {

@@ -403,7 +403,7 @@ FILES_BY_PROJECT = Query(
 )
 """Sums up the newest `max_rows` files by project: the 50 that store most."""
 
-# --- the purge (worker/purge.py) ---
+# --- the purge (worker/process/purge.py) ---
 
 HIDE_EXPIRED_FILES = column(
     f"""

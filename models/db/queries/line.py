@@ -118,7 +118,7 @@ CLAIM_NEXT = Query(
 
 `kinds`: of background or foreground responses, or both. `projects`, `running`, `ahead`: of the
 projects that this worker knows, how many of their responses run here, and how much more than others
-they were served lately (worker/shares.py). `slots`: of this worker. `ids`: responses whose wake-ups
+they were served lately (worker/intake/line.py). `slots`: of this worker. `ids`: responses whose wake-ups
 were read just now. `waiting`: only those that were enqueued at least so long ago. `only_newcomers`: only the next
 one of each project with none of `running`. `cursor`: a project
 where the look begins if there are very many. Fewer rows than `max_rows`: the other responses in line

@@ -42,7 +42,7 @@ DELETE_ENDED = column(
 """Deletes a response with its items and its log, while a client waits. No row: it has not ended, or
 its log has more than a thousand rows; then the purge deletes it."""
 
-# --- the purge (worker/purge.py) ---
+# --- the purge (worker/process/purge.py) ---
 #
 # Each step is one transaction that begins with LOCK_PURGE. `statement_timestamp()` instead of
 # `clock_timestamp()`: only a stable function can bound the range that an index scan reads.

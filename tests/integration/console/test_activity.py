@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from features.console.worker import Activity, ActivityWriter
 from models.db.database import Pool, fetch, open_pool
 from models.db.queries.activity import DELETE_OLD_ACTIVITY
 from models.ended_line import EndedLine
@@ -13,7 +14,6 @@ from models.lifecycle import Status
 from tests.support.console import OPERATOR_TOKEN, console_user
 from tests.support.stack import Databases, Stack
 from tests.support.worker_rows import settings_for
-from worker.activity_writer import Activity, ActivityWriter
 
 
 def _line(status: Status, seconds: float, first_token: float | None = 0.2) -> EndedLine:

@@ -16,7 +16,7 @@ from tests.support.chaos.step_worker import StepRun, StepWorker
 from tests.support.memory_limit import MIB
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, open_seeded_database, settings_for
-from worker.log import open_logs
+from worker.log import event_log as open_logs
 from worker.log.event_log import MAX_ROW_BYTES
 
 

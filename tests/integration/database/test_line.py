@@ -22,7 +22,7 @@ from tests.support.worker_rows import (
     line_values,
     open_seeded_database,
 )
-from worker.shares import ProjectShares
+from worker.intake.line import ProjectShares
 
 SHORT = 10_000
 LONG = pytest.param(100_000, marks=pytest.mark.long)

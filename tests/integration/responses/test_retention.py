@@ -28,9 +28,9 @@ from tests.support.worker_rows import (
     run_purge,
     settings_for,
 )
-from worker import purge as purge_module
-from worker import purge_steps
-from worker.purge import Purger
+from worker.process import purge as purge_module
+from worker.process import purge as purge_steps
+from worker.process.purge import Purger
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from models.config.groups import EgressSettings
 from models.egress import NOT_REACHED, EgressPolicy, EgressRefused
 from models.errors import UpstreamFailed
-from worker.outbound.download import Downloader, DownloadError
-from worker.outbound.file_memory import FileMemory
+from worker.outbound.download import Downloader, DownloadError, FileMemory
 from worker.run.attachments import Attachments
 from worker.upstream.request_body import pieces
 

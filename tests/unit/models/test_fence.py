@@ -20,8 +20,7 @@ from models.egress import EgressPolicy
 from models.fence import FENCE, RowLease, RowLeaseEnded
 from models.projects.routes import ProjectRoutes
 from tests.unit.upstream.test_request_sender import BODY, OK, UNAVAILABLE, raw_server
-from worker.outbound.answer_limits import AnswerLimits
-from worker.outbound.guarded_http import GuardedTransport
+from worker.outbound.guarded_http import AnswerLimits, GuardedTransport
 from worker.outbound.guarded_session import NO_TIMEOUT, guarded_session
 from worker.upstream.client import Upstream
 

@@ -2,7 +2,7 @@
 
 from models.config.groups import LimitSettings, MetricsSettings
 from models.metrics import SECOND_BUCKETS
-from worker.model_metrics import Labels
+from worker.run.model_metrics import Labels
 
 
 def test_a_model_is_a_label_only_if_it_is_routed_or_was_answered() -> None:

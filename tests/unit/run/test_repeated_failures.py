@@ -11,7 +11,7 @@ from models.db.queries.claim import ClaimedRow
 from models.errors import UpstreamFailed
 from models.ownership.takeover import Claim
 from worker.run.attempt import Attempt
-from worker.run.repeated_failures import FEW_TRIES, MANY_TRIES, RepeatedFailures
+from worker.run.failover import FEW_TRIES, MANY_TRIES, RepeatedFailures
 from worker.upstream.circuits import Circuits
 from worker.upstream.upstreams import Candidate
 

@@ -1,4 +1,4 @@
-"""Whose turn it is among projects that all have something waiting (worker/shares.py)."""
+"""Whose turn it is among projects that all have something waiting (worker/intake/line.py)."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -6,7 +6,7 @@ from uuid import UUID
 
 from models.ids import new_uuid
 from models.ownership.line import ChosenClaim
-from worker.shares import ProjectShares
+from worker.intake.line import ProjectShares
 
 A, B = new_uuid(), new_uuid()
 

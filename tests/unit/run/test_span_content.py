@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from worker.run.span_content import (
+from worker.run.spans import (
     arguments_attributes,
     input_attributes,
     output_attributes,

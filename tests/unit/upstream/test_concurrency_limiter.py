@@ -13,9 +13,8 @@ import pytest
 from models.config.upstream import UpstreamSettings
 from models.errors import LimitReached, UpstreamBusy, UpstreamFailed, UpstreamUnreached
 from models.ids import PROJECT, admin_id
-from worker.upstream.circuit import Circuit
-from worker.upstream.circuits import Permit
-from worker.upstream.gate import ConcurrencyLimiter
+from worker.upstream.circuits import Circuit, Permit
+from worker.upstream.upstreams import ConcurrencyLimiter
 
 NAMES: Iterator[int] = count()
 A, B, C = (UUID(int=number) for number in range(3))

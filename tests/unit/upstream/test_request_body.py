@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from worker.outbound.file_memory import FetchedFile
+from worker.outbound.download import FetchedFile
 from worker.upstream.request_body import encode_body
 
 

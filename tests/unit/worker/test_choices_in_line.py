@@ -14,9 +14,9 @@ from models.ownership.line import ChosenClaim, ClaimRequest
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
 from tests.support.api import until
-from worker.capacity import Capacity
-from worker.line import Line
-from worker.memory_budget import MemoryBudget
+from worker.intake.capacity import Capacity
+from worker.intake.line import Line
+from worker.process.limits import MemoryBudget
 
 SLOTS = 10
 """One is reserved for foreground responses, and one is kept for background ones."""
@@ -127,7 +127,7 @@ async def test_a_slot_that_was_kept_for_nobody_goes_to_foreground(
     full: Worker, error: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another worker has run what waited, or its row is locked, or Postgres does not answer."""
-    monkeypatch.setattr("worker.line.RETRY_DELAY", 0)
+    monkeypatch.setattr("worker.intake.line.RETRY_DELAY", 0)
     await _read_wake_up(full, BACKGROUND, new_uuid())
     full.end_foreground()
     await full.chooses()

@@ -8,8 +8,8 @@ import pytest
 
 from models.ids import new_uuid
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
-from worker.capacity import Capacity
-from worker.memory_budget import MemoryBudget
+from worker.intake.capacity import Capacity
+from worker.process.limits import MemoryBudget
 from worker.run.runner import Run
 
 SLOTS = 20

@@ -13,11 +13,12 @@ import pytest
 
 from models.ids import new_uuid
 from models.process_memory import default_budget
-from worker import memory_budget, memory_pressure
-from worker.memory_budget import MemoryBudget
-from worker.memory_pressure import MemoryPressure
+from worker.process import limits as memory_budget
+from worker.process import memory_pressure
+from worker.process.limits import MemoryBudget
+from worker.process.memory_pressure import MemoryPressure
+from worker.run.context import json_bytes
 from worker.run.end_state import StopReason
-from worker.run.footprint import json_bytes
 
 MB = 1 << 20
 _LOOKS = 8

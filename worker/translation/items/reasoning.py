@@ -2,7 +2,7 @@
 
 A reasoning item shows the readable text. The rest that the upstream sent, such as the signatures in
 OpenRouter's `reasoning_details`, is sealed into the item's `encrypted_content`, together with the
-text: clients that keep the history themselves often send nothing else back. worker/run/reasoning.py
+text: clients that keep the history themselves often send nothing else back. worker/run/sealing.py
 unseals it into the item's field `sealed`.
 """
 

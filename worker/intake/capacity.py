@@ -6,9 +6,8 @@ from uuid import UUID
 
 from models.load.reserve import ReservedSlots
 from models.redis.channels import BACKGROUND
-from worker.memory_budget import MemoryBudget
+from worker.process.limits import MemoryBudget, background_slots, reserved_slots
 from worker.run.runner import Run
-from worker.slots import background_slots, reserved_slots
 
 _ENDING_SLOTS = 16
 """Responses above the slots that may be claimed only to be ended. Each takes milliseconds, and none
@@ -31,7 +30,7 @@ class Capacity:
         have found the same one, and the end of one claim is not that of the other."""
         self.is_stopping = False
         self.background_waits = False
-        """Background responses may be waiting in line. Set by worker/line.py."""
+        """Background responses may be waiting in line. Set by worker/intake/line.py."""
         self._background: set[UUID] = set()
         """The background responses among `runs` and `claiming`."""
         self._is_shared = is_shared

@@ -1,10 +1,14 @@
-"""Seals the origins of tool calls, and finds them for the calls of a history.
+"""Seals what an upstream wants back in a later turn, and finds and unseals it there: reasoning, and
+the origins of tool calls.
 
-An origin (worker/translation/call_origin.py) is stored in the row of its call's item and goes with
-it: no event, no Response object and no list of items contains it. Calls that a client sends back in
-its input are found by the id that the client knows: `call_id`, or the item's id of a call that this
-server ran. A client that asks for sealed reasoning gets the origins of its calls there as well, and
-so needs nothing that is stored. Without a sealing key none is kept.
+**Reasoning.** The client keeps it as `encrypted_content` (worker/translation/items/reasoning.py).
+What a native upstream has encrypted itself is only tagged and bound to the project.
+
+**Origins** (worker/translation/call_origin.py). One is stored in the row of its call's item and
+goes with it: no event, no Response object and no list of items contains it. Calls that a client
+sends back in its input are found by the id that the client knows: `call_id`, or the item's id of a
+call that this server ran. A client that asks for sealed reasoning gets the origins of its calls
+there as well, and so needs nothing that is stored. Without a sealing key none is kept.
 """
 
 import asyncio
@@ -18,15 +22,86 @@ from uuid import UUID
 from models.db.database import Pool, fetch_when_available
 from models.db.queries.history import CALL_ORIGINS, StoredOrigin
 from models.secrets import Sealer, TokenKind, Unreadable
+from models.wire.encrypted_content import TaggedContent
 from models.wire.events import Item
+from models.wire.includes import SEALED_REASONING
 from models.wire.pairing import is_call
 from worker.run.output import Output
-from worker.run.reasoning import open_reasoning
 from worker.translation.call_origin import CallOrigin, SealOrigin, item_key, origin_key
+from worker.translation.items.reasoning import Seal
+from worker.translation.request_parameters import Dialect
+
+_SIGNED_FORMS = ("reasoning_details", "thinking_blocks")
+"""Dialects in which the upstream wants back more than the visible text."""
+_REASONING: TokenKind = "reasoning"
+
+
+def reasoning_sealer(
+    sealer: Sealer, project: UUID, parameters: dict[str, Any], dialect: Dialect
+) -> Seal | None:
+    """Makes `encrypted_content`; None if none is made.
+
+    It is made if the client asks for it, or if the upstream wants back more than the visible text;
+    in that case it is stored and not shown. Without a sealing key none is made.
+    """
+    if not sealer.has_key or (
+        SEALED_REASONING not in parameters.get("include", ())
+        and dialect.reasoning_back not in _SIGNED_FORMS
+    ):
+        return None
+    return partial(_seal_reasoning, sealer, project)
+
+
+def unseal_reasoning(
+    history: list[Item], sealer: Sealer, project: UUID, dialect: Dialect
+) -> list[Item]:
+    """The history with the unsealed content of each reasoning item under `sealed`.
+
+    Items that cannot be unsealed stay as they are: they were sealed by another server, for another
+    project or with a removed key. Nothing is unsealed for an upstream that takes no reasoning back.
+    """
+    if dialect.reasoning_back == "none":
+        return history
+    return [
+        _unseal_reasoning(item, sealer, project)
+        if item["type"] == "reasoning" and "encrypted_content" in item
+        else item
+        for item in history
+    ]
+
+
+def _seal_reasoning(sealer: Sealer, project: UUID, content: dict[str, Any]) -> str:
+    return sealer.seal_token(_REASONING, project, content)
+
+
+def _unseal_reasoning(item: Item, sealer: Sealer, project: UUID) -> Item:
+    content = open_reasoning(item["encrypted_content"], sealer, project)
+    return {**item, "sealed": content} if content else item
+
+
+def open_reasoning(sealed: str, sealer: Sealer, project: UUID) -> dict[str, Any]:
+    """The content of a reasoning item; empty if it cannot be unsealed."""
+    try:
+        content: dict[str, Any] = sealer.open_token(_REASONING, project, sealed)
+    except Unreadable:
+        return {}
+    return content
+
+
+def content_tagger(sealer: Sealer, project: UUID, upstream: str) -> Callable[[str], str]:
+    """Makes the stored form of a native upstream's `encrypted_content`, which goes back only to
+    this upstream, and only from this project."""
+
+    def tag(encrypted: str) -> str:
+        mark = sealer.mark(project, upstream, encrypted)
+        return TaggedContent(upstream, encrypted, mark).encode()
+
+    return tag
+
 
 ResultT = TypeVar("ResultT")
 
-_KIND: TokenKind = "call"
+_CALL: TokenKind = "call"
 _MANY = 100
 """Calls."""
 _SERVER_CALLS = frozenset(
@@ -37,11 +112,13 @@ _SERVER_CALLS = frozenset(
 
 def origin_sealer(sealer: Sealer, project: UUID) -> SealOrigin | None:
     """Makes what is stored of an origin; None without a key."""
-    return partial(_seal, sealer, project) if sealer.has_key else None
+    return partial(_seal_origin, sealer, project) if sealer.has_key else None
 
 
-def _seal(sealer: Sealer, project: UUID, known_id: str, origin: CallOrigin) -> dict[str, str]:
-    token = sealer.seal_token(_KIND, project, origin.to_json())
+def _seal_origin(
+    sealer: Sealer, project: UUID, known_id: str, origin: CallOrigin
+) -> dict[str, str]:
+    token = sealer.seal_token(_CALL, project, origin.to_json())
     return {"key": _call_key(project, known_id), "origin": token}
 
 
@@ -123,7 +200,7 @@ class CallOrigins:
         """None if it was sealed with a removed key."""
         if token not in self._opened:
             try:
-                content: dict[str, Any] = self._sealer.open_token(_KIND, self._project, token)
+                content: dict[str, Any] = self._sealer.open_token(_CALL, self._project, token)
             except Unreadable:
                 return None
             self._opened[token] = CallOrigin.from_json(content)

@@ -1,7 +1,7 @@
 """One worker process: its lease, its connections and its runs, all in the pool's event loop.
 
-Responses start in its slots (worker/intake.py). The heartbeat, the control channel and SIGTERM stop
-runs.
+Responses start in its slots (worker/intake/intake.py). The heartbeat, the control channel and
+SIGTERM stop runs.
 """
 
 import asyncio
@@ -40,27 +40,23 @@ from models.secrets import Sealer
 from models.side_tasks import SideTasks
 from models.tracing.tracer import open_tracer
 from worker import metrics
-from worker.activity_writer import ActivityWriter
-from worker.capacity import Capacity
-from worker.comparison import RunComparison
-from worker.control import ControlListener
-from worker.feature import Feature
-from worker.hand_over import HandOver
-from worker.intake import Intake
+from worker.intake.capacity import Capacity
+from worker.intake.intake import Intake
+from worker.intake.quarantine import SuspectGroup
+from worker.intake.sweeper import Sweeper
 from worker.log.journal import Journal
 from worker.log.publisher import Publisher
-from worker.memory_budget import MemoryBudget
-from worker.memory_pressure import MemoryPressure
-from worker.model_metrics import LABELS, observe_end
-from worker.outbound.file_memory import FileMemory
-from worker.purge import Purger
-from worker.quarantine import SuspectGroup
+from worker.outbound.download import FileMemory
+from worker.process.comparison import RunComparison
+from worker.process.control import ControlListener, HandOver
+from worker.process.limits import MemoryBudget
+from worker.process.memory_pressure import MemoryPressure
+from worker.process.purge import Purger
 from worker.run.counting import RequestTokenCounter
 from worker.run.end_state import StopReason
-from worker.run.quota_notices import QuotaNotices
-from worker.run.resources import Resources
+from worker.run.model_metrics import LABELS, observe_end
+from worker.run.resources import QuotaNotices, Resources, WorkerFeature
 from worker.run.runner import Run
-from worker.sweeper import Sweeper
 from worker.tools.toolbox import OWN_TOOLS
 from worker.upstream.upstreams import Upstreams
 
@@ -110,8 +106,8 @@ class Engine:
     def __init__(
         self, settings: Settings, slots: int, on_capacity_changed: Callable[[], None]
     ) -> None:
-        """`slots`: how many responses run at a time (worker/slots.py). `on_capacity_changed` is
-        called in the event loop after each change of the free slots."""
+        """`slots`: how many responses run at a time (worker/process/limits.py).
+        `on_capacity_changed` is called in the event loop after each change of the free slots."""
         self._settings = settings
         self._notify_readers = on_capacity_changed
         self._memory = MemoryBudget(settings.worker.memory_budget)
@@ -162,7 +158,7 @@ class Engine:
         line = self.intake.line
         self._comparison.start(self._ownership, self._side_tasks, line.wait_until_known)
         self._resources = self._open_resources(journal, publisher)
-        self._features: list[Feature] = [
+        self._features: list[WorkerFeature] = [
             part.FEATURE(self._resources) for part in feature_parts("worker")
         ]
         control = ControlListener(settings, self._lease.id, self.cancel)
@@ -180,8 +176,6 @@ class Engine:
         self._start_sweeping(connections)
         if not settings.quarantine:
             self._side_tasks.start(line.start_newcomers(), "newcomers")
-        self._activity = ActivityWriter(pool)
-        self._side_tasks.start(self._activity.run(), "activity")
         self._start_beside()
         tune_garbage_collector(_NEW_OBJECTS)
         self._memory.measure_idle()
@@ -290,7 +284,7 @@ class Engine:
             run.stop(StopReason.CANCEL)
 
     async def stop(self) -> None:
-        """Stops the process. Its runs end or are handed over (worker/hand_over.py)."""
+        """Stops the process. Its runs end or are handed over (worker/process/control.py)."""
         capacity = self._capacity
         capacity.is_stopping = True
         for run in capacity.runs.values():
@@ -298,7 +292,6 @@ class Engine:
         logger.info("worker_stopping", worker=str(self._lease.id), running=self.running)
         await HandOver(capacity.runs, capacity.claiming, self._settings.worker).run()
         await self._side_tasks.cancel()
-        await self._activity.write_last()
         await asyncio.to_thread(self._lease.deregister)
         for feature in self._features:
             await feature.close()

@@ -38,7 +38,7 @@ class RunComparison:
         wait_until_known: Callable[[], Awaitable[None]],
     ) -> None:
         """Called in the event loop, before the first heartbeat. `wait_until_known`: waits for
-        claims of which it is not known yet what they claim (worker/line.py)."""
+        claims of which it is not known yet what they claim (worker/intake/line.py)."""
         self._loop = asyncio.get_running_loop()
         self._ownership = ownership
         self._side_tasks = side_tasks

@@ -1,24 +1,75 @@
 """The purge: deletes what has outlived its retention and what clients have deleted.
 
 A task of every worker with a connection of its own, so that it delays no sweep. One worker purges
-at a time. Every step is one short transaction (worker/purge_steps.py), so a backlog of any size
-delays no other statement for long. A step that is interrupted leaves nothing that the next round
-does not see.
+at a time. Every step is one short transaction that holds the lock of the purge, so a backlog of any
+size delays no other statement for long. A step that is interrupted leaves nothing that the next
+round does not see.
 """
 
+import asyncio
+import time
 from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
 from models.config.settings import Settings
 from models.db.arrays import Uuids
-from models.db.database import Connection, connect
+from models.db.database import Connection, Parameters, connect, execute, fetch
 from models.db.queries import clock, retention, usage
 from models.db.queries.activity import DELETE_OLD_ACTIVITY
+from models.db.statement import Query, RowT
 from models.due_work import repeat
 from models.features import feature_parts
 from models.files.storage import FileStorage
-from worker.purge_steps import MAX_ROWS, PurgeSteps
+
+_LOCK: Final = 0x6262_2E70_7572_6765
+"""The advisory lock of the purge: "bb.purge" in ASCII."""
+MAX_ROWS: Final = 5_000
+"""Rows that one step looks at, hides or deletes."""
+
+
+class PurgeSteps:
+    """Runs the steps of one worker's purge. If another worker purges, a step finds no rows."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    async def repeat(
+        self,
+        query: Query[RowT],
+        values: Parameters,
+        *,
+        rows: int = MAX_ROWS,
+        audit: bool = False,
+    ) -> None:
+        """Repeats a step while it finds as many rows as it may."""
+        while len(await self.once(query, {**values, "rows": rows}, audit=audit)) == rows:
+            pass
+
+    async def once(
+        self,
+        query: Query[RowT],
+        values: Parameters,
+        *,
+        one_snapshot: bool = False,
+        audit: bool = False,
+    ) -> list[RowT]:
+        """One step. Then pauses for as long as it took, so that the purge uses half of one session
+        at most. `audit`: it may delete entries of the audit log."""
+        connection, started_at = self.connection, time.monotonic()
+        async with connection.transaction():
+            if one_snapshot:
+                await execute(connection, retention.READ_ONE_SNAPSHOT, {})
+            if audit:
+                await execute(connection, retention.ALLOW_AUDIT_PURGE, values)
+            rows = (
+                await fetch(connection, query, values)
+                if await fetch(connection, retention.LOCK_PURGE, {"key": _LOCK})
+                else []
+            )
+        await asyncio.sleep(time.monotonic() - started_at)
+        return rows
+
 
 _MAX_IDLE_STEPS = 4
 """Steps of one round that look at expired responses and find only kept ones."""

@@ -22,7 +22,7 @@ from models.db.queries import sweep
 from models.ownership.lease import Lease
 from models.ownership.waiting import enqueue_waiting
 from models.ownership.watch import Watch
-from worker.capacity import Capacity
+from worker.intake.capacity import Capacity
 
 logger = structlog.get_logger()
 
@@ -37,7 +37,7 @@ _SHARE_PAUSE = 0.1
 
 
 class OrphanStarter(Protocol):
-    """Starts what was found (worker/intake.py)."""
+    """Starts what was found (worker/intake/intake.py)."""
 
     def spawn(self, orphans: Sequence[UUID], *, to_end: bool = False) -> None: ...
 

@@ -1,5 +1,5 @@
-"""What this worker has ended, added to a table once a minute: for the plots of the console
-(docs/console.md).
+"""The console in a worker: what the worker has ended, added to a table once a minute, for the
+plots (docs/console.md).
 
 Responses are counted in memory, so that their endings cost no statement. A worker that is killed
 loses what it has counted since the last minute; one that stops writes it.
@@ -20,6 +20,7 @@ from models.db.queries.activity import ADD_ACTIVITY, MINUTE, SET_SAMPLE, TAKE_SA
 from models.duration_counts import BOUNDS, add_counts, bucket_of
 from models.ended_line import EndedLine
 from models.lifecycle import Status
+from worker.run.resources import Resources, WorkerFeature
 
 logger = structlog.get_logger()
 
@@ -98,14 +99,10 @@ class Activity:
         )
 
 
-ACTIVITY = Activity()
-"""One for the process, as the metrics are."""
-
-
 class ActivityWriter:
     """Writes the counts of this process, and a sample of what waits if no other worker has."""
 
-    def __init__(self, pool: Pool, activity: Activity = ACTIVITY) -> None:
+    def __init__(self, pool: Pool, activity: Activity) -> None:
         self._pool = pool
         self._activity = activity
 
@@ -158,3 +155,21 @@ class ActivityWriter:
         for row in written:
             known = {"width": row.width, "begins_at": row.begins_at}
             await execute(self._pool, SET_SAMPLE, sample | known)
+
+
+class Console(WorkerFeature):
+    """Counts in every worker, also in one of the quarantine."""
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(resources)
+        activity = Activity()
+        self._writer = ActivityWriter(resources.pool, activity)
+        resources.on_ended.append(activity.count_end)
+        resources.side_tasks.start(self._writer.run(), "activity")
+
+    async def close(self) -> None:
+        """Writes what was counted last."""
+        await self._writer.write_last()
+
+
+FEATURE = Console

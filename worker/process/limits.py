@@ -1,10 +1,38 @@
-"""How much memory this worker uses, and what it may begin with what is left (ADR 0039)."""
+"""What one worker process may take on: how many responses at a time (slots), and how much memory.
+
+One slot in ten is reserved for foreground responses, and as many are kept for background responses
+while some of them wait (ADR 0041). Memory that is left may be used by what begins (ADR 0039).
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from models.process_memory import resident_bytes
+
+_RESERVED_FRACTION = 10
+"""One slot in this many is reserved."""
+
+QUARANTINE_SLOTS = 128
+"""The slots of a quarantine worker. How many suspects run in them at a time follows from their
+crashes (worker/intake/quarantine.py)."""
+
+
+def slots_for(background: int) -> int:
+    """The slots of a worker that runs this many background responses at a time."""
+    return -(-background * _RESERVED_FRACTION // (_RESERVED_FRACTION - 1))
+
+
+def reserved_slots(slots: int) -> int:
+    """How many of the slots only foreground responses use."""
+    return slots // _RESERVED_FRACTION
+
+
+def background_slots(slots: int) -> int:
+    """How many of the slots foreground responses leave to background ones that wait: as many as are
+    reserved for themselves, at least one, and never all."""
+    return max(0, min(max(1, reserved_slots(slots)), slots - 1))
+
 
 _ADMISSION_SHARE = 0.75
 _PRESSURE_SHARE = 0.9
@@ -26,8 +54,8 @@ class MemoryBudget:
     """The budget of one worker process, in bytes of resident memory.
 
     Below the admission mark responses are claimed. Between it and the pressure mark the running
-    ones go on. Above that mark some of them are handed over (worker/memory_pressure.py), and at the
-    limit the largest one is stopped at once.
+    ones go on. Above that mark some of them are handed over (worker/process/memory_pressure.py),
+    and at the limit the largest one is stopped at once.
 
     It is no `SharedBudget` (models/load/budget.py): what is used is measured, and not reserved.
     """

@@ -7,12 +7,13 @@ fewer responses than there are free slots.
 
 Foreground and background responses are two lines. A slot that becomes free goes to the background
 line if fewer background responses run here than foreground ones must leave them, and some may be
-waiting (worker/capacity.py). That ends too when the line is empty.
+waiting (worker/intake/capacity.py). That ends too when the line is empty.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
@@ -24,11 +25,54 @@ from models.celery.queue import JobQueue
 from models.db.database import DATABASE_UNAVAILABLE, RETRY_DELAY
 from models.ids import new_uuid
 from models.ownership.claims import Ownership
-from models.ownership.line import ChosenClaim, ClaimRequest
+from models.ownership.line import ChosenClaim, ClaimRequest, ProjectShare
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
-from worker.capacity import Capacity
-from worker.shares import ProjectShares
+from worker.intake.capacity import Capacity
+
+
+class ProjectShares:
+    """The running responses of each project, and how much each one was served while others waited.
+
+    The second is start-time fair queueing: a project's next response begins at a virtual time, and
+    each response that is claimed moves the project on by 1 / weight. The clock stands at the latest
+    beginning. A project that comes back later gets nothing for the time in which it wanted nothing.
+    """
+
+    def __init__(self) -> None:
+        self._running: Counter[UUID] = Counter()
+        self._next: dict[UUID, float] = {}
+        """project -> the virtual time at which its next response begins, if that is to come"""
+        self._now = 0.0
+
+    def begin(self, project: UUID) -> None:
+        """A response of the project runs here now."""
+        self._running[project] += 1
+
+    def end(self, project: UUID) -> None:
+        """It runs here no more."""
+        self._running[project] -= 1
+        if not self._running[project]:
+            del self._running[project]
+
+    def serve(self, chosen: Iterable[ChosenClaim]) -> None:
+        """These responses were claimed while others waited."""
+        for each in chosen:
+            project = each.claim.row.project_id
+            start = max(self._now, self._next.get(project, 0.0))
+            self._now = start
+            self._next[project] = start + 1 / each.weight
+        self._next = {project: at for project, at in self._next.items() if at > self._now}
+
+    def known(self) -> dict[UUID, ProjectShare]:
+        """Each project that uses this worker, or has lately."""
+        return {
+            project: ProjectShare(
+                self._running[project], max(0.0, self._next.get(project, 0.0) - self._now)
+            )
+            for project in {*self._running, *self._next}
+        }
+
 
 logger = structlog.get_logger()
 
@@ -48,7 +92,7 @@ each other in its slot of the reserve."""
 
 
 class Starter(Protocol):
-    """Starts what was chosen (worker/intake.py)."""
+    """Starts what was chosen (worker/intake/intake.py)."""
 
     def spawn(self, orphans: Sequence[UUID]) -> None: ...
 

@@ -19,9 +19,9 @@ from models.load.pacing import Pacer
 from models.ownership.claims import Ownership
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, QUARANTINE
-from worker.capacity import Capacity
-from worker.line import Line
-from worker.quarantine import SuspectGroup
+from worker.intake.capacity import Capacity
+from worker.intake.line import Line
+from worker.intake.quarantine import SuspectGroup
 
 logger = structlog.get_logger()
 
@@ -72,7 +72,7 @@ class Intake:
         return self._capacity.free_for(queue)
 
     def is_crowded(self, queue: str) -> bool:
-        """Whether responses of this queue may be waiting in line (worker/line.py)."""
+        """Whether responses of this queue may be waiting in line (worker/intake/line.py)."""
         return self.line.is_crowded(queue)
 
     def run_from_message(self, response_ids: Sequence[UUID], queue: str) -> None:

@@ -14,7 +14,7 @@ from models.db.database import Pool
 from models.ids import response_id as public_id
 from models.process_memory import release_free_memory
 from worker import metrics
-from worker.memory_budget import MemoryBudget
+from worker.process.limits import MemoryBudget
 from worker.run.end_state import StopReason
 from worker.run.runner import Run
 

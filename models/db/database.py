@@ -25,7 +25,6 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
-import orjson
 import psycopg
 from psycopg import AsyncRawCursor
 from psycopg.types.json import Json, Jsonb, set_json_loads
@@ -49,6 +48,7 @@ from models.errors import StatementRefused
 Pool = AsyncConnectionPool[Connection]
 ConnectionCheck = Callable[[Connection], Awaitable[None]]
 ResultT = TypeVar("ResultT")
+JsonLoader = Callable[[Any], object]
 
 DATABASE_UNAVAILABLE = (
     psycopg.OperationalError,
@@ -202,18 +202,19 @@ async def fetch(
     pool_timeout: float | None = None,
     *,
     size: int = 0,
-    keeps_json: bool = False,
+    json_as: JsonLoader | None = None,
 ) -> list[RowT]:
     """All rows of one statement, on a connection of the pool (autocommitted) or on this connection
     (in its transaction, if one is open). `pool_timeout`: seconds to wait for a free connection.
-    `size`: bytes of the parameters or of the rows, if there may be many. `keeps_json`: JSON values
-    are not decoded; each is an `orjson.Fragment`, which an answer takes as it is."""
+    `size`: bytes of the parameters or of the rows, if there may be many. `json_as`: what is made of
+    a JSON value instead of decoding it, such as an `orjson.Fragment`, which an answer takes as it
+    is."""
     if isinstance(on, AsyncConnectionPool):
         async with on.connection(timeout=pool_timeout) as connection:
             if size > _LARGE:
                 connection.runs_in_thread = True
             try:
-                rows = await fetch(connection, query, parameters, keeps_json=keeps_json)
+                rows = await fetch(connection, query, parameters, json_as=json_as)
                 size = max(size, query.size(rows))
                 return rows
             finally:
@@ -222,13 +223,15 @@ async def fetch(
     if query.numbered is not None:
         values = [parameters[name] for name in query.numbered.parameters]
         raw_cursor = AsyncRawCursor(on)
+        if json_as is not None:
+            set_json_loads(json_as, raw_cursor)
         await raw_cursor.execute(query.numbered.sql, values, binary=True)
         return query.rows(await raw_cursor.fetchall())
     # In binary, bytea columns are not sent as hex digits.
     prepare = False if query.is_planned_anew else None
     cursor = on.cursor()
-    if keeps_json:
-        set_json_loads(orjson.Fragment, cursor)
+    if json_as is not None:
+        set_json_loads(json_as, cursor)
     await cursor.execute(query.sql, parameters, prepare=prepare, binary=True)
     return query.rows(await cursor.fetchall())
 
@@ -264,7 +267,7 @@ async def fetch_idempotent(
     parameters: Parameters,
     *,
     size: int = 0,
-    keeps_json: bool = False,
+    json_as: JsonLoader | None = None,
 ) -> list[RowT]:
     """`fetch`, repeated once after a lost connection. For reads, and for writes that change nothing
     the second time (cancel, delete). After a restart of Postgres all idle connections of the pool
@@ -272,18 +275,16 @@ async def fetch_idempotent(
     has reached its time limit is not repeated, nor one that got no connection: it would take as
     long. Nor is one on a connection outside a pool: a command of an operator."""
     if isinstance(pool, Connection):
-        return await fetch(pool, query, parameters, keeps_json=keeps_json)
+        return await fetch(pool, query, parameters, json_as=json_as)
     cancellation = _Cancellation()
     try:
-        return await fetch(pool, query, parameters, size=size, keeps_json=keeps_json)
+        return await fetch(pool, query, parameters, size=size, json_as=json_as)
     except (psycopg.errors.QueryCanceled, PoolTimeout):
         raise
     except DATABASE_UNAVAILABLE:
         cancellation.raise_if_requested()
         await pool.check()
-        return await fetch(
-            pool, query, parameters, pool_timeout=1.0, size=size, keeps_json=keeps_json
-        )
+        return await fetch(pool, query, parameters, pool_timeout=1.0, size=size, json_as=json_as)
 
 
 async def find_by_id(
@@ -311,14 +312,18 @@ async def fetch_unless_refused(
     query: Query[RowT],
     parameters: Parameters,
     others_succeed: Callable[[], bool],
+    *,
+    json_as: JsonLoader | None = None,
 ) -> list[RowT]:
     """`fetch_when_available` for a read of one response; raises as `retry_unless_refused` does.
+    `json_as`: as `fetch` takes it.
 
     A cancellation returns at once: a cancelled statement keeps psycopg busy for up to five seconds.
     The statement that is on its way then ends by itself, and is not repeated.
     """
     return await retry_unless_refused(
-        lambda: asyncio.shield(fetch(pool, query, parameters)), others_succeed
+        lambda: asyncio.shield(fetch(pool, query, parameters, json_as=json_as)),
+        others_succeed,
     )
 
 

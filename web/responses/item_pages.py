@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import orjson
+
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries.common import PagedItem
 from models.db.statement import Query
@@ -31,7 +33,7 @@ class ItemReader:
         memory. Raises ShareUsedUp or Unavailable."""
         values = {**values, "after": paging.after, "limit": paging.row_limit}
         found = await fetch_idempotent(
-            self._pool, query, {**values, "max_size": UNCOUNTED_BYTES}, keeps_json=True
+            self._pool, query, {**values, "max_size": UNCOUNTED_BYTES}, json_as=orjson.Fragment
         )
         rows = found[: paging.limit]
         rows = [row for row in rows if row.total <= _MAX_SIZE] or rows[:1]
@@ -57,6 +59,6 @@ class ItemReader:
         them again would take part of a second, in which nothing else is served."""
         await held.grow(size)
         values = {**values, "max_size": size}
-        rows = await fetch_idempotent(self._pool, query, values, size=size, keeps_json=True)
+        rows = await fetch_idempotent(self._pool, query, values, size=size, json_as=orjson.Fragment)
         await pause_if_large(size)
         return [row for row in rows if row.payload is not None]

@@ -1,11 +1,14 @@
 """The beginning of a run: its first events, then history, files, credentials and tools."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
+
+import orjson
 
 from models.db.database import Pool, fetch_unless_refused, fetch_when_available
 from models.db.queries.claim import CHECKPOINTED_OUTPUT, CheckpointedItem
-from models.db.queries.history import HISTORY
+from models.db.queries.history import HISTORY, HistoryRow
 from models.egress import EgressPolicy
 from models.errors import (
     Deferred,
@@ -35,6 +38,9 @@ from worker.run.stored_files import STORAGE_UNAVAILABLE, StoredFiles
 from worker.tools.provider import ToolContext
 from worker.tools.toolbox import Toolbox
 from worker.translation.call_origin import item_key
+
+_DECODED_AT_ONCE = 256 * 1024
+"""Bytes of a history that are decoded without a pause: one to three milliseconds."""
 
 
 class NoMemory(RunError):
@@ -136,7 +142,7 @@ async def _load_history(
     max_size = resources.settings.limits.history
     values = {"id": attempt.claim.id, "max_size": max_size}
     rows = await fetch_unless_refused(
-        resources.pool, HISTORY, values, resources.ownership.others_succeed
+        resources.pool, HISTORY, values, resources.ownership.others_succeed, json_as=bytes
     )
     if any(row.broken for row in rows):
         raise UpstreamFailed(
@@ -152,11 +158,33 @@ async def _load_history(
     if rows[0].total_size > max_size:
         raise _history_too_large(attempt, max_size)
     attempt.history_size = rows[0].total_size
-    items = [
-        history_item(row.payload, row.turn, row.result) for row in rows if row.payload is not None
-    ]
-    origins = {item_key(row.payload): row.origin for row in rows if row.payload and row.is_output}
+    items, origins = await decode_history(
+        rows, partial(resources.fast_reads.wait, attempt.claim.row.project_id)
+    )
     return items, sum(row.depth == 0 for row in rows), origins
+
+
+async def decode_history(
+    rows: Iterable[HistoryRow], pause: Callable[[], Awaitable[None]]
+) -> tuple[list[Item], dict[str, str | None]]:
+    """The items in the rows, and the origins of those that were made here. Awaits `pause` after
+    each part of a large history: decoded at once, it would delay all other streams."""
+    items: list[Item] = []
+    origins: dict[str, str | None] = {}
+    undecoded = _DECODED_AT_ONCE
+    for row in rows:
+        if row.payload is None:
+            continue
+        item = orjson.loads(row.payload)
+        answer = None if row.result is None else orjson.loads(row.result)
+        items.append(history_item(item, row.turn, answer))
+        if row.is_output:
+            origins[item_key(item)] = row.origin
+        undecoded -= len(row.payload)
+        if undecoded <= 0:
+            undecoded = _DECODED_AT_ONCE
+            await pause()
+    return items, origins
 
 
 async def _checked_egress(

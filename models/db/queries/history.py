@@ -205,14 +205,15 @@ their ids, and with the results that the model received for calls run by this se
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """An item of a response's history. A history without items is one row with `payload` None."""
+    """An item of a response's history, with its JSON as text. A history without items is one row
+    with `payload` None."""
 
     depth: int | None
     """0: of the response itself; higher: of a response further back, or of its conversation"""
-    payload: dict[str, Any] | None
+    payload: bytes | None
     turn: int | None
     """of a tool call run by this server: the turn in which the model asked for it"""
-    result: Any
+    result: bytes | None
     """of such a call: what the model received, where the item does not contain it"""
     broken: bool
     """a part of the history was deleted"""

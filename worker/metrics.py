@@ -4,6 +4,7 @@ They are observed per batch, claim, turn and ending, never per event, which woul
 """
 
 import re
+from functools import partial
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -17,195 +18,150 @@ from models.wire.response import TEXT_FORMAT_UNMET, TOOL_CHOICE_UNMET
 REGISTRY = new_registry()
 POOL = PoolCollector()
 REGISTRY.register(POOL)
+_counter = partial(Counter, registry=REGISTRY)
+_gauge = partial(Gauge, registry=REGISTRY)
+_histogram = partial(Histogram, registry=REGISTRY)
 
-RUNNING = Gauge("backburner_running", "Responses this worker runs now.", registry=REGISTRY)
-SLOTS = Gauge("backburner_slots", "Responses this worker can run at a time.", registry=REGISTRY)
-MEMORY_BUDGET = Gauge(
-    "backburner_memory_budget_bytes",
-    "Memory that this worker may use; 0: no budget.",
-    registry=REGISTRY,
+RUNNING = _gauge("backburner_running", "Responses this worker runs now.")
+SLOTS = _gauge("backburner_slots", "Responses this worker can run at a time.")
+MEMORY_BUDGET = _gauge(
+    "backburner_memory_budget_bytes", "Memory that this worker may use; 0: no budget."
 )
-MEMORY_FULL = Gauge(
-    "backburner_memory_full",
-    "1 while this worker claims no response because its memory is short.",
-    registry=REGISTRY,
+MEMORY_FULL = _gauge(
+    "backburner_memory_full", "1 while this worker claims no response because its memory is short."
 )
-MEMORY_HAND_OVERS = Counter(
+MEMORY_HAND_OVERS = _counter(
     "backburner_memory_hand_overs",
     "Responses that this worker gave up because its memory was short.",
-    registry=REGISTRY,
 )
-CONFINEMENT = Gauge(
+CONFINEMENT = _gauge(
     "backburner_confinement",
     "1 if the system confines the processes that read files by this, 0 if it lacks it.",
     ["protection"],
-    registry=REGISTRY,
 )
-LEASE_AGE = Gauge(
-    "backburner_lease_age_seconds",
-    "Seconds since this process last renewed its lease.",
-    registry=REGISTRY,
+LEASE_AGE = _gauge(
+    "backburner_lease_age_seconds", "Seconds since this process last renewed its lease."
 )
-QUEUE_WAIT = Histogram(
+QUEUE_WAIT = _histogram(
     "backburner_queue_wait_seconds",
     "From the creation of a response to its first claim.",
     ["queue"],
     buckets=SECOND_BUCKETS,
-    registry=REGISTRY,
 )
-FIRST_EVENT_SECONDS = Histogram(
+FIRST_EVENT_SECONDS = _histogram(
     "backburner_first_event_seconds",
     "From the creation of a response to the first event of its output.",
     buckets=SECOND_BUCKETS,
-    registry=REGISTRY,
 )
-ATTEMPTS = Counter(
+ATTEMPTS = _counter(
     "backburner_attempts",
     "Attempts by outcome. An attempt whose process crashed is counted when the response is "
     "claimed again.",
     ["outcome"],
-    registry=REGISTRY,
 )
-RESPONSES_ENDED = Counter(
-    "backburner_responses_ended",
-    "Responses this worker has ended, by status.",
-    ["status"],
-    registry=REGISTRY,
+RESPONSES_ENDED = _counter(
+    "backburner_responses_ended", "Responses this worker has ended, by status.", ["status"]
 )
-UPSTREAM_ERRORS = Counter(
+UPSTREAM_ERRORS = _counter(
     "backburner_upstream_errors",
     "Responses that failed because of an upstream, by class.",
     ["class"],
-    registry=REGISTRY,
 )
-UPSTREAM_STREAMS = Gauge(
+UPSTREAM_STREAMS = _gauge(
     "backburner_upstream_running",
     "Responses that this worker runs at an upstream now.",
     ["upstream"],
-    registry=REGISTRY,
 )
-CIRCUITS_OPEN = Gauge(
+CIRCUITS_OPEN = _gauge(
     "backburner_upstream_circuits_open",
     "Circuits that are open: the upstream's own, those of models, and those of projects.",
     ["upstream"],
-    registry=REGISTRY,
 )
-UPSTREAM_TURNS = Counter(
+UPSTREAM_TURNS = _counter(
     "backburner_upstream_turns",
     "Upstream calls by outcome: answered, failed, or busy "
     "(not sent: limit reached or circuit open).",
     ["upstream", "outcome"],
-    registry=REGISTRY,
 )
-FAILURES = Counter(
-    "backburner_failures",
-    "Responses that failed for another reason.",
-    ["reason"],
-    registry=REGISTRY,
-)
-DEATHS = Counter(
-    "backburner_deaths",
-    "Processes that this one has declared dead.",
-    registry=REGISTRY,
-)
-RECOVERY = Histogram(
+FAILURES = _counter("backburner_failures", "Responses that failed for another reason.", ["reason"])
+DEATHS = _counter("backburner_deaths", "Processes that this one has declared dead.")
+RECOVERY = _histogram(
     "backburner_recovery_seconds",
     "From the expiry of a crashed worker's lease to the next claim of its response.",
     buckets=SECOND_BUCKETS,
-    registry=REGISTRY,
 )
-JOURNAL_SECONDS = Histogram(
+JOURNAL_SECONDS = _histogram(
     "backburner_journal_seconds",
     "One batch of events into the journal.",
     buckets=MILLISECOND_BUCKETS,
-    registry=REGISTRY,
 )
-FLUSH_SECONDS = Histogram(
+FLUSH_SECONDS = _histogram(
     "backburner_flush_seconds",
     "One flush of tails into the event log.",
     buckets=MILLISECOND_BUCKETS,
-    registry=REGISTRY,
 )
-ENQUEUES_DROPPED = Counter(
+ENQUEUES_DROPPED = _counter(
     "backburner_enqueues_dropped",
     "Wake-ups that were not sent because Redis was unavailable. A sweep finds their responses.",
-    registry=REGISTRY,
 )
-TOOL_SECONDS = Histogram(
+TOOL_SECONDS = _histogram(
     "backburner_tool_call_seconds",
     "One call of a server tool, by type of the call's item and outcome: answered, failed.",
     ["tool", "outcome"],
     buckets=SECOND_BUCKETS,
-    registry=REGISTRY,
 )
-UPSTREAM_RETRIES = Counter(
+UPSTREAM_RETRIES = _counter(
     "backburner_upstream_retries",
     "Requests that were sent again to the same upstream because the one before failed.",
     ["upstream"],
-    registry=REGISTRY,
 )
-WEBHOOKS = Counter(
+WEBHOOKS = _counter(
     "backburner_webhook_tries",
     "Tries to deliver an event to an endpoint, by outcome: delivered or failed.",
     ["outcome"],
-    registry=REGISTRY,
 )
-INGESTED = Counter(
+INGESTED = _counter(
     "backburner_ingested_files",
     "Files that this worker has ingested into vector stores, by status: completed or failed.",
     ["status"],
-    registry=REGISTRY,
 )
-WEBHOOKS_GIVEN_UP = Counter(
-    "backburner_webhooks_given_up",
-    "Events that an endpoint has not accepted within three days.",
-    registry=REGISTRY,
+WEBHOOKS_GIVEN_UP = _counter(
+    "backburner_webhooks_given_up", "Events that an endpoint has not accepted within three days."
 )
-WEBHOOKS_DISABLED = Counter(
+WEBHOOKS_DISABLED = _counter(
     "backburner_webhook_endpoints_disabled",
     "Endpoints that this worker has disabled: they answered 410, or failed for days.",
-    registry=REGISTRY,
 )
-BATCHES = Counter(
-    "backburner_batches_ended",
-    "Batches that have ended, by status.",
-    ["status"],
-    registry=REGISTRY,
-)
-UPSTREAM_FAILOVERS = Counter(
+BATCHES = _counter("backburner_batches_ended", "Batches that have ended, by status.", ["status"])
+UPSTREAM_FAILOVERS = _counter(
     "backburner_upstream_failovers",
     "Calls for which the next upstream of the route was tried because this one failed.",
     ["upstream"],
-    registry=REGISTRY,
 )
-DEFERRALS = Counter(
+DEFERRALS = _counter(
     "backburner_deferrals",
     "Attempts that put their response off, by the upstream that it waits for and the class of the "
     "failure.",
     ["upstream", "class"],
-    registry=REGISTRY,
 )
-UNKNOWN_CONTENT_TURNS = Counter(
+UNKNOWN_CONTENT_TURNS = _counter(
     "backburner_unknown_content",
     "Answers of an upstream with content in fields that are not known; the log names them.",
     ["upstream"],
-    registry=REGISTRY,
 )
-TURN_REPEATS = Counter(
+TURN_REPEATS = _counter(
     "backburner_turn_repeats",
     "Turns of background responses that are repeated because the upstream broke off its answer, by "
     "this upstream and the class of the failure.",
     ["upstream", "class"],
-    registry=REGISTRY,
 )
-UNMET = Counter(
+UNMET = _counter(
     "backburner_unmet_requests",
     "Completed responses without what the request demanded, by upstream and demand: a call "
     "(`tool_choice_unmet`), or JSON (`text_format_unmet`).",
     ["upstream", "demand"],
-    registry=REGISTRY,
 )
-EVENTS = Counter("backburner_events", "Events written to the logs of responses.", registry=REGISTRY)
+EVENTS = _counter("backburner_events", "Events written to the logs of responses.")
 
 _STATUS_CLASSES = {"429": "rate_limited", "401": "credential", "403": "credential"}
 _BY_FIRST_DIGIT = {"3": "redirect", "4": "request", "5": "server"}

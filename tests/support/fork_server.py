@@ -50,7 +50,7 @@ A library that is missing here costs time, nothing else.
 
 MODULES = {
     "web": ("web.app", "web.http.protocol", "features.websocket.protocol"),
-    "worker": ("worker.celery.app", "worker.celery.pool", "worker.celery.consumer"),
+    "worker": ("worker.celery.app", "worker.celery.pool"),
 }
 """The product's modules that are imported too, by what is started. None of them reads the
 environment or starts a thread when it is imported."""

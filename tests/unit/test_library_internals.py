@@ -32,14 +32,14 @@ class Internals(NamedTuple):
 
 _HTTP = "uvicorn.protocols.http."
 _WEBSOCKET = "uvicorn.protocols.websockets.websockets_sansio_impl"
-_POOL, _CONSUMER = "worker/celery/pool.py", "worker/celery/consumer.py"
+_POOL = "worker/celery/pool.py"
 
 INTERNALS = (
     Internals("celery", "celery.apps.worker", "safe_say", "worker/celery/app.py"),
-    Internals("celery", "celery.bootsteps", "RUN", _CONSUMER),
-    Internals("celery", "celery.worker.state", "maybe_shutdown", _CONSUMER),
+    Internals("celery", "celery.bootsteps", "RUN", _POOL),
+    Internals("celery", "celery.worker.state", "maybe_shutdown", _POOL),
     Internals(
-        "celery", "celery.worker.consumer.consumer:Consumer", "loop on_ready pool stop", _CONSUMER
+        "celery", "celery.worker.consumer.consumer:Consumer", "loop on_ready pool stop", _POOL
     ),
     Internals(
         "celery",
@@ -47,7 +47,7 @@ INTERNALS = (
         "app limit on_start on_stop on_terminate signal_safe task_join_will_block uses_semaphore",
         _POOL,
     ),
-    Internals("kombu", "kombu.transport.virtual.base:Transport", "on_message_ready", _CONSUMER),
+    Internals("kombu", "kombu.transport.virtual.base:Transport", "on_message_ready", _POOL),
     Internals(
         "uvicorn",
         _HTTP + "httptools_impl:HttpToolsProtocol",

@@ -11,8 +11,7 @@ Celery gives:
 
 What is replaced, and why:
 - pool.py: the pool. Celery has none for asyncio; this one runs the engine in one event loop
-  (ADR 0002).
-- consumer.py: the loop that waits for messages. Celery's thread gets Python's lock from a busy
+  (ADR 0002). And the loop that waits for messages: Celery's thread gets Python's lock from a busy
   event loop only every 5 ms, several times a message (docs/architecture.md).
 - wakeups.py: the reader of Redis, in the event loop. kombu's blocks, and keeps a second copy of
   each message until it is acknowledged.

@@ -48,7 +48,7 @@ def create_app(settings: Settings) -> WorkerApp:
     app.settings = settings
     app.conf.update(
         worker_pool="worker.celery.pool:AsyncioPool",
-        worker_consumer="worker.celery.consumer:EventLoopConsumer",
+        worker_consumer="worker.celery.pool:EventLoopConsumer",
         task_queues=queues,
         task_serializer="json",
         accept_content=["json"],

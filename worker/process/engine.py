@@ -47,8 +47,7 @@ from worker.intake.sweeper import Sweeper
 from worker.log.journal import Journal
 from worker.log.publisher import Publisher
 from worker.outbound.download import FileMemory
-from worker.process.comparison import RunComparison
-from worker.process.control import ControlListener, HandOver
+from worker.process.control import ControlListener, HandOver, RunComparison
 from worker.process.limits import MemoryBudget
 from worker.process.memory_pressure import MemoryPressure
 from worker.process.purge import Purger

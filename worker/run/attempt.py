@@ -34,10 +34,10 @@ from models.wire.snapshot import (
     find_unfinished,
     fold_latest_attempt,
 )
+from models.wire.token_counts import add_usage
 from worker.run.end_state import EndState
 from worker.run.output import Output
 from worker.translation.items.open_item import OpenItem
-from worker.translation.token_usage import add_usage
 from worker.translation.turn import Turn
 
 _NON_MODEL_ITEMS = frozenset(("mcp_list_tools", "compaction"))

@@ -15,10 +15,10 @@ from models.wire.events import Event, Item
 from models.wire.pairing import unanswered_calls
 from models.wire.replay import replay_item
 from models.wire.size import json_size
+from models.wire.token_counts import add_usage
 from worker.translation.items.open_item import OpenItem
 from worker.translation.items.server_calls import OpenServerCall, restore_call
 from worker.translation.responses.upstream_tools import UPSTREAM_TOOL_CALLS
-from worker.translation.token_usage import add_usage
 
 _NOT_TOOL_CALLS = frozenset(("mcp_list_tools", "mcp_approval_request"))
 """Rows of `tool_calls` that `max_tool_calls` does not count: the model did not call a tool."""

@@ -10,7 +10,7 @@ from models.wire.events import Item
 from models.wire.forwarding import answer_item, requested_body
 from models.wire.proxied_usage import TokenUsage, usage_in
 from models.wire.response import output_text
-from models.wire.token_counts import COUNTED_BY, TokenCounts
+from models.wire.token_counts import COUNTED_BY, TokenCounts, usage_json
 from models.wire.urls import body_urls
 from worker.metrics import UPSTREAM_TURNS
 from worker.run.attachments import require_handed_on
@@ -20,7 +20,6 @@ from worker.run.failover import first_answer
 from worker.run.model_call import ModelCaller, ModelInput
 from worker.run.spans import forwarding_span
 from worker.translation.history.compaction import CompactionTurn
-from worker.translation.token_usage import usage_json
 from worker.translation.turn import TurnOutcome
 from worker.upstream.upstreams import Candidate
 

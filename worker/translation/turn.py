@@ -11,13 +11,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from models.errors import UPSTREAM_ENDED_EARLY, LimitReached, UpstreamFailed
 from models.wire.events import Event, Item
-from models.wire.token_counts import TokenCounts
+from models.wire.token_counts import TokenCounts, add_usage, as_reasoning, usage_json
 from worker.translation.item_sequence import ItemSequence
 from worker.translation.items.client_calls import CallOutput, OpenClientCall, is_json_object
 from worker.translation.items.open_item import OpenItem, OpenToolCall
 from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.items.text_items import OpenReasoning
-from worker.translation.token_usage import add_usage, as_reasoning, usage_json
 from worker.translation.tool_catalog import ToolCatalog
 
 MAX_CALL_ID = 64

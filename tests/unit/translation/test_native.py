@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from models.errors import LimitReached, UpstreamFailed
+from models.wire.token_counts import add_usage
 from tests.support.api import JSON
 from tests.support.chat_turns import catalog_with, counter, decoded
 from tests.support.native_turns import (
@@ -24,7 +25,6 @@ from tests.support.native_turns import (
 from worker.translation.functions import ServerFunction
 from worker.translation.items.server_calls import OpenMcpCall
 from worker.translation.responses.translator import NativeTranslator
-from worker.translation.token_usage import add_usage
 from worker.translation.tool_catalog import build_tool_catalog
 from worker.translation.turn import TurnOptions
 from worker.translation.upstream_events import UpstreamEvent

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from models.errors import LimitReached
+from models.wire.token_counts import add_usage
 from tests.support.api import JSON
 from tests.support.chat_turns import call, calls, counter, delta, finish, translate
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
-from worker.translation.token_usage import add_usage
 from worker.translation.upstream_events import CallDelta, ChatChunk
 
 EVENTS = [

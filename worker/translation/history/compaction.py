@@ -14,8 +14,8 @@ import msgspec
 from models.wire.compaction import PREAMBLE, is_summary, texts_of
 from models.wire.events import Compacting, Event, Item
 from models.wire.item_types import ID_PREFIXES, OUTPUTS
+from models.wire.token_counts import add_usage
 from worker.translation.items.open_item import OpenItem
-from worker.translation.token_usage import add_usage
 from worker.translation.turn import Turn, TurnOptions, TurnOutcome
 
 SYSTEM_PROMPT = (
@@ -151,9 +151,6 @@ class OpenCompaction(OpenItem):
             "status": self.status,
             "encrypted_content": self._encrypted_content,
         }
-
-    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - nothing is inside
-        return []
 
 
 class CompactionTurn(Turn[None]):

@@ -143,9 +143,6 @@ class OpenBuiltInCall(OpenClientCall):
         """The fields of the open item, without those that its own events send later."""
         return self.fields
 
-    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - the arguments are complete
-        return []
-
 
 class OpenShellCall(OpenBuiltInCall):
     """`shell_call`: each of its commands has its own events."""
@@ -218,9 +215,6 @@ class CallOutput(OpenItem):
             "call_id": self._call_id,
             "output": self._output,
         }
-
-    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - nothing is inside
-        return []
 
 
 def command_events(output_index: int, commands: Iterable[str]) -> list[Event]:

@@ -37,9 +37,9 @@ class OpenItem:
         """The item's present JSON: a new object at every call, because events keep theirs."""
         raise NotImplementedError
 
-    def closing_events(self, status: str) -> list[Event]:
-        """The events that close what is inside the item, before its own `done`."""
-        raise NotImplementedError
+    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - for kinds with such events
+        """The events that close what is inside the item, before its own `done`; none by default."""
+        return []
 
     def added(self) -> Event:
         """The item's `output_item.added` event. To be called before the item has content."""

@@ -96,10 +96,6 @@ class OpenServerCall(OpenToolCall):
         """
         return {}
 
-    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - for kinds with such events
-        """The events that close the arguments of a call that ends incomplete."""
-        return []
-
 
 OpenCallFactory = Callable[[int, Callable[[str], str]], OpenServerCall]
 """Makes an open call from its output_index and a function that makes an id from a prefix."""

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from models.wire.events import (
     AnnotationAdded,
@@ -40,6 +40,8 @@ class OpenPart:
     `StringIO` keeps a long text in one block; a list of its pieces would take ten times the memory.
     """
 
+    added_event: ClassVar[type[Event]] = PartAdded
+    part_done_event: ClassVar[type[Event]] = PartDone
     extra_fields: Mapping[str, Any] = MappingProxyType({})
     """Fields of a native upstream's part that this server does not know."""
 
@@ -63,7 +65,7 @@ class OpenPart:
 
     def added(self) -> Event:
         """The part's opening event. To be called before the part has text."""
-        return PartAdded(self.item_id, self.output_index, self.content_index, self.to_json())
+        return self.added_event(self.item_id, self.output_index, self.content_index, self.to_json())
 
     def text_done(self) -> Event:
         """The event that repeats the whole text."""
@@ -71,10 +73,8 @@ class OpenPart:
 
     def close(self) -> list[Event]:
         """The part's two closing events."""
-        return [
-            self.text_done(),
-            PartDone(self.item_id, self.output_index, self.content_index, self.to_json()),
-        ]
+        place = (self.item_id, self.output_index, self.content_index)
+        return [self.text_done(), self.part_done_event(*place, self.to_json())]
 
 
 class TextPart(OpenPart):
@@ -169,61 +169,49 @@ def _end_of(annotation: dict[str, Any]) -> int:
     return end
 
 
-class RefusalPart(OpenPart):
+class PlainPart(OpenPart):
+    """A part that has nothing but its text. Subclasses name its type and its events."""
+
+    kind: ClassVar[str]
+    text_field: ClassVar[str] = "text"
+    delta_event: ClassVar[type[Event]]
+    done_event: ClassVar[type[Event]]
+
+    def append_delta(self, delta: str) -> Event:
+        """Appends text."""
+        self._text.write(delta)
+        return self.delta_event(self.item_id, self.output_index, self.content_index, delta)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.kind, self.text_field: self.text(), **self.extra_fields}
+
+    def text_done(self) -> Event:
+        return self.done_event(self.item_id, self.output_index, self.content_index, self.text())
+
+
+class RefusalPart(PlainPart):
     """`refusal`: a part of the same message, beside its text."""
 
-    def append_delta(self, delta: str) -> Event:
-        """Appends text."""
-        self._text.write(delta)
-        return RefusalDelta(self.item_id, self.output_index, self.content_index, delta)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"type": "refusal", "refusal": self.text(), **self.extra_fields}
-
-    def text_done(self) -> Event:
-        return RefusalDone(self.item_id, self.output_index, self.content_index, self.text())
+    kind = text_field = "refusal"
+    delta_event, done_event = RefusalDelta, RefusalDone
 
 
-class ReasoningPart(OpenPart):
+class ReasoningPart(PlainPart):
     """`reasoning_text`: the raw reasoning of a reasoning item."""
 
-    def append_delta(self, delta: str) -> Event:
-        """Appends text."""
-        self._text.write(delta)
-        return ReasoningDelta(self.item_id, self.output_index, self.content_index, delta)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"type": "reasoning_text", "text": self.text(), **self.extra_fields}
-
-    def text_done(self) -> Event:
-        return ReasoningDone(self.item_id, self.output_index, self.content_index, self.text())
+    kind = "reasoning_text"
+    delta_event, done_event = ReasoningDelta, ReasoningDone
 
 
-class SummaryPart(OpenPart):
+class SummaryPart(PlainPart):
     """`summary_text`: one summary of a reasoning item.
 
     Summaries have their own numbering, apart from the content's.
     """
 
-    def append_delta(self, delta: str) -> Event:
-        """Appends text."""
-        self._text.write(delta)
-        return SummaryDelta(self.item_id, self.output_index, self.content_index, delta)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"type": "summary_text", "text": self.text(), **self.extra_fields}
-
-    def added(self) -> Event:
-        return SummaryPartAdded(self.item_id, self.output_index, self.content_index, self.to_json())
-
-    def text_done(self) -> Event:
-        return SummaryDone(self.item_id, self.output_index, self.content_index, self.text())
-
-    def close(self) -> list[Event]:
-        return [
-            self.text_done(),
-            SummaryPartDone(self.item_id, self.output_index, self.content_index, self.to_json()),
-        ]
+    kind = "summary_text"
+    delta_event, done_event = SummaryDelta, SummaryDone
+    added_event, part_done_event = SummaryPartAdded, SummaryPartDone
 
 
 class OpenMessage(OpenItem):

@@ -3,7 +3,7 @@ events have gaps."""
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from models.wire.events import CustomInputDelta, CustomInputDone, Event, Item
 from models.wire.item_types import ID_PREFIXES
@@ -176,9 +176,12 @@ class NativeReasoning(NativeItem):
         return [*self._summary.close(), *self._content.close()]
 
 
-class NativeFunctionCall(OpenFunctionCall, NativeItem):
-    """A call of one of the client's functions. The upstream's other fields of it, such as
+class NativeCall(OpenNamedCall, NativeItem):
+    """A call of one of the client's own tools. The upstream's other fields of it, such as
     `caller`, stay in the item."""
+
+    content_field: ClassVar[str]
+    """The item's field with what the model writes."""
 
     def __init__(
         self, output_index: int, item_id: str, call_id: str, target: CallTarget, raw: RawObject
@@ -187,50 +190,48 @@ class NativeFunctionCall(OpenFunctionCall, NativeItem):
         self._extra_fields = unknown_fields(raw, _CALL_FIELDS)
 
     def feed(self, event: UpstreamEvent) -> list[Event]:
-        return _feed_arguments(self, event)
+        if event.step == "delta":
+            return self.push(event.delta) if event.delta else []
+        return self._push_rest(event.full_text)
 
     def finish(self, raw: RawObject) -> list[Event]:
         self._extra_fields |= unknown_fields(raw, _CALL_FIELDS)
-        rest = missing_suffix(self.arguments, arguments_text(raw.get("arguments")))
-        return self.push(rest) if rest else []
+        return self._push_rest(raw.get(self.content_field))
 
     def to_json(self) -> Item:
-        return {**super().to_json(), **self._extra_fields}
+        return {**super().to_json(), self.content_field: self.arguments, **self._extra_fields}
+
+    def _push_rest(self, full: Any) -> list[Event]:
+        rest = missing_suffix(self.arguments, full)
+        return self.push(rest) if rest else []
 
 
-class NativeCustomCall(OpenNamedCall, NativeItem):
+class NativeFunctionCall(NativeCall, OpenFunctionCall):
+    """A call of one of the client's functions."""
+
+    content_field = "arguments"
+
+    def finish(self, raw: RawObject) -> list[Event]:
+        return super().finish({**raw, "arguments": arguments_text(raw.get("arguments"))})
+
+
+class NativeCustomCall(NativeCall):
     """A call of one of the client's custom tools. Its input is free text, for the upstream as
     for us."""
 
     kind = "custom_tool_call"
     prefix = ID_PREFIXES[kind]
-
-    def __init__(
-        self, output_index: int, item_id: str, call_id: str, target: CallTarget, raw: RawObject
-    ) -> None:
-        super().__init__(output_index, item_id, call_id, target)
-        self._extra_fields = unknown_fields(raw, _CALL_FIELDS)
+    content_field = "input"
 
     def push(self, arguments: str) -> list[Event]:
         self._arguments.write(arguments)
         return [CustomInputDelta(self.id, self.output_index, arguments)]
 
-    def feed(self, event: UpstreamEvent) -> list[Event]:
-        return _feed_arguments(self, event)
-
-    def finish(self, raw: RawObject) -> list[Event]:
-        self._extra_fields |= unknown_fields(raw, _CALL_FIELDS)
-        rest = missing_suffix(self.arguments, raw.get("input"))
-        return self.push(rest) if rest else []
-
-    def to_json(self) -> Item:
-        return {**super().to_json(), "input": self.arguments, **self._extra_fields}
-
     def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - the same for every status
         return [CustomInputDone(self.id, self.output_index, self.arguments)]
 
 
-CLIENT_CALLS: dict[str, type[NativeFunctionCall | NativeCustomCall]] = {
+CLIENT_CALLS: dict[str, type[NativeCall]] = {
     kind.kind: kind for kind in (NativeFunctionCall, NativeCustomCall)
 }
 """type of a client call that streams -> its class."""
@@ -241,15 +242,6 @@ _REASONING_FIELDS = frozenset(("id", "type", "status", "summary", "content", "en
 _CALL_FIELDS = frozenset(
     ("id", "type", "status", "call_id", "name", "namespace", "arguments", "input")
 )
-
-
-def _feed_arguments(
-    call: NativeFunctionCall | NativeCustomCall, event: UpstreamEvent
-) -> list[Event]:
-    piece = (
-        event.delta if event.step == "delta" else missing_suffix(call.arguments, event.full_text)
-    )
-    return call.push(piece) if piece else []
 
 
 class NativeOpaqueItem(NativeItem):

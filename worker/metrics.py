@@ -18,150 +18,150 @@ from models.wire.response import TEXT_FORMAT_UNMET, TOOL_CHOICE_UNMET
 REGISTRY = new_registry()
 POOL = PoolCollector()
 REGISTRY.register(POOL)
-_counter = partial(Counter, registry=REGISTRY)
-_gauge = partial(Gauge, registry=REGISTRY)
-_histogram = partial(Histogram, registry=REGISTRY)
+counter = partial(Counter, registry=REGISTRY)
+gauge = partial(Gauge, registry=REGISTRY)
+histogram = partial(Histogram, registry=REGISTRY)
 
-RUNNING = _gauge("backburner_running", "Responses this worker runs now.")
-SLOTS = _gauge("backburner_slots", "Responses this worker can run at a time.")
-MEMORY_BUDGET = _gauge(
+RUNNING = gauge("backburner_running", "Responses this worker runs now.")
+SLOTS = gauge("backburner_slots", "Responses this worker can run at a time.")
+MEMORY_BUDGET = gauge(
     "backburner_memory_budget_bytes", "Memory that this worker may use; 0: no budget."
 )
-MEMORY_FULL = _gauge(
+MEMORY_FULL = gauge(
     "backburner_memory_full", "1 while this worker claims no response because its memory is short."
 )
-MEMORY_HAND_OVERS = _counter(
+MEMORY_HAND_OVERS = counter(
     "backburner_memory_hand_overs",
     "Responses that this worker gave up because its memory was short.",
 )
-CONFINEMENT = _gauge(
+CONFINEMENT = gauge(
     "backburner_confinement",
     "1 if the system confines the processes that read files by this, 0 if it lacks it.",
     ["protection"],
 )
-LEASE_AGE = _gauge(
+LEASE_AGE = gauge(
     "backburner_lease_age_seconds", "Seconds since this process last renewed its lease."
 )
-QUEUE_WAIT = _histogram(
+QUEUE_WAIT = histogram(
     "backburner_queue_wait_seconds",
     "From the creation of a response to its first claim.",
     ["queue"],
     buckets=SECOND_BUCKETS,
 )
-FIRST_EVENT_SECONDS = _histogram(
+FIRST_EVENT_SECONDS = histogram(
     "backburner_first_event_seconds",
     "From the creation of a response to the first event of its output.",
     buckets=SECOND_BUCKETS,
 )
-ATTEMPTS = _counter(
+ATTEMPTS = counter(
     "backburner_attempts",
     "Attempts by outcome. An attempt whose process crashed is counted when the response is "
     "claimed again.",
     ["outcome"],
 )
-RESPONSES_ENDED = _counter(
+RESPONSES_ENDED = counter(
     "backburner_responses_ended", "Responses this worker has ended, by status.", ["status"]
 )
-UPSTREAM_ERRORS = _counter(
+UPSTREAM_ERRORS = counter(
     "backburner_upstream_errors",
     "Responses that failed because of an upstream, by class.",
     ["class"],
 )
-UPSTREAM_STREAMS = _gauge(
+UPSTREAM_STREAMS = gauge(
     "backburner_upstream_running",
     "Responses that this worker runs at an upstream now.",
     ["upstream"],
 )
-CIRCUITS_OPEN = _gauge(
+CIRCUITS_OPEN = gauge(
     "backburner_upstream_circuits_open",
     "Circuits that are open: the upstream's own, those of models, and those of projects.",
     ["upstream"],
 )
-UPSTREAM_TURNS = _counter(
+UPSTREAM_TURNS = counter(
     "backburner_upstream_turns",
     "Upstream calls by outcome: answered, failed, or busy "
     "(not sent: limit reached or circuit open).",
     ["upstream", "outcome"],
 )
-FAILURES = _counter("backburner_failures", "Responses that failed for another reason.", ["reason"])
-DEATHS = _counter("backburner_deaths", "Processes that this one has declared dead.")
-RECOVERY = _histogram(
+FAILURES = counter("backburner_failures", "Responses that failed for another reason.", ["reason"])
+DEATHS = counter("backburner_deaths", "Processes that this one has declared dead.")
+RECOVERY = histogram(
     "backburner_recovery_seconds",
     "From the expiry of a crashed worker's lease to the next claim of its response.",
     buckets=SECOND_BUCKETS,
 )
-JOURNAL_SECONDS = _histogram(
+JOURNAL_SECONDS = histogram(
     "backburner_journal_seconds",
     "One batch of events into the journal.",
     buckets=MILLISECOND_BUCKETS,
 )
-FLUSH_SECONDS = _histogram(
+FLUSH_SECONDS = histogram(
     "backburner_flush_seconds",
     "One flush of tails into the event log.",
     buckets=MILLISECOND_BUCKETS,
 )
-ENQUEUES_DROPPED = _counter(
+ENQUEUES_DROPPED = counter(
     "backburner_enqueues_dropped",
     "Wake-ups that were not sent because Redis was unavailable. A sweep finds their responses.",
 )
-TOOL_SECONDS = _histogram(
+TOOL_SECONDS = histogram(
     "backburner_tool_call_seconds",
     "One call of a server tool, by type of the call's item and outcome: answered, failed.",
     ["tool", "outcome"],
     buckets=SECOND_BUCKETS,
 )
-UPSTREAM_RETRIES = _counter(
+UPSTREAM_RETRIES = counter(
     "backburner_upstream_retries",
     "Requests that were sent again to the same upstream because the one before failed.",
     ["upstream"],
 )
-WEBHOOKS = _counter(
+WEBHOOKS = counter(
     "backburner_webhook_tries",
     "Tries to deliver an event to an endpoint, by outcome: delivered or failed.",
     ["outcome"],
 )
-INGESTED = _counter(
+INGESTED = counter(
     "backburner_ingested_files",
     "Files that this worker has ingested into vector stores, by status: completed or failed.",
     ["status"],
 )
-WEBHOOKS_GIVEN_UP = _counter(
+WEBHOOKS_GIVEN_UP = counter(
     "backburner_webhooks_given_up", "Events that an endpoint has not accepted within three days."
 )
-WEBHOOKS_DISABLED = _counter(
+WEBHOOKS_DISABLED = counter(
     "backburner_webhook_endpoints_disabled",
     "Endpoints that this worker has disabled: they answered 410, or failed for days.",
 )
-BATCHES = _counter("backburner_batches_ended", "Batches that have ended, by status.", ["status"])
-UPSTREAM_FAILOVERS = _counter(
+BATCHES = counter("backburner_batches_ended", "Batches that have ended, by status.", ["status"])
+UPSTREAM_FAILOVERS = counter(
     "backburner_upstream_failovers",
     "Calls for which the next upstream of the route was tried because this one failed.",
     ["upstream"],
 )
-DEFERRALS = _counter(
+DEFERRALS = counter(
     "backburner_deferrals",
     "Attempts that put their response off, by the upstream that it waits for and the class of the "
     "failure.",
     ["upstream", "class"],
 )
-UNKNOWN_CONTENT_TURNS = _counter(
+UNKNOWN_CONTENT_TURNS = counter(
     "backburner_unknown_content",
     "Answers of an upstream with content in fields that are not known; the log names them.",
     ["upstream"],
 )
-TURN_REPEATS = _counter(
+TURN_REPEATS = counter(
     "backburner_turn_repeats",
     "Turns of background responses that are repeated because the upstream broke off its answer, by "
     "this upstream and the class of the failure.",
     ["upstream", "class"],
 )
-UNMET = _counter(
+UNMET = counter(
     "backburner_unmet_requests",
     "Completed responses without what the request demanded, by upstream and demand: a call "
     "(`tool_choice_unmet`), or JSON (`text_format_unmet`).",
     ["upstream", "demand"],
 )
-EVENTS = _counter("backburner_events", "Events written to the logs of responses.")
+EVENTS = counter("backburner_events", "Events written to the logs of responses.")
 
 _STATUS_CLASSES = {"429": "rate_limited", "401": "credential", "403": "credential"}
 _BY_FIRST_DIGIT = {"3": "redirect", "4": "request", "5": "server"}

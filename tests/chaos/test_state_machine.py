@@ -561,10 +561,10 @@ class Machine(RuleBasedStateMachine):
             return
         worker, run = pick(self.runs, index)
         if worker.is_declared_dead:
-            self.assert_rejected(worker.control(run))
+            self.assert_rejected(worker.hand_over(run))
             worker.has_exited = True
             return
-        self.wait(worker.control(run, defers=defers))
+        self.wait(worker.hand_over(run, defers=defers))
         self._record_published(worker)
         self.response(run.claim.id).owner = None
 

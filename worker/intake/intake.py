@@ -4,7 +4,6 @@ found it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -122,20 +121,6 @@ class Intake:
             return
         for first in range(0, len(ids), _CLAIMED_TOGETHER):
             self._start(self._claim_orphans(ids[first : first + _CLAIMED_TOGETHER]))
-
-    def choose_old(self, max_rows: int, waiting: timedelta) -> None:
-        """Claims and runs up to so many of the responses in line that have waited for so long: for
-        the sweeper, because their wake-ups may be lost."""
-        self.line.choose_old(max_rows, waiting)
-
-    def interrupted(self, orphans: Sequence[UUID]) -> None:
-        """These responses of crashed workers are to have some of the next slots."""
-        self.line.interrupted(orphans)
-
-    def expect_background(self) -> None:
-        """Background responses may be waiting in line: for the sweeper of a full worker, because
-        their wake-ups may be lost."""
-        self.line.expect_background()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

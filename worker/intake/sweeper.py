@@ -8,9 +8,6 @@ the sweep runs at once, and claims as many orphans as there are free slots.
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
-from datetime import timedelta
-from typing import Protocol
 from uuid import UUID
 
 import structlog
@@ -23,6 +20,7 @@ from models.ownership.lease import Lease
 from models.ownership.waiting import enqueue_waiting
 from models.ownership.watch import Watch
 from worker.intake.capacity import Capacity
+from worker.intake.intake import Intake
 
 logger = structlog.get_logger()
 
@@ -36,18 +34,6 @@ _SHARE_PAUSE = 0.1
 """Seconds between two shares of the orphans of a dead process."""
 
 
-class OrphanStarter(Protocol):
-    """Starts what was found (worker/intake/intake.py)."""
-
-    def spawn(self, orphans: Sequence[UUID], *, to_end: bool = False) -> None: ...
-
-    def choose_old(self, max_rows: int, waiting: timedelta) -> None: ...
-
-    def interrupted(self, orphans: Sequence[UUID]) -> None: ...
-
-    def expect_background(self) -> None: ...
-
-
 class Sweeper:
     """The sweep of one worker."""
 
@@ -57,14 +43,14 @@ class Sweeper:
         lease: Lease,
         pool: Pool,
         capacity: Capacity,
-        starter: OrphanStarter,
+        intake: Intake,
         job_queue: JobQueue,
     ) -> None:
         self._settings = settings
         self._lease = lease
         self._pool = pool
         self._capacity = capacity
-        self._starter = starter
+        self._intake = intake
         self._job_queue = job_queue
         self._has_orphans = asyncio.Event()
         # At its start: nobody may have claimed what others left.
@@ -98,22 +84,22 @@ class Sweeper:
             return
         free = self._capacity.free_for_background
         share = -(-free // _TAKE_FRACTION)
-        self._starter.spawn(await self._orphans(share))
+        self._intake.spawn(await self._orphans(share))
         if not self._settings.quarantine:
-            self._starter.choose_old(
+            self._intake.line.choose_old(
                 min(share, self._capacity.free_for_background),
                 self._settings.lease.enqueue_interval,
             )
             interrupted = [] if free else await self._orphans(_INTERRUPTED, in_line=False)
-            self._starter.interrupted(interrupted)
+            self._intake.line.interrupted(interrupted)
             if not free:
-                self._starter.expect_background()
+                self._intake.line.expect_background()
         await enqueue_waiting(self._pool, self._job_queue, self._settings)
 
     async def _end_orphans(self) -> None:
         """Claims orphans that are only to be ended, also if the worker is full."""
         values = {"max_rows": self._capacity.free_for_endings}
-        self._starter.spawn(await fetch(self._pool, sweep.ORPHANS_TO_END, values), to_end=True)
+        self._intake.spawn(await fetch(self._pool, sweep.ORPHANS_TO_END, values), to_end=True)
 
     async def _claim_all_orphans(self, watch: Watch) -> None:
         """Claims orphans until no slot is free, or it has tried to claim all. Each worker takes
@@ -124,7 +110,7 @@ class Sweeper:
             if not orphans:
                 return
             share = random.sample(orphans, -(-len(orphans) // watch.live_workers))[:free]
-            self._starter.spawn(share)
+            self._intake.spawn(share)
             tried.update(share)
             await asyncio.sleep(_SHARE_PAUSE)
 

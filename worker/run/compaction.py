@@ -165,7 +165,7 @@ class Compactions:
             try:
                 reply = await call_model(
                     {**parameters, "instructions": SYSTEM_PROMPT},
-                    [_user_message(compaction_prompt(part, summary, instructions))],
+                    [user_message(compaction_prompt(part, summary, instructions))],
                 )
             except UpstreamFailed as failure:
                 if failure.reason != OVERFLOW or len(part) < _MIN_PART:
@@ -217,10 +217,11 @@ def ends_with_trigger(history: Sequence[Item]) -> bool:
     return bool(history) and history[-1]["type"] == "compaction_trigger"
 
 
-def _user_message(text: str) -> Item:
+def user_message(text: str) -> Item:
+    """A message of a user that is part of no history: the material of a summary."""
     content = [{"type": "input_text", "text": text}]
     return {
-        "id": "msg_compaction",
+        "id": "msg_material",
         "type": "message",
         "status": "completed",
         "role": "user",

@@ -35,10 +35,7 @@ from worker.translation.turn import Turn, TurnOptions, TurnOutcome
 from worker.upstream.circuits import Permit
 from worker.upstream.client import StreamEvent, UpstreamCall
 from worker.upstream.error_rules import OVERFLOW
-from worker.upstream.failures import (
-    no_such_tool,
-    not_moderated,
-)
+from worker.upstream.failures import not_offered
 from worker.upstream.upstreams import Candidate, repeat_of_turn
 
 _LONG_HISTORY = 1000
@@ -160,11 +157,13 @@ class ModelCaller:
         if native_only is not None:
             candidates = [each for each in candidates if each.upstream.is_native]
             if not candidates:
-                raise no_such_tool(native_only)
+                runs = f"runs tools of the type '{native_only}'"
+                raise not_offered(runs, reason="tool_unavailable", param="tools")
         if "moderation" in parameters:
             candidates = [each for each in candidates if each.upstream.settings.moderates]
             if not candidates:
-                raise not_moderated()
+                moderates = "moderates its input and output"
+                raise not_offered(moderates, reason="moderation_unavailable", param="moderation")
         return candidates
 
     async def _call_upstream(

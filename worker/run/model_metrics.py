@@ -12,18 +12,19 @@ from types import TracebackType
 from typing import Any, Self
 
 import structlog
-from prometheus_client import Counter, Histogram
 
 from models.config.groups import MetricsSettings
 from models.errors import UNKNOWN_CONTENT, FailedCall
 from models.lifecycle import TERMINAL, Status
 from models.metrics import SECOND_BUCKETS
 from models.tracing.spans import Span
-from worker.metrics import REGISTRY, UNKNOWN_CONTENT_TURNS
+from worker.metrics import UNKNOWN_CONTENT_TURNS, counter, histogram
 from worker.run.attempt import Attempt
 from worker.run.spans import end_call_span
 from worker.translation.turn import Turn
 from worker.upstream.upstreams import Candidate
+
+logger = structlog.get_logger()
 
 OTHER = "other"
 """The label of a model or a project that has none of its own."""
@@ -31,45 +32,39 @@ NO_UPSTREAM = "none"
 """The label of a response that no upstream has answered."""
 _MAX_PROJECTS = 1000
 
-RESPONSE_SECONDS = Histogram(
+RESPONSE_SECONDS = histogram(
     "backburner_response_seconds",
     "From the creation of a response to its end, by the upstream of its last turn.",
     ["model", "upstream", "status"],
     buckets=SECOND_BUCKETS,
-    registry=REGISTRY,
 )
-FIRST_TOKEN_SECONDS = Histogram(
+FIRST_TOKEN_SECONDS = histogram(
     "backburner_upstream_first_token_seconds",
     "From the request of a turn to its first output.",
     ["model", "upstream"],
     buckets=SECOND_BUCKETS,
-    registry=REGISTRY,
 )
-TURN_SECONDS = Histogram(
+TURN_SECONDS = histogram(
     "backburner_upstream_turn_seconds",
     "From the request of a turn to the end of its output, of turns that an upstream has answered.",
     ["model", "upstream"],
     buckets=SECOND_BUCKETS,
-    registry=REGISTRY,
 )
-TOKENS = Counter(
+TOKENS = counter(
     "backburner_tokens",
     "Tokens by the upstreams' own counts: input, and cached_input as a part of it; output, and "
     "reasoning as a part of it.",
     ["model", "upstream", "kind"],
-    registry=REGISTRY,
 )
-PROJECT_RESPONSES = Counter(
+PROJECT_RESPONSES = counter(
     "backburner_project_responses_ended",
     "Responses ended, by project and status. Only with BACKBURNER_METRICS__PROJECTS.",
     ["project", "status"],
-    registry=REGISTRY,
 )
-PROJECT_TOKENS = Counter(
+PROJECT_TOKENS = counter(
     "backburner_project_tokens",
     "As backburner_tokens_total, by project. Only with BACKBURNER_METRICS__PROJECTS.",
     ["project", "kind"],
-    registry=REGISTRY,
 )
 
 
@@ -175,8 +170,6 @@ def _token_counts(usage: Mapping[str, Any]) -> list[tuple[str, int]]:
         for kind, (field, detail) in _TOKEN_COUNTS.items()
     ]
 
-
-logger = structlog.get_logger()
 
 _MAX_NAMES = 10
 """Names that are noted of one answer."""

@@ -18,7 +18,7 @@ from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
 from models.side_tasks import cancel_all
 from models.wire.events import Event, Item
 from models.wire.response import output_text
-from worker.run.compaction import parameters_of_summary
+from worker.run.compaction import parameters_of_summary, user_message
 from worker.run.model_metrics import CallObservation
 from worker.run.resources import Resources
 from worker.translation.chat.request import chat_request
@@ -167,7 +167,7 @@ class SummaryCaller:
         """Reads the whole reply. `permit`: None if the turn's is used."""
         dialect = self._candidate.upstream.dialect
         parameters = summary_parameters(self._parameters, dialect)
-        history = [_user_message(text)]
+        history = [user_message(f"<thoughts>\n{text}\n</thoughts>")]
         body = chat_request(
             model=self._candidate.model,
             parameters=parameters,
@@ -219,14 +219,3 @@ def _problem(turn: ChatTranslator) -> str:
     if outcome is None or outcome.status == "completed":
         return ""
     return outcome.failure.reason if outcome.failure else outcome.incomplete_reason or "incomplete"
-
-
-def _user_message(text: str) -> Item:
-    content = [{"type": "input_text", "text": f"<thoughts>\n{text}\n</thoughts>"}]
-    return {
-        "id": "msg_reasoning",
-        "type": "message",
-        "status": "completed",
-        "role": "user",
-        "content": content,
-    }

@@ -77,10 +77,7 @@ class Tavily:
         return WebSearchRequest(f"{self._base.rstrip('/')}/search", self._headers, body)
 
     def parse_results(self, body: Any) -> Iterator[WebSearchResult]:
-        for result in _entries(body["results"]):
-            yield WebSearchResult(
-                _text(result.get("title")), result["url"], _text(result.get("content"))
-            )
+        return _plain_results(body["results"])
 
 
 class Brave:
@@ -134,10 +131,7 @@ class SearXNG:
         )
 
     def parse_results(self, body: Any) -> Iterator[WebSearchResult]:
-        for result in _entries(body["results"]):
-            yield WebSearchResult(
-                _text(result.get("title")), result["url"], _text(result.get("content"))
-            )
+        return _plain_results(body["results"])
 
 
 SEARCH_PROVIDERS: dict[str, Callable[[WebSearchSettings], SearchProvider]] = {
@@ -161,6 +155,13 @@ def _with_domains(search: SearchQuery, *, characters: int, words: int) -> str:
         if len(longer) <= characters and len(longer.split()) <= words:
             query = longer
     return query
+
+
+def _plain_results(results: Any) -> Iterator[WebSearchResult]:
+    for result in _entries(results):
+        yield WebSearchResult(
+            _text(result.get("title")), result["url"], _text(result.get("content"))
+        )
 
 
 _TAG = re.compile(r"</?[a-zA-Z][^<>]{0,100}>")

@@ -94,28 +94,15 @@ def not_configured(model: str) -> UpstreamFailed:
     )
 
 
-def no_such_tool(kind: str) -> UpstreamFailed:
-    """The failure when no upstream runs such tools any more: one did when the request was
-    accepted."""
+def not_offered(what: str, *, reason: str, param: str) -> UpstreamFailed:
+    """The failure when no upstream does any more what the request wants: one did when it was
+    accepted. `what` completes "No upstream of this model "."""
     return UpstreamFailed(
-        f"No upstream of this model runs tools of the type '{kind}'.",
+        f"No upstream of this model {what}.",
         code="invalid_prompt",
-        reason="tool_unavailable",
+        reason=reason,
         status=400,
-        param="tools",
-        envelope_code="unsupported_parameter",
-    )
-
-
-def not_moderated() -> UpstreamFailed:
-    """The failure when no upstream gets the parameter `moderation` any more: one did when the
-    request was accepted."""
-    return UpstreamFailed(
-        "No upstream of this model moderates its input and output.",
-        code="invalid_prompt",
-        reason="moderation_unavailable",
-        status=400,
-        param="moderation",
+        param=param,
         envelope_code="unsupported_parameter",
     )
 

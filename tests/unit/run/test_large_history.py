@@ -1,6 +1,7 @@
 """A large history is decoded in parts, and other runs go on in between."""
 
 import asyncio
+from collections.abc import Mapping
 
 import orjson
 
@@ -14,7 +15,9 @@ ITEMS = [
 ]
 
 
-def _row(item: dict[str, object], *, answer: object = None, turn: int | None = None) -> HistoryRow:
+def _row(
+    item: Mapping[str, object], *, answer: object = None, turn: int | None = None
+) -> HistoryRow:
     return HistoryRow(
         depth=1,
         payload=orjson.dumps(item),

@@ -251,14 +251,18 @@ class ChatTranslator(Turn[ChatChunk]):
 
     def _open_reasoning(self) -> tuple[list[Event], OpenReasoning]:
         events = [*self._open_named_call(), *self._open_built_in_calls()]
+        reasoning = self._begin_reasoning(events)
+        reasoning.add_details(self._pending_details)
+        self._pending_details = []
+        return events, reasoning
+
+    def _begin_reasoning(self, events: list[Event]) -> OpenReasoning:
         reasoning = OpenReasoning(
             self._sequence.next_index, self._new_id(OpenReasoning.prefix), self._seal
         )
         events += self._open(reasoning)
-        reasoning.add_details(self._pending_details)
-        self._pending_details = []
         self._current_item = reasoning
-        return events, reasoning
+        return reasoning
 
     def _append_text(self, text: str) -> list[Event]:
         # Log probabilities of earlier tokens that made no whole character come with this text.
@@ -401,11 +405,7 @@ class ChatTranslator(Turn[ChatChunk]):
             return []
         events, current = list[Event](), self._current_item
         if type(current) is not OpenReasoning:
-            current = OpenReasoning(
-                self._sequence.next_index, self._new_id(OpenReasoning.prefix), self._seal
-            )
-            events += self._open(current)
-            self._current_item = current
+            current = self._begin_reasoning(events)
         of_turn = replace(self._new_origin(), position=position)
         origin = origin_of(call, call_id, of_turn, fields)
         current.add_call(call_id, origin.to_json())

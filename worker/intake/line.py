@@ -30,6 +30,8 @@ from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
 from worker.intake.capacity import Capacity
 
+logger = structlog.get_logger()
+
 
 class ProjectShares:
     """The running responses of each project, and how much each one was served while others waited.
@@ -73,8 +75,6 @@ class ProjectShares:
             for project in {*self._running, *self._next}
         }
 
-
-logger = structlog.get_logger()
 
 _MAX_CHOSEN = 50
 """Responses that are chosen with one statement."""

@@ -31,6 +31,8 @@ from worker import metrics
 from worker.log.event_log import MAX_ROW_BYTES, Block, EventLog, OpenLogs
 from worker.log.flush_writer import FlushWriter
 
+logger = structlog.get_logger()
+
 _AT_ONCE = 2
 """Logs whose large frames are stored at a time, of two projects. Each takes part of a second of the
 event loop."""
@@ -73,8 +75,6 @@ class LargeFrames:
         if log.fresh and not log.closed:
             self._logs.mark_dirty(log)
 
-
-logger = structlog.get_logger()
 
 _MAX_BYTES = 1024 * 1024
 """Bytes of frames in one batch: all streams of the process wait for it."""

@@ -16,6 +16,8 @@ from worker.upstream.error_rules import NO_SUCH_MODEL, no_such_model
 from worker.upstream.failures import may_succeed_elsewhere
 from worker.upstream.upstreams import Candidate, FailedTry, failure_of_all
 
+logger = structlog.get_logger()
+
 FEW_TRIES, MANY_TRIES = 5, 10
 """Tries with the same answer after which a response fails: if others were answered between all of
 these tries, or between some. Ten take two minutes, five a quarter of a minute."""
@@ -78,8 +80,6 @@ def _final(failure: UpstreamFailed, tries: int) -> UpstreamFailed:
         envelope_code="invalid_prompt",
     )
 
-
-logger = structlog.get_logger()
 
 AnswerT = TypeVar("AnswerT")
 

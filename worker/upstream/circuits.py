@@ -23,6 +23,8 @@ from models.errors import LimitReached, UpstreamBusy, UpstreamFailed, UpstreamUn
 from models.ids import PROJECT, admin_id
 from models.redis.upstream_states import OpenCircuit
 
+logger = structlog.get_logger()
+
 _MAX_PAUSE_FACTOR = 4
 """Pauses grow to this many times the first."""
 _PROBE_WAIT = 1.0
@@ -101,8 +103,6 @@ class Circuit:
     def _open(self, now: float, pause: float) -> None:
         self._pause, self._open_until, self._has_probe = pause, now + pause, False
 
-
-logger = structlog.get_logger()
 
 KeyT = TypeVar("KeyT")
 

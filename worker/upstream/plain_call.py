@@ -25,6 +25,8 @@ from worker.upstream.failures import (
 from worker.upstream.request_body import encode_body
 from worker.upstream.request_sender import RequestSender, close_response
 
+logger = structlog.get_logger()
+
 _LARGE = 64 * 1024
 """Bytes of an answer that is parsed in a thread."""
 
@@ -75,8 +77,6 @@ class PlainCaller:
         finally:
             await close_response(response)
 
-
-logger = structlog.get_logger()
 
 _TIMEOUT = aiohttp.ClientTimeout(10.0)
 _MAX_BODY = 32 * 1024 * 1024

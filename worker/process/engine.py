@@ -51,13 +51,12 @@ from worker.process.control import ControlListener, HandOver, RunComparison
 from worker.process.limits import MemoryBudget
 from worker.process.memory_pressure import MemoryPressure
 from worker.process.purge import Purger
-from worker.run.counting import RequestTokenCounter
 from worker.run.end_state import StopReason
 from worker.run.model_metrics import LABELS, observe_end
 from worker.run.resources import QuotaNotices, Resources, WorkerFeature
 from worker.run.runner import Run
 from worker.tools.toolbox import OWN_TOOLS
-from worker.upstream.upstreams import Upstreams
+from worker.upstream.upstreams import RequestTokenCounter, Upstreams
 
 logger = structlog.get_logger()
 

@@ -18,7 +18,6 @@ from models.wire.includes import SEALED_REASONING
 from models.wire.tools import is_native_only
 from worker.metrics import UPSTREAM_TURNS
 from worker.run.context import RunContext
-from worker.run.counting import TokenCount
 from worker.run.failover import first_answer, note_failure
 from worker.run.model_metrics import CallObservation, note_unknown_content
 from worker.run.reasoning_summary import ReasoningSummaries, SummaryCaller
@@ -36,7 +35,7 @@ from worker.upstream.circuits import Permit
 from worker.upstream.client import StreamEvent, UpstreamCall
 from worker.upstream.error_rules import OVERFLOW
 from worker.upstream.failures import not_offered
-from worker.upstream.upstreams import Candidate, repeat_of_turn
+from worker.upstream.upstreams import Candidate, TokenCount, repeat_of_turn
 
 _LONG_HISTORY = 1000
 """Items from which the translation of a history takes milliseconds."""

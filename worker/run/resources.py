@@ -33,9 +33,8 @@ from worker.log.journal import Journal
 from worker.log.publisher import Publisher
 from worker.outbound.download import FileMemory
 from worker.process.limits import MemoryBudget
-from worker.run.counting import RequestTokenCounter
 from worker.tools.provider import ToolProviderFactory
-from worker.upstream.upstreams import Upstreams
+from worker.upstream.upstreams import RequestTokenCounter, Upstreams
 
 
 class QuotaNotices:

@@ -1,15 +1,20 @@
 """The upstreams of a worker process, which of them are called for a model, and the limiter of each:
-a number of calls at a time, and none while its circuit is open (docs/upstreams.md).
+a number of calls at a time, and none while its circuit is open (docs/upstreams.md). And how many
+tokens a request has: as the upstream counts, else by a local tokenizer, else an estimate.
 
 Each process has its own limiters and learns of an upstream's state by its own calls.
 """
 
 import asyncio
+import importlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
 from uuid import UUID
 
+import structlog
 from redis.asyncio import Redis
 
 from models.config.routes import limits_of
@@ -30,10 +35,13 @@ from models.projects.routes import ProjectRoutes
 from models.redis.client import REDIS_ERRORS
 from models.redis.upstream_states import INTERVAL, UpstreamState, write_states
 from worker import metrics
+from worker.translation.history.size import TokenCounter, count_request_tokens
 from worker.upstream.circuits import Circuits, Permit
 from worker.upstream.client import Upstream
 from worker.upstream.error_rules import no_such_model
 from worker.upstream.failures import is_interruption, not_configured
+
+logger = structlog.get_logger()
 
 UPSTREAM_FULL = "upstream_full"
 """The reason of an UpstreamBusy: as many calls run as the limit permits."""
@@ -218,6 +226,62 @@ class Upstreams:
         """Closes all connections."""
         for upstream, _ in self._by_name.values():
             await upstream.close()
+
+
+CountSource = Literal["upstream", "tokenizer", "estimate"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """A number of tokens, and where it comes from."""
+
+    tokens: int
+    source: CountSource
+
+
+class RequestTokenCounter:
+    """Counts for the whole process. Each tokenizer is loaded once, when it is first used."""
+
+    def __init__(self) -> None:
+        self._token_counters: dict[str, TokenCounter | None] = {}
+        self._load_lock = asyncio.Lock()
+
+    async def count(self, candidate: Candidate, body: dict[str, Any]) -> TokenCount:
+        """Input tokens of `body`, the request as it would be sent to this candidate."""
+        counted = await candidate.upstream.count(body)
+        if counted is not None:
+            return TokenCount(counted, "upstream")
+        count_text = await self._token_counter(candidate.upstream.settings)
+        if count_text is not None:
+            return TokenCount(
+                await asyncio.to_thread(count_request_tokens, body, count_text), "tokenizer"
+            )
+        return TokenCount(await asyncio.to_thread(count_request_tokens, body), "estimate")
+
+    async def _token_counter(self, settings: UpstreamSettings) -> TokenCounter | None:
+        path = settings.tokenizer
+        if not path:
+            return None
+        async with self._load_lock:
+            if path not in self._token_counters:
+                self._token_counters[path] = await asyncio.to_thread(_load_tokenizer, path)
+            return self._token_counters[path]
+
+
+def _load_tokenizer(path: str) -> TokenCounter | None:
+    """The tokenizer of a `tokenizer.json`; None and a log entry if it cannot be read."""
+    try:
+        library = importlib.import_module("tokenizers")
+        tokenizer = library.Tokenizer.from_file(path)
+    except Exception as error:  # noqa: BLE001 - what the library raises for an unreadable file
+        # A wrong setting needs no traceback.
+        logger.error("tokenizer_unreadable", path=path, error=str(error))  # noqa: TRY400
+        return None
+    return partial(_token_count, tokenizer)
+
+
+def _token_count(tokenizer: Any, text: str) -> int:
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 @dataclass(frozen=True, slots=True)

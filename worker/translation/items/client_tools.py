@@ -22,7 +22,7 @@ from models.wire.events import Item
 from models.wire.json_input import clean_text, decode_body
 
 CUSTOM_TOOL_ARGUMENT = "input"
-"""The name of that one argument."""
+"""The name of the only argument of a function that stands for a custom tool."""
 
 _OPENING = f'{{"{CUSTOM_TOOL_ARGUMENT}":"'
 _WHITESPACE_POSITIONS = frozenset((0, 1, len(_OPENING) - 2, len(_OPENING) - 1))

@@ -40,7 +40,7 @@ Exception
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 
 class ApiError(Exception):
@@ -391,6 +391,21 @@ class UpstreamFailed(RunError):
         self.param = param
         self.retry_after = retry_after
         self.envelope_code = envelope_code
+
+    @classmethod
+    def of_request(
+        cls,
+        message: str,
+        reason: str,
+        *,
+        code: str = "invalid_prompt",
+        param: str | None = None,
+        envelope_code: str | None = None,
+    ) -> Self:
+        """The failure of a request that is to blame itself: a 400."""
+        return cls(
+            message, code=code, reason=reason, status=400, param=param, envelope_code=envelope_code
+        )
 
     def __str__(self) -> str:
         # The message may have been replaced: secrets that an upstream repeats are taken out of it.

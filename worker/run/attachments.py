@@ -284,13 +284,8 @@ def _unavailable(
     code: str = "invalid_prompt",
     envelope_code: str = "invalid_value",
 ) -> UpstreamFailed:
-    return UpstreamFailed(
-        message,
-        code=code,
-        reason="file_unavailable",
-        status=400,
-        param=param,
-        envelope_code=envelope_code,
+    return UpstreamFailed.of_request(
+        message, "file_unavailable", code=code, param=param, envelope_code=envelope_code
     )
 
 
@@ -358,11 +353,9 @@ async def require_handed_on(urls: Iterable[tuple[str, str]], egress: EgressPolic
 
 
 def _refused(param: str, url: str, refusal: EgressRefused) -> UpstreamFailed:
-    return UpstreamFailed(
+    return UpstreamFailed.of_request(
         f"The upstream may not fetch '{shorten(url)}': {refusal}.",
-        code="invalid_prompt",
-        reason="url_refused",
-        status=400,
+        "url_refused",
         param=param,
         envelope_code="invalid_value",
     )

@@ -104,12 +104,10 @@ class Compactions:
                     "compaction", self._project, content
                 )
             except Unreadable:
-                raise UpstreamFailed(
+                raise UpstreamFailed.of_request(
                     "A compaction in the history can no longer be read: "
                     "this server's sealing keys have changed.",
-                    code="invalid_prompt",
-                    reason="compaction_unreadable",
-                    status=400,
+                    "compaction_unreadable",
                     param=self._history_parameter,
                     envelope_code="invalid_encrypted_content",
                 ) from None
@@ -183,11 +181,8 @@ class Compactions:
             if next_part is None:
                 return summary
             part = next_part
-        raise UpstreamFailed(
-            "The history is too long to be compacted.",
-            reason="compaction_too_long",
-            code="invalid_prompt",
-            status=400,
+        raise UpstreamFailed.of_request(
+            "The history is too long to be compacted.", "compaction_too_long"
         )
 
 

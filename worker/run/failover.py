@@ -71,12 +71,10 @@ def _kind(call: FailedCall) -> tuple[str, str]:
 
 def _final(failure: UpstreamFailed, tries: int) -> UpstreamFailed:
     words = failure.message.rstrip(".")
-    return UpstreamFailed(
+    return UpstreamFailed.of_request(
         f"{words}. It has answered this request so {tries} times, and other requests of the model "
         "in between.",
-        code="invalid_prompt",
-        reason=REPEATED_FAILURE,
-        status=400,
+        REPEATED_FAILURE,
         envelope_code="invalid_prompt",
     )
 

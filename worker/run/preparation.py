@@ -145,11 +145,9 @@ async def _load_history(
         resources.pool, HISTORY, values, resources.ownership.others_succeed, json_as=bytes
     )
     if any(row.broken for row in rows):
-        raise UpstreamFailed(
+        raise UpstreamFailed.of_request(
             "A response or conversation that this one continues has been deleted.",
-            code="invalid_prompt",
-            reason="history_deleted",
-            status=400,
+            "history_deleted",
             param=attempt.continuation_parameter,
             envelope_code="previous_response_not_found"
             if attempt.facts.conversation_id is None
@@ -217,11 +215,9 @@ def _waiting_for_files(failure: UpstreamFailed, *, can_wait: bool) -> RunError:
 
 
 def _history_too_large(attempt: Attempt, max_size: int) -> UpstreamFailed:
-    return UpstreamFailed(
+    return UpstreamFailed.of_request(
         history_too_large_message(max_size),
-        code="invalid_prompt",
-        reason="history_too_large",
-        status=400,
+        "history_too_large",
         param=attempt.continuation_parameter if attempt.is_continuation else "input",
         envelope_code="history_too_large",
     )

@@ -340,6 +340,16 @@ class Turn(Generic[EventT]):
             None,
         )
 
+    def _outcome(self, *, done_seen: bool) -> TurnOutcome:
+        """How the turn ends now. A call that `tool_choice` does not allow fails it in any case."""
+        if self._violation is not None:
+            return TurnOutcome("failed", failure=self._violation)
+        return self._decide_outcome(done_seen=done_seen)
+
+    def _decide_outcome(self, *, done_seen: bool) -> TurnOutcome:
+        """How a turn without such a call ends."""
+        raise NotImplementedError
+
     def _used_all_tokens(self) -> bool:
         """Whether the upstream counts as many output tokens as the request allows."""
         usage, limit = self.upstream_usage, self._token_limit

@@ -233,18 +233,14 @@ def _is_about_model(status: int, report: ErrorReport) -> bool:
 def _refused(message: str) -> UpstreamFailed:
     """The failure of a request that can never succeed, although the upstream reports an error of
     its own. `message` is for the client."""
-    return UpstreamFailed(
-        message, code="invalid_prompt", reason=REFUSED, status=400, envelope_code="invalid_prompt"
-    )
+    return UpstreamFailed.of_request(message, REFUSED, envelope_code="invalid_prompt")
 
 
 def no_such_model(model: str) -> UpstreamFailed:
     """The failure when no upstream serves a model of this name."""
-    return UpstreamFailed(
+    return UpstreamFailed.of_request(
         f"The requested model '{model}' does not exist.",
-        code="invalid_prompt",
-        reason=NO_SUCH_MODEL,
-        status=400,
+        NO_SUCH_MODEL,
         param="model",
         envelope_code=NO_SUCH_MODEL,
     )
@@ -253,11 +249,6 @@ def no_such_model(model: str) -> UpstreamFailed:
 def overflow_failure(message: str) -> UpstreamFailed:
     """The failure of a request that is too long for the model's context. With `truncation: auto`
     the run tries again with a shorter history. `message` is for the client."""
-    return UpstreamFailed(
-        message,
-        code=OVERFLOW,
-        reason=OVERFLOW,
-        status=400,
-        param="input",
-        envelope_code=OVERFLOW,
+    return UpstreamFailed.of_request(
+        message, OVERFLOW, code=OVERFLOW, param="input", envelope_code=OVERFLOW
     )

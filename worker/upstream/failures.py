@@ -97,11 +97,9 @@ def not_configured(model: str) -> UpstreamFailed:
 def not_offered(what: str, *, reason: str, param: str) -> UpstreamFailed:
     """The failure when no upstream does any more what the request wants: one did when it was
     accepted. `what` completes "No upstream of this model "."""
-    return UpstreamFailed(
+    return UpstreamFailed.of_request(
         f"No upstream of this model {what}.",
-        code="invalid_prompt",
-        reason=reason,
-        status=400,
+        reason,
         param=param,
         envelope_code="unsupported_parameter",
     )

@@ -356,12 +356,10 @@ def _is_blank(content: str | list[Part]) -> bool:
 def _chat_part(part: Part) -> Part:
     match part["type"]:
         case "input_image" | "input_file" if "file_id" in part:
-            raise UpstreamFailed(
+            raise UpstreamFailed.of_request(
                 f"The file '{part['file_id']}' belongs to the account of another upstream, and "
                 "this model's upstream cannot read it.",
-                code="invalid_prompt",
-                reason="file_unavailable",
-                status=400,
+                "file_unavailable",
                 param="input",
                 envelope_code="file_not_found",
             )

@@ -185,14 +185,14 @@ class ChatTranslator(Turn[ChatChunk]):
         only stops was cut off.
         """
         events = self._end_content()
-        events += self._end_turn(self._decide_outcome(done_seen=done_seen))
+        events += self._end_turn(self._outcome(done_seen=done_seen))
         return self._sequence.in_order(events)
 
     def end_reasoning(self, *, done_seen: bool) -> list[Event]:
         if not self._summarised:
             return []
         events = self._end_content()
-        is_complete = self._decide_outcome(done_seen=done_seen).status == "completed"
+        is_complete = self._outcome(done_seen=done_seen).status == "completed"
         if is_complete and type(self._current_item) is OpenReasoning:
             events += self._close_current_item()
         return self._sequence.in_order(events)
@@ -445,8 +445,6 @@ class ChatTranslator(Turn[ChatChunk]):
 
     def _decide_outcome(self, *, done_seen: bool) -> TurnOutcome:
         reason = self._finish_reason
-        if self._violation is not None:
-            return TurnOutcome("failed", failure=self._violation)
         if reason in ("error", "unknown"):
             return self._reported_outcome()
         if reason is None and not (done_seen and (self._items or self.unknown_content)):

@@ -109,7 +109,7 @@ class NativeTranslator(Turn[UpstreamEvent]):
 
     def finish(self, *, done_seen: bool) -> list[Event]:
         events = self._merge_terminal_output(self._terminal) if self._terminal is not None else []
-        events += self._end_turn(self._decide_outcome(done_seen=done_seen))
+        events += self._end_turn(self._outcome(done_seen=done_seen))
         return self._sequence.in_order(events)
 
     # --- the upstream's items ---
@@ -319,8 +319,6 @@ class NativeTranslator(Turn[UpstreamEvent]):
         return events
 
     def _decide_outcome(self, *, done_seen: bool) -> TurnOutcome:
-        if self._violation is not None:
-            return TurnOutcome("failed", failure=self._violation)
         terminal = self._terminal
         if terminal is None:
             if not (done_seen and self._tracked.are_done):

@@ -23,12 +23,12 @@ from worker.run.model_metrics import CallObservation, note_unknown_content
 from worker.run.reasoning_summary import ReasoningSummaries, SummaryCaller
 from worker.run.sealing import content_tagger, origin_sealer, reasoning_sealer, unseal_reasoning
 from worker.run.spans import error_type, start_call_span
-from worker.translation.call_origin import CallOrigin, ReturnedCalls
 from worker.translation.chat.request import chat_request, format_instructions
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.request_parameters import wants_logprobs, wants_summary
 from worker.translation.responses.request import NativeOptions, native_request
 from worker.translation.responses.translator import NativeTranslator
+from worker.translation.returned_content import CallOrigin, ReturnedCalls
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 from worker.translation.turn import Turn, TurnOptions, TurnOutcome
 from worker.upstream.circuits import Permit

@@ -37,7 +37,7 @@ from worker.run.sealing import CallOrigins
 from worker.run.stored_files import STORAGE_UNAVAILABLE, StoredFiles
 from worker.tools.provider import ToolContext
 from worker.tools.toolbox import Toolbox
-from worker.translation.call_origin import item_key
+from worker.translation.returned_content import item_key
 
 _DECODED_AT_ONCE = 256 * 1024
 """Bytes of a history that are decoded without a pause: one to three milliseconds."""

@@ -1,11 +1,11 @@
 """Seals what an upstream wants back in a later turn, and finds and unseals it there: reasoning, and
 the origins of tool calls.
 
-**Reasoning.** The client keeps it as `encrypted_content` (worker/translation/items/reasoning.py).
+**Reasoning.** The client keeps it as `encrypted_content` (worker/translation/returned_content.py).
 What a native upstream has encrypted itself is only tagged and bound to the project.
 
-**Origins** (worker/translation/call_origin.py). One is stored in the row of its call's item and
-goes with it: no event, no Response object and no list of items contains it. Calls that a client
+**Origins** (worker/translation/returned_content.py). One is stored in the row of its call's item
+and goes with it: no event, no Response object and no list of items contains it. Calls that a client
 sends back in its input are found by the id that the client knows: `call_id`, or the item's id of a
 call that this server ran. A client that asks for sealed reasoning gets the origins of its calls
 there as well, and so needs nothing that is stored. Without a sealing key none is kept.
@@ -27,9 +27,8 @@ from models.wire.events import Item
 from models.wire.includes import SEALED_REASONING
 from models.wire.pairing import is_call
 from worker.run.output import Output
-from worker.translation.call_origin import CallOrigin, SealOrigin, item_key, origin_key
-from worker.translation.items.reasoning import Seal
 from worker.translation.request_parameters import Dialect
+from worker.translation.returned_content import CallOrigin, Seal, SealOrigin, item_key, origin_key
 
 _SIGNED_FORMS = ("reasoning_details", "thinking_blocks")
 """Dialects in which the upstream wants back more than the visible text."""

@@ -155,7 +155,7 @@ class Turn(Generic[EventT]):
     @property
     def call_origins(self) -> dict[str, dict[str, str]]:
         """id of a call's item -> what is stored of its origin, where there is something to keep
-        (worker/translation/call_origin.py)."""
+        (worker/translation/returned_content.py)."""
         return {}
 
     @property

@@ -10,10 +10,10 @@ from models.config.dialect import CallIdForm
 from models.wire.events import Item
 from tests.support.api import JSON
 from tests.support.chat_turns import call, catalog_with, counter, delta, finish
-from worker.translation.call_origin import CallOrigin, ReturnedCalls, accepted_id
 from worker.translation.chat.request import chat_request
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.request_parameters import Dialect
+from worker.translation.returned_content import CallOrigin, ReturnedCalls, accepted_id
 from worker.translation.tool_catalog import ToolCatalog
 from worker.upstream.chat_chunks import parse_chunk
 

@@ -18,7 +18,7 @@ from tests.unit.translation.test_chat_request import (
     tool,
     user,
 )
-from worker.translation.items.reasoning import reasoning_payload
+from worker.translation.returned_content import reasoning_payload
 
 Json = dict[str, Any]
 

@@ -22,10 +22,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from worker.translation.call_origin import CallOrigin, is_plain_id
 from worker.translation.history.walk import without_placeholder
 from worker.translation.items.client_calls import OpenClientCall, is_json_object
 from worker.translation.items.open_item import OpenToolCall
+from worker.translation.returned_content import CallOrigin, is_plain_id
 from worker.translation.upstream_events import CallDelta
 
 _PLACEHOLDERS = frozenset(("{}", "[]", "null", "None", '""', '"{}"'))

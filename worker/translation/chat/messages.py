@@ -10,7 +10,6 @@ from models.errors import UpstreamFailed
 from models.wire.events import Item
 from models.wire.pairing import is_output
 from models.wire.tools import CallTarget, callable_tools
-from worker.translation.call_origin import CallOrigin, ReturnedCalls, origin_key
 from worker.translation.chat.message_order import alternate_roles, join_contents
 from worker.translation.history.walk import (
     AnsweredServerCall,
@@ -19,8 +18,8 @@ from worker.translation.history.walk import (
     walk_history,
 )
 from worker.translation.items.client_tools import BUILT_IN_TOOLS, CUSTOM_TOOL_ARGUMENT
-from worker.translation.items.reasoning import TurnReasoning
 from worker.translation.request_parameters import Dialect
+from worker.translation.returned_content import CallOrigin, ReturnedCalls, TurnReasoning, origin_key
 from worker.translation.tool_catalog import ToolCatalog
 
 Message = dict[str, Any]

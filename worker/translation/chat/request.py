@@ -9,7 +9,6 @@ import msgspec
 
 from models.config.dialect import StructuredOutput
 from models.wire.events import Item
-from worker.translation.call_origin import ReturnedCalls
 from worker.translation.chat.messages import chat_messages
 from worker.translation.functions import omit_keywords
 from worker.translation.request_parameters import (
@@ -19,6 +18,7 @@ from worker.translation.request_parameters import (
     copy_parameters,
     wants_logprobs,
 )
+from worker.translation.returned_content import ReturnedCalls
 from worker.translation.tool_catalog import ToolCatalog
 
 _OPENAI = Dialect()

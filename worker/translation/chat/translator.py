@@ -25,7 +25,6 @@ from typing import Any
 
 from models.wire.events import Event
 from models.wire.tools import CallTarget
-from worker.translation.call_origin import CallOrigin, SealOrigin
 from worker.translation.chat.calls import (
     StreamedCall,
     StreamedCalls,
@@ -37,9 +36,9 @@ from worker.translation.chat.content_filter import ContentFilter
 from worker.translation.items.client_calls import CALL_KINDS, OpenBuiltInCall, OpenClientCall
 from worker.translation.items.client_tools import BUILT_IN_TOOLS, parse_arguments
 from worker.translation.items.open_item import OpenItem, OpenToolCall
-from worker.translation.items.reasoning import Seal
 from worker.translation.items.server_calls import OpenPicture, base64_of
 from worker.translation.items.text_items import OpenMessage, OpenReasoning
+from worker.translation.returned_content import CallOrigin, Seal, SealOrigin
 from worker.translation.turn import (
     ITEM_WEIGHT,
     MAX_WORD,

@@ -13,9 +13,9 @@ import msgspec
 from models.wire.events import Item
 from models.wire.mcp import approval_requests
 from models.wire.pairing import is_call, is_output, match_outputs
-from worker.translation.call_origin import origin_key
 from worker.translation.functions import ServerFunction, model_tool_name
 from worker.translation.items.citations import passages_of, passages_text
+from worker.translation.returned_content import origin_key
 
 INVALID_ARGUMENTS = "invalid_arguments"
 """The key under which the model finds arguments that are no JSON object."""
@@ -146,7 +146,7 @@ class AnsweredServerCall:
     turn: int | None
     """The number of the model's turn that made it, where it is known."""
     origin_key: str
-    """The id under which its origin is kept (worker/translation/call_origin.py)."""
+    """The id under which its origin is kept (worker/translation/returned_content.py)."""
 
 
 @dataclass(frozen=True, slots=True)

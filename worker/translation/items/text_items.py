@@ -31,7 +31,7 @@ from worker.translation.items.citations import (
     Sources,
 )
 from worker.translation.items.open_item import OpenItem
-from worker.translation.items.reasoning import Seal, reasoning_payload
+from worker.translation.returned_content import Seal, reasoning_payload
 
 
 class OpenPart:
@@ -332,7 +332,7 @@ class OpenReasoning(OpenItem):
             self._details.extend(details)
 
     def add_call(self, call_id: str, origin: dict[str, Any]) -> None:
-        """Keeps the origin of the call with this id (worker/translation/call_origin.py)."""
+        """Keeps the origin of the call with this id (worker/translation/returned_content.py)."""
         self._calls[call_id] = origin
 
     def to_json(self) -> Item:

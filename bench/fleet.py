@@ -39,6 +39,7 @@ from models.config.upstream import UpstreamSettings
 from models.db.queries.api_keys import ApiKey
 from models.ids import response_id
 from web.http.body import JsonBody
+from web.responses.create import CreateOptions
 from web.state import AppState
 
 _STARTED_TOGETHER = 4
@@ -184,7 +185,9 @@ class Clients:
         """Creates a response, and follows or polls it until it ends."""
         web = random.choice(self._fleet.webs)
         started = time.perf_counter()
-        accepted = await web.create_response.create(self._fleet.key, self._body, {})
+        accepted = await web.create_response.create(
+            self._fleet.key, self._body, {}, CreateOptions()
+        )
         self.traffic.create_seconds.append(time.perf_counter() - started)
         # Another web process serves the next request of the client.
         web = random.choice(self._fleet.webs)

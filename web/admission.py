@@ -7,7 +7,7 @@ Postgres nor the workers would have anything to do meanwhile.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Annotated, Any
 from uuid import UUID
@@ -23,8 +23,8 @@ from models.load.budget import SharedBudget
 from models.load.fair_queue import FairQueue
 from models.load.pacing import Pacer
 from models.projects.policy import ProjectLimits
-from models.projects.quotas import Limits
 from models.wire.json_input import BodyLimits
+from web.hooks import Hooks
 from web.http.auth import Key
 from web.http.body import JsonBody, read_json
 from web.http.request_record import request_record
@@ -66,20 +66,20 @@ class CreateAdmission:
         self,
         limits: LimitSettings,
         streams: SharedBudget,
-        require_rate: Callable[[ApiKey], Limits | None],
+        hooks: Hooks,
     ) -> None:
-        """`streams`: the open streams and waiting requests. `require_rate`: see `Quotas`."""
+        """`streams`: the open streams and waiting requests."""
         self.body_limits = BodyLimits(limits.body, limits.text, limits.values)
         """How large a request body may be."""
         self._streams = streams
-        self._require_rate = require_rate
+        self._hooks = hooks
         self._permits = FairQueue(MAX_CREATES)
         self._pacer = Pacer(IN_AN_ITERATION)
 
     async def read(self, request: Request, key: ApiKey) -> JsonBody:
         """The body of the create, which is admitted until the body is released. Raises
         QuotaExceeded, what `read_json` raises, ShareUsedUp and Unavailable."""
-        limits = self._require_rate(key)
+        limits = self._hooks.quotas.require_rate(key)
         body = await read_json(request, limits_of_project(self.body_limits, key.policy.limits))
         body.limits = limits
         if _keeps_connection(body.value):
@@ -91,7 +91,7 @@ class CreateAdmission:
     async def admit(self, body: JsonBody, key: ApiKey) -> None:
         """Admits the create of a WebSocket until its body is released. Raises QuotaExceeded and
         Unavailable."""
-        body.limits = self._require_rate(key)
+        body.limits = self._hooks.quotas.require_rate(key)
         await self._admit(body, key.project_id)
 
     async def _admit(self, body: JsonBody, project: UUID) -> None:

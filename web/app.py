@@ -21,12 +21,16 @@ from web import gauges
 from web.counters import OTHER_ROUTES, count_http_response, observe_request
 from web.http import errors
 from web.http.auth import AnyKey
-from web.http.cross_origin import CrossOrigin
-from web.http.headers import DirectRequest
-from web.http.protocol import Connections
-from web.http.request_record import ANY_PATH, RequestRecord, write_refusal
-from web.http.request_span import end_request_span, start_request_span
-from web.routes import compact, direct, health, input_tokens, metrics, models, responses
+from web.http.browsers import CrossOrigin
+from web.http.clients import Connections
+from web.http.request_record import (
+    ANY_PATH,
+    RequestRecord,
+    end_request_span,
+    start_request_span,
+    write_refusal,
+)
+from web.routes import compact, direct, input_tokens, monitoring, responses
 from web.state import AppState, bind_state
 
 _UNKNOWN_PATHS = f"/v1/{ANY_PATH}"
@@ -95,9 +99,7 @@ class Application(FastAPI):
             await super().__call__(scope, receive, send)
             return
         scope["app"] = self
-        request = DirectRequest(scope, receive, send)
-        scope["route"] = route
-        response = await direct.respond(route, request)
+        response = await direct.respond(route, scope, receive, send)
         await response(scope, receive, send)
 
 
@@ -138,7 +140,7 @@ async def _lifespan(app: Application) -> AsyncIterator[None]:
     state = await AppState.open(app.settings, app.listen_host)
     state.open_features(part.FEATURE for part in feature_parts("web"))
     bind_state(app, state)
-    health.bind_dependency_looks(app, state)
+    monitoring.bind_dependency_looks(app, state)
     app.tracer = open_tracer(app.settings, "web")
     gauges.bind(state)
     tune_garbage_collector(_NEW_OBJECTS)
@@ -151,7 +153,7 @@ async def _lifespan(app: Application) -> AsyncIterator[None]:
 
 
 def _routers() -> Iterator[APIRouter]:
-    for module in (health, metrics, responses, compact, input_tokens, models):
+    for module in (monitoring, responses, compact, input_tokens):
         yield module.router
     for part in feature_parts("routes"):
         yield from part.ROUTERS

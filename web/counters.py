@@ -1,11 +1,18 @@
-"""The counters of a web process, shown at `/metrics`."""
+"""The counters of a web process, shown at `/metrics`, and figures that one query gives there."""
 
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from typing import Generic
 
 from prometheus_client import Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
+from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch_idempotent
+from models.db.statement import Query, RowT
 from models.metrics import SECOND_BUCKETS, PoolCollector, new_registry
-from models.projects.quotas import Quota
 
 REGISTRY = new_registry()
 POOL = PoolCollector()
@@ -56,12 +63,6 @@ ENQUEUES_DROPPED = Counter(
     "Wake-ups that were not sent because Redis was unavailable. A sweep finds their responses.",
     registry=REGISTRY,
 )
-QUOTA_REFUSALS = Counter(
-    "backburner_quota_refusals",
-    "Requests that a quota of their project has refused, by the quota.",
-    ["quota"],
-    registry=REGISTRY,
-)
 CANCEL_SECONDS = Histogram(
     "backburner_cancel_seconds",
     "Seconds from a cancel request to the end of the response, at most "
@@ -76,11 +77,10 @@ RESPONSES_ENDED.labels("cancelled")
 RESPONSES_ENDED.labels("completed")
 CACHE_LOOKUPS.labels("hit")
 CACHE_LOOKUPS.labels("miss")
-for _quota in Quota:
-    QUOTA_REFUSALS.labels(_quota.name)
 
 _request_series: dict[tuple[str, str, int], Histogram] = {}
 """`HTTP_SECONDS.labels` checks and joins its labels, which takes longer than the observation."""
+_TIMEOUT = 3.0
 
 
 def observe_request(method: str, route: str, status: int, seconds: float) -> None:
@@ -111,3 +111,43 @@ def _http_responses(status: int) -> Counter:
 def count_http_response(status: int) -> None:
     """Counts a response that was started."""
     _http_responses(status).inc()
+
+
+class ScrapedRows(Collector, Generic[RowT]):
+    """The rows of a query as gauges."""
+
+    def __init__(
+        self,
+        query: Query[RowT],
+        seconds: float,
+        families: Callable[[list[RowT]], list[GaugeMetricFamily]],
+    ) -> None:
+        """`seconds`: for so long rows are used again. Registers itself."""
+        self._query = query
+        self._seconds = seconds
+        self._families = families
+        self._rows: list[RowT] | None = None
+        self._read_at = float("-inf")
+        self._lock = asyncio.Lock()
+        REGISTRY.register(self)
+
+    async def refresh(self, pool: Pool) -> None:
+        """Reads the rows if they are too old. Without an answer there are none."""
+        async with self._lock:
+            if time.monotonic() - self._read_at < self._seconds:
+                return
+            try:
+                async with asyncio.timeout(_TIMEOUT):
+                    self._rows = await fetch_idempotent(pool, self._query, {})
+            except (*DATABASE_UNAVAILABLE, TimeoutError):
+                self._rows = None
+            self._read_at = time.monotonic()
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """The metric names; runs no query."""
+        return self._families([])
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The rows that were read last."""
+        if self._rows is not None:
+            yield from self._families(self._rows)

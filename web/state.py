@@ -1,14 +1,12 @@
 """The objects of one web process, opened at its start and closed at its end."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import structlog
 from fastapi import FastAPI
-from redis.asyncio import Redis
 from starlette.requests import HTTPConnection
 
 from models.celery.queue import JobQueue
@@ -23,7 +21,6 @@ from models.db.database import (
 from models.db.queries.api_keys import ApiKey
 from models.egress import EgressPolicy
 from models.files.opening import open_storage
-from models.files.storage import FileStorage
 from models.ids import response_id
 from models.ownership.lease import Lease
 from models.ownership.waiting import enqueue_waiting
@@ -37,27 +34,23 @@ from models.side_tasks import SideTasks, cancel_all
 from models.wire.json_input import BodyLimits
 from web import counters
 from web.admission import Budgets, CreateAdmission, bind_admission, limits_of_project
+from web.hooks import Hooks, Quotas
 from web.http import auth
 from web.http.body import bind_bodies
 from web.http.open_requests import OpenRequests
 from web.http.request_record import request_record
 from web.idempotency.answers import Answers, CreateAnswer
 from web.idempotency.creates import Creates
-from web.idempotency.keys import sdk_key
+from web.idempotency.keys import JoinResponse, sdk_key
 from web.memory import MemoryTrimmer
-from web.model_catalog import ModelCatalog
-from web.proxied_usage import ProxiedUsage
-from web.quotas.quotas import Quotas
 from web.responses.account_ids import AccountIds
 from web.responses.answer_cache import RequestCache
 from web.responses.create import AcceptedResponse, CreateResponse
 from web.responses.input_files import InputFiles
-from web.responses.insert import InsertResponse
+from web.responses.insert import InsertResponse, UnclearCreates
 from web.responses.item_pages import ItemReader
-from web.responses.join import JoinResponse
-from web.responses.prepare import CreateCheck, PrepareRequest
+from web.responses.prepare import PrepareRequest
 from web.responses.store import ResponseStore
-from web.responses.unclear_creates import UnclearCreates
 from web.responses.validation import RequestValidation
 from web.stream.bus import Bus
 from web.stream.polls import LogPolls
@@ -66,58 +59,63 @@ from web.stream.reader import EventReader
 logger = structlog.get_logger()
 
 
-@dataclass
 class AppState:
     """Everything a route needs. `open` connects, `close` disconnects."""
 
-    settings: Settings
-    host: str
-    """The address on which the process listens."""
-    pool: Pool
-    redis: Redis
-    lease: Lease
-    job_queue: JobQueue
-    routes: ProjectRoutes
-    sealer: Sealer
-    egress: EgressPolicy
-    """The rules of this deployment; projects may have others."""
-    account_ids: AccountIds
-    keys: auth.Keys
-    open_requests: OpenRequests
-    budgets: Budgets
-    admission: CreateAdmission
-    bus: Bus
-    event_reader: EventReader
-    cache: AnswerCache
-    storage: FileStorage | None
-    """None: this server stores no files"""
-    items: ItemReader
-    validation: RequestValidation
-    input_files: InputFiles
-    response_store: ResponseStore
-    create_response: CreateResponse
-    create_checks: list[CreateCheck]
-    """What features check of a create; the first error counts."""
-    unclear_creates: UnclearCreates
-    answers: Answers
-    creates: Creates
-    model_catalog: ModelCatalog
-    proxied_usage: ProxiedUsage
-    quotas: Quotas
-    grace_expired: asyncio.Event
-    """Set when the grace period of a stop is over: foreground requests still waiting get 503."""
-    side_tasks: SideTasks
-    stop_event: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the process begins to stop."""
-    features: "dict[type[Feature], Feature]" = field(default_factory=dict)
-    """What each feature has opened, by its class."""
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    def __init__(self, settings: Settings, host: str, lease: Lease, pool: Pool) -> None:
+        """`host`: the address on which the process listens. Connects to Redis when it is used
+        first."""
+        self.settings, self.host, self.lease, self.pool = settings, host, lease, pool
+        self.redis = redis_client(settings, f"web-control-{lease.id.hex}")
+        self.job_queue = JobQueue(settings, counters.ENQUEUES_DROPPED)
+        self.routes = ProjectRoutes(settings)
+        self.sealer = Sealer(settings.sealing_keys)
+        self.egress = EgressPolicy(settings.egress)
+        """The rules of this deployment; projects may have others."""
+        self.storage = open_storage(settings)
+        """None: this server stores no files"""
+        self.hooks = Hooks()
+        self.keys = auth.Keys(pool, settings.web.guesses)
+        self.open_requests = OpenRequests(pool)
+        self.budgets = Budgets(settings.web)
+        self.admission = CreateAdmission(settings.limits, self.budgets.streams, self.hooks)
+        self.bus = Bus(settings, lease.id)
+        self.event_reader = EventReader(pool, self.bus)
+        self.cache = AnswerCache(settings, f"web-cache-{lease.id.hex}")
+        self.items = ItemReader(pool)
+        self.account_ids = AccountIds(self.routes, self.sealer, pool)
+        self.validation = RequestValidation(settings, self.routes, self.egress, self.sealer)
+        self.input_files = InputFiles(
+            pool,
+            list(self.routes.server.upstreams.values()),
+            settings,
+            has_storage=self.storage is not None,
+        )
+        self.unclear_creates = UnclearCreates(settings, lease)
+        self.answers = Answers(pool)
+        self.creates = Creates(pool, lease, self.answers)
+        self.response_store = _response_store(self)
+        self.create_response = _create_response(self)
+        self.grace_expired = asyncio.Event()
+        """Set when the grace period of a stop is over: foreground requests still waiting get
+        503."""
+        self.stop_event = asyncio.Event()
+        """Set when the process begins to stop."""
+        self.side_tasks = SideTasks(lease.exit_process)
+        self.features: dict[type[Feature], Feature] = {}
+        """What each feature has opened, by its class."""
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def open_features(self, kinds: Iterable[type["Feature"]]) -> None:
         """Opens the features and starts their tasks. Each may use those before it."""
         for kind in kinds:
             feature = self.features[kind] = kind(self)
             feature.start()
+
+    @property
+    def quotas(self) -> Quotas:
+        """The quotas of projects."""
+        return self.hooks.quotas
 
     @property
     def body_limits(self) -> BodyLimits:
@@ -159,17 +157,15 @@ class AppState:
         pool = open_pool(settings, str(lease.id), settings.web.pool_size)
         await pool.open(wait=True)
         await asyncio.to_thread(lease.register)
-        state = cls._build(_Common.open(settings, lease, pool), host)
+        state = cls(settings, host, lease, pool)
         lease.access_revision.watch(state.keys.forget)
         lease.access_revision.watch(state.open_requests.check)
         state.side_tasks.start(state.open_requests.run(), "open-requests")
-        state.side_tasks.start(state.proxied_usage.run(), "proxied-usage")
         state.side_tasks.start(lease.tick(), "tick")
         state.side_tasks.start(state.job_queue.run(), "job-queue")
         state.side_tasks.start(state.unclear_creates.run(), "unclear-creates")
         state.side_tasks.start(state.answers.run(), "answers")
         state.side_tasks.start(state.keys.refused.run(), "refused-requests")
-        state.side_tasks.start(state.quotas.connections.run(), "open-connections")
         state.side_tasks.start(MemoryTrimmer(pool, state.budgets.bodies).run(), "freed-memory")
         state.side_tasks.start(state.bus.run(), "bus")
         watch = Watch(settings, lease, state.redis, counters.DEATHS)
@@ -180,47 +176,6 @@ class AppState:
         state.spawn(state.enqueue_at_start())
         state.spawn(state.check_redis())
         return state
-
-    @classmethod
-    def _build(cls, common: "_Common", host: str) -> "AppState":
-        settings, pool, routes = common.settings, common.pool, common.routes
-        proxied_usage, answers = ProxiedUsage(pool), Answers(pool)
-        grace_expired, budgets = asyncio.Event(), Budgets(settings.web)
-        create_checks: list[CreateCheck] = []
-        return cls(
-            settings=settings,
-            host=host,
-            pool=pool,
-            redis=common.redis,
-            lease=common.lease,
-            job_queue=common.job_queue,
-            routes=routes,
-            sealer=common.sealer,
-            egress=common.egress,
-            account_ids=common.account_ids,
-            keys=auth.Keys(pool, settings.web.guesses),
-            open_requests=OpenRequests(pool),
-            budgets=budgets,
-            admission=CreateAdmission(settings.limits, budgets.streams, common.quotas.require_rate),
-            bus=common.bus,
-            event_reader=common.event_reader,
-            cache=common.cache,
-            response_store=_response_store(common),
-            storage=common.storage,
-            items=common.items,
-            validation=common.validation,
-            input_files=common.input_files,
-            create_response=_create_response(common, create_checks),
-            create_checks=create_checks,
-            unclear_creates=common.unclear_creates,
-            answers=answers,
-            creates=Creates(pool, common.lease, answers),
-            model_catalog=ModelCatalog(routes.server.upstreams),
-            proxied_usage=proxied_usage,
-            quotas=common.quotas,
-            grace_expired=grace_expired,
-            side_tasks=SideTasks(common.lease.exit_process),
-        )
 
     def begin_shutdown(self) -> None:
         """Starts the stop: not ready any more; background streams end at once, foreground requests
@@ -245,17 +200,14 @@ class AppState:
         await self.side_tasks.cancel()
         with suppress(*DATABASE_UNAVAILABLE):
             await self.answers.store(is_end=True)
-            await self.proxied_usage.store()
         with suppress(*DATABASE_UNAVAILABLE):
             await self.keys.refused.store()
         await self.job_queue.close()
         await asyncio.to_thread(self.lease.deregister)
-        await self.model_catalog.close()
         for feature in reversed(self.features.values()):
             await feature.close()
         if self.storage is not None:
             await self.storage.close()
-        await self.quotas.close()
         await self.cache.close()
         await self.redis.aclose()
         await self.pool.close()
@@ -339,98 +291,39 @@ class Feature:
         """Closes its connections. Its tasks have ended before."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Common:
-    """What several objects of the process use."""
-
-    settings: Settings
-    lease: Lease
-    pool: Pool
-    redis: Redis
-    cache: AnswerCache
-    job_queue: JobQueue
-    bus: Bus
-    event_reader: EventReader
-    routes: ProjectRoutes
-    sealer: Sealer
-    egress: EgressPolicy
-    validation: RequestValidation
-    quotas: Quotas
-    items: ItemReader
-    account_ids: AccountIds
-    storage: FileStorage | None
-    input_files: InputFiles
-    unclear_creates: UnclearCreates
-
-    @classmethod
-    def open(cls, settings: Settings, lease: Lease, pool: Pool) -> "_Common":
-        """Connects to Redis when it is used first."""
-        routes = ProjectRoutes(settings)
-        sealer = Sealer(settings.sealing_keys)
-        egress = EgressPolicy(settings.egress)
-        bus = Bus(settings, lease.id)
-        storage = open_storage(settings)
-        return cls(
-            settings=settings,
-            lease=lease,
-            pool=pool,
-            redis=redis_client(settings, f"web-control-{lease.id.hex}"),
-            cache=AnswerCache(settings, f"web-cache-{lease.id.hex}"),
-            job_queue=JobQueue(settings, counters.ENQUEUES_DROPPED),
-            bus=bus,
-            event_reader=EventReader(pool, bus),
-            routes=routes,
-            sealer=sealer,
-            egress=egress,
-            validation=RequestValidation(settings, routes, egress, sealer),
-            quotas=Quotas.open(settings, pool, lease),
-            items=ItemReader(pool),
-            account_ids=AccountIds(routes, sealer, pool),
-            storage=storage,
-            input_files=InputFiles(
-                pool,
-                list(routes.server.upstreams.values()),
-                settings,
-                has_storage=storage is not None,
-            ),
-            unclear_creates=UnclearCreates(settings, lease),
-        )
-
-
-def _create_response(common: _Common, checks: Sequence[CreateCheck]) -> CreateResponse:
-    settings, pool, lease = common.settings, common.pool, common.lease
-    cache = RequestCache(settings.cache, pool, common.cache, common.routes, common.sealer)
+def _create_response(state: AppState) -> CreateResponse:
+    settings, pool, lease = state.settings, state.pool, state.lease
     prepare = PrepareRequest(
         settings,
         pool,
-        common.validation,
-        cache,
+        state.validation,
+        RequestCache(settings.cache, pool, state.cache, state.routes, state.sealer),
         lease.clock,
-        common.account_ids,
-        common.input_files,
-        checks,
+        state.account_ids,
+        state.input_files,
+        state.hooks.checks,
     )
     return CreateResponse(
         prepare,
         JoinResponse(pool, lease),
-        InsertResponse(settings, pool, lease, common.unclear_creates),
-        common.sealer,
-        common.job_queue,
-        common.bus,
-        common.quotas,
+        InsertResponse(settings, pool, lease, state.unclear_creates),
+        state.sealer,
+        state.job_queue,
+        state.bus,
+        state.hooks,
     )
 
 
-def _response_store(common: _Common) -> ResponseStore:
+def _response_store(state: AppState) -> ResponseStore:
     return ResponseStore(
-        common.pool,
-        common.items,
-        common.redis,
-        common.event_reader,
-        common.cache,
-        common.settings.web.cancel_wait.total_seconds(),
-        common.lease.clock,
-        common.quotas.on_ended,
+        state.pool,
+        state.items,
+        state.redis,
+        state.event_reader,
+        state.cache,
+        state.settings.web.cancel_wait.total_seconds(),
+        state.lease.clock,
+        state.hooks,
     )
 
 

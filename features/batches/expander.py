@@ -19,7 +19,7 @@ import orjson
 import psycopg
 import structlog
 
-from features.batches.forwarded import PrepareForwarded
+from features.batches.forwarded import UNSTORED_SECONDS, PrepareForwarded, batch_request
 from features.batches.lines import (
     RESPONSES,
     InputLine,
@@ -60,14 +60,15 @@ from models.errors import (
 from models.files.content import read_content
 from models.files.storage import FileStorage
 from models.ids import batch_id
+from models.lifecycle import Lane
 from models.redis.channels import BACKGROUND
 from models.redis.quota_counters import Demand
 from models.wire.json_input import BodyLimits
 from web.admission import limits_of_project
 from web.counters import count_accepted
+from web.hooks import Quotas
 from web.http.auth import require_scope
 from web.http.body import JsonBody, run_sized
-from web.quotas.quotas import Quotas
 from web.responses.create import CreateResponse
 
 logger = structlog.get_logger()
@@ -213,12 +214,11 @@ class Expander:
             return await self._prepare_forwarded.prepare_line(
                 key, batch.endpoint, body, batch_id(batch.id)
             )
-        row = await self._create_response.prepare_line(key, body, batch_id(batch.id))
-        if not row.store:
-            return row
+        row = await self._create_response.prepare_row(key, body, batch_id(batch.id), batch_request)
         # From its end on: it may wait for longer than it would be kept from its creation on.
         retention = row.retention or int(self._settings.retention.total_seconds())
-        return msgspec.structs.replace(row, kept_for=retention)
+        kept_for = retention if row.store else UNSTORED_SECONDS
+        return msgspec.structs.replace(row, lane=Lane.BATCH, kept_for=kept_for)
 
     async def _store(self, batch: ExpandedBatch, group: _Group) -> bool:
         """Stores the responses and enqueues them. False: another process has done it, or the batch

@@ -1,7 +1,9 @@
-"""Requests in batches for the endpoints that are forwarded to upstreams (docs/batches.md)."""
+"""Requests in batches: what they may have, and the responses that are made of those which workers
+forward to upstreams (docs/batches.md)."""
 
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -19,12 +21,14 @@ from models.ownership.clock import DatabaseClock
 from models.projects.routes import ProjectRoutes
 from models.wire.forwarding import request_item
 from models.wire.purpose import forward_parameters
-from models.wire.request import CreateRequest
+from models.wire.request import CreateRequest, is_prewarm
 from web.http.body import JsonBody
 from web.responses.account_ids import AccountIds
-from web.responses.batch_requests import UNSTORED_SECONDS
 from web.responses.opening import Opening
 
+UNSTORED_SECONDS = 3 * 24 * 3600
+"""So long after its end a response with `store: false` is kept at most, until its result is in the
+output file."""
 _ENDPOINTS: Final = {f"/v1{endpoint.path}": endpoint for endpoint in ENDPOINTS}
 
 
@@ -90,3 +94,26 @@ class PrepareForwarded:
         checks = RequestChecks(endpoint, model, key, self._account_ids, egress)
         await checks.check_body(body.value, body.size)
         return model
+
+
+def batch_request(request: CreateRequest, body: Any) -> CreateRequest:
+    """The request in this body as a batch runs it: in the background, without the cache. Raises
+    InvalidRequest for one that is streamed, in a conversation, or without an answer."""
+    if is_prewarm(body):
+        raise InvalidRequest(
+            "A request in a batch cannot only prepare a prompt cache: leave 'prewarm' out.",
+            param="prompt_cache_options.prewarm",
+            code="unsupported_parameter",
+        )
+    if request.stream:
+        raise InvalidRequest(
+            "A request in a batch cannot be streamed.", param="stream", code="unsupported_parameter"
+        )
+    if request.conversation is not None:
+        raise InvalidRequest(
+            "A request in a batch cannot be in a conversation. Send 'previous_response_id' or the "
+            "history as 'input' instead.",
+            param="conversation",
+            code="unsupported_parameter",
+        )
+    return replace(request, background=True, cache=None)

@@ -8,11 +8,11 @@ from starlette.responses import Response
 from features.batches.web import Batches
 from features.files.web import Files
 from models.redis.quota_counters import Demand
-from web.http.actor import actor_of
 from web.http.auth import FilesKey, Key
 from web.http.body import counted_json, read_json
 from web.http.json_responses import json_response
 from web.http.params import PAGE_SIZE, PAGE_SIZES, Paging, integer, storable_item_id
+from web.http.request_record import actor_of
 from web.state import app_state
 
 router = APIRouter(prefix="/v1/batches")

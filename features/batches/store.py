@@ -10,6 +10,7 @@ from features.batches import service
 from features.batches.lines import ENDPOINTS
 from features.batches.objects import batch_object, parse_window
 from features.batches.queries import BatchRow
+from features.quotas.refusal import too_many_open
 from models.config.groups import BatchSettings, QuotaSettings
 from models.db.database import Connection, Json, Pool, fetch, fetch_idempotent, find_by_id
 from models.db.queries.api_keys import ApiKey
@@ -24,7 +25,6 @@ from models.wire.checks.parameters import METADATA
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.idempotency.creates import note_made
-from web.quotas.refusal import too_many_open
 
 _FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
 _REQUIRED = ("input_file_id", "endpoint", "completion_window")

@@ -23,7 +23,7 @@ from features.console.templates import STATIC, static_hash
 from models.db.database import DATABASE_UNAVAILABLE
 from models.errors import ApiError
 from models.features import feature_parts
-from web.http.own_host import require_own_host
+from web.http.browsers import require_own_host
 from web.http.request_record import request_record
 from web.state import app_state
 

@@ -19,7 +19,7 @@ from features.console.page import Page, Visit
 from models.console_links import new_token
 from models.db.database import execute
 from models.db.queries.audit import RECORD, AuditEntry
-from web.http.guesses import KeyGuesses
+from web.http.clients import KeyGuesses
 
 _LOGIN_COOKIE = "backburner-console-login"
 """A random value of the browser from which the token of the login form is derived."""

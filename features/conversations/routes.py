@@ -7,12 +7,12 @@ from starlette.responses import Response
 
 from features.conversations.web import Conversations
 from models.redis.quota_counters import Demand
-from web.http.actor import actor_of
 from web.http.auth import Key, Project
 from web.http.body import held_bytes, read_json
 from web.http.json_responses import json_response
 from web.http.params import paging, parse_include, storable_item_id
-from web.responses.zero_retention import require_conversations
+from web.http.request_record import actor_of
+from web.responses.project_policy import require_conversations
 from web.state import app_state
 
 router = APIRouter(prefix="/v1/conversations")

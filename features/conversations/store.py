@@ -38,10 +38,14 @@ from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.idempotency.creates import fetch_once
 from web.responses.account_ids import AccountIds
-from web.responses.continuation import Continuation, conversation_locked, conversation_row
+from web.responses.continuation import (
+    Continuation,
+    conversation_locked,
+    conversation_row,
+    resolve_references,
+)
 from web.responses.input_files import InputFiles
 from web.responses.item_pages import ItemReader
-from web.responses.references import resolve_references
 from web.responses.validation import (
     RequestValidation,
     match_calls,

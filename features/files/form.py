@@ -4,9 +4,7 @@ from collections.abc import AsyncIterator
 
 from starlette.requests import Request
 
-from models.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
-from web.http.body import announced_size, body_pieces
-from web.http.form_parser import (
+from features.files.form_parser import (
     FileBegin,
     FileData,
     FormEvent,
@@ -15,6 +13,8 @@ from web.http.form_parser import (
     form_boundary,
     incomplete_form,
 )
+from models.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
+from web.http.body import announced_size, body_pieces
 
 _MAX_FIELD = 4096
 """Bytes of a field that is no file."""

@@ -4,7 +4,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from features.files.objects import FilePurpose
 from models.db.queries.files import FILE_TOTALS, PurposeTotal
-from web.scraped_rows import ScrapedRows
+from web.counters import ScrapedRows
 
 _INTERVAL = 60.0
 """The query reads all files."""

@@ -20,11 +20,11 @@ from features.files.web import Files
 from models.errors import ApiError, InvalidRequest
 from models.files.storage import StorageError
 from models.redis.quota_counters import Demand
-from web.http.actor import actor_of
 from web.http.auth import FilesKey
 from web.http.body import counted_json
 from web.http.json_responses import json_response
 from web.http.params import ORDERS, Paging, choice, integer, storable_item_id
+from web.http.request_record import actor_of
 from web.state import app_state
 
 router = APIRouter(prefix="/v1/files")

@@ -8,11 +8,11 @@ from starlette.responses import Response
 
 from features.files.web import Files
 from models.redis.quota_counters import Demand
-from web.http.actor import actor_of
 from web.http.auth import FilesKey
 from web.http.body import read_json
 from web.http.connection import cancel_on_disconnect
 from web.http.json_responses import json_response
+from web.http.request_record import actor_of
 from web.state import app_state
 
 router = APIRouter(prefix="/v1/uploads")

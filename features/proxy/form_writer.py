@@ -4,7 +4,7 @@ what it holds. Pure."""
 import re
 import secrets
 
-from web.http.form_parser import FileBegin, FileData, FormEvent, FormField
+from features.files.form_parser import FileBegin, FileData, FormEvent, FormField
 
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f"\\]')
 _MAX_FILENAME = 255

@@ -9,6 +9,7 @@ from typing import Protocol
 import orjson
 from starlette.types import Message, Receive
 
+from features.files.form_parser import FileBegin, FormEvent, FormField, FormParser, incomplete_form
 from features.proxy.form_writer import FormWriter
 from features.proxy.spool import Spool
 from models.errors import ApiError, InvalidRequest
@@ -18,7 +19,6 @@ from models.wire.json_input import inline_size
 from models.wire.proxied_usage import bounded_count
 from models.wire.usage_kind import UsageKind
 from web.http.body import UNCOUNTED_BYTES, JsonBody
-from web.http.form_parser import FileBegin, FormEvent, FormField, FormParser, incomplete_form
 
 CheckField = Callable[[str, str], Awaitable[None]]
 """Judges a field of a form by its name and its value. Raises InvalidRequest."""

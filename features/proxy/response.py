@@ -38,7 +38,6 @@ from models.upstream_errors.words import is_refused
 from models.wire.proxied_usage import USAGE_PIECE, TokenUsage, find_usage
 from web.http.body import drain
 from web.http.connection import wait_for_disconnect
-from web.quotas.connections import OpenConnection
 from web.stream.sse import SSE_HEADERS
 
 logger = structlog.get_logger()
@@ -95,8 +94,8 @@ class ProxiedResponse(Response):
         self._limits = limits
         self._send_timeout = send_timeout
         self._grace_expired = grace_expired
-        self.connection: OpenConnection | None = None
-        """Closed with the response, where a quota limits them."""
+        self.end_connection: Callable[[], None] | None = None
+        """Called at the end of the response, where a quota limits open streams."""
         self._error_body: bytes | None = None
         """The body of an error response, read completely before anything is sent."""
         self._is_about_model = False
@@ -156,8 +155,8 @@ class ProxiedResponse(Response):
                 await self._send_to_client(send, scope["path"])
                 group.cancel_scope.cancel()
         finally:
-            if self.connection is not None:
-                self.connection.close()
+            if self.end_connection is not None:
+                self.end_connection()
             await self.close()
 
     async def _send_error(self, request: Request, send: Send, body: bytes) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from features.files.form_parser import FormParser, form_boundary
 from features.proxy.checks import RequestChecks, require_served_model
 from features.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
 from features.proxy.requests import FormRequest, JsonRequest, ProxiedRequest
@@ -23,7 +24,6 @@ from models.wire.usage_kind import UsageKind
 from web.http.auth import Key
 from web.http.body import body_pieces, json_object, read_json
 from web.http.connection import cancel_on_disconnect
-from web.http.form_parser import FormParser, form_boundary
 from web.http.request_record import request_record
 from web.state import AppState, app_state
 
@@ -111,7 +111,7 @@ async def _admit(state: AppState, checks: RequestChecks, request: ProxiedRequest
     demand = Demand(tokens=estimate_tokens(size.characters, max_output, limits), open_streams=1)
     async with state.quotas.admitted(key.project_id, limits, demand) as admission:
         response = await _forward(state, call)
-    response.connection = admission.connection
+    response.end_connection = admission.end_connection
     return response
 
 
@@ -122,7 +122,7 @@ def _record_usage(
     kind, used = call.endpoint.usage_kind, usage or NO_TOKENS
     is_audio = kind is UsageKind.AUDIO_TRANSCRIPTIONS
     units = used.seconds if is_audio else call.request.units(kind)
-    state.proxied_usage.add_tokens(key, call.model, upstream, used, kind, units)
+    Proxy.in_state(state).usage.add_tokens(key, call.model, upstream, used, kind, units)
 
 
 async def _forward(state: AppState, call: ProxiedCall) -> ProxiedResponse:

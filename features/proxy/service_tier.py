@@ -6,7 +6,7 @@ from typing import Any
 from features.proxy.endpoints import CHAT, ProxiedEndpoint
 from models.config.routes import Destination
 from models.db.queries.api_keys import ApiKey
-from web.responses.service_tier import limit_body_tier
+from web.responses.project_policy import limit_body_tier
 
 
 def within_highest_tier(

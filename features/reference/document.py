@@ -48,7 +48,7 @@ from models.wire.api_schema import (
 from models.wire.checks.parameters import IGNORED_PARAMETERS, INCLUDE_VALUE
 from models.wire.items import input_schema, item_schemas
 from models.wire.without_effect import HEADER as IGNORED_HEADER
-from web.http.poll_after import HEADER as POLL_HEADER
+from web.http.json_responses import POLL_HEADER
 from web.routes import compact, input_tokens
 from web.routes.input_tokens import COUNT_HEADER
 from web.routes.responses import EVENT_NUMBERS

@@ -30,7 +30,7 @@ from models.features import feature_parts
 from models.version import VERSION
 from models.wire.api_schema import Schema, nullable, object_schema, reference
 from models.wire.without_effect import HEADER as IGNORED_HEADER
-from web.http.poll_after import HEADER as POLL_HEADER
+from web.http.json_responses import POLL_HEADER
 from web.routes.foreground import ERROR_TYPES
 from web.routes.input_tokens import COUNT_HEADER
 

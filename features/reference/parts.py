@@ -6,8 +6,8 @@ from typing import Any
 from features.reference.meaning import IDEMPOTENCY_KEY
 from features.reference.schemas import STRING, integer, one_of_texts, text
 from models.wire.api_schema import Schema, reference
+from web.http.browsers import RATE_HEADERS
 from web.http.params import ORDERS, PAGE_SIZE, PAGE_SIZES
-from web.http.rate_headers import RATE_HEADERS
 from web.idempotency.keys import MAX_KEY_LENGTH
 
 Json = dict[str, Any]

@@ -13,7 +13,7 @@ from features.console.site import CONSOLE
 from models.config.settings import Settings
 from models.hosts import is_loopback
 from web.app import api_routes
-from web.http.own_host import require_own_host
+from web.http.browsers import require_own_host
 
 Json = dict[str, Any]
 

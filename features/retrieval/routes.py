@@ -12,13 +12,12 @@ from features.retrieval.entries import STATUSES
 from features.retrieval.paging import TwoWayPaging
 from features.retrieval.web import Retrieval
 from models.redis.quota_counters import Demand
-from web.http.actor import actor_of
 from web.http.auth import FilesKey
 from web.http.body import counted_json, read_json
 from web.http.connection import cancel_on_disconnect
-from web.http.json_responses import json_response
+from web.http.json_responses import json_response, poll_after
 from web.http.params import choice
-from web.http.poll_after import poll_after
+from web.http.request_record import actor_of
 from web.state import AppState, app_state
 
 router = APIRouter(prefix="/v1/vector_stores")

@@ -1,5 +1,6 @@
 """Vector stores in a web process."""
 
+from features.proxy.web import Proxy
 from features.retrieval.embedder import Embedder
 from features.retrieval.entries import EntryStore
 from features.retrieval.rewriter import QueryRewriter
@@ -17,7 +18,9 @@ class Retrieval(Feature):
         super().__init__(state)
         settings, pool, routes = state.settings, state.pool, state.routes
         self._embedder = Embedder(settings.retrieval, routes)
-        self._rewriter = QueryRewriter(settings.retrieval, routes, state.proxied_usage.add_tokens)
+        self._rewriter = QueryRewriter(
+            settings.retrieval, routes, Proxy.in_state(state).usage.add_tokens
+        )
         self.access = StoreAccess(pool)
         self.files = EntryStore(settings.retrieval, settings.quotas, pool)
         self.stores = VectorStores(
@@ -29,7 +32,7 @@ class Retrieval(Feature):
             ChunkSearch(pool, self._embedder),
             self._rewriter,
         )
-        state.create_checks.append(SearchedStores(self.access).check)
+        state.hooks.checks.append(SearchedStores(self.access).check)
 
     async def close(self) -> None:
         """Closes the connections to upstreams."""

@@ -27,11 +27,11 @@ from models.keys import KeyGrant
 from models.projects.changes import MAX_WEIGHT
 from models.projects.scopes import DEFAULT_SCOPES, Scope, parse_scopes
 from models.wire.checks.faults import missing
-from web.http.actor import actor_of
 from web.http.auth import Admin
 from web.http.body import counted_json, json_object, read_json
 from web.http.json_responses import json_response
 from web.http.params import boolean, paging
+from web.http.request_record import actor_of
 from web.idempotency.creates import Make, Show
 from web.state import app_state
 

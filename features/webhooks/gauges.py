@@ -3,7 +3,7 @@
 from prometheus_client.core import GaugeMetricFamily
 
 from features.webhooks.queries import WEBHOOK_STATE, WebhookState
-from web.scraped_rows import ScrapedRows
+from web.counters import ScrapedRows
 
 _INTERVAL = 5.0
 

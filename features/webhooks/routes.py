@@ -17,13 +17,12 @@ from features.webhooks.events import EventType
 from features.webhooks.service import EndpointProject
 from features.webhooks.web import Webhooks
 from models.projects.policy import ProjectPolicy
-from web.http.actor import actor_of
 from web.http.auth import Key, authorize, authorize_admin
 from web.http.body import counted_json, json_object, read_json
 from web.http.connection import cancel_on_disconnect
 from web.http.json_responses import json_response
 from web.http.params import choice, paging
-from web.http.request_record import request_record
+from web.http.request_record import actor_of, request_record
 from web.state import app_state
 
 ADMIN_SUFFIX = "_of_project"

@@ -10,13 +10,15 @@ from features.websocket.messages import Messages
 from features.websocket.session import SocketSession
 from models.db.database import DATABASE_UNAVAILABLE
 from models.errors import ApiError, ServerStopping
+from models.redis.quota_counters import Demand
 from web.http.auth import authenticate, read_api_key, require_scope
 from web.http.errors import as_api_error, error_response, unknown_url
 from web.http.request_record import ANY_PATH, request_record
-from web.quotas.quotas import ONE_SOCKET
 from web.state import app_state
 
 router = APIRouter(prefix="/v1")
+
+_ONE_SOCKET = Demand(requests=0, open_sockets=1)
 
 
 @router.websocket("/responses")
@@ -30,7 +32,7 @@ async def responses(socket: WebSocket) -> None:
             raise ServerStopping
         record = request_record(socket)
         record.at_end(state.budgets.sockets.reserve(record.project or "").release)
-        admission = await state.quotas.admit_if_limited(key, ONE_SOCKET)
+        admission = await state.quotas.admit_if_limited(key, _ONE_SOCKET)
         if admission is not None:
             record.at_end(admission.undo)
     except (ApiError, *DATABASE_UNAVAILABLE) as error:

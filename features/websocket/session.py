@@ -44,10 +44,10 @@ from models.wire.json_input import BodyLimits
 from web.http.auth import require_scope
 from web.http.errors import as_api_error
 from web.http.request_record import bind_response, request_record
-from web.responses.create import AcceptedResponse
+from web.responses.create import AcceptedResponse, CreateOptions
 from web.state import AppState
-from web.stream.obfuscation import obfuscate_if_requested
 from web.stream.reader import DONE
+from web.stream.sse import obfuscate_if_requested
 
 logger = structlog.get_logger()
 
@@ -255,10 +255,12 @@ class SocketSession:
             key,
             body,
             {"traceparent": traceparent} if traceparent else {},
-            unstored_ids=self._unstored_ids,
-            generate=create.generate,
-            request_id=request_record(self._socket).id,
-            is_socket=True,
+            CreateOptions(
+                request_record(self._socket).id,
+                generate=create.generate,
+                unstored_ids=self._unstored_ids,
+                is_socket=True,
+            ),
         )
 
     async def _stream_response(

@@ -1,7 +1,7 @@
 """Which creates of a web process have a known outcome.
 
 A create is *unclear* if the connection to Postgres was lost before the answer came, and its client
-got a 503. It is voided (web/responses/unclear_creates.py), and until then no sweep may claim it
+got a 503. It is voided (web/responses/insert.py), and until then no sweep may claim it
 (I9). So the heartbeat stores a time in `workers.settled_at`: each create that is dated before it
 (`responses.enqueued_at`) has a known outcome. Both times are on the clock of the database.
 

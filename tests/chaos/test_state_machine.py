@@ -61,6 +61,7 @@ from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.sql import Record, run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, insert_values, run_purge, settings_for
+from web.hooks import Hooks
 from web.responses.item_pages import ItemReader
 from web.responses.store import ResponseStore
 from web.stream.reader import EventReader
@@ -166,7 +167,7 @@ class Machine(RuleBasedStateMachine):
             AnswerCache(settings_for(self.database.dsn), "silent"),
             0,
             DatabaseClock(),
-            lambda project, response: None,
+            Hooks(),
         )
 
     # --- workers and responses ---

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.api import Api, until
 from tests.support.fake_upstream import FakeUpstream, finish, reply, text, wait_for
-from web.http.poll_after import poll_after
+from web.http.json_responses import poll_after
 
 IGNORED = "x-ignored-parameters"
 POLL_AFTER = "openai-poll-after-ms"

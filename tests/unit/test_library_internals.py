@@ -62,14 +62,14 @@ INTERNALS = (
         _HTTP + "httptools_impl:RequestResponseCycle",
         "chunked_encoding disconnected keep_alive message_event response_complete"
         " response_started scope transport waiting_for_100_continue",
-        "web/http/protocol.py web/http/response_transport.py",
+        "web/http/protocol.py web/http/transport.py",
     ),
     Internals("uvicorn", _HTTP + "httptools_impl", "STATUS_LINE", "web/http/protocol.py"),
     Internals(
         "uvicorn",
         _HTTP + "flow_control:FlowControl",
         "drain pause_reading read_paused resume_reading",
-        "web/http/portions.py web/http/response_transport.py",
+        "web/http/transport.py",
     ),
     Internals(
         "uvicorn",

@@ -31,11 +31,10 @@ from models.keys import CACHE_SECONDS, hash_key
 from models.ownership.grouping import GroupedRequests
 from models.projects.model_access import may_use
 from models.projects.scopes import Scope
-from web.http.actor import actor_of
-from web.http.guesses import KeyGuesses
+from web.http.clients import KeyGuesses
 from web.http.open_requests import OpenRequests
 from web.http.refused_requests import RefusedRequests
-from web.http.request_record import request_record
+from web.http.request_record import actor_of, request_record
 from web.http.unknown_paths import path_hint
 
 _LAST_USED_INTERVAL = 60.0

@@ -13,11 +13,13 @@ import orjson
 from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
 from starlette.responses import Response
+from starlette.types import Message, Receive
 
 from models.db.shared_pool import ACTING_PROJECT
 from models.errors import (
     ClientDisconnected,
     InvalidRequest,
+    RequestTimeout,
     RequestTooLarge,
     UnsupportedMediaType,
 )
@@ -28,9 +30,9 @@ from models.load.pacing import LARGE, PAUSE, pause_if_large
 from models.projects.quotas import Limits
 from models.wire.checks.faults import not_an_object
 from models.wire.json_input import BodyLimits, count_values, decode_counted
-from web.http.body_deadline import ReservedBody
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
+from web.http.transport import LEAST_PROGRESS
 
 _MAX_DRAIN_BYTES = 256 * 1024 * 1024
 _DRAIN_TIMEOUT = 5.0
@@ -49,6 +51,8 @@ _LARGE_BODIES = ThreadPoolExecutor(1, "large-body")
 _FOR_LARGE_BODIES = FairQueue(1)
 """The permit for that thread."""
 _NO_PROJECT = UUID(int=0)
+_PERIODS = 40
+"""Longest time of a body for which memory was reserved, in periods: others wait for that memory."""
 _BODY_READ = "backburner.body_read"
 """The key of a request's scope that is set when the body was read."""
 
@@ -277,6 +281,41 @@ def announced_size(headers: Headers) -> float:
         return 0
     # `int` refuses thousands of digits.
     return int(content_length) if len(content_length) <= 18 else float("inf")
+
+
+class ReservedBody:
+    """The arrival of a body for which memory is reserved: of each such body a fortieth must arrive
+    in a period. Time in which the server does not read does not count."""
+
+    def __init__(self, receive: Receive, seconds: float) -> None:
+        """`seconds` is the length of a period."""
+        self._receive = receive
+        self._seconds = seconds
+        self._left = seconds
+        self._received = 0
+        """bytes since the period began"""
+
+    async def next(self, reserved: int) -> Message:
+        """The next message of the request. `reserved`: bytes. Raises RequestTimeout."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            async with asyncio.timeout(self._left):
+                message = await self._receive()
+        except TimeoutError:
+            raise RequestTimeout(
+                f"The body of the request arrives too slowly: {self._least(reserved)} bytes are "
+                f"expected every {self._seconds:g} seconds."
+            ) from None
+        self._left -= clock() - began
+        self._received += len(message.get("body", b""))
+        if self._received >= self._least(reserved):
+            self._left, self._received = self._seconds, 0
+        return message
+
+    @staticmethod
+    def _least(reserved: int) -> int:
+        return max(LEAST_PROGRESS, reserved // _PERIODS)
 
 
 async def _read(request: Request, limit: int, memory: _BodyMemory) -> bytearray:

@@ -5,7 +5,6 @@ bounded here: by size, by time, and by number (docs/limits.md).
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -14,7 +13,6 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from models.config.web import WebSettings
 from models.errors import (
     ApiError,
     HeadTooLarge,
@@ -25,13 +23,18 @@ from models.errors import (
     UrlTooLong,
 )
 from models.ids import new_item_id
-from models.load.budget import Reservation, SharedBudget
-from models.load.pacing import Pacer
-from web.http.body_deadline import BodyDeadline
-from web.http.networks import client_network
-from web.http.portions import WORK_OF_A_TURN, ReadingControl, is_line_end, portion_end
+from models.load.budget import Reservation
+from web.http.clients import Connections, client_network
 from web.http.request_record import record_in
-from web.http.response_transport import ResponseTransport, until_sent
+from web.http.transport import (
+    WORK_OF_A_TURN,
+    BodyDeadline,
+    ReadingControl,
+    ResponseTransport,
+    is_line_end,
+    portion_end,
+    until_sent,
+)
 
 _LINGER = 1.0
 """Seconds in which the rest of a refused request is read and dropped. A connection that is closed
@@ -42,43 +45,6 @@ _TLS_REFUSED = (
     "A client began a TLS handshake, but this port speaks plain HTTP: its base URL must begin with "
     "http://, or name a proxy that does TLS."
 )
-
-
-class Connections:
-    """The HTTP connections of a process: how many, how many of each network have not yet sent a
-    valid API key, and how many of each project have."""
-
-    def __init__(self, settings: WebSettings, on_refused: Callable[[ApiError, str], None]) -> None:
-        """`on_refused` is called with the error and the request id of each request that does not
-        reach the application."""
-        self.settings = settings
-        self.on_refused = on_refused
-        self.of_projects = SharedBudget(
-            "open connections", settings.connections, settings.connections_per_project
-        )
-        self.pacer = Pacer(1)
-        """Connections go on with what they have received one by one, networks round robin."""
-        self._open = 0
-        self._unknown: Counter[str] = Counter()
-
-    def admit(self, network: str) -> bool:
-        """Counts a new connection. False, and nothing is counted, if there are too many."""
-        limit = self.settings.connections_per_address
-        if self._open >= self.settings.connections or 0 < limit <= self._unknown[network]:
-            return False
-        self._open += 1
-        self._unknown[network] += 1
-        return True
-
-    def trust(self, network: str) -> None:
-        """An admitted connection of this network has sent a valid API key, or is closed."""
-        self._unknown[network] -= 1
-        if self._unknown[network] <= 0:
-            del self._unknown[network]
-
-    def release(self) -> None:
-        """An admitted connection is closed, or became a WebSocket."""
-        self._open -= 1
 
 
 class LimitedApplication(Protocol):

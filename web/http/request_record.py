@@ -1,4 +1,5 @@
-"""One HTTP request or WebSocket in the log: a line when it has ended (docs/operations.md, "Logs").
+"""One HTTP request or WebSocket: its line in the log (docs/operations.md, "Logs"), its span in the
+trace, and who sent it, for the audit log.
 
 Bodies, query strings and headers are never part of it.
 """
@@ -13,10 +14,12 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
 from models import logs
+from models.db.queries.audit import Actor, ActorKind
 from models.errors import ApiError
 from models.ids import RESPONSE_ID_PATTERN, new_item_id, response_id
 from models.load.pacing import Pacer
-from web.http.response_transport import LARGE_BODY
+from models.tracing.spans import NO_SPAN, Span, SpanKind, Tracer
+from web.http.transport import LARGE_BODY
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 """A client's request id of any other form is replaced by ours."""
@@ -33,6 +36,7 @@ _MAX_PATH = 200
 ANY_PATH = "{rest:path}"
 """In the template of a route that only refuses: it is none for logs and metrics."""
 _SCOPE_KEY = "request_record"
+_TRACE_HEADER = b"traceparent"
 
 
 class RequestRecord:
@@ -301,3 +305,55 @@ def _given_ids(scope: Scope) -> list[str]:
         return []
     ids = (given[name].decode() for name in _ID_HEADERS if name in given)
     return list(dict.fromkeys(ids))
+
+
+def actor_of(connection: HTTPConnection) -> Actor:
+    """The client of an authenticated request."""
+    record = request_record(connection)
+    return Actor(
+        ActorKind.KEY,
+        key_id=record.key_id,
+        key_prefix=record.key_prefix,
+        project=record.project,
+        address=connection.client.host if connection.client else None,
+        request_id=record.id,
+    )
+
+
+def start_request_span(tracer: Tracer, scope: Scope) -> Span:
+    """The span of a request below `/v1`; it continues the client's trace.
+
+    From now on the request's header `traceparent` is that of this span, so a response that it makes
+    becomes part of the trace. A WebSocket has no span: its responses continue the client's trace
+    directly.
+    """
+    path: str = scope["path"]
+    if scope["type"] != "http" or not path.startswith("/v1/"):
+        return NO_SPAN
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    given = next(
+        (value.decode("latin-1") for name, value in headers if name == _TRACE_HEADER), None
+    )
+    method: str = scope["method"]
+    span = tracer.start(
+        method, given, {"http.request.method": method, "url.path": path}, SpanKind.SERVER
+    )
+    if span.traceparent is not None:
+        others = [(name, value) for name, value in headers if name != _TRACE_HEADER]
+        scope["headers"] = [*others, (_TRACE_HEADER, span.traceparent.encode())]
+    return span
+
+
+def end_request_span(span: Span, record: RequestRecord) -> None:
+    """Ends the span when the response has been sent, or was broken off."""
+    method: str = record.method
+    if record.route is not None:
+        span.rename(f"{method} {record.route}")
+        span.set({"http.route": record.route})
+    if record.response is not None:
+        span.set({"backburner.response.id": record.response})
+    if record.status is not None:
+        span.set({"http.response.status_code": record.status})
+    if record.status is None or record.status >= 500:
+        span.fail(str(record.status or "no_response"))
+    span.end()

@@ -1,5 +1,5 @@
 """Creates that make something, each once, however often its client sends it (docs/wire.md,
-"Repeated creates"). Responses have statements of their own for that (web/responses/join.py).
+"Repeated creates"). Responses have statements of their own for that (web/idempotency/keys.py).
 
 A create first claims its key. The transaction that makes the object notes the object with the key
 (`note_made`), and fails if another try has the key by then. So a try that finds a key without an

@@ -1,13 +1,14 @@
-"""What a new response continues: a previous response or a conversation."""
+"""What a new response continues, a previous response or a conversation; and the items that its
+input refers to, which replace the references before anything is stored."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from models.db.database import Pool, find_by_id
+from models.db.database import Pool, fetch_idempotent, find_by_id
 from models.db.queries import conversations
 from models.db.queries.conversations import ConversationRow
-from models.db.queries.history import PREVIOUS_RESPONSE, PreviousResponse
+from models.db.queries.history import PREVIOUS_RESPONSE, REFERENCED_ITEMS, PreviousResponse
 from models.errors import (
     InvalidRequest,
     NotFound,
@@ -17,7 +18,7 @@ from models.ids import parse_conversation_id, parse_response_id
 from models.lifecycle import TRANSITIONS, Status
 from models.wire.compaction import newest_compaction
 from models.wire.events import Item
-from models.wire.items import duplicate_item
+from models.wire.items import duplicate_item, referenced_ids, substitute_references
 from models.wire.request import CreateRequest
 from models.wire.size import json_size
 
@@ -151,3 +152,26 @@ async def _previous_row(
             code="previous_response_not_ready",
         )
     return row
+
+
+async def resolve_references(
+    pool: Pool, project: UUID, items: list[Item], max_bytes: int, where: str = "input"
+) -> list[Item]:
+    """The items, with each reference replaced by the item it names, at most `max_bytes` of them.
+
+    `where` is the name of the list in the request. Raises InvalidRequest.
+    """
+    ids = referenced_ids(items)
+    if not ids:
+        return items
+    rows = await fetch_idempotent(
+        pool, REFERENCED_ITEMS, {"ids": ids, "project": project, "max_bytes": max_bytes}
+    )
+    items_by_id = {row.id: row.payload for row in rows if row.payload is not None}
+    if any(row.payload is None for row in rows):
+        raise InvalidRequest(
+            f"The items that '{where}' refers to are larger than {max_bytes} bytes together.",
+            param=where,
+            code="input_too_large",
+        )
+    return substitute_references(items, items_by_id, where)

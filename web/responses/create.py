@@ -5,7 +5,7 @@ message may be lost: the sweep of every worker enqueues waiting responses again.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from models.db.queries.api_keys import ApiKey
 from models.db.queries.create import NewRow
 from models.ended_line import EndedLine
 from models.ids import new_uuid, response_id
-from models.lifecycle import Lane, Status, lane_of
+from models.lifecycle import Status, lane_of
 from models.projects.quotas import Limits, estimate_tokens
 from models.redis.channels import queue_for
 from models.redis.quota_counters import Demand
@@ -32,16 +32,13 @@ from models.wire.mcp import CREDENTIAL_FIELDS
 from models.wire.purpose import Purpose, stored_parameters
 from models.wire.request import CreateRequest
 from web.counters import RESPONSES_ENDED, count_accepted
+from web.hooks import Hooks
 from web.http.body import JsonBody
-from web.idempotency.keys import IdempotencyKey, parse_idempotency_key
-from web.quotas.connections import OpenConnection
-from web.quotas.quotas import Quotas
-from web.responses.batch_requests import UNSTORED_SECONDS, batch_request
+from web.idempotency.keys import IdempotencyKey, JoinResponse, parse_idempotency_key
 from web.responses.insert import InsertResponse, NewResponse
-from web.responses.join import JoinResponse
-from web.responses.precomputed import PrecomputedResponse
+from web.responses.opening import PrecomputedResponse
 from web.responses.prepare import PreparedRequest, PrepareRequest
-from web.responses.zero_retention import ZERO_RETENTION_SECONDS
+from web.responses.project_policy import ZERO_RETENTION_SECONDS
 from web.stream.bus import Bus
 from web.stream.reader import KnownEvents
 
@@ -69,19 +66,24 @@ class AcceptedResponse:
     """The Response object of a response that was stored completed."""
     known_events: KnownEvents | None = None
     """Its opening events, if it is streamed and a worker has to run it."""
-    stream: OpenConnection | None = None
-    """To be closed with the stream of its events, where a quota limits them."""
+    on_stream_end: Callable[[], None] | None = None
+    """To be called at the end of the stream of its events, where a quota limits them."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
-    """What the route decides; see `CreateResponse.create`."""
+class CreateOptions:
+    """What the route of a create decides."""
 
-    unstored_ids: Collection[UUID]
-    generate: bool
-    purpose: Purpose
-    request_id: str | None
-    is_socket: bool
+    request_id: str | None = None
+    """stored with the response"""
+    generate: bool = True
+    """False for a warm-up, which ends without output (docs/websocket.md)"""
+    purpose: Purpose = Purpose.ANSWER
+    """COUNT: a worker only counts the input tokens"""
+    unstored_ids: Collection[UUID] = ()
+    """responses with `store: false` that this client may continue all the same"""
+    is_socket: bool = False
+    """The request comes over a WebSocket."""
 
     @property
     def calls_model(self) -> bool:
@@ -100,7 +102,7 @@ class _RequestContext:
     waiter: UUID
     traceparent: str | None
     idempotency_key: IdempotencyKey | None
-    options: _Options
+    options: CreateOptions
 
     @property
     def project(self) -> UUID:
@@ -124,9 +126,9 @@ class CreateResponse:
         sealer: Sealer,
         job_queue: JobQueue,
         bus: Bus,
-        quotas: Quotas,
+        hooks: Hooks,
     ) -> None:
-        self._quotas = quotas
+        self._hooks = hooks
         self._prepare_request = prepare_request
         self._join_response = join_response
         self._insert_response = insert_response
@@ -135,53 +137,44 @@ class CreateResponse:
         self._bus = bus
 
     async def create(
-        self,
-        key: ApiKey,
-        body: JsonBody,
-        headers: Mapping[str, str],
-        *,
-        unstored_ids: Collection[UUID] = (),
-        generate: bool = True,
-        purpose: Purpose = Purpose.ANSWER,
-        request_id: str | None = None,
-        is_socket: bool = False,
+        self, key: ApiKey, body: JsonBody, headers: Mapping[str, str], options: CreateOptions
     ) -> AcceptedResponse:
         """Checks the request, stores the response and enqueues it; a repeated request gets the
         first one's response. Releases the body, which was admitted (web/admission.py).
 
-        `key`: that of the request. `unstored_ids`: responses with `store: false` that this client
-        may continue all the same. `generate`: False for a warm-up, which ends without output
-        (docs/websocket.md). With the purpose COUNT a worker only counts the input tokens.
-        `request_id` is stored. `is_socket`: it comes over a WebSocket. Raises InvalidRequest,
-        NotFound, ModelNotAllowed, UpstreamNotConfigured or QuotaExceeded with nothing stored, or
-        Unavailable with nothing that will run.
+        `key`: that of the request. Raises InvalidRequest, NotFound, ModelNotAllowed,
+        UpstreamNotConfigured or QuotaExceeded with nothing stored, or Unavailable with nothing that
+        will run.
         """
-        options = _Options(unstored_ids, generate, purpose, request_id, is_socket)
         try:
             return await self._create(key, body, headers, options)
         finally:
             body.release()
 
-    async def prepare_line(self, key: ApiKey, body: JsonBody, request_id: str) -> NewRow:
-        """The response to the request in a line of a batch, which the caller stores: `create`
-        without a client that waits, and without quotas.
+    async def prepare_row(
+        self,
+        key: ApiKey,
+        body: JsonBody,
+        request_id: str,
+        adapt: Callable[[CreateRequest, Any], CreateRequest],
+    ) -> NewRow:
+        """The response to a request, which the caller stores: `create` without a client that waits,
+        and without quotas.
 
-        Raises InvalidRequest, NotFound, ModelNotAllowed or UpstreamNotConfigured. `request_id` is
-        stored.
+        `adapt`: makes of the request, and the value of its body, the one that is stored.
+        `request_id` is stored. Raises InvalidRequest, NotFound, ModelNotAllowed or
+        UpstreamNotConfigured, and what `adapt` raises.
         """
-        request = await self._prepare_request.parse(body, key, generate=True)
-        request = batch_request(request, body.value)
-        options = _Options((), True, Purpose.ANSWER, request_id, False)
+        request = adapt(await self._prepare_request.parse(body, key, generate=True), body.value)
+        options = CreateOptions(request_id)
         context = _RequestContext(key, body, new_uuid(), new_uuid(), None, None, options)
         prepared = await self._prepare_request.prepare(
             key, request, (), new_id=context.new_id, generate=True
         )
-        row = self._new_row(context, prepared)
-        kept_for = None if row.store else UNSTORED_SECONDS
-        return msgspec.structs.replace(row, waiter=None, lane=Lane.BATCH, kept_for=kept_for)
+        return msgspec.structs.replace(self._new_row(context, prepared), waiter=None)
 
     async def _create(
-        self, key: ApiKey, body: JsonBody, headers: Mapping[str, str], options: _Options
+        self, key: ApiKey, body: JsonBody, headers: Mapping[str, str], options: CreateOptions
     ) -> AcceptedResponse:
         is_count = options.purpose is Purpose.COUNT
         request = await self._prepare_request.parse(
@@ -215,11 +208,11 @@ class CreateResponse:
         if limits is None:
             return await self._insert_or_join(request, context)
         demand = await _demand_of(request, context, limits)
-        async with self._quotas.admitted(context.project, limits, demand) as admission:
+        async with self._hooks.quotas.admitted(context.project, limits, demand) as admission:
             accepted = await self._insert_or_join(request, context)
         if accepted.is_repeat or accepted.final_object is not None:
             admission.settle()
-        return replace(accepted, stream=admission.connection)
+        return replace(accepted, on_stream_end=admission.end_connection)
 
     async def _insert_or_join(
         self, request: CreateRequest, context: _RequestContext

@@ -1,7 +1,8 @@
 """Stores new responses; the outcome is known even after a lost connection to Postgres (I9).
 
 Creates that arrive while one statement is on its way are stored together by the next one
-(docs/architecture.md).
+(docs/architecture.md). Creates that were answered with 503 although they may have been stored are
+voided.
 """
 
 import asyncio
@@ -17,9 +18,12 @@ from models.config.settings import Settings
 from models.db.database import (
     DATABASE_UNAVAILABLE,
     NOT_EXECUTED,
+    Connection,
     Pool,
+    connect,
     execute,
     fetch,
+    retry_while_unavailable,
 )
 from models.db.queries import create
 from models.db.queries.create import NewRow
@@ -29,12 +33,11 @@ from models.db.statement import Query
 from models.db.tables import ONE_OPEN_PER_CONVERSATION
 from models.errors import Unavailable
 from models.ids import response_id
-from models.ownership.creates import UnclearCreate
+from models.ownership.creates import UnclearCreate, void_values
 from models.ownership.grouping import GroupedRequests
 from models.ownership.lease import Lease
 from web.responses.continuation import conversation_locked
-from web.responses.precomputed import PrecomputedResponse
-from web.responses.unclear_creates import UnclearCreates
+from web.responses.opening import PrecomputedResponse
 
 logger = structlog.get_logger()
 
@@ -45,6 +48,17 @@ _MAX_GROUP_BYTES = 256 * 1024
 _LEASE_WAIT = 2.0
 """Seconds. When Postgres is back after a long outage, the pool can have a connection before the
 heartbeat has renewed the lease: it tries each second, or more often."""
+_STATEMENTS = {
+    (False, False): create.INSERT,
+    (False, True): create.INSERT_WITH_KEY,
+    (True, False): create.INSERT_IN_CONVERSATION,
+    (True, True): create.INSERT_IN_CONVERSATION_WITH_KEY,
+}
+"""(it is in a conversation, its client sent a key) -> statement"""
+_MAX_VOIDED = 1000
+"""Creates that one statement voids."""
+_VOIDING_WAIT = 1.0
+"""Seconds that the client of an unclear create waits for its voiding before it gets its 503."""
 
 
 class _OutcomeUnknown(Exception):
@@ -75,6 +89,68 @@ class NewResponse:
             and self.precomputed is None
             and self.row.size <= _MAX_GROUP_BYTES
         )
+
+
+class UnclearCreates:
+    """The creates of one web process that were answered with 503 although they may have been
+    stored: they are voided.
+
+    That has a connection of its own, and a task beside the heartbeat: a slow voiding delays no
+    renewal of the lease. Until a create is voided, the lease says so, and no sweep claims it
+    (models/ownership/creates.py).
+    """
+
+    def __init__(self, settings: Settings, lease: Lease) -> None:
+        self._settings = settings
+        self._lease = lease
+        self._batch_size = _MAX_VOIDED
+        self._added = asyncio.Event()
+        self._waiting: dict[UUID, asyncio.Event] = {}
+
+    async def void(self, unclear: UnclearCreate) -> None:
+        """Has a create voided; waits at most a second for it. If Postgres is unavailable for
+        longer, it is voided later."""
+        self._lease.creates.add_unclear(unclear)
+        voided = self._waiting[unclear.response_id] = asyncio.Event()
+        self._added.set()
+        try:
+            async with asyncio.timeout(_VOIDING_WAIT):
+                await voided.wait()
+        except TimeoutError:
+            logger.warning(
+                "unclear_create_not_voided_yet", response=response_id(unclear.response_id)
+            )
+        finally:
+            del self._waiting[unclear.response_id]
+
+    async def run(self) -> None:
+        """Voids creates as they become unclear. Never returns."""
+        while True:
+            await self._added.wait()
+            await retry_while_unavailable(self._void_all, "delete_unclear_create_failed")
+
+    async def _void_all(self) -> None:
+        async with await connect(self._settings, str(self._lease.id)) as connection:
+            while unclear := self._lease.creates.unclear(self._batch_size):
+                try:
+                    await self._void(connection, unclear)
+                except psycopg.errors.QueryCanceled:
+                    # Slow inserts: fewer of them fit into the time limit of one statement.
+                    self._batch_size = max(1, len(unclear) // 2)
+                    raise
+            self._added.clear()
+        self._batch_size = _MAX_VOIDED
+
+    async def _void(self, connection: Connection, unclear: list[UnclearCreate]) -> None:
+        values = void_values(unclear, self._lease.id)
+        await execute(connection, create.VOID_UNCLEAR_CREATES, values)
+        await execute(connection, create.DELETE_VOIDED_SECRETS, values)
+        voided_ids = [one.response_id for one in unclear]
+        self._lease.creates.remove_unclear(voided_ids)
+        for voided_id in voided_ids:
+            if voided_id in self._waiting:
+                self._waiting[voided_id].set()
+        logger.info("unclear_creates_voided", responses=len(unclear))
 
 
 class InsertResponse:
@@ -222,12 +298,3 @@ class InsertResponse:
 
     def _values(self, rows: list[NewRow]) -> dict[str, object]:
         return create.insert_values(rows, self._lease.id, self._retention, self._queue_wait)
-
-
-_STATEMENTS = {
-    (False, False): create.INSERT,
-    (False, True): create.INSERT_WITH_KEY,
-    (True, False): create.INSERT_IN_CONVERSATION,
-    (True, True): create.INSERT_IN_CONVERSATION_WITH_KEY,
-}
-"""(it is in a conversation, its client sent a key) -> statement"""

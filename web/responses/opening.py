@@ -1,17 +1,40 @@
-"""A response at its creation: its id, and the events that are stored together with it."""
+"""A response at its creation: its id, and the events that are stored together with it.
 
+Some are stored already completed, because no worker has to run them: cache hits (docs/cache.md) and
+warm-ups (docs/websocket.md). They have rows, items and events like every response, stored in one
+transaction.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from models.ids import response_id
+import orjson
+
+from models.db.database import Jsonb
+from models.ids import new_item_id, response_id
 from models.lifecycle import Status
-from models.wire.events import Event, frame
+from models.redis.answer_cache import CachedAnswer
+from models.wire.events import (
+    Event,
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseInProgress,
+    ResponseQueued,
+    frame,
+)
+from models.wire.includes import filter_items
+from models.wire.pairing import unanswered_calls
+from models.wire.replay import replay, with_new_ids
 from models.wire.request import CreateRequest
 from models.wire.response import ResponseFacts, response_object
-from web.responses.facts import opening_event_types
+from models.wire.size import encoded_size
 from web.stream.inboxes import Channel
 from web.stream.reader import KnownEvents
+
+_ROW_BYTES = 64 * 1024
+"""Bytes of frames in one row of the event log; about what a worker's flush writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +74,71 @@ class Opening:
     def known_events(self, channel: Channel) -> KnownEvents:
         """The events for the reader of a prepared channel. Called before the enqueue."""
         return KnownEvents(b"".join(self.frames), len(self.frames) - 1, channel.is_subscribed)
+
+
+@dataclass(frozen=True, slots=True)
+class PrecomputedResponse:
+    """A response with its complete output."""
+
+    response: dict[str, Any]
+    """the Response object"""
+    values: dict[str, object]
+    """of `end.COMPLETE_PRECOMPUTED`"""
+
+
+def precompute(
+    opening: Opening, answer: CachedAnswer, history_size: int | None
+) -> PrecomputedResponse:
+    """The response of this opening, completed at once with this answer, whose items get new ids.
+    `history_size`: of what comes before the output (models/wire/size.py); None: not known."""
+    facts, first = opening.facts, len(opening.frames)
+    completed_at = facts.created_at
+    output = with_new_ids(answer.output, new_item_id)
+    ended = facts.evolve(
+        status=Status.COMPLETED.value,
+        usage=answer.usage,
+        service_tier=answer.service_tier,
+        completed_at=completed_at,
+    )
+    visible_output = filter_items(output, facts.parameters.get("include", ()))
+    response = response_object(ended, visible_output)
+    events = [
+        ResponseInProgress(response_object(facts.evolve(status=Status.IN_PROGRESS.value), [])),
+        *replay(visible_output),
+        ResponseCompleted(response),
+    ]
+    encoded_output = orjson.dumps(output)
+    values: dict[str, object] = {
+        "id": opening.id,
+        "completed_at": completed_at,
+        "usage": answer.usage and Jsonb(answer.usage),
+        "service_tier": answer.service_tier,
+        "unanswered_calls": unanswered_calls(output),
+        "output": encoded_output.decode(),
+        "history_size": None
+        if history_size is None
+        else history_size + encoded_size(encoded_output),
+        **_blocks(events, first),
+    }
+    return PrecomputedResponse(response, values)
+
+
+def _blocks(events: Iterable[Event], first: int) -> dict[str, list[int] | list[bytes]]:
+    """The events as columns of event log rows; numbered from `first`."""
+    firsts: list[int] = []
+    frames: list[bytearray] = []
+    number = first
+    for number, event in enumerate(events, start=first):
+        if not frames or len(frames[-1]) >= _ROW_BYTES:
+            firsts.append(number)
+            frames.append(bytearray())
+        frames[-1] += frame(event, number)
+    lasts = [*(start - 1 for start in firsts[1:]), number]
+    return {"firsts": firsts, "lasts": lasts, "frames": [bytes(block) for block in frames]}
+
+
+def opening_event_types(
+    *, background: bool
+) -> tuple[type[ResponseCreated] | type[ResponseQueued], ...]:
+    """The types of a response's first events, which are stored together with it."""
+    return (ResponseCreated, ResponseQueued) if background else (ResponseCreated,)

@@ -3,7 +3,6 @@ continues and refers to is read, and its answer is looked up in the cache."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 from uuid import UUID
 
 from models.config.settings import Settings
@@ -12,22 +11,20 @@ from models.db.queries.api_keys import ApiKey
 from models.ownership.clock import DatabaseClock
 from models.wire.pairing import require_outputs
 from models.wire.request import CreateRequest
+from web.hooks import CreateCheck
 from web.http.auth import require_model
 from web.http.body import JsonBody
 from web.responses.account_ids import AccountIds
 from web.responses.answer_cache import WARM_UP, CacheLookup, RequestCache
-from web.responses.continuation import Continuation, load_continuation
+from web.responses.continuation import Continuation, load_continuation, resolve_references
 from web.responses.input_files import InputFiles
-from web.responses.opening import Opening
-from web.responses.precomputed import PrecomputedResponse, precompute
-from web.responses.references import resolve_references
-from web.responses.service_tier import limit_tier
+from web.responses.opening import Opening, PrecomputedResponse, precompute
+from web.responses.project_policy import limit_tier, without_storage
 from web.responses.validation import (
     RequestValidation,
     match_calls,
     require_valid_approvals,
 )
-from web.responses.zero_retention import without_storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +38,6 @@ class PreparedRequest:
     opening: Opening
     precomputed: PrecomputedResponse | None
     """None: a worker has to run it"""
-
-
-class CreateCheck(Protocol):
-    """A check of a feature. `native`: the model's upstream has the Responses API too. Raises
-    ApiError."""
-
-    async def __call__(self, request: CreateRequest, key: ApiKey, *, native: bool) -> None: ...
 
 
 class PrepareRequest:

@@ -24,7 +24,7 @@ from models.ownership.grouping import GroupedRequests
 from models.shown_responses import shown_object
 from models.wire.events import Item
 from web.http.body import UNCOUNTED_BYTES, Hold
-from web.http.poll_after import poll_after
+from web.http.json_responses import poll_after
 from web.responses.running import KnownPart, RunningOutput, RunningOutputs
 
 _MAX_READ = 32

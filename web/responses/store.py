@@ -4,7 +4,7 @@ Always within one project (I11).
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
@@ -27,12 +27,15 @@ from models.redis.answer_cache import AnswerCache
 from models.redis.channels import control
 from models.redis.channels import events as events_channel
 from models.redis.client import REDIS_ERRORS
-from models.shown_responses import shown_object
+from models.shown_responses import facts_from_row, shown_object
+from models.wire.events import ResponseFailed, frame
+from models.wire.response import response_object
 from web.counters import CANCEL_SECONDS, RESPONSES_ENDED
+from web.hooks import Hooks
 from web.http.body import UNCOUNTED_BYTES, Hold
 from web.http.params import Paging
-from web.responses.facts import cancel_values
 from web.responses.item_pages import ItemReader
+from web.responses.opening import opening_event_types
 from web.responses.shown import ShownResponse, ShownResponses
 from web.stream.reader import EventReader
 
@@ -55,10 +58,9 @@ class ResponseStore:
         cache: AnswerCache,
         cancel_wait: float,
         clock: DatabaseClock,
-        on_ended: Callable[[UUID, UUID], None],
+        hooks: Hooks,
     ) -> None:
-        """`cancel_wait`: seconds that a cancel waits for the worker to end the response.
-        `on_ended`: called with the project and the id of a response that ended in the queue."""
+        """`cancel_wait`: seconds that a cancel waits for the worker to end the response."""
         self._pool = pool
         self._items = items
         self._redis = redis
@@ -67,7 +69,7 @@ class ResponseStore:
         self._cache = cache
         self._cancel_wait = cancel_wait
         self._clock = clock
-        self._on_ended = on_ended
+        self._hooks = hooks
 
     async def find(self, project: UUID, public_id: str) -> FoundResponse:
         """The response `resp_…` in this project, without its parameters.
@@ -154,7 +156,7 @@ class ResponseStore:
         another connection waits for it.
         """
         waiter = by if isinstance(by, UUID) else None
-        values = cancel_values(row, reason, self._clock.now(), waiter)
+        values = _cancel_values(row, reason, self._clock.now(), waiter)
         cancel_queued, request_cancel = end.CANCEL_QUEUED, end.REQUEST_CANCEL
         if isinstance(by, UUID):
             cancel_queued, request_cancel = (
@@ -170,7 +172,7 @@ class ResponseStore:
         cancelled = await fetch_idempotent(self._pool, cancel_queued, values)
         if cancelled:
             RESPONSES_ENDED.labels(Status.CANCELLED.value).inc()
-            self._on_ended(cancelled[0].project_id, row.id)
+            self._hooks.quotas.on_ended(cancelled[0].project_id, row.id)
             EndedLine(
                 response=row.id,
                 request=cancelled[0].request_id,
@@ -251,6 +253,26 @@ _NOT_CANCELLABLE_MESSAGES = {
     Status.COMPLETED.value: "Cannot cancel a completed response.",
     Status.FAILED.value: "Cannot cancel a failed response.",
 }
+
+
+def _cancel_values(
+    row: ResponseRow, reason: str, now: int, waiter: UUID | None = None
+) -> dict[str, object]:
+    """The parameters of the statements that cancel a response (models/db/queries/end.py).
+
+    `reason` is stored with a response that ends at once, at `now`, in whole seconds since the
+    epoch. `waiter`: the connection that has ended, if that is the reason.
+    """
+    facts = facts_from_row(row).evolve(status=Status.CANCELLED.value)
+    number = len(opening_event_types(background=row.background))
+    return {
+        "id": row.id,
+        "completed_at": now,
+        "reason": reason,
+        "number": number,
+        "frames": frame(ResponseFailed(response_object(facts, [])), number),
+        "waiter": waiter,
+    }
 
 
 def _not_found(public_id: str) -> NotFound:

@@ -17,6 +17,7 @@ from web.http.auth import Key
 from web.http.body import Hold, held_bytes
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
+from web.responses.create import CreateOptions
 from web.responses.unstored import UnstoredCreate, unstored_create
 from web.routes.foreground import wait_for_completion
 from web.state import AppState, app_state
@@ -45,7 +46,9 @@ async def compact(request: Request, key: Key, body: AdmittedBody) -> Response:
     record = request_record(request)
     create = to_create_body(body.value)
     body.value = create.body
-    accepted = await state.create_response.create(key, body, request.headers, request_id=record.id)
+    accepted = await state.create_response.create(
+        key, body, request.headers, CreateOptions(record.id)
+    )
     record.note_response(accepted.id)
     row = await wait_for_completion(state, accepted, request, "The history could not be compacted.")
     hold = partial(held_bytes, request)

@@ -16,6 +16,7 @@ from web.admission import AdmittedBody
 from web.http.auth import Key
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
+from web.responses.create import CreateOptions
 from web.responses.unstored import UnstoredCreate, unstored_create
 from web.routes.foreground import wait_for_completion
 from web.state import app_state
@@ -56,11 +57,7 @@ async def input_tokens(request: Request, key: Key, body: AdmittedBody) -> Respon
         body.value["model"] = _DEFAULT_MODEL
     record = request_record(request)
     accepted = await state.create_response.create(
-        key,
-        body,
-        request.headers,
-        purpose=Purpose.COUNT,
-        request_id=record.id,
+        key, body, request.headers, CreateOptions(record.id, purpose=Purpose.COUNT)
     )
     record.note_response(accepted.id)
     row = await wait_for_completion(state, accepted, request, _NOT_COUNTED)

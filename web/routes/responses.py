@@ -14,30 +14,28 @@ from starlette.responses import Response
 
 from models import ids
 from models.errors import ApiError, InvalidRequest
+from models.redis.quota_counters import Demand
 from models.wire.request import is_prewarm
 from models.wire.without_effect import header_of
 from web.admission import AdmittedBody, admitted_body
-from web.http.actor import actor_of
 from web.http.auth import Key, Project
 from web.http.body import held_bytes
-from web.http.json_responses import json_response
+from web.http.json_responses import json_response, poll_after
 from web.http.params import boolean, integer, paging, parse_include
-from web.http.poll_after import poll_after
-from web.http.request_record import request_record
-from web.quotas.quotas import ONE_STREAM
-from web.responses.create import AcceptedResponse
+from web.http.request_record import actor_of, request_record
+from web.responses.create import AcceptedResponse, CreateOptions
 from web.routes.direct import DirectRoute
 from web.routes.foreground import answered_request, wait_for_response
 from web.state import AppState, app_state
-from web.stream.obfuscation import obfuscate, obfuscate_if_requested
 from web.stream.reader import DONE
-from web.stream.sse import sse_response
+from web.stream.sse import obfuscate, obfuscate_if_requested, sse_response
 
 router = APIRouter(prefix="/v1/responses")
 
 _RESPONSE_PATH = re.compile(f"{router.prefix}/{ids.RESPONSE_ID_PATTERN}")
 _RESPONSE_TEMPLATE = f"{router.prefix}/{{response_id}}"
 
+_ONE_STREAM = Demand(requests=0, open_streams=1)
 EVENT_NUMBERS = {"minimum": 0, "maximum": 2**31 - 1}
 
 
@@ -57,8 +55,7 @@ async def create(request: Request, key: Key, body: AdmittedBody) -> Response:
         key,
         body,
         request.headers,
-        generate=not is_prewarm(body.value),
-        request_id=request.scope["request_id"],
+        CreateOptions(request.scope["request_id"], generate=not is_prewarm(body.value)),
     )
     request_record(request).note_response(accepted.id)
     try:
@@ -95,14 +92,14 @@ async def retrieve(response_id: str, request: Request, key: Key) -> Response:
             code="invalid_request_error",
         )
     state.count_stream(request)
-    admission = await state.quotas.admit_if_limited(key, ONE_STREAM)
+    admission = await state.quotas.admit_if_limited(key, _ONE_STREAM)
     frames = state.event_reader.follow(
         row.id, -1 if after is None else after, background=True, held=held_bytes(request)
     )
     return sse_response(
         obfuscate(frames) if obfuscated else frames,
         state.settings.web,
-        None if admission is None else admission.connection,
+        None if admission is None else admission.end_connection,
     )
 
 
@@ -143,7 +140,7 @@ async def _build_response(
         return sse_response(
             obfuscate_if_requested(_stream(state, accepted, request), create_request),
             state.settings.web,
-            accepted.stream,
+            accepted.on_stream_end,
         )
     if accepted.final_object is not None:
         return await _json(state, accepted, request, accepted.final_object)

@@ -1,7 +1,8 @@
-"""Server-Sent Events: frames as they are, and a comment while there are none."""
+"""Server-Sent Events: frames as they are, or padded, and a comment while there are none."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+import hashlib
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 
 import structlog
@@ -11,8 +12,9 @@ from starlette.types import Receive, Scope, Send
 
 from models.config.web import WebSettings
 from models.deadlines import IdleTimeout
+from models.wire.events import split_frames
+from models.wire.request import CreateRequest
 from web.http.connection import wait_for_disconnect
-from web.quotas.connections import OpenConnection
 from web.stream.reader import DONE
 
 logger = structlog.get_logger()
@@ -20,6 +22,10 @@ logger = structlog.get_logger()
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 """Headers that keep caches and proxies from holding a stream back."""
 _KEEP_ALIVE = ServerSentEvent(comment="keep-alive", sep="\n").encode()
+_PADDING_STEP = 64
+"""Bytes of which the length of every delta event becomes a multiple."""
+_PADDING_FIELD = b',"obfuscation":"%b"}\n\n'
+_END_OF_FRAME = b"}\n\n"
 
 
 class EventStreamResponse(EventSourceResponse):
@@ -33,10 +39,10 @@ class EventStreamResponse(EventSourceResponse):
         self,
         frames: AsyncGenerator[bytes],
         settings: WebSettings,
-        connection: OpenConnection | None,
+        on_end: Callable[[], None] | None,
     ) -> None:
         super().__init__(frames, headers=SSE_HEADERS)
-        self._connection = connection
+        self._on_end = on_end
         self._frames = frames
         self._ping_seconds = settings.ping.total_seconds()
         self._send_seconds = settings.send_timeout.total_seconds()
@@ -54,8 +60,8 @@ class EventStreamResponse(EventSourceResponse):
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if self._connection is not None:
-                self._connection.close()
+            if self._on_end is not None:
+                self._on_end()
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -119,14 +125,14 @@ class EventStreamResponse(EventSourceResponse):
 def sse_response(
     frames: AsyncGenerator[bytes],
     settings: WebSettings,
-    connection: OpenConnection | None = None,
+    on_end: Callable[[], None] | None = None,
 ) -> EventStreamResponse:
-    """Streams `frames`, of which none is empty. `connection`: closed at the end.
+    """Streams `frames`, of which none is empty. `on_end`: called at the end.
 
     At a stop, `EventReader.close` ends background streams. Foreground ones have the grace period,
     then `EventReader.abort` ends them too.
     """
-    return EventStreamResponse(frames, settings, connection)
+    return EventStreamResponse(frames, settings, on_end)
 
 
 async def _is_disconnected(receive: Receive, within: float) -> bool:
@@ -141,3 +147,39 @@ async def _is_disconnected(receive: Receive, within: float) -> bool:
 
 def _log_slow_client(scope: Scope) -> None:
     logger.info("slow_client_disconnected", path=scope["path"])
+
+
+def obfuscate_if_requested(
+    blocks: AsyncGenerator[bytes], request: CreateRequest
+) -> AsyncGenerator[bytes]:
+    """The frames of a new response, padded if its request asks for it."""
+    return (
+        obfuscate(blocks)
+        if request.parameters.get("stream_options", {}).get("include_obfuscation")
+        else blocks
+    )
+
+
+async def obfuscate(blocks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """The same frames, each delta with a field `obfuscation`. Closing it closes `blocks`.
+
+    On an encrypted connection, the length of an event would reveal the length of the model's token.
+    The padding is added while events are sent, never stored. It depends only on the event, so that
+    every reader who asks for it gets the same bytes, live or replayed (I4).
+    """
+    async with aclosing(blocks):
+        async for block in blocks:
+            padded = b"".join(map(_pad, split_frames(block)))
+            del block  # as in `_send_blocks`
+            yield padded
+            del padded
+
+
+def _pad(frame: bytes) -> bytes:
+    if not frame.partition(b"\n")[0].endswith(b".delta"):
+        return frame
+    size = len(frame) - len(_END_OF_FRAME) + len(_PADDING_FIELD) - len(b"%b")
+    padding = hashlib.shake_128(frame, usedforsecurity=False).hexdigest(_PADDING_STEP // 2)[
+        : -size % _PADDING_STEP
+    ]
+    return frame[: -len(_END_OF_FRAME)] + _PADDING_FIELD % padding.encode()

@@ -43,9 +43,9 @@ from tests.support.worker_rows import (
     settings_for,
     turn,
 )
-from web.idempotency.keys import IdempotencyKey
+from web.hooks import Hooks
+from web.idempotency.keys import IdempotencyKey, JoinResponse
 from web.responses.item_pages import ItemReader
-from web.responses.join import JoinResponse
 from web.responses.store import ResponseStore
 from web.stream.reader import EventReader
 
@@ -873,7 +873,7 @@ async def test_a_cancel_of_a_response_that_is_deleted_meanwhile_is_a_404_and_not
         AnswerCache(settings_for(database.dsn), "silent"),
         0,
         DatabaseClock(),
-        lambda project, response: None,
+        Hooks(),
     )
     name = await database.create_response()
     row = await store.find_row(database.project, public_response_id(name))

@@ -6,11 +6,11 @@ from uuid import UUID
 
 import pytest
 
+from features.quotas.local import LocalQuotas
 from models.ids import new_uuid
 from models.projects.quotas import Limits, Quota
 from models.redis.quota_counters import Demand, Period, QuotaCounters
 from tests.support.stack import Stack
-from web.quotas.local import LocalQuotas
 
 PERIOD = Period.at(0)
 LIMITS = [

@@ -13,6 +13,7 @@ from models.load.budget import SharedBudget
 from tests.support.api import until
 from web import admission
 from web.admission import IN_AN_ITERATION, CreateAdmission
+from web.hooks import Hooks
 from web.http.body import JsonBody
 
 _PROJECT = uuid4()
@@ -26,7 +27,7 @@ class _Creates:
     def __init__(self) -> None:
         self.begun: list[int] = []
         streams = SharedBudget("streams", 1, 1)
-        self._admission = CreateAdmission(LimitSettings(), streams, lambda _key: None)
+        self._admission = CreateAdmission(LimitSettings(), streams, Hooks())
         self._may_end = asyncio.Semaphore(0)
 
     async def create(self, number: int, project: UUID = _PROJECT) -> None:

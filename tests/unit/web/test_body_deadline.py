@@ -4,7 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from web.http.body_deadline import BodyDeadline
+from web.http.transport import BodyDeadline
 
 
 class Period:

@@ -2,9 +2,7 @@
 
 import pytest
 
-from features.proxy.form_writer import FormWriter
-from models.errors import ApiError
-from web.http.form_parser import (
+from features.files.form_parser import (
     FileBegin,
     FileData,
     FileEnd,
@@ -13,6 +11,8 @@ from web.http.form_parser import (
     FormParser,
     form_boundary,
 )
+from features.proxy.form_writer import FormWriter
+from models.errors import ApiError
 
 BOUNDARY = b"limit"
 MAX_FIELDS = 1000

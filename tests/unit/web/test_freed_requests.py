@@ -13,9 +13,10 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from models.config.web import WebSettings
 from tests.support.api import until
-from web.http.protocol import Connections, HttpProtocol
+from web.http.clients import Connections
+from web.http.protocol import HttpProtocol
 from web.http.request_record import RequestRecord
-from web.http.response_transport import ResponseTransport
+from web.http.transport import ResponseTransport
 
 
 class _Application:

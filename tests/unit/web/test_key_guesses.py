@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from models.errors import TooManyUnknownKeys
-from web.http.guesses import KeyGuesses
+from web.http.clients import KeyGuesses
 
 
 async def _guess(guesses: KeyGuesses, count: int) -> None:

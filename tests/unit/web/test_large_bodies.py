@@ -15,8 +15,7 @@ from models.errors import RequestTimeout
 from models.load.budget import SharedBudget
 from models.load.pacing import Pacer
 from models.wire.json_input import BodyLimits
-from web.http.body import bind_bodies, read_json, run_sized
-from web.http.body_deadline import ReservedBody
+from web.http.body import ReservedBody, bind_bodies, read_json, run_sized
 from web.http.request_record import RequestRecord
 
 MIB = 1024 * 1024

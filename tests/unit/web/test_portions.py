@@ -14,9 +14,8 @@ from uvicorn.server import ServerState
 from models.config.web import WebSettings
 from models.errors import TooManyUnknownKeys
 from tests.support.api import until
-from web.http.guesses import KeyGuesses
-from web.http.networks import client_network
-from web.http.protocol import Connections, HttpProtocol
+from web.http.clients import Connections, KeyGuesses, client_network
+from web.http.protocol import HttpProtocol
 
 _GET = b"GET / HTTP/1.1\r\n\r\n"
 

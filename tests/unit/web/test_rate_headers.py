@@ -2,8 +2,8 @@
 
 import pytest
 
+from features.quotas.refusal import format_reset, rate_headers
 from models.projects.quotas import Limits
-from web.http.rate_headers import format_reset, rate_headers
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from web.http.response_transport import LARGE_BODY, ResponseTransport, until_sent
+from web.http.transport import LARGE_BODY, ResponseTransport, until_sent
 
 
 class _Connection(asyncio.Transport):

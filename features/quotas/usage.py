@@ -1,5 +1,7 @@
-"""What projects use, read from the database, and the correction of the counters in Redis."""
+"""What projects use and store, read from the database, and the correction of the counters in
+Redis."""
 
+import asyncio
 import time
 from collections import defaultdict
 from datetime import UTC, datetime
@@ -10,7 +12,12 @@ import structlog
 from models.db.arrays import Uuids
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch_idempotent
 from models.db.queries.leases import LIVE_WORKERS
-from models.db.queries.quotas import CONVERSATIONS, OPEN_RESPONSES
+from models.db.queries.quotas import (
+    CONVERSATIONS,
+    OPEN_RESPONSES,
+    STORED_IN_CONVERSATIONS,
+    STORED_WITH_RESPONSES,
+)
 from models.db.statement import Query, RowT
 from models.ownership.clock import DatabaseClock
 from models.ownership.grouping import GroupedRequests
@@ -28,6 +35,8 @@ _MAX_PROJECTS = 10_000
 _BUDGETS = ("tokens_per_day", "tokens_per_month")
 _Question = tuple[UUID, Limits]
 """A project, and what is limited."""
+_PAUSE_FACTOR = 4
+"""The pause after a statement is so many times as long as it took."""
 
 
 class ProjectUsage:
@@ -135,3 +144,47 @@ class ProjectUsage:
         if not projects:
             return []
         return await fetch_idempotent(self._pool, query, {"projects": Uuids(projects)})
+
+
+class ProjectStorage:
+    """Measures one project after another, in small steps."""
+
+    def __init__(self, pool: Pool, counters: QuotaCounters) -> None:
+        self._pool = pool
+        self._counters = counters
+        self._one_at_a_time = asyncio.Lock()
+
+    async def measure(self, project: UUID) -> None:
+        """Measures the project and reports the sum. If Postgres or Redis is away, it is measured
+        some minutes later."""
+        stored = await self.measured(project)
+        if stored is not None:
+            try:
+                await self._counters.set_stored(project, stored)
+            except CountersUnavailable as error:
+                self._log_unmeasured(project, error)
+
+    async def measured(self, project: UUID) -> int | None:
+        """How many bytes the project stores. None if Postgres is away."""
+        try:
+            async with self._one_at_a_time:
+                return await self._stored_bytes(project)
+        except DATABASE_UNAVAILABLE as error:
+            self._log_unmeasured(project, error)
+            return None
+
+    @staticmethod
+    def _log_unmeasured(project: UUID, error: Exception) -> None:
+        logger.info("storage_not_measured", project=str(project), error=str(error).strip())
+
+    async def _stored_bytes(self, project: UUID) -> int:
+        values = {"project": project, "after": UUID(int=0)}
+        [stored] = await fetch_idempotent(self._pool, STORED_IN_CONVERSATIONS, values)
+        while True:
+            started_at = time.monotonic()
+            [part] = await fetch_idempotent(self._pool, STORED_WITH_RESPONSES, values)
+            if part.last is None:
+                return stored
+            stored += part.stored_bytes
+            values["after"] = part.last
+            await asyncio.sleep(_PAUSE_FACTOR * (time.monotonic() - started_at))

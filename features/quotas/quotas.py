@@ -1,19 +1,24 @@
 """Which requests of a project are admitted (docs/limits.md, ADR 0040).
 
 A request of a project with quotas is judged and counted by one command of Redis, before anything is
-written. While Redis is away each process judges alone (web/quotas/local.py).
+written. While Redis is away each process judges alone (features/quotas/local.py).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 from uuid import UUID
 
 import structlog
+from prometheus_client import Counter
 from redis.asyncio import Redis
 
+from features.quotas.connections import OpenConnection, OpenConnections
+from features.quotas.local import LocalQuotas
+from features.quotas.refusal import quota_exceeded, rate_headers
+from features.quotas.usage import ProjectStorage, ProjectUsage
 from models.config.groups import QuotaSettings
 from models.config.settings import Settings
 from models.db.database import DATABASE_UNAVAILABLE, Pool
@@ -31,30 +36,36 @@ from models.redis.quota_counters import (
     QuotaCounters,
 )
 from models.side_tasks import cancel_all
-from web.counters import QUOTA_REFUSALS
-from web.http.rate_headers import rate_headers
-from web.quotas.connections import OpenConnection, OpenConnections
-from web.quotas.local import LocalQuotas
-from web.quotas.refusal import quota_exceeded
-from web.quotas.storage import ProjectStorage
-from web.quotas.usage import ProjectUsage
+from web.counters import REGISTRY
+from web.hooks import Quotas
 
 logger = structlog.get_logger()
 
-ONE_STREAM = Demand(requests=0, open_streams=1)
-ONE_SOCKET = Demand(requests=0, open_sockets=1)
+QUOTA_REFUSALS = Counter(
+    "backburner_quota_refusals",
+    "Requests that a quota of their project has refused, by the quota.",
+    ["quota"],
+    registry=REGISTRY,
+)
+for _quota in Quota:
+    QUOTA_REFUSALS.labels(_quota.name)
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
-    """A request that was admitted and counted."""
+class CountedRequest:
+    """A request that was admitted and counted: an `Admission`."""
 
-    quotas: "Quotas"
+    quotas: "CountedQuotas"
     project: UUID
     limits: Limits
     demand: Demand
     connection: OpenConnection | None
     """the stream or socket that it opens"""
+
+    @property
+    def end_connection(self) -> Callable[[], None] | None:
+        """To be called when the stream or socket that it opens has ended; None: it opens none."""
+        return None if self.connection is None else self.connection.close
 
     def undo(self) -> None:
         """The request has failed: it counts only as a request."""
@@ -62,13 +73,13 @@ class Admission:
             self.connection.close()
         self.settle()
 
-    def settle(self, tokens: int | None = 0) -> None:
-        """What it has made is over, with so many tokens; None: nobody knows how many."""
+    def settle(self) -> None:
+        """What it has made is over, and has used no tokens."""
         if self.demand.response is not None:
-            self.quotas.settle(self.project, self.limits, self.demand.response, tokens)
+            self.quotas.settle(self.project, self.limits, self.demand.response)
 
 
-class Quotas:
+class CountedQuotas(Quotas):
     """The quotas of all projects, as one web process judges them."""
 
     def __init__(
@@ -123,25 +134,7 @@ class Quotas:
             raise self._refusal(limits, Decision(Quota.requests_per_minute, wait, requests, tokens))
         return limits
 
-    @asynccontextmanager
-    async def admitted(
-        self, project: UUID, limits: Limits, demand: Demand
-    ) -> AsyncIterator[Admission]:
-        """Admits a request of the project; if the block raises, the admission is undone. Raises
-        QuotaExceeded."""
-        admission = await self.admit(project, limits, demand)
-        try:
-            yield admission
-        except BaseException:
-            admission.undo()
-            raise
-
-    async def admit_if_limited(self, key: ApiKey, demand: Demand) -> Admission | None:
-        """`admit`; None if the project has no quotas."""
-        limits = self.limits_of(key)
-        return None if limits is None else await self.admit(key.project_id, limits, demand)
-
-    async def admit(self, project: UUID, limits: Limits, demand: Demand) -> Admission:
+    async def admit(self, project: UUID, limits: Limits, demand: Demand) -> CountedRequest:
         """Admits and counts a request. Raises QuotaExceeded."""
         if limits.tokens_per_minute and demand.tokens > limits.tokens_per_minute:
             used = self._local.seconds_unused(project)
@@ -157,7 +150,7 @@ class Quotas:
                 connection.close()
         if decision.refused is not None:
             raise self._refusal(limits, decision, demand.tokens)
-        return Admission(self, project, limits, demand, connection)
+        return CountedRequest(self, project, limits, demand, connection)
 
     async def _decide(
         self, project: UUID, limits: Limits, demand: Demand, own: dict[Quota, int]
@@ -210,22 +203,17 @@ class Quotas:
         """This process has ended a response that no worker had claimed."""
         limits = self._limits.last_known(project)
         if limits is not None:
-            self.settle(project, limits, response, 0)
+            self.settle(project, limits, response)
 
-    def settle(self, project: UUID, limits: Limits, response: UUID, tokens: int | None) -> None:
-        """A response has ended here, or was not stored."""
+    def settle(self, project: UUID, limits: Limits, response: UUID) -> None:
+        """A response has ended here without tokens, or was not stored."""
         self._local.release(project, response)
-        self._spawn(self._settle(project, limits, response, tokens))
+        self._spawn(self._settle(project, limits, response))
 
-    async def _settle(
-        self, project: UUID, limits: Limits, response: UUID, tokens: int | None
-    ) -> None:
-        try:
-            period = self._usage.period
-            await self._counters.settle(project, limits, response, tokens, period)
-        except CountersUnavailable:
-            # The next correction does it.
-            return
+    async def _settle(self, project: UUID, limits: Limits, response: UUID) -> None:
+        # If Redis is away, the next correction does it.
+        with suppress(CountersUnavailable):
+            await self._counters.settle(project, limits, response, 0, self._usage.period)
 
     def _refusal(self, limits: Limits, decision: Decision, tokens: int = 0) -> QuotaExceeded:
         assert decision.refused is not None

@@ -12,6 +12,7 @@ from models.config.routes import Routes
 from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import client_options
 from models.errors import RunFailed
+from web.state import AppState, Feature
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -125,3 +126,18 @@ class ModelCatalog:
 
 def _model_object(name: str, upstream: str) -> ModelObject:
     return {"id": name, "object": "model", "created": 0, "owned_by": upstream}
+
+
+class ModelList(Feature):
+    """The list of models, in a web process."""
+
+    def __init__(self, state: AppState) -> None:
+        super().__init__(state)
+        self.catalog = ModelCatalog(state.routes.server.upstreams)
+
+    async def close(self) -> None:
+        """Closes the connections to upstreams."""
+        await self.catalog.close()
+
+
+FEATURE = ModelList

@@ -1,19 +1,26 @@
-"""Liveness and readiness; without authentication, so the bodies contain no secrets."""
+"""Liveness, readiness and metrics; without an API key, so the bodies contain no secrets."""
 
 import asyncio
 import time
 from typing import Any, NamedTuple
 
 from fastapi import APIRouter, FastAPI, Request
+from prometheus_client import generate_latest
 from starlette.responses import Response
 
 from models.db.database import DATABASE_UNAVAILABLE, fetch_idempotent
 from models.db.queries.leases import LIVE_WORKERS
 from models.db.queries.operations import OLDEST_COMPATIBLE_REVISION, SCHEMA_REVISION
 from models.db.schema import SchemaState, schema_state
+from models.errors import Unauthenticated
+from models.metrics import CONTENT_TYPE, scrape_allowed
 from models.redis.client import REDIS_ERRORS
 from models.redis.eviction import memory_problem
 from models.version import VERSION
+from web.counters import REGISTRY
+from web.gauges import BACKLOG
+from web.http.browsers import require_own_host
+from web.http.errors import unknown_url
 from web.http.json_responses import json_response
 from web.state import AppState, app_state
 
@@ -129,3 +136,25 @@ async def _schema(state: AppState) -> tuple[str, SchemaState]:
     revision = (await fetch_idempotent(state.pool, SCHEMA_REVISION, {}))[0]
     [oldest] = await fetch_idempotent(state.pool, OLDEST_COMPATIBLE_REVISION, {})
     return revision, schema_state(revision, oldest)
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """This process's figures and those of the open responses, in Prometheus' text format.
+
+    Served on loopback, or to requests with the metrics token.
+    """
+    state = app_state(request)
+    is_allowed = scrape_allowed(
+        state.settings.metrics, state.host, request.headers.get("authorization")
+    )
+    if is_allowed is None:
+        raise unknown_url(request)
+    if not is_allowed:
+        raise Unauthenticated("Send the metrics token: 'Authorization: Bearer TOKEN'.")
+    if state.settings.metrics.token is None:
+        require_own_host(request, state.settings.allowed_hosts)
+    await BACKLOG.refresh(state.pool)
+    for feature in state.features.values():
+        await feature.refresh_gauges()
+    return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE)

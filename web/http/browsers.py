@@ -1,22 +1,30 @@
-"""Requests of browser pages from other origins (CORS): `web.cors_origins`.
+"""Requests of browsers: of pages from other origins (CORS, `web.cors_origins`), and of pages that
+need no API key.
 
 No cookie is ever used, so an origin is no credential: a page still has to send an API key.
 WebSockets need nothing here: browsers do not ask before they open one, and cannot send the key.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from models.errors import InvalidRequest
+from models.errors import HostNotAllowed, InvalidRequest
+from models.hosts import is_own_host
 from models.wire.without_effect import HEADER as IGNORED_HEADER
 from web.http.errors import error_response
-from web.http.poll_after import HEADER as POLL_HEADER
-from web.http.rate_headers import RATE_HEADERS
+from web.http.json_responses import POLL_HEADER
 
+RATE_HEADERS = tuple(
+    f"x-ratelimit-{part}-{name}"
+    for name in ("requests", "tokens")
+    for part in ("limit", "remaining", "reset")
+)
+"""The headers that say what is left of a project's rates."""
 _EXPOSED_HEADERS = (
     "x-request-id",
     "openai-processing-ms",
@@ -53,3 +61,10 @@ class CrossOrigin(CORSMiddleware):
         return error_response(
             InvalidRequest("This origin, or what it asks for, is not allowed (web.cors_origins).")
         )
+
+
+def require_own_host(connection: HTTPConnection, allowed: Collection[str]) -> None:
+    """Raises HostNotAllowed if the request names another host. `allowed`: the setting
+    `allowed_hosts`."""
+    if not is_own_host(connection.headers.get("host"), allowed):
+        raise HostNotAllowed

@@ -1,0 +1,1 @@
+"""`/v1/models`: the models that clients can request."""

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import structlog
 from fastapi import Depends, FastAPI, Request
+from starlette.requests import HTTPConnection
 
 from models.config.groups import LimitSettings
 from models.config.web import WebSettings
@@ -47,9 +48,6 @@ class Budgets:
         wait = web.bodies_wait.total_seconds()
         self.bodies = SharedBudget("large requests", web.bodies, web.bodies_per_project, wait)
         """Bytes of the request bodies that are read and checked, and of what is made of them."""
-        self.spools = SharedBudget("uploads", web.spools, web.spools_per_project, wait)
-        """Bytes of uploads in temporary files."""
-        self.sockets = SharedBudget("open WebSockets", web.sockets, web.sockets_per_project)
         self.streams = SharedBudget(
             "open streams and waiting requests", web.streams, web.streams_per_project
         )
@@ -83,8 +81,7 @@ class CreateAdmission:
         body = await read_json(request, limits_of_project(self.body_limits, key.policy.limits))
         body.limits = limits
         if _keeps_connection(body.value):
-            record = request_record(request)
-            record.at_end(self._streams.reserve(record.project or "").release)
+            reserve_until_end(request, self._streams)
         await self._admit(body, key.project_id)
         return body
 
@@ -109,6 +106,12 @@ class CreateAdmission:
         except asyncio.CancelledError:
             body.release()
             raise
+
+
+def reserve_until_end(connection: HTTPConnection, budget: SharedBudget) -> None:
+    """Counts this request in the budget until it ends. Raises ShareUsedUp or Unavailable."""
+    record = request_record(connection)
+    record.at_end(budget.reserve(record.project or "").release)
 
 
 def limits_of_project(limits: BodyLimits, own: ProjectLimits) -> BodyLimits:

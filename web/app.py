@@ -30,7 +30,7 @@ from web.http.request_record import (
     start_request_span,
     write_refusal,
 )
-from web.routes import compact, direct, input_tokens, monitoring, responses
+from web.routes import direct, monitoring, responses, unstored
 from web.state import AppState, bind_state
 
 _UNKNOWN_PATHS = f"/v1/{ANY_PATH}"
@@ -125,7 +125,7 @@ async def _cut_off(scope: Scope, record: RequestRecord) -> None:
 def create_app(settings: Settings, host: str = "127.0.0.1") -> Application:
     """The application of a process that listens on `host`."""
     app = Application(settings, host)
-    errors.install(app)
+    errors.install(app, api_routes())
     for router in _routers():
         app.include_router(router)
     app.add_api_route(_UNKNOWN_PATHS, _unmatched_path, methods=_METHODS, include_in_schema=False)
@@ -153,7 +153,7 @@ async def _lifespan(app: Application) -> AsyncIterator[None]:
 
 
 def _routers() -> Iterator[APIRouter]:
-    for module in (monitoring, responses, compact, input_tokens):
+    for module in (monitoring, responses, unstored):
         yield module.router
     for part in feature_parts("routes"):
         yield from part.ROUTERS

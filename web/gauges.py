@@ -31,7 +31,6 @@ READERS = Gauge(
     "Streams and waiting requests that this process serves from a response's log.",
     registry=REGISTRY,
 )
-SOCKETS = Gauge("backburner_sockets", "Open WebSockets of this process.", registry=REGISTRY)
 BODY_BYTES = Gauge(
     "backburner_body_bytes",
     "Bytes of the larger request bodies that this process reads and checks now.",
@@ -181,7 +180,6 @@ def bind(state: AppState) -> None:
     POOL.pool = state.pool
     BACKLOG.shows_projects = state.settings.metrics.projects
     READERS.set_function(lambda: state.bus.readers)
-    SOCKETS.set_function(lambda: state.budgets.sockets.used)
     BODY_BYTES.set_function(lambda: state.budgets.bodies.used)
     BUS_HEALTHY.set_function(lambda: float(state.bus.healthy))
     LEASE_AGE.set_function(lambda: state.lease.age)

@@ -33,12 +33,17 @@ from models.secrets import Sealer
 from models.side_tasks import SideTasks, cancel_all
 from models.wire.json_input import BodyLimits
 from web import counters
-from web.admission import Budgets, CreateAdmission, bind_admission, limits_of_project
+from web.admission import (
+    Budgets,
+    CreateAdmission,
+    bind_admission,
+    limits_of_project,
+    reserve_until_end,
+)
 from web.hooks import Hooks, Quotas
 from web.http import auth
 from web.http.body import bind_bodies
 from web.http.open_requests import OpenRequests
-from web.http.request_record import request_record
 from web.idempotency.answers import Answers, CreateAnswer
 from web.idempotency.creates import Creates
 from web.idempotency.keys import JoinResponse, sdk_key
@@ -133,14 +138,12 @@ class AppState:
     def count_stream(self, connection: HTTPConnection) -> None:
         """Counts this request among the streams and waiting requests until it ends. Raises
         ShareUsedUp or Unavailable."""
-        record = request_record(connection)
-        record.at_end(self.budgets.streams.reserve(record.project or "").release)
+        reserve_until_end(connection, self.budgets.streams)
 
     def count_transfer(self, connection: HTTPConnection) -> None:
         """Counts this request among the files that are received or sent until it ends. Raises
         ShareUsedUp or Unavailable."""
-        record = request_record(connection)
-        record.at_end(self.budgets.uploads.reserve(record.project or "").release)
+        reserve_until_end(connection, self.budgets.uploads)
 
     @property
     def stopping(self) -> bool:

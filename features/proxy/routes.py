@@ -85,7 +85,7 @@ def _open_form(state: AppState, request: Request, key: ApiKey, boundary: bytes) 
     record = request_record(request)
     project = record.project or ""
     fields = Reservation(state.budgets.bodies, project)
-    spool = Spool(Reservation(state.budgets.spools, project))
+    spool = Spool(Reservation(Proxy.in_state(state).spools, project))
     record.at_end(fields.release)
     record.at_end(spool.close)
     parser = FormParser(boundary, limits.text)

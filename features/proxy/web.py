@@ -2,6 +2,7 @@
 
 from features.proxy.proxied_usage import ProxiedUsage
 from features.proxy.proxy import UpstreamProxy
+from models.load.budget import SharedBudget
 from web.state import AppState, Feature
 
 
@@ -12,6 +13,11 @@ class Proxy(Feature):
         super().__init__(state)
         self.upstreams = UpstreamProxy(state.settings, state.grace_expired)
         self.usage = ProxiedUsage(state.pool)
+        web = state.settings.web
+        self.spools = SharedBudget(
+            "uploads", web.spools, web.spools_per_project, web.bodies_wait.total_seconds()
+        )
+        """Bytes of uploads in temporary files."""
 
     def start(self) -> None:
         """Begins to store what requests have used."""

@@ -49,9 +49,13 @@ from models.wire.checks.parameters import IGNORED_PARAMETERS, INCLUDE_VALUE
 from models.wire.items import input_schema, item_schemas
 from models.wire.without_effect import HEADER as IGNORED_HEADER
 from web.http.json_responses import POLL_HEADER
-from web.routes import compact, input_tokens
-from web.routes.input_tokens import COUNT_HEADER
 from web.routes.responses import EVENT_NUMBERS
+from web.routes.unstored import (
+    COMPACT_PARAMETERS,
+    COUNT_HEADER,
+    COUNT_PARAMETERS,
+    PERSONALITY,
+)
 
 PATHS = {"response_id": about_id("resp_"), "model": "A slash may be sent unchanged or as %2F."}
 UPSTREAM_STATUSES = (400, 401, 404, 408, 413, 422, 424, 429, 502, 504)
@@ -269,11 +273,11 @@ def _request_bodies(deployment: Deployment) -> dict[str, Schema]:
     """Of a create, of a compaction and of a count, which accept some of the parameters of a
     create."""
     scope, parameters = deployment.sent, deployment.parameters
-    compacting = [name for name in compact.SUPPORTED_PARAMETERS if name in ("input", *parameters)]
+    compacting = [name for name in COMPACT_PARAMETERS if name in ("input", *parameters)]
     compact_fields = _parameter_schemas(deployment, compacting)
-    compact_fields |= _of_any_value(set(compact.SUPPORTED_PARAMETERS) - {*compacting}, IGNORED)
-    count_fields = _parameter_schemas(deployment, input_tokens.SUPPORTED_PARAMETERS)
-    count_fields["personality"] = nullable(input_tokens.PERSONALITY.schema(scope))
+    compact_fields |= _of_any_value(set(COMPACT_PARAMETERS) - {*compacting}, IGNORED)
+    count_fields = _parameter_schemas(deployment, COUNT_PARAMETERS)
+    count_fields["personality"] = nullable(PERSONALITY.schema(scope))
     input_or_previous = [
         {"required": [name], "properties": {name: {"not": NULL}}}
         for name in ("input", "previous_response_id")

@@ -32,7 +32,7 @@ from models.wire.api_schema import Schema, nullable, object_schema, reference
 from models.wire.without_effect import HEADER as IGNORED_HEADER
 from web.http.json_responses import POLL_HEADER
 from web.routes.foreground import ERROR_TYPES
-from web.routes.input_tokens import COUNT_HEADER
+from web.routes.unstored import COUNT_HEADER
 
 
 def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:

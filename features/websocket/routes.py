@@ -8,9 +8,11 @@ from starlette.websockets import WebSocket
 
 from features.websocket.messages import Messages
 from features.websocket.session import SocketSession
+from features.websocket.web import WebSockets
 from models.db.database import DATABASE_UNAVAILABLE
 from models.errors import ApiError, ServerStopping
 from models.redis.quota_counters import Demand
+from web.admission import reserve_until_end
 from web.http.auth import authenticate, read_api_key, require_scope
 from web.http.errors import as_api_error, error_response, unknown_url
 from web.http.request_record import ANY_PATH, request_record
@@ -31,7 +33,7 @@ async def responses(socket: WebSocket) -> None:
         if state.stopping:
             raise ServerStopping
         record = request_record(socket)
-        record.at_end(state.budgets.sockets.reserve(record.project or "").release)
+        reserve_until_end(socket, WebSockets.in_state(state).open)
         admission = await state.quotas.admit_if_limited(key, _ONE_SOCKET)
         if admission is not None:
             record.at_end(admission.undo)

@@ -1,11 +1,14 @@
 """Every error as an HTTP response in OpenAI's envelope; never a traceback or FastAPI's format."""
 
+from collections.abc import Iterable
+
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from models.config.routes import Destination, Routes
 from models.db.database import DATABASE_UNAVAILABLE
@@ -26,16 +29,12 @@ from web.http.unknown_paths import path_hint
 
 logger = structlog.get_logger()
 
-_OFFERED = (
-    *("responses", "conversations", "chat", "completions", "embeddings", "rerank", "moderations"),
-    *("audio", "images", "files", "uploads", "batches", "models", "organization"),
-    *("vector_stores", "webhook_endpoints", "webhook_event_types"),
-)
-"""The first segments, behind /v1, of the routes."""
 
-
-def install(app: FastAPI) -> None:
-    """Registers the exception handlers."""
+def install(app: FastAPI, routes: Iterable[BaseRoute]) -> None:
+    """Registers the exception handlers. `routes`: those of the API, for the hints on unknown
+    paths."""
+    paths = [getattr(route, "path", "") for route in routes]
+    app.state.offered = {path.split("/")[2] for path in paths if path.startswith("/v1/")}
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
@@ -74,7 +73,7 @@ def unknown_url(connection: HTTPConnection) -> NotFound:
     """The error for a URL without a route."""
     path = connection.url.path
     method = connection.scope.get("method", "GET")
-    hint = path_hint(path, _OFFERED)
+    hint = path_hint(path, connection.app.state.offered)
     return NotFound(f"Unknown request URL: {method} {path}.{hint}", code="unknown_url")
 
 

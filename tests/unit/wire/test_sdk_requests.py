@@ -37,8 +37,7 @@ from tests.support.sdk_decisions import (
     WITHOUT_EFFECT_AT_NATIVE,
 )
 from tests.support.sdk_requests import JSON, parameters
-from web.responses.unstored import UnstoredCreate
-from web.routes import compact, input_tokens
+from web.routes.unstored import UnstoredCreate, compacting_create, counting_create
 
 _INDEX = re.compile(r"\[\d+\]")
 _NOT_OF_THE_SDK = {"client_metadata"}
@@ -179,8 +178,8 @@ def test_the_page_lists_what_has_no_effect() -> None:
 @pytest.mark.parametrize(
     ("annotation", "to_body"),
     [
-        (InputTokenCountParams, input_tokens.to_create_body),
-        (ResponseCompactParams, compact.to_create_body),
+        (InputTokenCountParams, counting_create),
+        (ResponseCompactParams, compacting_create),
     ],
     ids=["input_tokens", "compact"],
 )

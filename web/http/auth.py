@@ -188,6 +188,7 @@ async def authenticate(connection: HTTPConnection) -> ApiKey:
         raise
     ACTING_PROJECT.set(key.project_id)
     record = request_record(connection)
+    is_new = record.key_id is None
     record.project, record.key_id, record.key_prefix = key.project, key.id, key.prefix
     record.key_headers = partial(connection.app.state.headers_of_key, key)
     of_connection = connection.scope.get("state", {})
@@ -195,8 +196,8 @@ async def authenticate(connection: HTTPConnection) -> ApiKey:
     if trust_connection is not None:
         trust_connection()
     close_connection = of_connection.get("close_connection")
-    if close_connection is not None and record.on_end is None:
-        record.on_end = connection.app.state.open_requests.add(key, close_connection)
+    if close_connection is not None and is_new:
+        record.at_end(connection.app.state.open_requests.add(key, close_connection))
     return key
 
 

@@ -64,7 +64,6 @@ class RequestRecord:
         "key_headers",
         "key_id",
         "key_prefix",
-        "on_end",
         "project",
         "status",
     )
@@ -85,7 +84,7 @@ class RequestRecord:
         """Also in the scope: the client's `X-Request-Id`, else `X-Client-Request-Id`, else ours."""
         scope["request_id"] = self.id
         self.direct_route: str | None = None
-        """The template of the path, if the route was called directly."""
+        """The template of the path, if it is not that of the route in the scope."""
         self.project: str | None = None
         """The name of the project of the request's key."""
         self.key_id: UUID | None = None
@@ -96,8 +95,6 @@ class RequestRecord:
         """The headers that each answer to the request's key has, if it is valid."""
         self.status: int | None = None
         """Of the response, as soon as it has begun."""
-        self.on_end: Callable[[], None] | None = None
-        """Called when the request has ended (web/http/open_requests.py)."""
         self._client_id = given[1] if len(given) > 1 else None
         self._response: UUID | None = None
         self._scope = scope
@@ -222,9 +219,6 @@ class RequestRecord:
         the garbage collector, with all its objects.
         """
         del self._scope[_SCOPE_KEY]
-        if self.on_end is not None:
-            self.on_end()
-            self.on_end = None
         for release in self._at_end:
             release()
         self._at_end.clear()

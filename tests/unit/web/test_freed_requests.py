@@ -28,7 +28,7 @@ class _Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = RequestRecord(scope, receive, send, lambda _status: None)
-        record.on_end = lambda: record.note_error_code("ended")
+        record.at_end(lambda: record.note_error_code("ended"))
         record.at_end(self._release)
         try:
             body = (await record.receive())["body"]

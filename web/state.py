@@ -48,12 +48,9 @@ from web.idempotency.answers import Answers, CreateAnswer
 from web.idempotency.creates import Creates
 from web.idempotency.keys import JoinResponse, sdk_key
 from web.memory import MemoryTrimmer
-from web.responses.account_ids import AccountIds
 from web.responses.answer_cache import RequestCache
 from web.responses.create import AcceptedResponse, CreateResponse
-from web.responses.input_files import InputFiles
 from web.responses.insert import InsertResponse, UnclearCreates
-from web.responses.item_pages import ItemReader
 from web.responses.prepare import PrepareRequest
 from web.responses.store import ResponseStore
 from web.responses.validation import RequestValidation
@@ -87,13 +84,12 @@ class AppState:
         self.bus = Bus(settings, lease.id)
         self.event_reader = EventReader(pool, self.bus)
         self.cache = AnswerCache(settings, f"web-cache-{lease.id.hex}")
-        self.items = ItemReader(pool)
-        self.account_ids = AccountIds(self.routes, self.sealer, pool)
-        self.validation = RequestValidation(settings, self.routes, self.egress, self.sealer)
-        self.input_files = InputFiles(
-            pool,
-            list(self.routes.server.upstreams.values()),
+        self.validation = RequestValidation(
             settings,
+            self.routes,
+            self.egress,
+            self.sealer,
+            pool,
             has_storage=self.storage is not None,
         )
         self.unclear_creates = UnclearCreates(settings, lease)
@@ -302,8 +298,6 @@ def _create_response(state: AppState) -> CreateResponse:
         state.validation,
         RequestCache(settings.cache, pool, state.cache, state.routes, state.sealer),
         lease.clock,
-        state.account_ids,
-        state.input_files,
         state.hooks.checks,
     )
     return CreateResponse(
@@ -320,7 +314,6 @@ def _create_response(state: AppState) -> CreateResponse:
 def _response_store(state: AppState) -> ResponseStore:
     return ResponseStore(
         state.pool,
-        state.items,
         state.redis,
         state.event_reader,
         state.cache,

@@ -21,7 +21,7 @@ class Batches(Feature):
         if state.storage is None:
             return
         forwarded = PrepareForwarded(
-            state.routes, state.account_ids, state.egress, state.lease.clock
+            state.routes, state.validation.account_ids, state.egress, state.lease.clock
         )
         expander = Expander(
             state.settings,

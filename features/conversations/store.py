@@ -10,7 +10,6 @@ from uuid import UUID
 
 import orjson
 
-from models.config.settings import Settings
 from models.db.database import Jsonb, Pool, fetch_idempotent
 from models.db.queries import conversations
 from models.db.queries.api_keys import ApiKey
@@ -37,14 +36,11 @@ from models.wire.size import encoded_size
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.idempotency.creates import fetch_once
-from web.responses.account_ids import AccountIds
 from web.responses.continuation import (
     Continuation,
     conversation_locked,
     conversation_row,
-    resolve_references,
 )
-from web.responses.input_files import InputFiles
 from web.responses.item_pages import ItemReader
 from web.responses.validation import (
     RequestValidation,
@@ -61,21 +57,14 @@ class ConversationStore:
 
     def __init__(
         self,
-        settings: Settings,
         pool: Pool,
-        items: ItemReader,
         validation: RequestValidation,
         clock: DatabaseClock,
-        account_ids: AccountIds,
-        input_files: InputFiles,
     ) -> None:
-        self._settings = settings
         self._pool = pool
-        self._items = items
+        self._items = ItemReader(pool)
         self._validation = validation
         self._clock = clock
-        self._account_ids = account_ids
-        self._input_files = input_files
 
     async def create(self, key: ApiKey, body: Any) -> dict[str, Any]:
         """Creates a conversation with its items. Raises InvalidRequest with nothing stored."""
@@ -232,15 +221,7 @@ class ConversationStore:
 
         Raises InvalidRequest.
         """
-        project = key.project_id
-        self._validation.require_urls(items, key.policy.egress, _ITEMS)
-        self._validation.require_strict_schemas(items, _ITEMS)
-        items = await self._account_ids.check_items(items, key, _ITEMS, unknown.found)
-        items = await resolve_references(
-            self._pool, project, items, self._settings.limits.body, _ITEMS
-        )
-        self._validation.require_readable(items, project, _ITEMS)
-        await self._input_files.check(project, items, _ITEMS)
+        items = await self._validation.check_items(items, key, _ITEMS, unknown.found)
         await require_approval_requests(self._pool, continuation, items, _ITEMS)
         open_calls = await match_calls(
             self._pool, continuation, items, partial(find_open_calls, where=_ITEMS)

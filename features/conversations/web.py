@@ -10,13 +10,9 @@ class Conversations(Feature):
     def __init__(self, state: AppState) -> None:
         super().__init__(state)
         self.store = ConversationStore(
-            state.settings,
             state.pool,
-            state.items,
             state.validation,
             state.lease.clock,
-            state.account_ids,
-            state.input_files,
         )
 
 

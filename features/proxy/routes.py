@@ -94,7 +94,7 @@ def _open_form(state: AppState, request: Request, key: ApiKey, boundary: bytes) 
 
 def _checks(state: AppState, endpoint: ProxiedEndpoint, key: ApiKey, model: str) -> RequestChecks:
     egress = state.egress.of_project(key.policy.egress)
-    return RequestChecks(endpoint, model, key, state.account_ids, egress)
+    return RequestChecks(endpoint, model, key, state.validation.account_ids, egress)
 
 
 async def _admit(state: AppState, checks: RequestChecks, request: ProxiedRequest) -> Response:

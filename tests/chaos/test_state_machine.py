@@ -62,7 +62,6 @@ from tests.support.sql import Record, run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, insert_values, run_purge, settings_for
 from web.hooks import Hooks
-from web.responses.item_pages import ItemReader
 from web.responses.store import ResponseStore
 from web.stream.reader import EventReader
 
@@ -161,7 +160,6 @@ class Machine(RuleBasedStateMachine):
     def _new_response_store(self) -> ResponseStore:
         return ResponseStore(
             self.pool,
-            ItemReader(self.pool),
             SilentRedis(),  # type: ignore[arg-type]
             self.event_reader,
             AnswerCache(settings_for(self.database.dsn), "silent"),

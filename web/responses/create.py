@@ -130,6 +130,7 @@ class CreateResponse:
     ) -> None:
         self._hooks = hooks
         self._prepare_request = prepare_request
+        self._validation = prepare_request.validation
         self._join_response = join_response
         self._insert_response = insert_response
         self._sealer = sealer
@@ -165,7 +166,7 @@ class CreateResponse:
         `request_id` is stored. Raises InvalidRequest, NotFound, ModelNotAllowed or
         UpstreamNotConfigured, and what `adapt` raises.
         """
-        request = adapt(await self._prepare_request.parse(body, key, generate=True), body.value)
+        request = adapt(await self._validation.parse(body, key, generate=True), body.value)
         options = CreateOptions(request_id)
         context = _RequestContext(key, body, new_uuid(), new_uuid(), None, None, options)
         prepared = await self._prepare_request.prepare(
@@ -177,7 +178,7 @@ class CreateResponse:
         self, key: ApiKey, body: JsonBody, headers: Mapping[str, str], options: CreateOptions
     ) -> AcceptedResponse:
         is_count = options.purpose is Purpose.COUNT
-        request = await self._prepare_request.parse(
+        request = await self._validation.parse(
             body, key, generate=options.generate and not is_count
         )
         hashable_body = self._hashable_body(body.value, request)

@@ -12,14 +12,9 @@ from models.ownership.clock import DatabaseClock
 from models.wire.pairing import require_outputs
 from models.wire.request import CreateRequest
 from web.hooks import CreateCheck
-from web.http.auth import require_model
-from web.http.body import JsonBody
-from web.responses.account_ids import AccountIds
 from web.responses.answer_cache import WARM_UP, CacheLookup, RequestCache
-from web.responses.continuation import Continuation, load_continuation, resolve_references
-from web.responses.input_files import InputFiles
+from web.responses.continuation import Continuation, load_continuation
 from web.responses.opening import Opening, PrecomputedResponse, precompute
-from web.responses.project_policy import limit_tier, without_storage
 from web.responses.validation import (
     RequestValidation,
     match_calls,
@@ -50,32 +45,14 @@ class PrepareRequest:
         validation: RequestValidation,
         request_cache: RequestCache,
         clock: DatabaseClock,
-        account_ids: AccountIds,
-        input_files: InputFiles,
         checks: Sequence[CreateCheck],
     ) -> None:
-        self._max_bytes = settings.limits.body
+        self.validation = validation
         self._max_history = settings.limits.history
         self._pool = pool
-        self._validation = validation
         self._request_cache = request_cache
         self._clock = clock
-        self._account_ids = account_ids
-        self._input_files = input_files
         self._checks = checks
-
-    async def parse(self, body: JsonBody, key: ApiKey, *, generate: bool) -> CreateRequest:
-        """The request in `body`, checked without what it continues.
-
-        It is as the policy of its project lets it be made. `generate`: False if the model will not
-        be called. Raises InvalidRequest, ModelNotAllowed and UpstreamNotConfigured.
-        """
-        request = await self._validation.parse(body, key, generate=generate)
-        request = await self._account_ids.check(request, key)
-        require_model(key, request.model)
-        if key.policy.zero_retention:
-            request = without_storage(request)
-        return limit_tier(request, key.policy.highest_tier)
 
     async def prepare(
         self,
@@ -113,12 +90,10 @@ class PrepareRequest:
         project = key.project_id
         continuation.require_new(request.input)
         continuation.require_size(self._max_history, request.input)
-        items = await resolve_references(self._pool, project, request.input, self._max_bytes)
+        upstreams = self.validation.upstreams_of(key, request.model)
+        items = await self.validation.resolve_items(request.input, project, upstreams=upstreams)
         if items is not request.input:
             request = replace(request, input=items)
-        self._validation.require_readable(items, project)
-        upstreams = self._validation.upstreams_of(key, request.model)
-        await self._input_files.check(project, items, upstreams=upstreams)
         native = bool(upstreams) and upstreams[0].api == "responses"
         for check in self._checks:
             await check(request, key, native=native)

@@ -52,7 +52,6 @@ class ResponseStore:
     def __init__(
         self,
         pool: Pool,
-        items: ItemReader,
         redis: Redis,
         event_reader: EventReader,
         cache: AnswerCache,
@@ -62,7 +61,7 @@ class ResponseStore:
     ) -> None:
         """`cancel_wait`: seconds that a cancel waits for the worker to end the response."""
         self._pool = pool
-        self._items = items
+        self._items = ItemReader(pool)
         self._redis = redis
         self._event_reader = event_reader
         self._shown = ShownResponses(pool)

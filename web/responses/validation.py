@@ -1,6 +1,6 @@
 """Checks of a create request before it is stored: what would fail in every run is refused."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -19,7 +19,6 @@ from models.db.queries.history import (
 from models.egress import EgressPolicy, FetchTarget
 from models.errors import InvalidRequest
 from models.ids import new_item_id
-from models.projects.egress import ProjectEgress
 from models.projects.routes import ProjectRoutes
 from models.secrets import Sealer, Unreadable
 from models.wire.checks.faults import shorten
@@ -35,6 +34,7 @@ from models.wire.request import (
     with_approvals,
     without_searches,
 )
+from web.http.auth import require_model
 from web.http.body import JsonBody
 from web.http.errors import find_upstreams
 from web.http.outbound_urls import (
@@ -43,7 +43,10 @@ from web.http.outbound_urls import (
     require_names,
     require_parameter_urls,
 )
-from web.responses.continuation import Continuation
+from web.responses.account_ids import AccountIds
+from web.responses.continuation import Continuation, resolve_references
+from web.responses.input_files import InputFiles
+from web.responses.project_policy import limit_tier, without_storage
 
 _T = TypeVar("_T")
 
@@ -52,8 +55,20 @@ class RequestValidation:
     """Parses and checks create requests by the settings of this deployment."""
 
     def __init__(
-        self, settings: Settings, routes: ProjectRoutes, egress: EgressPolicy, sealer: Sealer
+        self,
+        settings: Settings,
+        routes: ProjectRoutes,
+        egress: EgressPolicy,
+        sealer: Sealer,
+        pool: Pool,
+        *,
+        has_storage: bool,
     ) -> None:
+        """`has_storage`: this server stores files."""
+        self.account_ids = AccountIds(routes, sealer, pool)
+        upstreams = list(routes.server.upstreams.values())
+        self._input_files = InputFiles(pool, upstreams, settings, has_storage=has_storage)
+        self._pool = pool
         self._settings = settings
         self._routes = routes
         self._all_passthrough = routes.server.all_passthrough
@@ -62,10 +77,47 @@ class RequestValidation:
         self._has_strict_rules = settings.web.strict_schemas == "openai"
 
     async def parse(self, body: JsonBody, key: ApiKey, *, generate: bool) -> CreateRequest:
-        """The create request in `body`. Raises InvalidRequest and UpstreamNotConfigured.
+        """The create request in `body`, checked without what it continues. It is as the policy of
+        its project lets it be made.
 
-        `generate`: False if the model will not be called, so that `input` may be left out.
+        `generate`: False if the model will not be called, so that `input` may be left out. Raises
+        InvalidRequest, ModelNotAllowed and UpstreamNotConfigured.
         """
+        request = await self._parse(body, key, generate=generate)
+        request = await self.account_ids.check(request, key)
+        require_model(key, request.model)
+        if key.policy.zero_retention:
+            request = without_storage(request)
+        return limit_tier(request, key.policy.highest_tier)
+
+    async def check_items(
+        self, items: list[Item], key: ApiKey, where: str, unknown_fields: Mapping[str, Any]
+    ) -> list[Item]:
+        """Items that are stored without a response, with their references resolved. `where`: the
+        name of their list in the request. Raises InvalidRequest, as for the input of a create."""
+        require_item_urls(self._egress.of_project(key.policy.egress), items, where)
+        if self._has_strict_rules:
+            require_strict_schemas({}, items, where)
+        items = await self.account_ids.check_items(items, key, where, unknown_fields)
+        return await self.resolve_items(items, key.project_id, where)
+
+    async def resolve_items(
+        self,
+        items: list[Item],
+        project: UUID,
+        where: str = "input",
+        upstreams: Sequence[UpstreamSettings] | None = None,
+    ) -> list[Item]:
+        """The items, with each reference replaced by the item it names. `upstreams`: those that may
+        get the items; None: any one. Raises InvalidRequest, also for a compaction or a file that
+        the project does not have."""
+        limit = self._settings.limits.body
+        items = await resolve_references(self._pool, project, items, limit, where)
+        self._require_readable(items, project, where)
+        await self._input_files.check(project, items, where, upstreams=upstreams)
+        return items
+
+    async def _parse(self, body: JsonBody, key: ApiKey, *, generate: bool) -> CreateRequest:
         model = _model_name(body.value)
         upstreams = find_upstreams(self._routes.of(key.project_id, key.policy.routes), model)
         rules = self._rules_of(upstreams)
@@ -103,25 +155,9 @@ class RequestValidation:
         routes = self._routes.of(key.project_id, key.policy.routes)
         return [destination.upstream for destination in routes.find(model)]
 
-    def require_strict_schemas(self, items: list[Item], where: str) -> None:
-        """Raises InvalidRequest for a tool among the items whose strict schema OpenAI would refuse,
-        if this deployment has OpenAI's rules. `where` is the name of the list in the request."""
-        if self._has_strict_rules:
-            require_strict_schemas({}, items, where)
-
-    def require_urls(self, items: list[Item], project: ProjectEgress, where: str = "input") -> None:
-        """Raises InvalidRequest for a URL that the egress rules of the project refuse.
-
-        `where` is the name of the list in the request.
-        """
-        require_item_urls(self._egress.of_project(project), items, where)
-
-    def require_readable(self, items: list[Item], project: UUID, where: str = "input") -> None:
+    def _require_readable(self, items: list[Item], project: UUID, where: str) -> None:
         """Raises InvalidRequest for a compaction item that was not made by this deployment for this
-        project.
-
-        `where` is the name of the list in the request.
-        """
+        project."""
         for index, item in enumerate(items):
             if item["type"] != "compaction":
                 continue

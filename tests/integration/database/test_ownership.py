@@ -45,7 +45,6 @@ from tests.support.worker_rows import (
 )
 from web.hooks import Hooks
 from web.idempotency.keys import IdempotencyKey, JoinResponse
-from web.responses.item_pages import ItemReader
 from web.responses.store import ResponseStore
 from web.stream.reader import EventReader
 
@@ -867,7 +866,6 @@ async def test_a_cancel_of_a_response_that_is_deleted_meanwhile_is_a_404_and_not
 ) -> None:
     store = ResponseStore(
         database.pool,
-        ItemReader(database.pool),
         SilentRedis(),  # type: ignore[arg-type]
         EventReader(database.pool, FakeBus()),  # type: ignore[arg-type]
         AnswerCache(settings_for(database.dsn), "silent"),

@@ -303,9 +303,8 @@ def _create_response(state: AppState) -> CreateResponse:
     return CreateResponse(
         prepare,
         JoinResponse(pool, lease),
-        InsertResponse(settings, pool, lease, state.unclear_creates),
+        InsertResponse(settings, pool, lease, state.unclear_creates, state.job_queue),
         state.sealer,
-        state.job_queue,
         state.bus,
         state.hooks,
     )

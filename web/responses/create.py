@@ -4,7 +4,6 @@ One statement stores the row, its input and its opening events; then the respons
 message may be lost: the sweep of every worker enqueues waiting responses again.
 """
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,15 +14,12 @@ import msgspec
 import orjson
 
 from models import logs
-from models.celery.queue import JobQueue
 from models.config.tool_availability import WEB_SEARCH_VARIABLE
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.create import NewRow
-from models.ended_line import EndedLine
 from models.ids import new_uuid, response_id
-from models.lifecycle import Status, lane_of
+from models.lifecycle import lane_of
 from models.projects.quotas import Limits, estimate_tokens
-from models.redis.channels import queue_for
 from models.redis.quota_counters import Demand
 from models.secrets import Sealed, Sealer
 from models.tracing.traceparent import well_formed_traceparent
@@ -31,12 +27,10 @@ from models.wire.json_input import inline_size
 from models.wire.mcp import CREDENTIAL_FIELDS
 from models.wire.purpose import Purpose, stored_parameters
 from models.wire.request import CreateRequest
-from web.counters import RESPONSES_ENDED, count_accepted
 from web.hooks import Hooks
 from web.http.body import JsonBody
 from web.idempotency.keys import IdempotencyKey, JoinResponse, parse_idempotency_key
 from web.responses.insert import InsertResponse, NewResponse
-from web.responses.opening import PrecomputedResponse
 from web.responses.prepare import PreparedRequest, PrepareRequest
 from web.responses.project_policy import ZERO_RETENTION_SECONDS
 from web.stream.bus import Bus
@@ -124,7 +118,6 @@ class CreateResponse:
         join_response: JoinResponse,
         insert_response: InsertResponse,
         sealer: Sealer,
-        job_queue: JobQueue,
         bus: Bus,
         hooks: Hooks,
     ) -> None:
@@ -134,7 +127,6 @@ class CreateResponse:
         self._join_response = join_response
         self._insert_response = insert_response
         self._sealer = sealer
-        self._job_queue = job_queue
         self._bus = bus
 
     async def create(
@@ -280,23 +272,16 @@ class CreateResponse:
             generate=context.options.generate,
         )
         request, opening, precomputed = prepared.request, prepared.opening, prepared.precomputed
-        channel = self._bus.prepare(opening.id) if request.stream and precomputed is None else None
-        known_events: KnownEvents | None = None
-
-        def on_stored() -> None:
-            nonlocal known_events
-            # Before the enqueue, which lets a worker publish.
-            known_events = None if channel is None else opening.known_events(channel)
-            if request.background and not request.stream:
-                # Its client waits only for the answer: that is written before Redis is.
-                asyncio.get_running_loop().call_soon(self._start, row, precomputed)
-            else:
-                self._start(row, precomputed)
-
-        # `on_stored` names the row and not `new`, which names it: a circle is freed much later.
-        row, key = self._new_row(context, prepared), context.idempotency_key
-        has_client_key = key is not None and key.key is not None
-        new = NewResponse(row, has_client_key, precomputed, on_stored, context.body.pause)
+        has_reader = request.stream and precomputed is None
+        key = context.idempotency_key
+        new = NewResponse(
+            self._new_row(context, prepared),
+            has_client_key=key is not None and key.key is not None,
+            is_streamed=request.stream,
+            channel=self._bus.prepare(opening.id) if has_reader else None,
+            precomputed=precomputed,
+            pause=context.body.pause,
+        )
         if await self._insert_response.insert(new) is None:
             return None
         is_answer = request.background and not request.stream
@@ -309,7 +294,7 @@ class CreateResponse:
             is_from_sdk=context.is_from_sdk,
             cache_hit=None if request.cache is None else prepared.lookup.answer is not None,
             final_object=None if precomputed is None else precomputed.response,
-            known_events=known_events,
+            known_events=new.known_events,
         )
 
     def _new_row(self, context: _RequestContext, prepared: PreparedRequest) -> NewRow:
@@ -346,24 +331,6 @@ class CreateResponse:
             retention=None if policy.retention is None else int(policy.retention.total_seconds()),
             kept_for=ZERO_RETENTION_SECONDS if policy.zero_retention else None,
         )
-
-    def _start(self, row: NewRow, precomputed: PrecomputedResponse | None) -> None:
-        """Enqueues a response that was stored, if a worker has to run it."""
-        count_accepted(background=row.background)
-        if precomputed is None:
-            self._job_queue.enqueue(row.id, queue_for(background=row.background, crashes=0))
-            return
-        RESPONSES_ENDED.labels(Status.COMPLETED.value).inc()
-        EndedLine(
-            response=row.id,
-            request=row.request_id,
-            status=Status.COMPLETED,
-            model=row.model,
-            background=row.background,
-            seconds=0.0,
-            usage=precomputed.response["usage"],
-            output=precomputed.response["output"],
-        ).write()
 
     def _seal(self, new_id: UUID, request: CreateRequest, *, is_run: bool) -> Sealed | None:
         """The credentials, sealed. Only a response that a worker runs needs them."""

@@ -1,4 +1,5 @@
-"""Stores new responses; the outcome is known even after a lost connection to Postgres (I9).
+"""Stores new responses and enqueues them; whether one is stored is known even after a lost
+connection to Postgres (I9).
 
 Creates that arrive while one statement is on its way are stored together by the next one
 (docs/architecture.md). Creates that were answered with 503 although they may have been stored are
@@ -14,6 +15,7 @@ from uuid import UUID
 import psycopg
 import structlog
 
+from models.celery.queue import JobQueue
 from models.config.settings import Settings
 from models.db.database import (
     DATABASE_UNAVAILABLE,
@@ -31,13 +33,19 @@ from models.db.queries.end import COMPLETE_PRECOMPUTED
 from models.db.queries.read import RESPONSE
 from models.db.statement import Query
 from models.db.tables import ONE_OPEN_PER_CONVERSATION
+from models.ended_line import EndedLine
 from models.errors import Unavailable
 from models.ids import response_id
+from models.lifecycle import Status
 from models.ownership.creates import UnclearCreate, void_values
 from models.ownership.grouping import GroupedRequests
 from models.ownership.lease import Lease
+from models.redis.channels import queue_for
+from web.counters import RESPONSES_ENDED, count_accepted
 from web.responses.continuation import conversation_locked
 from web.responses.opening import PrecomputedResponse
+from web.stream.inboxes import Channel
+from web.stream.reader import KnownEvents
 
 logger = structlog.get_logger()
 
@@ -65,20 +73,22 @@ class _OutcomeUnknown(Exception):
     """Responses may have been stored."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class NewResponse:
-    """A response before it is stored."""
+    """A response that is to be stored."""
 
     row: NewRow
     has_client_key: bool
     """another request may hold its key (`Idempotency-Key`)"""
+    is_streamed: bool
+    channel: Channel | None
+    """prepared for the reader of its events, if a worker has to run it for a stream"""
     precomputed: PrecomputedResponse | None
     """None: a worker has to run it"""
-    on_stored: Callable[[], None]
-    """Called once it is certain that the response is stored, before any task runs that waits for
-    another response of the same statement: a worker can begin while its request is continued."""
     pause: Callable[[], Awaitable[None]]
     """To be awaited between two steps over all of a large row."""
+    known_events: KnownEvents | None = None
+    """Its opening events for the reader of `channel`, once it is stored."""
 
     @property
     def may_share_statement(self) -> bool:
@@ -157,13 +167,19 @@ class InsertResponse:
     """Stores new responses."""
 
     def __init__(
-        self, settings: Settings, pool: Pool, lease: Lease, unclear_creates: UnclearCreates
+        self,
+        settings: Settings,
+        pool: Pool,
+        lease: Lease,
+        unclear_creates: UnclearCreates,
+        job_queue: JobQueue,
     ) -> None:
         self._retention: timedelta = settings.retention
         self._queue_wait: timedelta = settings.limits.queue_wait
         self._pool = pool
         self._lease = lease
         self._unclear_creates = unclear_creates
+        self._job_queue = job_queue
         self._groups = GroupedRequests(
             self._insert_group,
             lambda new: new.row.size,
@@ -233,7 +249,7 @@ class InsertResponse:
         is_stored = await self._repeat_if_lost(insert, rows)
         if is_stored:
             for new in group:
-                new.on_stored()
+                self._on_stored(new)
         return [is_stored] * len(rows)
 
     async def _insert_alone(self, new: NewResponse) -> bool:
@@ -251,8 +267,40 @@ class InsertResponse:
 
         is_stored = await self._repeat_if_lost(insert, [new.row])
         if is_stored:
-            new.on_stored()
+            self._on_stored(new)
         return is_stored
+
+    def _on_stored(self, new: NewResponse) -> None:
+        """It is certain that the response is stored. Called before any task runs that waits for
+        another response of the same statement: a worker can begin while its request is
+        continued."""
+        row = new.row
+        if new.channel is not None:
+            # Before the enqueue, which lets a worker publish.
+            new.known_events = KnownEvents(row.frames, row.last, new.channel.is_subscribed)
+        if row.background and not new.is_streamed:
+            # Its client waits only for the answer: that is written before Redis is.
+            asyncio.get_running_loop().call_soon(self._start, row, new.precomputed)
+        else:
+            self._start(row, new.precomputed)
+
+    def _start(self, row: NewRow, precomputed: PrecomputedResponse | None) -> None:
+        """Enqueues a response that was stored, if a worker has to run it."""
+        count_accepted(background=row.background)
+        if precomputed is None:
+            self._job_queue.enqueue(row.id, queue_for(background=row.background, crashes=0))
+            return
+        RESPONSES_ENDED.labels(Status.COMPLETED.value).inc()
+        EndedLine(
+            response=row.id,
+            request=row.request_id,
+            status=Status.COMPLETED,
+            model=row.model,
+            background=row.background,
+            seconds=0.0,
+            usage=precomputed.response["usage"],
+            output=precomputed.response["output"],
+        ).write()
 
     async def _repeat_if_lost(
         self, insert: Callable[[float | None], Awaitable[bool]], rows: list[NewRow]

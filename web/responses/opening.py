@@ -30,8 +30,6 @@ from models.wire.replay import replay, with_new_ids
 from models.wire.request import CreateRequest
 from models.wire.response import ResponseFacts, response_object
 from models.wire.size import encoded_size
-from web.stream.inboxes import Channel
-from web.stream.reader import KnownEvents
 
 _ROW_BYTES = 64 * 1024
 """Bytes of frames in one row of the event log; about what a worker's flush writes."""
@@ -70,10 +68,6 @@ class Opening:
         return cls(
             new_id, facts, response, [frame(event, number) for number, event in enumerate(events)]
         )
-
-    def known_events(self, channel: Channel) -> KnownEvents:
-        """The events for the reader of a prepared channel. Called before the enqueue."""
-        return KnownEvents(b"".join(self.frames), len(self.frames) - 1, channel.is_subscribed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from features.retrieval.extract.limits import ExtractionLimits
 from models.confinement.policy import Policy, confine
 
 _OPEN_FILES = 64
-_OWN = ("models", "worker")
+_OWN = ("features", "models")
 _LIBRARIES = ("pypdf", "defusedxml")
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
 """Libraries in C that modules of Python use."""

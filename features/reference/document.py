@@ -1,8 +1,7 @@
-"""The core in the document: responses, compaction, counts of tokens, models, health."""
+"""The core in the document: responses, compaction, counts of tokens, health."""
 
 from collections.abc import Collection, Mapping
 
-from openai.types import Model
 from openai.types.responses import CompactedResponse, InputTokenCountResponse, ResponseUsage
 from openai.types.responses.response_usage import InputTokensDetails
 
@@ -32,7 +31,6 @@ from features.reference.schemas import (
     array_of,
     deleted,
     described,
-    list_of,
     page_of,
     sdk_object,
 )
@@ -91,8 +89,6 @@ def components(deployment: Deployment) -> dict[str, Schema]:
         ),
         "InputTokens": sdk_object(InputTokenCountResponse),
         "DeletedResponse": deleted("response", RESPONSE_ID),
-        "Model": sdk_object(Model, ("shutdown_date",)),
-        "ModelList": list_of(reference("Model")),
         "Alive": object_schema({"status": const("ok"), "version": STRING}),
         "Readiness": _READINESS,
     }
@@ -171,12 +167,6 @@ def _one_shot_operations() -> dict[str, Json]:
             *UPSTREAM_STATUSES,
             body=request_body("CountInputTokens", {"a text": examples.REQUESTS["a text"]}),
         ),
-        "list_models": operation(
-            "List the models",
-            response("The configured routes, and the upstreams' models.", "ModelList"),
-            502,
-        ),
-        "one_model": operation("Get a model", response("The model.", "Model"), 502),
     }
 
 

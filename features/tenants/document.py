@@ -37,8 +37,7 @@ from features.reference.schemas import (
     strict,
     text,
 )
-from features.tenants.bodies import MAX_SECONDS
-from features.tenants.routes import PROJECT_SCOPES
+from features.tenants.bodies import MAX_SECONDS, PROJECT_SCOPES
 from features.tenants.usage_routes import GROUPS, LATEST, UNITS, WIDTHS
 from models.ids import API_KEY, PROJECT, SERVICE_ACCOUNT
 from models.projects.changes import MAX_NAME, MAX_WEIGHT

@@ -11,12 +11,13 @@ from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
 from features.audit import act, record
-from models.db.database import Connection, fetch
+from models.db.database import Connection, Pool, fetch, find_by_id
 from models.db.queries import organization as statements
 from models.db.queries.audit import Actor, AuditEntry
 from models.db.queries.organization import KeyDetails, ProjectDetails, ServiceAccount
+from models.errors import NotFound
 from models.features import feature_parts
-from models.ids import new_uuid
+from models.ids import PROJECT, new_uuid, parse_admin_id
 from models.keys import DEFAULT_PROJECT, KEY_PREFIX_LENGTH, KeyGrant, new_key, stored_value
 from models.projects.scopes import Scope
 
@@ -99,6 +100,14 @@ class KeyChanges:
         named = {"scopes": self.scopes, "allowed_models": self.allowed_models}
         given = {name: sorted(value) for name, value in named.items() if value is not None}
         return given | ({} if seconds is None else {"expires_in_seconds": seconds})
+
+
+async def project_of_id(pool: Pool, public_id: str) -> ProjectDetails:
+    """The project with this id of the admin API, also an archived one. Raises NotFound."""
+    project = await find_by_id(pool, statements.PROJECT_BY_ID, parse_admin_id(PROJECT, public_id))
+    if project is None:
+        raise NotFound(f"No project found with id '{public_id[:100]}'.")
+    return project
 
 
 async def create_project(

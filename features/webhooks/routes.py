@@ -10,7 +10,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from features.tenants.web import Tenants
+from features.tenants.bodies import read_object
+from features.tenants.service import project_of_id
 from features.webhooks.bodies import create_fields, rotation_overlap, tested_type, update_fields
 from features.webhooks.endpoints import DELIVERY_STATES, WebhookEndpoints
 from features.webhooks.events import EventType
@@ -18,7 +19,7 @@ from features.webhooks.service import EndpointProject
 from features.webhooks.web import Webhooks
 from models.projects.policy import ProjectPolicy
 from web.http.auth import Key, authorize, authorize_admin
-from web.http.body import counted_json, json_object, read_json
+from web.http.body import counted_json
 from web.http.connection import cancel_on_disconnect
 from web.http.json_responses import json_response
 from web.http.params import choice, paging
@@ -36,7 +37,7 @@ async def _named_project(request: Request) -> EndpointProject:
         key = await authorize(request)
         return EndpointProject(key.project_id, key.project, key.policy.egress)
     await authorize_admin(request)
-    project = await Tenants.of(request).organization.projects.find(public_id)
+    project = await project_of_id(app_state(request).pool, public_id)
     policy = ProjectPolicy.from_json(project.policy)
     return EndpointProject(project.id, project.name, policy.egress)
 
@@ -52,7 +53,7 @@ async def list_endpoints(request: Request, project: NamedProject) -> Response:
 
 async def create_endpoint(request: Request, project: NamedProject) -> Response:
     """Creates an endpoint. The answer has its signing secret, which is shown here only."""
-    body = await _body(request)
+    body = await read_object(request)
     endpoints = _endpoints(request)
     make = partial(endpoints.create, project, create_fields(body), actor_of(request))
     show = partial(endpoints.show, project)
@@ -66,7 +67,7 @@ async def retrieve_endpoint(endpoint_id: str, request: Request, project: NamedPr
 
 async def update_endpoint(endpoint_id: str, request: Request, project: NamedProject) -> Response:
     """Changes an endpoint; `enabled` enables or disables it."""
-    fields = update_fields(await _body(request))
+    fields = update_fields(await read_object(request))
     changed = await _endpoints(request).update(project, endpoint_id, fields, actor_of(request))
     return json_response(changed)
 
@@ -154,12 +155,7 @@ async def _optional_body(request: Request) -> dict[str, Any]:
     headers = request.headers
     if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
         return {}
-    return await _body(request)
-
-
-async def _body(request: Request) -> dict[str, Any]:
-    body = await read_json(request, app_state(request).body_limits)
-    return json_object(body.value)
+    return await read_object(request)
 
 
 ROUTERS = (router,)

@@ -1,15 +1,27 @@
-"""The commands for batches."""
+"""Batches, as an operator lists, shows, follows and cancels them."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.errors import RequestRefused
 from cli.options import AsJson, Data
-from cli.output import print_status
-from features.operator.connection import EXIT_CODES_HELP, EXIT_INTERRUPTED, run, show
+from cli.output import print_status, table
+from features.operator.connection import (
+    EXIT_CODES_HELP,
+    EXIT_INTERRUPTED,
+    Fields,
+    fields_of,
+    operator,
+    run,
+    show,
+)
+from models.ids import batch_id, file_id, parse_batch_id
+from models.time_text import format_time
 
 if TYPE_CHECKING:
-    from features.batches.listing import ShownBatch
+    from features.batches.queries import ListedBatch
     from models.db.connection import Connection
 
 app = typer.Typer(help="Batches.", no_args_is_help=True)
@@ -32,12 +44,13 @@ def list_batches(
     data: Data = None,
 ) -> None:
     """List batches, the newest first."""
-    from features.batches import listing as batches
+    from features.batches.queries import LIST_ALL_BATCHES
+    from features.operator.filter import LAST_ID
+    from models.db.database import fetch
 
-    found = run(
-        data, lambda database: batches.list_batches(database, project, limit, only_open=only_open)
-    )
-    show(found, batches.as_table, as_json=as_json)
+    values = {"project": project, "open": only_open, "before": LAST_ID, "max_rows": limit}
+    found = run(data, lambda database: fetch(database, LIST_ALL_BATCHES, values))
+    show(found, _table, _fields, as_json=as_json)
 
 
 @app.command("show", epilog=EXIT_CODES_HELP)
@@ -45,9 +58,7 @@ def show_batch(
     batch: Batch, follow: Follow = False, as_json: AsJson = False, data: Data = None
 ) -> None:
     """Show a batch: how far it is, its files, and what is wrong with its input."""
-    from features.batches import listing as batches
-
-    found = run(data, lambda database: batches.find(database, batch))
+    found = run(data, lambda database: _find(database, batch))
     _show(found, follow, as_json, data)
 
 
@@ -56,39 +67,115 @@ def cancel_batch(
     batch: Batch, follow: Follow = False, as_json: AsJson = False, data: Data = None
 ) -> None:
     """Cancel a batch, and its responses that have not ended."""
-    from features.batches import listing as batches
+    from features.batches import service
 
-    found = run(data, lambda database: batches.cancel(database, batch))
-    _show(found, follow, as_json, data)
+    async def cancel(database: "Connection") -> "ListedBatch":
+        row = await _find(database, batch)
+        try:
+            await service.cancel(database, row.project_id, row.id, operator(), row.project)
+        except service.BatchNotCancelled as refused:
+            raise RequestRefused(f"it cannot be cancelled: it is {refused.status}") from None
+        return await _find(database, batch)
+
+    _show(run(data, cancel), follow, as_json, data)
 
 
-def _show(found: "ShownBatch", follow: bool, as_json: bool, data: Data) -> None:
-    from features.batches import listing as batches
+async def _find(database: "Connection", name: str) -> "ListedBatch":
+    """The batch with this id. Raises RequestRefused."""
+    from features.batches.queries import SHOW_BATCH
+    from models.db.database import find_by_id
 
+    row = await find_by_id(database, SHOW_BATCH, parse_batch_id(name))
+    if row is None:
+        raise RequestRefused(f"there is no batch {name}; `backburner batches list` lists them")
+    return row
+
+
+def _show(found: "ListedBatch", follow: bool, as_json: bool, data: Data) -> None:
     if follow:
         try:
             found = run(data, lambda database: _follow(database, found))
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
-    show(found, batches.as_text, as_json=as_json)
+    show(found, _text, _fields, as_json=as_json)
 
 
-async def _follow(database: "Connection", batch: "ShownBatch") -> "ShownBatch":
+async def _follow(database: "Connection", batch: "ListedBatch") -> "ListedBatch":
     """Prints a line on standard error whenever the batch has changed; returns it at its end."""
     import asyncio
 
-    from features.batches import listing as batches
-
     last = ""
     while True:
-        line = batches.progress(batch)
+        line = _progress(batch)
         if line != last:
             print_status(line)
             last = line
         if batch.has_ended:
             return batch
         await asyncio.sleep(_INTERVAL)
-        batch = await batches.find(database, batch.id)
+        batch = await _find(database, batch_id(batch.id))
+
+
+def _fields(batch: "ListedBatch") -> Fields:
+    return fields_of(
+        batch,
+        "id project status model total started completed failed completion_window created_at"
+        " expires_at ended_at input_file output_file error_file errors",
+        id=batch_id(batch.id),
+        started=batch.expanded,
+        input_file=file_id(batch.input_file_id),
+        output_file=batch.output_file_id and file_id(batch.output_file_id),
+        error_file=batch.error_file_id and file_id(batch.error_file_id),
+        errors=batch.errors or [],
+    )
+
+
+def _progress(batch: "ListedBatch") -> str:
+    """One line: how far the batch is."""
+    counts = f"{batch.completed} completed, {batch.failed} failed of {batch.total}"
+    return f"{batch_id(batch.id)}  {batch.status}  {counts}"
+
+
+def _table(batches: Sequence["ListedBatch"]) -> str:
+    """A line for each batch."""
+    if not batches:
+        return "There are no batches."
+    head = ("id", "project", "status", "total", "completed", "failed", "created", "expires")
+    rows = [
+        (
+            batch_id(batch.id),
+            batch.project,
+            batch.status,
+            str(batch.total),
+            str(batch.completed),
+            str(batch.failed),
+            format_time(batch.created_at),
+            format_time(batch.expires_at),
+        )
+        for batch in batches
+    ]
+    return table(head, rows)
+
+
+def _text(batch: "ListedBatch") -> str:
+    """All of a batch, for people."""
+    files = (batch.input_file_id, batch.output_file_id, batch.error_file_id)
+    input_file, output_file, error_file = (file_id(each) if each else "-" for each in files)
+    lines = [
+        _progress(batch),
+        f"project      {batch.project}",
+        f"model        {batch.model or '-'}",
+        f"window       {batch.completion_window}, until {format_time(batch.expires_at)}",
+        f"created      {format_time(batch.created_at)}",
+        f"ended        {format_time(batch.ended_at) if batch.ended_at else '-'}",
+        f"input file   {input_file}",
+        f"output file  {output_file}",
+        f"error file   {error_file}",
+    ]
+    for error in batch.errors or ():
+        where = "file" if error["line"] is None else f"line {error['line']}"
+        lines.append(f"{where}: {error['code']}: {error['message']}")
+    return "\n".join(lines)
 
 
 COMMANDS = (("batches", app),)

@@ -1,5 +1,9 @@
-"""The connection of a command to the database, and how commands for it end."""
+"""How a command of an operator runs: its connection to the database, who runs it, what it shows of
+rows, and how it ends."""
 
+import getpass
+import os
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +18,10 @@ from cli.output import print_result, print_status
 
 if TYPE_CHECKING:
     from models.db.connection import Connection
+    from models.db.queries.audit import Actor
 
 ResultT = TypeVar("ResultT")
+Fields = dict[str, Any]
 
 EXIT_REFUSED, EXIT_DATABASE_UNAVAILABLE, EXIT_PENDING, EXIT_INTERRUPTED = 1, 3, 4, 130
 """Exit statuses besides 0 (done) and 2 (usage); docs/operations.md explains them."""
@@ -61,6 +67,39 @@ def run(data: Path | None, work: Callable[["Connection"], Awaitable[ResultT]]) -
         return asyncio.run(connected_work())
 
 
-def show(result: Any, to_text: Callable[[Any], str], *, as_json: bool) -> None:
-    """Prints a result, for people or for programs."""
-    print_result(to_json(result) if as_json else to_text(result))
+def operator() -> "Actor":
+    """Who runs this command: the user of the operating system, and by whom `sudo` was called."""
+    from models.db.queries.audit import Actor, ActorKind
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
+    caller = os.environ.get("SUDO_USER")  # noqa: TID251 - set by sudo
+    name = f"{user} (sudo by {caller})" if caller and caller != user else user
+    return Actor(ActorKind.OPERATOR, os_user=name, address=socket.gethostname())
+
+
+def fields_of(row: object, names: str, **made: object) -> Fields:
+    """What `--json` shows of a row: its attributes of these `names`, or what is `made` for a
+    name."""
+    return {name: made[name] if name in made else getattr(row, name) for name in names.split()}
+
+
+def show(
+    result: Any,
+    to_text: Callable[[Any], str],
+    to_fields: Callable[[Any], Fields] | None = None,
+    *,
+    as_json: bool,
+) -> None:
+    """Prints a row, or a list of them, for people or for programs. `to_fields`: what of each row
+    is for programs; None: all."""
+    if not as_json:
+        print_result(to_text(result))
+    elif to_fields is None:
+        print_result(to_json(result))
+    elif isinstance(result, list):
+        print_result(to_json([to_fields(each) for each in result]))
+    else:
+        print_result(to_json(to_fields(result)))

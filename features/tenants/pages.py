@@ -155,18 +155,9 @@ async def _usage(visit: Visit, project: ProjectDetails) -> list[DayOfUsage]:
     """The newest day first; days without usage are left out."""
     now = datetime.now(UTC)
     begin = now - timedelta(days=_DAYS - 1)
-    values = {
-        "first": int(begin.timestamp()) // _DAY * _DAY,
-        "last": int(now.timestamp()) + 1,
-        "width": _DAY,
-        "group_by": [],
-        "project_ids": [project.id],
-        "api_key_ids": None,
-        "models": None,
-        "kind": None,
-        "batch": None,
-        "max_rows": None,
-    }
+    first = int(begin.timestamp()) // _DAY * _DAY
+    last = int(now.timestamp()) + 1
+    values = usage.usage_values(first, last, _DAY, project_ids=[project.id])
     rows = await fetch_idempotent(visit.pool, usage.USAGE, values)
     return [
         DayOfUsage(

@@ -1,13 +1,28 @@
-"""The commands for projects."""
+"""Projects, as an operator creates, lists, shows, changes and deletes them."""
 
 import json
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.options import AsJson, Data
-from cli.output import clean, print_status
-from features.operator.connection import EXIT_CODES_HELP, run, show
+from cli.errors import RequestRefused
+from cli.options import AsJson, Data, resolve_redis_url
+from cli.output import GREEN, GREY, clean, fitted_table, paint, print_status, table
+from features.operator.connection import EXIT_CODES_HELP, Fields, fields_of, operator, run, show
+from features.operator.filter import id_prefix
+from models.time_text import format_date
+
+if TYPE_CHECKING:
+    from features.tenants.quota_uses import QuotaUse
+    from features.tenants.service import ProjectFields
+    from models.config.groups import CacheSettings, QuotaSettings
+    from models.db.connection import Connection
+    from models.db.queries.organization import ProjectDetails
+
+_MAX_LISTED = 10_000
+_SHORT_ID = 18
 
 app = typer.Typer(help="Projects: whose keys, limits and data are apart.", no_args_is_help=True)
 
@@ -64,14 +79,18 @@ def create_project(
     data: Data = None,
 ) -> None:
     """Create a project. `backburner keys create --project NAME` makes its keys."""
-    from features.tenants import project_listing as projects
+    from features.tenants import service
     from features.tenants.service import ProjectFields
 
     patch = _policy(retention, zero_retention, models, policy)
     fields = ProjectFields(name, weight, patch or None, _routes(route) if route else None)
-    project = run(data, lambda database: projects.create_project(database, fields))
-    show(project, projects.as_text, as_json=as_json)
-    _warn_of_unconfigured(project.policy)
+    _store(
+        lambda database: service.create_project(database, fields, operator()),
+        fields,
+        f"there is a project {clean(name)} already",
+        as_json,
+        data,
+    )
 
 
 @app.command("list", epilog=EXIT_CODES_HELP)
@@ -83,19 +102,24 @@ def list_projects(
     data: Data = None,
 ) -> None:
     """List the projects."""
-    from features.tenants import project_listing as projects
+    from models.db.database import fetch
+    from models.db.queries.organization import LIST_PROJECTS
 
-    facts = run(data, lambda database: projects.list_projects(database, include_archived=archived))
-    show(facts, projects.as_table, as_json=as_json)
+    values = {"include_archived": archived, "after": None, "max_rows": _MAX_LISTED}
+    found = run(data, lambda database: fetch(database, LIST_PROJECTS, values))
+    show(found, _table, _fields, as_json=as_json)
 
 
 @app.command("show", epilog=EXIT_CODES_HELP)
 def show_project(name: Name, as_json: AsJson = False, data: Data = None) -> None:
     """Show a project, its policy, and what it uses of its quotas."""
-    from features.tenants import project_listing as projects
-
-    facts = run(data, lambda database: projects.show_project(database, name, data))
-    show(facts, projects.with_quotas, as_json=as_json)
+    project, quotas = run(data, lambda database: _with_quotas(database, name, data))
+    show(
+        project,
+        lambda project: f"{_text(project)}\n\n{_quota_table(quotas)}",
+        lambda project: _fields(project) | {"quotas": quotas},
+        as_json=as_json,
+    )
 
 
 @app.command("set", epilog=EXIT_CODES_HELP)
@@ -115,16 +139,19 @@ def set_project(
     data: Data = None,
 ) -> None:
     """Change a project. All processes act on it within a second."""
-    from features.tenants import project_listing as projects
+    from features.tenants import service
     from features.tenants.service import ProjectFields
 
     patch = _policy(retention, zero_retention, models, policy)
     if no_routes:
         patch["routes"] = None
     fields = ProjectFields(new_name, weight, patch or None, _routes(route) if route else None)
-    project = run(data, lambda database: projects.change_project(database, name, fields))
-    show(project, projects.as_text, as_json=as_json)
-    _warn_of_unconfigured(project.policy)
+
+    async def change(database: "Connection") -> "ProjectDetails":
+        project = await find_project(database, name)
+        return await service.change_project(database, project.id, fields, operator())
+
+    _store(change, fields, "another project has the name", as_json, data)
 
 
 @app.command("delete", epilog=EXIT_CODES_HELP)
@@ -133,10 +160,83 @@ def delete_project(name: Name, data: Data = None) -> None:
 
     What it has stored is deleted when its retention ends.
     """
-    from features.tenants import project_listing as projects
+    from features.tenants import service
 
-    project = run(data, lambda database: projects.delete_project(database, name))
-    print_status(f"the project {project.name} is deleted; workers cancel its open responses")
+    async def delete(database: "Connection") -> "ProjectDetails":
+        project = await find_project(database, name)
+        try:
+            return await service.archive_project(database, project, operator())
+        except service.DefaultProject:
+            raise RequestRefused("the project default cannot be deleted") from None
+
+    deleted = run(data, delete)
+    print_status(f"the project {deleted.name} is deleted; workers cancel its open responses")
+
+
+def _store(
+    change: "Callable[[Connection], Awaitable[ProjectDetails]]",
+    fields: "ProjectFields",
+    name_taken: str,
+    as_json: bool,
+    data: Data,
+) -> None:
+    """Creates or changes a project, and shows it. `name_taken`: the error if another one has its
+    name."""
+    from features.tenants.service import NameTaken
+    from models.projects.changes import MAX_NAME, BadPolicy, is_name
+
+    async def checked(database: "Connection") -> "ProjectDetails":
+        if fields.name is not None and not is_name(fields.name):
+            raise RequestRefused(f"a name has 1 to {MAX_NAME} characters that can be printed")
+        try:
+            return await change(database)
+        except NameTaken:
+            raise RequestRefused(name_taken) from None
+        except BadPolicy as bad:
+            raise RequestRefused(f"the policy is wrong: {bad}") from bad
+
+    project = run(data, checked)
+    show(project, _text, _fields, as_json=as_json)
+    _warn_of_unconfigured(project.policy)
+
+
+async def find_project(database: "Connection", name: str) -> "ProjectDetails":
+    """The project of this name, id or beginning of an id. Raises RequestRefused."""
+    from models.db.database import fetch
+    from models.db.queries.organization import FIND_PROJECTS
+    from models.projects.changes import MAX_NAME
+
+    digits = id_prefix(name.removeprefix("proj_"))
+    found = await fetch(database, FIND_PROJECTS, {"name": name, "digits": digits})
+    if not found:
+        raise RequestRefused(
+            f"there is no project {clean(name[:MAX_NAME])}; `backburner projects list` lists them"
+        )
+    if found[0].name != name and len(found) > 1:
+        raise RequestRefused(f"{clean(name)} is the beginning of several projects' ids")
+    return found[0]
+
+
+async def _with_quotas(
+    database: "Connection", name: str, data: Path | None
+) -> "tuple[ProjectDetails, list[QuotaUse]]":
+    """A project, and what it uses of its quotas. `data`: of the servers. The limits of projects
+    without own quotas are those of the configuration here."""
+    from cli.settings import NO_DATABASE, child_settings
+    from features.tenants.quota_uses import quota_limits, quota_uses
+    from models.projects.policy import ProjectPolicy
+    from models.redis.client import redis_client
+
+    row = await find_project(database, name)
+    limits = quota_limits(*_configured(), ProjectPolicy.from_json(row.policy).quotas)
+    address, redis = resolve_redis_url(data), None
+    if address is not None:
+        redis = redis_client(child_settings(NO_DATABASE, address), "operator")
+    try:
+        return row, await quota_uses(database, redis, row.id, limits, counts_unlimited=True)
+    finally:
+        if redis is not None:
+            await redis.aclose()
 
 
 def _policy(
@@ -204,3 +304,73 @@ def _warn_of_unconfigured(policy: dict[str, Any]) -> None:
             f"Warning: the configuration here has no upstream {names}. Requests that only such an "
             "upstream serves get 503 upstream_not_configured."
         )
+
+
+def _configured() -> "tuple[QuotaSettings, CacheSettings]":
+    """The settings of this environment; the defaults if they have mistakes."""
+    from cli.settings import configured_settings
+    from models.config.config_file import BadSettings
+    from models.config.groups import CacheSettings, QuotaSettings
+
+    try:
+        settings = configured_settings()
+    except BadSettings:
+        return QuotaSettings(), CacheSettings()
+    return settings.quotas, settings.cache
+
+
+def _fields(project: "ProjectDetails") -> Fields:
+    return fields_of(project, "id name created_at archived_at weight policy")
+
+
+def _table(projects: Sequence["ProjectDetails"]) -> str:
+    """One line per project."""
+    if not projects:
+        return "there is no project; the first key makes one"
+
+    def rows(short: bool) -> list[tuple[str, ...]]:
+        return [
+            (
+                clean(project.name),
+                str(project.id)[:_SHORT_ID] if short else str(project.id),
+                format_date(project.created_at),
+                str(project.weight),
+                _archived(project),
+                clean(json.dumps(project.policy)) if project.policy else "",
+            )
+            for project in projects
+        ]
+
+    return fitted_table(("NAME", "ID", "CREATED", "WEIGHT", "STATE", "POLICY"), rows, ["NAME"])
+
+
+def _text(project: "ProjectDetails") -> str:
+    """A project in several lines."""
+    created, policy = format_date(project.created_at), "as the settings"
+    if project.policy:
+        policy = json.dumps(project.policy, indent=2)
+    lines = [
+        f"{clean(project.name)}  {project.id}",
+        f"  {_archived(project)}, created {created}, weight {project.weight}",
+        f"  policy {policy}",
+    ]
+    return "\n".join(lines)
+
+
+def _quota_table(quotas: Sequence["QuotaUse"]) -> str:
+    """A line for each quota."""
+    rows = [
+        (
+            quota.name,
+            "-" if quota.used is None else f"{quota.used:,}",
+            "no limit" if quota.limit is None else f"{quota.limit:,}",
+        )
+        for quota in quotas
+    ]
+    return table(("QUOTA", "USED", "LIMIT"), rows)
+
+
+def _archived(project: "ProjectDetails") -> str:
+    if project.archived_at is None:
+        return paint("active", GREEN)
+    return paint(f"archived {format_date(project.archived_at)}", GREY)

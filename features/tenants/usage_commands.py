@@ -1,16 +1,33 @@
-"""The command for usage."""
+"""What projects have used: the command `backburner usage`."""
 
-from datetime import timedelta
-from typing import Annotated
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.errors import RequestRefused
 from cli.options import AsJson, Data, parse_duration
+from cli.output import clean, table
 from features.operator.connection import EXIT_CODES_HELP, run, show
+
+if TYPE_CHECKING:
+    from models.db.connection import Connection
+    from models.db.queries.usage import UsageRow
 
 app = typer.Typer()
 
 _SINCE = timedelta(days=30)
+_HOUR, _DAY = 3600, 86_400
+_LABELS = {
+    "project": "project_id",
+    "key": "api_key_id",
+    "model": "model",
+    "upstream": "upstream",
+    "tier": "service_tier",
+}
+_GROUPS = ("day", "hour", *_LABELS)
+_COUNTS = ("requests", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 
 # Commands import when they run, as in cli/main.py.
@@ -34,8 +51,77 @@ def show_usage(
     data: Data = None,
 ) -> None:
     """Show requests and tokens that projects have used. Days are those of UTC."""
-    from features.tenants import usage_listing as usage
+    groups = by or ["day"]
 
-    wanted = usage.UsageFilter(project, model, since)
-    facts = run(data, lambda database: usage.usage(database, wanted, by or ["day"]))
-    show(facts, usage.usage_text, as_json=as_json)
+    async def sums(database: "Connection") -> list[dict[str, Any]]:
+        rows = await _rows(database, project, model, since, groups)
+        names = await _project_names(database) if "project" in groups else {}
+        return _sums(rows, groups, names)
+
+    show(run(data, sums), _table, as_json=as_json)
+
+
+async def _rows(
+    database: "Connection",
+    project: str | None,
+    model: str | None,
+    since: timedelta,
+    by: Sequence[str],
+) -> "list[UsageRow]":
+    """What was used in each bucket of time. Raises RequestRefused."""
+    from features.tenants.project_commands import find_project
+    from models.db.database import fetch
+    from models.db.queries.leases import NOW
+    from models.db.queries.usage import USAGE, usage_values
+
+    unknown = sorted(set(by) - set(_GROUPS))
+    if unknown:
+        raise RequestRefused(f"usage cannot be grouped by {clean(unknown[0])}")
+    [now] = await fetch(database, NOW, {})
+    width = _HOUR if "hour" in by else _DAY
+    values = usage_values(
+        int((now - since).timestamp()) // width * width,
+        int(now.timestamp()) + 1,
+        width,
+        [_LABELS[name] for name in by if name in _LABELS],
+        project_ids=None if project is None else [(await find_project(database, project)).id],
+        models=None if model is None else [model],
+    )
+    return await fetch(database, USAGE, values)
+
+
+def _sums(
+    rows: "Sequence[UsageRow]", by: Sequence[str], projects: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Sums, one for each group: `by` names what they are grouped by, and their first keys."""
+    sums: dict[tuple[str, ...], dict[str, int]] = {}
+    for row in rows:
+        labels = tuple(_label(row, name, projects) for name in by)
+        group = sums.setdefault(labels, dict.fromkeys(_COUNTS, 0))
+        for count in _COUNTS:
+            group[count] += getattr(row, count)
+    return [dict(zip(by, labels, strict=True)) | counts for labels, counts in sums.items()]
+
+
+def _table(facts: Sequence[dict[str, Any]]) -> str:
+    """One line per group."""
+    if not facts:
+        return "nothing was used"
+    head = [name.upper().replace("_", " ") for name in facts[0]]
+    return table(head, [[clean(str(value)) for value in row.values()] for row in facts])
+
+
+async def _project_names(database: "Connection") -> dict[str, str]:
+    from models.db.database import fetch
+    from models.db.queries.organization import LIST_PROJECTS
+
+    values = {"include_archived": True, "after": None, "max_rows": 100_000}
+    return {str(row.id): row.name for row in await fetch(database, LIST_PROJECTS, values)}
+
+
+def _label(row: "UsageRow", name: str, projects: dict[str, str]) -> str:
+    if name in ("day", "hour"):
+        begin = datetime.fromtimestamp(row.bucket, UTC)
+        return f"{begin:%Y-%m-%d}" if name == "day" else f"{begin:%Y-%m-%dT%H:00Z}"
+    value = str(getattr(row, _LABELS[name]) or "")
+    return projects.get(value, value) if name == "project" else value

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.db.database import fetch_idempotent
-from models.db.queries.usage import USAGE, UsageRow
+from models.db.queries.usage import USAGE, UsageRow, usage_values
 from models.errors import InvalidRequest
 from models.ids import API_KEY, PROJECT, admin_id, parse_admin_id
 from models.wire.checks.faults import missing
@@ -87,21 +87,20 @@ class _Page:
         return replace(self, page_end=bucket)
 
     @property
-    def values(self) -> dict[str, int]:
-        """For the statement. Without an end nothing that is counted is left out, although our clock
-        may lag behind that of Postgres."""
-        return {
-            "first": max(self.first, self.start) if self.width < _DAY else self.first,
-            "last": self.page_end if self.end is None else min(self.page_end, self.end),
-            "width": self.width,
-        }
+    def bounds(self) -> tuple[int, int]:
+        """From when to before when it sums up. Without an end nothing that is counted is left out,
+        although our clock may lag behind that of Postgres."""
+        return (
+            max(self.first, self.start) if self.width < _DAY else self.first,
+            self.page_end if self.end is None else min(self.page_end, self.end),
+        )
 
     def to_json(self, results: dict[int, list[dict[str, Any]]], now: int) -> dict[str, Any]:
         """`results`: by the begin of their bucket."""
         end = self.end
         if end is None:
             end = max(now + 1, *(begin + self.width for begin in results), 0)
-        last = min(self.values["last"], end)
+        last = min(self.bounds[1], end)
         has_more = self.page_end < end
         return {
             "object": "page",
@@ -139,16 +138,17 @@ for _kind in UsageKind:
 async def _usage(request: Request, kind: UsageKind) -> dict[str, Any]:
     """What was used of this kind. Raises InvalidRequest."""
     page, groups = _Page.of(request), _groups(request, kind)
-    values = {
-        **page.values,
-        "kind": kind.value,
-        "group_by": groups,
-        "project_ids": _ids(request, "project_ids", PROJECT),
-        "api_key_ids": _ids(request, "api_key_ids", API_KEY),
-        "models": _texts(request, "models") or None,
-        "batch": _batch(request),
-        "max_rows": MAX_RESULTS + 1,
-    }
+    values = usage_values(
+        *page.bounds,
+        page.width,
+        groups,
+        kind=kind.value,
+        project_ids=_ids(request, "project_ids", PROJECT),
+        api_key_ids=_ids(request, "api_key_ids", API_KEY),
+        models=_texts(request, "models") or None,
+        batch=_batch(request),
+        max_rows=MAX_RESULTS + 1,
+    )
     for name in _NOT_KEPT:
         if _texts(request, name):
             raise InvalidRequest(

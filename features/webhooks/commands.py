@@ -1,19 +1,23 @@
-"""The commands for webhooks."""
+"""Webhooks, as an operator makes, lists, tests and changes their endpoints."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
 
 import typer
 
+from cli.errors import RequestRefused
 from cli.options import AsJson, Data, parse_duration
-from cli.output import print_result, print_status
-from features.operator.connection import EXIT_CODES_HELP, run, show
+from cli.output import clean, fitted_table, print_result, print_status
+from features.operator.connection import EXIT_CODES_HELP, Fields, fields_of, operator, run, show
+from models.ids import EVENT, WEBHOOK_ENDPOINT, admin_id
+from models.time_text import format_time
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from features.webhooks.listing import NewSecret
+    from features.webhooks.queries import Endpoint, ListedDelivery
     from models.db.connection import Connection
     from models.secrets import Sealer
 
@@ -21,7 +25,7 @@ app = typer.Typer(
     help="Webhooks: endpoints that get an event when a response has ended.", no_args_is_help=True
 )
 
-Endpoint = Annotated[
+EndpointName = Annotated[
     str, typer.Argument(metavar="ENDPOINT", help="The id of an endpoint, or its beginning.")
 ]
 
@@ -30,6 +34,15 @@ Events = Annotated[
     list[str] | None,
     typer.Option("--event", help="An event; may be repeated.", show_default="all"),
 ]
+_SHORT_ID = len("whe_") + 16
+
+
+@dataclass(frozen=True, slots=True)
+class NewSecret:
+    """What is shown once: an endpoint and its signing secret."""
+
+    id: str
+    secret: str
 
 
 # Commands import when they run, as in cli/main.py.
@@ -46,13 +59,28 @@ def create_endpoint(
 ) -> None:
     """Make an endpoint, and print its id and its signing secret, which is not shown again."""
     from cli.settings import NO_DATABASE, NO_REDIS, child_settings
-    from features.webhooks import listing as webhooks
-    from features.webhooks.service import EndpointFields
+    from features.tenants.project_commands import find_project
+    from features.webhooks import service
+    from models.egress import EgressPolicy
+    from models.projects.policy import ProjectPolicy
 
-    async def create(database: "Connection") -> "NewSecret":
+    async def create(database: "Connection") -> NewSecret:
         settings = child_settings(NO_DATABASE, NO_REDIS)
-        fields = EndpointFields(name, url, types)
-        return await webhooks.create(database, _sealer(data), settings, project, fields)
+        sealer, most = _sealer(data), settings.webhooks.endpoints
+        _require_types(types or ())
+        row = await find_project(database, project)
+        owner = service.EndpointProject(
+            row.id, row.name, ProjectPolicy.from_json(row.policy).egress
+        )
+        fields, egress = service.EndpointFields(name, url, types), EgressPolicy(settings.egress)
+        with _refusals(url):
+            made = await service.create(database, owner, sealer, egress, fields, most, operator())
+        if made is None:
+            raise RequestRefused(
+                f"the project {row.name} is deleted, or has {most} endpoints already;"
+                " `backburner webhooks delete` makes room"
+            )
+        return NewSecret(_id(made.endpoint), made.secret)
 
     show(run(data, create), lambda new: f"{new.id}\n{new.secret}", as_json=as_json)
 
@@ -64,10 +92,11 @@ def list_endpoints(
     data: Data = None,
 ) -> None:
     """List the endpoints: where, which events, whether they work, how much waits."""
-    from features.webhooks import listing as webhooks
+    from features.webhooks.queries import LIST_ENDPOINTS
+    from models.db.database import fetch
 
-    found = run(data, lambda database: webhooks.list_endpoints(database, project))
-    show(found, webhooks.endpoints_table, as_json=as_json)
+    found = run(data, lambda database: fetch(database, LIST_ENDPOINTS, {"project": project}))
+    show(found, _endpoints_table, _endpoint_fields, as_json=as_json)
 
 
 @app.command("deliveries", epilog=EXIT_CODES_HELP)
@@ -81,32 +110,43 @@ def list_deliveries(
     data: Data = None,
 ) -> None:
     """List deliveries, the newest first, with the result of the last try."""
-    from features.webhooks import listing as webhooks
+    from features.webhooks.queries import LIST_DELIVERIES
+    from models.db.database import fetch
 
-    found = run(
-        data, lambda database: webhooks.list_deliveries(database, endpoint, limit, failed=failed)
-    )
-    show(found, webhooks.deliveries_table, as_json=as_json)
+    async def deliveries(database: "Connection") -> "list[ListedDelivery]":
+        only = None if endpoint is None else (await _find(database, endpoint)).id
+        values = {"endpoint": only, "failed": failed, "limit": limit}
+        return await fetch(database, LIST_DELIVERIES, values)
+
+    show(run(data, deliveries), _deliveries_table, _delivery_fields, as_json=as_json)
 
 
 @app.command("test", epilog=EXIT_CODES_HELP)
 def send_test(
-    endpoint: Endpoint,
+    endpoint: EndpointName,
     event: Annotated[
         str | None, typer.Option(help="Which event.", show_default="one that it gets")
     ] = None,
     data: Data = None,
 ) -> None:
     """Deliver an event about a response that does not exist, and print the event's id."""
-    from features.webhooks import listing as webhooks
+    from features.webhooks import service
 
-    print_result(run(data, lambda database: webhooks.send_test(database, endpoint, event)))
+    async def send(database: "Connection") -> str:
+        _require_types([] if event is None else [event])
+        found = await _find(database, endpoint)
+        sent = await service.send_test(database, found, event, operator())
+        if sent is None:
+            raise RequestRefused("it is disabled; `backburner webhooks enable` enables it")
+        return admin_id(EVENT, sent[0])
+
+    print_result(run(data, send))
     print_status("A worker delivers it within seconds; `webhooks deliveries` shows the result.")
 
 
 @app.command("rotate", epilog=EXIT_CODES_HELP)
 def rotate_secret(
-    endpoint: Endpoint,
+    endpoint: EndpointName,
     overlap: Annotated[
         timedelta,
         typer.Option(
@@ -119,37 +159,53 @@ def rotate_secret(
     data: Data = None,
 ) -> None:
     """Give an endpoint a new signing secret, and print it."""
-    from features.webhooks import listing as webhooks
+    from features.webhooks import service
 
-    made = run(data, lambda database: webhooks.rotate(database, _sealer(data), endpoint, overlap))
-    show(made, lambda new: new.secret, as_json=as_json)
+    async def rotate(database: "Connection") -> NewSecret:
+        found = await _find(database, endpoint)
+        with _refusals():
+            made = await service.rotate(database, _sealer(data), found, overlap, operator())
+        if made is None:
+            raise _no_endpoint(endpoint)
+        if overlap and not made.keeps_old:
+            print_status(
+                "backburner: deliveries are signed with the new secret only: no key of "
+                "BACKBURNER_SECRET_KEYS opens the old one"
+            )
+        return NewSecret(_id(made.endpoint), made.secret)
+
+    show(run(data, rotate), lambda new: new.secret, as_json=as_json)
 
 
 @app.command("disable", epilog=EXIT_CODES_HELP)
-def disable(endpoint: Endpoint, data: Data = None) -> None:
+def disable(endpoint: EndpointName, data: Data = None) -> None:
     """Send an endpoint nothing more. What waits for it stays, events that follow are not kept."""
     _update(endpoint, data, "disabled", enabled=False)
 
 
 @app.command("enable", epilog=EXIT_CODES_HELP)
-def enable(endpoint: Endpoint, data: Data = None) -> None:
+def enable(endpoint: EndpointName, data: Data = None) -> None:
     """Let an endpoint get events again, what waits for it first."""
     _update(endpoint, data, "enabled", enabled=True)
 
 
 @app.command("set", epilog=EXIT_CODES_HELP)
-def set_events(endpoint: Endpoint, types: Events = None, data: Data = None) -> None:
+def set_events(endpoint: EndpointName, types: Events = None, data: Data = None) -> None:
     """Change which events an endpoint gets; without --event all."""
     _update(endpoint, data, "changed", types=types or ())
 
 
 @app.command("delete", epilog=EXIT_CODES_HELP)
-def delete(endpoint: Endpoint, data: Data = None) -> None:
+def delete(endpoint: EndpointName, data: Data = None) -> None:
     """Delete an endpoint and its deliveries."""
-    from features.webhooks import listing as webhooks
+    from features.webhooks import service
 
-    deleted = run(data, lambda database: webhooks.delete(database, endpoint))
-    print_result(f"{deleted} is deleted")
+    async def delete_found(database: "Connection") -> str:
+        found = await _find(database, endpoint)
+        await service.delete(database, found, operator())
+        return _id(found.id)
+
+    print_result(f"{run(data, delete_found)} is deleted")
 
 
 @app.command("resend", epilog=EXIT_CODES_HELP)
@@ -158,34 +214,177 @@ def resend(
     data: Data = None,
 ) -> None:
     """Deliver an event again to all endpoints that it was for, with the same id."""
-    from features.webhooks import listing as webhooks
+    from features.webhooks import service
 
-    count = run(data, lambda database: webhooks.resend(database, event))
-    print_result(f"{event} is delivered again to {count}")
+    async def resend_found(database: "Connection") -> int:
+        try:
+            identifier = UUID(hex=event.removeprefix(f"{EVENT}_"))
+        except ValueError:
+            raise RequestRefused(f"{event} is no id of an event: evt_ and 32 digits") from None
+        resent = await service.resend(database, identifier, None, operator())
+        if not resent:
+            raise RequestRefused(f"there is no event {event}; `webhooks deliveries` lists them")
+        return resent
+
+    print_result(f"{event} is delivered again to {run(data, resend_found)}")
 
 
 def _update(
     endpoint: str,
-    data: "Path | None",
+    data: Data,
     what: str,
     *,
     enabled: bool | None = None,
     types: Sequence[str] | None = None,
 ) -> None:
-    from features.webhooks import listing as webhooks
-    from features.webhooks.service import EndpointFields
+    from features.webhooks import service
 
-    fields = EndpointFields(types=types, enabled=enabled)
-    print_result(
-        f"{run(data, lambda database: webhooks.update(database, endpoint, fields))} is {what}"
+    async def update(database: "Connection") -> str:
+        _require_types(types or ())
+        fields = service.EndpointFields(types=types, enabled=enabled)
+        found = await _find(database, endpoint)
+        await service.update(database, found, fields, operator())
+        return _id(found.id)
+
+    print_result(f"{run(data, update)} is {what}")
+
+
+def _sealer(data: Data) -> "Sealer":
+    from cli.settings import secret_keys_of
+    from models.secrets import Sealer, parse_keys
+
+    return Sealer(parse_keys(secret_keys_of(data) or ""))
+
+
+def _require_types(types: Sequence[str]) -> None:
+    from features.webhooks.events import EventType
+
+    unknown = [name for name in types if name not in list(EventType)]
+    if unknown:
+        known = ", ".join(EventType)
+        raise RequestRefused(f"there is no event {unknown[0]}; there are {known}")
+
+
+async def _find(database: "Connection", name: str) -> "Endpoint":
+    """The endpoint with this id, or the beginning of one. Raises RequestRefused."""
+    from features.webhooks.queries import LIST_ENDPOINTS
+    from models.db.database import fetch
+
+    digits = name.removeprefix(f"{WEBHOOK_ENDPOINT}_").lower()
+    rows = await fetch(database, LIST_ENDPOINTS, {"project": None})
+    found = [row for row in rows if digits and row.id.hex.startswith(digits)]
+    if not found:
+        raise _no_endpoint(name)
+    if len(found) > 1:
+        raise RequestRefused(f"{name} is the beginning of several endpoints; write more of it")
+    return found[0]
+
+
+def _no_endpoint(name: str) -> RequestRefused:
+    return RequestRefused(f"there is no endpoint {name}; `backburner webhooks list` lists them")
+
+
+@contextmanager
+def _refusals(url: str | None = None) -> Iterator[None]:
+    """Raises RequestRefused for what the service refuses."""
+    from models.egress import EgressRefused
+    from models.secrets import NoKey
+
+    try:
+        yield
+    except EgressRefused as refusal:
+        raise RequestRefused(
+            f"{url} may not be reached: {refusal}; BACKBURNER_EGRESS__ALLOW names exceptions"
+        ) from refusal
+    except NoKey as error:
+        raise RequestRefused(
+            "a signing secret is stored sealed, and there is no key: set BACKBURNER_SECRET_KEYS"
+        ) from error
+
+
+def _id(endpoint: UUID) -> str:
+    return admin_id(WEBHOOK_ENDPOINT, endpoint)
+
+
+def _endpoint_fields(endpoint: "Endpoint") -> Fields:
+    return fields_of(
+        endpoint,
+        "id project name url types created_at state reason failures failing_since waiting",
+        id=_id(endpoint.id),
+        reason=endpoint.disabled_reason,
     )
 
 
-def _sealer(data: "Path | None") -> "Sealer":
-    from cli.settings import secret_keys_of
-    from features.webhooks import listing as webhooks
+def _delivery_fields(delivery: "ListedDelivery") -> Fields:
+    return fields_of(
+        delivery,
+        "event endpoint type object created_at state attempts next_attempt_at delivered_at"
+        " last_status last_error",
+        event=admin_id(EVENT, delivery.event_id),
+        endpoint=_id(delivery.endpoint_id),
+        object=delivery.object_id,
+    )
 
-    return webhooks.sealer_of(secret_keys_of(data))
+
+def _endpoints_table(endpoints: "Sequence[Endpoint]") -> str:
+    """One line per endpoint."""
+    if not endpoints:
+        return "there is no endpoint; `backburner webhooks create URL` makes one"
+
+    def rows(short: bool) -> list[tuple[str, ...]]:
+        return [
+            (
+                _id(endpoint.id)[: _SHORT_ID if short else None],
+                clean(endpoint.project),
+                clean(endpoint.url),
+                " ".join(endpoint.types) or "all",
+                str(endpoint.waiting),
+                _state(endpoint),
+            )
+            for endpoint in endpoints
+        ]
+
+    return fitted_table(
+        ("ENDPOINT", "PROJECT", "URL", "EVENTS", "WAITING", "STATE"), rows, ["URL", "EVENTS"]
+    )
+
+
+def _state(endpoint: "Endpoint") -> str:
+    if endpoint.disabled_reason is not None:
+        return f"disabled: {endpoint.disabled_reason}"
+    if endpoint.failing_since is not None:
+        return f"failing since {format_time(endpoint.failing_since)}, {endpoint.failures} tries"
+    return endpoint.state
+
+
+def _deliveries_table(deliveries: "Sequence[ListedDelivery]") -> str:
+    """One line per delivery."""
+    if not deliveries:
+        return "there is no delivery"
+
+    def rows(short: bool) -> list[tuple[str, ...]]:
+        return [
+            (
+                admin_id(EVENT, delivery.event_id),
+                _id(delivery.endpoint_id)[: _SHORT_ID if short else None],
+                delivery.type,
+                delivery.object_id,
+                format_time(delivery.created_at),
+                str(delivery.attempts),
+                delivery.state,
+                _last_result(delivery),
+            )
+            for delivery in deliveries
+        ]
+
+    head = ("EVENT", "ENDPOINT", "TYPE", "OBJECT", "CREATED", "TRIES", "STATE", "LAST RESULT")
+    return fitted_table(head, rows, ["OBJECT", "EVENT"])
+
+
+def _last_result(delivery: "ListedDelivery") -> str:
+    if delivery.last_error is not None:
+        return clean(delivery.last_error)
+    return "" if delivery.last_status is None else f"HTTP {delivery.last_status}"
 
 
 COMMANDS = (("webhooks", app),)

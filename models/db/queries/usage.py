@@ -5,6 +5,7 @@ ending.md). The purge sums up each day (UTC) once, when it has ended, in `usage_
 `usage_rollup.rolled_until` is the first day that is not there yet.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from uuid import UUID
@@ -165,6 +166,21 @@ USAGE = Query(
 `width` seconds, by the labels `group_by`. Nulls: all kinds, projects, keys,
 models, in batches or not. Buckets of a day
 are those of UTC. The first `max_rows`, in the order of the buckets."""
+_ANY_USAGE = dict.fromkeys(("kind", "project_ids", "api_key_ids", "models", "batch", "max_rows"))
+
+
+def usage_values(
+    first: int, last: int, width: int, group_by: Sequence[str] = (), **wanted: object
+) -> dict[str, object]:
+    """The parameters of USAGE. `wanted`: those that are not null."""
+    return {
+        "first": first,
+        "last": last,
+        "width": width,
+        "group_by": list(group_by),
+        **_ANY_USAGE,
+        **wanted,
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,3 +21,8 @@ def format_seconds(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds / 86_400:.0f} d"
+
+
+def seconds_between(earlier: datetime, later: datetime) -> float:
+    """Seconds, at least 0: a creation time comes from another clock, in whole seconds."""
+    return max(0.0, (later - earlier).total_seconds())

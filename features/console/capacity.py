@@ -14,7 +14,6 @@ from features.console.overview import LOOKED_AT
 from features.console.page import Change, Page, Visit, confirmed, not_found
 from features.operator import service
 from features.operator.diagnosis import process_text
-from features.operator.facts import ProcessState
 from models.config.upstream import UpstreamSettings
 from models.db.database import Connection, execute, fetch_idempotent
 from models.db.queries import console, operations
@@ -32,8 +31,8 @@ _SHOWN_MODELS = 50
 
 async def show_workers(visit: Visit) -> Response:
     """The processes: what they run, of how many slots, and whether they are alive."""
-    rows = await fetch_idempotent(visit.pool, operations.WORKERS, {"since": _ENDED_WITHIN})
-    processes = [ProcessState.from_row(row) for row in rows]
+    values = {"since": _ENDED_WITHIN}
+    processes = await fetch_idempotent(visit.pool, operations.WORKERS, values)
     ended = [process for process in processes if process.ended is not None]
     return visit.page(
         "workers.html",

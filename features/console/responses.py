@@ -14,7 +14,6 @@ from starlette.responses import Response
 from features.console.page import PAGE_SIZE, Page, PageError, Visit, choice
 from features.operator import service
 from features.operator.diagnosis import diagnose
-from features.operator.facts import ListedResponse
 from features.operator.filter import DEFAULT_SINCE, FIRST_ID, LAST_ID, Filter, id_range
 from features.operator.history import live_counts
 from features.operator.service import Action
@@ -64,7 +63,7 @@ class Wanted:
 class Found:
     """A page of the list."""
 
-    rows: list[ListedResponse] = field(default_factory=list)
+    rows: list[listing.ListedResponseRow] = field(default_factory=list)
     next_before: UUID | None = None
     """where the next page begins; None: this is the last one"""
     looked_back_to: datetime | None = None
@@ -167,10 +166,7 @@ async def _search(pool: Pool, values: dict[str, Any], limit: int, budget: float)
 
 def _page(rows: list[listing.ListedResponseRow], limit: int) -> Found:
     has_more = len(rows) > limit
-    return Found(
-        [ListedResponse.from_row(row) for row in rows[:limit]],
-        rows[limit - 1].id if has_more else None,
-    )
+    return Found(rows[:limit], rows[limit - 1].id if has_more else None)
 
 
 @dataclass(frozen=True, slots=True)

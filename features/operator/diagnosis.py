@@ -5,7 +5,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from models.db.queries.line import MAX_COUNTED, PlaceInLine
@@ -13,6 +12,7 @@ from models.db.queries.operations import ResponseState
 from models.errors import UNKNOWN_CONTENT
 from models.lifecycle import TERMINAL, Lane
 from models.redis.channels import QUARANTINE, queue_for
+from models.time_text import seconds_between
 
 SILENT_AFTER = 30.0
 """Seconds without progress after which a response with a live owner counts as silent."""
@@ -156,8 +156,3 @@ def _tries_text(call: Mapping[str, Any]) -> str:
 def process_text(kind: str, pid: int, host: str) -> str:
     """The name of a process in sentences."""
     return f"{'quarantine worker' if kind == 'quarantine' else kind} process {pid} on {host}"
-
-
-def seconds_between(earlier: datetime, later: datetime) -> float:
-    """Seconds, at least 0: a creation time comes from another clock, in whole seconds."""
-    return max(0.0, (later - earlier).total_seconds())

@@ -1,17 +1,30 @@
 """The commands for a running deployment: show responses and processes, and record requests for
 them."""
 
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
 
 import typer
 
 from cli.errors import RequestRefused
 from cli.options import AsJson, Data, parse_duration, resolve_database
-from features.operator.connection import EXIT_CODES_HELP, EXIT_PENDING, database_errors, run, show
+from features.operator.connection import (
+    EXIT_CODES_HELP,
+    EXIT_PENDING,
+    database_errors,
+    operator,
+    run,
+    show,
+)
+from features.operator.filter import id_prefix
 
 if TYPE_CHECKING:
-    from features.operator.facts import OperatorRequest
+    from features.operator.responses import OperatorRequest
     from models.db.connection import Connection
 
 app = typer.Typer()
@@ -33,11 +46,10 @@ def explain(response: Response, as_json: AsJson = False, data: Data = None) -> N
 
     Created, queued, enqueued, claimed, turns, flushes, hand-overs, deaths of workers, end.
     """
-    from features.operator import reads as queries
-    from features.operator import report
+    from features.operator import report, responses
 
-    found = run(data, lambda database: queries.explain(database, response))
-    show(found, report.explanation, as_json=as_json)
+    found = run(data, lambda database: responses.explain(database, response))
+    show(found, report.explanation, report.explanation_fields, as_json=as_json)
 
 
 @app.command(short_help="List open responses without progress, and why.", epilog=EXIT_CODES_HELP)
@@ -58,11 +70,10 @@ def stuck(
 
     Either no worker runs them, or their worker produced nothing.
     """
-    from features.operator import reads as queries
-    from features.operator import report
+    from features.operator import report, responses
 
-    found = run(data, lambda database: queries.stuck(database, idle))
-    show(found, report.stuck, as_json=as_json)
+    found = run(data, lambda database: responses.stuck(database, idle))
+    show(found, report.stuck, report.stuck_fields, as_json=as_json)
 
 
 @app.command(
@@ -85,11 +96,12 @@ def workers(
 
     Shows kind, host, pid, the time left of the lease, and the number of responses that run.
     """
-    from features.operator import reads as queries
     from features.operator import report
+    from models.db.database import fetch
+    from models.db.queries.operations import WORKERS
 
-    found = run(data, lambda database: queries.workers(database, since))
-    show(found, report.workers, as_json=as_json)
+    found = run(data, lambda database: fetch(database, WORKERS, {"since": since}))
+    show(found, report.workers, report.worker_fields, as_json=as_json)
 
 
 @app.command("console", short_help="Print a link to the console.", epilog=EXIT_CODES_HELP)
@@ -100,7 +112,6 @@ def print_console_link(data: Data = None) -> None:
     """
     from cli.embedded.data_folder import default_folder, running_up
     from cli.output import print_result
-    from features.operator.audit_entries import operator
     from models.console_links import LOGIN_PATH, create_link
     from models.db.queries.audit import AuditEntry
 
@@ -136,13 +147,12 @@ def fail(response: Response, wait: Wait = 10, as_json: AsJson = False, data: Dat
 
 
 def _request_one(action: str, response: str, wait: float, as_json: bool, data: Data) -> None:
-    from features.operator import actions, report
-    from features.operator import reads as queries
+    from features.operator import report, responses
     from features.operator.service import Action
 
     async def request(database: "Connection") -> "OperatorRequest":
-        identifier = await queries.resolve_id(database, response)
-        [result] = await actions.request(database, Action(action), [identifier], wait, data)
+        identifier = await responses.resolve_id(database, response)
+        [result] = await responses.request(database, Action(action), [identifier], wait, data)
         if result.refused:
             raise RequestRefused(f"{result.id}: {result.why}")
         return result
@@ -168,9 +178,60 @@ def drain(
 
     A supervisor may start another process in its place.
     """
-    from features.operator import reads as queries
-    from features.operator import report
-
-    result = run(data, lambda database: queries.drain(database, worker, wait))
-    show(result, report.drain_results, as_json=as_json)
+    result = run(data, lambda database: _drain(database, worker, wait))
+    show(result, _drain_text, as_json=as_json)
     raise typer.Exit(0 if all(process.gone for process in result) else EXIT_PENDING)
+
+
+@dataclass(frozen=True, slots=True)
+class DrainResult:
+    """A process that was asked to exit. `gone`: it has exited."""
+
+    id: UUID
+    kind: str
+    host: str
+    pid: int
+    gone: bool
+
+
+async def _drain(database: "Connection", name: str, wait: float) -> list[DrainResult]:
+    """Records that processes shall hand over and exit; waits up to `wait` seconds for their end.
+
+    `name` is an id, the beginning of one, or a host name. Raises RequestRefused.
+    """
+    from features.operator import service
+    from features.operator.responses import POLL_INTERVAL
+    from models.db.database import fetch
+    from models.db.queries import operations
+
+    rows = await fetch(database, operations.FIND_WORKERS, {"name": name, "prefix": id_prefix(name)})
+    processes = [row for row in rows if not row.dead]
+    if not processes:
+        raise RequestRefused(
+            f"no live process has the id or host name {name}; `backburner workers` lists them"
+        )
+    if len(processes) > 1 and any(row.host != name for row in processes):
+        raise RequestRefused(
+            f"{name} is the beginning of {len(processes)} processes' ids; use a longer one"
+        )
+    await service.drain(database, name, processes, operator())
+    ids, deadline = [row.id for row in processes], time.monotonic() + wait
+    while left := await fetch(database, operations.STILL_RUNNING, {"ids": ids}):
+        if time.monotonic() >= deadline:
+            break
+        await asyncio.sleep(POLL_INTERVAL)
+    return [
+        DrainResult(row.id, row.kind, row.host, row.pid, gone=row.id not in left)
+        for row in processes
+    ]
+
+
+def _drain_text(drained: Sequence[DrainResult]) -> str:
+    """One line per process."""
+    from features.operator.diagnosis import process_text
+
+    return "\n".join(
+        f"{process.id}: {process_text(process.kind, process.pid, process.host)} "
+        f"{'has exited' if process.gone else 'was asked to exit'}"
+        for process in drained
+    )

@@ -1,5 +1,5 @@
-"""Facts about responses and processes as text for people. Reads nothing but the terminal's
-width."""
+"""Responses and processes as text for people, and as objects for programs (`--json`). Reads nothing
+but the terminal's width."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -17,17 +17,20 @@ from cli.output import (
     paint,
     wrap,
 )
-from features.operator.diagnosis import process_text
-from features.operator.facts import (
-    DrainResult,
-    Explanation,
+from features.operator.connection import Fields, fields_of
+from features.operator.diagnosis import Diagnosis
+from features.operator.history import History
+from features.operator.responses import (
     OperatorRequest,
-    ProcessState,
     ResponseList,
     ResponseReport,
     StuckResponses,
 )
-from models.time_text import format_date, format_seconds, format_time
+from models.db.queries.listing import ListedResponseRow, ResponseDetails
+from models.db.queries.operations import AttemptRow, LogSummary, ResponseState, WorkerRow
+from models.ids import conversation_id, response_id
+from models.redis.channels import queue_for
+from models.time_text import format_date, format_seconds, format_time, seconds_between
 
 SHORT_ID = 16
 """Hexadecimal digits of a short id: its time, to a quarter of a microsecond."""
@@ -54,50 +57,108 @@ def state_text(state: str) -> str:
     return paint(state, _COLOURS.get(state))
 
 
-def explanation(facts: Explanation) -> str:
+def explanation(history: History) -> str:
     """The timeline, and the present state below it."""
-    first = facts.timeline[0].at
-    lines = [f"{facts.response.id}, created {format_time(first)}"]
+    first = history.timeline[0].at
+    lines = [f"{response_id(history.state.id)}, created {format_time(first)}"]
     lines += [
         _timeline_line(f"{(event.at - first) / timedelta(seconds=1):>+12.3f} s", event.text)
-        for event in facts.timeline
+        for event in history.timeline
     ]
-    published = (
-        f"; events up to {facts.journalled} were published" if facts.journalled is not None else ""
+    last = history.journalled
+    published = "" if last is None else f"; events up to {last} were published"
+    return "\n".join([*lines, _timeline_line("now", f"{history.why}{published}")])
+
+
+def explanation_fields(history: History) -> Fields:
+    """What happened to one response. `journalled`: the last event that was published and not yet
+    flushed."""
+    return {
+        "response": _state_fields(history.state, history.diagnosis),
+        "journalled": history.journalled,
+        "attempts": [
+            _attempt_fields(each, history.logs.get(each.attempt)) for each in history.attempts
+        ],
+        "timeline": history.timeline,
+    }
+
+
+def _state_fields(row: ResponseState, diagnosis: Diagnosis) -> Fields:
+    """One response now. `idle_seconds`: since its last progress; of an ended response, until its
+    end."""
+    return fields_of(
+        row,
+        "id status state why background model conversation queue attempt crashes turns"
+        " enqueue_count worker idle_seconds created_at completed_at deadline reason error",
+        id=response_id(row.id),
+        state=diagnosis.state,
+        why=diagnosis.why,
+        conversation=row.conversation_id and conversation_id(row.conversation_id),
+        queue=queue_for(background=row.background, crashes=row.crashes),
+        idle_seconds=_idle_seconds(row),
     )
-    return "\n".join([*lines, _timeline_line("now", f"{facts.response.why}{published}")])
+
+
+def _idle_seconds(row: ResponseState) -> float:
+    return round(seconds_between(row.progressed_at, row.now), 3)
+
+
+def _attempt_fields(row: AttemptRow, log: LogSummary | None) -> Fields:
+    """One claim. `outcome` is null while it runs, and if it ended the response. `failures`:
+    `upstream`, `reason`, `message` of each call that failed; a deferred attempt waited for the last
+    one. The reason `unknown_content`: the answer had content in the fields that `message` names,
+    which nobody knows."""
+    return fields_of(
+        row,
+        "attempt worker kind host pid claimed_at turns outcome ended_at first_event last_event"
+        " flushes bytes failures",
+        turns=len(row.turns_ended_at),
+        first_event=log.first if log else None,
+        last_event=log.last if log else None,
+        flushes=log.blocks if log else 0,
+        bytes=log.bytes if log else 0,
+    )
 
 
 def _timeline_line(when: str, text: str) -> str:
     return wrap(clean(text), " " * 16, f"{when:>14}  ")
 
 
-def stuck(facts: StuckResponses) -> str:
+def stuck(found: StuckResponses) -> str:
     """One line per response; on a terminal one more with the reason."""
-    if not facts.responses:
+    if not found.responses:
         return (
-            f"no open response has been without progress for longer than {facts.idle_seconds:g} s"
+            f"no open response has been without progress for longer than {found.idle_seconds:g} s"
         )
 
     def rows(short: bool) -> list[tuple[str, ...]]:
         return [
             (
-                short_response_id(each.id) if short else each.id,
-                each.state,
-                format_seconds(each.idle_seconds),
-                str(each.attempt),
-                clean(each.why),
+                _response_id(response_id(row.id), short=short),
+                diagnosis.state,
+                format_seconds(_idle_seconds(row)),
+                str(row.attempt),
+                clean(diagnosis.why),
             )
-            for each in facts.responses
+            for row, diagnosis in found.responses
         ]
 
     text = fitted_table(("RESPONSE", "STATE", "IDLE", "ATTEMPT", "WHY"), rows)
-    return f"{text}\n… and more" if facts.more else text
+    return f"{text}\n… and more" if found.more else text
 
 
-def workers(facts: Sequence[ProcessState]) -> str:
+def stuck_fields(found: StuckResponses) -> Fields:
+    """Responses without progress."""
+    return fields_of(
+        found,
+        "idle_seconds responses more",
+        responses=[_state_fields(row, diagnosis) for row, diagnosis in found.responses],
+    )
+
+
+def workers(processes: Sequence[WorkerRow]) -> str:
     """One line per process."""
-    if not facts:
+    if not processes:
         return "no process has registered"
 
     def rows(short: bool) -> list[tuple[str, ...]]:
@@ -108,30 +169,35 @@ def workers(facts: Sequence[ProcessState]) -> str:
                 process.host,
                 str(process.pid),
                 state_text(process.state),
-                _age(process) if short else format_time(process.started_at),
+                format_seconds(process.age_seconds) if short else format_time(process.started_at),
                 f"{process.lease_seconds:.1f} s" if process.ended is None else "",
                 str(process.running),
                 _ended_text(process),
             )
-            for process in facts
+            for process in processes
         ]
 
     head = ("ID", "KIND", "HOST", "PID", "STATE", "STARTED", "LEASE", "RUNS", "ENDED")
     return fitted_table(head, rows, ["HOST"])
 
 
-def _age(process: ProcessState) -> str:
-    return format_seconds(process.age_seconds)
+def worker_fields(process: WorkerRow) -> Fields:
+    """One process. `running`: responses that it owns; `slots`: that it runs at most, null if it
+    states none."""
+    return fields_of(
+        process,
+        "id kind host pid state started_at age_seconds lease_seconds running slots version ended",
+    )
 
 
-def _ended_text(process: ProcessState) -> str:
+def _ended_text(process: WorkerRow) -> str:
     """How it ended, where its state does not show that."""
     return "" if process.state == "stopped" else process.ended or ""
 
 
-def short_response_id(public_id: str) -> str:
-    """The beginning of a response's id, which commands accept if it is unique."""
-    return public_id[:_SHORT_RESPONSE_ID]
+def _response_id(public_id: str, *, short: bool) -> str:
+    """A response's id, or its beginning, which commands accept if it is unique."""
+    return public_id[:_SHORT_RESPONSE_ID] if short else public_id
 
 
 def request(facts: OperatorRequest) -> str:
@@ -147,32 +213,32 @@ def requests(facts: Sequence[OperatorRequest]) -> str:
     return "\n".join(map(request, facts))
 
 
-def intention(action: str, facts: ResponseList) -> str:
+def intention(action: str, found: ResponseList) -> str:
     """What an action with a filter would do."""
-    if not facts.responses:
+    if not found.responses:
         return "No open response fits; nothing was done."
-    count = f"{'more than ' if facts.more else ''}{len(facts.responses)}"
-    return f"Nothing was done. With --yes: {action} {count} {_noun(len(facts.responses))}."
+    count = f"{'more than ' if found.more else ''}{len(found.responses)}"
+    return f"Nothing was done. With --yes: {action} {count} {_noun(len(found.responses))}."
 
 
 def _noun(count: int) -> str:
     return "response" if count == 1 else "responses"
 
 
-def responses(facts: ResponseList) -> str:
+def responses(found: ResponseList) -> str:
     """One line per response."""
-    if not facts.responses:
-        if facts.since_seconds is None:
+    if not found.responses:
+        if found.since_seconds is None:
             return "no response fits"
         return (
-            f"no response of the last {format_seconds(facts.since_seconds)} fits; "
+            f"no response of the last {format_seconds(found.since_seconds)} fits; "
             "--since 30d looks further back"
         )
 
     def rows(short: bool) -> list[tuple[str, ...]]:
         return [
             (
-                short_response_id(each.id) if short else each.id,
+                _response_id(each.public_id, short=short),
                 state_text(each.status),
                 format_seconds(each.age_seconds) if short else format_date(each.created_at),
                 "" if each.run_seconds is None else format_seconds(each.run_seconds),
@@ -180,27 +246,45 @@ def responses(facts: ResponseList) -> str:
                 each.upstream or "",
                 each.reason if each.reason and each.reason != each.status else "",
             )
-            for each in facts.responses
+            for each in found.responses
         ]
 
     head = ("RESPONSE", "STATUS", "CREATED", "RAN", "MODEL", "UPSTREAM", "REASON")
     text = fitted_table(head, rows, ["MODEL", "UPSTREAM"])
-    return f"{text}\n… and more; --limit shows them" if facts.more else text
+    return f"{text}\n… and more; --limit shows them" if found.more else text
 
 
-def response(facts: ResponseReport) -> str:
+def responses_fields(found: ResponseList) -> Fields:
+    """A list of responses."""
+    listed = [_listed_fields(each) for each in found.responses]
+    return fields_of(found, "responses more since_seconds", responses=listed)
+
+
+def _listed_fields(row: ListedResponseRow) -> Fields:
+    return fields_of(
+        row,
+        "id status background project model upstream reason attempt input_tokens output_tokens"
+        " created_at completed_at age_seconds run_seconds",
+        id=row.public_id,
+    )
+
+
+def response(report: ResponseReport) -> str:
     """One line per fact."""
+    facts = report.row
+    previous, conversation = _continued(facts)
+    input_tokens, output_tokens = _tokens(facts)
     mode = "background" if facts.background else "foreground"
     shown = {
         "status": state_text(facts.status),
-        "now": clean(facts.why),
+        "now": clean(report.why),
         "reason": facts.reason,
         "error": clean(facts.error["message"]) if facts.error else None,
         "model": clean(facts.model),
         "upstream": facts.upstream,
         "project": facts.project,
         "mode": mode if facts.store else f"{mode}, not to be stored",
-        "continues": facts.conversation or facts.previous_response,
+        "continues": conversation or previous,
         "created": format_date(facts.created_at),
         "first claim": format_date(facts.started_at) if facts.started_at else None,
         "ended": format_date(facts.completed_at) if facts.completed_at else None,
@@ -210,19 +294,53 @@ def response(facts: ResponseReport) -> str:
         "turns": str(facts.turns),
         "tool calls": str(facts.tool_calls),
         "items": f"{facts.input_items} input, {facts.output_items} output",
-        "tokens": None
-        if facts.input_tokens is None
-        else f"{facts.input_tokens} input, {facts.output_tokens} output",
+        "tokens": None if input_tokens is None else f"{input_tokens} input, {output_tokens} output",
         "deleted": "hidden from the API; the purge deletes it" if facts.deleted else None,
     }
-    lines = [facts.id]
+    lines = [response_id(facts.id)]
     lines += [
         wrap(text, " " * 13, f"{name:>11}  ") for name, text in shown.items() if text is not None
     ]
-    for item in facts.output or ():
+    for item in report.output or ():
         lines.append(f"{item.get('type', 'item')}:")
         lines += [_INDENT + line for line in _item_text(item).split("\n")]
     return "\n".join(lines)
+
+
+def response_fields(report: ResponseReport) -> Fields:
+    """One response. `output_items`: those that are stored: all of a response that has ended, else
+    those of finished turns. `output`: the output items; null unless they were requested."""
+    row = report.row
+    previous, conversation = _continued(row)
+    input_tokens, output_tokens = _tokens(row)
+    return fields_of(
+        row,
+        "id status why background project model upstream reason error attempt turns input_tokens"
+        " output_tokens input_items output_items tool_calls store deleted previous_response"
+        " conversation created_at started_at completed_at deadline expires_at output",
+        id=response_id(row.id),
+        why=report.why,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        previous_response=previous,
+        conversation=conversation,
+        output=report.output,
+    )
+
+
+def _continued(row: ResponseDetails) -> tuple[str | None, str | None]:
+    """The response and the conversation that it continues."""
+    previous, conversation = row.previous_response_id, row.conversation_id
+    return (
+        None if previous is None else response_id(previous),
+        None if conversation is None else conversation_id(conversation),
+    )
+
+
+def _tokens(row: ResponseDetails) -> tuple[int | None, int | None]:
+    """Of its input, and of its output."""
+    usage = row.usage or {}
+    return usage.get("input_tokens"), usage.get("output_tokens")
 
 
 def _item_text(item: Mapping[str, Any]) -> str:
@@ -232,46 +350,3 @@ def _item_text(item: Mapping[str, Any]) -> str:
     if item.get("type") != "message" or None in texts:
         return as_json(item)
     return "\n".join(clean_lines(text) for text in texts)
-
-
-def audit(entries: Sequence[Mapping[str, Any]]) -> str:
-    """One line per entry."""
-    if not entries:
-        return "there is no such entry"
-
-    def rows(_short: bool) -> list[tuple[str, ...]]:
-        return [
-            (
-                entry["at"],
-                _actor(entry),
-                clean(entry.get("project", "")),
-                entry["action"],
-                clean(entry.get("object", "")),
-                entry["outcome"],
-                entry["id"],
-                " ".join(f"{name}={value}" for name, value in entry.get("details", {}).items()),
-            )
-            for entry in entries
-        ]
-
-    return fitted_table(
-        ("TIME", "WHO", "PROJECT", "ACTION", "OBJECT", "OUTCOME", "ENTRY", "DETAILS"),
-        rows,
-        ["OBJECT"],
-    )
-
-
-def _actor(entry: Mapping[str, Any]) -> str:
-    """The operator, the key's first characters, or the address."""
-    who = entry.get("os_user") or entry.get("key_prefix", "")
-    place = entry.get("address", "")
-    return clean(" ".join(filter(None, (who, f"from {place}" if place else entry["actor"]))))
-
-
-def drain_results(facts: Sequence[DrainResult]) -> str:
-    """One line per process."""
-    return "\n".join(
-        f"{process.id}: {process_text(process.kind, process.pid, process.host)} "
-        f"{'has exited' if process.gone else 'was asked to exit'}"
-        for process in facts
-    )

@@ -22,7 +22,7 @@ from features.operator.process_commands import Response, Wait
 from models.lifecycle import Status
 
 if TYPE_CHECKING:
-    from features.operator.facts import OperatorRequest
+    from features.operator.responses import OperatorRequest
     from models.db.database import Connection
 
 app = typer.Typer(help="Responses.", no_args_is_help=True)
@@ -80,14 +80,11 @@ def list_responses(
     data: Data = None,
 ) -> None:
     """List responses, the newest first."""
-    from features.operator import reads as queries
-    from features.operator import report
+    from features.operator import report, responses
 
-    wanted = Filter(statuses, project, model, upstream, reason, since)
-    found = run(
-        data, lambda database: queries.list_responses(database, wanted, limit or DEFAULT_LIMIT)
-    )
-    show(found, report.responses, as_json=as_json)
+    wanted, most = Filter(statuses, project, model, upstream, reason, since), limit or DEFAULT_LIMIT
+    found = run(data, lambda database: responses.list_responses(database, wanted, most))
+    show(found, report.responses, report.responses_fields, as_json=as_json)
 
 
 @app.command("show", epilog=EXIT_CODES_HELP)
@@ -98,11 +95,10 @@ def show_response(
     data: Data = None,
 ) -> None:
     """Show what is stored about a response. `explain` shows what happened to it."""
-    from features.operator import reads as queries
-    from features.operator import report
+    from features.operator import report, responses
 
-    facts = run(data, lambda database: queries.show(database, response, with_output=output))
-    show(facts, report.response, as_json=as_json)
+    shown = run(data, lambda database: responses.show(database, response, with_output=output))
+    show(shown, report.response, report.response_fields, as_json=as_json)
 
 
 @app.command("tail", epilog=f"{EXIT_CODES_HELP} {EXIT_INTERRUPTED} Ctrl-C.")
@@ -175,14 +171,13 @@ _add_action("fail", "End responses as failed, reason failed_by_operator. Output 
 
 def _act(action: str, order: _Order, as_json: bool, data: Data) -> None:
     """Does the action for the named responses, or for the open ones that fit the filter."""
-    from features.operator import actions, report
-    from features.operator import reads as queries
+    from features.operator import report, responses
     from features.operator.service import Action
 
     async def request(database: "Connection") -> "tuple[list[OperatorRequest], list[str]]":
         names = order.names or await _names_of_matching(database, action, order)
-        ids, refusals = await queries.resolve_ids(database, names)
-        return await actions.request(database, Action(action), ids, order.wait, data), refusals
+        ids, refusals = await responses.resolve_ids(database, names)
+        return await responses.request(database, Action(action), ids, order.wait, data), refusals
 
     results, refusals = run(data, request)
     show(results, report.requests, as_json=as_json)
@@ -195,10 +190,10 @@ def _act(action: str, order: _Order, as_json: bool, data: Data) -> None:
 
 async def _names_of_matching(database: "Connection", action: str, order: _Order) -> list[str]:
     """The open responses that fit the filter. Ends the command if it was not confirmed."""
-    from features.operator import reads as queries
-    from features.operator import report
+    from features.operator import report, responses
 
-    found = await queries.list_open(database, order.wanted, order.limit)
+    wanted = order.wanted.restricted_to_open()
+    found = await responses.list_responses(database, wanted, order.limit)
     if found.responses and not order.is_confirmed:
         print_result(report.responses(found))
     if not found.responses or not order.is_confirmed:
@@ -206,4 +201,4 @@ async def _names_of_matching(database: "Connection", action: str, order: _Order)
         raise typer.Exit(EXIT_REFUSED if found.responses else 0)
     if found.more:
         print_status(f"More than {order.limit} fit; the newest are taken.")
-    return [each.id for each in found.responses]
+    return [each.public_id for each in found.responses]

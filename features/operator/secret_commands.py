@@ -1,19 +1,50 @@
-"""The commands for what is sealed at rest."""
+"""`backburner secrets rotate`: seals again what an older key has sealed, so that this key can be
+removed.
 
-from typing import TYPE_CHECKING
+Each row is replaced by itself, while the deployment runs. An interrupted run is continued by the
+next one, which finds what is left.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
 import typer
 
 from cli.errors import CommandFailed
 from cli.options import AsJson, Data
 from cli.output import print_status
-from features.operator.connection import EXIT_CODES_HELP, EXIT_REFUSED, run, show
+from features.operator.connection import EXIT_CODES_HELP, EXIT_REFUSED, operator, run, show
 
 if TYPE_CHECKING:
-    from features.operator.rotation import Rotation
+    from uuid import UUID
+
     from models.db.connection import Connection
+    from models.db.queries.sealed import SealedItem, SealedRow
+    from models.db.statement import Query
+    from models.secrets import Sealer, TokenKind
 
 app = typer.Typer(help="What is sealed at rest.", no_args_is_help=True)
+
+_BATCH = 500
+"""Credentials that are read with one statement."""
+_RANGE = 20_000
+"""Ids of items that are read with one statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """What one run has done."""
+
+    key_id: str
+    """The key with which everything is sealed now."""
+    credentials: int = 0
+    """of open responses"""
+    webhooks: int = 0
+    items: int = 0
+    """Rows that were sealed again."""
+    unreadable: int = 0
+    """Rows that stay as they are: no configured key opens them."""
 
 
 @app.callback()
@@ -30,14 +61,13 @@ def rotate_secrets(as_json: AsJson = False, data: Data = None) -> None:
     first (docs/security.md). The command may be interrupted and repeated.
     """
     from cli.settings import secret_keys_of
-    from features.operator.rotation import audited_rotation
     from models.secrets import Sealer, key_id_of, parse_keys
 
-    async def rotate(database: "Connection") -> "Rotation":
+    async def rotate(database: "Connection") -> Rotation:
         keys = parse_keys(secret_keys_of(data) or "")
         if not keys:
             raise CommandFailed("BACKBURNER_SECRET_KEYS is not set")
-        return await audited_rotation(database, Sealer(keys), key_id_of(keys[0]))
+        return await _audited(database, Sealer(keys), key_id_of(keys[0]))
 
     done = run(data, rotate)
     show(done, _text, as_json=as_json)
@@ -48,8 +78,109 @@ def rotate_secrets(as_json: AsJson = False, data: Data = None) -> None:
         raise typer.Exit(EXIT_REFUSED)
 
 
-def _text(done: "Rotation") -> str:
+def _text(done: Rotation) -> str:
     return (
         f"sealed again with the key {done.key_id}: {done.credentials} credentials of open "
         f"responses, {done.webhooks} webhooks, {done.items} items"
     )
+
+
+async def _audited(database: "Connection", sealer: "Sealer", key_id: str) -> Rotation:
+    """As `_rotate`; the audit log has that it begins, and what it has done."""
+    from features.audit import record
+    from models.db.queries.audit import AuditEntry
+
+    await record(database, AuditEntry(operator(), "secrets.rotate", key_id, "requested"))
+    done = await _rotate(database, sealer, key_id)
+    details = {"sealed": done.credentials + done.webhooks + done.items}
+    details["unreadable"] = done.unreadable
+    await record(database, AuditEntry(operator(), "secrets.rotate", key_id, details=details))
+    return done
+
+
+async def _rotate(database: "Connection", sealer: "Sealer", key_id: str) -> Rotation:
+    """Seals everything in the database with the key `key_id`, the first one of the sealer."""
+    from models.db.queries import sealed
+
+    done = Rotation(key_id)
+    async for is_resealed in _rows(
+        database, sealer, key_id, sealed.CREDENTIALS, sealed.RESEAL_CREDENTIALS
+    ):
+        done = _count(done, "credentials", is_resealed=is_resealed)
+    async for is_resealed in _rows(
+        database, sealer, key_id, sealed.ENDPOINTS, sealed.RESEAL_ENDPOINT
+    ):
+        done = _count(done, "webhooks", is_resealed=is_resealed)
+    for select, update in (
+        (sealed.ITEMS, sealed.RESEAL_ITEM),
+        (sealed.ORIGINS, sealed.RESEAL_ORIGIN),
+    ):
+        async for is_resealed in _items(database, sealer, key_id, select, update):
+            done = _count(done, "items", is_resealed=is_resealed)
+    return done
+
+
+def _count(done: Rotation, what: str, *, is_resealed: bool) -> Rotation:
+    if not is_resealed:
+        return replace(done, unreadable=done.unreadable + 1)
+    return replace(done, **{what: getattr(done, what) + 1})
+
+
+async def _rows(
+    database: "Connection",
+    sealer: "Sealer",
+    key_id: str,
+    select: "Query[SealedRow]",
+    update: "Query[UUID]",
+) -> AsyncIterator[bool]:
+    """For each row that has another key: whether it could be opened. Rows that were deleted or
+    changed meanwhile are left out."""
+    from models.db.database import fetch
+    from models.secrets import Sealed, Unreadable
+
+    after = None
+    while True:
+        rows = await fetch(database, select, {"key_id": key_id, "after": after, "max_rows": _BATCH})
+        for row in rows:
+            try:
+                opened = sealer.open(row.id, Sealed(row.key_id, row.sealed))
+            except Unreadable:
+                yield False
+                continue
+            again = sealer.seal(row.id, opened)
+            new = {"id": row.id, "key_id": again.key_id, "sealed": again.sealed}
+            old = {"old_key_id": row.key_id, "old_sealed": row.sealed}
+            if await fetch(database, update, new | old):
+                yield True
+        if len(rows) < _BATCH:
+            return
+        after = rows[-1].id
+
+
+async def _items(
+    database: "Connection",
+    sealer: "Sealer",
+    key_id: str,
+    select: "Query[SealedItem]",
+    update: "Query[int]",
+) -> AsyncIterator[bool]:
+    """As `_rows`, for the tokens in items."""
+    from models.db.database import fetch
+    from models.db.queries.sealed import LAST_ITEM
+    from models.secrets import Unreadable
+
+    [last] = await fetch(database, LAST_ITEM, {})
+    prefixes = {"prefix": "bbs1.", "own_prefix": f"bbs1.{key_id}."}
+    for after in range(0, last, _RANGE):
+        values = {"after": after, "last": after + _RANGE, **prefixes}
+        for row in await fetch(database, select, values):
+            kind = cast("TokenKind", row.type)
+            try:
+                opened = sealer.open_token(kind, row.project_id, row.token)
+            except Unreadable:
+                yield False
+                continue
+            token = sealer.seal_token(kind, row.project_id, opened)
+            new = {"id": row.id, "token": token, "old_token": row.token}
+            if await fetch(database, update, new):
+                yield True

@@ -7,6 +7,8 @@ from uuid import UUID
 
 from models.db.queries.common import OPEN
 from models.db.statement import Query, column
+from models.ids import response_id
+from models.time_text import seconds_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,8 @@ class ListedResponseRow:
     """that answered its last turn"""
     reason: str | None
     attempt: int
-    usage: dict[str, Any] | None
+    input_tokens: int | None
+    output_tokens: int | None
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
@@ -32,9 +35,27 @@ class ListedResponseRow:
     """when its last event was stored; null while it is open"""
     now: datetime
 
+    @property
+    def public_id(self) -> str:
+        """Its id as clients see it."""
+        return response_id(self.id)
+
+    @property
+    def age_seconds(self) -> float:
+        """Since its creation."""
+        return round(seconds_between(self.created_at, self.now), 3)
+
+    @property
+    def run_seconds(self) -> float | None:
+        """From its first claim to its end, or until now; None: no worker has claimed it."""
+        if self.started_at is None:
+            return None
+        return round(seconds_between(self.started_at, self.ended_at or self.now), 3)
+
 
 _LISTED = """
-    r.id, r.status, r.background, p.name AS project, r.model, r.upstream, r.reason, r.attempt, r.usage,
+    r.id, r.status, r.background, p.name AS project, r.model, r.upstream, r.reason, r.attempt,
+    (r.usage ->> 'input_tokens')::bigint AS input_tokens, (r.usage ->> 'output_tokens')::bigint AS output_tokens,
     r.created_at, r.started_at, r.completed_at, CASE WHEN r.completed_at IS NOT NULL THEN coalesce(
         (SELECT e.stored_at FROM event_log e WHERE e.response_id = r.id ORDER BY e.first_number DESC LIMIT 1),
         r.completed_at) END AS ended_at,

@@ -12,8 +12,10 @@ from typing import Any
 from uuid import UUID
 
 from models.db.queries.common import NOT_DEFERRED, OPEN, journal_of
+from models.db.queries.leases import STOPPED
 from models.db.statement import Query, column
 from models.lifecycle import IN_LINE, QUARANTINE_THRESHOLD
+from models.time_text import seconds_between
 
 _CRASHES = "r.crashes + (w.dead IS TRUE)::int"
 """Owners of `r` that crashed since its last checkpoint, with its present owner `w` if that is
@@ -223,6 +225,26 @@ class WorkerRow:
     """null: it states none"""
     version: str | None
     """the release that it runs; null: it does not state it"""
+
+    @property
+    def state(self) -> str:
+        """`live`, `draining`, `silent` (its lease has expired, and it was not reaped yet),
+        `stopped` (it ended by itself, and had released everything) or `dead`."""
+        if self.dead:
+            return "stopped" if self.ended == STOPPED else "dead"
+        if self.expires_at < self.now:
+            return "silent"
+        return "draining" if self.drain_requested_at else "live"
+
+    @property
+    def age_seconds(self) -> float:
+        """Since its start."""
+        return round(seconds_between(self.started_at, self.now), 3)
+
+    @property
+    def lease_seconds(self) -> float:
+        """The time that is left of its lease; negative after its end."""
+        return round((self.expires_at - self.now).total_seconds(), 3)
 
 
 WORKERS = Query(

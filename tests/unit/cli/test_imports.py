@@ -13,9 +13,9 @@ SLOW = {
     *("sqlalchemy", "structlog"),
 }
 DATABASE_COMMAND = (
-    "cli.main, cli.addresses, cli.embedded.data_folder, features.operator.reads, "
-    "features.operator.report, features.operator.actions, features.tenants.key_listing, "
-    "features.batches.listing"
+    "cli.main, cli.addresses, cli.embedded.data_folder, features.operator.responses, "
+    "features.operator.report, features.operator.service, features.tenants.service, "
+    "features.batches.service"
 )
 
 

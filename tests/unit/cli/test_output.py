@@ -6,7 +6,6 @@ import pytest
 
 from cli import output
 from features.operator import report
-from features.operator.facts import ProcessState
 from models.db.queries.leases import STOPPED
 from models.db.queries.operations import WorkerRow
 from models.ids import new_uuid
@@ -23,9 +22,9 @@ class Terminal:
         monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
 
 
-def process(*, ended: str | None = None, host: str = "host") -> ProcessState:
+def process(*, ended: str | None = None, host: str = "host") -> WorkerRow:
     """A worker that has started a minute ago, or has ended."""
-    row = WorkerRow(
+    return WorkerRow(
         id=new_uuid(),
         kind="quarantine",
         host=host,
@@ -40,7 +39,6 @@ def process(*, ended: str | None = None, host: str = "host") -> ProcessState:
         slots=1000,
         version="0.1.0",
     )
-    return ProcessState.from_row(row)
 
 
 def lines_of(text: str) -> list[str]:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from features.operator.diagnosis import failures_text
-from features.operator.timeline import _dropped
+from features.operator.history import _dropped
 from models.db.queries.operations import AttemptRow
 from models.ids import new_uuid
 from models.lifecycle import ATTEMPTS_PER_TIMELINE

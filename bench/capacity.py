@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from cli.checkout import ROOT
+from cli import ROOT
 
 PAGE = ROOT / "docs" / "scaling.md"
 SIZES = (100, 1_000, 10_000, 100_000)

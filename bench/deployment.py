@@ -13,11 +13,11 @@ from typing import Any
 
 import aiohttp
 
-from cli.checkout import ROOT
+from cli import ROOT
 from cli.database.migrate import migrate
 from cli.embedded.postgres import Postgres
 from cli.embedded.process import Process, free_port
-from cli.embedded.registrations import RegisteredWorkers
+from cli.embedded.stack import RegisteredWorkers
 from cli.embedded.supervisor import stop_together
 from cli.embedded.valkey import Valkey
 from models import keys

@@ -20,7 +20,7 @@ from bench.figures import Row
 from bench.http_client import Client
 from bench.load import Load
 from bench.profiling import Profiler
-from cli.checkout import ROOT
+from cli import ROOT
 from cli.embedded.process import ServerProcess, free_port
 
 _COUNT_OPEN = "SELECT count(*) FROM responses WHERE status IN ('queued', 'in_progress')"

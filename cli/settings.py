@@ -107,11 +107,10 @@ def startup_error(bad: BadSettings) -> CommandFailed | BadSettings:
 
 def secret_keys_of(data: Path | None) -> str | None:
     """The sealing keys: the setting, or those of the data folder of `up`."""
-    from cli.embedded.credentials import load_or_create
-    from cli.embedded.data_folder import default_folder
+    from cli.embedded.data_folder import default_folder, load_credentials
 
     configured = secret_value(read_settings().secret_keys)
     if configured is not None:
         return configured
     stored = (data or default_folder()) / "credentials.json"
-    return load_or_create(stored, None).sealing_key if stored.exists() else None
+    return load_credentials(stored, None).sealing_key if stored.exists() else None

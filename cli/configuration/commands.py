@@ -40,13 +40,12 @@ def check_configuration(as_json: AsJson = False) -> None:
     files are stored in a bucket, try to write, read and delete an object there, and warn if that
     fails. Warn if this system confines the processes that read files less than it could.
     """
-    from cli.configuration import report
     from cli.configuration.deployment_warnings import (
         confinement_warnings,
         database_warnings,
         storage_warnings,
     )
-    from cli.configuration.effective import effective_configuration
+    from cli.configuration.effective import configuration_text, effective_configuration
     from cli.settings import configured_settings
     from models.config.config_file import BadSettings, find_config_file, read_config_file
 
@@ -68,7 +67,7 @@ def check_configuration(as_json: AsJson = False) -> None:
     typer.echo(
         to_json({"ok": True, "mistakes": [], "warnings": warnings, "effective": facts})
         if as_json
-        else report.configuration(facts)
+        else configuration_text(facts)
     )
     for warning in warnings:
         print_status(f"Warning: {warning}")
@@ -139,7 +138,7 @@ def _run_check(check: "ConformanceCheck", *, as_json: bool) -> None:
     """Shows the findings as they come, or all of them at the end."""
     import asyncio
 
-    from cli.configuration.report import ConformanceLines
+    from cli.configuration.conformance import ConformanceLines
 
     if as_json:
         asyncio.run(check.run(lambda _: None))

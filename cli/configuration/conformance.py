@@ -18,6 +18,7 @@ from cli.configuration.features import FeatureChecks, FeatureStatus, Finding, ru
 from cli.configuration.questions import SettingFinding, SettingsSearch, SettingStatus, toml_lines
 from cli.configuration.trial import Trial
 from cli.errors import CommandFailed
+from cli.output import clean
 from models.config.groups import LimitSettings
 from models.config.routes import Routes
 from models.config.settings import Settings
@@ -220,3 +221,45 @@ async def _first_listed_model(settings: UpstreamSettings) -> str:
                 probe_upstream(settings).problem
                 or f"{settings.base_url} lists no model; name one with --model"
             ) from error
+
+
+_NAME_WIDTH = 17
+_VERDICT_WIDTH = 8
+
+
+class ConformanceLines:
+    """The lines about an upstream, made as the findings come."""
+
+    def __init__(self) -> None:
+        self._kind: type[Finding | SettingFinding] | None = None
+
+    def head(self, facts: Conformance) -> str:
+        """The first line."""
+        return f"{facts.upstream} ({facts.api}, {facts.base_url}), model {facts.model}"
+
+    def lines(self, finding: Finding | SettingFinding) -> list[str]:
+        """The lines of one finding; before the first one of its kind, the head of a table."""
+        lines = []
+        if type(finding) is not self._kind:
+            self._kind = type(finding)
+            name = "FEATURE" if isinstance(finding, Finding) else "REQUEST WITH"
+            lines += ["", _row(name, "VERDICT", "")]
+        if isinstance(finding, Finding):
+            return [*lines, _row(finding.feature, finding.verdict.value, finding.said)]
+        needed = ", ".join(toml_lines(finding.needs))
+        said = f"{needed}: {finding.said}" if needed else finding.said
+        return [*lines, _row(finding.question, finding.verdict.value, said)]
+
+    def end(self, facts: Conformance) -> str:
+        """What follows from the findings."""
+        lines = [""] if facts.toml or facts.advice or facts.not_found_out else []
+        if facts.toml:
+            lines += [f"[upstreams.{facts.upstream}] needs:", *facts.toml, ""]
+        lines += facts.advice
+        if facts.not_found_out:
+            lines.append(f"Not found out: {', '.join(facts.not_found_out)}.")
+        return "\n".join(lines).rstrip()
+
+
+def _row(name: str, verdict: str, said: str) -> str:
+    return f"{name:<{_NAME_WIDTH}}  {verdict:<{_VERDICT_WIDTH}} {clean(said)}".rstrip()

@@ -1,4 +1,5 @@
-"""The configuration that processes use, without its secrets: `backburner config check`."""
+"""The configuration that processes use, without its secrets, as objects and as lines for people:
+`backburner config check`."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -7,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from cli.output import table
 from models.config.config_file import ConfigFile
 from models.config.configuration import origin
 from models.config.presets import PRESETS
@@ -171,3 +173,38 @@ def _changed_setting(key: str, info: FieldInfo, value: Any, source: str) -> Chan
         value = list(value)
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return ChangedSetting(key, value, text, source)
+
+
+def configuration_text(facts: EffectiveConfiguration) -> str:
+    """The file, upstreams and routes, and the settings that differ from their defaults."""
+    lines = [f"file: {facts.file or 'none'}", ""]
+    if facts.upstreams:
+        upstreams = [
+            (upstream.name, upstream.api, upstream.base_url, upstream.api_key)
+            for upstream in facts.upstreams
+        ]
+        routes = [
+            (route.pattern, ", then ".join(map(_format_target, route.targets)))
+            for route in facts.routes
+        ]
+        lines += [table(("UPSTREAM", "API", "BASE URL", "KEY"), upstreams), ""]
+        lines += [table(("MODEL", "GOES TO"), routes), ""]
+    else:
+        lines += ["no upstream is configured; `up` starts a demo", ""]
+    values = [
+        (f"{upstream.name}: {setting.key}", setting.text, setting.source)
+        for upstream in facts.upstreams
+        for setting in upstream.settings
+    ]
+    values += [(setting.key, setting.text, setting.source) for setting in facts.settings]
+    return "\n".join(
+        [*lines, table(("SETTING", "VALUE", "FROM"), values)] if values else lines
+    ).rstrip()
+
+
+def _format_target(target: dict[str, str]) -> str:
+    return (
+        target["upstream"]
+        if target["model"] == "as asked"
+        else f"{target['upstream']} as {target['model']}"
+    )

@@ -1,21 +1,33 @@
-"""The data folder of a single-machine stack: its place, its lock, its ports."""
+"""The data folder of a single-machine stack: its place, its lock, its ports, its secrets."""
 
 import fcntl
 import json
 import os
+import secrets
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
-from cli.checkout import ROOT, is_checkout
-from cli.embedded.credentials import Credentials, load_or_create, write_private
+from cli import ROOT, is_checkout
 from cli.embedded.process import Process, ServerProcess, end_orphan, free_port
 from cli.embedded.unprivileged_user import make_substitute_folder, reachable
 from cli.errors import CommandFailed
+from models import keys
 from models.config.addresses import normalise_database_url
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The content of `credentials.json`: made once."""
+
+    api_key: str
+    database_password: str
+    redis_password: str
+    sealing_key: str
+    """32 bytes, URL-safe base64 without padding."""
 
 
 def default_folder() -> Path:
@@ -195,7 +207,7 @@ class DataFolder:
         self._write(json.dumps(record) + "\n")
 
     def credentials(self, api_key: str | None) -> Credentials:
-        return load_or_create(self.path / "credentials.json", api_key)
+        return load_credentials(self.path / "credentials.json", api_key)
 
     def ports(self, names: Sequence[str], fixed: dict[str, int], host: str) -> dict[str, int]:
         """A port for each name: the fixed one, else the one of the last start, else a free one.
@@ -209,7 +221,7 @@ class DataFolder:
             or free_port(host if name == "web" else "127.0.0.1", previous.get(name))
             for name in names
         }
-        write_private(file, json.dumps(ports, indent=2) + "\n")
+        _write_private(file, json.dumps(ports, indent=2) + "\n")
         return ports
 
     def _write(self, text: str) -> None:
@@ -239,3 +251,38 @@ class DataFolder:
                 raise CommandFailed(
                     f"process {pid} ({command}), left by a killed `up`, does not end"
                 )
+
+
+def load_credentials(path: Path, api_key: str | None) -> Credentials:
+    """The stored credentials, else new ones, which are stored with mode 0600.
+
+    `api_key` is the API key of new credentials; None makes a random one. Raises CommandFailed if
+    the file is damaged.
+    """
+    if path.exists():
+        try:
+            return Credentials(**json.loads(path.read_text()))
+        except (ValueError, TypeError) as error:
+            raise CommandFailed(
+                f"{path} is damaged; restore it, or move the whole data folder away to "
+                "start from nothing"
+            ) from error
+    credentials = Credentials(
+        api_key=api_key or keys.new_key(),
+        database_password=secrets.token_urlsafe(32),
+        redis_password=secrets.token_urlsafe(32),
+        sealing_key=secrets.token_urlsafe(32),
+    )
+    _write_private(path, json.dumps(asdict(credentials), indent=2) + "\n")
+    return credentials
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Replaces a file atomically, also across a power failure; only its owner can read it."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.unlink(missing_ok=True)
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)

@@ -116,14 +116,16 @@ def status(folder: Path) -> StackStatus:
         ProcessStatus(each.name, each.pid, command_of(each.pid) != "", each.log)
         for each in up.processes
     ]
-    is_ready = up.base_url is not None and _is_ready(up.base_url)
-    return StackStatus(str(folder), True, is_ready, up.pid, up.base_url, processes)
+    ready = up.base_url is not None and is_ready(up.base_url)
+    return StackStatus(str(folder), True, ready, up.pid, up.base_url, processes)
 
 
-def _is_ready(base_url: str) -> bool:
+def is_ready(base_url: str) -> bool:
+    """Whether the web process of this base URL accepts requests. It may not listen yet, or not any
+    more."""
     address = urlsplit(base_url)
     assert address.hostname is not None
-    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=5)
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=10)
     with closing(connection):
         try:
             connection.request("GET", "/readyz")

@@ -1,34 +1,36 @@
 """The processes of one server: their settings, and the order in which they start and stop."""
 
-import http.client
 import os
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 
 import psycopg
 import redis
 from sqlalchemy.exc import DBAPIError
 
-from cli.checkout import ROOT
+from cli import ROOT
 from cli.database.migrate import migrate
 from cli.embedded.data_folder import DataFolder
+from cli.embedded.detached import is_ready
 from cli.embedded.postgres import Postgres
 from cli.embedded.process import Process, ServerProcess, wait_for_port
-from cli.embedded.registrations import RegisteredWorkers
 from cli.embedded.supervisor import StopSignal, Supervisor, stop_together
 from cli.embedded.valkey import Valkey
 from cli.errors import CommandFailed
 from cli.output import print_progress
 from cli.settings import StackSettings, child_settings, secret_value
 from models import keys
+from models.config.addresses import DEFAULT_SCHEMA
 from models.config.config_file import PATH_VARIABLE, find_config_file
 from models.config.settings import Settings
 from models.console_links import LOGIN_PATH, create_link
+from models.db.database import fetch_sync
+from models.db.queries.leases import LIVE_PIDS, NOW
+from models.db.search_path import set_search_path
 from models.hosts import is_loopback
 
 READY_TIMEOUT = 60.0
@@ -62,12 +64,34 @@ class Options:
     REDIS_URL."""
 
 
+class RegisteredWorkers:
+    """The workers that registered since this object was made: a worker registers when it can claim.
+
+    Older rows are ignored: a killed worker has a valid lease until it expires.
+    """
+
+    def __init__(self, dsn: str, schema: str = DEFAULT_SCHEMA) -> None:
+        """`dsn` is the libpq URL (`postgresql://…`) of a migrated database, `schema` the setting
+        `database_schema`."""
+        self._connection = psycopg.connect(dsn, autocommit=True)
+        self._connection.execute(set_search_path(schema))
+        self._opened_at = fetch_sync(self._connection, NOW, {})[0]
+
+    def has_all(self, pids: Sequence[int]) -> bool:
+        """Whether all these processes are registered and have a valid lease."""
+        wanted = {"pids": list(pids), "since": self._opened_at}
+        return set(fetch_sync(self._connection, LIVE_PIDS, wanted)) == set(pids)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
 class Stack:
     """One server on this machine.
 
     It starts no PostgreSQL and no Valkey if the settings name one, and no demo upstream if an
     upstream is configured. The command line has become part of the settings
-    (cli/embedded/command_line.py).
+    (cli/embedded/up.py).
     """
 
     def __init__(self, options: Options, settings: StackSettings, folder: DataFolder) -> None:
@@ -262,7 +286,9 @@ class Stack:
 
     def _wait_until_ready(self, registered: RegisteredWorkers, stop: StopSignal) -> None:
         deadline = time.monotonic() + READY_TIMEOUT
-        while not (self._web_is_ready() and registered.has_all(self._pids())):
+        while not (
+            is_ready(self.base_url) and registered.has_all([each.pid for each in self._workers])
+        ):
             ended = self.supervisor.first_exited()
             if ended:
                 raise ended.failure(f"ended with {ended.exit_code()} while starting")
@@ -272,20 +298,6 @@ class Stack:
                     f"their logs are in {self._folder.logs}"
                 )
             stop.pause(0.05)
-
-    def _pids(self) -> Sequence[int]:
-        return [worker.pid for worker in self._workers]
-
-    def _web_is_ready(self) -> bool:
-        with closing(
-            http.client.HTTPConnection(self._client_host(), self._ports["web"], timeout=10)
-        ) as connection:
-            try:
-                connection.request("GET", "/readyz")
-                return connection.getresponse().status == HTTPStatus.OK
-            except (OSError, http.client.HTTPException):
-                # not listening yet; or it has ended, which first_exited() reports
-                return False
 
     def _client_host(self) -> str:
         """The address for clients on this machine: the loopback if web listens on all

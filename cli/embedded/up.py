@@ -1,28 +1,39 @@
 """`backburner up`: the whole server on one machine. Standard output gets one line when it is
 ready."""
 
+import os
+import re
 import resource
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cli.checkout import is_checkout
-from cli.embedded.command_line import apply_command_line
+from cli import is_checkout
 from cli.embedded.data_folder import DataFolder, default_folder
 from cli.embedded.detached import Detachment, Log, detach
 from cli.embedded.log_text import readable
 from cli.embedded.stack import Options, Stack
 from cli.embedded.supervisor import Stopped, StopSignal
-from cli.embedded.upstreams import UpstreamProbes
-from cli.errors import DISK_FULL_ERRORS, disk_full
+from cli.errors import DISK_FULL_ERRORS, CommandFailed, disk_full
 from cli.options import exit_on_failure
 from cli.output import print_status
-from cli.settings import StackSettings, secret_value
-from models.config.routes import Routes
+from cli.settings import (
+    StackSettings,
+    configured_settings,
+    read_settings,
+    secret_value,
+    startup_error,
+)
+from models.config.config_file import BadSettings, find_config_file
+from models.config.routes import DEFAULT, Routes
 from models.config.settings import Settings
 from models.config.tool_availability import missing_tools
+from models.config.values import HTTP_ADDRESS
+from models.upstream_probe import TIMEOUT, UpstreamProbe, chat_models, probe_upstream
 
+FROM_ENVIRONMENT = "env"
+"""The value of `--database-url` and `--redis-url` that stands for the variable's own value."""
 FILES_WANTED = 65536
 """A stream needs one or two open files in each of its processes; the default is often 1024."""
 FILES_ON_MACOS = 10240
@@ -35,7 +46,7 @@ _INTERVAL = 0.2
 def up(options: Options, detachment: Detachment | None = None) -> None:
     """Runs until SIGINT or SIGTERM, then stops all processes. With `detachment` it leaves the
     terminal when it is ready. Raises CommandFailed or BadSettings."""
-    settings, configured = apply_command_line(options)
+    settings, configured = _apply_command_line(options)
     raise_open_file_limit()
     data = options.data or default_folder()
     try:
@@ -156,3 +167,116 @@ class TerminalLogs:
         for log in self._logs:
             for line in log.read():
                 print_status(readable(log.name, line))
+
+
+def _apply_command_line(options: Options) -> tuple[StackSettings, Settings]:
+    """Changes this process's environment. Returns the settings of `up`, and those of its children
+    without what `up` adds. Raises CommandFailed or BadSettings.
+
+    DATABASE_URL and REDIS_URL are often set for another program. `up` makes tables in the database
+    that it uses, so it uses these variables only where an option asks for it.
+    """
+    _select_server("DATABASE_URL", "--database-url", options.database_url)
+    _select_server("REDIS_URL", "--redis-url", options.redis_url)
+    configured = _configured()  # reports all mistakes before anything is started
+    if options.upstream is None:
+        return read_settings(), configured
+    _check_address(options.upstream)
+    if DEFAULT in configured.upstreams:
+        raise CommandFailed(
+            f"--upstream cannot be used beside [upstreams.{DEFAULT}] in {find_config_file()}"
+        )
+    os.environ["BACKBURNER_UPSTREAM__BASE_URL"] = options.upstream  # noqa: TID251
+    # the only upstream, because the option overrides the file
+    os.environ["BACKBURNER_ROUTES"] = f'{{"*": "{DEFAULT}"}}'  # noqa: TID251
+    return read_settings(), _configured()
+
+
+def _configured() -> Settings:
+    try:
+        return configured_settings()
+    except BadSettings as bad:
+        raise startup_error(bad) from bad
+
+
+def _select_server(variable: str, option: str, address: str | None) -> None:
+    names = [name for name in os.environ if name.upper() == variable]  # noqa: TID251
+    if address == FROM_ENVIRONMENT:
+        if not names:
+            raise CommandFailed(f"{option} {FROM_ENVIRONMENT}: {variable} is not set")
+        return
+    for name in names:
+        del os.environ[name]  # noqa: TID251
+    if address is not None:
+        os.environ[variable] = address  # noqa: TID251
+    elif names:
+        print_status(
+            f"{variable} is set, and not used: `up` starts a server of its own. "
+            f"`{option} {FROM_ENVIRONMENT}` uses it."
+        )
+
+
+def _check_address(address: str) -> None:
+    if re.fullmatch(HTTP_ADDRESS, address):
+        return
+    if "://" not in address and re.fullmatch(HTTP_ADDRESS, f"http://{address}"):
+        path = "" if "/" in address else "/v1"
+        raise CommandFailed(
+            f"--upstream {address} has no http:// or https://; try http://{address}{path}"
+        )
+    raise CommandFailed(
+        "--upstream must be an http:// or https:// address without user name, query or fragment"
+    )
+
+
+class UpstreamProbes:
+    """One request to each upstream that has a route, each in a thread of its own, while everything
+    starts: for warnings, and for a model that the example can name."""
+
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+        self._probes: dict[str, UpstreamProbe] = {}
+        used = {target.upstream for targets in routes.patterns.values() for target in targets}
+        self._threads = [
+            # a daemon, so that the end of `up` does not wait for it
+            threading.Thread(target=self._probe, args=(name,), daemon=True)
+            for name in routes.upstreams
+            if name in used
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _probe(self, name: str) -> None:
+        self._probes[name] = probe_upstream(self._routes.upstreams[name])
+
+    def problems(self) -> list[str]:
+        """One line for each upstream that does not work; waits for the answers."""
+        return [
+            f"Warning: {probe.problem}."
+            for probe in self._answers().values()
+            if probe.problem is not None
+        ]
+
+    def example_model(self) -> str:
+        """A model name that clients can use: one that an upstream lists, else one of a route, else
+        `MODEL`. Waits for the answers."""
+        names = (pattern for pattern in self._routes.patterns if "*" not in pattern)
+        return next(self._listed_names(), None) or next(names, "MODEL")
+
+    def _listed_names(self) -> Iterator[str]:
+        """The client's names of listed models, those of routes without a `*` first."""
+        answers = self._answers()
+        for pattern, targets in self._routes.patterns.items():
+            for target in targets if "*" not in pattern else ():
+                probe = answers.get(target.upstream)
+                if probe is not None and (target.model or pattern) in probe.models:
+                    yield pattern
+        for name, probe in answers.items():
+            for model in chat_models(probe.models):
+                yield from self._routes.client_names(name, model)
+
+    def _answers(self) -> dict[str, UpstreamProbe]:
+        """By name of the upstream, in the order of the configuration."""
+        for thread in self._threads:
+            thread.join(2 * TIMEOUT)
+        return {name: self._probes[name] for name in self._routes.upstreams if name in self._probes}

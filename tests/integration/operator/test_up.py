@@ -20,10 +20,9 @@ import psutil
 import psycopg
 import pytest
 
-from cli.checkout import ROOT
+from cli import ROOT
 from cli.demo_upstream.replies import MARK
-from cli.embedded.credentials import Credentials
-from cli.embedded.data_folder import DataFolder
+from cli.embedded.data_folder import Credentials, DataFolder
 from cli.embedded.data_folder import running_up as running_up_of
 from cli.embedded.detached import log_lines
 from cli.embedded.postgres import Postgres

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from openai import AsyncOpenAI, NotFoundError
 
-from cli.checkout import ROOT
+from cli import ROOT
 from cli.demo_upstream.replies import MARK, SLOW_WORDS
 from cli.embedded.process import Process, free_port, port_is_free
 from cli.embedded.up import raise_open_file_limit

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cli.checkout import ROOT
+from cli import ROOT
 
 SLOW = {
     *("aiohttp", "alembic", "celery", "fastapi", "openai", "pydantic", "redis", "rich"),

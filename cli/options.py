@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -60,6 +60,13 @@ def parse_duration(value: str | timedelta) -> timedelta:
     if duration is None or duration < timedelta(0):
         raise typer.BadParameter("must be a duration such as 90s, 15m, 2h or 3d")
     return duration
+
+
+def duration_option(meaning: str, show_default: bool | str = True) -> Any:
+    """An option whose value is a duration. `show_default`: as of `typer.Option`."""
+    return typer.Option(
+        parser=parse_duration, metavar="DURATION", help=meaning, show_default=show_default
+    )
 
 
 def resolve_redis_url(data: Path | None) -> str | None:

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from models.time_text import format_time
 
@@ -25,6 +25,8 @@ _MIN_CUT = 8
 """Characters to which a column is cut at most."""
 
 Rows = Sequence[Sequence[str]]
+ItemT = TypeVar("ItemT")
+ItemT = TypeVar("ItemT")
 
 
 def print_status(text: str) -> None:
@@ -94,18 +96,25 @@ def wrap(text: str, indent: str, first: str | None = None) -> str:
 
 
 def fitted_table(
-    head: Sequence[str], rows: Callable[[bool], Rows], cuttable: Sequence[str] = ()
+    items: Sequence[ItemT],
+    head: Sequence[str],
+    row: Callable[[ItemT, bool], Sequence[str]],
+    cuttable: Sequence[str] = (),
+    *,
+    empty: str,
 ) -> str:
-    """A table that fits the terminal. `rows(short)`: the rows, with short forms of ids and times if
-    the full ones do not fit.
+    """A table that fits the terminal, or `empty` if it has no row. `row(item, short)`: its cells,
+    with short forms of ids and times if the full ones do not fit.
 
     If that is not enough, the columns named `cuttable` are cut, and then the last column is on
     lines of its own. Without a terminal: full rows, one line each.
     """
-    width, full = terminal_width(), rows(False)
+    if not items:
+        return empty
+    width, full = terminal_width(), [row(each, False) for each in items]
     if width is None or _width(table(head, full)) <= width:
         return table(head, full)
-    short = rows(True)
+    short = [row(each, True) for each in items]
     text = table(head, _cut(head, short, cuttable, width))
     if _width(text) <= width:
         return text

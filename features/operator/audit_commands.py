@@ -10,7 +10,7 @@ from uuid import UUID
 import typer
 
 from cli.errors import RequestRefused
-from cli.options import AsJson, Data, parse_duration
+from cli.options import AsJson, Data, duration_option
 from cli.output import clean, fitted_table
 from features.operator.connection import EXIT_CODES_HELP, Fields, run, show
 from models.time_text import format_time
@@ -25,13 +25,7 @@ _PAGE = 1_000
 """Entries that one statement of an export reads."""
 
 Since = Annotated[
-    timedelta | None,
-    typer.Option(
-        parser=parse_duration,
-        metavar="DURATION",
-        help="How old an entry may be: 90s, 15m, 7d.",
-        show_default="any age",
-    ),
+    timedelta | None, duration_option("How old an entry may be: 90s, 15m, 7d.", "any age")
 ]
 Project = Annotated[str | None, typer.Option(help="The name of its project.")]
 Action = Annotated[
@@ -146,26 +140,21 @@ def _fields(row: "AuditRow") -> Fields:
 
 def _table(entries: "Sequence[AuditRow]") -> str:
     """One line per entry."""
-    if not entries:
-        return "there is no such entry"
 
-    def rows(_short: bool) -> list[tuple[str, ...]]:
-        return [
-            (
-                format_time(entry.at),
-                _actor(entry),
-                clean(entry.project or ""),
-                entry.action,
-                clean(entry.object or ""),
-                entry.outcome,
-                str(entry.id),
-                " ".join(f"{name}={value}" for name, value in entry.details.items()),
-            )
-            for entry in entries
-        ]
+    def row(entry: "AuditRow", _short: bool) -> tuple[str, ...]:
+        return (
+            format_time(entry.at),
+            _actor(entry),
+            clean(entry.project or ""),
+            entry.action,
+            clean(entry.object or ""),
+            entry.outcome,
+            str(entry.id),
+            " ".join(f"{name}={value}" for name, value in entry.details.items()),
+        )
 
     head = ("TIME", "WHO", "PROJECT", "ACTION", "OBJECT", "OUTCOME", "ENTRY", "DETAILS")
-    return fitted_table(head, rows, ["OBJECT"])
+    return fitted_table(entries, head, row, ["OBJECT"], empty="there is no such entry")
 
 
 def _actor(entry: "AuditRow") -> str:

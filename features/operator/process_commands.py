@@ -12,7 +12,7 @@ from uuid import UUID
 import typer
 
 from cli.errors import RequestRefused
-from cli.options import AsJson, Data, parse_duration, resolve_database
+from cli.options import AsJson, Data, duration_option, resolve_database
 from features.operator.connection import (
     EXIT_CODES_HELP,
     EXIT_PENDING,
@@ -56,11 +56,8 @@ def explain(response: Response, as_json: AsJson = False, data: Data = None) -> N
 def stuck(
     idle: Annotated[
         timedelta,
-        typer.Option(
-            parser=parse_duration,
-            metavar="DURATION",
-            help="Time without progress from which a response counts as stuck: 90, 5m, 2h.",
-            show_default="30s",
+        duration_option(
+            "Time without progress from which a response counts as stuck: 90, 5m, 2h.", "30s"
         ),
     ] = timedelta(seconds=30),
     as_json: AsJson = False,
@@ -81,13 +78,7 @@ def stuck(
 )
 def workers(
     since: Annotated[
-        timedelta,
-        typer.Option(
-            parser=parse_duration,
-            metavar="DURATION",
-            help="Also show those that ended within this time: 90, 5m, 2h.",
-            show_default="1h",
-        ),
+        timedelta, duration_option("Also show those that ended within this time: 90, 5m, 2h.", "1h")
     ] = timedelta(hours=1),
     as_json: AsJson = False,
     data: Data = None,

@@ -126,24 +126,21 @@ def _timeline_line(when: str, text: str) -> str:
 
 def stuck(found: StuckResponses) -> str:
     """One line per response; on a terminal one more with the reason."""
-    if not found.responses:
+
+    def row(each: tuple[ResponseState, Diagnosis], short: bool) -> tuple[str, ...]:
+        state, diagnosis = each
         return (
-            f"no open response has been without progress for longer than {found.idle_seconds:g} s"
+            _response_id(response_id(state.id), short=short),
+            diagnosis.state,
+            format_seconds(_idle_seconds(state)),
+            str(state.attempt),
+            clean(diagnosis.why),
         )
 
-    def rows(short: bool) -> list[tuple[str, ...]]:
-        return [
-            (
-                _response_id(response_id(row.id), short=short),
-                diagnosis.state,
-                format_seconds(_idle_seconds(row)),
-                str(row.attempt),
-                clean(diagnosis.why),
-            )
-            for row, diagnosis in found.responses
-        ]
-
-    text = fitted_table(("RESPONSE", "STATE", "IDLE", "ATTEMPT", "WHY"), rows)
+    head = ("RESPONSE", "STATE", "IDLE", "ATTEMPT", "WHY")
+    seconds = f"{found.idle_seconds:g} s"
+    empty = f"no open response has been without progress for longer than {seconds}"
+    text = fitted_table(found.responses, head, row, empty=empty)
     return f"{text}\n… and more" if found.more else text
 
 
@@ -158,27 +155,22 @@ def stuck_fields(found: StuckResponses) -> Fields:
 
 def workers(processes: Sequence[WorkerRow]) -> str:
     """One line per process."""
-    if not processes:
-        return "no process has registered"
 
-    def rows(short: bool) -> list[tuple[str, ...]]:
-        return [
-            (
-                str(process.id)[:_SHORT_PROCESS_ID] if short else str(process.id),
-                process.kind,
-                process.host,
-                str(process.pid),
-                state_text(process.state),
-                format_seconds(process.age_seconds) if short else format_time(process.started_at),
-                f"{process.lease_seconds:.1f} s" if process.ended is None else "",
-                str(process.running),
-                _ended_text(process),
-            )
-            for process in processes
-        ]
+    def row(process: WorkerRow, short: bool) -> tuple[str, ...]:
+        return (
+            str(process.id)[:_SHORT_PROCESS_ID] if short else str(process.id),
+            process.kind,
+            process.host,
+            str(process.pid),
+            state_text(process.state),
+            format_seconds(process.age_seconds) if short else format_time(process.started_at),
+            f"{process.lease_seconds:.1f} s" if process.ended is None else "",
+            str(process.running),
+            _ended_text(process),
+        )
 
     head = ("ID", "KIND", "HOST", "PID", "STATE", "STARTED", "LEASE", "RUNS", "ENDED")
-    return fitted_table(head, rows, ["HOST"])
+    return fitted_table(processes, head, row, ["HOST"], empty="no process has registered")
 
 
 def worker_fields(process: WorkerRow) -> Fields:
@@ -227,30 +219,24 @@ def _noun(count: int) -> str:
 
 def responses(found: ResponseList) -> str:
     """One line per response."""
-    if not found.responses:
-        if found.since_seconds is None:
-            return "no response fits"
+    empty = "no response fits"
+    if found.since_seconds is not None:
+        since = format_seconds(found.since_seconds)
+        empty = f"no response of the last {since} fits; --since 30d looks further back"
+
+    def row(each: ListedResponseRow, short: bool) -> tuple[str, ...]:
         return (
-            f"no response of the last {format_seconds(found.since_seconds)} fits; "
-            "--since 30d looks further back"
+            _response_id(each.public_id, short=short),
+            state_text(each.status),
+            format_seconds(each.age_seconds) if short else format_date(each.created_at),
+            "" if each.run_seconds is None else format_seconds(each.run_seconds),
+            clean(each.model),
+            each.upstream or "",
+            each.reason if each.reason and each.reason != each.status else "",
         )
 
-    def rows(short: bool) -> list[tuple[str, ...]]:
-        return [
-            (
-                _response_id(each.public_id, short=short),
-                state_text(each.status),
-                format_seconds(each.age_seconds) if short else format_date(each.created_at),
-                "" if each.run_seconds is None else format_seconds(each.run_seconds),
-                clean(each.model),
-                each.upstream or "",
-                each.reason if each.reason and each.reason != each.status else "",
-            )
-            for each in found.responses
-        ]
-
     head = ("RESPONSE", "STATUS", "CREATED", "RAN", "MODEL", "UPSTREAM", "REASON")
-    text = fitted_table(head, rows, ["MODEL", "UPSTREAM"])
+    text = fitted_table(found.responses, head, row, ["MODEL", "UPSTREAM"], empty=empty)
     return f"{text}\n… and more; --limit shows them" if found.more else text
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import AsJson, Data, parse_duration
+from cli.options import AsJson, Data, duration_option
 from cli.output import print_result, print_status
 from features.operator.connection import (
     EXIT_CODES_HELP,
@@ -47,11 +47,9 @@ Reason = Annotated[
 ]
 Since = Annotated[
     timedelta | None,
-    typer.Option(
-        parser=parse_duration,
-        metavar="DURATION",
-        help="How long ago it was created at most: 90s, 15m, 7d.",
-        show_default="24h; any time if only open ones are wanted",
+    duration_option(
+        "How long ago it was created at most: 90s, 15m, 7d.",
+        "24h; any time if only open ones are wanted",
     ),
 ]
 Limit = Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.errors import RequestRefused
-from cli.options import AsJson, Data, parse_duration
+from cli.options import AsJson, Data, duration_option
 from cli.output import GREEN, GREY, clean, fitted_table, paint, print_status
 from features.operator.connection import EXIT_CODES_HELP, Fields, fields_of, operator, run, show
 from features.operator.filter import id_prefix
@@ -40,10 +40,7 @@ def create_key(
             show_default="responses",
         ),
     ] = None,
-    expires: Annotated[
-        timedelta | None,
-        typer.Option(parser=parse_duration, metavar="DURATION", help="It is valid for so long."),
-    ] = None,
+    expires: Annotated[timedelta | None, duration_option("It is valid for so long.")] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(help="A model that it may use, or a pattern (`gpt-*`).", show_default="all"),
@@ -110,10 +107,7 @@ def revoke_key(
 def rotate_key(
     name: Annotated[str, typer.Argument(metavar="KEY", help=_KEY)],
     overlap: Annotated[
-        timedelta,
-        typer.Option(
-            parser=parse_duration, metavar="DURATION", help="The old key stays valid for so long."
-        ),
+        timedelta, duration_option("The old key stays valid for so long.")
     ] = _OVERLAP,
     data: Data = None,
 ) -> None:
@@ -181,26 +175,21 @@ def _fields(key: "KeyDetails") -> Fields:
 
 def _table(keys: Sequence["KeyDetails"]) -> str:
     """One line per key."""
-    if not keys:
-        return "there is no key"
 
-    def rows(short: bool) -> list[tuple[str, ...]]:
-        return [
-            (
-                f"{clean(key.prefix)}…",
-                str(key.id)[:_SHORT_ID] if short else str(key.id),
-                clean(key.project),
-                clean(key.name or ""),
-                ",".join(key.scopes),
-                _ago(key, key.created_at) if short else format_date(key.created_at),
-                _last_use(key, short=short),
-                _validity(key, short=short),
-            )
-            for key in keys
-        ]
+    def row(key: "KeyDetails", short: bool) -> tuple[str, ...]:
+        return (
+            f"{clean(key.prefix)}…",
+            str(key.id)[:_SHORT_ID] if short else str(key.id),
+            clean(key.project),
+            clean(key.name or ""),
+            ",".join(key.scopes),
+            _ago(key, key.created_at) if short else format_date(key.created_at),
+            _last_use(key, short=short),
+            _validity(key, short=short),
+        )
 
     head = ("KEY", "ID", "PROJECT", "NAME", "SCOPES", "CREATED", "LAST USED", "STATE")
-    return fitted_table(head, rows, ["PROJECT", "NAME"])
+    return fitted_table(keys, head, row, ["PROJECT", "NAME"], empty="there is no key")
 
 
 def _last_use(key: "KeyDetails", *, short: bool) -> str:

@@ -325,23 +325,20 @@ def _fields(project: "ProjectDetails") -> Fields:
 
 def _table(projects: Sequence["ProjectDetails"]) -> str:
     """One line per project."""
-    if not projects:
-        return "there is no project; the first key makes one"
 
-    def rows(short: bool) -> list[tuple[str, ...]]:
-        return [
-            (
-                clean(project.name),
-                str(project.id)[:_SHORT_ID] if short else str(project.id),
-                format_date(project.created_at),
-                str(project.weight),
-                _archived(project),
-                clean(json.dumps(project.policy)) if project.policy else "",
-            )
-            for project in projects
-        ]
+    def row(project: "ProjectDetails", short: bool) -> tuple[str, ...]:
+        return (
+            clean(project.name),
+            str(project.id)[:_SHORT_ID] if short else str(project.id),
+            format_date(project.created_at),
+            str(project.weight),
+            _archived(project),
+            clean(json.dumps(project.policy)) if project.policy else "",
+        )
 
-    return fitted_table(("NAME", "ID", "CREATED", "WEIGHT", "STATE", "POLICY"), rows, ["NAME"])
+    head = ("NAME", "ID", "CREATED", "WEIGHT", "STATE", "POLICY")
+    empty = "there is no project; the first key makes one"
+    return fitted_table(projects, head, row, ["NAME"], empty=empty)
 
 
 def _text(project: "ProjectDetails") -> str:

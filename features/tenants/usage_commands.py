@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.errors import RequestRefused
-from cli.options import AsJson, Data, parse_duration
+from cli.options import AsJson, Data, duration_option
 from cli.output import clean, table
 from features.operator.connection import EXIT_CODES_HELP, run, show
 
@@ -35,10 +35,7 @@ _COUNTS = ("requests", "input_tokens", "cached_tokens", "output_tokens", "reason
 def show_usage(
     project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
     model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
-    since: Annotated[
-        timedelta,
-        typer.Option(parser=parse_duration, metavar="DURATION", help="From so long ago until now."),
-    ] = _SINCE,
+    since: Annotated[timedelta, duration_option("From so long ago until now.")] = _SINCE,
     by: Annotated[
         list[str] | None,
         typer.Option(

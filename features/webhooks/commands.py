@@ -10,7 +10,7 @@ from uuid import UUID
 import typer
 
 from cli.errors import RequestRefused
-from cli.options import AsJson, Data, parse_duration
+from cli.options import AsJson, Data, duration_option
 from cli.output import clean, fitted_table, print_result, print_status
 from features.operator.connection import EXIT_CODES_HELP, Fields, fields_of, operator, run, show
 from models.ids import EVENT, WEBHOOK_ENDPOINT, admin_id
@@ -148,12 +148,7 @@ def send_test(
 def rotate_secret(
     endpoint: EndpointName,
     overlap: Annotated[
-        timedelta,
-        typer.Option(
-            parser=parse_duration,
-            metavar="DURATION",
-            help="How long deliveries are signed with the old secret too.",
-        ),
+        timedelta, duration_option("How long deliveries are signed with the old secret too.")
     ] = timedelta(days=1),
     as_json: AsJson = False,
     data: Data = None,
@@ -328,25 +323,20 @@ def _delivery_fields(delivery: "ListedDelivery") -> Fields:
 
 def _endpoints_table(endpoints: "Sequence[Endpoint]") -> str:
     """One line per endpoint."""
-    if not endpoints:
-        return "there is no endpoint; `backburner webhooks create URL` makes one"
 
-    def rows(short: bool) -> list[tuple[str, ...]]:
-        return [
-            (
-                _id(endpoint.id)[: _SHORT_ID if short else None],
-                clean(endpoint.project),
-                clean(endpoint.url),
-                " ".join(endpoint.types) or "all",
-                str(endpoint.waiting),
-                _state(endpoint),
-            )
-            for endpoint in endpoints
-        ]
+    def row(endpoint: "Endpoint", short: bool) -> tuple[str, ...]:
+        return (
+            _id(endpoint.id)[: _SHORT_ID if short else None],
+            clean(endpoint.project),
+            clean(endpoint.url),
+            " ".join(endpoint.types) or "all",
+            str(endpoint.waiting),
+            _state(endpoint),
+        )
 
-    return fitted_table(
-        ("ENDPOINT", "PROJECT", "URL", "EVENTS", "WAITING", "STATE"), rows, ["URL", "EVENTS"]
-    )
+    head = ("ENDPOINT", "PROJECT", "URL", "EVENTS", "WAITING", "STATE")
+    empty = "there is no endpoint; `backburner webhooks create URL` makes one"
+    return fitted_table(endpoints, head, row, ["URL", "EVENTS"], empty=empty)
 
 
 def _state(endpoint: "Endpoint") -> str:
@@ -359,26 +349,21 @@ def _state(endpoint: "Endpoint") -> str:
 
 def _deliveries_table(deliveries: "Sequence[ListedDelivery]") -> str:
     """One line per delivery."""
-    if not deliveries:
-        return "there is no delivery"
 
-    def rows(short: bool) -> list[tuple[str, ...]]:
-        return [
-            (
-                admin_id(EVENT, delivery.event_id),
-                _id(delivery.endpoint_id)[: _SHORT_ID if short else None],
-                delivery.type,
-                delivery.object_id,
-                format_time(delivery.created_at),
-                str(delivery.attempts),
-                delivery.state,
-                _last_result(delivery),
-            )
-            for delivery in deliveries
-        ]
+    def row(delivery: "ListedDelivery", short: bool) -> tuple[str, ...]:
+        return (
+            admin_id(EVENT, delivery.event_id),
+            _id(delivery.endpoint_id)[: _SHORT_ID if short else None],
+            delivery.type,
+            delivery.object_id,
+            format_time(delivery.created_at),
+            str(delivery.attempts),
+            delivery.state,
+            _last_result(delivery),
+        )
 
     head = ("EVENT", "ENDPOINT", "TYPE", "OBJECT", "CREATED", "TRIES", "STATE", "LAST RESULT")
-    return fitted_table(head, rows, ["OBJECT", "EVENT"])
+    return fitted_table(deliveries, head, row, ["OBJECT", "EVENT"], empty="there is no delivery")
 
 
 def _last_result(delivery: "ListedDelivery") -> str:

@@ -6,10 +6,13 @@ Other settings are not looked at, so an operator can work while they have mistak
 """
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from cli.errors import CommandFailed
+from cli.output import print_status
 from models.config.addresses import (
     DEFAULT_SCHEMA,
     normalise_database_url,
@@ -79,3 +82,26 @@ def _read(name: str, parse: Callable[[str], str]) -> str | None:
 def _of_environment(variable: str) -> str | None:
     found = (value for name, value in os.environ.items() if name.upper() == variable)  # noqa: TID251
     return next(found, None)
+
+
+def resolve_redis_url(data: Path | None) -> str | None:
+    """The Redis beside the database that `resolve_database` names; None if REDIS_URL is not set.
+    Raises CommandFailed or BadSettings."""
+    from cli.embedded.data_folder import default_folder, redis_of
+
+    if data is not None or database_url() is None:
+        return redis_of(data or default_folder())
+    return redis_url()
+
+
+def resolve_database(data: Path | None) -> DatabaseAddress:
+    """The database of the `up` that runs in the data folder if one is named, else DATABASE_URL,
+    else that of the default data folder. Raises CommandFailed or BadSettings."""
+    from cli.embedded.data_folder import database_of, default_folder, running_up
+
+    address = database_url()
+    if data is not None or address is None:
+        address = database_of(data or default_folder())
+    elif sys.stderr.isatty() and running_up(default_folder()) is not None:
+        print_status("This is the database of DATABASE_URL; `--data .data` names that of `up`.")
+    return DatabaseAddress(address, database_schema())

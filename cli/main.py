@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
+from cli.addresses import resolve_database
 from cli.configuration import commands as configuration
 from cli.embedded import commands as embedded
-from cli.options import Data, exit_on_failure, resolve_database
+from cli.options import Data, exit_on_failure
 from models.features import feature_parts
 from models.version import VERSION
 

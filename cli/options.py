@@ -1,14 +1,10 @@
-"""Options that several commands have, and how a command ends when it fails.
+"""Options that several commands have, and how a command ends when it fails."""
 
-Functions here import what they need when they run, so that `--help` and completion load nothing.
-"""
-
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +12,6 @@ from cli.errors import CommandFailed
 from cli.output import print_status
 from models.config import units
 from models.config.config_file import BadSettings
-
-if TYPE_CHECKING:
-    from cli.addresses import DatabaseAddress
 
 EXIT_FAILED = 1
 EXIT_BAD_CONFIGURATION = 2
@@ -67,28 +60,3 @@ def duration_option(meaning: str, show_default: bool | str = True) -> Any:
     return typer.Option(
         parser=parse_duration, metavar="DURATION", help=meaning, show_default=show_default
     )
-
-
-def resolve_redis_url(data: Path | None) -> str | None:
-    """The Redis beside the database that `resolve_database` names; None if REDIS_URL is not set.
-    Raises CommandFailed or BadSettings."""
-    from cli.addresses import database_url, redis_url
-    from cli.embedded.data_folder import default_folder, redis_of
-
-    if data is not None or database_url() is None:
-        return redis_of(data or default_folder())
-    return redis_url()
-
-
-def resolve_database(data: Path | None) -> "DatabaseAddress":
-    """The database of the `up` that runs in the data folder if one is named, else DATABASE_URL,
-    else that of the default data folder. Raises CommandFailed or BadSettings."""
-    from cli.addresses import DatabaseAddress, database_schema, database_url
-    from cli.embedded.data_folder import database_of, default_folder, running_up
-
-    address = database_url()
-    if data is not None or address is None:
-        address = database_of(data or default_folder())
-    elif sys.stderr.isatty() and running_up(default_folder()) is not None:
-        print_status("This is the database of DATABASE_URL; `--data .data` names that of `up`.")
-    return DatabaseAddress(address, database_schema())

@@ -59,11 +59,7 @@ def check_configuration(as_json: AsJson = False) -> None:
         )
         raise typer.Exit(EXIT_BAD_CONFIGURATION) from bad
     facts = effective_configuration(settings, read_config_file(find_config_file()))
-    warnings = [
-        *database_warnings(settings),
-        *storage_warnings(settings),
-        *confinement_warnings(),
-    ]
+    warnings = [*database_warnings(settings), *storage_warnings(settings), *confinement_warnings()]
     typer.echo(
         to_json({"ok": True, "mistakes": [], "warnings": warnings, "effective": facts})
         if as_json
@@ -104,10 +100,7 @@ def check_upstream(
             show_default="one that is routed there, else the first it lists",
         ),
     ] = None,
-    seconds: Annotated[
-        float,
-        typer.Option(min=1, help="Time limit of each request."),
-    ] = 60,
+    seconds: Annotated[float, typer.Option(min=1, help="Time limit of each request.")] = 60,
     tokens: Annotated[
         int, typer.Option(min=16, help="Limit of output tokens of each request.")
     ] = 500,

@@ -117,11 +117,7 @@ class ConformanceCheck:
 
     def _trial(self, settings: UpstreamSettings) -> Trial:
         return Trial(
-            settings,
-            self._limits,
-            self.result.model,
-            seconds=self._seconds,
-            tokens=self._tokens,
+            settings, self._limits, self.result.model, seconds=self._seconds, tokens=self._tokens
         )
 
     async def _check_features(self, settings: UpstreamSettings, show: Show) -> None:

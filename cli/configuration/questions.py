@@ -142,10 +142,7 @@ QUESTIONS: tuple[Question, ...] = (
         {"tools": [_STRICT, _LOOSE]},
     ),
     Question(
-        "schema keywords",
-        [_HELLO],
-        [{"omit_from_schemas": _SCHEMA_KEYWORDS}],
-        {"tools": [_ODD]},
+        "schema keywords", [_HELLO], [{"omit_from_schemas": _SCHEMA_KEYWORDS}], {"tools": [_ODD]}
     ),
     Question(
         "long description",
@@ -166,10 +163,7 @@ QUESTIONS: tuple[Question, ...] = (
         {"tools": [_LOOK], "tool_choice": "required"},
     ),
     Question(
-        "no call",
-        [_HELLO],
-        [{"tool_choice": "auto"}],
-        {"tools": [_LOOK], "tool_choice": "none"},
+        "no call", [_HELLO], [{"tool_choice": "auto"}], {"tools": [_LOOK], "tool_choice": "none"}
     ),
     Question(
         "output of a call",

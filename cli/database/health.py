@@ -29,10 +29,7 @@ def live_kind(dsn: str, host: str | None = None, schema: str = DEFAULT_SCHEMA) -
     name = host or socket.gethostname()
     try:
         with psycopg.connect(
-            dsn,
-            autocommit=True,
-            connect_timeout=TIMEOUT,
-            application_name="health",
+            dsn, autocommit=True, connect_timeout=TIMEOUT, application_name="health"
         ) as connection:
             connection.execute(f"SET statement_timeout = '{TIMEOUT}s'".encode())
             connection.execute(set_search_path(schema))

@@ -5,12 +5,11 @@ vector. So texts that share words are near each other, and nothing else is.
 """
 
 import hashlib
-import json
 import math
 import re
 from typing import Any
 
-from cli.demo_upstream.replies import BadRequest
+from cli.demo_upstream.replies import BadRequest, parse_body
 
 DIMENSIONS = 256
 _MAX_DIMENSIONS = 4096
@@ -35,12 +34,7 @@ def embed(text: str, dimensions: int = DIMENSIONS) -> list[float]:
 
 def embeddings_of(raw: bytes) -> dict[str, Any]:
     """The answer to a request for embeddings. Raises BadRequest."""
-    try:
-        body = json.loads(raw)
-    except ValueError as error:
-        raise BadRequest("the body is not JSON") from error
-    if not isinstance(body, dict) or not isinstance(body.get("model"), str):
-        raise BadRequest("the body must be an object with a `model`")
+    body = parse_body(raw)
     given = body.get("input")
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not texts or not all(isinstance(each, str) for each in texts):

@@ -202,14 +202,20 @@ def usage_of(body: dict[str, Any], reply: DemoReply) -> dict[str, Any]:
     }
 
 
-def parse(raw: bytes) -> dict[str, Any]:
-    """The body of a chat completion request. Raises BadRequest."""
+def parse_body(raw: bytes) -> dict[str, Any]:
+    """The body of a request. Raises BadRequest."""
     try:
         body = json.loads(raw)
     except ValueError as error:
         raise BadRequest("the body is not JSON") from error
     if not isinstance(body, dict) or not isinstance(body.get("model"), str):
         raise BadRequest("the body must be an object with a `model`")
+    return body
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """The body of a chat completion request. Raises BadRequest."""
+    body = parse_body(raw)
     messages = body.get("messages")
     if (
         not isinstance(messages, list)

@@ -7,13 +7,7 @@ from typing import Any
 
 from cli.output import GREEN, GREY, RED, YELLOW, clean, paint
 
-_LEVEL_COLOURS = {
-    "debug": GREY,
-    "info": GREEN,
-    "warning": YELLOW,
-    "error": RED,
-    "critical": RED,
-}
+_LEVEL_COLOURS = {"debug": GREY, "info": GREEN, "warning": YELLOW, "error": RED, "critical": RED}
 
 
 def readable(name: str, line: str) -> str:

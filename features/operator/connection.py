@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from cli.addresses import resolve_database
 from cli.errors import CommandFailed, RequestRefused, database_failure
-from cli.options import exit_on_failure, resolve_database
+from cli.options import exit_on_failure
 from cli.output import as_json as to_json
 from cli.output import print_result, print_status
 

@@ -60,8 +60,7 @@ def diagnose(
     idle = seconds_between(row.progressed_at, row.now)
     if idle < SILENT_AFTER:
         return Diagnosis(
-            "running",
-            f"attempt {row.attempt} runs in {owner}; last event {idle:.1f} s ago",
+            "running", f"attempt {row.attempt} runs in {owner}; last event {idle:.1f} s ago"
         )
     return Diagnosis(
         "silent",

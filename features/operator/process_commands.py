@@ -11,8 +11,9 @@ from uuid import UUID
 
 import typer
 
+from cli.addresses import resolve_database
 from cli.errors import RequestRefused
-from cli.options import AsJson, Data, duration_option, resolve_database
+from cli.options import AsJson, Data, duration_option
 from features.operator.connection import (
     EXIT_CODES_HELP,
     EXIT_PENDING,

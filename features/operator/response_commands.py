@@ -56,8 +56,7 @@ Limit = Annotated[
     int | None, typer.Option(min=1, metavar="COUNT", help="The most responses; the newest count.")
 ]
 Responses = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="RESPONSE_ID", help="Ids, or the beginnings of ids."),
+    list[str] | None, typer.Argument(metavar="RESPONSE_ID", help="Ids, or the beginnings of ids.")
 ]
 Yes = Annotated[
     bool, typer.Option("--yes", "-y", help="Do it for all that fit the filter; else only show.")

@@ -189,7 +189,7 @@ async def _publish(messages: Sequence[tuple[str, bytes]], data: Path | None) -> 
     heartbeat, and readers poll the log."""
     from redis.exceptions import RedisError
 
-    from cli.options import resolve_redis_url
+    from cli.addresses import resolve_redis_url
     from cli.settings import NO_DATABASE, child_settings
     from models.redis.client import redis_client
 

@@ -5,8 +5,7 @@ Each row is replaced by itself, while the deployment runs. An interrupted run is
 next one, which finds what is left.
 """
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import typer
@@ -102,85 +101,66 @@ async def _rotate(database: "Connection", sealer: "Sealer", key_id: str) -> Rota
     """Seals everything in the database with the key `key_id`, the first one of the sealer."""
     from models.db.queries import sealed
 
-    done = Rotation(key_id)
-    async for is_resealed in _rows(
-        database, sealer, key_id, sealed.CREDENTIALS, sealed.RESEAL_CREDENTIALS
-    ):
-        done = _count(done, "credentials", is_resealed=is_resealed)
-    async for is_resealed in _rows(
-        database, sealer, key_id, sealed.ENDPOINTS, sealed.RESEAL_ENDPOINT
-    ):
-        done = _count(done, "webhooks", is_resealed=is_resealed)
-    for select, update in (
-        (sealed.ITEMS, sealed.RESEAL_ITEM),
-        (sealed.ORIGINS, sealed.RESEAL_ORIGIN),
-    ):
-        async for is_resealed in _items(database, sealer, key_id, select, update):
-            done = _count(done, "items", is_resealed=is_resealed)
-    return done
+    run = _Resealing(database, sealer, key_id)
+    credentials = await run.reseal_rows(sealed.CREDENTIALS, sealed.RESEAL_CREDENTIALS)
+    webhooks = await run.reseal_rows(sealed.ENDPOINTS, sealed.RESEAL_ENDPOINT)
+    items = await run.reseal_items(sealed.ITEMS, sealed.RESEAL_ITEM)
+    items += await run.reseal_items(sealed.ORIGINS, sealed.RESEAL_ORIGIN)
+    return Rotation(key_id, credentials, webhooks, items, run.unreadable)
 
 
-def _count(done: Rotation, what: str, *, is_resealed: bool) -> Rotation:
-    if not is_resealed:
-        return replace(done, unreadable=done.unreadable + 1)
-    return replace(done, **{what: getattr(done, what) + 1})
+@dataclass(slots=True)
+class _Resealing:
+    """One run. Rows that are deleted or changed meanwhile are left out."""
 
+    database: "Connection"
+    sealer: "Sealer"
+    key_id: str
+    unreadable: int = 0
+    """Rows that no configured key opens."""
 
-async def _rows(
-    database: "Connection",
-    sealer: "Sealer",
-    key_id: str,
-    select: "Query[SealedRow]",
-    update: "Query[UUID]",
-) -> AsyncIterator[bool]:
-    """For each row that has another key: whether it could be opened. Rows that were deleted or
-    changed meanwhile are left out."""
-    from models.db.database import fetch
-    from models.secrets import Sealed, Unreadable
+    async def reseal_rows(self, select: "Query[SealedRow]", update: "Query[UUID]") -> int:
+        """Seals the rows that have another key; returns how many."""
+        from models.db.database import fetch
+        from models.secrets import Sealed, Unreadable
 
-    after = None
-    while True:
-        rows = await fetch(database, select, {"key_id": key_id, "after": after, "max_rows": _BATCH})
-        for row in rows:
-            try:
-                opened = sealer.open(row.id, Sealed(row.key_id, row.sealed))
-            except Unreadable:
-                yield False
-                continue
-            again = sealer.seal(row.id, opened)
-            new = {"id": row.id, "key_id": again.key_id, "sealed": again.sealed}
-            old = {"old_key_id": row.key_id, "old_sealed": row.sealed}
-            if await fetch(database, update, new | old):
-                yield True
-        if len(rows) < _BATCH:
-            return
-        after = rows[-1].id
+        after, resealed = None, 0
+        while True:
+            values = {"key_id": self.key_id, "after": after, "max_rows": _BATCH}
+            rows = await fetch(self.database, select, values)
+            for row in rows:
+                try:
+                    opened = self.sealer.open(row.id, Sealed(row.key_id, row.sealed))
+                except Unreadable:
+                    self.unreadable += 1
+                    continue
+                again = self.sealer.seal(row.id, opened)
+                new = {"id": row.id, "key_id": again.key_id, "sealed": again.sealed}
+                old = {"old_key_id": row.key_id, "old_sealed": row.sealed}
+                resealed += len(await fetch(self.database, update, new | old))
+            if len(rows) < _BATCH:
+                return resealed
+            after = rows[-1].id
 
+    async def reseal_items(self, select: "Query[SealedItem]", update: "Query[int]") -> int:
+        """As `reseal_rows`, for the tokens in items."""
+        from models.db.database import fetch
+        from models.db.queries.sealed import LAST_ITEM
+        from models.secrets import Unreadable
 
-async def _items(
-    database: "Connection",
-    sealer: "Sealer",
-    key_id: str,
-    select: "Query[SealedItem]",
-    update: "Query[int]",
-) -> AsyncIterator[bool]:
-    """As `_rows`, for the tokens in items."""
-    from models.db.database import fetch
-    from models.db.queries.sealed import LAST_ITEM
-    from models.secrets import Unreadable
-
-    [last] = await fetch(database, LAST_ITEM, {})
-    prefixes = {"prefix": "bbs1.", "own_prefix": f"bbs1.{key_id}."}
-    for after in range(0, last, _RANGE):
-        values = {"after": after, "last": after + _RANGE, **prefixes}
-        for row in await fetch(database, select, values):
-            kind = cast("TokenKind", row.type)
-            try:
-                opened = sealer.open_token(kind, row.project_id, row.token)
-            except Unreadable:
-                yield False
-                continue
-            token = sealer.seal_token(kind, row.project_id, opened)
-            new = {"id": row.id, "token": token, "old_token": row.token}
-            if await fetch(database, update, new):
-                yield True
+        resealed = 0
+        [last] = await fetch(self.database, LAST_ITEM, {})
+        prefixes = {"prefix": "bbs1.", "own_prefix": f"bbs1.{self.key_id}."}
+        for after in range(0, last, _RANGE):
+            values = {"after": after, "last": after + _RANGE, **prefixes}
+            for row in await fetch(self.database, select, values):
+                kind = cast("TokenKind", row.type)
+                try:
+                    opened = self.sealer.open_token(kind, row.project_id, row.token)
+                except Unreadable:
+                    self.unreadable += 1
+                    continue
+                token = self.sealer.seal_token(kind, row.project_id, opened)
+                new = {"id": row.id, "token": token, "old_token": row.token}
+                resealed += len(await fetch(self.database, update, new))
+        return resealed

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cli.options import resolve_database, resolve_redis_url
+from cli.addresses import resolve_database, resolve_redis_url
 from cli.output import clean, print_result
 from cli.settings import NO_REDIS, child_settings
 from features.operator.connection import operator
@@ -47,19 +47,22 @@ def run(id_text: str, after: int, data: Path | None, *, as_json: bool) -> bool:
 
 
 async def _follow(settings: Settings, response_id: UUID, after: int, *, as_json: bool) -> bool:
-    printer = JsonPrinter() if as_json else TextPrinter()
+    printer, is_last = TextPrinter(), False
     async with _event_reader(settings) as reader:
         stream = reader.follow(response_id, after, background=True)
         async with aclosing(stream) as blocks:
             async for block in blocks:
                 is_last = block.endswith(DONE)
                 for frame in split_frames(block.removesuffix(DONE)):
-                    printer.print(json.loads(frame.partition(b"\ndata: ")[2]))
+                    event = json.loads(frame.partition(b"\ndata: ")[2])
+                    if as_json:
+                        print_result(json.dumps(event, ensure_ascii=False))
+                    else:
+                        printer.print(event)
                 if is_last:
-                    printer.end()
-                    return True
+                    break
     printer.end()
-    return False
+    return is_last
 
 
 @asynccontextmanager
@@ -78,17 +81,6 @@ async def _event_reader(settings: Settings) -> AsyncIterator[EventReader]:
     finally:
         await cancel_all(tasks)
         await pool.close()
-
-
-class JsonPrinter:
-    """Prints one event a line."""
-
-    def print(self, event: dict[str, Any]) -> None:
-        """Prints an event."""
-        print_result(json.dumps(event, ensure_ascii=False))
-
-    def end(self) -> None:
-        """Nothing is left to print."""
 
 
 class TextPrinter:

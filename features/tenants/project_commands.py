@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.addresses import resolve_redis_url
 from cli.errors import RequestRefused
-from cli.options import AsJson, Data, resolve_redis_url
+from cli.options import AsJson, Data
 from cli.output import GREEN, GREY, clean, fitted_table, paint, print_status, table
 from features.operator.connection import EXIT_CODES_HELP, Fields, fields_of, operator, run, show
 from features.operator.filter import id_prefix

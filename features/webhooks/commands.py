@@ -31,8 +31,7 @@ EndpointName = Annotated[
 
 
 Events = Annotated[
-    list[str] | None,
-    typer.Option("--event", help="An event; may be repeated.", show_default="all"),
+    list[str] | None, typer.Option("--event", help="An event; may be repeated.", show_default="all")
 ]
 _SHORT_ID = len("whe_") + 16
 

@@ -26,7 +26,6 @@ _MIN_CUT = 8
 
 Rows = Sequence[Sequence[str]]
 ItemT = TypeVar("ItemT")
-ItemT = TypeVar("ItemT")
 
 
 def print_status(text: str) -> None:

@@ -13,7 +13,8 @@ from models.ids import API_KEY, PROJECT, SERVICE_ACCOUNT, admin_id
 from models.keys import KeyGrant
 from models.projects.changes import MAX_NAME, MAX_WEIGHT, is_name
 from models.projects.scopes import DEFAULT_SCOPES, Scope, parse_scopes
-from models.wire.checks.faults import missing, out_of_bounds, unknown_parameter, wrong_type
+from models.wire.checks.basic import Boolean, Integer, require_object
+from models.wire.checks.faults import missing, unknown_parameter, wrong_type
 from web.http.body import json_object, read_json
 from web.state import app_state
 
@@ -41,10 +42,11 @@ async def read_object(request: Request) -> Json:
 def project_fields(body: Json, *, required: bool) -> ProjectFields:
     """What is set of a project; `required`: with its name. Raises InvalidRequest."""
     require_known(body, ("name", "weight", "policy"))
+    policy = body.get("policy")
     return ProjectFields(
         name_field(body, required=required),
         integer_field(body, "weight", minimum=1, maximum=MAX_WEIGHT),
-        object_field(body, "policy"),
+        policy if policy is None else require_object(policy, "policy"),
     )
 
 
@@ -104,13 +106,7 @@ def name_field(body: Json, *, required: bool) -> str | None:
 def integer_field(body: Json, name: str, *, minimum: int, maximum: int) -> int | None:
     """An optional integer. Raises InvalidRequest."""
     value = body.get(name)
-    if value is None:
-        return None
-    if type(value) is not int:
-        raise wrong_type(name, "an integer", value)
-    if not minimum <= value <= maximum:
-        raise out_of_bounds(name, "integer", minimum=minimum, maximum=maximum, value=value)
-    return value
+    return None if value is None else Integer(minimum, maximum)(value, name)
 
 
 def lifetime_field(body: Json) -> timedelta | None:
@@ -122,17 +118,7 @@ def lifetime_field(body: Json) -> timedelta | None:
 def boolean_field(body: Json, name: str) -> bool | None:
     """An optional boolean. Raises InvalidRequest."""
     value = body.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise wrong_type(name, "a boolean", value)
-    return value
-
-
-def object_field(body: Json, name: str) -> Json | None:
-    """An optional object. Raises InvalidRequest."""
-    value = body.get(name)
-    if value is not None and not isinstance(value, dict):
-        raise wrong_type(name, "an object", value)
-    return value
+    return None if value is None else Boolean()(value, name)
 
 
 def texts_field(body: Json, name: str, allowed: Collection[str] = ()) -> list[str] | None:

@@ -18,7 +18,6 @@ from features.operator.connection import (
     show,
 )
 from features.operator.filter import Filter
-from features.operator.process_commands import Response, Wait
 from models.lifecycle import Status
 
 if TYPE_CHECKING:
@@ -31,6 +30,14 @@ DEFAULT_LIMIT = 50
 ACTION_LIMIT = 1000
 """Most responses that one action with a filter is for, unless --limit is given."""
 
+Response = Annotated[
+    str,
+    typer.Argument(
+        metavar="RESPONSE_ID",
+        help="The id that clients see, or its beginning; or the id of the request that made it.",
+    ),
+]
+Wait = Annotated[float, typer.Option(min=0, help="Seconds to wait until it is acted on.")]
 Statuses = Annotated[
     list[Status] | None,
     typer.Option(

@@ -1,10 +1,130 @@
-"""The commands for projects, their keys and their usage."""
+"""The commands for projects: what they have used, and the groups for projects and keys."""
 
-from features.tenants import key_commands, project_commands, usage_commands
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
 
-COMMANDS = (
-    ("projects", project_commands.app),
-    ("keys", key_commands.app),
-    (None, usage_commands.app),
-)
+import typer
+
+from cli.errors import RequestRefused
+from cli.options import AsJson, Data, duration_option
+from cli.output import clean, table
+from features.operator.connection import EXIT_CODES_HELP, run, show
+from features.tenants import key_commands, project_commands
+
+if TYPE_CHECKING:
+    from models.db.connection import Connection
+    from models.db.queries.usage import UsageRow
+
+app = typer.Typer()
+
+_SINCE = timedelta(days=30)
+_HOUR, _DAY = 3600, 86_400
+_LABELS = {
+    "project": "project_id",
+    "key": "api_key_id",
+    "model": "model",
+    "upstream": "upstream",
+    "tier": "service_tier",
+}
+_GROUPS = ("day", "hour", *_LABELS)
+_COUNTS = ("requests", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+
+
+# Commands import when they run, as in cli/main.py.
+@app.command("usage", epilog=EXIT_CODES_HELP)
+def show_usage(
+    project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
+    since: Annotated[timedelta, duration_option("From so long ago until now.")] = _SINCE,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Groups: day, hour, project, key, model, upstream, tier; several times for "
+            "several. Hours are kept for some days.",
+            show_default="day",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """Show requests and tokens that projects have used. Days are those of UTC."""
+    groups = by or ["day"]
+
+    async def sums(database: "Connection") -> list[dict[str, Any]]:
+        rows = await _rows(database, project, model, since, groups)
+        names = await _project_names(database) if "project" in groups else {}
+        return _sums(rows, groups, names)
+
+    show(run(data, sums), _table, as_json=as_json)
+
+
+async def _rows(
+    database: "Connection",
+    project: str | None,
+    model: str | None,
+    since: timedelta,
+    by: Sequence[str],
+) -> "list[UsageRow]":
+    """What was used in each bucket of time. Raises RequestRefused."""
+    from models.db.database import fetch
+    from models.db.queries.leases import NOW
+    from models.db.queries.usage import USAGE, usage_values
+
+    unknown = sorted(set(by) - set(_GROUPS))
+    if unknown:
+        raise RequestRefused(f"usage cannot be grouped by {clean(unknown[0])}")
+    [now] = await fetch(database, NOW, {})
+    width = _HOUR if "hour" in by else _DAY
+    values = usage_values(
+        int((now - since).timestamp()) // width * width,
+        int(now.timestamp()) + 1,
+        width,
+        [_LABELS[name] for name in by if name in _LABELS],
+        project_ids=None
+        if project is None
+        else [(await project_commands.find_project(database, project)).id],
+        models=None if model is None else [model],
+    )
+    return await fetch(database, USAGE, values)
+
+
+def _sums(
+    rows: "Sequence[UsageRow]", by: Sequence[str], projects: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Sums, one for each group: `by` names what they are grouped by, and their first keys."""
+    sums: dict[tuple[str, ...], dict[str, int]] = {}
+    for row in rows:
+        labels = tuple(_label(row, name, projects) for name in by)
+        group = sums.setdefault(labels, dict.fromkeys(_COUNTS, 0))
+        for count in _COUNTS:
+            group[count] += getattr(row, count)
+    return [dict(zip(by, labels, strict=True)) | counts for labels, counts in sums.items()]
+
+
+def _table(facts: Sequence[dict[str, Any]]) -> str:
+    """One line per group."""
+    if not facts:
+        return "nothing was used"
+    head = [name.upper().replace("_", " ") for name in facts[0]]
+    return table(head, [[clean(str(value)) for value in row.values()] for row in facts])
+
+
+async def _project_names(database: "Connection") -> dict[str, str]:
+    from models.db.database import fetch
+    from models.db.queries.organization import LIST_PROJECTS
+
+    values = {"include_archived": True, "after": None, "max_rows": 100_000}
+    return {str(row.id): row.name for row in await fetch(database, LIST_PROJECTS, values)}
+
+
+def _label(row: "UsageRow", name: str, projects: dict[str, str]) -> str:
+    if name in ("day", "hour"):
+        begin = datetime.fromtimestamp(row.bucket, UTC)
+        return f"{begin:%Y-%m-%d}" if name == "day" else f"{begin:%Y-%m-%dT%H:00Z}"
+    value = str(getattr(row, _LABELS[name]) or "")
+    return projects.get(value, value) if name == "project" else value
+
+
+COMMANDS = (("projects", project_commands.app), ("keys", key_commands.app), (None, app))
 """The name of a group of commands, or None, and the commands."""

@@ -48,6 +48,9 @@ ENDED = sql_list(TERMINAL)
 
 FENCE = "me AS MATERIALIZED (SELECT id FROM workers WHERE id = :me AND NOT dead FOR KEY SHARE)"
 """`me`: this process's row, or nothing once the process was declared dead."""
+STOPPED = "stopped"
+"""`workers.ended` of a process that stopped by itself; of one that was reaped it names the
+reaper."""
 
 DEAD_OWNER = "EXISTS (SELECT 1 FROM workers w WHERE w.id = r.worker AND w.dead)"
 ORPHAN = f"(r.worker IS NULL OR {DEAD_OWNER})"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from models.db.queries.common import ABANDONED, FENCE
+from models.db.queries.common import ABANDONED, FENCE, STOPPED
 from models.db.statement import Query, Statement, column
 
 REGISTER = column(
@@ -177,8 +177,6 @@ END_SESSIONS = column(
 """Ends the sessions of a process by its application name, which is its id; PgBouncer may add the
 client's address. A process that was stopped (SIGSTOP) with
 half a transaction in its socket holds locks that no timeout ends."""
-STOPPED = "stopped"
-"""`ended` of a process that stopped by itself; of one that was reaped it names the reaper."""
 DEREGISTER = Statement(
     f"UPDATE workers SET dead = true, ended = '{STOPPED}' WHERE id = :me AND NOT dead"
 )

@@ -11,8 +11,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from models.db.queries.common import NOT_DEFERRED, OPEN, journal_of
-from models.db.queries.leases import STOPPED
+from models.db.queries.common import NOT_DEFERRED, OPEN, STOPPED, journal_of
 from models.db.statement import Query, column
 from models.lifecycle import IN_LINE, QUARANTINE_THRESHOLD
 from models.time_text import seconds_between

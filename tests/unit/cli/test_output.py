@@ -6,7 +6,7 @@ import pytest
 
 from cli import output
 from features.operator import report
-from models.db.queries.leases import STOPPED
+from models.db.queries.common import STOPPED
 from models.db.queries.operations import WorkerRow
 from models.ids import new_uuid
 

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 import typer
@@ -185,19 +185,14 @@ class Log:
 
 
 def _offset_of_last(path: Path, lines: int) -> int:
-    """Where the last `lines` lines of a file begin."""
+    """Where the last `lines` lines of a file begin. Reads it backwards."""
     with path.open("rb") as file:
-        return _seek_back(file, lines)
-
-
-def _seek_back(file: BinaryIO, lines: int) -> int:
-    """As `_offset_of_last`. Reads the file backwards."""
-    end = file.seek(0, os.SEEK_END)
-    data, start = b"", end
-    while start > 0 and data.count(b"\n") <= lines:
-        step = min(65536, start)
-        start = file.seek(start - step)
-        data = file.read(step) + data
+        start = end = file.seek(0, os.SEEK_END)
+        data = b""
+        while start > 0 and data.count(b"\n") <= lines:
+            step = min(65536, start)
+            start = file.seek(start - step)
+            data = file.read(step) + data
     kept = data.split(b"\n")[-lines - 1 :]
     return end - len(b"\n".join(kept))
 

@@ -18,7 +18,7 @@ from models.time_text import format_date
 if TYPE_CHECKING:
     from features.tenants.quota_uses import QuotaUse
     from features.tenants.service import ProjectFields
-    from models.config.groups import CacheSettings, QuotaSettings
+    from models.config.settings import Settings
     from models.db.connection import Connection
     from models.db.queries.organization import ProjectDetails
 
@@ -225,11 +225,16 @@ async def _with_quotas(
     without own quotas are those of the configuration here."""
     from cli.settings import NO_DATABASE, child_settings
     from features.tenants.quota_uses import quota_limits, quota_uses
+    from models.config.groups import CacheSettings, QuotaSettings
     from models.projects.policy import ProjectPolicy
     from models.redis.client import redis_client
 
     row = await find_project(database, name)
-    limits = quota_limits(*_configured(), ProjectPolicy.from_json(row.policy).quotas)
+    own, settings = ProjectPolicy.from_json(row.policy).quotas, _settings_here()
+    if settings is None:
+        limits = quota_limits(QuotaSettings(), CacheSettings(), own)
+    else:
+        limits = quota_limits(settings.quotas, settings.cache, own)
     address, redis = resolve_redis_url(data), None
     if address is not None:
         redis = redis_client(child_settings(NO_DATABASE, address), "operator")
@@ -284,18 +289,13 @@ def _target(text: str) -> str | dict[str, str]:
 def _warn_of_unconfigured(policy: dict[str, Any]) -> None:
     """Prints a line if routes of this policy name upstreams that the configuration of this
     environment does not have. Nothing if it has no upstream, or mistakes."""
-    from cli.settings import configured_settings
-    from models.config.config_file import BadSettings
     from models.config.routes import Routes
     from models.projects.policy import ProjectPolicy
     from models.projects.policy_routes import unconfigured_upstreams
 
     own = ProjectPolicy.from_json(policy).routes
-    if own is None:
-        return
-    try:
-        settings = configured_settings()
-    except BadSettings:
+    settings = None if own is None else _settings_here()
+    if own is None or settings is None:
         return
     upstreams = Routes(settings).upstreams
     if not any(upstream.base_url for upstream in upstreams.values()):
@@ -307,17 +307,15 @@ def _warn_of_unconfigured(policy: dict[str, Any]) -> None:
         )
 
 
-def _configured() -> "tuple[QuotaSettings, CacheSettings]":
-    """The settings of this environment; the defaults if they have mistakes."""
+def _settings_here() -> "Settings | None":
+    """The settings of this environment; None if they have mistakes."""
     from cli.settings import configured_settings
     from models.config.config_file import BadSettings
-    from models.config.groups import CacheSettings, QuotaSettings
 
     try:
-        settings = configured_settings()
+        return configured_settings()
     except BadSettings:
-        return QuotaSettings(), CacheSettings()
-    return settings.quotas, settings.cache
+        return None
 
 
 def _fields(project: "ProjectDetails") -> Fields:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
@@ -18,6 +17,7 @@ from models.time_text import format_time
 
 if TYPE_CHECKING:
     from features.webhooks.queries import Endpoint, ListedDelivery
+    from features.webhooks.service import SigningSecret
     from models.db.connection import Connection
     from models.secrets import Sealer
 
@@ -34,14 +34,6 @@ Events = Annotated[
     list[str] | None, typer.Option("--event", help="An event; may be repeated.", show_default="all")
 ]
 _SHORT_ID = len("whe_") + 16
-
-
-@dataclass(frozen=True, slots=True)
-class NewSecret:
-    """What is shown once: an endpoint and its signing secret."""
-
-    id: str
-    secret: str
 
 
 # Commands import when they run, as in cli/main.py.
@@ -63,7 +55,7 @@ def create_endpoint(
     from models.egress import EgressPolicy
     from models.projects.policy import ProjectPolicy
 
-    async def create(database: "Connection") -> NewSecret:
+    async def create(database: "Connection") -> "SigningSecret":
         settings = child_settings(NO_DATABASE, NO_REDIS)
         sealer, most = _sealer(data), settings.webhooks.endpoints
         _require_types(types or ())
@@ -79,9 +71,10 @@ def create_endpoint(
                 f"the project {row.name} is deleted, or has {most} endpoints already;"
                 " `backburner webhooks delete` makes room"
             )
-        return NewSecret(_id(made.endpoint), made.secret)
+        return made
 
-    show(run(data, create), lambda new: f"{new.id}\n{new.secret}", as_json=as_json)
+    made = run(data, create)
+    show(made, lambda new: f"{_id(new.endpoint)}\n{new.secret}", _secret_fields, as_json=as_json)
 
 
 @app.command("list", epilog=EXIT_CODES_HELP)
@@ -155,7 +148,7 @@ def rotate_secret(
     """Give an endpoint a new signing secret, and print it."""
     from features.webhooks import service
 
-    async def rotate(database: "Connection") -> NewSecret:
+    async def rotate(database: "Connection") -> "SigningSecret":
         found = await _find(database, endpoint)
         with _refusals():
             made = await service.rotate(database, _sealer(data), found, overlap, operator())
@@ -166,9 +159,9 @@ def rotate_secret(
                 "backburner: deliveries are signed with the new secret only: no key of "
                 "BACKBURNER_SECRET_KEYS opens the old one"
             )
-        return NewSecret(_id(made.endpoint), made.secret)
+        return made
 
-    show(run(data, rotate), lambda new: new.secret, as_json=as_json)
+    show(run(data, rotate), lambda new: new.secret, _secret_fields, as_json=as_json)
 
 
 @app.command("disable", epilog=EXIT_CODES_HELP)
@@ -298,6 +291,10 @@ def _refusals(url: str | None = None) -> Iterator[None]:
 
 def _id(endpoint: UUID) -> str:
     return admin_id(WEBHOOK_ENDPOINT, endpoint)
+
+
+def _secret_fields(made: "SigningSecret") -> Fields:
+    return {"id": _id(made.endpoint), "secret": made.secret}
 
 
 def _endpoint_fields(endpoint: "Endpoint") -> Fields:

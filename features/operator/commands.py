@@ -27,7 +27,7 @@ from features.operator.filter import id_prefix
 from features.operator.response_commands import Response, Wait
 
 if TYPE_CHECKING:
-    from features.operator.responses import OperatorRequest
+    from features.operator.operations import OperatorRequest
     from models.db.connection import Connection
 
 app = typer.Typer()
@@ -40,9 +40,9 @@ def explain(response: Response, as_json: AsJson = False, data: Data = None) -> N
 
     Created, queued, enqueued, claimed, turns, flushes, hand-overs, deaths of workers, end.
     """
-    from features.operator import report, responses
+    from features.operator import operations, report
 
-    found = run(data, lambda database: responses.explain(database, response))
+    found = run(data, lambda database: operations.explain(database, response))
     show(found, report.explanation, report.explanation_fields, as_json=as_json)
 
 
@@ -61,9 +61,9 @@ def stuck(
 
     Either no worker runs them, or their worker produced nothing.
     """
-    from features.operator import report, responses
+    from features.operator import operations, report
 
-    found = run(data, lambda database: responses.stuck(database, idle))
+    found = run(data, lambda database: operations.stuck(database, idle))
     show(found, report.stuck, report.stuck_fields, as_json=as_json)
 
 
@@ -132,12 +132,12 @@ def fail(response: Response, wait: Wait = 10, as_json: AsJson = False, data: Dat
 
 
 def _request_one(action: str, response: str, wait: float, as_json: bool, data: Data) -> None:
-    from features.operator import report, responses
+    from features.operator import operations, report
     from features.operator.service import Action
 
     async def request(database: "Connection") -> "OperatorRequest":
-        identifier = await responses.resolve_id(database, response)
-        [result] = await responses.request(database, Action(action), [identifier], wait, data)
+        identifier = await operations.resolve_id(database, response)
+        [result] = await operations.request(database, Action(action), [identifier], wait, data)
         if result.refused:
             raise RequestRefused(f"{result.id}: {result.why}")
         return result
@@ -185,7 +185,7 @@ async def _drain(database: "Connection", name: str, wait: float) -> list[DrainRe
     `name` is an id, the beginning of one, or a host name. Raises RequestRefused.
     """
     from features.operator import service
-    from features.operator.responses import POLL_INTERVAL
+    from features.operator.operations import POLL_INTERVAL
     from models.db.database import fetch
     from models.db.queries import operations
 

@@ -20,7 +20,7 @@ from cli.output import (
 from features.operator.connection import Fields, fields_of
 from features.operator.diagnosis import Diagnosis
 from features.operator.history import History
-from features.operator.responses import (
+from features.operator.operations import (
     OperatorRequest,
     ResponseList,
     ResponseReport,

@@ -21,7 +21,7 @@ from features.operator.filter import Filter
 from models.lifecycle import Status
 
 if TYPE_CHECKING:
-    from features.operator.responses import OperatorRequest
+    from features.operator.operations import OperatorRequest
     from models.db.database import Connection
 
 app = typer.Typer(help="Responses.", no_args_is_help=True)
@@ -84,10 +84,10 @@ def list_responses(
     data: Data = None,
 ) -> None:
     """List responses, the newest first."""
-    from features.operator import report, responses
+    from features.operator import operations, report
 
     wanted, most = Filter(statuses, project, model, upstream, reason, since), limit or DEFAULT_LIMIT
-    found = run(data, lambda database: responses.list_responses(database, wanted, most))
+    found = run(data, lambda database: operations.list_responses(database, wanted, most))
     show(found, report.responses, report.responses_fields, as_json=as_json)
 
 
@@ -99,9 +99,9 @@ def show_response(
     data: Data = None,
 ) -> None:
     """Show what is stored about a response. `explain` shows what happened to it."""
-    from features.operator import report, responses
+    from features.operator import operations, report
 
-    shown = run(data, lambda database: responses.show(database, response, with_output=output))
+    shown = run(data, lambda database: operations.show(database, response, with_output=output))
     show(shown, report.response, report.response_fields, as_json=as_json)
 
 
@@ -175,13 +175,13 @@ _add_action("fail", "End responses as failed, reason failed_by_operator. Output 
 
 def _act(action: str, order: _Order, as_json: bool, data: Data) -> None:
     """Does the action for the named responses, or for the open ones that fit the filter."""
-    from features.operator import report, responses
+    from features.operator import operations, report
     from features.operator.service import Action
 
     async def request(database: "Connection") -> "tuple[list[OperatorRequest], list[str]]":
         names = order.names or await _names_of_matching(database, action, order)
-        ids, refusals = await responses.resolve_ids(database, names)
-        return await responses.request(database, Action(action), ids, order.wait, data), refusals
+        ids, refusals = await operations.resolve_ids(database, names)
+        return await operations.request(database, Action(action), ids, order.wait, data), refusals
 
     results, refusals = run(data, request)
     show(results, report.requests, as_json=as_json)
@@ -194,10 +194,10 @@ def _act(action: str, order: _Order, as_json: bool, data: Data) -> None:
 
 async def _names_of_matching(database: "Connection", action: str, order: _Order) -> list[str]:
     """The open responses that fit the filter. Ends the command if it was not confirmed."""
-    from features.operator import report, responses
+    from features.operator import operations, report
 
     wanted = order.wanted.restricted_to_open()
-    found = await responses.list_responses(database, wanted, order.limit)
+    found = await operations.list_responses(database, wanted, order.limit)
     if found.responses and not order.is_confirmed:
         print_result(report.responses(found))
     if not found.responses or not order.is_confirmed:

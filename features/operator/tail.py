@@ -14,7 +14,7 @@ from cli.output import clean, print_result
 from cli.settings import NO_REDIS, child_settings
 from features.operator.connection import operator
 from features.operator.connection import run as connect_and_run
-from features.operator.responses import resolve_id
+from features.operator.operations import resolve_id
 from features.operator.service import record_reveal
 from models import logs
 from models.config.settings import Settings

@@ -13,7 +13,7 @@ SLOW = {
     *("sqlalchemy", "structlog"),
 }
 DATABASE_COMMAND = (
-    "cli.main, cli.addresses, cli.embedded.data_folder, features.operator.responses, "
+    "cli.main, cli.addresses, cli.embedded.data_folder, features.operator.operations, "
     "features.operator.report, features.operator.service, features.tenants.service, "
     "features.batches.service"
 )

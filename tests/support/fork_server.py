@@ -33,6 +33,9 @@ LIBRARIES = (
     *("celery.fixups", "celery.concurrency.base", "celery.worker.components", "celery.apps.worker"),
     *("celery.worker.consumer", "celery.loaders.app", "celery.utils.dispatch", "celery.signals"),
     *("celery.backends.base", "kombu.matcher", "billiard.pool", "billiard.dummy", "truststore"),
+    *("celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log"),
+    *("celery.events", "celery.fixups.django", "celery.worker.autoscale", "celery.worker.strategy"),
+    *("celery.worker.consumer.delayed_delivery", "encodings.idna", "kombu.pidbox"),
     *("httpcore2", "httpcore2._backends.anyio", "anyio.streams.tls", "h11", "brotli"),
     *("cryptography.hazmat.primitives.ciphers.aead", "fastapi", "fastapi.openapi.docs", "httpx2"),
     *("httptools", "kombu.transport.redis", "kombu.transport.virtual", "mcp", "mcp.client.sse"),
@@ -49,11 +52,20 @@ A library that is missing here costs time, nothing else.
 """
 
 MODULES = {
-    "web": ("web.app", "web.http.protocol", "features.websocket.protocol"),
-    "worker": ("worker.celery.app", "worker.celery.pool"),
+    "web": (
+        *("web.app", "web.http.protocol", "web.server", "features.websocket.protocol"),
+        *("models.config.configuration", "models.confinement.dumps", "models.open_files"),
+    ),
+    "worker": (
+        *("worker.celery.app", "worker.celery.pool"),
+        *("models.config.tool_availability", "models.open_files"),
+    ),
 }
 """The product's modules that are imported too, by what is started. None of them reads the
 environment or starts a thread when it is imported."""
+
+PARTS = {"web": ("site", "web", "routes"), "worker": ("worker", "purge")}
+"""The parts of features that each such process imports when it starts (models/features.py)."""
 
 _DEATH_SIGNAL, _NAME = 1, 15
 """Options of prctl(2)."""
@@ -186,6 +198,7 @@ def _serve(connection: socket.socket) -> Launch | None:
                 own = socket.socket(socket.AF_UNIX)
                 own.connect(f"\0{fields['address']}")
                 _import(MODULES[fields["product"]])
+                _import_parts(PARTS[fields["product"]])
                 return _serve(own)
         elif "module" in fields:
             parent = os.getpid()
@@ -227,6 +240,16 @@ def _become(launch: Launch, parent: int) -> None:
     os.environ.clear()  # noqa: TID251  # a child gets exactly the environment of its launch
     os.environ.update(launch.environment)  # noqa: TID251
     sys.argv = [launch.module, *launch.arguments]
+
+
+def _import_parts(names: Iterable[str]) -> None:
+    """Imports these parts of all features."""
+    # Not at the top: only a fork for one of MODULES has modules of the product.
+    from models.features import feature_parts
+
+    for name in names:
+        feature_parts(name)
+    gc.freeze()
 
 
 def _import(modules: Iterable[str]) -> None:

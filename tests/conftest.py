@@ -25,7 +25,10 @@ from tests.support.properties import register_profiles
 from tests.support.stack import RUNNING_STACKS, Databases, Stack, SuiteSettings, databases, stack
 
 if TYPE_CHECKING:
+    from xdist.remote import Producer
+
     from tests.support.s3_server import S3Server
+    from tests.support.scheduling import FileScheduling
 
 PrivateStack = Callable[..., AbstractAsyncContextManager[Stack]]
 
@@ -67,13 +70,13 @@ def pytest_configure() -> None:
 
 
 _ORDER = (
-    *("tests/contract", "tests/clients", "tests/chaos", "tests/browser", "tests/integration"),
+    *("tests/contract", "tests/clients", "tests/browser", "tests/integration", "tests/chaos"),
     "tests/unit",
 )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Orders the files for xdist. Unit tests come last: many small files keep all workers busy.
+    """Orders the files for xdist.
 
     Chaos tests, which are sensitive to load, begin when `./dev check`, which .ci/run starts with
     the tests, has ended.
@@ -85,6 +88,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 0,
             )
         )
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "FileScheduling":
+    """Gives whole files to processes, which start few deployments (tests/support/scheduling.py)."""
+    from tests.support.scheduling import FileScheduling  # only the first of several processes
+
+    return FileScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

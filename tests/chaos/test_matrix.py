@@ -32,22 +32,17 @@ VICTIMS = [
 ]
 CELLS = [name for victim in VICTIMS for name in victim.cells]
 QUICK = [
-    "zombie-past-its-lease",
     "web-sigstop",
-    "web-refused",
     "worker-kill9-unpublished",
     "worker-sigstop-in-transaction",
     "worker-redis-refused",
     "sweeper-kill9",
     "tie-killed-worker",
     "postgres-hung",
-    "postgres-kill9",
-    "reader-hung",
-    "redis-restart",
     "redis-kill9",
     "upstream-kill9",
 ]
-"""Some faults of each victim that has many; the other cells are `long` (pyproject.toml)."""
+"""Faults that no other test in CI has; the other cells are `long` (docs/testing.md)."""
 
 
 @pytest.fixture(scope="module")

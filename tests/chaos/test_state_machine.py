@@ -818,7 +818,7 @@ _ALL_ROWS = """
 
 
 def profile() -> settings:
-    """The same 80 examples in every run, or as many random ones as the environment asks for."""
+    """The same 40 examples in every run, or as many random ones as the environment asks for."""
     # An option of this test, not of the product.
     examples = os.environ.get("BACKBURNER_STATE_MACHINE")  # noqa: TID251
     return settings(

@@ -330,7 +330,7 @@ def test_the_example_requests_are_accepted_here_and_by_the_sdk() -> None:
 # The document and what clients may send.
 
 
-@generated_examples(25)
+@generated_examples(15)
 @given(case=generated("create", GenerationMode.POSITIVE))
 def test_a_request_that_the_document_allows_is_accepted_and_echoed(case: Case) -> None:
     body = with_integers(case.body)
@@ -359,7 +359,7 @@ def shown(request: CreateRequest) -> JSON:
     return response_object(facts, [])
 
 
-@generated_examples(25)
+@generated_examples(15)
 @given(case=generated("create", GenerationMode.NEGATIVE))
 def test_a_request_that_the_document_forbids_is_refused(case: Case) -> None:
     body = case.body

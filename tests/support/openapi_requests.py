@@ -7,7 +7,7 @@ import hypothesis
 import schemathesis
 from hypothesis import Phase
 from hypothesis import strategies as st
-from schemathesis import GenerationMode
+from schemathesis import BaseSchema, GenerationMode
 
 from tests.support.openapi_document import document
 from tests.support.properties import examples
@@ -18,15 +18,20 @@ Case = schemathesis.Case[Any]
 @cache
 def generated(operation: str, mode: GenerationMode) -> st.SearchStrategy[Case]:
     """Requests of one operation. They have no API key: each test adds one."""
+    return _schema().find_operation_by_id(operation).as_strategy(generation_mode=mode)
+
+
+@cache
+def _schema() -> BaseSchema:
+    """The document without keys, read once: each reading takes 50 ms."""
     paths = {
         path: {method: _without_key(each) for method, each in methods.items()}
         for path, methods in document()["paths"].items()
     }
     config = schemathesis.Config.from_dict({"max-stream-events": 10_000})
-    schema = schemathesis.openapi.from_dict(
+    return schemathesis.openapi.from_dict(
         {**_without_key(document()), "paths": paths}, config=config
     )
-    return schema.find_operation_by_id(operation).as_strategy(generation_mode=mode)
 
 
 def _without_key(described: dict[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import functools
 import re
 from pathlib import Path
 
-from xdist.scheduler import LoadFileScheduling
-from xdist.workermanage import WorkerController
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 _TOOL_STACK = re.compile(r"\btool_stack\b")
 _SHARED_STACK = re.compile(r"\bshared_stack\b|\bapi: Api\b|\bclient: openai\.AsyncOpenAI\b")
@@ -29,7 +29,7 @@ def _kind(file: str) -> str:
     return "shared" if _SHARED_STACK.search(text) else "own"
 
 
-class FileScheduling(LoadFileScheduling):
+class FileScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Gives each process the first file of the kind that it prefers. Unit tests come last: many
     small files keep all processes busy to the end."""
 

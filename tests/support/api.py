@@ -20,6 +20,8 @@ TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 UNKNOWN_RESPONSE_ID = "resp_01a1fc89ade272e095a74eaedfc80911"
 """A well-formed id of no response. It is constant because names of tests contain it."""
 ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_RAREST = 0.1
+"""Seconds between two tries of `until`, at most, unless its caller says more."""
 
 
 @overload
@@ -32,18 +34,21 @@ async def until(condition: Callable[[], Any], within: float = 10, *, every: floa
     """Waits until `condition()` is true and returns its value.
 
     Raises AssertionError with the last value after `within` seconds; `every`: seconds between two
-    tries.
+    tries. A try that waits itself, for a process or a database, costs milliseconds of CPU: the
+    longer it takes, the rarer they become, up to `_RAREST`.
     """
-    end = time.monotonic() + within
+    start = time.monotonic()
     while True:
         value = condition()
+        pause = every
         if isinstance(value, Awaitable):
             value = await value
+            pause = max(every, min(_RAREST, (time.monotonic() - start) / 10))
         if value:
             return value
-        if time.monotonic() > end:
+        if time.monotonic() > start + within:
             raise AssertionError(f"not within {within} s; the last value was {value!r}")
-        await asyncio.sleep(every)
+        await asyncio.sleep(pause)
 
 
 class StreamRefused(AssertionError):

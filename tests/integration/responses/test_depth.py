@@ -10,7 +10,7 @@ from tests.support.api import Api, until
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.stack import Stack
 
-LONG_TURNS = 50
+LONG_TURNS = 20
 TEXT = "word " * 200
 
 
@@ -98,7 +98,7 @@ async def create_histories(api: Api, model: str) -> tuple[list[str | None], dict
     return chain, conversations
 
 
-async def test_turn_fifty_stores_and_reads_as_many_rows_as_turn_two(
+async def test_turn_twenty_stores_and_reads_as_many_rows_as_turn_two(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply(TEXT))

@@ -203,7 +203,7 @@ def data() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 async def shared_up() -> AsyncIterator[Up]:
-    """A running `up` that tests use and do not end."""
+    """A running `up` that tests use and do not end, except the last one."""
     with temporary_folder() as folder:
         # another program's servers: `up` does not use them
         async with running_up(
@@ -436,24 +436,6 @@ async def test_signal_before_it_is_ready_ends_it_with_0(data: Path) -> None:
     assert up.alive() == []
 
 
-async def test_starts_and_ends_cleanly_after_kill_9_with_the_same_key_and_data(data: Path) -> None:
-    # A response, then kill -9 of the supervisor.
-    async with running_up(data) as up:
-        _, response = await up.respond("Remember me")
-        key = up.key
-        up.note_children()
-        up.process.kill()
-        await up.wait_for_exit()
-        # Another one starts at once.
-        async with running_up(data) as successor:
-            # It has the same data, and no process of the first is left.
-            assert up.alive() == []
-            assert successor.key == key
-            status, response_again = await successor.get(f"/responses/{response['id']}")
-            assert (status, response_again["output"]) == (200, response["output"])
-            await assert_ends_cleanly(successor, signal.SIGTERM)
-
-
 @pytest.mark.parametrize("name", NAMES)
 async def test_killed_child_is_restarted_within_a_second(shared_up: Up, name: str) -> None:
     shared_up.note_children()
@@ -621,3 +603,22 @@ def test_damaged_credentials_are_not_replaced(data: Path) -> None:
         credentials = folder.credentials(None)
         assert isinstance(credentials, Credentials)
         assert folder.credentials("another-first-key") == credentials
+
+
+# It comes last: nothing can use `shared_up` after it.
+async def test_starts_and_ends_cleanly_after_kill_9_with_the_same_key_and_data(
+    shared_up: Up,
+) -> None:
+    # A response, then kill -9 of the supervisor.
+    _, response = await shared_up.respond("Remember me")
+    shared_up.note_children()
+    shared_up.process.kill()
+    await shared_up.wait_for_exit()
+    # Another one starts at once.
+    async with running_up(shared_up.data) as successor:
+        # It has the same data, and no process of the first is left.
+        assert shared_up.alive() == []
+        assert successor.key == shared_up.key
+        status, response_again = await successor.get(f"/responses/{response['id']}")
+        assert (status, response_again["output"]) == (200, response["output"])
+        await assert_ends_cleanly(successor, signal.SIGTERM)

@@ -25,7 +25,7 @@ from tests.support.properties import register_profiles
 from tests.support.stack import RUNNING_STACKS, Databases, Stack, SuiteSettings, databases, stack
 
 if TYPE_CHECKING:
-    from xdist.remote import Producer
+    from xdist.remote import Producer  # type: ignore[import-untyped]
 
     from tests.support.s3_server import S3Server
     from tests.support.scheduling import FileScheduling

@@ -7,7 +7,8 @@ import hypothesis
 import schemathesis
 from hypothesis import Phase
 from hypothesis import strategies as st
-from schemathesis import BaseSchema, GenerationMode
+from schemathesis import GenerationMode
+from schemathesis.specs.openapi.schemas import OpenApiSchema
 
 from tests.support.openapi_document import document
 from tests.support.properties import examples
@@ -22,7 +23,7 @@ def generated(operation: str, mode: GenerationMode) -> st.SearchStrategy[Case]:
 
 
 @cache
-def _schema() -> BaseSchema:
+def _schema() -> OpenApiSchema:
     """The document without keys, read once: each reading takes 50 ms."""
     paths = {
         path: {method: _without_key(each) for method, each in methods.items()}

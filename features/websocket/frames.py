@@ -31,7 +31,7 @@ class CreateFrame:
     size: int
     """bytes of the frame"""
     stream_id: str | None
-    """The lane; None: the lane without a name."""
+    """Creates of one stream run in their order. None: the stream without an id."""
     generate: bool
     """False: a warm-up."""
     held: Reservation
@@ -62,7 +62,7 @@ class CreateFrame:
 
 
 class FrameRefused(Exception):
-    """A frame with an error. Its lane, and the response that it continues, if they could be read
+    """A frame with an error. Its stream, and the response that it continues, if they could be read
     and the frame itself is at fault."""
 
     def __init__(
@@ -105,14 +105,14 @@ def error_frame(error: ApiError, stream_id: str | None) -> str:
     error_object = error.body()["error"]
     if error.headers:
         error_object["headers"] = error.headers
-    lane = {} if stream_id is None else {"stream_id": stream_id}
+    stream = {} if stream_id is None else {"stream_id": stream_id}
     return orjson.dumps(
-        {"type": "error", "status": error.status, **lane, "error": error_object}
+        {"type": "error", "status": error.status, **stream, "error": error_object}
     ).decode()
 
 
 def event_frame(event: bytes, stream_id: str | None) -> str:
-    """One SSE frame as a text frame: its JSON unchanged, and the lane if it has a name."""
+    """One SSE frame as a text frame: its JSON unchanged, and the id of its stream if it has one."""
     text = event[event.index(b"\ndata: ") + 7 : -2]
     if stream_id is not None:
         text = b'%b,"stream_id":"%b"}' % (text[:-1], stream_id.encode())

@@ -1,6 +1,6 @@
 """One WebSocket: creates in, events out (docs/websocket.md).
 
-Creates of one lane run one after the other, lanes run in parallel. Each create is treated as a
+Creates of one stream run one after the other, streams run in parallel. Each create is treated as a
 streamed foreground POST: if the client disconnects, its responses are cancelled. The connection
 remembers only the ids of the unstored responses that it made; their data is in Postgres.
 """
@@ -17,7 +17,7 @@ from uuid import UUID
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
-from features.websocket.create_line import CreateLine
+from features.websocket.create_log import CreateLog
 from features.websocket.frames import (
     CreateFrame,
     FrameRefused,
@@ -25,7 +25,7 @@ from features.websocket.frames import (
     event_frame,
     read_frame,
 )
-from features.websocket.lanes import Lanes
+from features.websocket.socket_admission import SocketAdmission
 from models.db.database import DATABASE_UNAVAILABLE, fetch_idempotent
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.retention import EXTEND_UNSTORED
@@ -79,7 +79,7 @@ class SocketSession:
         self._limits = limits
         self._deadline = time.monotonic() + state.settings.web.socket_time.total_seconds()
         self._project = request_record(socket).project or ""
-        self._lanes = Lanes(state.settings.limits.body, self._new_held())
+        self._admission = SocketAdmission(state.settings.limits.body, self._new_held())
         self._unstored_ids: OrderedDict[UUID, None] = OrderedDict()
         self._refusal: ApiError | None = None
         """The error for every further create."""
@@ -95,7 +95,7 @@ class SocketSession:
                 if code is not None and not reading.done():
                     await self._socket.close(code)
         finally:
-            unfinished = {reading, *self._lanes.pending}
+            unfinished = {reading, *self._admission.pending}
             for task in unfinished:
                 task.cancel()
             await asyncio.wait(unfinished)
@@ -126,13 +126,13 @@ class SocketSession:
         if not self._key_revoked.is_set():
             self._refusal = ServerStopping() if state.stopping else _connection_limit_reached(state)
             if not await _wait_for_first(
-                reading, self._lanes.idle, state.grace_expired, self._key_revoked
+                reading, self._admission.idle, state.grace_expired, self._key_revoked
             ):
                 return None
         if self._key_revoked.is_set():
             return _POLICY_VIOLATION
         if state.stopping:
-            if not self._lanes.idle.is_set():
+            if not self._admission.idle.is_set():
                 await self._send_error(ServerStopping(), None)
             return _SERVICE_RESTART
         await self._send_error(_connection_limit_reached(state), None)
@@ -155,21 +155,21 @@ class SocketSession:
         if message["type"] == "websocket.disconnect":
             return False
         held: Reservation = message.get("held") or self._new_held()
-        line = CreateLine(request_record(self._socket))
+        log = CreateLog(request_record(self._socket))
         try:
-            await self._start_create(message.get("text"), held, line)
+            await self._start_create(message.get("text"), held, log)
         except FrameRefused as refused:
             held.release()
             self._forget_refused(refused.previous, refused.error)
-            line.note_error(refused.error)
-            line.write(server_ended=True)
+            log.note_error(refused.error)
+            log.write(server_ended=True)
             await self._send_error(refused.error, refused.stream_id)
         return True
 
     def _new_held(self) -> Reservation:
         return Reservation(self._state.budgets.bodies, self._project)
 
-    async def _start_create(self, text: str | None, held: Reservation, line: CreateLine) -> None:
+    async def _start_create(self, text: str | None, held: Reservation, log: CreateLog) -> None:
         """Starts the create of a frame. Raises FrameRefused."""
         if text is None:
             raise FrameRefused(
@@ -185,20 +185,22 @@ class SocketSession:
         create = await read_frame(raw, limits, held)
         if self._refusal is not None:
             raise FrameRefused(self._refusal, create.stream_id)
-        lanes, lane = self._lanes, create.stream_id
+        admission, stream_id = self._admission, create.stream_id
         stop_waiting = _nothing
         try:
-            lanes.require_capacity(lane, create.size)
-            if lanes.may_wait(lane):
+            admission.require_capacity(stream_id, create.size)
+            if admission.may_wait(stream_id):
                 create.keep_raw(raw, limits)
-                stop_waiting = lanes.count_waiting(0 if held.amount else create.size)
+                stop_waiting = admission.count_waiting(0 if held.amount else create.size)
         except ApiError as error:
-            raise FrameRefused(error, lane) from None
-        task = lanes.start(lane, create.size, partial(self._run, create, line, stop_waiting))
+            raise FrameRefused(error, stream_id) from None
+        task = admission.start(
+            stream_id, create.size, partial(self._run, create, log, stop_waiting)
+        )
         # Also of one that is cancelled before its turn.
         task.add_done_callback(lambda _: stop_waiting())
         task.add_done_callback(lambda _: held.release())
-        task.add_done_callback(lambda _: line.write(server_ended=self._server_ends))
+        task.add_done_callback(lambda _: log.write(server_ended=self._server_ends))
 
     @property
     def _server_ends(self) -> bool:
@@ -215,17 +217,17 @@ class SocketSession:
     # --- events to the client ---
 
     async def _run(
-        self, create: CreateFrame, line: CreateLine, stop_waiting: Callable[[], None]
+        self, create: CreateFrame, log: CreateLog, stop_waiting: Callable[[], None]
     ) -> None:
         """Runs one create to its end."""
         stop_waiting()
         try:
-            await self._respond(create, line)
+            await self._respond(create, log)
         except _CLOSED:
             logger.info("socket_disconnected")  # `_read` ends too, and with it the connection
         except Exception as error:  # noqa: BLE001  (every error becomes a frame)
             reported = as_api_error(error, self._socket.url.path)
-            line.note_error(reported)
+            log.note_error(reported)
             self._forget_refused(create.previous, reported)
             await self._report(reported, create.stream_id)
 
@@ -236,7 +238,7 @@ class SocketSession:
         if isinstance(reported, Unauthenticated):
             self._key_revoked.set()
 
-    async def _respond(self, create: CreateFrame, line: CreateLine) -> None:
+    async def _respond(self, create: CreateFrame, log: CreateLog) -> None:
         key = await self._state.keys.require(self._key)
         require_scope(key, reads=False)
         creating = asyncio.create_task(self._create(create, key))
@@ -245,7 +247,7 @@ class SocketSession:
         except asyncio.CancelledError:
             creating.add_done_callback(self._cancel_if_created)
             raise
-        await self._stream_response(create, accepted, line)
+        await self._stream_response(create, accepted, log)
 
     async def _create(self, create: CreateFrame, key: ApiKey) -> AcceptedResponse:
         traceparent = self._socket.headers.get("traceparent")
@@ -264,11 +266,11 @@ class SocketSession:
         )
 
     async def _stream_response(
-        self, create: CreateFrame, accepted: AcceptedResponse, line: CreateLine
+        self, create: CreateFrame, accepted: AcceptedResponse, log: CreateLog
     ) -> None:
         """Sends the response's events to their end. Cancels the response if that fails."""
         bind_response(accepted.id)
-        line.note_response(accepted.id)
+        log.note_response(accepted.id)
         if not accepted.request.store:
             self._track_unstored(accepted.id)
         finished = False
@@ -281,7 +283,7 @@ class SocketSession:
             raise ServerStopping  # which ends all streams; this one may end before the connection
         if not finished:
             raise ApiError(f"The stream of the response '{response_id(accepted.id)}' ended early.")
-        line.note_end()
+        log.note_end()
         if not accepted.request.store:
             await self._set_retention(
                 [accepted.id], timedelta(seconds=max(0.0, self._deadline - time.monotonic()))

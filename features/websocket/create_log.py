@@ -1,4 +1,4 @@
-"""One create on a WebSocket in the log: a line when it has ended (docs/operations.md, "Logs").
+"""One create on a WebSocket in the log: one line when it has ended (docs/operations.md, "Logs").
 
 The socket's own line comes when it closes, which may be an hour later.
 """
@@ -15,7 +15,7 @@ _ACCEPTED = 200
 _CLIENT_LEFT = 499
 
 
-class CreateLine:
+class CreateLog:
     """What the line of one create shows. It keeps nothing of the create's frame."""
 
     __slots__ = ("_error", "_is_complete", "_record", "_response", "_started_at", "_status")

@@ -3,7 +3,7 @@
 import pytest
 
 from features.websocket.frames import FrameRefused, read_frame
-from features.websocket.lanes import Lanes
+from features.websocket.socket_admission import SocketAdmission
 from models.errors import ShareUsedUp
 from models.load.budget import Reservation, SharedBudget
 from models.wire.json_input import BodyLimits
@@ -14,14 +14,14 @@ _FRAME = 60_000
 
 def test_small_frames_that_wait_count_together_until_they_run() -> None:
     share = SharedBudget("large requests", 200_000, 200_000)
-    lanes = Lanes(1_000_000, Reservation(share, "a"))
+    admission = SocketAdmission(1_000_000, Reservation(share, "a"))
     of_another_socket = share.reserve("a", 70_000)
-    end_first = lanes.count_waiting(_FRAME)
+    end_first = admission.count_waiting(_FRAME)
     assert share.used == 70_000
-    end_second = lanes.count_waiting(_FRAME)
+    end_second = admission.count_waiting(_FRAME)
     assert share.used == 70_000 + 2 * _FRAME
     with pytest.raises(ShareUsedUp):
-        lanes.count_waiting(_FRAME)
+        admission.count_waiting(_FRAME)
     assert share.used == 70_000 + 2 * _FRAME
     end_first()
     end_first()

@@ -1,4 +1,4 @@
-"""The lanes of one WebSocket: which of its creates may run (docs/websocket.md)."""
+"""Which creates of one WebSocket are admitted, wait and run (docs/websocket.md)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,15 +8,15 @@ from models.load.budget import Reservation
 from web.http.body import UNCOUNTED_BYTES
 
 _MAX_RUNNING = 16
-"""Creates that one connection may run at a time, over all lanes; OpenAI's limit."""
-_MAX_LANES = 32
-"""Names of lanes that one connection may use; OpenAI's limit."""
+"""Creates that one connection may run at a time, over all streams; OpenAI's limit."""
+_MAX_STREAMS = 32
+"""Ids of streams that one connection may use; OpenAI's limit."""
 _MAX_PENDING = 64
 """Creates of one connection that wait or run."""
 
 
-class Lanes:
-    """The pending creates of one connection. Those of a lane run one after the other, in their
+class SocketAdmission:
+    """The pending creates of one connection. Those of a stream run one after the other, in their
     order: that is a promise to the client, and no `FairQueue` (models/load/) keeps it."""
 
     def __init__(self, max_bytes: int, held: Reservation) -> None:
@@ -27,8 +27,9 @@ class Lanes:
         self._waiting_bytes = 0
         """Of those that have no memory of their own."""
         self._running_slots = asyncio.Semaphore(_MAX_RUNNING)
-        self._last_in_lane: dict[str | None, asyncio.Task[None]] = {}
-        """lane -> its last create; a lane stays here after its last create has ended"""
+        self._last_of: dict[str | None, asyncio.Task[None]] = {}
+        """The id of a stream -> its last create, also when that has ended. None: creates without an
+        id"""
         self._pending_bytes = 0
         self.pending: set[asyncio.Task[None]] = set()
         """The tasks of creates that wait or run."""
@@ -36,13 +37,13 @@ class Lanes:
         """Set while no create is pending."""
         self.idle.set()
 
-    def require_capacity(self, lane: str | None, size: int) -> None:
+    def require_capacity(self, stream_id: str | None, size: int) -> None:
         """Raises InvalidRequest if a create with a frame of `size` bytes cannot be started now."""
-        named_lanes = len(self._last_in_lane) - (None in self._last_in_lane)
-        if lane is not None and lane not in self._last_in_lane and named_lanes >= _MAX_LANES:
+        named = len(self._last_of) - (None in self._last_of)
+        if stream_id is not None and stream_id not in self._last_of and named >= _MAX_STREAMS:
             raise InvalidRequest(
                 "This WebSocket connection has reached its maximum number of distinct stream "
-                f"IDs ({_MAX_LANES}). Reuse an existing stream_id or open a new WebSocket "
+                f"IDs ({_MAX_STREAMS}). Reuse an existing stream_id or open a new WebSocket "
                 "connection.",
                 param="stream_id",
                 code="websocket_stream_limit_reached",
@@ -56,9 +57,9 @@ class Lanes:
                 code="websocket_queue_full",
             )
 
-    def may_wait(self, lane: str | None) -> bool:
-        """Whether a create of this lane may have to wait before it runs."""
-        last = self._last_in_lane.get(lane)
+    def may_wait(self, stream_id: str | None) -> bool:
+        """Whether a create of this stream may have to wait before it runs."""
+        last = self._last_of.get(stream_id)
         return len(self.pending) >= _MAX_RUNNING or (last is not None and not last.done())
 
     def count_waiting(self, size: int) -> Callable[[], None]:
@@ -78,11 +79,11 @@ class Lanes:
         self._waiting_bytes = waiting_bytes
 
     def start(
-        self, lane: str | None, size: int, run: Callable[[], Awaitable[None]]
+        self, stream_id: str | None, size: int, run: Callable[[], Awaitable[None]]
     ) -> asyncio.Task[None]:
-        """Starts a task that awaits `run()` after the previous create of the lane has ended."""
-        task = asyncio.create_task(self._run_in_turn(run, self._last_in_lane.get(lane)))
-        self._last_in_lane[lane] = task
+        """Starts a task that awaits `run()` after the previous create of the stream has ended."""
+        task = asyncio.create_task(self._run_in_turn(run, self._last_of.get(stream_id)))
+        self._last_of[stream_id] = task
         self.pending.add(task)
         self.idle.clear()
         self._pending_bytes += size

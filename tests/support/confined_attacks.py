@@ -21,9 +21,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypedDict
 
-from features.retrieval.extract.confinement import confine_reader
-from features.retrieval.extract.frames import END, PIECE, TEXT, encode_frame
-from features.retrieval.extract.limits import ExtractionLimits
+from features.retrieval.extract.child import confine_reader
+from features.retrieval.extract.child_protocol import (
+    END,
+    PIECE,
+    TEXT,
+    ExtractionLimits,
+    encode_frame,
+)
 from models.confinement import policy
 
 Attack = Callable[[], object]

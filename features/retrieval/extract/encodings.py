@@ -1,12 +1,221 @@
-"""The encoding of text that is not UTF-8."""
+"""The encoding of text that is not UTF-8. From before Unicode: the one in which it looks most like
+text of one of the encoding's languages.
+
+A text is judged by its characters beyond ASCII. Each has a likelihood in a language, by its rank
+among the language's letters; this table is all that is known of a language. Detectors that know
+more encodings take Western European text for Cyrillic, Baltic or Macintosh text
+(docs/adr/0053-files-are-read-by-a-process-of-their-own.md).
+"""
 
 import codecs
+import math
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Iterator
-from typing import BinaryIO
+from dataclasses import dataclass
+from functools import cache
+from typing import BinaryIO, Final
 
-from features.retrieval.extract.legacy_text import legacy_encoding
 from models.files.kinds import CONTROLS, wide_encoding
+
+_LETTERS: Final = {
+    "ar": "اليمنرتوبعدسفهكقحجأةشطصزخضذثىغإظئءؤآ",
+    "be": "аніыесртоклядвмупьяйзгбўчцхжшёюэф",
+    "bg": "аеоинтрсвлкдпмзябуъгчщжцхшюйфь",
+    "ca": "éàíèóòçúïüñ·",
+    "cs": "íáěéčřžýšůúňťďóü",
+    "da": "øåæéü",
+    "de": "üäößé",
+    "el": "αοιετσνηυρπκμλςωδάγίέόχήύφώθβξζψϊΐϋΰ",
+    "en": "éèïñöçôüêâ",
+    "es": "óíáéñúü",
+    "et": "äõüöšž",
+    "fi": "äöåé",
+    "fr": "éàèêçôîâûùïœëüæ",
+    "ga": "áíéóú",
+    "he": "יוהלאמרתבשעןםנקדחפטכגצסזךףץ",
+    "hr": "čšžćđ",
+    "hu": "áéöőóíüúű",
+    "is": "áðíþóúöýéæ",
+    "it": "èàùòìéî",
+    "lt": "ėšžųįąčūęé",
+    "lv": "āēīšņļūģžčķ",
+    "nl": "ëéïèöüê",
+    "no": "øåæéòôü",
+    "pl": "łąężóśćźń",
+    "pt": "ãçáéíóêõúâàôü",
+    "ro": "ăîşţâșțé",
+    "ru": "оеаинтсрвлкмдпуяыьгзбчйхжшюцщэфъё",
+    "sk": "áíéčžšýúťľôňďäóĺŕ",
+    "sl": "čšž",
+    "sq": "ëç",
+    "sr": "аиоенртсвкудјмлпзгбчцшжћхфђњљџ",
+    "sv": "äåöéü",
+    "th": "านรอกเงมยลวดท่สต้ะปีบคหิแจพชใขไ็โูุผซถึณศธัญภ์ฟฉษื๊",
+    "tr": "ıişğüçöâî",
+    "uk": "оанивіетрслкдмпяузьбгйчхцжїюєшщфґ",
+}
+"""A language -> its letters beyond ASCII, the most frequent first."""
+_WESTERN: Final = "fr de es pt it nl sv da no fi is ca en ga sq et"
+_CENTRAL: Final = "pl cs sk hu ro hr sl"
+_CYRILLIC: Final = "ru uk bg sr be"
+_ENCODINGS: Final = (
+    ("cp1252", _WESTERN, 0.0),
+    ("cp1250", _CENTRAL, -0.5),
+    ("cp1251", _CYRILLIC, -0.5),
+    ("cp1253", "el", -0.5),
+    ("cp1254", "tr", -0.5),
+    ("cp1255", "he", -0.5),
+    ("cp1256", "ar", -0.5),
+    ("cp1257", "lt lv et", -1.0),
+    ("cp874", "th", -0.5),
+    ("iso8859-15", _WESTERN, -0.6),
+    ("iso8859-2", _CENTRAL, -1.0),
+    ("iso8859-5", _CYRILLIC, -2.0),
+    ("iso8859-7", "el", -1.0),
+    ("koi8-r", "ru", -1.0),
+    ("koi8-u", "uk", -1.5),
+    ("cp850", _WESTERN, -3.0),
+    ("cp852", _CENTRAL, -4.0),
+    ("cp866", "ru", -2.0),
+    ("mac_roman", _WESTERN, -3.5),
+)
+"""An encoding of one byte a character, its languages, and how likely it is by itself: the logarithm
+of a probability, as everywhere here."""
+_QUOTES: Final = frozenset("’“”„«»–…\u00a0")
+_SIGNS: Final = _QUOTES | frozenset("‘‚‹›—•€£§°¿¡·ºª®©™²³½¼¾±×%‰†№¹\u00ad")
+"""What text has beside letters."""
+_WORDS: Final = frozenset("àáåéèêíìóòôöøаиоувксяіїæ")
+"""Letters that are words."""
+
+_UNKNOWN_LETTER: Final = math.log(0.002)
+_MISPLACED: Final = math.log(0.0005)
+"""A sign inside of a word, a capital after a small letter, a control character."""
+_SIGN: Final = math.log(0.03)
+_QUOTE: Final = math.log(0.1)
+_ALONE: Final = math.log(0.1)
+"""A letter that is no part of a word."""
+_HIGH: Final = re.compile(r"[^\x00-\x7f]")
+_HIGH_BYTE: Final = re.compile(rb"[\x80-\xff]")
+
+_COMMON: Final = -6.5
+_RARE: Final = -11.0
+_UNUSUAL: Final = -15.0
+"""Of a character of two bytes or more."""
+_MANY: Final = 32
+_LEAST: Final = -4.9
+"""Of a byte, in a text with many."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wide:
+    """An encoding of East Asia."""
+
+    name: str
+    trail: int
+    """The second byte of most characters is not below."""
+    classes: tuple[tuple[int, int, float], ...]
+    """First bytes, from and to, and the likelihood of a character that has one."""
+
+    def judge(self, sample: bytes) -> float:
+        """How likely the text is."""
+        if (text := _decoded(sample, self.name)) is None:
+            return -math.inf
+        counts = Counter(_HIGH.findall(text))
+        if not counts:  # the only one is cut off
+            return -math.inf
+        return sum(count * self._likelihood(letter) for letter, count in counts.items())
+
+    def _likelihood(self, letter: str) -> float:
+        encoded = letter.encode(self.name)
+        if len(encoded) != 2 or encoded[1] < self.trail:
+            return _UNUSUAL
+        lead = encoded[0]
+        return next((value for first, last, value in self.classes if first <= lead <= last), _RARE)
+
+
+_WIDE: Final = (
+    _Wide("gb18030", 0xA1, ((0xA1, 0xA3, -6.0), (0xB0, 0xD7, _COMMON))),
+    _Wide("big5", 0x40, ((0xA1, 0xA3, -6.0), (0xA4, 0xC6, _COMMON))),
+    _Wide("cp949", 0xA1, ((0xA1, 0xA3, -6.0), (0xB0, 0xC8, -5.8))),
+    # punctuation, hiragana, katakana, and the more frequent of two sets of other characters
+    _Wide(
+        "euc_jp",
+        0xA1,
+        ((0xA1, 0xA3, -5.0), (0xA4, 0xA4, -3.5), (0xA5, 0xA5, -4.5), (0xB0, 0xCF, -7.0)),
+    ),
+    _Wide(
+        "cp932",
+        0x40,
+        ((0x81, 0x81, -5.0), (0x82, 0x82, -3.5), (0x83, 0x83, -4.5), (0x88, 0x97, -7.0)),
+    ),
+)
+
+
+def legacy_encoding(sample: bytes) -> str | None:
+    """Python's name of the encoding of some lines that are not all ASCII; None if they look like no
+    text in any of these."""
+    if b"\x1b" in sample and not _HIGH_BYTE.search(sample):
+        return "iso2022_jp"
+    judged = [
+        *((wide.judge(sample), wide.name) for wide in _WIDE),
+        *((_judge(sample, *encoding), encoding[0]) for encoding in _ENCODINGS),
+    ]
+    value, name = max(judged)
+    high = len(_HIGH_BYTE.findall(sample))
+    return None if high >= _MANY and value < high * _LEAST else name
+
+
+def _judge(sample: bytes, encoding: str, languages: str, prior: float) -> float:
+    """How likely the text is in the likeliest of these languages."""
+    if (text := _decoded(sample, encoding)) is None:
+        return -math.inf
+    letters: Counter[str] = Counter()
+    value = prior
+    for place in (found.start() for found in _HIGH.finditer(text)):
+        letter, before, after = text[place], text[place - 1 : place], text[place + 1 : place + 2]
+        if _is_letter(letter, before):
+            letters[letter.lower()] += 1
+            if letter.lower() not in _WORDS and not (before.isalpha() or after.isalpha()):
+                value += _ALONE
+        else:
+            value += _judge_sign(letter, before, after)
+    return value + max(
+        sum(count * ranks.get(letter, _UNKNOWN_LETTER) for letter, count in letters.items())
+        for ranks in map(_likelihoods, languages.split())
+    )
+
+
+def _decoded(sample: bytes, encoding: str) -> str | None:
+    """The text, whose last character may be cut off; None if it is not in this encoding."""
+    try:
+        return codecs.getincrementaldecoder(encoding)().decode(sample)
+    except UnicodeError:
+        return None
+
+
+def _is_letter(letter: str, before: str) -> bool:
+    """Whether it is one at its place: words have no capitals after small letters."""
+    if letter in "ªº" or not (letter.isalpha() or unicodedata.combining(letter)):
+        return False
+    return not (letter.isupper() and before.islower())
+
+
+def _judge_sign(sign: str, before: str, after: str) -> float:
+    if sign in _QUOTES and not (sign == "’" and (not before or before.isspace())):
+        return _QUOTE
+    is_inside = before.isalpha() and after.isalpha() and sign not in "·\u00ad"
+    return _SIGN if sign in _SIGNS and not is_inside else _MISPLACED
+
+
+@cache
+def _likelihoods(language: str) -> dict[str, float]:
+    """Letter -> the logarithm of its share."""
+    weights = {letter: 1 / (rank + 1.5) for rank, letter in enumerate(_LETTERS[language])}
+    whole = sum(weights.values())
+    return {letter: math.log(weight / whole) for letter, weight in weights.items()}
+
 
 _BLOCK = 64 * 1024
 _SAMPLE = 4 * 1024

@@ -14,9 +14,18 @@ from typing import IO
 
 import structlog
 
-from features.retrieval.extract.extraction_failed import DAMAGED, SERVER, TIME, ExtractionFailed
-from features.retrieval.extract.frames import END, HEAD, PIECE, TEXT, decode_failure
-from features.retrieval.extract.limits import ExtractionLimits
+from features.retrieval.extract.child_protocol import (
+    DAMAGED,
+    END,
+    HEAD,
+    PIECE,
+    SERVER,
+    TEXT,
+    TIME,
+    ExtractionFailed,
+    ExtractionLimits,
+    decode_failure,
+)
 from models.config.extraction import ExtractionSettings
 from models.uncancellable import run_uncancellable
 

@@ -1,11 +1,20 @@
-"""Chooses the reader for a file: by its bytes, then by its name."""
+"""Chooses the reader for a file, by its bytes, then by its name; and the readers for PDF, JSON and
+plain text. A library is imported when a file of its kind is read."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from json import loads
 from typing import BinaryIO
 
+from features.retrieval.extract.child_protocol import (
+    DAMAGED,
+    EMPTY,
+    TYPE,
+    ExtractionFailed,
+    ExtractionLimits,
+)
 from features.retrieval.extract.encodings import decode, find_encoding
-from features.retrieval.extract.extraction_failed import EMPTY, TYPE, ExtractionFailed
-from features.retrieval.extract.limits import ExtractionLimits
 from models.files.kinds import Examination
 
 _BLOCK = 64 * 1024
@@ -32,7 +41,7 @@ def read_text(file: BinaryIO, ending: str, limits: ExtractionLimits) -> Iterator
     if not head:
         raise ExtractionFailed("invalid_file", EMPTY)
     if head.startswith(_PACKAGE):
-        from features.retrieval.extract.readers.office import read_office
+        from features.retrieval.extract.office import read_office
 
         return read_office(file, limits)
     if head.startswith(_COMPOUND):
@@ -42,9 +51,7 @@ def read_text(file: BinaryIO, ending: str, limits: ExtractionLimits) -> Iterator
             "and before.",
         )
     if head.lstrip().startswith(_PDF) or (_PDF in head and ending == ".pdf"):
-        from features.retrieval.extract.readers.pdf import read_pdf
-
-        return read_pdf(file)
+        return _read_pdf(file)
     return _read_plain(file, head, ending)
 
 
@@ -56,12 +63,10 @@ def _read_plain(file: BinaryIO, head: bytes, ending: str) -> Iterator[str]:
         raise ExtractionFailed("unsupported_file", TYPE)
     texts = decode(file, encoding)
     if is_html:
-        from features.retrieval.extract.readers.html import read_html
+        from features.retrieval.extract.html import read_html
 
         return read_html(texts)
     if ending in _JSON_ENDINGS:
-        from features.retrieval.extract.readers.json import read_json
-
         return read_json(texts)
     return texts
 
@@ -72,3 +77,74 @@ def _is_utf8(file: BinaryIO) -> bool:
         examination.feed(block)
     file.seek(0)
     return examination.is_text()
+
+
+def _read_pdf(file: BinaryIO) -> Iterator[str]:
+    """The text of each page. A page that cannot be read is left out, unless it is so with all.
+
+    Raises ExtractionFailed if the file has a password, and what the library raises.
+    """
+    from pypdf import PasswordType, PdfReader
+
+    reader = PdfReader(file)
+    if reader.is_encrypted and reader.decrypt("") is PasswordType.NOT_DECRYPTED:
+        raise ExtractionFailed(
+            "invalid_file", "The file could not be parsed because it is encrypted with a password."
+        )
+    failure: Exception | None = None
+    has_pages = False
+    for page in reader.pages:
+        try:
+            text = page.extract_text()
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - what the library raises for a damaged page
+            failure = error
+            continue
+        has_pages = True
+        yield text + "\n\n"
+    if failure is not None and not has_pages:
+        raise ExtractionFailed("invalid_file", DAMAGED, f"{type(failure).__name__}: {failure}")
+
+
+_ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.DOTALL
+)
+_LONGEST = len(r"\ud83d\ude00")
+
+
+def read_json(texts: Iterable[str]) -> Iterator[str]:
+    r"""The same text, but with its characters: `é` for `\u00e9`. It is not parsed, so that it may
+    be nested, or damaged, in any way."""
+    rest = ""
+    for text in texts:
+        decoded, rest = _decode(rest + text)
+        yield decoded
+    yield _ESCAPE.sub(_character, rest)
+
+
+def _decode(text: str) -> tuple[str, str]:
+    """The decoded text, and the end that may begin with a part of an escape."""
+    safe = max(0, len(text) - _LONGEST)
+    parts = []
+    end = 0
+    for match in _ESCAPE.finditer(text):
+        if match.start() >= safe:
+            break
+        parts += [text[end : match.start()], _character(match)]
+        end = match.end()
+    cut = max(safe, end)
+    return "".join([*parts, text[end:cut]]), text[cut:]
+
+
+def _character(match: re.Match[str]) -> str:
+    return _decoded(match[0])
+
+
+@lru_cache(4096)
+def _decoded(escape: str) -> str:
+    if len(escape) == 2:
+        return escape
+    character: str = loads(f'"{escape}"')
+    # Half of a pair is no character, and neither are the controls of Latin-1.
+    return character if character.isprintable() and not character.isascii() else escape

@@ -8,9 +8,9 @@ from io import BytesIO
 from pathlib import PurePath
 
 from features.retrieval.chunking import Chunker, ChunkingStrategy
-from features.retrieval.extract.limits import ExtractionLimits
+from features.retrieval.extract.child import text_pieces
+from features.retrieval.extract.child_protocol import ExtractionLimits
 from features.retrieval.extract.reading import read_text
-from features.retrieval.extract.text_pieces import text_pieces
 from tests.support.files_to_read import cell, docx, pages_with_text, paragraph, pptx, xlsx
 from tests.support.hostile_files import HOSTILE
 

@@ -12,10 +12,9 @@ from zipfile import ZipFile
 import pytest
 from openpyxl import Workbook
 
-from features.retrieval.extract.extraction_failed import DAMAGED, ExtractionFailed
-from features.retrieval.extract.limits import ExtractionLimits
+from features.retrieval.extract.child import text_pieces
+from features.retrieval.extract.child_protocol import DAMAGED, ExtractionFailed, ExtractionLimits
 from features.retrieval.extract.reading import read_text
-from features.retrieval.extract.text_pieces import text_pieces
 from tests.support.files_to_read import (
     cell,
     docx,

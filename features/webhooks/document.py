@@ -15,10 +15,9 @@ from features.reference.schemas import (
     strict,
 )
 from features.tenants.document import NAME, admin_change, admin_list, admin_operations
-from features.webhooks.bodies import MAX_OVERLAP
 from features.webhooks.endpoints import DELIVERY_STATES
 from features.webhooks.events import EventType
-from features.webhooks.routes import ADMIN_SUFFIX
+from features.webhooks.routes import ADMIN_SUFFIX, MAX_OVERLAP
 from models.ids import EVENT, WEBHOOK_ENDPOINT
 from models.wire.api_schema import Schema, const, nullable, object_schema
 

@@ -16,7 +16,7 @@ from features.webhooks.queries import Endpoint, ListedDelivery
 from features.webhooks.service import EndpointFields, EndpointProject, SigningSecret
 from features.webhooks.service import public_id as _public
 from models.config.groups import WebhookSettings
-from models.db.database import Connection, Pool, fetch, fetch_idempotent, find_by_id
+from models.db.database import Connection, Pool, fetch, fetch_idempotent, require_by_id
 from models.db.queries.audit import Actor
 from models.egress import EgressPolicy, EgressRefused
 from models.errors import InvalidRequest, NotFound
@@ -186,15 +186,9 @@ class WebhookEndpoints:
         return _shown_delivery(row)
 
     async def _find(self, project: EndpointProject, public_id: str) -> Endpoint:
-        found = await find_by_id(
-            self._pool,
-            statements.FIND_ENDPOINT,
-            parse_admin_id(WEBHOOK_ENDPOINT, public_id),
-            project=project.id,
-        )
-        if found is None:
-            raise _not_found(public_id)
-        return found
+        found, absent = parse_admin_id(WEBHOOK_ENDPOINT, public_id), _not_found(public_id)
+        query = statements.FIND_ENDPOINT
+        return await require_by_id(self._pool, query, found, absent, project=project.id)
 
     def _shown(self, row: Endpoint) -> Json:
         signing_secrets = service.opened_secrets(self._sealer, row)

@@ -1,7 +1,7 @@
 """The purge of webhooks."""
 
 from features.webhooks import queries
-from features.webhooks.schedule import EXPIRY, LONGEST_ENDPOINT_PAUSE
+from features.webhooks.sender import EXPIRY, LONGEST_ENDPOINT_PAUSE
 from models.config.settings import Settings
 from models.files.storage import FileStorage
 from worker.process.purge import MAX_ROWS, PurgeSteps

@@ -4,20 +4,29 @@
 """
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from features.tenants.bodies import read_object
+from features.tenants.bodies import (
+    boolean_field,
+    integer_field,
+    name_field,
+    read_object,
+    require_known,
+    texts_field,
+)
 from features.tenants.service import project_of_id
-from features.webhooks.bodies import create_fields, rotation_overlap, tested_type, update_fields
 from features.webhooks.endpoints import DELIVERY_STATES, WebhookEndpoints
 from features.webhooks.events import EventType
-from features.webhooks.service import EndpointProject
+from features.webhooks.service import EndpointFields, EndpointProject
 from features.webhooks.web import Webhooks
+from models.errors import InvalidRequest
 from models.projects.policy import ProjectPolicy
+from models.wire.checks.faults import missing, wrong_type
 from web.http.auth import Key, authorize, authorize_admin
 from web.http.body import counted_json
 from web.http.connection import cancel_on_disconnect
@@ -26,6 +35,9 @@ from web.http.params import choice, paging
 from web.http.request_record import actor_of, request_record
 from web.state import app_state
 
+MAX_OVERLAP = 30 * 86_400
+"""Seconds for which an old secret may stay valid."""
+_A_DAY = 86_400
 ADMIN_SUFFIX = "_of_project"
 """What the names of the routes for admins end with."""
 _PROJECT_ID = "project_id"
@@ -55,7 +67,7 @@ async def create_endpoint(request: Request, project: NamedProject) -> Response:
     """Creates an endpoint. The answer has its signing secret, which is shown here only."""
     body = await read_object(request)
     endpoints = _endpoints(request)
-    make = partial(endpoints.create, project, create_fields(body), actor_of(request))
+    make = partial(endpoints.create, project, _create_fields(body), actor_of(request))
     show = partial(endpoints.show, project)
     return json_response(await app_state(request).creates.once(request, body, make, show))
 
@@ -67,7 +79,7 @@ async def retrieve_endpoint(endpoint_id: str, request: Request, project: NamedPr
 
 async def update_endpoint(endpoint_id: str, request: Request, project: NamedProject) -> Response:
     """Changes an endpoint; `enabled` enables or disables it."""
-    fields = update_fields(await read_object(request))
+    fields = _update_fields(await read_object(request))
     changed = await _endpoints(request).update(project, endpoint_id, fields, actor_of(request))
     return json_response(changed)
 
@@ -80,7 +92,7 @@ async def delete_endpoint(endpoint_id: str, request: Request, project: NamedProj
 async def rotate_secret(endpoint_id: str, request: Request, project: NamedProject) -> Response:
     """Gives an endpoint a new signing secret, which is shown here only."""
     body = await _optional_body(request)
-    endpoints, overlap = _endpoints(request), rotation_overlap(body)
+    endpoints, overlap = _endpoints(request), _rotation_overlap(body)
     make = partial(endpoints.rotate, project, endpoint_id, overlap, actor_of(request))
     show = partial(endpoints.show, project)
     return json_response(await app_state(request).creates.once(request, body, make, show))
@@ -88,7 +100,7 @@ async def rotate_secret(endpoint_id: str, request: Request, project: NamedProjec
 
 async def test_endpoint(endpoint_id: str, request: Request, project: NamedProject) -> Response:
     """Delivers a test event, and waits for the endpoint's answer."""
-    sent = tested_type(await _optional_body(request))
+    sent = _tested_type(await _optional_body(request))
     state = app_state(request)
     request_record(request).at_end(Webhooks.of(request).tests.reserve(project.name).release)
     testing = _endpoints(request).test(project, endpoint_id, sent, actor_of(request))
@@ -156,6 +168,65 @@ async def _optional_body(request: Request) -> dict[str, Any]:
     if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
         return {}
     return await read_object(request)
+
+
+def _create_fields(body: dict[str, Any]) -> EndpointFields:
+    """Of a create: `url`, and if they are wanted `name` and `event_types`."""
+    require_known(body, ("name", "url", "event_types"))
+    if body.get("url") is None:
+        raise missing("url")
+    return _fields(body)
+
+
+def _update_fields(body: dict[str, Any]) -> EndpointFields:
+    """Of an update: any of the same, and `enabled`."""
+    require_known(body, ("name", "url", "event_types", "enabled"))
+    return _fields(body)
+
+
+def _rotation_overlap(body: dict[str, Any]) -> timedelta:
+    """How long the old secret stays valid: `overlap_seconds`, or a day with
+    `keep_old_secret_active_for_24_hours`; else no time."""
+    require_known(body, ("overlap_seconds", "keep_old_secret_active_for_24_hours"))
+    keep = boolean_field(body, "keep_old_secret_active_for_24_hours")
+    seconds = integer_field(body, "overlap_seconds", minimum=0, maximum=MAX_OVERLAP)
+    if seconds is None:
+        seconds = _A_DAY if keep else 0
+    return timedelta(seconds=seconds)
+
+
+def _tested_type(body: dict[str, Any]) -> str | None:
+    """`event_type` of a test."""
+    require_known(body, ("event_type",))
+    value = body.get("event_type")
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise wrong_type("event_type", "a string", value)
+    _require_types([value], "event_type")
+    return value
+
+
+def _fields(body: dict[str, Any]) -> EndpointFields:
+    url = body.get("url")
+    if url is not None and not isinstance(url, str):
+        raise wrong_type("url", "a string", url)
+    types = texts_field(body, "event_types")
+    _require_types(types or [], "event_types")
+    return EndpointFields(
+        name_field(body, required=False), url, types, boolean_field(body, "enabled")
+    )
+
+
+def _require_types(types: list[str], param: str) -> None:
+    known = [event.value for event in EventType]
+    for name in types:
+        if name not in known:
+            raise InvalidRequest(
+                f"Invalid value: '{name[:100]}'. Supported values are: {', '.join(known)}.",
+                param=param,
+                code="invalid_value",
+            )
 
 
 ROUTERS = (router,)

@@ -8,9 +8,8 @@ from uuid import UUID
 
 from features.audit import act, record
 from features.webhooks import queries as statements
-from features.webhooks.events import TEST_OBJECT, EventType, event_id
+from features.webhooks.events import TEST_OBJECT, EventType, event_id, new_secret
 from features.webhooks.queries import Endpoint
-from features.webhooks.signature import new_secret
 from models.db.arrays import Texts
 from models.db.database import Connection, execute, fetch
 from models.db.queries.audit import Actor, AuditEntry

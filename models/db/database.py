@@ -298,6 +298,20 @@ async def find_by_id(
     return rows[0] if rows else None
 
 
+async def require_by_id(
+    pool: Pool | Connection,
+    query: Query[RowT],
+    row_id: UUID | None,
+    absent: Exception,
+    **parameters: object,
+) -> RowT:
+    """The row with this `:id`. Raises `absent` if there is none."""
+    row = await find_by_id(pool, query, row_id, **parameters)
+    if row is None:
+        raise absent
+    return row
+
+
 async def fetch_when_available(
     pool: Pool, query: Query[RowT], parameters: Parameters, *, size: int = 0
 ) -> list[RowT]:

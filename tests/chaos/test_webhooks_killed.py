@@ -30,10 +30,10 @@ LEASE = 60
 
 STEPS = {
     "the response has ended": ("models.ownership.endings:EndingWriter.store:1:kill-after", 1),
-    "claimed": ("features.webhooks.deliverer:send:1:kill", 1),
-    "answered": ("features.webhooks.deliverer:send:1:kill-after", 2),
-    "before the row is written": ("features.webhooks.deliverer:Deliverer._store:1:kill", 2),
-    "the row is written": ("features.webhooks.deliverer:Deliverer._store:1:kill-after", 1),
+    "claimed": ("features.webhooks.worker:send:1:kill", 1),
+    "answered": ("features.webhooks.worker:send:1:kill-after", 2),
+    "before the row is written": ("features.webhooks.worker:Deliverer._store:1:kill", 2),
+    "the row is written": ("features.webhooks.worker:Deliverer._store:1:kill-after", 1),
 }
 """After which step the worker is killed, and how often the endpoint gets the event then."""
 

@@ -14,10 +14,10 @@ from uuid import UUID
 
 import pytest
 
-from features.webhooks.deliverer import Deliverer
+from features.webhooks.events import new_secret
 from features.webhooks.queries import Delivery
 from features.webhooks.sender import DeliveryOutcome, send
-from features.webhooks.signature import new_secret
+from features.webhooks.worker import Deliverer
 from models.config.groups import EgressSettings, WebhookSettings
 from models.egress import EgressPolicy
 from models.fence import RowLease, RowLeaseEnded

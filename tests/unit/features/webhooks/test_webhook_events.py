@@ -6,9 +6,8 @@ from uuid import UUID
 import openai
 import pytest
 
-from features.webhooks.events import EventType, event_body, event_id
-from features.webhooks.schedule import EXPIRY, parse_retry_after, pause_after
-from features.webhooks.signature import new_secret, signed_headers
+from features.webhooks.events import EventType, event_body, event_id, new_secret, signed_headers
+from features.webhooks.sender import EXPIRY, parse_retry_after, pause_after
 
 NOW = datetime(2026, 11, 23, 6, 30, 0, tzinfo=UTC)
 

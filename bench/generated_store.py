@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
+from features.files import queries as files
 from features.retrieval import queries as vector_stores
 from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import Connection, Json, Pool, execute, fetch
-from models.db.queries import files
 from models.ids import new_uuid
 
 _WORDS = 20_000

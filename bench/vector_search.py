@@ -13,7 +13,8 @@ from bench.figures import Row
 from bench.generated_store import NO_TIMEOUT, GeneratedStore, Query
 from bench.rates import percentile
 from features.retrieval.embedder import Embedder, Embeddings, TextOwner
-from features.retrieval.search import ChunkSearch, SearchOptions
+from features.retrieval.options import SearchOptions
+from features.retrieval.search import ChunkSearch
 from features.retrieval.search_queries import (
     NEAREST_CHUNKS,
     NEAREST_CHUNKS_BY_INDEX,

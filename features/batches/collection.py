@@ -22,8 +22,8 @@ from features.batches.queries import (
     ReadyLine,
 )
 from features.batches.results import Results, results_of
-from features.batches.turn_queries import TakenBatch
-from features.batches.work import GROUPS_OF_A_SLICE, Outcome
+from features.batches.take_queries import TakenBatch
+from features.batches.work import GROUPS_OF_A_SLICE, LEASE, Outcome
 from models.config.settings import Settings
 from models.db.arrays import Ints, Uuids
 from models.db.database import Pool, fetch
@@ -49,17 +49,13 @@ class _Collected(Exception):
 class Collection:
     """Writes the results of batches."""
 
-    def __init__(
-        self, settings: Settings, pool: Pool, storage: FileStorage, lease: timedelta
-    ) -> None:
-        """`lease`: for how long a batch is this worker's after each group."""
+    def __init__(self, settings: Settings, pool: Pool, storage: FileStorage) -> None:
         # While half of those that may be open wait to be written, few run.
         self._worth_a_part = min(_WORTH_A_PART, -(-settings.batches.open // 2))
         self._upload_time = settings.files.upload_time
         self._retention = settings.files.batch_retention
         self._pool = pool
         self._storage = storage
-        self._lease = lease
         self._waiting_since: dict[UUID, float] = {}
         """Batches with a few results that wait for others."""
 
@@ -140,15 +136,12 @@ class Collection:
             "lines": Ints([line.line for line in lines]),
             "completed": len(results.output),
             "failed": len(results.error),
-            "input_tokens": results.input_tokens,
-            "cached_tokens": results.cached_tokens,
-            "output_tokens": results.output_tokens,
-            "reasoning_tokens": results.reasoning_tokens,
+            **results.tokens,
             "output_parts": files.parts["output"],
             "error_parts": files.parts["error"],
             "new_output_parts": int("output" in parts),
             "new_error_parts": int("error" in parts),
-            "lease": self._lease,
+            "lease": LEASE,
         }
         async with self._pool.connection() as connection, connection.transaction():
             for kind, part in parts.items():

@@ -6,8 +6,8 @@ from openai.types import Batch, BatchError
 from openai.types.batch_request_counts import BatchRequestCounts
 from openai.types.batch_usage import BatchUsage
 
+from features.batches.batch_store import batch_object
 from features.batches.lines import ENDPOINTS
-from features.batches.objects import batch_object
 from features.batches.queries import BatchRow
 from features.files import document as files
 from features.reference import examples

@@ -7,9 +7,9 @@ others stay in the file.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -30,8 +30,13 @@ from features.batches.lines import (
     parse_line,
     read_lines,
 )
-from features.batches.queries import FAIL_BATCH, MOVE_EXPANSION, SET_EXPANDED
-from features.batches.turn_queries import RELEASE_EXPANSION, TAKE_TO_EXPAND, ExpandedBatch
+from features.batches.take_queries import (
+    MOVE_EXPANSION,
+    RELEASE_EXPANSION,
+    SET_EXPANDED,
+    TAKE_TO_EXPAND,
+    ExpandedBatch,
+)
 from features.batches.work import (
     CRASHED,
     GROUPS_OF_A_SLICE,
@@ -39,15 +44,16 @@ from features.batches.work import (
     MAX_CRASHES,
     NO_PAUSE,
     PAUSE,
+    fail,
+    read_input,
     work_on_batches,
 )
 from models.celery.queue import JobQueue
 from models.config.settings import Settings
 from models.db.arrays import Ints, Texts, Uuids
-from models.db.database import DATABASE_UNAVAILABLE, Json, Pool, fetch, fetch_idempotent
+from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, fetch_idempotent
 from models.db.queries.api_keys import FIND_API_KEY_BY_ID, ApiKey
 from models.db.queries.create import INSERT, NewRow, insert_values
-from models.db.queries.files import FILE_PARTS, FIND_INPUT
 from models.errors import (
     ApiError,
     IncorrectApiKey,
@@ -57,7 +63,6 @@ from models.errors import (
     RequestTooLarge,
     Unavailable,
 )
-from models.files.content import read_content
 from models.files.storage import FileStorage
 from models.ids import batch_id
 from models.lifecycle import Lane
@@ -80,19 +85,14 @@ _ONE_TOKEN = Demand(requests=0, tokens=1)
 """What is asked for before a group: whether the project may use tokens at all."""
 
 
-@dataclass(slots=True)
-class _Group:
-    """What was made of some lines."""
+@dataclass(frozen=True, slots=True)
+class _Expanded:
+    """A line, and its response or why it was refused; neither for a blank line."""
 
-    start: int
-    """the byte at which they begin"""
-    lines: list[InputLine]
-    numbers: list[int] = field(default_factory=list)
-    """of those with a request"""
-    rows: list[NewRow | None] = field(default_factory=list)
-    """for each number the response; None: the request was refused"""
-    errors: list[str | None] = field(default_factory=list)
-    """for each number why it was refused, as JSON"""
+    line: InputLine
+    row: NewRow | None = None
+    error: str | None = None
+    """JSON"""
 
 
 class Expander:
@@ -132,14 +132,16 @@ class Expander:
 
     async def _expand(self, batch: ExpandedBatch) -> bool:
         """Expands a slice of the lines, or as many as may be open; whether more can be expanded.
-        Raises QuotaExceeded, StorageError, Unavailable, and what DATABASE_UNAVAILABLE names."""
+        Raises InputGone, QuotaExceeded, StorageError, Unavailable, and what DATABASE_UNAVAILABLE
+        names."""
         if batch.crashes >= MAX_CRASHES:
-            await self._fail(batch, CRASHED)
+            await fail(self._pool, batch.id, CRASHED)
             return False
         room = self._settings.batches.open - batch.open
-        chunks = await self._content(batch) if room > 0 else None
-        if chunks is None:
+        if room <= 0:
             return False
+        found = batch.project_id, batch.input_file_id
+        chunks = await read_input(self._pool, self._storage, *found, batch.expanded_bytes)
         keys = await fetch_idempotent(self._pool, FIND_API_KEY_BY_ID, {"id": batch.api_key_id})
         key = keys[0] if keys else None
         start, groups = batch.expanded_bytes, 0
@@ -148,58 +150,31 @@ class Expander:
             async for lines in group_lines(read, min(room, _MAX_LINES)):
                 if key is not None:
                     await self._quotas.admit_if_limited(key, _ONE_TOKEN)
-                group = await self._make(batch, key, start, lines)
-                if not await self._store(batch, group):
+                group = [await self._make(batch, key, line) for line in lines]
+                if not await self._store(batch, start, group):
                     return False
                 start, groups = lines[-1].end, groups + 1
-                room -= len(group.numbers)
+                room -= sum(not is_blank(line) for line in lines)
                 if room < _MAX_LINES or groups == GROUPS_OF_A_SLICE:
                     return room >= _MAX_LINES
         return False
 
-    async def _content(self, batch: ExpandedBatch) -> AsyncGenerator[bytes, None] | None:
-        """The input from the cursor on. None: the file is gone, so the batch fails."""
-        values = {"id": batch.input_file_id, "project": batch.project_id}
-        if not await fetch_idempotent(self._pool, FIND_INPUT, values):
-            error = InvalidLine(
-                "input_file_not_found",
-                "The input file was deleted, or has expired, before all of it was read.",
-                "input_file_id",
-            )
-            await self._fail(batch, error.at(None))
-            return None
-        parts = await fetch_idempotent(self._pool, FILE_PARTS, {"id": batch.input_file_id})
-        return read_content(self._storage, parts, batch.expanded_bytes)
-
-    async def _fail(self, batch: ExpandedBatch, error: Mapping[str, object]) -> None:
-        await fetch(self._pool, FAIL_BATCH, {"id": batch.id, "errors": Json([error])})
-
-    async def _make(
-        self, batch: ExpandedBatch, key: ApiKey | None, start: int, lines: list[InputLine]
-    ) -> _Group:
-        """The responses to these lines, not stored yet. Raises Unavailable."""
-        group = _Group(start, lines)
-        for line in lines:
-            if is_blank(line):
-                continue
-            row, refusal = None, None
-            try:
-                row = await self._new_row(batch, key, line)
-            except Unavailable:
-                raise
-            except ApiError as error:
-                refusal = error
-            except DATABASE_UNAVAILABLE:
-                raise
-            except Exception:
-                logger.exception("line_failed", batch=batch_id(batch.id), line=line.number)
-                refusal = InternalError()
-            group.numbers.append(line.number)
-            group.rows.append(row)
-            group.errors.append(None if refusal is None else _refused(refusal))
+    async def _make(self, batch: ExpandedBatch, key: ApiKey | None, line: InputLine) -> _Expanded:
+        """The response to a line, not stored yet. Raises Unavailable."""
+        if is_blank(line):
+            return _Expanded(line)
+        try:
+            return _Expanded(line, await self._new_row(batch, key, line))
+        except (Unavailable, *DATABASE_UNAVAILABLE):
+            raise
+        except ApiError as error:
+            return _Expanded(line, error=_refused(error))
+        except Exception:
+            logger.exception("line_failed", batch=batch_id(batch.id), line=line.number)
+            return _Expanded(line, error=_refused(InternalError()))
+        finally:
             # Requests of clients go first.
             await asyncio.sleep(0)
-        return group
 
     async def _new_row(self, batch: ExpandedBatch, key: ApiKey | None, line: InputLine) -> NewRow:
         if key is None:
@@ -220,41 +195,46 @@ class Expander:
         kept_for = retention if row.store else UNSTORED_SECONDS
         return msgspec.structs.replace(row, lane=Lane.BATCH, kept_for=kept_for)
 
-    async def _store(self, batch: ExpandedBatch, group: _Group) -> bool:
-        """Stores the responses and enqueues them. False: another process has done it, or the batch
-        is ending. If Postgres refuses to, each line is stored alone: one of them may be the
-        cause."""
+    async def _store(self, batch: ExpandedBatch, start: int, group: Sequence[_Expanded]) -> bool:
+        """Stores the responses of lines that begin at the byte `start`, and enqueues them. False:
+        another process has done it, or the batch is ending. If Postgres refuses to, each line is
+        stored alone: one of them may be the cause."""
         try:
-            return await self._store_together(batch, group)
+            return await self._store_together(batch, start, group)
         except DATABASE_UNAVAILABLE:
             raise
         except psycopg.Error:
-            if len(group.lines) == 1:
-                logger.exception("line_refused", batch=batch_id(batch.id), line=group.numbers[0])
-                group.rows, group.errors = [None], [_refused(InternalError())]
-                return await self._store_together(batch, group)
-        for single in _singles(group):
-            if not await self._store(batch, single):
+            if len(group) == 1:
+                line = group[0].line
+                logger.exception("line_refused", batch=batch_id(batch.id), line=line.number)
+                refused = _Expanded(line, error=_refused(InternalError()))
+                return await self._store_together(batch, start, [refused])
+        for single in group:
+            if not await self._store(batch, start, [single]):
                 return False
+            start = single.line.end
         return True
 
-    async def _store_together(self, batch: ExpandedBatch, group: _Group) -> bool:
-        last = group.lines[-1]
+    async def _store_together(
+        self, batch: ExpandedBatch, start: int, group: Sequence[_Expanded]
+    ) -> bool:
+        last = group[-1].line
+        made = [each for each in group if each.row is not None or each.error is not None]
         moved = {
             "id": batch.id,
-            "from_byte": group.start,
+            "from_byte": start,
             "to_line": last.number,
             "to_byte": last.end,
-            "requests": len(group.numbers),
+            "requests": len(made),
             "lease": LEASE,
         }
         expanded = {
             "id": batch.id,
-            "lines": Ints(group.numbers),
-            "response_ids": Uuids([None if row is None else row.id for row in group.rows]),
-            "errors": Texts(group.errors),
+            "lines": Ints([each.line.number for each in made]),
+            "response_ids": Uuids([None if each.row is None else each.row.id for each in made]),
+            "errors": Texts([each.error for each in made]),
         }
-        rows = [row for row in group.rows if row is not None]
+        rows = [each.row for each in made if each.row is not None]
         async with self._pool.connection() as connection, connection.transaction():
             if not await fetch(connection, MOVE_EXPANSION, moved):
                 return False
@@ -288,18 +268,3 @@ def _parse(line: InputLine, endpoint: str, limits: BodyLimits) -> LineRequest:
 
 def _refused(error: ApiError) -> str:
     return orjson.dumps({"status": error.status, "body": error.body()}).decode()
-
-
-def _singles(group: _Group) -> list[_Group]:
-    """A group for each line."""
-    made = dict(zip(group.numbers, zip(group.rows, group.errors, strict=True), strict=True))
-    singles = []
-    start = group.start
-    for line in group.lines:
-        single = _Group(start, [line])
-        if line.number in made:
-            row, error = made[line.number]
-            single.numbers, single.rows, single.errors = [line.number], [row], [error]
-        singles.append(single)
-        start = line.end
-    return singles

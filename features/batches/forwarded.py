@@ -7,24 +7,20 @@ from typing import Any, Final
 
 import orjson
 
-from features.proxy.checks import RequestChecks, require_served_model
+from features.proxy.checks import RequestChecks, require_served_model, within_highest_tier
 from features.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
-from features.proxy.service_tier import within_highest_tier
 from models.config.routes import Routes
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.create import NewRow
-from models.egress import EgressPolicy
 from models.errors import InvalidRequest
 from models.ids import new_item_id, new_uuid
 from models.lifecycle import Lane
-from models.ownership.clock import DatabaseClock
-from models.projects.routes import ProjectRoutes
 from models.wire.forwarding import request_item
 from models.wire.purpose import forward_parameters
 from models.wire.request import CreateRequest, is_prewarm
 from web.http.body import JsonBody
-from web.responses.account_ids import AccountIds
 from web.responses.opening import Opening
+from web.state import AppState
 
 UNSTORED_SECONDS = 3 * 24 * 3600
 """So long after its end a response with `store: false` is kept at most, until its result is in the
@@ -35,17 +31,8 @@ _ENDPOINTS: Final = {f"/v1{endpoint.path}": endpoint for endpoint in ENDPOINTS}
 class PrepareForwarded:
     """Makes responses of requests that workers forward."""
 
-    def __init__(
-        self,
-        routes: ProjectRoutes,
-        account_ids: AccountIds,
-        egress: EgressPolicy,
-        clock: DatabaseClock,
-    ) -> None:
-        self._routes = routes
-        self._account_ids = account_ids
-        self._egress = egress
-        self._clock = clock
+    def __init__(self, state: AppState) -> None:
+        self._state = state
 
     async def prepare_line(self, key: ApiKey, path: str, body: JsonBody, request_id: str) -> NewRow:
         """The response to the request in a line of a batch for the endpoint `path`, which the
@@ -54,11 +41,11 @@ class PrepareForwarded:
         Raises InvalidRequest, NotFound, ModelNotAllowed or UpstreamNotConfigured.
         """
         endpoint = _ENDPOINTS[path]
-        routes = self._routes.of(key.project_id, key.policy.routes)
+        routes = self._state.routes_of(key)
         model = await self._check(endpoint, routes, key, body)
         sent = within_highest_tier(endpoint, key, routes.find(model), body.value)
         request = CreateRequest(model, [], {}, background=True, store=False)
-        opening = Opening.of(request, new_uuid(), self._clock.now())
+        opening = Opening.of(request, new_uuid(), self._state.lease.clock.now())
         item = await body.run(partial(request_item, new_item_id, sent))
         return NewRow(
             id=opening.id,
@@ -90,8 +77,8 @@ class PrepareForwarded:
             )
         named = body.value.get("model")
         model = require_served_model(endpoint, routes, key, named)
-        egress = self._egress.of_project(key.policy.egress)
-        checks = RequestChecks(endpoint, model, key, self._account_ids, egress)
+        egress = self._state.egress.of_project(key.policy.egress)
+        checks = RequestChecks(endpoint, model, key, self._state.validation.account_ids, egress)
         await checks.check_body(body.value, body.size)
         return model
 

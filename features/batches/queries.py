@@ -3,7 +3,7 @@
 A batch is validated and collected by a worker, and expanded by a web process. Two processes that do
 the same at once do no harm: each group of lines is one transaction, which moves a cursor of the
 batch, or deletes lines, on condition that nobody else has done it. Which batch a process works on is
-in features/batches/turn_queries.py.
+in features/batches/take_queries.py.
 """
 
 from dataclasses import dataclass
@@ -122,6 +122,16 @@ batch, or it is ending already."""
 
 
 # --- the worker ---
+
+FIND_INPUT = column(
+    """
+    SELECT f.id FROM files f WHERE f.id = :id AND f.project_id = :project AND f.completed_at IS NOT NULL
+      AND f.delete_requested_at IS NULL
+    """,
+    UUID,
+)
+"""The input file of a batch that has not ended. It may have expired (HIDE_EXPIRED_FILES). No row: it
+was deleted."""
 
 
 MOVE_VALIDATION = column(
@@ -357,29 +367,6 @@ END_BATCH = column(
 that want to know of it get a delivery. No row: lines are left, or it has ended."""
 
 
-# --- the web process ---
-
-
-MOVE_EXPANSION = column(
-    """
-    UPDATE batches b SET expanded_lines = :to_line, expanded_bytes = :to_byte, expanded = b.expanded + :requests,
-           expander_until = clock_timestamp() + CAST(:lease AS interval), expander_crashes = 0
-    WHERE b.id = :id AND b.status = 'in_progress' AND b.ending IS NULL AND b.expanded_bytes = :from_byte RETURNING b.id
-    """,
-    UUID,
-)
-"""Moves the cursor of the expansion, in the transaction that inserts the responses. No row: another
-process has done it, or the batch is ending, so this transaction must be rolled back."""
-SET_EXPANDED = column(
-    """
-    UPDATE batch_lines l SET expanded = true, response_id = n.response_id, error = CAST(n.error AS json)
-    FROM unnest(CAST(:lines AS int[]), CAST(:response_ids AS uuid[]), CAST(:errors AS text[]))
-        AS n (line, response_id, error)
-    WHERE l.batch_id = :id AND l.line = n.line AND NOT l.expanded RETURNING l.line
-    """,
-    int,
-)
-
 # --- the purge and operators ---
 
 DELETE_OLD_BATCHES = column(
@@ -449,10 +436,9 @@ SHOW_BATCH = Query(
 _RESTS = "statement_timestamp() + interval '1 minute'"
 REPAIR_BATCHES = column(
     f"""
-    UPDATE batches SET collector_until = least(collector_until, clock_timestamp()),
-           expander_until = least(expander_until, clock_timestamp())
-    WHERE status IN ('validating', 'in_progress', 'finalizing', 'cancelling')
-      AND (collector_until > {_RESTS} OR expander_until > {_RESTS}) RETURNING 1 AS repaired
+    UPDATE batches b SET collector_until = least(b.collector_until, clock_timestamp()),
+           expander_until = least(b.expander_until, clock_timestamp())
+    WHERE {OPEN_BATCH} AND (b.collector_until > {_RESTS} OR b.expander_until > {_RESTS}) RETURNING 1 AS repaired
     """,
     int,
 )

@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from features.batches.objects import answered_line, unanswered_line
+import orjson
+
 from features.batches.queries import EndedResponse, ReadyLine
 from models.ids import new_uuid
 from models.lifecycle import Status
 from models.shown_responses import shown_object
+from models.wire.events import in_one_line
 from models.wire.forwarding import answered_body
 
 _ENDINGS: Final = {
@@ -33,24 +35,26 @@ _ERROR_TYPES = {
 }
 
 
+_TOKENS: Final = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+
+
 @dataclass(slots=True)
 class Results:
     """Lines for the two files, and what they add to the counts of the batch."""
 
     output: list[bytes] = field(default_factory=list)
     error: list[bytes] = field(default_factory=list)
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
+    tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_TOKENS, 0))
+    """as a batch counts them"""
 
     def add_usage(self, usage: dict[str, Any]) -> None:
         """Adds the tokens of one response."""
-        self.input_tokens += usage.get("input_tokens") or 0
-        self.output_tokens += usage.get("output_tokens") or 0
-        self.cached_tokens += (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0
-        details = usage.get("output_tokens_details") or {}
-        self.reasoning_tokens += details.get("reasoning_tokens") or 0
+        cached = (usage.get("input_tokens_details") or {}).get("cached_tokens")
+        reasoning = (usage.get("output_tokens_details") or {}).get("reasoning_tokens")
+        self.tokens["input_tokens"] += usage.get("input_tokens") or 0
+        self.tokens["output_tokens"] += usage.get("output_tokens") or 0
+        self.tokens["cached_tokens"] += cached or 0
+        self.tokens["reasoning_tokens"] += reasoning or 0
 
 
 def results_of(
@@ -109,3 +113,24 @@ def _failed(response: EndedResponse, custom_id: str) -> bytes:
         }
     }
     return answered_line(response.id, custom_id, status, body)
+
+
+def answered_line(request: UUID, custom_id: str, status: int, body: Any) -> bytes:
+    """A line of the output or error file: the answer to a request. `request`: names it."""
+    response = {"status_code": status, "request_id": f"req_{request.hex}", "body": body}
+    return _line(request, custom_id, response, None)
+
+
+def unanswered_line(request: UUID, custom_id: str, code: str, message: str) -> bytes:
+    """A line of the error file: the request has no answer."""
+    return _line(request, custom_id, None, {"code": code, "message": message})
+
+
+def _line(request: UUID, custom_id: str, response: Any, error: Any) -> bytes:
+    line = {
+        "id": f"batch_req_{request.hex}",
+        "custom_id": custom_id,
+        "response": response,
+        "error": error,
+    }
+    return in_one_line(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

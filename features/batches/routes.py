@@ -7,9 +7,9 @@ from starlette.responses import Response
 
 from features.batches.web import Batches
 from features.files.web import Files
-from models.redis.quota_counters import Demand
+from features.request_bodies import counted_body
 from web.http.auth import FilesKey, Key
-from web.http.body import counted_json, read_json
+from web.http.body import counted_json
 from web.http.json_responses import json_response
 from web.http.params import PAGE_SIZE, PAGE_SIZES, Paging, integer, storable_item_id
 from web.http.request_record import actor_of
@@ -21,14 +21,12 @@ router = APIRouter(prefix="/v1/batches")
 @router.post("")
 async def create_batch(request: Request, key: Key) -> Response:
     """Creates a batch of the requests in a file."""
-    state = app_state(request)
     Files.of(request).store.require_storage(key)
-    state.quotas.require_rate(key)
-    body = await read_json(request, state.body_limits_of(key))
-    await state.quotas.admit_if_limited(key, Demand())
+    body = await counted_body(request, key)
     store = Batches.of(request).store
     make, show = partial(store.create, key, body.value), partial(store.show, key.project_id)
-    return json_response(await state.creates.once(request, body.value, make, show))
+    creates = app_state(request).creates
+    return json_response(await creates.once(request, body.value, make, show))
 
 
 @router.get("")

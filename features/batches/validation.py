@@ -8,7 +8,6 @@ is checked in slices: after each, it may be another batch's turn.
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
-from datetime import timedelta
 from typing import Any
 
 from features.batches.lines import (
@@ -27,52 +26,40 @@ from features.batches.queries import (
     MAX_ERRORS,
     MOVE_VALIDATION,
 )
-from features.batches.turn_queries import TakenBatch
-from features.batches.work import GROUPS_OF_A_SLICE, Outcome
+from features.batches.take_queries import TakenBatch
+from features.batches.work import GROUPS_OF_A_SLICE, LEASE, Outcome, read_input
 from models.config.settings import Settings
 from models.db.arrays import Ints, Texts
 from models.db.database import Json, Pool, fetch
-from models.db.queries.files import FILE_PARTS, FIND_INPUT
-from models.files.content import read_content
 from models.files.storage import FileStorage
 from models.wire.json_input import BodyLimits
-
-
-class InputGone(Exception):
-    """The input file of a batch is not there any more."""
 
 
 class Validation:
     """Checks the input of batches."""
 
-    def __init__(
-        self, settings: Settings, pool: Pool, storage: FileStorage, lease: timedelta
-    ) -> None:
-        """`lease`: for how long a batch is this worker's after each group."""
+    def __init__(self, settings: Settings, pool: Pool, storage: FileStorage) -> None:
         self._settings = settings.batches
         limits = settings.limits
         self._limits = BodyLimits(settings.batches.line, limits.text, limits.values)
         self._pool = pool
         self._storage = storage
-        self._lease = lease
 
     async def run(self, batch: TakenBatch) -> Outcome:
         """Checks a slice of the input from where it was checked last, or to its end, or until there
         are too many errors. Raises InputGone, StorageError, and what DATABASE_UNAVAILABLE names."""
-        found = {"id": batch.input_file_id, "project": batch.project_id}
-        if not await fetch(self._pool, FIND_INPUT, found):
-            raise InputGone
-        parts = await fetch(self._pool, FILE_PARTS, {"id": batch.input_file_id})
         position, groups = batch.validated_bytes, 0
-        async with aclosing(read_content(self._storage, parts, position)) as chunks:
+        found = batch.project_id, batch.input_file_id
+        content = await read_input(self._pool, self._storage, *found, position)
+        async with aclosing(content) as chunks:
             lines = read_lines(chunks, batch.validated_lines, position, self._settings.line)
             async for group in group_lines(lines):
                 checked = await asyncio.to_thread(check_lines, group, batch.endpoint, self._limits)
-                counts = await self._store(batch, position, group, checked)
-                if counts is None:
+                is_over = await self._store(batch, position, group, checked)
+                if is_over is None:
                     return Outcome.WAITS
                 position, groups = group[-1].end, groups + 1
-                if counts.is_over:
+                if is_over:
                     break
                 if groups == GROUPS_OF_A_SLICE:
                     return Outcome.MORE
@@ -85,16 +72,16 @@ class Validation:
         position: int,
         group: Sequence[InputLine],
         checked: CheckedLines,
-    ) -> "_Counts | None":
-        """Stores a group that begins at the byte `position`. None: another worker has done it, or
-        the batch is ending."""
+    ) -> bool | None:
+        """Stores a group that begins at the byte `position`; whether nothing more is to be checked.
+        None: another worker has done it, or the batch is ending."""
         moved = {
             "id": batch.id,
             "from_byte": position,
             "to_line": group[-1].number,
             "to_byte": group[-1].end,
             "model": checked.model,
-            "lease": self._lease,
+            "lease": LEASE,
         }
         async with self._pool.connection() as connection, connection.transaction():
             if not await fetch(connection, MOVE_VALIDATION, moved):
@@ -120,7 +107,7 @@ class Validation:
                 ).at(None)
                 values = {"id": batch.id, "added": 0, "errors": Json([too_many])}
                 await fetch(connection, ADD_LINES, values)
-        return _Counts(now.total > self._settings.requests or now.errors >= MAX_ERRORS)
+        return now.total > self._settings.requests or now.errors >= MAX_ERRORS
 
     async def _end(self, batch: TakenBatch, position: int) -> None:
         values = {"id": batch.id, "from_byte": position, "errors": None}
@@ -133,15 +120,6 @@ class Validation:
         values = {"id": batch.id, "added": 0, "errors": Json([])}
         [now] = await fetch(self._pool, ADD_LINES, values)
         return now.total > 0
-
-
-class _Counts:
-    """What the batch has after a group."""
-
-    __slots__ = ("is_over",)
-
-    def __init__(self, is_over: bool) -> None:
-        self.is_over = is_over
 
 
 def _line(error: dict[str, Any]) -> int:

@@ -1,8 +1,8 @@
 """Batches in a web process."""
 
+from features.batches.batch_store import BatchStore
 from features.batches.expander import Expander
 from features.batches.forwarded import PrepareForwarded
-from features.batches.store import BatchStore
 from web.state import AppState, Feature
 
 
@@ -20,15 +20,12 @@ class Batches(Feature):
         state = self.state
         if state.storage is None:
             return
-        forwarded = PrepareForwarded(
-            state.routes, state.validation.account_ids, state.egress, state.lease.clock
-        )
         expander = Expander(
             state.settings,
             state.pool,
             state.storage,
             state.create_response,
-            forwarded,
+            PrepareForwarded(state),
             state.quotas,
             state.job_queue,
         )

@@ -1,12 +1,12 @@
 """The work on batches: a task of each web process and of each worker.
 
 A process takes one batch at a time for a short lease, does a slice of what there is to do, and
-gives it back. Then it may be another project's turn (features/batches/turn_queries.py). Another
+gives it back. Then it may be another project's turn (features/batches/take_queries.py). Another
 process goes on where one has stopped or died. The lease only saves work: what two processes do at
 once is stored once (features/batches/queries.py).
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from typing import Final, Protocol, TypeVar
@@ -15,12 +15,22 @@ from uuid import UUID
 import psycopg
 import structlog
 
-from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, retry_while_unavailable
+from features.batches.queries import FAIL_BATCH, FIND_INPUT
+from features.files.queries import FILE_PARTS
+from models.db.database import (
+    DATABASE_UNAVAILABLE,
+    Json,
+    Pool,
+    fetch,
+    fetch_idempotent,
+    retry_while_unavailable,
+)
 from models.db.statement import Query
 from models.due_work import DueWork, KindOfWork
 from models.errors import Unavailable
 from models.fence import RowLease
-from models.files.storage import StorageError
+from models.files.content import read_content
+from models.files.storage import FileStorage, StorageError
 from models.ids import batch_id
 
 logger = structlog.get_logger()
@@ -36,6 +46,13 @@ GROUPS_OF_A_SLICE: Final = 10
 MAX_CRASHES: Final = 5
 """Processes in a row that died, or met an unexpected error, while they had a batch, and had stored
 nothing of it: then it is given up."""
+_INPUT_GONE: Final = {
+    "code": "input_file_not_found",
+    "line": None,
+    "message": "The input file was deleted before all of it was read.",
+    "param": "input_file_id",
+}
+"""The error of a batch whose input is gone."""
 CRASHED: Final = {
     "code": "server_error",
     "line": None,
@@ -66,6 +83,25 @@ class Outcome(Enum):
     COMPLETE = "nothing any more"
 
 
+class InputGone(Exception):
+    """The input file of a batch is not there any more."""
+
+
+async def read_input(
+    pool: Pool, storage: FileStorage, project: UUID, file: UUID, start: int
+) -> AsyncGenerator[bytes, None]:
+    """The input of a batch from the byte `start` on. Raises InputGone, here, and StorageError."""
+    if not await fetch_idempotent(pool, FIND_INPUT, {"id": file, "project": project}):
+        raise InputGone
+    parts = await fetch_idempotent(pool, FILE_PARTS, {"id": file})
+    return read_content(storage, parts, start)
+
+
+async def fail(pool: Pool, batch: UUID, error: Mapping[str, object]) -> None:
+    """The batch ends with this error, unless it is ending already."""
+    await fetch(pool, FAIL_BATCH, {"id": batch, "errors": Json([error])})
+
+
 async def work_on_batches(
     pool: Pool,
     take: Query[BatchT],
@@ -74,11 +110,11 @@ async def work_on_batches(
 ) -> None:
     """Works on one batch after the other until it is cancelled. `take` and `release`: statements.
     `work`: does what there is to do for a batch, and returns after what time there may be more; it
-    may raise StorageError, Unavailable and IntegrityError."""
+    may raise InputGone, StorageError, Unavailable and IntegrityError."""
 
     async def work_on(batch: BatchT, _: RowLease) -> None:
         try:
-            pause = await work(batch)
+            pause = await _work_or_fail(pool, batch, work)
         except (StorageError, Unavailable, psycopg.IntegrityError, *DATABASE_UNAVAILABLE) as error:
             # A violation of a constraint: another process has written the same part.
             logger.warning("batch_interrupted", **_facts(batch), error=str(error).strip())
@@ -88,6 +124,16 @@ async def work_on_batches(
         await retry_while_unavailable(lambda: fetch(pool, release, released))
 
     await DueWork(pool, KindOfWork("batches", take, LEASE, _POLL, _room, work_on, _facts)).run()
+
+
+async def _work_or_fail(
+    pool: Pool, batch: BatchT, work: Callable[[BatchT], Awaitable[timedelta]]
+) -> timedelta:
+    try:
+        return await work(batch)
+    except InputGone:
+        await fail(pool, batch.id, _INPUT_GONE)
+        return PAUSE
 
 
 def _room(running: Sequence[Taken]) -> dict[str, object] | None:

@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from features.conversations.web import Conversations
-from models.redis.quota_counters import Demand
+from features.request_bodies import counted_body
 from web.http.auth import Key, Project
-from web.http.body import held_bytes, read_json
+from web.http.body import held_bytes
 from web.http.json_responses import json_response
 from web.http.params import paging, parse_include, storable_item_id
 from web.http.request_record import actor_of
@@ -22,15 +22,13 @@ router = APIRouter(prefix="/v1/conversations")
 async def create_conversation(request: Request, key: Key) -> Response:
     """Creates a conversation, with up to 20 items."""
     require_conversations(key)
-    state = app_state(request)
-    state.quotas.require_rate(key)
-    body = await read_json(request, state.body_limits_of(key))
-    demand = Demand(bytes=body.size, conversations=1)
-    await state.quotas.admit_if_limited(key, demand)
+    body = await counted_body(request, key, is_stored=True, conversations=1)
     store = Conversations.of(request).store
     make, show = partial(store.create, key, body.value), partial(store.show, key.project_id)
     unused = partial(store.show_unused, key.project_id)
-    return json_response(await state.creates.once(request, body.value, make, show, unused))
+    return json_response(
+        await app_state(request).creates.once(request, body.value, make, show, unused)
+    )
 
 
 @router.get("/{conversation_id}")
@@ -45,13 +43,9 @@ async def retrieve_conversation(
 async def update_conversation(conversation_id: str, request: Request, key: Key) -> Response:
     """Replaces the conversation's metadata."""
     require_conversations(key)
-    state = app_state(request)
-    state.quotas.require_rate(key)
-    body = await read_json(request, state.body_limits_of(key))
-    await state.quotas.admit_if_limited(key, Demand())
-    return json_response(
-        await Conversations.of(request).store.update(key.project_id, conversation_id, body.value)
-    )
+    body = await counted_body(request, key)
+    store = Conversations.of(request).store
+    return json_response(await store.update(key.project_id, conversation_id, body.value))
 
 
 @router.delete("/{conversation_id}")
@@ -66,14 +60,11 @@ async def add_items(conversation_id: str, request: Request, key: Key) -> Respons
     """Appends up to 20 items to the conversation."""
     parse_include(request)
     require_conversations(key)
-    state = app_state(request)
-    state.quotas.require_rate(key)
-    body = await read_json(request, state.body_limits_of(key))
-    await state.quotas.admit_if_limited(key, Demand(bytes=body.size))
+    body = await counted_body(request, key, is_stored=True)
     store = Conversations.of(request).store
     make = partial(store.add, key, conversation_id, body.value)
     show = partial(store.added, key.project_id, conversation_id, held_bytes(request))
-    return json_response(await state.creates.once(request, body.value, make, show))
+    return json_response(await app_state(request).creates.once(request, body.value, make, show))
 
 
 @router.get("/{conversation_id}/items")
@@ -81,11 +72,8 @@ async def list_items(conversation_id: str, request: Request, project: Project) -
     """The conversation's items, newest first unless `order=asc`."""
     page_query = paging(request)
     parse_include(request)
-    return json_response(
-        await Conversations.of(request).store.page(
-            project, conversation_id, page_query, held_bytes(request)
-        )
-    )
+    store, held = Conversations.of(request).store, held_bytes(request)
+    return json_response(await store.page(project, conversation_id, page_query, held))
 
 
 @router.get("/{conversation_id}/items/{item_id}")
@@ -94,11 +82,8 @@ async def retrieve_item(
 ) -> Response:
     """One of the conversation's items."""
     parse_include(request)
-    return json_response(
-        await Conversations.of(request).store.item(
-            project, conversation_id, storable_item_id(item_id) or "", held_bytes(request)
-        )
-    )
+    store, named = Conversations.of(request).store, storable_item_id(item_id) or ""
+    return json_response(await store.item(project, conversation_id, named, held_bytes(request)))
 
 
 @router.delete("/{conversation_id}/items/{item_id}")
@@ -106,11 +91,9 @@ async def delete_item(
     conversation_id: str, item_id: str, request: Request, project: Project
 ) -> Response:
     """Removes an item from the conversation; returns the conversation."""
-    return json_response(
-        await Conversations.of(request).store.remove_item(
-            project, conversation_id, storable_item_id(item_id) or "", actor_of(request)
-        )
-    )
+    store, named = Conversations.of(request).store, storable_item_id(item_id) or ""
+    actor = actor_of(request)
+    return json_response(await store.remove_item(project, conversation_id, named, actor))
 
 
 ROUTERS = (router,)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import orjson
 
-from models.db.database import Jsonb, Pool, fetch_idempotent
+from models.db.database import Jsonb, fetch_idempotent
 from models.db.queries import conversations
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.audit import Actor, AuditEntry
@@ -19,7 +19,6 @@ from models.errors import NotFound
 from models.ids import conversation_id, new_item_id, new_uuid
 from models.load.budget import Reservation
 from models.load.pacing import pause_if_large
-from models.ownership.clock import DatabaseClock
 from models.wire.checks.faults import shorten
 from models.wire.checks.unknown_fields import UnknownFields
 from models.wire.conversation import (
@@ -36,17 +35,13 @@ from models.wire.size import encoded_size
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.idempotency.creates import fetch_once
-from web.responses.continuation import (
-    Continuation,
-    conversation_locked,
-    conversation_row,
-)
+from web.responses.continuation import Continuation, conversation_locked, conversation_row
 from web.responses.item_pages import ItemReader
 from web.responses.validation import (
-    RequestValidation,
     match_calls,
     require_approval_requests,
 )
+from web.state import AppState
 
 _ITEMS = "items"
 """The name of the list of new items in a body."""
@@ -55,16 +50,10 @@ _ITEMS = "items"
 class ConversationStore:
     """Reads and changes stored conversations."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        validation: RequestValidation,
-        clock: DatabaseClock,
-    ) -> None:
-        self._pool = pool
-        self._items = ItemReader(pool)
-        self._validation = validation
-        self._clock = clock
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._pool = state.pool
+        self._items = ItemReader(state.pool)
 
     async def create(self, key: ApiKey, body: Any) -> dict[str, Any]:
         """Creates a conversation with its items. Raises InvalidRequest with nothing stored."""
@@ -72,7 +61,7 @@ class ConversationStore:
         metadata, items = parse_conversation(body, new_id=new_item_id, unknown=unknown)
         items, open_calls = await self._prepare_items(key, items, unknown, Continuation())
         encoded, size = await _encode(items)
-        new_id, created_at = new_uuid(), self._clock.now()
+        new_id, created_at = new_uuid(), self._state.lease.clock.now()
         values = {
             "id": new_id,
             "project": key.project_id,
@@ -221,7 +210,7 @@ class ConversationStore:
 
         Raises InvalidRequest.
         """
-        items = await self._validation.check_items(items, key, _ITEMS, unknown.found)
+        items = await self._state.validation.check_items(items, key, _ITEMS, unknown.found)
         await require_approval_requests(self._pool, continuation, items, _ITEMS)
         open_calls = await match_calls(
             self._pool, continuation, items, partial(find_open_calls, where=_ITEMS)

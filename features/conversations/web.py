@@ -9,11 +9,7 @@ class Conversations(Feature):
 
     def __init__(self, state: AppState) -> None:
         super().__init__(state)
-        self.store = ConversationStore(
-            state.pool,
-            state.validation,
-            state.lease.clock,
-        )
+        self.store = ConversationStore(state)
 
 
 FEATURE = Conversations

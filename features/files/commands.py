@@ -14,8 +14,8 @@ from models.ids import file_id, parse_file_id
 from models.time_text import format_time
 
 if TYPE_CHECKING:
+    from features.files.queries import ListedFile
     from models.db.connection import Connection
-    from models.db.queries.files import ListedFile
 
 app = typer.Typer(help="Files of projects.", no_args_is_help=True)
 
@@ -32,9 +32,9 @@ def list_files(
     data: Data = None,
 ) -> None:
     """List files that clients see, the newest first."""
+    from features.files.queries import LIST_ALL_FILES
     from features.operator.filter import LAST_ID
     from models.db.database import fetch
-    from models.db.queries.files import LIST_ALL_FILES
 
     values = {"project": project, "purpose": purpose, "before": LAST_ID, "max_rows": limit}
     found = run(data, lambda database: fetch(database, LIST_ALL_FILES, values))
@@ -63,8 +63,8 @@ def delete_file(file: File, as_json: AsJson = False, data: Data = None) -> None:
 
 async def _find(database: "Connection", name: str) -> "ListedFile":
     """The file with this id. Raises RequestRefused."""
+    from features.files.queries import SHOW_FILE
     from models.db.database import find_by_id
-    from models.db.queries.files import SHOW_FILE
 
     row = await find_by_id(database, SHOW_FILE, parse_file_id(name))
     if row is None:

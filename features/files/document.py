@@ -39,7 +39,7 @@ from features.reference.schemas import (
     page_of,
     sdk_object,
 )
-from models.db.queries.files import FileRow
+from models.db.queries.file_contents import FileRow
 from models.ids import FILE, UPLOAD, UPLOAD_PART
 from models.wire.api_schema import NULL, Schema, const, nullable, object_schema, reference
 

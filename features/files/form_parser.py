@@ -1,7 +1,7 @@
 """Reads the parts of a `multipart/form-data` body while it arrives.
 
 What is accepted is stricter than what servers accept: a part that two readers could understand
-differently is refused, because an upstream may get it written anew (features/proxy/form_writer.py).
+differently is refused, because an upstream may get it written anew (features/proxy/forms.py).
 """
 
 import re

@@ -5,10 +5,11 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from models.db.queries.files import FileRow
+from models.db.queries.file_contents import FileRow
 from models.errors import InvalidRequest
 from models.files.kinds import IMAGES, TEXT, Examination, claimed_kind
 from models.ids import file_id
+from models.wire.checks.faults import missing
 
 SHORTEST_LIFETIME, LONGEST_LIFETIME = 3600, 2_592_000
 """Seconds of `expires_after`."""
@@ -55,11 +56,7 @@ def clean_name(given: str) -> str:
 def parse_purpose(given: Any) -> FilePurpose:
     """The purpose of an upload. Raises InvalidRequest."""
     if given is None:
-        raise InvalidRequest(
-            "Missing required parameter: 'purpose'.",
-            param="purpose",
-            code="missing_required_parameter",
-        )
+        raise missing("purpose")
     if given not in UPLOADED:
         supported = ", ".join(f"'{purpose}'" for purpose in UPLOADED)
         raise InvalidRequest(

@@ -7,9 +7,9 @@ from pathlib import Path
 from starlette.responses import Response
 
 from features.console.page import Page, Problem, Visit, project_of, read_list
+from features.files import queries as statements
 from features.operator.filter import LAST_ID
 from models.db.database import fetch_idempotent
-from models.db.queries import files as statements
 from models.ids import file_id, parse_file_id
 from web.state import AppState
 

@@ -8,10 +8,10 @@ from typing import Final
 
 import structlog
 
+from features.files import queries as files
+from features.files.queries import DeletablePart
 from models.config.settings import Settings
 from models.db.arrays import Uuids
-from models.db.queries import files
-from models.db.queries.files import DeletablePart
 from models.files.storage import FileStorage, StorageError, part_key
 from worker.process.purge import PurgeSteps
 

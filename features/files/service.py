@@ -2,9 +2,9 @@
 
 from uuid import UUID
 
+from features.files.queries import DELETE_FILE
 from models.db.database import Connection, Pool, fetch_idempotent
 from models.db.queries.audit import Actor, AuditEntry
-from models.db.queries.files import DELETE_FILE
 from models.ids import file_id
 
 

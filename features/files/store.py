@@ -14,6 +14,7 @@ from uuid import UUID
 import structlog
 from starlette.requests import Request
 
+from features.files import queries as files
 from features.files import service
 from features.files.form import FORM_BYTES, FormPart, MultipartForm
 from features.files.objects import (
@@ -24,23 +25,21 @@ from features.files.objects import (
     parse_expires_after,
     parse_purpose,
 )
+from features.quotas.refusal import too_much_stored
 from models.config.settings import Settings
 from models.db.database import (
     DATABASE_UNAVAILABLE,
     Pool,
     fetch,
     fetch_idempotent,
-    find_by_id,
+    require_by_id,
 )
-from models.db.queries import files
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.audit import Actor
-from models.db.queries.files import FileRow, PartRow
+from models.db.queries.file_contents import STORED_FILES, FileRow, PartRow
 from models.errors import (
-    INSUFFICIENT_QUOTA,
     InvalidRequest,
     NotFound,
-    QuotaExceeded,
     RequestTimeout,
     RequestTooLarge,
     Unavailable,
@@ -49,8 +48,7 @@ from models.files.content import FileGone, read_content, write_part
 from models.files.kinds import Examination
 from models.files.storage import CHUNK, FileStorage, StorageError
 from models.ids import file_id, new_uuid, parse_file_id
-from models.wire.checks.faults import shorten
-from web.http.json_responses import list_envelope
+from models.wire.checks.faults import missing, shorten
 from web.http.params import Paging
 from web.idempotency.creates import Once, note_made
 
@@ -58,8 +56,6 @@ logger = structlog.get_logger()
 
 _FIELDS = frozenset(("purpose", "expires_after[anchor]", "expires_after[seconds]"))
 """The fields of the form, besides the file."""
-_RETRY_WHEN_STORED = 60.0
-"""Seconds after which a client tries again whose project stores as much as it may."""
 
 
 @dataclass(slots=True)
@@ -157,13 +153,25 @@ class FileStore:
         await self.insert(key, new_id, filename=draft.filename, purpose=purpose, reserved=announced)
         draft.id = new_id
         chunks = examined(part, draft.examination, draft.digest, self.limit(purpose))
+        await self.write(storage, draft.id, chunks, 0, "The file did not arrive in time.")
+
+    async def write(
+        self,
+        storage: FileStorage,
+        file: UUID,
+        chunks: AsyncIterator[bytes],
+        number: int | None,
+        late: str,
+    ) -> PartRow:
+        """Stores a part of a file while it arrives. `number`: its place in the content, if it has
+        one. Raises Unavailable, and RequestTimeout with the message `late`."""
         upload_time = self._limits.upload_time
         try:
-            await write_part(
-                self._pool, storage, draft.id, chunks, number=0, upload_time=upload_time
+            return await write_part(
+                self._pool, storage, file, chunks, number=number, upload_time=upload_time
             )
         except (TimeoutError, FileGone):
-            raise RequestTimeout("The file did not arrive in time.") from None
+            raise RequestTimeout(late) from None
         except StorageError as error:
             raise storage_unavailable(error) from error
 
@@ -198,11 +206,7 @@ class FileStore:
 
     async def _complete(self, key: ApiKey, draft: _Draft) -> dict[str, Any]:
         if draft.id is None:
-            raise InvalidRequest(
-                "Missing required parameter: 'file'.",
-                param="file",
-                code="missing_required_parameter",
-            )
+            raise missing("file")
         purpose = parse_purpose(draft.fields.get("purpose"))
         expiry = {name: draft.fields.get(f"expires_after[{name}]") for name in _EXPIRY}
         wanted = parse_expires_after(expiry) if any(expiry.values()) else None
@@ -252,11 +256,11 @@ class FileStore:
             return
         values = {"project": key.project_id, "id": new_id}
         await fetch(connection, files.LOCK_PROJECT, values)
-        [stored] = await fetch(connection, files.STORED_FILES, values)
+        [stored] = await fetch(connection, STORED_FILES, values)
         if most_files and stored.count + 1 > most_files:
-            raise _quota_exceeded(f"{most_files} stored files")
+            raise too_much_stored(f"{most_files} stored files")
         if most_bytes and stored.bytes + size > most_bytes:
-            raise _quota_exceeded(f"{most_bytes} bytes of stored files")
+            raise too_much_stored(f"{most_bytes} bytes of stored files")
 
     async def _abandon(self, new_id: UUID) -> None:
         """The purge deletes what is left of it."""
@@ -271,12 +275,8 @@ class FileStore:
 
     async def find(self, project: UUID, public_id: str) -> FileRow:
         """A complete file of the project. Raises NotFound."""
-        row = await find_by_id(
-            self._pool, files.FIND_FILE, parse_file_id(public_id), project=project
-        )
-        if row is None:
-            raise file_not_found(public_id)
-        return row
+        found, absent = parse_file_id(public_id), file_not_found(public_id)
+        return await require_by_id(self._pool, files.FIND_FILE, found, absent, project=project)
 
     async def page(self, project: UUID, purpose: str | None, query: Paging) -> dict[str, Any]:
         """A page of the project's files, as a list object."""
@@ -287,23 +287,15 @@ class FileStore:
                 param="after",
                 code="invalid_value",
             )
-        values = {
-            "project": project,
-            "purpose": purpose,
-            "after": after,
-            "limit": query.row_limit,
-        }
+        values = {"project": project, "purpose": purpose, "after": after, "limit": query.row_limit}
         rows = await fetch_idempotent(self._pool, files.LIST_FILES[query.order], values)
-        objects = [file_object(row) for row in rows[: query.limit]]
-        return list_envelope(objects, has_more=len(rows) > query.limit)
+        return query.page_of([file_object(row) for row in rows])
 
     async def delete(self, project: UUID, public_id: str, actor: Actor) -> None:
         """Deletes a file: nobody sees it from now on, and the purge deletes its bytes. Raises
         NotFound."""
         parsed = parse_file_id(public_id)
-        if parsed is None:
-            raise file_not_found(public_id)
-        if not await service.delete(self._pool, project, parsed, actor):
+        if parsed is None or not await service.delete(self._pool, project, parsed, actor):
             raise file_not_found(public_id)
 
     async def parts(self, row: FileRow) -> list[PartRow]:
@@ -338,22 +330,12 @@ async def examined(
         yield bytes(gathered)
 
 
-def file_not_found(public_id: str) -> NotFound:
-    """The error for a file that the project does not have."""
-    return NotFound(f"No such File object: {shorten(public_id)}", param="id")
+def file_not_found(public_id: str, param: str = "id") -> NotFound:
+    """The error for a file that the project does not have. `param`: its place in the request."""
+    return NotFound(f"No such File object: {shorten(public_id)}", param=param)
 
 
 def storage_unavailable(error: StorageError) -> Unavailable:
     """The error of a client while the storage fails. The operator's is logged."""
     logger.error("file_storage_failed", error=str(error))
     return Unavailable("The server cannot store or read files right now. Please retry.")
-
-
-def _quota_exceeded(limit: str) -> QuotaExceeded:
-    return QuotaExceeded(
-        f"You exceeded your current quota: this project is limited to {limit}.",
-        kind=INSUFFICIENT_QUOTA,
-        code=INSUFFICIENT_QUOTA,
-        wait=_RETRY_WHEN_STORED,
-        may_retry=False,
-    )

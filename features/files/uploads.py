@@ -10,6 +10,7 @@ from uuid import UUID
 
 from starlette.requests import Request
 
+from features.files import queries as files
 from features.files.form import FORM_BYTES, MultipartForm
 from features.files.objects import (
     check_kind,
@@ -18,21 +19,21 @@ from features.files.objects import (
     parse_expires_after,
     parse_purpose,
 )
+from features.files.queries import UploadRow
 from features.files.store import FileStore, examined, storage_unavailable
 from models.config.groups import FileSettings
 from models.db.arrays import Uuids
-from models.db.database import Pool, execute, fetch, fetch_idempotent, find_by_id
-from models.db.queries import files
+from models.db.database import Pool, execute, fetch, fetch_idempotent, require_by_id
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.audit import RECORD, Actor, AuditEntry
-from models.db.queries.files import FileRow, PartRow, UploadRow
-from models.errors import InvalidRequest, NotFound, RequestTimeout, RequestTooLarge
-from models.files.content import FileGone, read_content, write_part
+from models.db.queries.file_contents import FileRow, PartRow
+from models.errors import InvalidRequest, NotFound, RequestTooLarge
+from models.files.content import read_content
 from models.files.kinds import Examination
 from models.files.storage import FileStorage, StorageError
 from models.ids import UPLOAD, UPLOAD_PART, file_id, new_uuid, parse_file_id, unix_seconds
 from models.load.fair_queue import FairQueue
-from models.wire.checks.faults import shorten
+from models.wire.checks.faults import missing, shorten
 from web.http.body import json_object
 from web.idempotency.creates import Once, note_made
 
@@ -123,29 +124,12 @@ class Uploads:
                     code="invalid_value",
                 )
             chunks = examined(part, Examination(), digest, most)
-            try:
-                written = await write_part(
-                    self._pool,
-                    storage,
-                    upload.id,
-                    chunks,
-                    number=None,
-                    upload_time=self._settings.upload_time,
-                )
-            except (TimeoutError, FileGone):
-                raise RequestTimeout("The part did not arrive in time.") from None
-            except StorageError as error:
-                raise storage_unavailable(error) from error
-            part_id = written.id
+            late = "The part did not arrive in time."
+            part_id = (await self._store.write(storage, upload.id, chunks, None, late)).id
         if part_id is None:
-            raise InvalidRequest(
-                "Missing required parameter: 'data'.",
-                param="data",
-                code="missing_required_parameter",
-            )
-        shown = await once(
-            {"sha256": digest.hexdigest()}, partial(self._note_part, part_id, public_id)
-        )
+            raise missing("data")
+        note = partial(self._note_part, part_id, public_id)
+        shown = await once({"sha256": digest.hexdigest()}, note)
         if shown["id"] != file_id(part_id, UPLOAD_PART):
             await fetch(self._pool, files.ABANDON_PART, {"part": part_id})
         return shown
@@ -238,16 +222,10 @@ class Uploads:
         return upload_object(await self._find(key, public_id), None)
 
     async def _find(self, key: ApiKey, public_id: str) -> UploadRow:
-        row = await find_by_id(
-            self._pool,
-            files.FIND_UPLOAD,
-            parse_file_id(public_id, UPLOAD),
-            project=key.project_id,
-            upload_time=self._settings.upload_time,
-        )
-        if row is None:
-            raise NotFound(f"No such Upload object: {shorten(public_id)}", param="id")
-        return row
+        values = {"project": key.project_id, "upload_time": self._settings.upload_time}
+        absent = NotFound(f"No such Upload object: {shorten(public_id)}", param="id")
+        found = parse_file_id(public_id, UPLOAD)
+        return await require_by_id(self._pool, files.FIND_UPLOAD, found, absent, **values)
 
     async def _find_pending(self, key: ApiKey, public_id: str) -> UploadRow:
         row = await self._find(key, public_id)
@@ -277,9 +255,7 @@ def _examine_chunk(chunk: bytes, examination: Examination, md5: "hashlib._Hash")
 def _required(fields: dict[str, Any], name: str, kind: type[T]) -> T:
     value = fields.get(name)
     if value is None:
-        raise InvalidRequest(
-            f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter"
-        )
+        raise missing(name)
     if type(value) is not kind:
         raise InvalidRequest(f"Invalid type for '{name}'.", param=name, code="invalid_type")
     return value

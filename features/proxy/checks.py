@@ -1,14 +1,15 @@
-"""What a request may name: addresses that an upstream fetches (docs/tools.md, "What may be
-reached"), and objects of the upstream's account (docs/upstreams.md)."""
+"""What a request may name: a model, a service tier, addresses that an upstream fetches
+(docs/tools.md, "What may be reached"), and objects of the upstream's account (docs/upstreams.md).
+"""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from features.proxy.endpoints import ProxiedEndpoint
-from models.config.routes import Routes
+from features.proxy.endpoints import CHAT, ProxiedEndpoint
+from models.config.routes import Destination, Routes
 from models.db.queries.api_keys import ApiKey
 from models.egress import EgressPolicy
 from models.wire.account_ids import AccountId, body_account_ids
@@ -19,6 +20,7 @@ from web.http.body import run_sized
 from web.http.errors import find_upstreams, model_not_found
 from web.http.outbound_urls import require_body_urls, require_names
 from web.responses.account_ids import AccountIds
+from web.responses.project_policy import limit_body_tier
 
 _MODEL_NAME = PARAMETERS["model"]
 _SEGMENT = re.compile(r"[^\[\]]+")
@@ -36,6 +38,14 @@ def require_served_model(endpoint: ProxiedEndpoint, routes: Routes, key: ApiKey,
         raise missing("model") if named is None else model_not_found(model)
     require_model(key, model)
     return model
+
+
+def within_highest_tier(
+    endpoint: ProxiedEndpoint, key: ApiKey, upstreams: Sequence[Destination], body: dict[str, Any]
+) -> dict[str, Any]:
+    """The JSON body with the service tier that the key's project may have of these upstreams."""
+    is_known = endpoint is CHAT and all(each.upstream.has_service_tier for each in upstreams)
+    return limit_body_tier(body, key.policy.highest_tier, is_known=is_known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from features.proxy.endpoints import ProxiedEndpoint
-from features.proxy.failures import endpoint_not_offered, message_in, upstream_error
 from features.proxy.requests import ProxiedRequest
 from models.config.groups import LimitSettings
 from models.config.routes import Destination
@@ -29,12 +28,15 @@ from models.config.upstream_access import (
     CREDENTIAL_STATUSES,
     StreamedSecrets,
     credential_message,
+    excerpt,
     secrets_of,
     without_secrets,
 )
-from models.errors import UPSTREAM_ENDED_EARLY, ApiError, RunFailed
+from models.errors import UPSTREAM_ENDED_EARLY, ApiError, NotFound, RunFailed
 from models.http_bodies import is_uncompressed
+from models.upstream_errors.frames import report_of
 from models.upstream_errors.words import is_refused
+from models.wire.json_input import clean_text
 from models.wire.proxied_usage import USAGE_PIECE, TokenUsage, find_usage
 from web.http.body import drain
 from web.http.connection import wait_for_disconnect
@@ -50,6 +52,8 @@ _TRY_NEXT_STATUSES = frozenset({401, 403, 404, 405, 408, 429})
 """Statuses below 500 after which another upstream may accept the same request."""
 _ABSENT_STATUSES = frozenset({404, 405})
 """Statuses of an upstream that does not have the endpoint."""
+_MAX_MODEL = 100
+"""Characters of a model's name that an error repeats."""
 _EVENT_END = b"\n\n"
 _JSON_TYPE, _STREAM_TYPE = "application/json", "text/event-stream"
 
@@ -265,12 +269,12 @@ class ProxiedResponse(Response):
         text = without_secrets(text, secrets_of(self._upstream))
         status = self._upstream_response.status
         self._is_about_model = status == 404 and "model" in text.lower()
-        self._is_refused = status >= 500 and is_refused(message_in(text))
+        self._is_refused = status >= 500 and is_refused(_message_in(text))
         if status in CREDENTIAL_STATUSES:
-            return self._replace_error(upstream_error(502, credential_message(message_in(text))))
+            return self._replace_error(upstream_error(502, credential_message(_message_in(text))))
         if self._is_endpoint_absent:
             path = self._call.endpoint.path
-            absent = endpoint_not_offered(self._call.model, path, status, message_in(text))
+            absent = _endpoint_not_offered(self._call.model, path, status, _message_in(text))
             return self._replace_error(absent)
         return text.encode(errors="surrogateescape")
 
@@ -315,3 +319,28 @@ class ProxiedResponse(Response):
 async def _cancel_after(end: Callable[[], Any], cancel: Callable[[], None]) -> None:
     await end()
     cancel()
+
+
+def upstream_error(status: int, message: str) -> RunFailed:
+    """The error if the upstream does not answer as it should."""
+    return RunFailed(status, message, kind=ApiError.type, code=None)
+
+
+def _endpoint_not_offered(model: str, path: str, status: int, upstream_message: str) -> NotFound:
+    """The error if the model's upstream has nothing at this path. `upstream_message`: without
+    credentials."""
+    message = (
+        f"The upstream of the model '{model[:_MAX_MODEL]}' does not offer /v1{path}: it has "
+        f"nothing there (HTTP {status})."
+    )
+    if upstream_message:
+        message = f"{message} It said: {excerpt(upstream_message)}"
+    return NotFound(message, param="model", code="endpoint_not_offered")
+
+
+def _message_in(body: str) -> str:
+    """The message of an error's body in any vendor's frame; empty if it has none."""
+    try:
+        return clean_text(report_of(orjson.loads(body)).message)
+    except orjson.JSONDecodeError:
+        return ""

@@ -8,12 +8,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from features.files.form_parser import FormParser, form_boundary
-from features.proxy.checks import RequestChecks, require_served_model
+from features.proxy.checks import RequestChecks, require_served_model, within_highest_tier
 from features.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
-from features.proxy.requests import FormRequest, JsonRequest, ProxiedRequest
+from features.proxy.forms import FormRequest, Spool
+from features.proxy.requests import JsonRequest, ProxiedRequest
 from features.proxy.response import ProxiedCall, ProxiedResponse
-from features.proxy.service_tier import within_highest_tier
-from features.proxy.spool import Spool
 from features.proxy.web import Proxy
 from models.db.queries.api_keys import ApiKey
 from models.load.budget import Reservation
@@ -129,7 +128,7 @@ async def _forward(state: AppState, call: ProxiedCall) -> ProxiedResponse:
     # The first byte may take long: if the client disconnects before it, the request is cancelled.
     try:
         return await cancel_on_disconnect(
-            Proxy.in_state(state).upstreams.forward(call), call.request.receive, state.grace_expired
+            Proxy.in_state(state).forward(call), call.request.receive, state.grace_expired
         )
     finally:
         call.request.release()

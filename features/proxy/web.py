@@ -1,9 +1,28 @@
-"""Forwarded endpoints in a web process."""
+"""Forwarded endpoints in a web process: the calls of upstreams (docs/proxied-endpoints.md).
 
+An upstream gets the operator's credential and headers, and of the client's request only the body.
+"""
+
+import asyncio
+
+import aiohttp
+import structlog
+
+from features.proxy.endpoints import ProxiedEndpoint
 from features.proxy.proxied_usage import ProxiedUsage
-from features.proxy.proxy import UpstreamProxy
+from features.proxy.requests import OutgoingBody
+from features.proxy.response import CONNECTION_ERRORS, ProxiedCall, ProxiedResponse, upstream_error
+from models.config.routes import Destination, limits_of
+from models.config.upstream import UpstreamSettings
+from models.config.upstream_access import request_headers
+from models.errors import UPSTREAM_UNREACHABLE, RunFailed
 from models.load.budget import SharedBudget
 from web.state import AppState, Feature
+
+logger = structlog.get_logger()
+
+_READ_BUFFER = 64 * 1024
+"""Bytes that may wait to be read; aiohttp stops receiving at twice that."""
 
 
 class Proxy(Feature):
@@ -11,22 +30,103 @@ class Proxy(Feature):
 
     def __init__(self, state: AppState) -> None:
         super().__init__(state)
-        self.upstreams = UpstreamProxy(state.settings, state.grace_expired)
         self.usage = ProxiedUsage(state.pool)
         web = state.settings.web
         self.spools = SharedBudget(
             "uploads", web.spools, web.spools_per_project, web.bodies_wait.total_seconds()
         )
         """Bytes of uploads in temporary files."""
+        self._session: aiohttp.ClientSession | None = None
+
+    async def forward(self, call: ProxiedCall) -> ProxiedResponse:
+        """The response of the first upstream of the call that accepts the request.
+
+        Cancelling closes the connection. Raises RunFailed (502, 504) if no upstream responds, and
+        the error of a body that the client does not send completely.
+        """
+        *others, last = call.upstreams
+        for destination in others:
+            try:
+                proxied = await self._send(destination, call)
+            except RunFailed as failure:
+                if not call.request.may_repeat:
+                    raise
+                _log_skipped(destination, failure.message)
+                continue
+            if not proxied.should_try_next:
+                return proxied
+            await proxied.close()
+            _log_skipped(destination, f"status {proxied.status_code}")
+        return await self._send(last, call)
 
     def start(self) -> None:
         """Begins to store what requests have used."""
         self.state.side_tasks.start(self.usage.run(), "proxied-usage")
 
     async def close(self) -> None:
-        """Stores what was used last, and closes the connections."""
+        """Stores what was used last, and closes all connections."""
         await self.usage.store()
-        await self.upstreams.close()
+        if self._session is not None:
+            await self._session.close()
+
+    async def _send(self, destination: Destination, call: ProxiedCall) -> ProxiedResponse:
+        body = await call.request.open(destination.model)
+        upstream = destination.upstream
+        limits = limits_of(self.state.settings.limits, upstream)
+        # A stream begins soon; a response in one piece begins when the model has finished.
+        timeout = limits.first_token if call.request.wants_stream else limits.turn
+        try:
+            async with asyncio.timeout(timeout.total_seconds()):
+                upstream_response = await self._post(upstream, call.endpoint, body)
+        except TimeoutError:
+            raise upstream_error(504, "The upstream did not answer in time.") from None
+        except CONNECTION_ERRORS as error:
+            if call.request.failure is not None:
+                raise call.request.failure from None
+            logger.info("upstream_unreachable", upstream=upstream.name, error=type(error).__name__)
+            raise upstream_error(502, UPSTREAM_UNREACHABLE) from None
+        proxied = ProxiedResponse(
+            call,
+            upstream_response,
+            upstream,
+            limits,
+            self.state.settings.web.send_timeout.total_seconds(),
+            self.state.grace_expired,
+        )
+        try:
+            return await proxied.check_head()
+        except BaseException:
+            await proxied.close()
+            raise
+
+    async def _post(
+        self, upstream: UpstreamSettings, endpoint: ProxiedEndpoint, body: OutgoingBody
+    ) -> aiohttp.ClientResponse:
+        return await self._get_session().post(
+            f"{upstream.base_url.rstrip('/')}{endpoint.path}",
+            params=upstream.plain_query,
+            data=body.data,
+            headers={**request_headers(upstream), **body.headers, "accept": endpoint.accept},
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(
+                total=None, connect=None, sock_connect=upstream.connect_timeout.total_seconds()
+            ),
+        )
+
+    def _get_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),  # no client may get another client's cookies
+                auto_decompress=False,
+                read_bufsize=_READ_BUFFER,
+                trust_env=True,
+            )
+        return self._session
+
+
+def _log_skipped(destination: Destination, reason: str) -> None:
+    logger.info("upstream_skipped", upstream=destination.upstream.name, reason=reason)
 
 
 FEATURE = Proxy

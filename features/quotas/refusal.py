@@ -21,13 +21,7 @@ def quota_exceeded(
     `now`: seconds since the epoch."""
     limit: int = getattr(limits, quota.name)
     if quota.is_budget:
-        return QuotaExceeded(
-            f"You exceeded your current quota: this project is limited to {limit} {quota.value}.",
-            kind=INSUFFICIENT_QUOTA,
-            code=INSUFFICIENT_QUOTA,
-            wait=_until_renewed(quota, now),
-            may_retry=False,
-        )
+        return _used_up(f"{limit} {quota.value}", _until_renewed(quota, now))
     if quota is Quota.tokens_per_minute and tokens > limit:
         message = (
             f"Request too large for this project on {quota.value}: Limit {limit}, Requested "
@@ -52,6 +46,21 @@ def too_many_open(limit: int, what: str, *, may_retry: bool = True) -> QuotaExce
     )
     wait = _COUNT_WAIT if may_retry else _STORED_WAIT
     return _rate_limited(message, "requests", wait, may_retry=may_retry)
+
+
+def too_much_stored(limit: str) -> QuotaExceeded:
+    """The error for a project that stores as much as it may: `limit`, such as `5 stored files`."""
+    return _used_up(limit, _STORED_WAIT)
+
+
+def _used_up(limit: str, wait: float) -> QuotaExceeded:
+    return QuotaExceeded(
+        f"You exceeded your current quota: this project is limited to {limit}.",
+        kind=INSUFFICIENT_QUOTA,
+        code=INSUFFICIENT_QUOTA,
+        wait=wait,
+        may_retry=False,
+    )
 
 
 def _rate_limited(message: str, kind: str, wait: float, *, may_retry: bool = True) -> QuotaExceeded:

@@ -10,7 +10,6 @@ numbers.
 import math
 import re
 import unicodedata
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -76,23 +75,12 @@ class _Unit(NamedTuple):
     middle of one."""
 
 
-def estimate_word(word: str) -> float:
-    """Tokens of a word: a quarter for each byte of UTF-8."""
-    return len(word.encode(errors="replace")) / 4
-
-
 class Chunker:
     """Cuts one text. Holds a chunk and the last piece; a second of CPU for about 2 MB of text, so
     call it in a thread."""
 
-    def __init__(
-        self,
-        strategy: ChunkingStrategy = AUTO,
-        count_word: Callable[[str], float] = estimate_word,
-    ) -> None:
-        """`count_word`: tokens of a short text, the same in each run."""
+    def __init__(self, strategy: ChunkingStrategy = AUTO) -> None:
         self._strategy = strategy
-        self._count_word = count_word
         self._text = ""
         """What is not divided into units yet."""
         self._units: list[_Unit] = []
@@ -133,7 +121,7 @@ class Chunker:
         assert match is not None
         end = _end_of_character(self._text, match.end())
         text = self._text[start:end]
-        return end, _Unit(text, self._count_word(text), _border(text))
+        return end, _Unit(text, _estimate(text), _border(text))
 
     def _best_end(self) -> int:
         """How many units the chunk has: all but the last one, or fewer that end better."""
@@ -186,6 +174,11 @@ def _end_of_character(text: str, end: int) -> int:
     ):
         end += 1
     return end
+
+
+def _estimate(word: str) -> float:
+    """Tokens of a word: a quarter for each byte of UTF-8."""
+    return len(word.encode(errors="replace")) / 4
 
 
 def _border(text: str) -> int:

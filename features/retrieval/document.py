@@ -35,8 +35,9 @@ from features.reference.schemas import (
     text,
 )
 from features.retrieval import requests
+from features.retrieval.chunking import LEAST_TOKENS, MOST_TOKENS
 from features.retrieval.entries import STATUSES
-from features.retrieval.filters import MAX_COMPARISONS, MAX_VALUES
+from features.retrieval.options import MAX_COMPARISONS, MAX_VALUES
 from models.ids import FILE_BATCH, VECTOR_STORE
 from models.wire.api_schema import Schema, SchemaScope, const, nullable, object_schema, reference
 from models.wire.checks.file_search import FILE_SEARCH_TOOL
@@ -265,9 +266,9 @@ _STATIC = object_schema(
         "type": const("static"),
         "static": object_schema(
             {
-                "max_chunk_size_tokens": integer(requests.MIN_TOKENS, requests.MAX_TOKENS),
+                "max_chunk_size_tokens": integer(LEAST_TOKENS, MOST_TOKENS),
                 "chunk_overlap_tokens": described(
-                    integer(0, requests.MAX_TOKENS // 2), "At most half of `max_chunk_size_tokens`."
+                    integer(0, MOST_TOKENS // 2), "At most half of `max_chunk_size_tokens`."
                 ),
             }
         ),

@@ -2,15 +2,16 @@
 (I11)."""
 
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import orjson
 
+from features.files.store import file_not_found
+from features.quotas.refusal import too_much_stored
 from features.retrieval import queries as vector_stores
-from features.retrieval.failures import quota_exceeded
-from features.retrieval.objects import entry_object, file_batch_object
-from features.retrieval.paging import TwoWayPaging
+from features.retrieval.objects import TwoWayPaging, entry_object, file_batch_object
 from features.retrieval.queries import EntryRow, FileBatchRow, LockedStore
 from features.retrieval.requests import (
     NewFile,
@@ -18,7 +19,7 @@ from features.retrieval.requests import (
     parse_new_file,
     parse_new_files,
 )
-from features.retrieval.store_access import store_expired, store_not_found
+from features.retrieval.store_access import parse_store_id, store_expired, store_not_found
 from models.config.groups import QuotaSettings
 from models.config.retrieval import RetrievalSettings
 from models.db.arrays import Ints, Texts, Uuids
@@ -29,7 +30,7 @@ from models.db.database import (
     execute,
     fetch,
     fetch_idempotent,
-    find_by_id,
+    require_by_id,
 )
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.audit import Actor, AuditEntry
@@ -44,7 +45,6 @@ from models.ids import (
     parse_file_id,
 )
 from models.wire.checks.faults import shorten
-from web.http.json_responses import list_envelope
 from web.idempotency.creates import note_made
 
 STATUSES = ("in_progress", "completed", "failed", "cancelled")
@@ -65,7 +65,7 @@ class EntryStore:
     async def add(self, key: ApiKey, store: str, body: Any) -> dict[str, Any]:
         """Adds a file to a store; returns the VectorStoreFile object. Raises ApiError."""
         new = parse_new_file(body)
-        store_id = _parse_store(store)
+        store_id = parse_store_id(store)
         async with self._pool.connection() as connection, connection.transaction():
             await self.insert(connection, key, store_id, [new])
             await note_made(connection, new.file_id)
@@ -74,7 +74,7 @@ class EntryStore:
     async def add_batch(self, key: ApiKey, store: str, body: Any) -> dict[str, Any]:
         """Adds files to a store; returns the VectorStoreFileBatch object. Raises ApiError."""
         new = parse_new_files(body)
-        store_id = _parse_store(store)
+        store_id = parse_store_id(store)
         batch = new_uuid()
         async with self._pool.connection() as connection, connection.transaction():
             await self.insert(connection, key, store_id, new, batch)
@@ -110,7 +110,7 @@ class EntryStore:
             "ids": Uuids([new_uuid() for _ in new]),
             "attributes": Texts([orjson.dumps(each.attributes).decode() for each in new]),
             "max_tokens": Ints([each.chunking.max_tokens for each in new]),
-            "overlaps": Ints([each.chunking.overlap for each in new]),
+            "overlaps": Ints([each.chunking.overlap_tokens for each in new]),
         }
         await fetch(connection, vector_stores.INSERT_ENTRIES, values)
 
@@ -134,7 +134,7 @@ class EntryStore:
         values = {"project": key.project_id}
         [stored] = await fetch(connection, vector_stores.STORED_VECTORS, values)
         if stored.bytes >= most:
-            raise quota_exceeded(f"{most} bytes in vector stores")
+            raise too_much_stored(f"{most} bytes in vector stores")
 
     # --- files in a store ---
 
@@ -154,20 +154,9 @@ class EntryStore:
         `before` is no file of the store."""
         store_id = await self._require_store(project, store)
         batch_id = None if batch is None else (await self._find_batch(project, store, batch)).id
-        after, before = [
-            None if each is None else (await self._find(project, store, each)).id
-            for each in (paging.after, paging.before)
-        ]
-        values: dict[str, object] = {
-            "store": store_id,
-            "status": status,
-            "batch": batch_id,
-            "limit": paging.row_limit,
-        }
-        query = vector_stores.LIST_ENTRIES[paging.scan_order]
-        rows = await fetch_idempotent(self._pool, query, values | paging.bounds(after, before))
-        shown, has_more = paging.page(rows)
-        return list_envelope([entry_object(row) for row in shown], has_more=has_more)
+        find = partial(self._find, project, store)
+        values = {"store": store_id, "status": status, "batch": batch_id}
+        return await paging.read(self._pool, vector_stores.LIST_ENTRIES, values, find, entry_object)
 
     async def update(self, project: UUID, store: str, file: str, body: Any) -> dict[str, Any]:
         """Replaces the attributes of a file; returns the VectorStoreFile object. Raises
@@ -190,8 +179,7 @@ class EntryStore:
 
     async def content(self, project: UUID, store: str, file: str) -> AsyncGenerator[bytes, None]:
         """The chunks of a file as the JSON of a page, in pieces. Raises NotFound."""
-        row = await self._find(project, store, file)
-        return self._content(row)
+        return self._content(await self._find(project, store, file))
 
     async def _content(self, row: EntryRow) -> AsyncGenerator[bytes, None]:
         yield b'{"object":"vector_store.file_content.page","data":['
@@ -226,37 +214,23 @@ class EntryStore:
     # --- finding ---
 
     async def _require_store(self, project: UUID, store: str) -> UUID:
-        row = await find_by_id(
-            self._pool, vector_stores.FIND_STORE, _parse_store(store), project=project
-        )
-        if row is None:
-            raise store_not_found(store)
-        return row.id
+        query, absent = vector_stores.FIND_STORE, store_not_found(store)
+        store_id = parse_store_id(store)
+        return (await require_by_id(self._pool, query, store_id, absent, project=project)).id
 
     async def _find(self, project: UUID, store: str, file: str) -> EntryRow:
         store_id = await self._require_store(project, store)
-        row = await find_by_id(
-            self._pool, vector_stores.FIND_ENTRY, parse_file_id(file), store=store_id
-        )
-        if row is None:
-            raise _not_in_store(store, file)
-        return row
+        query, absent = vector_stores.FIND_ENTRY, _not_in_store(store, file)
+        return await require_by_id(self._pool, query, parse_file_id(file), absent, store=store_id)
 
     async def _find_batch(self, project: UUID, store: str, batch: str) -> FileBatchRow:
         store_id = await self._require_store(project, store)
-        row = await find_by_id(
-            self._pool,
-            vector_stores.FIND_FILE_BATCH,
-            parse_admin_id(FILE_BATCH, batch),
-            store=store_id,
+        absent = NotFound(
+            f"No file batch found with id '{shorten(batch)}' in vector store '{shorten(store)}'.",
+            param="batch_id",
         )
-        if row is None:
-            raise NotFound(
-                f"No file batch found with id '{shorten(batch)}' in vector store "
-                f"'{shorten(store)}'.",
-                param="batch_id",
-            )
-        return row
+        query, found = vector_stores.FIND_FILE_BATCH, parse_admin_id(FILE_BATCH, batch)
+        return await require_by_id(self._pool, query, found, absent, store=store_id)
 
 
 async def _known_files(connection: Connection, project: UUID, new: Sequence[NewFile]) -> list[UUID]:
@@ -267,16 +241,9 @@ async def _known_files(connection: Connection, project: UUID, new: Sequence[NewF
     found: list[UUID] = []
     for each, one in zip(new, parsed, strict=True):
         if one is None or one not in known:
-            raise NotFound(f"No such File object: {shorten(each.file_id)}", param="file_id")
+            raise file_not_found(each.file_id, "file_id")
         found.append(one)
     return found
-
-
-def _parse_store(public_id: str) -> UUID:
-    parsed = parse_admin_id(VECTOR_STORE, public_id)
-    if parsed is None:
-        raise store_not_found(public_id)
-    return parsed
 
 
 def _not_in_store(store: str, file: str) -> NotFound:

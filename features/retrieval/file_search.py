@@ -5,18 +5,66 @@ If nothing can be searched now, the call fails with a message for the model; the
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from features.retrieval.options import parse_search_options
-from features.retrieval.project_files import ProjectFiles, SearchFailed
-from features.retrieval.search import SearchOptions, SearchResult
+import structlog
+
+from features.retrieval.embedder import EmbeddingsRefused, EmbeddingsUnavailable, TextOwner
+from features.retrieval.options import SearchOptions, parse_search_options
+from features.retrieval.search import ChunkSearch, SearchResult, SearchTooSlow
+from models.db.database import retry_while_unavailable
 from models.ids import VECTOR_STORE, file_id, parse_admin_id
+from models.project_policies import ProjectPolicies
 from models.wire.events import Item
 from models.wire.tools import is_own_file_search
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
 from worker.translation.functions import ServerFunction
 from worker.translation.items.server_calls import MAX_QUERIES, OpenCallFactory, OpenFileSearchCall
+
+logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectFiles:
+    """Searches in the vector stores of one project."""
+
+    search: ChunkSearch
+    policies: ProjectPolicies
+    project: UUID
+    api_key: UUID | None = None
+    """With which the usage of searches counts."""
+
+    async def find(
+        self, stores: Sequence[UUID], queries: Sequence[str], options: SearchOptions
+    ) -> list[SearchResult]:
+        """The passages that fit best, from those of the stores that still exist. Waits while
+        Postgres is away. Raises ToolCallError."""
+        try:
+            return await retry_while_unavailable(
+                lambda: self._find(stores, queries, options), "file_search_waits"
+            )
+        except SearchTooSlow as error:
+            logger.warning("file_search_failed", error=str(error))
+            raise ToolCallError(str(error)) from error
+        except (EmbeddingsUnavailable, EmbeddingsRefused) as error:
+            logger.warning("file_search_failed", error=str(error))
+            raise ToolCallError(
+                "The files cannot be searched now: the queries could not be embedded."
+            ) from error
+
+    async def _find(
+        self, stores: Sequence[UUID], queries: Sequence[str], options: SearchOptions
+    ) -> list[SearchResult]:
+        policy = await self.policies.policy(self.project)
+        found = await self.search.stores(self.project, stores)
+        open_stores = [store for store in found if not store.is_expired]
+        if not open_stores:
+            raise ToolCallError("The vector stores were deleted or have expired.")
+        owner = TextOwner(self.project, policy.routes, self.api_key)
+        return await self.search.search(owner, open_stores, queries, options)
+
 
 _RESULTS = 20
 """Results of a search for which the client names no number."""
@@ -76,10 +124,7 @@ class FileSearch:
         queries = item["queries"]
         if not queries:
             raise ToolCallError("A file search needs 'queries': a list of texts to search for.")
-        try:
-            found = await self._files.find(self._stores, queries, self._options)
-        except SearchFailed as error:
-            raise ToolCallError(str(error)) from error
+        found = await self._files.find(self._stores, queries, self._options)
         return ToolResult({"results": _limited(found, self._max_bytes)})
 
     async def close(self) -> None:

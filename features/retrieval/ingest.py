@@ -19,6 +19,7 @@ from uuid import UUID
 
 import structlog
 
+from features.files.queries import FILE_PARTS, FIND_FILE
 from features.retrieval.chunking import Chunk, Chunker, ChunkingStrategy
 from features.retrieval.embedder import (
     Embedder,
@@ -28,7 +29,8 @@ from features.retrieval.embedder import (
     TextOwner,
 )
 from features.retrieval.extract.extraction import ExtractionFailed, extract, limits_of
-from features.retrieval.ingest_queries import (
+from features.retrieval.vector_index import VectorIndexes
+from features.retrieval.worker_queries import (
     DEFER_ENTRY,
     END_ENTRY,
     HIDE_ENTRY,
@@ -39,11 +41,10 @@ from features.retrieval.ingest_queries import (
     KeptEntry,
     TakenEntry,
 )
-from features.retrieval.vector_index import VectorIndexes
 from models.config.settings import Settings
 from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
-from models.db.queries.files import FILE_PARTS, FIND_FILE, FileRow
+from models.db.queries.file_contents import FileRow
 from models.due_work import DueWork, KindOfWork
 from models.fence import FENCE, RowLease, RowLeaseEnded
 from models.files.content import read_content

@@ -1,10 +1,18 @@
-"""Vector stores, their files and batches as clients see them."""
+"""Vector stores, their files and batches as clients see them, one by one and in pages."""
 
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from features.retrieval.queries import EntryRow, FileBatchRow, StoreRow
+from fastapi import Request
+
+from features.retrieval.queries import EntryRow, FileBatchRow, PagedEntry, PagedStore, StoreRow
 from features.retrieval.search import SearchResult
+from models.db.database import Pool, fetch_idempotent
+from models.db.statement import Query
 from models.ids import FILE_BATCH, admin_id, file_id, vector_store_id
+from web.http.json_responses import list_envelope
+from web.http.params import Paging, paging, storable_item_id
 
 
 def store_object(row: StoreRow) -> dict[str, Any]:
@@ -93,3 +101,55 @@ def _file_counts(row: StoreRow | FileBatchRow) -> dict[str, int]:
         "cancelled": row.cancelled,
         "total": _total(row),
     }
+
+
+RowT = TypeVar("RowT", PagedStore, PagedEntry)
+
+
+@dataclass(frozen=True, slots=True)
+class TwoWayPaging(Paging):
+    """The requested page of a list that can be read in both directions: behind `after`, or else the
+    one that ends before `before`."""
+
+    before: str | None
+
+    @classmethod
+    def of(cls, request: Request) -> "TwoWayPaging":
+        """Raises InvalidRequest."""
+        given = paging(request)
+        before = storable_item_id(request.query_params.get("before"))
+        return cls(given.limit, given.order, given.after, before)
+
+    @property
+    def _is_backward(self) -> bool:
+        return self.before is not None and self.after is None
+
+    @property
+    def _scan_order(self) -> str:
+        """In which order the rows are read: a page that ends before a row is read from there."""
+        if not self._is_backward:
+            return self.order
+        return "asc" if self.order == "desc" else "desc"
+
+    async def read(
+        self,
+        pool: Pool,
+        lists: Mapping[str, Query[RowT]],
+        values: Mapping[str, object],
+        find: Callable[[str], Awaitable[StoreRow | EntryRow]],
+        show: Callable[[RowT], dict[str, Any]],
+    ) -> dict[str, Any]:
+        """The list object. `lists`: order -> statement. `find`: the row of a public id, or
+        NotFound. `show`: the object of a row."""
+        after, before = [
+            None if each is None else (await find(each)).id for each in (self.after, self.before)
+        ]
+        bounds = {"after": after, "until": before}
+        if self._is_backward:
+            bounds = {"after": before, "until": None}
+        query = lists[self._scan_order]
+        rows = await fetch_idempotent(pool, query, {**values, "limit": self.row_limit, **bounds})
+        shown = [show(row) for row in rows[: self.limit]]
+        if self._is_backward:
+            shown.reverse()
+        return list_envelope(shown, has_more=bool(rows) and rows[0].found > len(shown))

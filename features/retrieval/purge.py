@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Final
 
-from features.retrieval import ingest_queries, purge_queries
+from features.retrieval import worker_queries as statements
 from features.retrieval.vector_index import drop_unused
 from models.config.settings import Settings
 from models.files.storage import FileStorage
@@ -13,12 +13,12 @@ _MAX_ROWS: Final = 500
 _STORE_SHOWN: Final = timedelta(days=30)
 """So long a vector store is shown after it has expired."""
 _STEPS = (
-    purge_queries.HIDE_EXPIRED_STORES,
-    purge_queries.HIDE_ENTRIES,
-    purge_queries.DELETE_CHUNKS,
-    purge_queries.FORGET_CHUNKS,
-    purge_queries.DELETE_ENTRIES,
-    purge_queries.DELETE_STORES,
+    statements.HIDE_EXPIRED_STORES,
+    statements.HIDE_ENTRIES,
+    statements.DELETE_CHUNKS,
+    statements.FORGET_CHUNKS,
+    statements.DELETE_ENTRIES,
+    statements.DELETE_STORES,
 )
 
 
@@ -26,7 +26,7 @@ async def purge(steps: PurgeSteps, _settings: Settings, _storage: FileStorage | 
     """Deletes vector stores that clients have deleted or that have expired, files that were removed
     from one, and what was stored of files that failed or were cancelled; then indexes that no store
     has any more."""
-    await steps.repeat(ingest_queries.REPAIR_ENTRIES, {})
+    await steps.repeat(statements.REPAIR_ENTRIES, {})
     values: dict[str, object] = {"rows": _MAX_ROWS, "keep": _STORE_SHOWN}
     for query in _STEPS:
         while await steps.once(query, values):

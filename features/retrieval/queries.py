@@ -10,9 +10,8 @@ from uuid import UUID
 
 from models.db.queries.audit import recorded
 from models.db.queries.common import bounded_page
-from models.db.queries.files import IS_VISIBLE
+from models.db.queries.file_contents import IS_VISIBLE
 from models.db.statement import Query, Statement, column
-from models.wire.usage_kind import UsageKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,23 +128,6 @@ UPDATE_STORE = column(
     UUID,
 )
 """`name` and `metadata` null: unchanged. No row: the project has no such store, or it has expired."""
-
-TOUCH_STORES = Statement(f"""
-    WITH used AS (
-        INSERT INTO usage_entries (project_id, api_key_id, model, upstream, service_tier, kind, requests, input_tokens,
-                                   cached_tokens, output_tokens, reasoning_tokens)
-        SELECT CAST(:project AS uuid), CAST(:api_key AS uuid), u.model, u.upstream, NULL, '{UsageKind.EMBEDDINGS}', 1,
-               u.tokens, 0, 0, 0
-        FROM unnest(CAST(:models AS text[]), CAST(:upstreams AS text[]), CAST(:tokens AS int[]))
-            AS u (model, upstream, tokens))
-    UPDATE vector_stores SET last_active_at = clock_timestamp(),
-           expires_at = clock_timestamp() + expires_after_days * interval '1 day'
-    WHERE id = ANY(CAST(:ids AS uuid[])) AND last_active_at < clock_timestamp() - interval '1 minute'
-      AND delete_requested_at IS NULL
-      AND (expires_at IS NULL OR expires_at > clock_timestamp())
-""")
-"""The stores are used now, which is written once a minute at most, and each of the models has made
-embeddings of queries for `api_key`."""
 
 DELETE_STORE = column(
     f"""

@@ -1,16 +1,27 @@
 """What clients may ask of vector stores: the bodies of requests, checked."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from features.retrieval.options import parse_search_options
-from features.retrieval.search import SearchOptions
+from features.retrieval.chunking import AUTO, LEAST_TOKENS, MOST_TOKENS, ChunkingStrategy
+from features.retrieval.options import SearchOptions, parse_search_options
 from models.errors import InvalidRequest
-from models.wire.checks.basic import Array, Boolean, Choice, Integer, String
+from models.wire.checks.basic import (
+    Array,
+    Boolean,
+    Check,
+    Choice,
+    Integer,
+    Record,
+    String,
+    Tagged,
+    checked_fields,
+    known_fields,
+)
 from models.wire.checks.faults import (
     missing,
-    not_an_object,
     shorten,
     too_long,
     unknown_parameter,
@@ -18,9 +29,6 @@ from models.wire.checks.faults import (
 )
 from models.wire.checks.parameters import METADATA
 
-AUTO_TOKENS, AUTO_OVERLAP = 800, 400
-"""The chunks of the strategy `auto`."""
-MIN_TOKENS, MAX_TOKENS = 100, 4096
 MAX_EXPIRY_DAYS = 365
 MAX_ATTRIBUTES, MAX_KEY, MAX_VALUE = 16, 64, 512
 MAX_BATCH = 2000
@@ -29,27 +37,33 @@ MAX_QUERIES = 16
 MAX_QUERY = 4096
 """Characters of a query."""
 
-_NAME = String(at_most=256)
+_FILE_FIELDS = ("file_id", "attributes", "chunking_strategy")
 _TEXT = String()
-_DESCRIPTION = String(at_most=4096)
-_DAYS = Integer(1, MAX_EXPIRY_DAYS)
-_TOKENS = Integer(MIN_TOKENS, MAX_TOKENS)
-_OVERLAP = Integer(0, MAX_TOKENS // 2)
+_STATIC = {
+    "max_chunk_size_tokens": Integer(LEAST_TOKENS, MOST_TOKENS),
+    "chunk_overlap_tokens": Integer(0, MOST_TOKENS // 2),
+}
+_CHUNKING = Tagged({"auto": Record({}), "static": Record({"static": Record(_STATIC)})})
+_EXPIRY = Record({"anchor": Choice("last_active_at"), "days": Integer(1, MAX_EXPIRY_DAYS)})
 _VALUE = String(at_most=MAX_VALUE)
 _FILE_IDS = Array(_TEXT, at_most=MAX_BATCH)
 _QUERY = String(non_empty=True, at_most=MAX_QUERY)
 _QUERIES = Array(_QUERY, at_most=MAX_QUERIES, non_empty=True)
 _BOOLEAN = Boolean()
+_STORE: Mapping[str, Check] = {
+    "name": String(at_most=256),
+    "metadata": METADATA,
+    "expires_after": _EXPIRY,
+}
+_NEW_STORE: Mapping[str, Check] = {
+    **_STORE,
+    "description": String(at_most=4096),
+    "file_ids": _FILE_IDS,
+    "chunking_strategy": _CHUNKING,
+}
+_NO_EXPIRY = {"days": None}
 
 Attributes = dict[str, str | float | bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Chunking:
-    """How a file is cut into chunks: tokens of each, and how many it shares with the next one."""
-
-    max_tokens: int = AUTO_TOKENS
-    overlap: int = AUTO_OVERLAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +72,7 @@ class NewFile:
 
     file_id: str
     attributes: Attributes = field(default_factory=dict)
-    chunking: Chunking = field(default_factory=Chunking)
+    chunking: ChunkingStrategy = AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,49 +108,39 @@ class SearchRequest:
 
 def parse_new_store(body: Any) -> NewStore:
     """The body of a create. Raises InvalidRequest."""
-    fields = _known(
-        body,
-        *("name", "description", "metadata", "expires_after", "file_ids", "chunking_strategy"),
-    )
-    description, metadata = fields.get("description"), fields.get("metadata")
-    chunking = _chunking(fields.get("chunking_strategy"), "chunking_strategy")
-    ids = fields.get("file_ids")
+    fields = checked_fields(body, _NEW_STORE)
+    chunking = _strategy(fields.get("chunking_strategy"), "chunking_strategy")
+    description = fields.get("description")
     return NewStore(
-        name=_storable(_NAME(fields.get("name") or "", "name")),
-        description=None
-        if description is None
-        else _storable(_DESCRIPTION(description, "description")),
-        metadata={} if metadata is None else METADATA(metadata, "metadata"),
-        days=_days(fields.get("expires_after")),
-        files=[]
-        if ids is None
-        else [NewFile(each, {}, chunking) for each in _FILE_IDS(ids, "file_ids")],
+        name=_storable(fields.get("name", "")),
+        description=None if description is None else _storable(description),
+        metadata=fields.get("metadata", {}),
+        days=fields.get("expires_after", _NO_EXPIRY)["days"],
+        files=[NewFile(each, {}, chunking) for each in fields.get("file_ids", ())],
     )
 
 
 def parse_store_change(body: Any) -> StoreChange:
     """The body of an update. Raises InvalidRequest."""
-    fields = _known(body, "name", "metadata", "expires_after")
-    name, metadata = fields.get("name"), fields.get("metadata")
+    fields = checked_fields(body, _STORE)
+    name = fields.get("name")
     return StoreChange(
-        name=None if name is None else _storable(_NAME(name, "name")),
+        name=None if name is None else _storable(name),
         # A null clears them, as at OpenAI.
-        metadata=({} if "metadata" in fields else None)
-        if metadata is None
-        else METADATA(metadata, "metadata"),
-        set_expiry="expires_after" in fields,
-        days=_days(fields.get("expires_after")),
+        metadata=fields.get("metadata", {} if "metadata" in body else None),
+        set_expiry="expires_after" in body,
+        days=fields.get("expires_after", _NO_EXPIRY)["days"],
     )
 
 
 def parse_new_file(body: Any) -> NewFile:
     """The body that adds one file. Raises InvalidRequest."""
-    return _new_file(_known(body, "file_id", "attributes", "chunking_strategy"), "")
+    return _new_file(known_fields(body, _FILE_FIELDS), "")
 
 
 def parse_new_files(body: Any) -> list[NewFile]:
     """The body of a batch: each file once. Raises InvalidRequest."""
-    fields = _known(body, "file_ids", "files", "attributes", "chunking_strategy")
+    fields = known_fields(body, ("file_ids", "files", "attributes", "chunking_strategy"))
     ids, given = fields.get("file_ids"), fields.get("files")
     if (ids is None) == (given is None):
         raise InvalidRequest(
@@ -164,7 +168,7 @@ def parse_new_files(body: Any) -> list[NewFile]:
 
 def parse_attribute_change(body: Any) -> Attributes:
     """The body that replaces the attributes of a file. Raises InvalidRequest."""
-    fields = _known(body, "attributes")
+    fields = known_fields(body, ("attributes",))
     if "attributes" not in fields:
         raise missing("attributes")
     return parse_attributes(fields["attributes"], "attributes")
@@ -172,7 +176,9 @@ def parse_attribute_change(body: Any) -> Attributes:
 
 def parse_search(body: Any) -> SearchRequest:
     """The body of a search. Raises InvalidRequest."""
-    fields = _known(body, "query", "filters", "max_num_results", "ranking_options", "rewrite_query")
+    fields = known_fields(
+        body, ("query", "filters", "max_num_results", "ranking_options", "rewrite_query")
+    )
     query = fields.get("query")
     if query is None:
         raise missing("query")
@@ -216,7 +222,7 @@ def _attribute(key: str, value: Any, where: str) -> str | float | bool:
 
 def _new_file(fields: dict[str, Any], where: str) -> NewFile:
     for name in fields:
-        if name not in ("file_id", "attributes", "chunking_strategy"):
+        if name not in _FILE_FIELDS:
             raise unknown_parameter(f"{where}{name}")
     if fields.get("file_id") is None:
         raise missing(f"{where}file_id")
@@ -227,49 +233,24 @@ def _new_file(fields: dict[str, Any], where: str) -> NewFile:
     )
 
 
-def _chunking(value: Any, where: str) -> Chunking:
-    if value is None:
-        return Chunking()
-    fields = _object(value, where)
-    if fields.get("type") is None:
-        raise missing(f"{where}.type")
-    if Choice("auto", "static")(fields["type"], f"{where}.type") == "auto":
-        return Chunking()
-    place = f"{where}.static"
-    static = _object(fields.get("static"), place)
-    for name in ("max_chunk_size_tokens", "chunk_overlap_tokens"):
-        if static.get(name) is None:
-            raise missing(f"{place}.{name}")
-    tokens = _TOKENS(static["max_chunk_size_tokens"], f"{place}.max_chunk_size_tokens")
-    overlap = _OVERLAP(static["chunk_overlap_tokens"], f"{place}.chunk_overlap_tokens")
+def _chunking(value: Any, where: str) -> ChunkingStrategy:
+    return _strategy(None if value is None else _CHUNKING(value, where), where)
+
+
+def _strategy(given: dict[str, Any] | None, where: str) -> ChunkingStrategy:
+    """`given`: checked. Raises InvalidRequest."""
+    if given is None or given["type"] == "auto":
+        return AUTO
+    static = given["static"]
+    tokens, overlap = static["max_chunk_size_tokens"], static["chunk_overlap_tokens"]
     if overlap * 2 > tokens:
+        place = f"{where}.static.chunk_overlap_tokens"
         raise InvalidRequest(
-            f"Invalid '{place}.chunk_overlap_tokens': it must not exceed half of "
-            "'max_chunk_size_tokens'.",
-            param=f"{place}.chunk_overlap_tokens",
+            f"Invalid '{place}': it must not exceed half of 'max_chunk_size_tokens'.",
+            param=place,
             code="invalid_value",
         )
-    return Chunking(tokens, overlap)
-
-
-def _days(value: Any) -> int | None:
-    if value is None:
-        return None
-    fields = _object(value, "expires_after")
-    for name in ("anchor", "days"):
-        if fields.get(name) is None:
-            raise missing(f"expires_after.{name}")
-    Choice("last_active_at")(fields["anchor"], "expires_after.anchor")
-    return _DAYS(fields["days"], "expires_after.days")
-
-
-def _known(body: Any, *names: str) -> dict[str, Any]:
-    if type(body) is not dict:
-        raise not_an_object(body)
-    for name, value in body.items():
-        if name not in names and value is not None:
-            raise unknown_parameter(name)
-    return body
+    return ChunkingStrategy(tokens, overlap)
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

@@ -6,19 +6,19 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from features.files.content import ContentResponse
+from features.files.content_response import ContentResponse
 from features.files.web import Files
+from features.request_bodies import counted_body
 from features.retrieval.entries import STATUSES
-from features.retrieval.paging import TwoWayPaging
+from features.retrieval.objects import TwoWayPaging
 from features.retrieval.web import Retrieval
-from models.redis.quota_counters import Demand
 from web.http.auth import FilesKey
-from web.http.body import counted_json, read_json
+from web.http.body import counted_json
 from web.http.connection import cancel_on_disconnect
 from web.http.json_responses import json_response, poll_after
 from web.http.params import choice
 from web.http.request_record import actor_of
-from web.state import AppState, app_state
+from web.state import app_state
 
 router = APIRouter(prefix="/v1/vector_stores")
 
@@ -26,11 +26,10 @@ router = APIRouter(prefix="/v1/vector_stores")
 @router.post("")
 async def create_vector_store(request: Request, key: FilesKey) -> Response:
     """Makes a vector store, with files if there are any."""
-    state = await _admit(request, key)
-    body = await read_json(request, state.body_limits_of(key))
+    body = await _body(request, key)
     stores = Retrieval.of(request).stores
-    make, show = partial(stores.create, key, body.value), partial(stores.show, key.project_id)
-    return json_response(await state.creates.once(request, body.value, make, show))
+    make, show = partial(stores.create, key, body), partial(stores.show, key.project_id)
+    return json_response(await app_state(request).creates.once(request, body, make, show))
 
 
 @router.get("")
@@ -50,10 +49,9 @@ async def retrieve_vector_store(vector_store_id: str, request: Request, key: Fil
 @router.post("/{vector_store_id}")
 async def update_vector_store(vector_store_id: str, request: Request, key: FilesKey) -> Response:
     """Changes name, metadata and expiry of the vector store."""
-    state = await _admit(request, key)
-    body = await read_json(request, state.body_limits_of(key))
+    body = await _body(request, key)
     return json_response(
-        await Retrieval.of(request).stores.update(key.project_id, vector_store_id, body.value)
+        await Retrieval.of(request).stores.update(key.project_id, vector_store_id, body)
     )
 
 
@@ -68,22 +66,21 @@ async def delete_vector_store(vector_store_id: str, request: Request, key: Files
 @router.post("/{vector_store_id}/search")
 async def search_vector_store(vector_store_id: str, request: Request, key: FilesKey) -> Response:
     """The chunks of the vector store that fit a query best."""
-    state = await _admit(request, key)
-    body = await read_json(request, state.body_limits_of(key))
-    searching = Retrieval.of(request).stores.search(key, vector_store_id, body.value)
-    found = await cancel_on_disconnect(searching, request.receive, state.grace_expired)
+    body = await _body(request, key)
+    searching = Retrieval.of(request).stores.search(key, vector_store_id, body)
+    stopping = app_state(request).grace_expired
+    found = await cancel_on_disconnect(searching, request.receive, stopping)
     return await counted_json(request, found)
 
 
 @router.post("/{vector_store_id}/files")
 async def add_vector_store_file(vector_store_id: str, request: Request, key: FilesKey) -> Response:
     """Adds a file to the vector store; it is ingested in the background."""
-    state = await _admit(request, key)
-    body = await read_json(request, state.body_limits_of(key))
+    body = await _body(request, key)
     files = Retrieval.of(request).files
-    make = partial(files.add, key, vector_store_id, body.value)
+    make = partial(files.add, key, vector_store_id, body)
     show = partial(files.show, key.project_id, vector_store_id)
-    return json_response(await state.creates.once(request, body.value, make, show))
+    return json_response(await app_state(request).creates.once(request, body, make, show))
 
 
 @router.get("/{vector_store_id}/files")
@@ -112,10 +109,9 @@ async def update_vector_store_file(
     vector_store_id: str, file_id: str, request: Request, key: FilesKey
 ) -> Response:
     """Replaces the attributes of a file of the vector store."""
-    state = await _admit(request, key)
-    body = await read_json(request, state.body_limits_of(key))
+    body = await _body(request, key)
     files = Retrieval.of(request).files
-    return json_response(await files.update(key.project_id, vector_store_id, file_id, body.value))
+    return json_response(await files.update(key.project_id, vector_store_id, file_id, body))
 
 
 @router.delete("/{vector_store_id}/files/{file_id}")
@@ -145,12 +141,11 @@ async def create_vector_store_file_batch(
     vector_store_id: str, request: Request, key: FilesKey
 ) -> Response:
     """Adds files to the vector store; they are ingested in the background."""
-    state = await _admit(request, key)
-    body = await read_json(request, state.body_limits_of(key))
+    body = await _body(request, key)
     files = Retrieval.of(request).files
-    make = partial(files.add_batch, key, vector_store_id, body.value)
+    make = partial(files.add_batch, key, vector_store_id, body)
     show = partial(files.show_batch, key.project_id, vector_store_id)
-    return json_response(await state.creates.once(request, body.value, make, show))
+    return json_response(await app_state(request).creates.once(request, body, make, show))
 
 
 @router.get("/{vector_store_id}/file_batches/{batch_id}")
@@ -191,14 +186,11 @@ def _polled(shown: dict[str, Any]) -> Response:
     return json_response(shown, headers=poll_after(0) if shown["status"] == "in_progress" else {})
 
 
-async def _admit(request: Request, key: FilesKey) -> AppState:
-    """Raises ApiError."""
-    state = app_state(request)
+async def _body(request: Request, key: FilesKey) -> Any:
+    """The body. Raises ApiError, also where there are no vector stores."""
     Files.of(request).store.require_storage(key)
     await Retrieval.of(request).access.require_available(key)
-    state.quotas.require_rate(key)
-    await state.quotas.admit_if_limited(key, Demand())
-    return state
+    return (await counted_body(request, key)).value
 
 
 ROUTERS = (router,)

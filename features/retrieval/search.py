@@ -14,13 +14,14 @@ from uuid import UUID
 import psycopg
 
 from features.retrieval.embedder import Embedder, Embeddings, TextOwner
-from features.retrieval.queries import TOUCH_STORES
+from features.retrieval.options import SearchOptions
 from features.retrieval.search_queries import (
     CHUNKS,
     CHUNKS_WITH_WORDS,
     NEAREST_CHUNKS,
     NEAREST_CHUNKS_BY_INDEX,
     SEARCHED_STORES,
+    TOUCH_STORES,
     ChunkText,
     FoundChunk,
     SearchedStore,
@@ -47,23 +48,6 @@ Position = tuple[UUID, int]
 """An entry, and the number of a chunk in it."""
 _Model = tuple[str, int | None]
 """A model, and the dimensions that it is asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchOptions:
-    """How a search is done."""
-
-    max_results: int = 10
-    """up to 50 (models/wire/checks/file_search.py)"""
-    filter: str | None = None
-    """a jsonpath on the attributes of files (features/retrieval/filters.py); None: all files"""
-    score_threshold: float = 0.0
-    """chunks with a lower score are left out"""
-    embedding_weight: float = 1.0
-    text_weight: float = 1.0
-    by_embedding_alone: bool = False
-    """no fusion: the score is the cosine similarity. A store without embeddings is searched by
-    words all the same"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +109,25 @@ class ChunkSearch:
         )
         ids = Uuids([store.id for store in stores])
         touched = {"project": project, "api_key": owner.api_key, "ids": ids}
-        await execute(self._pool, TOUCH_STORES, touched | used.columns())
+        await execute(self._pool, TOUCH_STORES, touched | used)
         return await self._results(project, list(found.values()), options)
 
     async def _embedded(
         self, owner: TextOwner, stores: Sequence[SearchedStore], queries: Sequence[str]
-    ) -> tuple[dict["_Model", list[str]], "_Used"]:
-        """The embeddings of the queries, by the model of stores, and what they have used."""
+    ) -> tuple[dict["_Model", list[str]], dict[str, object]]:
+        """The embeddings of the queries, by the model of stores, and what they have used, as
+        parameters of TOUCH_STORES."""
         embedded: dict[_Model, list[str]] = {}
-        used = _Used()
+        calls: list[tuple[str, Embeddings]] = []
         for model, dimensions in dict.fromkeys(filter(None, map(_model_of, stores))):
             answer = await self._embedder.embed(owner, queries, model, dimensions)
             embedded[model, dimensions] = answer.vectors
-            used.add(model, answer)
+            calls.append((model, answer))
+        used: dict[str, object] = {
+            "models": Texts([model for model, _ in calls]),
+            "upstreams": Texts([answer.upstream for _, answer in calls]),
+            "tokens": Ints([answer.tokens for _, answer in calls]),
+        }
         return embedded, used
 
     async def _results(
@@ -187,64 +177,42 @@ class _Lists:
     worded: list[FoundChunk]
 
 
-class _Used:
-    """What the embeddings of queries have used, for the usage of the project."""
-
-    def __init__(self) -> None:
-        self._calls: list[tuple[str, Embeddings]] = []
-
-    def add(self, model: str, embeddings: Embeddings) -> None:
-        """Adds a call for this model."""
-        self._calls.append((model, embeddings))
-
-    def columns(self) -> dict[str, object]:
-        """The parameters of TOUCH_STORES."""
-        return {
-            "models": Texts([model for model, _ in self._calls]),
-            "upstreams": Texts([embeddings.upstream for _, embeddings in self._calls]),
-            "tokens": Ints([embeddings.tokens for _, embeddings in self._calls]),
-        }
-
-
+@dataclass(frozen=True, slots=True)
 class _OneSearch:
     """One query in one store."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        slots: FairQueue,
-        project: UUID,
-        store: SearchedStore,
-        options: SearchOptions,
-    ) -> None:
-        self._pool = pool
-        self._slots = slots
-        self._project = project
-        self._store = store
-        self._options = options
-        self._values: dict[str, Any] = {
-            "project": project,
-            "store": store.id,
-            "filter": options.filter,
-            "limit": max(_CANDIDATES, options.max_results),
+    pool: Pool
+    slots: FairQueue
+    project: UUID
+    store: SearchedStore
+    options: SearchOptions
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Parameters of all statements."""
+        return {
+            "project": self.project,
+            "store": self.store.id,
+            "filter": self.options.filter,
+            "limit": max(_CANDIDATES, self.options.max_results),
         }
 
     async def lists(self, query: str, embedding: str | None) -> _Lists:
         """The chunks that were found. `embedding`: that of the query; None: the store has none."""
         if embedding is None:
-            return _Lists(self._store.id, False, [], await self._words(query))
-        if _is_by_embedding(self._options):
-            return _Lists(self._store.id, True, await self._nearest(embedding), [])
+            return _Lists(self.store.id, False, [], await self._words(query))
+        if _is_by_embedding(self.options):
+            return _Lists(self.store.id, True, await self._nearest(embedding), [])
         nearest, worded = await _run_all([self._nearest(embedding), self._words(query)])
-        return _Lists(self._store.id, True, nearest, worded)
+        return _Lists(self.store.id, True, nearest, worded)
 
     async def _nearest(self, embedding: str) -> list[FoundChunk]:
         """By the index, if the store has one and no filter would leave few of what it finds; else,
         or if that is too little, by comparing each chunk."""
-        values = self._values | {"embedding": embedding}
-        store = self._store
-        async with self._slots.permit(self._project):
-            if store.has_index and self._options.filter is None:
+        values = self.values | {"embedding": embedding}
+        store = self.store
+        async with self.slots.permit(self.project):
+            if store.has_index and self.options.filter is None:
                 by_index = {"dimensions": store.dimensions, "most": 2 * values["limit"]}
                 found = await self._fetch(NEAREST_CHUNKS_BY_INDEX, values | by_index)
                 if len(found) == values["limit"]:
@@ -252,18 +220,18 @@ class _OneSearch:
             return await self._fetch(NEAREST_CHUNKS, values)
 
     async def _words(self, query: str) -> list[FoundChunk]:
-        values = self._values | {
+        values = self.values | {
             "query": query.replace("\0", " "),
-            "language": self._store.language,
-            "store_word": f"'§{self._store.id.hex}'",
+            "language": self.store.language,
+            "store_word": f"'§{self.store.id.hex}'",
             "ranked": _RANKED,
         }
-        async with self._slots.permit(self._project):
+        async with self.slots.permit(self.project):
             return await self._fetch(CHUNKS_WITH_WORDS, values)
 
     async def _fetch(self, query: Query[FoundChunk], values: dict[str, Any]) -> list[FoundChunk]:
         try:
-            return await fetch_idempotent(self._pool, query, values)
+            return await fetch_idempotent(self.pool, query, values)
         except psycopg.errors.QueryCanceled as error:
             raise SearchTooSlow("The search took too long. Try a narrower one.") from error
 

@@ -2,14 +2,15 @@
 
 By embedding and by words, each with the best chunks first; features/retrieval/search.py joins the two.
 Only files that are completely ingested are searched. `filter` is a jsonpath on their attributes
-(features/retrieval/filters.py); null: all files.
+(features/retrieval/options.py); null: all files.
 """
 
 from dataclasses import dataclass
 from uuid import UUID
 
 from features.retrieval.queries import IS_EXPIRED
-from models.db.statement import Query, column
+from models.db.statement import Query, Statement, column
+from models.wire.usage_kind import UsageKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,23 @@ CHUNKS = Query(
 )
 """The chunks with these numbers of these entries, in any order. One is missing: it was deleted
 meanwhile."""
+
+TOUCH_STORES = Statement(f"""
+    WITH used AS (
+        INSERT INTO usage_entries (project_id, api_key_id, model, upstream, service_tier, kind, requests, input_tokens,
+                                   cached_tokens, output_tokens, reasoning_tokens)
+        SELECT CAST(:project AS uuid), CAST(:api_key AS uuid), u.model, u.upstream, NULL, '{UsageKind.EMBEDDINGS}', 1,
+               u.tokens, 0, 0, 0
+        FROM unnest(CAST(:models AS text[]), CAST(:upstreams AS text[]), CAST(:tokens AS int[]))
+            AS u (model, upstream, tokens))
+    UPDATE vector_stores SET last_active_at = clock_timestamp(),
+           expires_at = clock_timestamp() + expires_after_days * interval '1 day'
+    WHERE id = ANY(CAST(:ids AS uuid[])) AND last_active_at < clock_timestamp() - interval '1 minute'
+      AND delete_requested_at IS NULL
+      AND (expires_at IS NULL OR expires_at > clock_timestamp())
+""")
+"""The stores are used now, which is written once a minute at most, and each of the models has made
+embeddings of queries for `api_key`."""
 
 HAS_EMBEDDINGS = column(
     """

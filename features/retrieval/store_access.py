@@ -1,7 +1,9 @@
 """The vector stores that a request may name: those of its project, where the server has any."""
 
 from collections.abc import Sequence
+from uuid import UUID
 
+from features.retrieval.options import parse_search_options
 from features.retrieval.search_queries import HAS_EMBEDDINGS, SEARCHED_STORES, SearchedStore
 from models.db.arrays import Uuids
 from models.db.database import Pool, fetch_idempotent
@@ -9,6 +11,8 @@ from models.db.queries.api_keys import ApiKey
 from models.errors import InvalidRequest, NotFound
 from models.ids import VECTOR_STORE, parse_admin_id
 from models.wire.checks.faults import shorten
+from models.wire.request import CreateRequest
+from models.wire.tools import FILE_SEARCH, is_own_file_search
 
 
 class StoreAccess:
@@ -55,6 +59,29 @@ class StoreAccess:
             if found[store_id].is_expired:
                 raise store_expired(public_id, param)
         return list(found.values())
+
+    async def check_tools(self, request: CreateRequest, key: ApiKey, *, native: bool) -> None:
+        """Checks the searches of tools `file_search` in a create: one that this server cannot do
+        raises InvalidRequest or NotFound. A create without the tool costs nothing.
+
+        `native`: the model's upstream has vector stores too, and searches in those that are not of
+        this server.
+        """
+        for index, tool in enumerate(request.parameters.get("tools", ())):
+            if tool["type"] != FILE_SEARCH or (native and not is_own_file_search(tool)):
+                continue
+            where = f"tools[{index}]"
+            parse_search_options(tool, f"{where}.")
+            await self.require_available(key)
+            await self.find(key, tool["vector_store_ids"], f"{where}.vector_store_ids")
+
+
+def parse_store_id(public_id: str) -> UUID:
+    """The id of a store. Raises NotFound for what is none."""
+    parsed = parse_admin_id(VECTOR_STORE, public_id)
+    if parsed is None:
+        raise store_not_found(public_id)
+    return parsed
 
 
 def store_not_found(public_id: str, param: str = "vector_store_id") -> NotFound:

@@ -1,20 +1,26 @@
 """Vector stores of projects: creating, showing, listing, changing, searching and deleting them.
 Always within one project (I11)."""
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
+from features.files.queries import LOCK_PROJECT
+from features.quotas.refusal import too_much_stored
 from features.retrieval import queries as vector_stores
 from features.retrieval.embedder import EmbeddingsRefused, EmbeddingsUnavailable, TextOwner
 from features.retrieval.entries import EntryStore
-from features.retrieval.failures import quota_exceeded, too_slow
-from features.retrieval.objects import result_object, store_object
-from features.retrieval.paging import TwoWayPaging
+from features.retrieval.objects import TwoWayPaging, result_object, store_object
 from features.retrieval.queries import StoreRow
 from features.retrieval.requests import parse_new_store, parse_search, parse_store_change
 from features.retrieval.rewriter import QueryRewriter
 from features.retrieval.search import ChunkSearch, SearchTooSlow
-from features.retrieval.store_access import StoreAccess, store_expired, store_not_found
+from features.retrieval.store_access import (
+    StoreAccess,
+    parse_store_id,
+    store_expired,
+    store_not_found,
+)
 from models.config.groups import QuotaSettings
 from models.config.retrieval import RetrievalSettings
 from models.db.database import (
@@ -24,14 +30,12 @@ from models.db.database import (
     execute,
     fetch,
     fetch_idempotent,
-    find_by_id,
+    require_by_id,
 )
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.audit import Actor, AuditEntry
-from models.db.queries.files import LOCK_PROJECT
 from models.errors import InvalidRequest, Unavailable
 from models.ids import VECTOR_STORE, new_uuid, parse_admin_id, vector_store_id
-from web.http.json_responses import list_envelope
 from web.idempotency.creates import note_made
 
 
@@ -87,13 +91,9 @@ class VectorStores:
     async def page(self, project: UUID, paging: TwoWayPaging) -> dict[str, Any]:
         """A page of the project's stores. Raises NotFound if `after` or `before` is none of
         them."""
-        after = None if paging.after is None else (await self._find(project, paging.after)).id
-        before = None if paging.before is None else (await self._find(project, paging.before)).id
-        values: dict[str, object] = {"project": project, "limit": paging.row_limit}
-        query = vector_stores.LIST_STORES[paging.scan_order]
-        rows = await fetch_idempotent(self._pool, query, values | paging.bounds(after, before))
-        shown, has_more = paging.page(rows)
-        return list_envelope([store_object(row) for row in shown], has_more=has_more)
+        find = partial(self._find, project)
+        lists, values = vector_stores.LIST_STORES, {"project": project}
+        return await paging.read(self._pool, lists, values, find, store_object)
 
     async def update(self, project: UUID, public_id: str, body: Any) -> dict[str, Any]:
         """Changes a store; returns the VectorStore object. Raises ApiError."""
@@ -115,10 +115,7 @@ class VectorStores:
     async def delete(self, project: UUID, public_id: str, actor: Actor) -> None:
         """Deletes a store: nobody sees it from now on, and the purge deletes its chunks. Its files
         stay. Raises NotFound."""
-        parsed = parse_admin_id(VECTOR_STORE, public_id)
-        if parsed is None:
-            raise store_not_found(public_id)
-        values = {"id": parsed, "project": project}
+        values = {"id": parse_store_id(public_id), "project": project}
         audited = AuditEntry(actor, "vector_store.delete", public_id).values()
         if not await fetch_idempotent(self._pool, vector_stores.DELETE_STORE, values | audited):
             raise store_not_found(public_id)
@@ -134,7 +131,10 @@ class VectorStores:
             owner = TextOwner(key.project_id, key.policy.routes, key.id)
             results = await self._search.search(owner, stores, queries, request.options)
         except SearchTooSlow as error:
-            raise too_slow(error) from error
+            # A retry would take as long.
+            refusal = Unavailable(str(error))
+            refusal.headers = {"x-should-retry": "false"}
+            raise refusal from error
         except EmbeddingsUnavailable as error:
             raise Unavailable(
                 "The query could not be embedded: no upstream makes embeddings now. Please retry."
@@ -146,15 +146,9 @@ class VectorStores:
         return _results_page(queries, [result_object(result) for result in results])
 
     async def _find(self, project: UUID, public_id: str) -> StoreRow:
-        row = await find_by_id(
-            self._pool,
-            vector_stores.FIND_STORE,
-            parse_admin_id(VECTOR_STORE, public_id),
-            project=project,
-        )
-        if row is None:
-            raise store_not_found(public_id)
-        return row
+        found, absent = parse_admin_id(VECTOR_STORE, public_id), store_not_found(public_id)
+        query = vector_stores.FIND_STORE
+        return await require_by_id(self._pool, query, found, absent, project=project)
 
     async def _require_quota(self, connection: Connection, key: ApiKey) -> None:
         """In the transaction that makes a store. Raises QuotaExceeded."""
@@ -166,7 +160,7 @@ class VectorStores:
         await fetch(connection, LOCK_PROJECT, values)
         [stored] = await fetch(connection, vector_stores.STORED_VECTORS, values)
         if stored.stores + 1 > most:
-            raise quota_exceeded(f"{most} vector stores")
+            raise too_much_stored(f"{most} vector stores")
 
 
 def _results_page(queries: list[str], results: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import psycopg
 import structlog
 from psycopg import sql
 
-from features.retrieval.index_queries import (
+from features.retrieval.worker_queries import (
     INDEX_WANTED,
     SET_HAS_INDEX,
     SWEEP_STORES,

@@ -5,7 +5,6 @@ from features.retrieval.embedder import Embedder
 from features.retrieval.entries import EntryStore
 from features.retrieval.rewriter import QueryRewriter
 from features.retrieval.search import ChunkSearch
-from features.retrieval.searched_stores import SearchedStores
 from features.retrieval.store_access import StoreAccess
 from features.retrieval.stores import VectorStores
 from web.state import AppState, Feature
@@ -32,7 +31,7 @@ class Retrieval(Feature):
             ChunkSearch(pool, self._embedder),
             self._rewriter,
         )
-        state.hooks.checks.append(SearchedStores(self.access).check)
+        state.hooks.checks.append(self.access.check_tools)
 
     async def close(self) -> None:
         """Closes the connections to upstreams."""

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from features.retrieval.embedder import Embedder
-from features.retrieval.file_search import FileSearch
+from features.retrieval.file_search import FileSearch, ProjectFiles
 from features.retrieval.ingest import Ingest
-from features.retrieval.project_files import ProjectFiles
 from features.retrieval.search import ChunkSearch
 from models.projects.routes import ProjectRoutes
 from models.wire.tools import FILE_SEARCH

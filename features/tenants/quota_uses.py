@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from models.config.groups import CacheSettings, QuotaSettings
 from models.db.database import Connection, Pool, fetch_idempotent
-from models.db.queries.files import STORED_FILES
+from models.db.queries.file_contents import STORED_FILES
 from models.db.queries.quotas import COUNTED_BATCHES, QUOTA_STATE
 from models.projects.quotas import ProjectQuotas
 from models.redis.client import REDIS_ERRORS

@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
-from models.db.queries.files import FINISH_PART, FORGET_PART, INSERT_PART, PartRow
+from models.db.queries.file_contents import FINISH_PART, FORGET_PART, INSERT_PART, PartRow
 from models.files.storage import FileStorage, StorageError, part_key
 from models.ids import new_uuid
 

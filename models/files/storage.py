@@ -1,7 +1,7 @@
 """Where the content of files is stored.
 
 A stored object is one part of a file. It is written once, as a whole, and never changed. PostgreSQL
-knows which objects exist (models/db/queries/files.py): a storage is never asked for a list.
+knows which objects exist (models/db/queries/file_contents.py): a storage is never asked for a list.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator

@@ -10,7 +10,7 @@ from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
 from models.db.arrays import Uuids
 from models.db.database import Pool, fetch_idempotent
-from models.db.queries.files import FIND_FILES, FileRow
+from models.db.queries.file_contents import FIND_FILES, FileRow
 from models.errors import InvalidRequest
 from models.files.kinds import IMAGES, claimed_kind
 from models.ids import parse_file_id

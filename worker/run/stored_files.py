@@ -9,7 +9,7 @@ import structlog
 
 from models.db.arrays import Uuids
 from models.db.database import Pool, fetch_when_available
-from models.db.queries.files import STORED_CONTENTS, PartRow, StoredContent
+from models.db.queries.file_contents import STORED_CONTENTS, PartRow, StoredContent
 from models.errors import UpstreamFailed
 from models.files.content import read_content
 from models.files.kinds import Examination, sent_type

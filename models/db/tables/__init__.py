@@ -28,7 +28,7 @@ OPTIONAL_COLUMNS = frozenset((("vector_store_chunks", "embedding"),))
 (migrations/functions.sql)."""
 MADE_BY_NEED = "ix_vector_store_chunks_hnsw_"
 """What the names of indexes begin with that workers make and drop
-(features/retrieval/index_queries.py)."""
+(features/retrieval/worker_queries.py)."""
 
 __all__ = [
     "MADE_BY_NEED",

@@ -11,7 +11,7 @@ parser cannot disagree.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -21,9 +21,11 @@ from models.wire.api_schema import NULL, Schema, SchemaScope, one_of, whole
 from models.wire.checks.faults import (
     empty,
     missing,
+    not_an_object,
     out_of_bounds,
     refused_value,
     too_long,
+    unknown_parameter,
     unsupported_value,
     wrong_type,
 )
@@ -377,6 +379,33 @@ def require_object(value: Any, where: str) -> dict[str, Any]:
     if type(value) is not dict:
         raise wrong_type(where, "an object", value)
     return value
+
+
+def known_fields(body: Any, names: Collection[str]) -> dict[str, Any]:
+    """The body of a request if it is an object with no other fields than these; one that is null is
+    absent. Raises InvalidRequest."""
+    if type(body) is not dict:
+        raise not_an_object(body)
+    for name, value in body.items():
+        if name not in names and value is not None:
+            raise unknown_parameter(name)
+    return body
+
+
+def checked_fields(
+    body: Any, checks: Mapping[str, Check], required: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The fields of the body of a request, without those that are null. Raises InvalidRequest, also
+    for a field without a check, and for one that is required and absent."""
+    fields = known_fields(body, checks)
+    for name in required:
+        if fields.get(name) is None:
+            raise missing(name)
+    return {
+        name: check(fields[name], name)
+        for name, check in checks.items()
+        if fields.get(name) is not None
+    }
 
 
 def without_nulls(value: Any) -> Any:

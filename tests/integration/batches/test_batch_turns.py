@@ -12,9 +12,8 @@ import orjson
 import pytest
 
 from features.batches.expander import Expander
-from features.batches.progress import BatchProgress
 from features.batches.queries import INSERT_BATCH
-from features.batches.turn_queries import (
+from features.batches.take_queries import (
     RELEASE_BATCH,
     RELEASE_EXPANSION,
     TAKE_BATCH,
@@ -23,10 +22,11 @@ from features.batches.turn_queries import (
 )
 from features.batches.validation import Validation
 from features.batches.work import CRASHED, LEASE, MAX_CRASHES, NO_PAUSE, Outcome
+from features.batches.worker import BatchProgress
+from features.files import queries as files
 from models.config.groups import FileSettings
 from models.config.settings import Settings
 from models.db.database import fetch, open_pool
-from models.db.queries import files
 from models.db.statement import Query
 from models.files.content import write_part
 from models.files.opening import open_storage
@@ -101,7 +101,7 @@ class StoredBatches:
 
     async def validate(self, batch: TakenBatch) -> Outcome:
         """A slice of the work of a worker that has taken the batch."""
-        validation = Validation(self._settings, self.pool, self._storage, LEASE)
+        validation = Validation(self._settings, self.pool, self._storage)
         outcome = await validation.run(batch)
         await fetch(self.pool, RELEASE_BATCH, {"id": batch.id, "pause": NO_PAUSE})
         return outcome

@@ -9,10 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from features.retrieval.ingest_queries import END_ENTRY
+from features.batches.queries import FIND_INPUT
+from features.files.queries import FIND_FILE, HIDE_EXPIRED_FILES
+from features.retrieval.worker_queries import END_ENTRY
 from models.db.database import fetch
 from models.db.queries import end as end_queries
-from models.db.queries.files import FIND_FILE, FIND_INPUT, HIDE_EXPIRED_FILES
 from models.ids import new_uuid
 from models.lifecycle import Status
 from tests.support.sql import run_sql

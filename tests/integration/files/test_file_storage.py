@@ -11,11 +11,12 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from features.files.gauges import FILE_GAUGES
+from features.files import queries as files
+from features.files.web import FILE_GAUGES
 from models.config.groups import FileSettings
 from models.config.settings import Settings
 from models.db.database import fetch, open_pool
-from models.db.queries import files
+from models.db.queries import file_contents
 from models.files.content import FileGone, read_content, write_part
 from models.files.folder_storage import FolderStorage
 from models.files.opening import open_storage
@@ -125,7 +126,7 @@ async def test_the_purge_deletes_what_a_dead_writer_has_left(stored: StoredFiles
     """It was killed before the object was complete, or before its row was."""
     file = await stored.create()
     part = new_uuid()
-    assert await fetch(stored.pool, files.INSERT_PART, {"id": file, "part": part})
+    assert await fetch(stored.pool, file_contents.INSERT_PART, {"id": file, "part": part})
     await stored.storage.write(part_key(part), _iterate(b"half"))
     await run_purge(stored.settings)
     assert stored.objects() == {part_key(part)}  # its writer may be alive

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from cli.configuration.deployment_warnings import storage_warnings
-from features.files.storage_state import StorageState
+from features.files.web import StorageState
 from models.files.s3_storage import S3Storage
 from models.files.storage import StorageError
 from tests.conftest import PrivateStack

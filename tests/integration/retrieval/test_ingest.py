@@ -19,19 +19,19 @@ import pytest
 
 from cli.database.migrate import migrate
 from cli.demo_upstream.embeddings import DIMENSIONS, embed
+from features.files import queries as files
 from features.retrieval import ingest as ingest_module
 from features.retrieval import queries as vector_stores
 from features.retrieval.embedder import Embedder
 from features.retrieval.extract import extraction
-from features.retrieval.index_queries import index_name
 from features.retrieval.ingest import LEASE, Ingest
-from features.retrieval.ingest_queries import TAKE_ENTRIES
 from features.retrieval.search_queries import (
     CHUNKS_WITH_WORDS,
     HAS_EMBEDDINGS,
     NEAREST_CHUNKS,
     NEAREST_CHUNKS_BY_INDEX,
 )
+from features.retrieval.worker_queries import TAKE_ENTRIES, index_name
 from models import fence
 from models.config.groups import FileSettings
 from models.config.retrieval import RetrievalSettings
@@ -39,7 +39,6 @@ from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
 from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import Json, execute, fetch, open_pool
-from models.db.queries import files
 from models.db.queries.audit import Actor, ActorKind, AuditEntry
 from models.files.content import write_part
 from models.files.opening import open_storage

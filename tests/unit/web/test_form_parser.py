@@ -11,7 +11,7 @@ from features.files.form_parser import (
     FormParser,
     form_boundary,
 )
-from features.proxy.form_writer import FormWriter
+from features.proxy.forms import FormWriter
 from models.errors import ApiError
 
 BOUNDARY = b"limit"

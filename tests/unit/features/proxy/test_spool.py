@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from features.proxy.spool import IN_MEMORY, Spool
+from features.proxy.forms import IN_MEMORY, Spool
 from models.errors import ShareUsedUp, Unavailable
 from models.load.budget import Reservation, SharedBudget
 

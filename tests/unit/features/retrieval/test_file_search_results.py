@@ -5,11 +5,10 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from features.retrieval.file_search import _limited
-from features.retrieval.project_files import ProjectFiles, SearchFailed
+from features.retrieval.file_search import ProjectFiles, _limited
+from features.retrieval.options import SearchOptions
 from features.retrieval.search import (
     ChunkSearch,
-    SearchOptions,
     SearchResult,
     SearchTooSlow,
     _run_all,
@@ -18,6 +17,7 @@ from models.db import database
 from models.ids import file_id, new_uuid
 from models.project_policies import ProjectPolicies
 from models.projects.policy import DEFAULT_POLICY, ProjectPolicy
+from worker.tools.provider import ToolCallError
 
 FILE = new_uuid()
 
@@ -79,7 +79,7 @@ async def test_a_search_is_tried_again_when_postgres_is_back(
             cast("ChunkSearch", double), cast("ProjectPolicies", double), new_uuid()
         )
         if expected is None:
-            with pytest.raises(SearchFailed, match="It took too long"):
+            with pytest.raises(ToolCallError, match="It took too long"):
                 await files.find([], ["x"], SearchOptions())
         else:
             assert (await files.find([], ["x"], SearchOptions()))[0].text == expected

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from features.retrieval.filters import compile_filter
+from features.retrieval.options import compile_filter
 from features.retrieval.search import fuse
 from models.errors import InvalidRequest
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from features.retrieval.text_splitter import LEAST_CHARACTERS, TextSplitter
+from features.retrieval.embedder import LEAST_CHARACTERS, TextSplitter
 
 
 def _embed(text: str) -> str:

@@ -1,6 +1,8 @@
 """Batches of projects: creating, showing, listing and cancelling them. Always within one project
 (I11)."""
 
+import re
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -8,29 +10,45 @@ from uuid import UUID
 from features.batches import queries as batches
 from features.batches import service
 from features.batches.lines import ENDPOINTS
-from features.batches.objects import batch_object, parse_window
 from features.batches.queries import BatchRow
+from features.files.queries import FIND_FILE, LOCK_PROJECT
+from features.files.store import file_not_found
 from features.quotas.refusal import too_many_open
 from models.config.groups import BatchSettings, QuotaSettings
-from models.db.database import Connection, Json, Pool, fetch, fetch_idempotent, find_by_id
+from models.db.database import Connection, Json, Pool, fetch, fetch_idempotent, require_by_id
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.audit import Actor
-from models.db.queries.files import FIND_FILE, LOCK_PROJECT, FileRow
+from models.db.queries.file_contents import FileRow
 from models.db.queries.quotas import COUNTED_BATCHES
 from models.errors import InvalidRequest, NotFound
-from models.ids import batch_id, new_uuid, parse_batch_id, parse_file_id
-from models.wire.checks.basic import Integer, String
-from models.wire.checks.faults import missing, not_an_object, shorten, unknown_parameter
+from models.ids import batch_id, file_id, new_uuid, parse_batch_id, parse_file_id
+from models.wire.checks.basic import (
+    Check,
+    Choice,
+    Integer,
+    Record,
+    String,
+    checked_fields,
+)
+from models.wire.checks.faults import shorten, unknown_parameter
 from models.wire.checks.parameters import METADATA
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.idempotency.creates import note_made
 
-_FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
 _REQUIRED = ("input_file_id", "endpoint", "completion_window")
-_STRING = String()
-_LIFETIME = Integer(3600, 2_592_000)
-"""Seconds, as OpenAI documents them."""
+_FIELDS: Mapping[str, Check] = {
+    "input_file_id": String(),
+    "endpoint": Choice(*ENDPOINTS),
+    "completion_window": String(),
+    "metadata": METADATA,
+    "output_expires_after": Record(
+        {"anchor": Choice("created_at"), "seconds": Integer(3600, 2_592_000)}
+    ),
+}
+"""`seconds` as OpenAI documents them."""
+_WINDOW = re.compile(r"([1-9][0-9]{0,5})(s|m|h|d)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class BatchStore:
@@ -44,27 +62,22 @@ class BatchStore:
     async def create(self, key: ApiKey, body: Any) -> dict[str, Any]:
         """Stores a batch; returns the Batch object. Its input is checked by a worker. Raises
         InvalidRequest, NotFound for its file, or QuotaExceeded."""
-        fields = _known_fields(body)
-        for name in _REQUIRED:
-            if fields.get(name) is None:
-                raise missing(name)
-        _require_endpoint(_STRING(fields["endpoint"], "endpoint"))
-        text = _STRING(fields["completion_window"], "completion_window")
-        window = self._window(text)
-        metadata = fields.get("metadata")
-        if metadata is not None:
-            metadata = METADATA(metadata, "metadata")
-        lifetime = _lifetime(fields.get("output_expires_after"))
-        file = await self._input(key.project_id, _STRING(fields["input_file_id"], "input_file_id"))
+        fields = checked_fields(body, _FIELDS, _REQUIRED)
+        window = self._window(fields["completion_window"])
+        metadata, expiry = fields.get("metadata"), fields.get("output_expires_after", {})
+        for name in body["output_expires_after"] if expiry else ():
+            if name not in expiry:
+                raise unknown_parameter(f"output_expires_after.{name}")
+        file = await self._input(key.project_id, fields["input_file_id"])
         values = {
             "id": new_uuid(),
             "project": key.project_id,
             "api_key": key.id,
             "endpoint": fields["endpoint"],
             "file": file.id,
-            "completion_window": text,
+            "completion_window": fields["completion_window"],
             "metadata": None if metadata is None else Json(metadata),
-            "output_lifetime": lifetime,
+            "output_lifetime": timedelta(seconds=expiry["seconds"]) if expiry else None,
             "window": window,
         }
         async with self._pool.connection() as connection, connection.transaction():
@@ -113,18 +126,13 @@ class BatchStore:
             raise too_many_open(most, what, may_retry=False)
 
     async def _find(self, project: UUID, public_id: str) -> BatchRow:
-        row = await find_by_id(
-            self._pool, batches.FIND_BATCH, parse_batch_id(public_id), project=project
-        )
-        if row is None:
-            raise _not_found(public_id)
-        return row
+        found, absent = parse_batch_id(public_id), _not_found(public_id)
+        return await require_by_id(self._pool, batches.FIND_BATCH, found, absent, project=project)
 
     async def _input(self, project: UUID, public_id: str) -> FileRow:
         """Raises NotFound, or InvalidRequest for a file of another purpose."""
-        file = await find_by_id(self._pool, FIND_FILE, parse_file_id(public_id), project=project)
-        if file is None:
-            raise NotFound(f"No such File object: {shorten(public_id)}", param="input_file_id")
+        found, absent = parse_file_id(public_id), file_not_found(public_id, "input_file_id")
+        file = await require_by_id(self._pool, FIND_FILE, found, absent, project=project)
         if file.purpose != "batch":
             raise InvalidRequest(
                 f"Invalid purpose of the input file: expected 'batch', but got '{file.purpose}' "
@@ -135,7 +143,7 @@ class BatchStore:
         return file
 
     def _window(self, text: str) -> timedelta:
-        window = parse_window(text)
+        window = _parse_window(text)
         if window is None:
             raise InvalidRequest(
                 f"Invalid value: '{shorten(text)}'. 'completion_window' is '24h', or another "
@@ -158,44 +166,43 @@ def _not_found(public_id: str) -> NotFound:
     return NotFound(f"No batch found with id '{shorten(public_id)}'.")
 
 
-def _known_fields(body: Any) -> dict[str, Any]:
-    if type(body) is not dict:
-        raise not_an_object(body)
-    for name, value in body.items():
-        if name not in _FIELDS and value is not None:
-            raise unknown_parameter(name)
-    return body
+def _parse_window(text: str) -> timedelta | None:
+    """The duration of a `completion_window`: `24h`, as OpenAI has it, or another number of seconds,
+    minutes, hours or days. None: it is none."""
+    found = _WINDOW.fullmatch(text)
+    return None if found is None else timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
-def _require_endpoint(endpoint: str) -> None:
-    if endpoint not in ENDPOINTS:
-        supported = " and ".join(f"'{name}'" for name in ENDPOINTS)
-        raise InvalidRequest(
-            f"Invalid value: '{shorten(endpoint)}'. Supported values are: {supported}.",
-            param="endpoint",
-            code="invalid_value",
-        )
-
-
-def _lifetime(value: Any) -> timedelta | None:
-    """The lifetime of the output files in `output_expires_after`; None: as the settings say."""
-    where = "output_expires_after"
-    if value is None:
-        return None
-    if type(value) is not dict:
-        raise InvalidRequest(
-            f"Invalid type for '{where}': expected an object.", param=where, code="invalid_type"
-        )
-    for name in value:
-        if name not in ("anchor", "seconds"):
-            raise unknown_parameter(f"{where}.{name}")
-    for name in ("anchor", "seconds"):
-        if value.get(name) is None:
-            raise missing(f"{where}.{name}")
-    if value["anchor"] != "created_at":
-        raise InvalidRequest(
-            f"Invalid value for '{where}.anchor': expected 'created_at'.",
-            param=f"{where}.anchor",
-            code="invalid_value",
-        )
-    return timedelta(seconds=_LIFETIME(value["seconds"], f"{where}.seconds"))
+def batch_object(row: BatchRow) -> dict[str, Any]:
+    """The Batch object as JSON."""
+    ended = {f"{status}_at": None for status in ("completed", "failed", "expired", "cancelled")}
+    if row.ended_at is not None:
+        ended[f"{row.status}_at"] = row.ended_at  # type: ignore[assignment]
+    errors = None if row.errors is None else {"object": "list", "data": row.errors}
+    return {
+        "id": batch_id(row.id),
+        "object": "batch",
+        "endpoint": row.endpoint,
+        "model": row.model,
+        "errors": errors,
+        "input_file_id": file_id(row.input_file_id),
+        "completion_window": row.completion_window,
+        "status": row.status,
+        "output_file_id": None if row.output_file_id is None else file_id(row.output_file_id),
+        "error_file_id": None if row.error_file_id is None else file_id(row.error_file_id),
+        "created_at": row.created_at,
+        "in_progress_at": row.in_progress_at,
+        "expires_at": row.expires_at,
+        "finalizing_at": row.finalizing_at,
+        "cancelling_at": row.cancelling_at,
+        **ended,
+        "request_counts": {"total": row.total, "completed": row.completed, "failed": row.failed},
+        "usage": {
+            "input_tokens": row.input_tokens,
+            "input_tokens_details": {"cached_tokens": row.cached_tokens},
+            "output_tokens": row.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": row.reasoning_tokens},
+            "total_tokens": row.input_tokens + row.output_tokens,
+        },
+        "metadata": row.metadata,
+    }

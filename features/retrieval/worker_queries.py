@@ -1,4 +1,6 @@
-"""The ingest of files into vector stores: workers take entries for a lease, and store their chunks.
+"""What workers do with vector stores: the ingest of files, HNSW indexes, and the purge.
+
+Workers take entries for a lease, and store their chunks.
 
 An entry's `attempts` is the fence: each write carries the number with which its worker has taken
 the entry, and does nothing once another worker has. `chunks` is the number of the next chunk.
@@ -206,3 +208,186 @@ REPAIR_ENTRIES = column(
     int,
 )
 """Files of vector stores that no worker has taken yet."""
+
+
+# --- indexes of large stores (features/retrieval/vector_index.py) ---
+
+_PREFIX = "ix_vector_store_chunks_hnsw_"
+
+
+def index_name(store: UUID) -> str:
+    """The name of a store's index."""
+    return f"{_PREFIX}{store.hex}"
+
+
+@dataclass(frozen=True, slots=True)
+class WantedIndex:
+    """An index that is to be made."""
+
+    dimensions: int
+    home: str
+    """the schema of pgvector"""
+
+
+INDEX_WANTED = Query(
+    """
+    SELECT s.dimensions, (SELECT n.nspname::text FROM pg_extension x JOIN pg_namespace n ON n.oid = x.extnamespace
+                          WHERE x.extname = 'vector') AS home
+    FROM vector_stores s
+    WHERE s.id = :store AND NOT s.has_index AND s.dimensions IS NOT NULL AND s.delete_requested_at IS NULL
+      AND (SELECT coalesce(sum(e.chunks), 0) FROM vector_store_files e
+           WHERE e.store_id = s.id AND e.delete_requested_at IS NULL) >= CAST(:chunks AS bigint)
+    """,
+    WantedIndex,
+)
+"""No row: the store has an index, has fewer than `chunks` chunks or no embeddings, or is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweptStore:
+    """A store, for the sweep."""
+
+    id: UUID
+    wants_index: bool
+    """it has embeddings of many chunks and no index"""
+
+
+SWEEP_STORES = Query(
+    """
+    SELECT s.id, CASE WHEN s.has_index OR s.dimensions IS NULL THEN false
+        ELSE (SELECT coalesce(sum(e.chunks), 0) FROM vector_store_files e
+              WHERE e.store_id = s.id AND e.delete_requested_at IS NULL) >= CAST(:chunks AS bigint) END AS wants_index
+    FROM vector_stores s WHERE s.id > CAST(:after AS uuid) AND s.delete_requested_at IS NULL
+    ORDER BY s.id LIMIT CAST(:rows AS int)
+    """,
+    SweptStore,
+)
+"""The next stores after an id, and which of them have at least `chunks` chunks with embeddings and
+no index."""
+
+SET_HAS_INDEX = column(
+    "UPDATE vector_stores SET has_index = true WHERE id = :store AND delete_requested_at IS NULL RETURNING id",
+    UUID,
+)
+"""From now on searches use the index. No row: the store is gone, and the purge drops the index."""
+
+TRY_INDEX_LOCK = column("SELECT pg_try_advisory_lock(:key) AS locked", bool)
+"""For the session. False: another worker makes or drops an index now."""
+
+UNUSED_INDEXES = column(
+    f"""
+    SELECT c.relname::text AS name FROM pg_class c
+    WHERE c.relkind = 'i' AND c.relnamespace = to_regnamespace(current_schema())
+      AND c.relname LIKE '{_PREFIX.replace("_", chr(92) + "_")}%'
+      AND NOT EXISTS (SELECT 1 FROM vector_stores s
+                      WHERE s.has_index AND s.delete_requested_at IS NULL
+                        AND '{_PREFIX}' || replace(s.id::text, '-', '') = c.relname)
+    """,
+    str,
+)
+"""Indexes of no store that uses one. Those that are being made are among them: call it with the
+lock."""
+
+
+# --- the purge: entries are hidden, then chunks are deleted, then what had them ---
+# Each statement touches at most `rows` rows, so that a store of any size delays no other statement.
+
+_HAS_ENTRIES = """EXISTS (SELECT 1 FROM vector_store_files n
+                          WHERE n.store_id = s.id AND n.delete_requested_at IS NULL OFFSET 0)"""
+
+_IS_INGESTED = """NOT EXISTS (SELECT 1 FROM vector_store_files w
+                              WHERE w.store_id = s.id AND w.status = 'in_progress'
+                                AND w.delete_requested_at IS NULL OFFSET 0)"""
+"""None of the files of store `s` is still to be ingested."""
+
+HIDE_ENTRIES = column(
+    f"""
+    WITH gone AS MATERIALIZED (
+        SELECT e.id FROM vector_store_files e
+        WHERE e.store_id = coalesce(
+                  (SELECT s.id FROM vector_stores s WHERE s.delete_requested_at IS NOT NULL AND {_HAS_ENTRIES}
+                   ORDER BY s.delete_requested_at LIMIT 1),
+                  (SELECT s.id FROM vector_stores s WHERE s.expires_at < statement_timestamp()
+                   AND s.delete_requested_at IS NULL AND {_HAS_ENTRIES} AND {_IS_INGESTED}
+                   ORDER BY s.expires_at LIMIT 1))
+          AND e.delete_requested_at IS NULL
+        LIMIT :rows)
+    UPDATE vector_store_files e SET delete_requested_at = clock_timestamp() FROM gone
+    WHERE e.id = gone.id AND e.delete_requested_at IS NULL RETURNING e.id
+    """,
+    UUID,
+)
+"""Hides files of a store that was deleted or has expired. No row: no such store has any. The ingest
+of a file uses its store, so a store with one that waits for it loses nothing: it does not expire
+before (END_ENTRY)."""
+
+_HAS_USELESS_CHUNKS = (
+    "e.status IN ('failed', 'cancelled') AND e.chunks > 0 AND e.delete_requested_at IS NULL"
+)
+
+DELETE_CHUNKS = column(
+    f"""
+    WITH gone AS MATERIALIZED (
+        SELECT c.store_id, c.entry_id, c.number FROM (
+            (SELECT e.id FROM vector_store_files e WHERE e.delete_requested_at IS NOT NULL
+             ORDER BY e.delete_requested_at LIMIT :rows)
+            UNION ALL (SELECT e.id FROM vector_store_files e WHERE {_HAS_USELESS_CHUNKS} ORDER BY e.id LIMIT :rows)) e
+        JOIN vector_store_chunks c ON c.entry_id = e.id LIMIT :rows)
+    DELETE FROM vector_store_chunks c USING gone
+    WHERE c.store_id = gone.store_id AND c.entry_id = gone.entry_id AND c.number = gone.number RETURNING c.entry_id
+    """,
+    UUID,
+)
+"""Deletes chunks of hidden entries, and of those that have failed or were cancelled."""
+
+FORGET_CHUNKS = column(
+    f"""
+    UPDATE vector_store_files SET chunks = 0 WHERE id IN (
+        SELECT e.id FROM vector_store_files e
+        WHERE {_HAS_USELESS_CHUNKS} AND NOT EXISTS (SELECT 1 FROM vector_store_chunks c
+                                                    WHERE c.entry_id = e.id OFFSET 0)
+        ORDER BY e.id LIMIT :rows)
+    RETURNING id
+    """,
+    UUID,
+)
+"""Sets the number of chunks of entries that have failed or were cancelled, and have none any more."""
+
+DELETE_ENTRIES = column(
+    """
+    DELETE FROM vector_store_files WHERE id IN (
+        SELECT e.id FROM vector_store_files e
+        WHERE e.delete_requested_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM vector_store_chunks c
+                                                                WHERE c.entry_id = e.id OFFSET 0)
+        ORDER BY e.delete_requested_at LIMIT :rows)
+    RETURNING id
+    """,
+    UUID,
+)
+"""Deletes hidden entries that have no chunks any more."""
+
+HIDE_EXPIRED_STORES = column(
+    f"""
+    WITH gone AS MATERIALIZED (
+        SELECT s.id FROM vector_stores s WHERE s.expires_at < statement_timestamp() - CAST(:keep AS interval)
+          AND s.delete_requested_at IS NULL AND {_IS_INGESTED}
+        ORDER BY s.expires_at LIMIT :rows)
+    UPDATE vector_stores s SET delete_requested_at = clock_timestamp() FROM gone
+    WHERE s.id = gone.id AND s.delete_requested_at IS NULL RETURNING s.id
+    """,
+    UUID,
+)
+"""Hides stores that have expired, when they were shown for `keep`."""
+
+DELETE_STORES = column(
+    """
+    DELETE FROM vector_stores WHERE id IN (
+        SELECT s.id FROM vector_stores s
+        WHERE s.delete_requested_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM vector_store_files e
+                                                                WHERE e.store_id = s.id OFFSET 0)
+        ORDER BY s.delete_requested_at LIMIT :rows)
+    RETURNING id
+    """,
+    UUID,
+)
+"""Deletes hidden stores that have no files any more, and the batches of their files."""

@@ -1,10 +1,5 @@
-"""The statements of files (docs/files.md).
-
-The content of a file is the list of its parts, each of which is one stored object. The row of a
-part is committed before its object is written, so that no object exists without a row: what a
-killed process has begun to write is found here, and the purge deletes it. A part that has no number
-belongs to no content yet. Files are seen once they are complete, until they expire or are deleted.
-"""
+"""The statements of files that only features use (docs/files.md): what clients and operators do with
+them, and the purge. The others are in models/db/queries/file_contents.py."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,65 +7,12 @@ from uuid import UUID
 
 from models.db.queries.audit import recorded
 from models.db.queries.common import OPEN
+from models.db.queries.file_contents import FILE_COLUMNS, IS_OPEN, IS_VISIBLE, FileRow, PartRow
+from models.db.queries.quotas import OPEN_BATCH
 from models.db.statement import Query, column
-
-
-@dataclass(frozen=True, slots=True)
-class FileRow:
-    """A complete file."""
-
-    id: UUID
-    filename: str
-    purpose: str
-    bytes: int
-    media_type: str | None
-    """what its bytes were found to be (models/files/kinds.py); None: it was not examined"""
-    created_at: int
-    """whole seconds since the epoch, as `expires_at`"""
-    expires_at: int | None
-    """None: it is kept until it is deleted"""
-
-
-@dataclass(frozen=True, slots=True)
-class PartRow:
-    """A part of a file's content."""
-
-    id: UUID
-    """names the stored object (models/files/storage.py)"""
-    bytes: int
-
-
-_COLUMNS = """f.id, f.filename, f.purpose, f.bytes, f.media_type,
-    floor(extract(epoch FROM f.created_at))::bigint AS created_at,
-           floor(extract(epoch FROM f.expires_at))::bigint AS expires_at"""
-IS_OPEN = """f.completed_at IS NULL AND f.delete_requested_at IS NULL
-    AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"""
-"""File `f` is being written."""
-IS_VISIBLE = """f.completed_at IS NOT NULL AND f.delete_requested_at IS NULL
-    AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"""
-"""File `f` is complete, and is seen."""
 
 LOCK_PROJECT = column("SELECT id FROM projects WHERE id = :project FOR NO KEY UPDATE", UUID)
 """For a project with quotas: its files are counted and inserted by one transaction at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class StorageUse:
-    """What a project stores, with what is being uploaded."""
-
-    count: int
-    bytes: int
-
-
-STORED_FILES = Query(
-    """
-    SELECT count(*) AS count, coalesce(sum(f.bytes), 0)::bigint AS bytes FROM files f
-    WHERE f.project_id = :project AND f.delete_requested_at IS NULL
-      AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp()) AND f.id <> :id
-    """,
-    StorageUse,
-)
-"""Counts the files of a project, without the file `id`."""
 
 INSERT_FILE = column(
     """
@@ -84,43 +26,21 @@ INSERT_FILE = column(
 this it is deleted, if it is not complete then. `lifetime`: of the complete file, from now on; null:
 until it is deleted."""
 
-INSERT_PART = column(
-    f"""
-    INSERT INTO file_parts (id, file_id) SELECT :part, f.id FROM files f WHERE f.id = :id AND {IS_OPEN}
-    RETURNING file_parts.id
-    """,
-    UUID,
-)
-"""Before the object of a part is written. No row: the file is gone, so nothing may be written."""
-
-FINISH_PART = column(
-    """
-    UPDATE file_parts SET bytes = :bytes, number = :number WHERE id = :part AND bytes IS NULL AND NOT abandoned
-    RETURNING id
-    """,
-    UUID,
-)
-"""After the object of a part is durable. `number` null: the part has no place in the content yet.
-No row: the purge has given the part up, so its writer deletes the object. Raises UniqueViolation if
-the content has a part of this number."""
-
 ABANDON_PART = column(
     "UPDATE file_parts SET abandoned = true WHERE id = :part AND number IS NULL RETURNING id", UUID
 )
 """A part that has no place in the content is not needed: the purge deletes it."""
+
 FIND_PART = column(
     "SELECT id FROM file_parts WHERE id = :part AND bytes IS NOT NULL AND NOT abandoned", UUID
 )
-
-FORGET_PART = column("DELETE FROM file_parts WHERE id = :part AND bytes IS NULL RETURNING id", UUID)
-"""After a writer has failed, and has deleted the object."""
 
 COMPLETE_FILE = Query(
     f"""
     UPDATE files f SET bytes = :bytes, media_type = :media_type, purpose = coalesce(CAST(:purpose AS text), f.purpose),
                        completed_at = clock_timestamp(),
                        expires_at = f.created_at + coalesce(CAST(:lifetime AS interval), f.lifetime)
-    WHERE f.id = :id AND {IS_OPEN} RETURNING {_COLUMNS}
+    WHERE f.id = :id AND {IS_OPEN} RETURNING {FILE_COLUMNS}
     """,
     FileRow,
 )
@@ -128,63 +48,14 @@ COMPLETE_FILE = Query(
 `purpose` and `lifetime` null: as they were inserted. No row: the file is gone, or was complete."""
 
 FIND_FILE = Query(
-    f"SELECT {_COLUMNS} FROM files f WHERE f.id = :id AND f.project_id = :project AND {IS_VISIBLE}",
+    f"SELECT {FILE_COLUMNS} FROM files f WHERE f.id = :id AND f.project_id = :project AND {IS_VISIBLE}",
     FileRow,
 )
 """No row: the project has no such file."""
 
-_IS_READ = """EXISTS (SELECT 1 FROM batches b WHERE b.project_id = f.project_id AND b.input_file_id = f.id
-                      AND b.status IN ('validating', 'in_progress', 'finalizing', 'cancelling'))"""
+_IS_READ = f"""EXISTS (SELECT 1 FROM batches b
+                       WHERE b.project_id = f.project_id AND b.input_file_id = f.id AND {OPEN_BATCH})"""
 """File `f` is the input of a batch that has not ended."""
-FIND_INPUT = column(
-    """
-    SELECT f.id FROM files f WHERE f.id = :id AND f.project_id = :project AND f.completed_at IS NOT NULL
-      AND f.delete_requested_at IS NULL
-    """,
-    UUID,
-)
-"""The input file of a batch that has not ended. It may have expired (HIDE_EXPIRED_FILES). No row: it
-was deleted."""
-
-FIND_FILES = Query(
-    f"""
-    SELECT {_COLUMNS} FROM files f WHERE f.id = ANY(CAST(:ids AS uuid[])) AND f.project_id = :project AND {IS_VISIBLE}
-    """,
-    FileRow,
-)
-"""Those of the files `ids` that the project has."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredContent:
-    """A file with its parts."""
-
-    id: UUID
-    filename: str
-    media_type: str | None
-    bytes: int
-    parts: list[UUID]
-    """in order"""
-    sizes: list[int]
-    """of the parts, in bytes"""
-
-
-STORED_CONTENTS = Query(
-    """
-    SELECT f.id, f.filename, f.media_type, f.bytes, content.parts, content.sizes
-    FROM files f CROSS JOIN LATERAL (
-        SELECT array_agg(p.id ORDER BY p.number) AS parts, array_agg(p.bytes ORDER BY p.number) AS sizes
-        FROM file_parts p WHERE p.file_id = f.id AND p.number IS NOT NULL AND p.bytes IS NOT NULL) content
-    WHERE f.id = ANY(CAST(:ids AS uuid[])) AND f.project_id = :project AND f.completed_at IS NOT NULL
-      AND content.parts IS NOT NULL
-      AND (f.expires_at IS NULL OR f.expires_at > to_timestamp(CAST(:response_created_at AS bigint)))
-      AND (f.delete_requested_at IS NULL OR f.delete_requested_at > to_timestamp(CAST(:response_created_at AS bigint)))
-    """,
-    StoredContent,
-)
-"""Those of the files `ids` that the project had when a response was created, at
-`response_created_at` in seconds since the epoch. It may use them until it has ended
-(DELETABLE_PARTS), also if they were deleted meanwhile."""
 
 FILE_PARTS = Query(
     """
@@ -268,7 +139,7 @@ ORDER_PARTS = column(
 LIST_FILES = {
     order: Query(
         f"""
-        SELECT {_COLUMNS} FROM files f
+        SELECT {FILE_COLUMNS} FROM files f
         WHERE f.project_id = :project AND {IS_VISIBLE} AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose)
           AND (CAST(:after AS uuid) IS NULL OR f.id {comparison} :after)
         ORDER BY f.id {order} LIMIT :limit
@@ -301,6 +172,7 @@ ABANDON_FILE = column(
     UUID,
 )
 """Hides a file that was not completed, so that the purge deletes what was written of it."""
+
 
 # --- operators ---
 
@@ -337,6 +209,7 @@ class ListedFile:
 _LISTED = """f.id, f.project_id, p.name AS project, f.filename, f.purpose, f.bytes, f.media_type, f.created_at,
     f.completed_at, f.expires_at, f.delete_requested_at,
            (SELECT count(*) FROM file_parts o WHERE o.file_id = f.id) AS parts, clock_timestamp() AS now"""
+
 LIST_ALL_FILES = Query(
     f"""
     SELECT {_LISTED} FROM files f JOIN projects p ON p.id = f.project_id
@@ -347,6 +220,7 @@ LIST_ALL_FILES = Query(
     ListedFile,
 )
 """The newest files that clients see, behind the one with the id `before`."""
+
 LIST_FILES_OF_PROJECT = Query(
     f"""
     SELECT {_LISTED} FROM files f JOIN projects p ON p.id = f.project_id
@@ -355,6 +229,7 @@ LIST_FILES_OF_PROJECT = Query(
     ListedFile,
 )
 """The same of one project."""
+
 SHOW_FILE = Query(
     f"SELECT {_LISTED} FROM files f JOIN projects p ON p.id = f.project_id WHERE f.id = :id",
     ListedFile,

@@ -1,6 +1,6 @@
-"""The turns of batches: which one a process works on next (ADR 0049).
+"""Which batch a process works on next, and the statements of its expansion (ADR 0049).
 
-Projects take turns: next is the one for which nothing was done for the longest time, and of it the
+Round robin: next is the project for which nothing was done for the longest time, and of it the
 batch that has waited longest. So a project with many batches delays one of another project by a
 slice of work, and not by all of its own. Open batches are read by an index on (project, time), one
 project after the other.
@@ -19,7 +19,7 @@ _COMPARED = 3
 """Batches of each project that are looked at: other processes may be taking the first ones."""
 
 
-def _turn(cursor: str, is_ready: str) -> str:
+def _next_batch(cursor: str, is_ready: str) -> str:
     """The CTE `due` with the row of the next batch, locked. `cursor`: the column until when a batch
     is that of another process, or rests. `is_ready`: whether there is something to do for `b`.
 
@@ -80,7 +80,7 @@ class TakenBatch:
 
 
 TAKE_BATCH = Query(
-    f"""{_turn("collector_until", "true")}
+    f"""{_next_batch("collector_until", "true")}
     UPDATE batches b SET collector_until = clock_timestamp() + {_lease("collector")},
            collector_crashes = b.collector_crashes + 1, ending = CASE WHEN due.is_over THEN 'expired' ELSE b.ending END,
            status = CASE WHEN due.is_over THEN 'finalizing' ELSE b.status END,
@@ -94,7 +94,7 @@ TAKE_BATCH = Query(
     """,
     TakenBatch,
 )
-"""Takes the batch whose turn it is for as long as the lease. One whose time is over expires by that.
+"""Takes the next batch for as long as the lease. One whose time is over expires by that.
 After a crash of its worker the lease is twice as long each time. No row: there is nothing to do
 now."""
 RELEASE_BATCH = column(
@@ -127,7 +127,7 @@ class ExpandedBatch:
 
 
 TAKE_TO_EXPAND = Query(
-    f"""{_turn("expander_until", "b.status = 'in_progress' AND b.ending IS NULL AND b.expanded < b.total")}
+    f"""{_next_batch("expander_until", "b.status = 'in_progress' AND b.ending IS NULL AND b.expanded < b.total")}
     UPDATE batches b SET expander_until = clock_timestamp() + {_lease("expander")},
            expander_crashes = b.expander_crashes + 1 FROM due WHERE b.id = due.id
     RETURNING b.id, b.project_id, b.api_key_id, b.endpoint, b.input_file_id, b.expanded_lines, b.expanded_bytes,
@@ -137,7 +137,7 @@ TAKE_TO_EXPAND = Query(
     """,
     ExpandedBatch,
 )
-"""Takes the batch with lines to expand whose turn it is, for as long as the lease. No row: there is
+"""Takes the next batch with lines to expand, for as long as the lease. No row: there is
 none now."""
 RELEASE_EXPANSION = column(
     """
@@ -145,4 +145,23 @@ RELEASE_EXPANSION = column(
     WHERE b.id = :id RETURNING b.id
     """,
     UUID,
+)
+MOVE_EXPANSION = column(
+    """
+    UPDATE batches b SET expanded_lines = :to_line, expanded_bytes = :to_byte, expanded = b.expanded + :requests,
+           expander_until = clock_timestamp() + CAST(:lease AS interval), expander_crashes = 0
+    WHERE b.id = :id AND b.status = 'in_progress' AND b.ending IS NULL AND b.expanded_bytes = :from_byte RETURNING b.id
+    """,
+    UUID,
+)
+"""Moves the cursor of the expansion, in the transaction that inserts the responses. No row: another
+process has done it, or the batch is ending, so this transaction must be rolled back."""
+SET_EXPANDED = column(
+    """
+    UPDATE batch_lines l SET expanded = true, response_id = n.response_id, error = CAST(n.error AS json)
+    FROM unnest(CAST(:lines AS int[]), CAST(:response_ids AS uuid[]), CAST(:errors AS text[]))
+        AS n (line, response_id, error)
+    WHERE l.batch_id = :id AND l.line = n.line AND NOT l.expanded RETURNING l.line
+    """,
+    int,
 )

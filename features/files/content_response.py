@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from models.deadlines import IdleTimeout
+from models.errors import ApiError, InvalidRequest
 from models.files.kinds import TEXT
 from models.files.storage import StorageError
 from web.http.connection import wait_for_disconnect
@@ -19,10 +20,6 @@ from web.http.connection import wait_for_disconnect
 logger = structlog.get_logger()
 
 _RANGE = re.compile(r"bytes\s*=\s*([0-9]{0,18})\s*-\s*([0-9]{0,18})\s*")
-
-
-class RangeNotSatisfiable(Exception):
-    """The range begins behind the end of the content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +32,34 @@ class ByteRange:
 
 def parse_range(header: str | None, size: int) -> ByteRange | None:
     """The range that the header `Range` asks for. None: the whole content, also for several ranges
-    and for what is no range. Raises RangeNotSatisfiable."""
+    and for what is no range. Raises InvalidRequest (416)
+    for one that begins behind the end."""
     match = _RANGE.fullmatch(header or "")
     if match is None or not (match[1] or match[2]):
         return None
     if not match[1]:
         length = min(int(match[2]), size)
         if not length:
-            raise RangeNotSatisfiable
+            raise _not_satisfiable(size)
         return ByteRange(size - length, length)
     start = int(match[1])
     last = min(int(match[2]), size - 1) if match[2] else size - 1
     if match[2] and int(match[2]) < start:
         return None
     if start >= size:
-        raise RangeNotSatisfiable
+        raise _not_satisfiable(size)
     return ByteRange(start, last - start + 1)
+
+
+def _not_satisfiable(size: int) -> ApiError:
+    error = InvalidRequest(
+        f"The range begins behind the end of the file, which has {size} bytes.",
+        param="Range",
+        code="invalid_range",
+    )
+    error.status = 416
+    error.headers = {"content-range": f"bytes */{size}"}
+    return error
 
 
 def content_headers(filename: str, media_type: str | None, size: int) -> dict[str, str]:

@@ -239,17 +239,15 @@ class Expander:
             if not await fetch(connection, MOVE_EXPANSION, moved):
                 return False
             if rows:
-                await fetch(connection, INSERT, self._values(batch, rows))
+                # No web process waits for them; each may wait in the queue as long as the batch.
+                left = timedelta(seconds=max(0.0, batch.seconds_left)) + timedelta(hours=1)
+                values = insert_values(rows, None, self._settings.retention, left)
+                await fetch(connection, INSERT, values)
             await fetch(connection, SET_EXPANDED, expanded)
         for row in rows:
             count_accepted(background=True)
             self._job_queue.enqueue(row.id, BACKGROUND)
         return True
-
-    def _values(self, batch: ExpandedBatch, rows: Sequence[NewRow]) -> dict[str, object]:
-        """No web process waits for them; each may wait in the queue as long as the batch may."""
-        queue_wait = timedelta(seconds=max(0.0, batch.seconds_left)) + timedelta(hours=1)
-        return insert_values(rows, None, self._settings.retention, queue_wait)
 
 
 def _parse(line: InputLine, endpoint: str, limits: BodyLimits) -> LineRequest:

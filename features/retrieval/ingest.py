@@ -28,7 +28,8 @@ from features.retrieval.embedder import (
     EmbeddingsUnavailable,
     TextOwner,
 )
-from features.retrieval.extract.extraction import ExtractionFailed, extract, limits_of
+from features.retrieval.extract.child_protocol import ExtractionFailed
+from features.retrieval.extract.extraction import extract, limits_of
 from features.retrieval.vector_index import VectorIndexes
 from features.retrieval.worker_queries import (
     DEFER_ENTRY,

@@ -209,18 +209,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self._message_timer.cancel()
             self._message_timer = None
 
-    def handle_text(self, event: Frame) -> None:
-        """A text message begins."""
-        self._add(event)
-
-    def handle_bytes(self, event: Frame) -> None:
-        """A binary message begins."""
-        self._add(event)
-
-    def handle_cont(self, event: Frame) -> None:
-        """A message goes on."""
-        self._add(event)
-
     def handle_ping(self) -> None:
         """uvicorn sends the pong without a look at the write buffer. A client that reads nothing
         would fill the memory with them."""
@@ -241,9 +229,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if not self.close_sent and (error := self._messages.count_frame()) is not None:
             self._refuse(error)
 
-    def _add(self, event: Frame) -> None:
-        """Gives a complete message to the application. Text that is not UTF-8 closes the connection
-        (RFC 6455, 8.1)."""
+    def handle_text(self, event: Frame) -> None:
+        """A message begins or goes on. Gives a complete one to the application. Text that is not
+        UTF-8 closes the connection (RFC 6455, 8.1)."""
         if self.close_sent:
             return
         error = self._messages.count_frame(len(event.data), completes=event.fin)
@@ -268,6 +256,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if not self.read_paused:
             self.read_paused = True
             self.transport.pause_reading()
+
+    handle_bytes = handle_cont = handle_text
 
     def _refuse(self, error: ApiError) -> None:
         """Closes the connection: the rest of the message would have to be read to go on. It is

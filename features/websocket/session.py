@@ -186,12 +186,13 @@ class SocketSession:
         if self._refusal is not None:
             raise FrameRefused(self._refusal, create.stream_id)
         admission, stream_id = self._admission, create.stream_id
-        stop_waiting = _nothing
         try:
             admission.require_capacity(stream_id, create.size)
-            if admission.may_wait(stream_id):
+            waits = admission.may_wait(stream_id)
+            if waits:
                 create.keep_raw(raw, limits)
-                stop_waiting = admission.count_waiting(0 if held.amount else create.size)
+            uncounted = create.size if waits and not held.amount else 0
+            stop_waiting = admission.count_waiting(uncounted)
         except ApiError as error:
             raise FrameRefused(error, stream_id) from None
         task = admission.start(
@@ -348,10 +349,6 @@ class SocketSession:
             )
         except DATABASE_UNAVAILABLE as error:
             logger.warning("socket_retention_unset", error=str(error).strip())
-
-
-def _nothing() -> None:
-    """Ends the counting of a create that was not counted."""
 
 
 async def _wait_for_first(

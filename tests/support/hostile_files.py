@@ -24,7 +24,8 @@ import psutil
 import structlog
 from pypdf import PdfWriter
 
-from features.retrieval.extract.extraction import ExtractionFailed, ExtractionLimits, extract
+from features.retrieval.extract.child_protocol import ExtractionFailed, ExtractionLimits
+from features.retrieval.extract.extraction import extract
 from tests.support.files_to_read import (
     cell,
     docx,

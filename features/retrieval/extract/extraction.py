@@ -31,8 +31,6 @@ from models.uncancellable import run_uncancellable
 
 logger = structlog.get_logger()
 
-__all__ = ["ExtractionFailed", "ExtractionLimits", "extract", "limits_of"]
-
 _CHILD = "features.retrieval.extract.child"
 _CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE))
 """What ends a process whose libraries the file has confused."""

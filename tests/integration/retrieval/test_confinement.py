@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from features.retrieval.extract import extraction
-from features.retrieval.extract.extraction import ExtractionFailed, ExtractionLimits, extract
+from features.retrieval.extract.child_protocol import ExtractionFailed, ExtractionLimits
+from features.retrieval.extract.extraction import extract
 from models.confinement.policy import missing
 from tests.support.stack import Stack
 

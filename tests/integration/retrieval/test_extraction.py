@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from features.retrieval.extract import extraction
-from features.retrieval.extract.extraction import ExtractionFailed, ExtractionLimits, extract
+from features.retrieval.extract.child_protocol import ExtractionFailed, ExtractionLimits
+from features.retrieval.extract.extraction import extract
 from tests.support import files_to_read as files
 from tests.support.hostile_files import reading_processes
 
@@ -114,7 +115,8 @@ async def test_the_process_ends_with_its_worker(file_of: FileOf) -> None:
     path = file_of(b"text\n" * MIB)
     program = (
         "import asyncio, sys\n"
-        "from features.retrieval.extract.extraction import ExtractionLimits, extract\n"
+        "from features.retrieval.extract.child_protocol import ExtractionLimits\n"
+        "from features.retrieval.extract.extraction import extract\n"
         "async def main():\n"
         "    async with extract(open(sys.argv[1], 'rb'), 'a.txt', ExtractionLimits()) as pieces:\n"
         "        print(len(await anext(pieces)), flush=True)\n"

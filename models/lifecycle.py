@@ -37,6 +37,9 @@ BACKLOG = (
 )
 """As SQL, of a response without an owner: it only waits for a worker. There may be very many."""
 
+ONE_OPEN_PER_CONVERSATION = "uq_responses_conversation_running"
+"""The unique index that allows one open response in a conversation."""
+
 
 class Lane(IntEnum):
     """Which waiting responses go first, by the service tier of the request (ADR 0041)."""

@@ -32,11 +32,10 @@ from models.db.queries.create import NewRow
 from models.db.queries.end import COMPLETE_PRECOMPUTED
 from models.db.queries.read import RESPONSE
 from models.db.statement import Query
-from models.db.tables import ONE_OPEN_PER_CONVERSATION
 from models.ended_line import EndedLine
 from models.errors import Unavailable
 from models.ids import response_id
-from models.lifecycle import Status
+from models.lifecycle import ONE_OPEN_PER_CONVERSATION, Status
 from models.ownership.creates import UnclearCreate, void_values
 from models.ownership.grouping import GroupedRequests
 from models.ownership.lease import Lease

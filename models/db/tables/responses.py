@@ -1,4 +1,4 @@
-"""Conversations, responses, and what belongs to a request."""
+"""Conversations and responses, what belongs to a request, and what its attempts produce."""
 
 from sqlalchemy import (
     ARRAY,
@@ -15,17 +15,22 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    UniqueConstraint,
     Uuid,
-    func,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from models.db.tables.base import TIMESTAMP, metadata
-from models.lifecycle import BACKLOG, IN_LINE, PLACE_IN_LINE, TRANSITIONS, Lane, Status
-
-ONE_OPEN_PER_CONVERSATION = "uq_responses_conversation_running"
-"""The unique index that allows one open response in a conversation."""
+from models.db.tables.base import TIMESTAMP, count, metadata, optional, partial_index, required
+from models.lifecycle import (
+    BACKLOG,
+    IN_LINE,
+    ONE_OPEN_PER_CONVERSATION,
+    PLACE_IN_LINE,
+    TRANSITIONS,
+    Lane,
+    Status,
+)
 
 _statuses = ", ".join(f"'{status}'" for status in Status)
 
@@ -35,239 +40,160 @@ conversations = Table(
     "conversations",
     metadata,
     Column("id", Uuid, primary_key=True),
-    Column("project_id", Uuid, ForeignKey("projects.id", ondelete="CASCADE"), nullable=False),
-    Column("created_at", TIMESTAMP, nullable=False, server_default=func.now()),
-    Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
-    Column(
-        "revision",
-        BigInteger,
-        nullable=False,
-        server_default=text("0"),
-        doc="+1 with every item added and every response started",
-    ),
-    Column(
+    required("project_id", Uuid, references="projects.id", cascade=True),
+    required("created_at", TIMESTAMP, default="now()"),
+    required("metadata", JSONB, default="'{}'"),
+    count("revision", "+1 with every item added and every response started"),
+    required(
         "unanswered_calls",
         ARRAY(Text),
-        nullable=False,
-        server_default=text("'{}'"),
-        doc="ids of the calls that must be answered next",
+        "ids of the calls that must be answered next",
+        default="'{}'",
     ),
-    Column(
-        "size",
-        BigInteger,
-        nullable=False,
-        server_default=text("0"),
-        doc="the sizes of its items",
-    ),
+    count("size", "the sizes of its items"),
 )
 
 responses = Table(
     "responses",
     metadata,
     Column("id", Uuid, primary_key=True),
-    Column("project_id", Uuid, ForeignKey("projects.id", ondelete="CASCADE"), nullable=False),
-    Column("status", Text, nullable=False),
-    Column("background", Boolean, nullable=False),
-    Column("store", Boolean, nullable=False),
-    Column("model", Text, nullable=False),
-    Column(
+    required("project_id", Uuid, references="projects.id", cascade=True),
+    required("status", Text),
+    required("background", Boolean),
+    required("store", Boolean),
+    required("model", Text),
+    required(
         "parameters",
         JSON,
-        nullable=False,
-        doc=(
-            "what the client set, without input and secrets; json, not jsonb: key order "
-            "matters (ADR 0004)"
-        ),
+        "what the client set, without input and secrets; json: key order matters (ADR 0004)",
     ),
-    Column("previous_response_id", Uuid),
-    Column(
-        "conversation_id",
-        Uuid,
-        doc="no foreign key: kept after the conversation is deleted",
-    ),
-    Column("usage", JSONB),
-    Column("upstream", Text, doc="the configured name of the upstream that answered the last turn"),
-    Column("service_tier", Text, doc="the tier that the upstream reported"),
-    Column(
+    optional("previous_response_id", Uuid),
+    optional("conversation_id", Uuid, "no foreign key: kept after the conversation is deleted"),
+    optional("usage", JSONB),
+    optional("upstream", Text, "the configured name of the upstream that answered the last turn"),
+    optional("service_tier", Text, "the tier that the upstream reported"),
+    optional(
         "upstream_fields",
         JSON,
-        doc="fields of a native upstream's Response object that this server does not make",
+        "fields of a native upstream's Response object that this server does not make",
     ),
-    Column("error", JSONB, doc="{code, message} as the API shows it"),
-    Column(
+    optional("error", JSONB, "{code, message} as the API shows it"),
+    optional(
         "reason",
         Text,
-        doc=(
-            "why it is incomplete, or a finer code for a failure; of a deferred one: the failure "
-            "of its upstream"
-        ),
+        "why it is incomplete, or a finer code for a failure; if deferred: its upstream's failure",
     ),
-    Column(
+    optional(
         "failure",
         JSONB,
-        doc=("{status, type, code, param, retry_after} for a foreground client that got no output"),
+        "{status, type, code, param, retry_after} for a foreground client that got no output",
     ),
-    Column("created_at", TIMESTAMP, nullable=False),
-    Column("started_at", TIMESTAMP),
-    Column("completed_at", TIMESTAMP, doc="when it reached a terminal status"),
-    Column("expires_at", TIMESTAMP, nullable=False),
-    Column("deadline", TIMESTAMP, nullable=False),
-    Column("worker", Uuid, ForeignKey("workers.id"), doc="the owner; null if no process owns it"),
-    Column(
+    required("created_at", TIMESTAMP),
+    optional("started_at", TIMESTAMP),
+    optional("completed_at", TIMESTAMP, "when it reached a terminal status"),
+    required("expires_at", TIMESTAMP),
+    required("deadline", TIMESTAMP),
+    optional("worker", Uuid, "the owner; null if no process owns it", references="workers.id"),
+    optional(
         "web",
         Uuid,
-        doc=(
-            "the web process where its client waits: the one that stored it, or the last one that "
-            "a repeated request joined it on; no foreign key, so that deleting a process scans "
-            "nothing"
-        ),
+        "the web process where its client waits: the one that stored it, or the last one that a"
+        " repeated request joined it on; no foreign key, so that deleting a process scans nothing",
     ),
-    Column(
-        "waiter",
-        Uuid,
-        doc="the connection whose client waits for the answer; null: it ended before",
+    optional(
+        "waiter", Uuid, "the connection whose client waits for the answer; null: it ended before"
     ),
-    Column(
-        "attempt",
-        Integer,
-        nullable=False,
-        server_default=text("0"),
-        doc="+1 at every claim, never lowered or reused",
-    ),
-    Column(
-        "crashes",
-        SmallInteger,
-        nullable=False,
-        server_default=text("0"),
-        doc="owners that crashed since the last checkpoint",
-    ),
-    Column(
-        "enqueued_at",
-        TIMESTAMP,
-        nullable=False,
-        doc="when it was last put into the Celery queue",
-    ),
-    Column(
+    required("attempt", Integer, "+1 at every claim, never lowered or reused", default="0"),
+    required("crashes", SmallInteger, "owners that crashed since the last checkpoint", default="0"),
+    required("enqueued_at", TIMESTAMP, "when it was last put into the Celery queue"),
+    required(
         "enqueue_count",
         SmallInteger,
-        nullable=False,
-        server_default=text("0"),
-        doc="how often it was put into the Celery queue again since it was last released",
+        "how often it was put into the Celery queue again since it was last released",
+        default="0",
     ),
-    Column("resume_at", TIMESTAMP, doc="deferred: not claimed before this time, except to end it"),
-    Column(
+    optional("resume_at", TIMESTAMP, "deferred: not claimed before this time, except to end it"),
+    required(
         "lane",
         SmallInteger,
-        nullable=False,
-        server_default=text(str(Lane.DEFAULT.value)),
-        doc="0 priority, 1 default, 2 flex, 3 batch: which responses go first (ADR 0041)",
+        "0 priority, 1 default, 2 flex, 3 batch: which responses go first (ADR 0041)",
+        default=str(Lane.DEFAULT.value),
     ),
-    Column(
+    required(
         "confirmed",
         Boolean,
-        nullable=False,
-        server_default=text("false"),
-        doc="a worker has received its id, so its create was answered (ADR 0041)",
+        "a worker has received its id, so its create was answered (ADR 0041)",
+        default="false",
     ),
-    Column("cancel_requested_at", TIMESTAMP),
-    Column("delete_requested_at", TIMESTAMP, doc="hidden from the API; deleted once it has ended"),
-    Column(
+    optional("cancel_requested_at", TIMESTAMP),
+    optional("delete_requested_at", TIMESTAMP, "hidden from the API; deleted once it has ended"),
+    optional(
         "requeue_requested_at",
         TIMESTAMP,
-        doc="an operator wants another worker to run it; null again once it was released",
+        "an operator wants another worker to run it; null again once it was released",
     ),
-    Column("fail_requested_at", TIMESTAMP, doc="an operator wants it to end as failed"),
-    Column("turns", Integer, nullable=False, server_default=text("0")),
-    Column(
-        "checkpoint_number",
-        Integer,
-        nullable=False,
-        server_default=text("-1"),
-        doc="the log up to here belongs to finished turns",
+    optional("fail_requested_at", TIMESTAMP, "an operator wants it to end as failed"),
+    required("turns", Integer, default="0"),
+    required(
+        "checkpoint_number", Integer, "the log up to here belongs to finished turns", default="-1"
     ),
-    Column(
-        "next_output_index",
-        Integer,
-        nullable=False,
-        server_default=text("0"),
-        doc="as of the checkpoint",
+    required("next_output_index", Integer, "as of the checkpoint", default="0"),
+    required(
+        "unanswered_calls", ARRAY(Text), "call ids a continuation must answer", default="'{}'"
     ),
-    Column(
-        "unanswered_calls",
-        ARRAY(Text),
-        nullable=False,
-        server_default=text("'{}'"),
-        doc="call ids a continuation must answer",
-    ),
-    Column(
+    optional(
         "history_size",
         BigInteger,
-        doc="the sizes of all items that a continuation begins with; set at its end",
+        "the sizes of all items that a continuation begins with; set at its end",
     ),
-    Column("traceparent", Text),
-    Column(
-        "request_id",
-        Text,
-        doc="x-request-id of the request that made it, as in the logs",
+    optional("traceparent", Text),
+    optional("request_id", Text, "x-request-id of the request that made it, as in the logs"),
+    optional(
+        "cache_key", LargeBinary, "the cache key of its answer, if the request asked for that"
     ),
-    Column(
-        "cache_key",
-        LargeBinary,
-        doc="the cache key of its answer, if the request asked for that",
-    ),
-    Column(
+    optional(
         "cache_ttl",
         Integer,
-        doc="for how many seconds the answer is cached; null: it came from the cache",
+        "for how many seconds the answer is cached; null: it came from the cache",
     ),
-    Column("api_key_id", Uuid, doc="the key of the request that made it"),
-    Column(
+    optional("api_key_id", Uuid, "the key of the request that made it"),
+    optional(
         "kept_for",
         Interval,
-        doc="how long it is kept after its end; null: until expires_at, or as unstored ones",
+        "how long it is kept after its end; null: until expires_at, or as unstored ones",
     ),
     CheckConstraint(f"status IN ({_statuses})", name="status"),
-    Index(
-        "ix_responses_deadline",
-        "deadline",
-        postgresql_where=text(_is_open),
-    ),
-    Index(
+    partial_index("ix_responses_deadline", "deadline", where=_is_open),
+    partial_index(
         "ix_responses_line",
         "background",
         "lane",
         "project_id",
         text(f"({PLACE_IN_LINE})"),
-        postgresql_where=text(IN_LINE),
+        where=IN_LINE,
     ),
-    Index(
+    partial_index(
         "ix_responses_no_backlog",
         "enqueued_at",
-        postgresql_where=text(f"worker IS NULL AND {_is_open} AND NOT {BACKLOG}"),
+        where=f"worker IS NULL AND {_is_open} AND NOT {BACKLOG}",
     ),
-    Index(
-        "ix_responses_deleted",
-        "delete_requested_at",
-        postgresql_where=text("delete_requested_at IS NOT NULL"),
+    partial_index(
+        "ix_responses_deleted", "delete_requested_at", where="delete_requested_at IS NOT NULL"
     ),
-    Index("ix_responses_worker", "worker", postgresql_where=text("worker IS NOT NULL")),
-    Index(
+    partial_index("ix_responses_worker", "worker", where="worker IS NOT NULL"),
+    partial_index(
         ONE_OPEN_PER_CONVERSATION,
         "conversation_id",
+        where=f"conversation_id IS NOT NULL AND {_is_open}",
         unique=True,
-        postgresql_where=text(f"conversation_id IS NOT NULL AND {_is_open}"),
     ),
-    Index(
+    partial_index(
         "ix_responses_previous_response_id",
         "previous_response_id",
-        postgresql_where=text("previous_response_id IS NOT NULL"),
+        where="previous_response_id IS NOT NULL",
     ),
     Index("ix_responses_expires_at", "expires_at"),
-    Index(
-        "ix_responses_request_id",
-        "request_id",
-        postgresql_where=text("request_id IS NOT NULL"),
-    ),
+    partial_index("ix_responses_request_id", "request_id", where="request_id IS NOT NULL"),
     # The row of a running response is updated often. Free space on its page lets Postgres do that
     # without changing the indexes.
     postgresql_with={"fillfactor": "70"},
@@ -278,25 +204,17 @@ idempotency_keys = Table(
     metadata,
     Column("project_id", Uuid, ForeignKey("projects.id", ondelete="CASCADE"), primary_key=True),
     Column("key", Text, primary_key=True),
-    Column("body_hash", LargeBinary, nullable=False),
-    Column(
-        "response_id",
-        Uuid,
-        ForeignKey("responses.id", ondelete="CASCADE"),
-        index=True,
-    ),
-    Column("expires_at", TIMESTAMP, nullable=False, index=True),
+    required("body_hash", LargeBinary),
+    optional("response_id", Uuid, references="responses.id", cascade=True, index=True),
+    required("expires_at", TIMESTAMP, index=True),
     # Of a create that makes something else than a response (models/db/queries/repeats.py):
-    Column("claim", Uuid),
-    Column("web", Uuid),
-    Column("made", Text),
-    Column("sealed", LargeBinary),
-    Column("lost", Boolean, nullable=False, server_default=text("false")),
-    Index(
-        "ix_idempotency_keys_body_hash",
-        "project_id",
-        "body_hash",
-        postgresql_where=text("key LIKE 'sdk:%'"),
+    optional("claim", Uuid),
+    optional("web", Uuid),
+    optional("made", Text),
+    optional("sealed", LargeBinary),
+    required("lost", Boolean, default="false"),
+    partial_index(
+        "ix_idempotency_keys_body_hash", "project_id", "body_hash", where="key LIKE 'sdk:%'"
     ),
 )
 
@@ -304,6 +222,157 @@ job_secrets = Table(
     "job_secrets",
     metadata,
     Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
-    Column("key_id", Text, nullable=False),
-    Column("sealed", LargeBinary, nullable=False),
+    required("key_id", Text),
+    required("sealed", LargeBinary),
+)
+
+# What the attempts of a response produce.
+
+items = Table(
+    "items",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    optional("response_id", Uuid, references="responses.id", cascade=True),
+    optional(
+        "conversation_id",
+        Uuid,
+        "set when the item becomes part of it: added directly, or with the end of its response",
+        references="conversations.id",
+        cascade=True,
+    ),
+    required("direction", Text),
+    required("position", Integer),
+    required("item_id", Text),
+    required("type", Text),
+    required("payload", JSONB),
+    optional("turn", Integer, "copied from tool_calls when its response is deleted"),
+    optional("answer", JSONB, "copied from tool_calls when its response is deleted"),
+    required(
+        "size",
+        BigInteger,
+        "bytes of the payload and of its call's answer, and some for each value in them",
+    ),
+    optional(
+        "origin",
+        Text,
+        "of a tool call: what its upstream wants back with it, sealed; null: nothing",
+    ),
+    optional(
+        "call_key",
+        Text,
+        "set with an origin: a digest of the project and of the id that clients send back",
+    ),
+    CheckConstraint("direction IN ('input', 'output')", name="direction"),
+    CheckConstraint("response_id IS NOT NULL OR conversation_id IS NOT NULL", name="owned"),
+    UniqueConstraint("response_id", "direction", "position"),
+    partial_index(
+        "ix_items_conversation_id", "conversation_id", "id", where="conversation_id IS NOT NULL"
+    ),
+    partial_index(
+        "ix_items_conversation_item",
+        "conversation_id",
+        "item_id",
+        where="conversation_id IS NOT NULL",
+    ),
+    partial_index("ix_items_call_key", "call_key", "id", where="call_key IS NOT NULL"),
+    # An item reference selects the newest item with its id. Clients choose ids, so very many items
+    # may have the same one.
+    Index("ix_items_item_id", "item_id", "id"),
+    # A request may name a container of an upstream only if an output of its project did.
+    partial_index(
+        "ix_items_container",
+        text("coalesce(payload ->> 'container_id', payload #>> '{environment,container_id}')"),
+        where="direction = 'output' AND type IN ('code_interpreter_call', 'shell_call')",
+    ),
+)
+
+tool_calls = Table(
+    "tool_calls",
+    metadata,
+    Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
+    Column(
+        "position",
+        Integer,
+        primary_key=True,
+        autoincrement=False,
+        doc="of its item in the output",
+    ),
+    required("output_index", Integer, "of its item in the stream"),
+    required("turn", Integer, "the turn in which the model asked for it; 0: before the first"),
+    optional(
+        "started_attempt",
+        Integer,
+        "the attempt that began to run it last; if it is not finished, its outcome is unknown",
+    ),
+    required("finished", Boolean),
+    optional(
+        "answer",
+        JSONB,
+        "what the model received, where the item does not contain it: a text, or parts",
+    ),
+)
+
+event_log = Table(
+    "event_log",
+    metadata,
+    Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
+    Column("first_number", Integer, primary_key=True),
+    required("last_number", Integer),
+    required("attempt", Integer),
+    required("frames", LargeBinary, "the SSE bytes that every reader receives"),
+    required("stored_at", TIMESTAMP, default="clock_timestamp()"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    required(
+        "worker",
+        Uuid,
+        "no foreign key: this row is kept longer than the worker's, so it also names the process",
+    ),
+    required("kind", Text),
+    required("host", Text),
+    required("pid", Integer),
+    required("claimed_at", TIMESTAMP, default="clock_timestamp()"),
+    required(
+        "turns_ended_at", ARRAY(TIMESTAMP), "of each turn that another followed", default="'{}'"
+    ),
+    optional("outcome", Text, "null: it runs, or has ended the response"),
+    optional("ended_at", TIMESTAMP, "set with an outcome; after a crash: when the lease ran out"),
+    optional(
+        "failures",
+        JSONB,
+        "each upstream that failed, with reason and message; deferred, it waits for the last one",
+    ),
+    CheckConstraint(
+        "outcome IN ('handed_over', 'requeued', 'returned', 'deferred', 'died', 'error', "
+        "'repeated')",
+        name="outcome",
+    ),
+)
+
+journal = Table(
+    "journal",
+    metadata,
+    Column("worker", Uuid, primary_key=True),
+    Column(
+        "batch",
+        BigInteger,
+        primary_key=True,
+        doc="0 is the marker that is written at registration",
+    ),
+    required("response_ids", ARRAY(Uuid)),
+    required("attempts", ARRAY(Integer)),
+    required("first_numbers", ARRAY(Integer)),
+    required("last_numbers", ARRAY(Integer)),
+    required("frames", ARRAY(LargeBinary)),
+    prefixes=["UNLOGGED"],
+    postgresql_with={
+        "autovacuum_vacuum_threshold": "200",
+        "autovacuum_vacuum_scale_factor": "0.0",
+        "autovacuum_vacuum_cost_delay": "0",
+    },
 )

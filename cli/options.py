@@ -10,7 +10,7 @@ import typer
 
 from cli.errors import CommandFailed
 from cli.output import print_status
-from models.config import units
+from models import time_text
 from models.config.config_file import BadSettings
 
 EXIT_FAILED = 1
@@ -47,7 +47,7 @@ def exit_on_failure(status: int = EXIT_FAILED) -> Iterator[None]:
 def parse_duration(value: str | timedelta) -> timedelta:
     """A duration of the command line: a number of seconds, or with units as in `90s`, `2h`."""
     try:
-        duration = value if isinstance(value, timedelta) else units.parse_duration(value)
+        duration = value if isinstance(value, timedelta) else time_text.parse_duration(value)
     except OverflowError:
         duration = None
     if duration is None or duration < timedelta(0):

@@ -8,7 +8,6 @@ from pydantic_settings import SettingsConfigDict
 from cli.errors import CommandFailed
 from models.config.addresses import DEFAULT_SCHEMA
 from models.config.config_file import BadSettings
-from models.config.config_source import UNPREFIXED_VARIABLES, FileBackedSettings
 from models.config.configuration import (
     SETTINGS_ERRORS,
     build,
@@ -16,7 +15,7 @@ from models.config.configuration import (
     to_bad_settings,
 )
 from models.config.routes import Route
-from models.config.settings import Settings
+from models.config.settings import UNPREFIXED_VARIABLES, FileBackedSettings, Settings
 from models.config.upstream import UpstreamSettings
 from models.config.values import SchemaName
 

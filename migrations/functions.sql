@@ -2,7 +2,7 @@
 -- transaction. Processes of the previous release run on meanwhile and afterwards: a function that they use, or that is
 -- run by what they write, must work for them too. A function that takes or returns something else gets another name.
 
--- Each change of a project or key raises a number, which all processes read (models/ownership/access_revision.py).
+-- Each change of a project or key raises a number, which all processes read (models/ownership/lease.py).
 CREATE OR REPLACE FUNCTION count_access_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     EXECUTE format('UPDATE %I.access_revision SET number = number + 1', TG_TABLE_SCHEMA);

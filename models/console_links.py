@@ -9,8 +9,7 @@ import psycopg
 from models.config.addresses import DEFAULT_SCHEMA
 from models.db.queries.audit import RECORD, AuditEntry
 from models.db.queries.console import INSERT_LINK
-from models.db.search_path import set_search_path
-from models.db.sync import execute_sync
+from models.db.sync import execute_sync, set_search_path
 
 LINK_LIFETIME = timedelta(minutes=10)
 LOGIN_PATH = "/console/login?link="

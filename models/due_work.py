@@ -20,7 +20,7 @@ import structlog
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
 from models.db.statement import Query, RowT
 from models.fence import RowLease, RowLeaseEnded
-from models.side_tasks import cancel_all
+from models.tasks import cancel_all
 
 logger = structlog.get_logger()
 

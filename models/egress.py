@@ -22,7 +22,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_net
 from urllib.parse import quote, urlsplit
 
 from models.config.groups import EgressSettings
-from models.projects.egress import SERVER_EGRESS, ProjectEgress
+from models.projects.policy import SERVER_EGRESS, ProjectEgress
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

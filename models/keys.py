@@ -10,8 +10,7 @@ from psycopg.types.json import Jsonb
 
 from models.config.addresses import DEFAULT_SCHEMA
 from models.db.queries import organization
-from models.db.search_path import set_search_path
-from models.db.sync import fetch_sync
+from models.db.sync import fetch_sync, set_search_path
 from models.ids import new_uuid
 from models.projects.scopes import DEFAULT_SCOPES, Scope
 
@@ -21,7 +20,7 @@ DEFAULT_PROJECT = "default"
 """The project of the first key. It cannot be archived, so that admins keep theirs."""
 CACHE_SECONDS = 5.0
 """For how long a web process caches a valid key. It notices most changes earlier: with its next
-heartbeat (models/ownership/access_revision.py)."""
+heartbeat (models/ownership/lease.py)."""
 
 
 @dataclass(frozen=True, slots=True)

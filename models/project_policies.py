@@ -6,8 +6,8 @@ from uuid import UUID
 import structlog
 
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, fetch_when_available
-from models.db.queries.projects import FIND_PROJECT
-from models.ownership.access_revision import AccessRevision
+from models.db.queries.api_keys import FIND_PROJECT
+from models.ownership.lease import AccessRevision
 from models.projects.policy import DEFAULT_POLICY, ProjectPolicy
 
 logger = structlog.get_logger()
@@ -20,7 +20,7 @@ class ProjectPolicies:
     """Reads each project once, and again after a change of any project or key.
 
     Runs that ask at the same moment share one statement. A change is effective within one heartbeat
-    (models/ownership/access_revision.py).
+    (models/ownership/lease.py).
     """
 
     def __init__(self, pool: Pool, revision: AccessRevision) -> None:

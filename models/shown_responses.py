@@ -7,8 +7,7 @@ from models.db.queries.read import ResponseRow
 from models.ids import conversation_id, response_id
 from models.lifecycle import Status
 from models.wire.events import Item
-from models.wire.includes import filter_items
-from models.wire.response import ResponseFacts, response_object
+from models.wire.response import ResponseFacts, filter_items, response_object
 
 
 def facts_from_row(row: ResponseRow) -> ResponseFacts:

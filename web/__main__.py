@@ -16,11 +16,10 @@ from models import logs
 from models.config.configuration import load
 from models.config.routes import Routes
 from models.config.upstream_access import all_secrets
-from models.confinement.dumps import forbid_dumps
+from models.confinement.kernel import forbid_dumps
 from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
 from models.features import feature_parts
-from models.open_files import raise_open_file_limit
-from models.process_memory import give_back_large_blocks
+from models.process import give_back_large_blocks, raise_open_file_limit
 from web.app import create_app
 from web.http.protocol import HttpProtocol
 from web.server import WebServer

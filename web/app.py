@@ -15,8 +15,7 @@ from models.errors import ApiError, MethodNotAllowed, Unavailable
 from models.features import feature_parts
 from models.garbage import tune_garbage_collector
 from models.load.pacing import Pacer
-from models.tracing.spans import NO_SPAN, Tracer
-from models.tracing.tracer import open_tracer
+from models.tracing.spans import NO_SPAN, Tracer, open_tracer
 from web import gauges
 from web.counters import OTHER_ROUTES, count_http_response, observe_request
 from web.http import errors

@@ -10,7 +10,7 @@ import asyncio
 from models.db.database import Pool
 from models.garbage import collect_new_objects
 from models.load.budget import SharedBudget
-from models.process_memory import release_free_memory, resident_bytes
+from models.process import release_free_memory, resident_bytes
 
 _INTERVAL = 0.25
 """Seconds between two looks at the memory."""

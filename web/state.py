@@ -23,14 +23,12 @@ from models.egress import EgressPolicy
 from models.files.opening import open_storage
 from models.ids import response_id
 from models.ownership.lease import Lease
-from models.ownership.waiting import enqueue_waiting
-from models.ownership.watch import Watch
+from models.ownership.watch import Watch, enqueue_waiting
 from models.projects.routes import ProjectRoutes
 from models.redis.answer_cache import AnswerCache
-from models.redis.client import REDIS_ERRORS, redis_client
-from models.redis.eviction import memory_problem
+from models.redis.client import REDIS_ERRORS, memory_problem, redis_client
 from models.secrets import Sealer
-from models.side_tasks import SideTasks, cancel_all
+from models.tasks import SideTasks, cancel_all
 from models.wire.json_input import BodyLimits
 from web import counters
 from web.admission import (

@@ -18,13 +18,11 @@ from models import logs
 from models.config.configuration import load
 from models.config.routes import Routes
 from models.config.settings import Settings
-from models.config.tool_availability import missing_tools
 from models.config.upstream_access import all_secrets
-from models.confinement.dumps import forbid_dumps
+from models.confinement.kernel import forbid_dumps
 from models.confinement.policy import missing
 from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
-from models.open_files import raise_open_file_limit
-from models.process_memory import give_back_large_blocks
+from models.process import give_back_large_blocks, raise_open_file_limit
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from worker.celery.app import create_app
 from worker.process.limits import LEAST_HEADROOM, QUARANTINE_SLOTS, MemoryBudget, slots_for
@@ -47,8 +45,8 @@ def main() -> None:
     logs.configure(settings.log_level, process=kind)
     logs.hide([*all_secrets(Routes(settings).upstreams.values()), *settings.s3.secrets])
     logs.capture_output()
-    for each in missing_tools(settings):
-        structlog.get_logger().info("tool_unavailable", tool=each.tool, setting=each.variable)
+    for tool, variable in settings.missing_tools.items():
+        structlog.get_logger().info("tool_unavailable", tool=tool, setting=variable)
     if lacking := missing():
         structlog.get_logger().warning("confinement_incomplete", missing=lacking)
     give_back_large_blocks()

@@ -11,7 +11,7 @@ from psycopg.rows import TupleRow
 from cli.settings import NO_DATABASE
 from models.config.settings import Settings
 from models.confinement.policy import missing
-from models.db.search_path import set_search_path
+from models.db.sync import set_search_path
 from models.files.opening import open_storage
 from models.files.storage import FileStorage, StorageError
 

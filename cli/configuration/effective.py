@@ -11,12 +11,12 @@ from pydantic.fields import FieldInfo
 from cli.output import table
 from models.config.config_file import ConfigFile
 from models.config.configuration import origin
-from models.config.presets import PRESETS
+from models.config.dialect import PRESETS
 from models.config.routes import Routes
 from models.config.settings import Settings
-from models.config.units import format_duration
 from models.config.upstream import UpstreamSettings
 from models.config.values import Unit, format_size
+from models.time_text import format_duration
 
 _SECRET = frozenset(
     {

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from cli.configuration.trial import TRIAL_ERRORS, Trial, TurnResult
-from models.config.presets import PRESETS
+from models.config.dialect import PRESETS
 from models.config.upstream import UpstreamSettings
 from models.errors import UpstreamFailed
 

@@ -17,12 +17,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from cli.settings import StackSettings
-from models.config.config_source import UNPREFIXED_VARIABLES
-from models.config.settings import Settings
-from models.config.units import format_duration
+from models.config.configuration import FOREIGN_VARIABLES
+from models.config.settings import UNPREFIXED_VARIABLES, Settings
 from models.config.upstream import UpstreamSettings
 from models.config.values import Unit, format_size
-from models.config.variables import FOREIGN_VARIABLES
+from models.time_text import format_duration
 
 _HEAD = """\
 <!-- Made by `./dev run config settings > docs/settings.md`; change models/config instead. -->

@@ -13,8 +13,7 @@ import psycopg
 from cli.errors import CommandFailed, database_failure
 from models.config.addresses import DEFAULT_SCHEMA
 from models.db.queries.leases import LIVE_KIND
-from models.db.search_path import set_search_path
-from models.db.sync import fetch_sync
+from models.db.sync import fetch_sync, set_search_path
 
 TIMEOUT = 3
 """Seconds for the connection, and again for the reply."""

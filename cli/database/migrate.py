@@ -21,7 +21,7 @@ from models.db.schema import (
     newest_revision,
     schema_state,
 )
-from models.db.search_path import set_search_path
+from models.db.sync import set_search_path
 
 LOCK = 0x6261636B6275726E
 """The advisory lock of a migration: "backburn" in ASCII. Installations that share a database wait

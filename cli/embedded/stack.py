@@ -30,7 +30,7 @@ from models.config.settings import Settings
 from models.console_links import LOGIN_PATH, create_link
 from models.db.database import fetch_sync
 from models.db.queries.leases import LIVE_PIDS, NOW
-from models.db.search_path import set_search_path
+from models.db.sync import set_search_path
 from models.hosts import is_loopback
 
 READY_TIMEOUT = 60.0

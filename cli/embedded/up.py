@@ -28,7 +28,6 @@ from cli.settings import (
 from models.config.config_file import BadSettings, find_config_file
 from models.config.routes import DEFAULT, Routes
 from models.config.settings import Settings
-from models.config.tool_availability import missing_tools
 from models.config.values import HTTP_ADDRESS
 from models.upstream_probe import TIMEOUT, UpstreamProbe, chat_models, probe_upstream
 
@@ -129,8 +128,8 @@ def greeting(stack: Stack, folder: DataFolder, stopped_by: str, model: str) -> s
 def tool_notes(settings: Settings) -> list[str]:
     """One line for each tool that nothing here can run."""
     return [
-        f"The tool {missing.tool} cannot run: {missing.variable} is not set (docs/tools.md)."
-        for missing in missing_tools(settings)
+        f"The tool {tool} cannot run: {variable} is not set (docs/tools.md)."
+        for tool, variable in settings.missing_tools.items()
     ]
 
 

@@ -15,8 +15,7 @@ from models.db.queries.create import NewRow
 from models.errors import InvalidRequest
 from models.ids import new_item_id, new_uuid
 from models.lifecycle import Lane
-from models.wire.forwarding import request_item
-from models.wire.purpose import forward_parameters
+from models.wire.purpose import forward_parameters, request_item
 from models.wire.request import CreateRequest, is_prewarm
 from web.http.body import JsonBody
 from web.responses.opening import Opening

@@ -12,7 +12,7 @@ from models.ids import new_uuid
 from models.lifecycle import Status
 from models.shown_responses import shown_object
 from models.wire.events import in_one_line
-from models.wire.forwarding import answered_body
+from models.wire.purpose import answered_body
 
 _ENDINGS: Final = {
     "expired": (

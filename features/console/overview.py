@@ -12,13 +12,11 @@ from starlette.responses import Response
 from features.console.page import Page, Problem, Visit
 from features.console.responses import find
 from features.operator.filter import LAST_ID, Filter
-from models.config.tool_availability import missing_tools
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries import console, operations
 from models.features import feature_parts
 from models.lifecycle import Status
-from models.redis.client import REDIS_ERRORS
-from models.redis.eviction import memory_problem
+from models.redis.client import REDIS_ERRORS, memory_problem
 from web.state import AppState
 
 LOOKED_AT = 10_000
@@ -166,8 +164,8 @@ async def show(visit: Visit) -> Response:
     figures = await _FIGURES.read(state)
     problems = _problems_of(figures) + await _redis_problems(state)
     problems += [
-        Problem(f"The tool {tool.tool} has no provider: {tool.variable} is not set.", is_note=True)
-        for tool in missing_tools(state.settings)
+        Problem(f"The tool {tool} has no provider: {variable} is not set.", is_note=True)
+        for tool, variable in state.settings.missing_tools.items()
     ]
     return visit.page(
         "overview.html",

@@ -17,7 +17,7 @@ from models.db.database import Pool, fetch_idempotent, find_by_id
 from models.db.queries import listing, read
 from models.ids import parse_response_id, response_id
 from models.lifecycle import TERMINAL
-from models.tracing.traceparent import parse_traceparent
+from models.tracing.spans import parse_traceparent
 
 _MAX_CALLS = 200
 """Tool calls that are shown."""

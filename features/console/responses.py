@@ -17,13 +17,13 @@ from features.operator.diagnosis import diagnose
 from features.operator.filter import DEFAULT_SINCE, FIRST_ID, LAST_ID, Filter, id_range
 from features.operator.history import live_counts
 from features.operator.service import Action
-from models.config.units import format_duration, parse_duration
 from models.db.database import Pool, fetch_idempotent, find_by_id
 from models.db.queries import listing, operations
 from models.ids import parse_response_id, response_id
 from models.lifecycle import Status
 from models.redis.channels import control
 from models.redis.client import REDIS_ERRORS
+from models.time_text import format_duration, parse_duration
 
 MAX_OPEN = 20_000
 """Open responses up to which a list of open ones reads all of them."""

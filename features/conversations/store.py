@@ -30,8 +30,8 @@ from models.wire.conversation import (
 from models.wire.events import Item
 from models.wire.item_types import CALLS, OUTPUTS
 from models.wire.items import duplicate_item
+from models.wire.json_values import encoded_size
 from models.wire.pairing import find_open_calls, unanswered_calls
-from models.wire.size import encoded_size
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.idempotency.creates import fetch_once

@@ -11,10 +11,10 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from models.deadlines import IdleTimeout
 from models.errors import ApiError, InvalidRequest
 from models.files.kinds import TEXT
 from models.files.storage import StorageError
+from models.tasks import IdleTimeout
 from web.http.connection import wait_for_disconnect
 
 logger = structlog.get_logger()

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from features.model_list.web import ModelList
-from models.projects.model_access import may_use
+from models.projects.policy import may_use
 from web.http.auth import Key, require_model
 from web.http.errors import model_not_found
 from web.http.json_responses import json_response

@@ -18,8 +18,8 @@ from features.operator.connection import EXIT_CODES_HELP, EXIT_REFUSED, operator
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from features.operator.rotation_queries import SealedItem, SealedRow
     from models.db.connection import Connection
-    from models.db.queries.sealed import SealedItem, SealedRow
     from models.db.statement import Query
     from models.secrets import Sealer, TokenKind
 
@@ -99,7 +99,7 @@ async def _audited(database: "Connection", sealer: "Sealer", key_id: str) -> Rot
 
 async def _rotate(database: "Connection", sealer: "Sealer", key_id: str) -> Rotation:
     """Seals everything in the database with the key `key_id`, the first one of the sealer."""
-    from models.db.queries import sealed
+    from features.operator import rotation_queries as sealed
 
     run = _Resealing(database, sealer, key_id)
     credentials = await run.reseal_rows(sealed.CREDENTIALS, sealed.RESEAL_CREDENTIALS)
@@ -144,8 +144,8 @@ class _Resealing:
 
     async def reseal_items(self, select: "Query[SealedItem]", update: "Query[int]") -> int:
         """As `reseal_rows`, for the tokens in items."""
+        from features.operator.rotation_queries import LAST_ITEM
         from models.db.database import fetch
-        from models.db.queries.sealed import LAST_ITEM
         from models.secrets import Unreadable
 
         resealed = 0

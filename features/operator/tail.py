@@ -20,7 +20,7 @@ from models import logs
 from models.config.settings import Settings
 from models.db.database import Connection, open_pool
 from models.ids import new_uuid
-from models.side_tasks import cancel_all
+from models.tasks import cancel_all
 from models.wire.events import split_frames
 from web.stream.bus import Bus
 from web.stream.polls import LogPolls

@@ -10,8 +10,7 @@ from models.db.database import DATABASE_UNAVAILABLE, Jsonb, Pool, execute
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.usage import INSERT_PROXIED
 from models.ids import new_uuid
-from models.wire.proxied_usage import TokenUsage
-from models.wire.usage_kind import UsageKind
+from models.wire.proxied_usage import TokenUsage, UsageKind
 
 logger = structlog.get_logger()
 

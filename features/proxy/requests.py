@@ -10,8 +10,7 @@ from starlette.types import Message, Receive
 
 from models.errors import ApiError
 from models.wire.json_input import inline_size
-from models.wire.proxied_usage import bounded_count
-from models.wire.usage_kind import UsageKind
+from models.wire.proxied_usage import UsageKind, bounded_count
 from web.http.body import JsonBody
 
 MODEL = "model"

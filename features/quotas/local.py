@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from models.projects.quotas import WINDOW, Limits, Quota
-from models.projects.usage import Usage
+from models.projects.quotas import WINDOW, Limits, Quota, Usage
 from models.redis.quota_counters import Decision, Demand
 
 USAGE_TIME = 2.0

@@ -24,8 +24,7 @@ from models.config.settings import Settings
 from models.db.database import DATABASE_UNAVAILABLE, Pool
 from models.db.queries.api_keys import ApiKey
 from models.errors import QuotaExceeded
-from models.ownership.clock import DatabaseClock
-from models.ownership.lease import Lease
+from models.ownership.lease import DatabaseClock, Lease
 from models.projects.quotas import WINDOW, Limits, ProjectQuotaCache, Quota
 from models.redis.client import REDIS_ERRORS, redis_client
 from models.redis.quota_counters import (
@@ -35,7 +34,7 @@ from models.redis.quota_counters import (
     Demand,
     QuotaCounters,
 )
-from models.side_tasks import cancel_all
+from models.tasks import cancel_all
 from web.counters import REGISTRY
 from web.hooks import Quotas
 

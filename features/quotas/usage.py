@@ -18,13 +18,12 @@ from models.db.queries.quotas import (
     STORED_IN_CONVERSATIONS,
     STORED_WITH_RESPONSES,
 )
+from models.db.queries.usage import USED_TOKENS
 from models.db.statement import Query, RowT
-from models.ownership.clock import DatabaseClock
 from models.ownership.grouping import GroupedRequests
-from models.projects.quotas import Limits
-from models.projects.usage import Usage
+from models.ownership.lease import DatabaseClock
+from models.projects.quotas import Limits, Usage
 from models.redis.quota_counters import CountersUnavailable, Period, QuotaCounters
-from models.usage import used_tokens
 
 logger = structlog.get_logger()
 
@@ -125,8 +124,12 @@ class ProjectUsage:
         today = datetime.fromtimestamp(self.now, UTC).replace(
             hour=0, minute=0, second=0, microsecond=0
         )
-        day = await used_tokens(self._pool, project, today)
-        month = await used_tokens(self._pool, project, today.replace(day=1))
+        day, month = [
+            (await fetch_idempotent(self._pool, USED_TOKENS, {"project": project, "since": since}))[
+                0
+            ]
+            for since in (today, today.replace(day=1))
+        ]
         if len(self._budgets) >= _MAX_PROJECTS:
             self._budgets.clear()
         self._budgets[project] = now, (day, month)

@@ -40,8 +40,8 @@ from features.retrieval.entries import STATUSES
 from features.retrieval.options import MAX_COMPARISONS, MAX_VALUES
 from models.ids import FILE_BATCH, VECTOR_STORE
 from models.wire.api_schema import Schema, SchemaScope, const, nullable, object_schema, reference
-from models.wire.checks.file_search import FILE_SEARCH_TOOL
 from models.wire.checks.parameters import METADATA
+from models.wire.checks.server_tools import FILE_SEARCH_TOOL
 from web.http.json_responses import POLL_HEADER
 
 PATHS = {"vector_store_id": about_id(f"{VECTOR_STORE}_"), "batch_id": about_id(f"{FILE_BATCH}_")}

@@ -51,9 +51,9 @@ from models.fence import FENCE, RowLease, RowLeaseEnded
 from models.files.content import read_content
 from models.files.storage import FileStorage, StorageError
 from models.ids import file_id, vector_store_id
-from models.load.reserve import ReservedSlots
+from models.load.fair_queue import ReservedSlots
 from models.project_policies import ProjectPolicies
-from models.side_tasks import cancel_all
+from models.tasks import cancel_all
 from worker import metrics
 
 logger = structlog.get_logger()

@@ -15,7 +15,7 @@ from typing import Any
 from models.errors import InvalidRequest
 from models.wire.checks.basic import Choice, Integer, Number, String, require_object
 from models.wire.checks.faults import missing, too_long, unknown_parameter, wrong_type
-from models.wire.checks.file_search import MAX_RESULTS, RANKERS
+from models.wire.checks.server_tools import MAX_RESULTS, RANKERS
 
 MAX_DEPTH = 8
 """Levels of `and` and `or`."""

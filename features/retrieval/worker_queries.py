@@ -9,10 +9,9 @@ the entry, and does nothing once another worker has. `chunks` is the number of t
 from dataclasses import dataclass
 from uuid import UUID
 
-from models.db.queries.clock import LATEST
-from models.db.queries.common import projects_with
+from models.db.queries.common import LATEST, projects_with
 from models.db.statement import Query, column
-from models.wire.usage_kind import UsageKind
+from models.wire.proxied_usage import UsageKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from models.ids import API_KEY, PROJECT, SERVICE_ACCOUNT
 from models.projects.changes import MAX_NAME, MAX_WEIGHT
 from models.projects.scopes import Scope
 from models.wire.api_schema import Schema, const, nullable, object_schema, reference
-from models.wire.usage_kind import UsageKind
+from models.wire.proxied_usage import UsageKind
 
 PATHS = {
     "project_id": about_id(f"{PROJECT}_"),

@@ -290,8 +290,7 @@ def _warn_of_unconfigured(policy: dict[str, Any]) -> None:
     """Prints a line if routes of this policy name upstreams that the configuration of this
     environment does not have. Nothing if it has no upstream, or mistakes."""
     from models.config.routes import Routes
-    from models.projects.policy import ProjectPolicy
-    from models.projects.policy_routes import unconfigured_upstreams
+    from models.projects.policy import ProjectPolicy, unconfigured_upstreams
 
     own = ProjectPolicy.from_json(policy).routes
     settings = None if own is None else _settings_here()

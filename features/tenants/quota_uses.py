@@ -1,6 +1,7 @@
 """What a project uses of its quotas, for operators (docs/limits.md, "Per project")."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,10 +13,11 @@ from models.config.groups import CacheSettings, QuotaSettings
 from models.db.database import Connection, Pool, fetch_idempotent
 from models.db.queries.file_contents import STORED_FILES
 from models.db.queries.quotas import COUNTED_BATCHES, QUOTA_STATE
-from models.projects.quotas import ProjectQuotas
+from models.db.queries.usage import USED_TOKENS
+from models.projects.quotas import WINDOW, ProjectQuotas
+from models.redis.channels import cache_share_keys
 from models.redis.client import REDIS_ERRORS
-from models.redis.quota_uses import read_counted_uses
-from models.usage import used_tokens
+from models.redis.quota_counters import CONNECTIONS, quota_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ async def _stored_uses(
         used |= {"files": files.count, "file_bytes": files.bytes}
     for name, since in _token_periods().items():
         if is_counted(name):
-            used[name] = await used_tokens(on, project, since)
+            values: dict[str, object] = {"project": project, "since": since}
+            used[name] = (await fetch_idempotent(on, USED_TOKENS, values))[0]
     return used
 
 
@@ -94,3 +97,36 @@ def _token_periods() -> dict[str, datetime]:
     """When the periods of the budgets of tokens have begun, in UTC."""
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return {"tokens_per_day": today, "tokens_per_month": today.replace(day=1)}
+
+
+_RATES = {"requests": "requests_per_minute", "tokens": "tokens_per_minute"}
+
+
+async def read_counted_uses(
+    redis: Redis, project: UUID, limits: Mapping[str, int]
+) -> dict[str, int]:
+    """Name of a quota -> what is used of it, for those that have a limit, and for the bytes of
+    cached answers. Raises what REDIS_ERRORS names."""
+    numbers_key, _, _, connections_key = quota_keys(project)
+    pipeline = redis.pipeline(transaction=False)
+    pipeline.time()
+    pipeline.hgetall(numbers_key)
+    pipeline.hgetall(connections_key)
+    pipeline.hget(cache_share_keys(project)[1], "total")
+    clock, numbers, connections, cached = await pipeline.execute()
+    now = clock[0] * 1000 + clock[1] // 1000
+    uses = {"cache_bytes": int(cached or 0), "stored_bytes": int(numbers.get(b"stored", 0))}
+    for name, quota in _RATES.items():
+        left = max(0.0, float(numbers.get(name.encode(), 0)) - now) / (WINDOW * 1000)
+        uses[quota] = math.ceil(left * limits.get(quota, 0))
+    for kind in CONNECTIONS:
+        uses[kind.name] = sum(_open(connections, kind.name, now))
+    return {name: use for name, use in uses.items() if name == "cache_bytes" or limits.get(name)}
+
+
+def _open(connections: Mapping[bytes, bytes], kind: str, now: int) -> Iterator[int]:
+    """What each web process has open, as far as it has reported it lately."""
+    for name, value in connections.items():
+        count, _, expires = value.decode().partition(":")
+        if name.decode().startswith(f"{kind}:") and int(expires) >= now:
+            yield int(count)

@@ -59,8 +59,7 @@ class ProjectFields:
         BadPolicy."""
         # commands for keys import this module, and policies import pydantic
         from models.projects.changes import BadPolicy, changed_policy
-        from models.projects.policy import ProjectPolicy
-        from models.projects.policy_routes import unconfigured_upstreams
+        from models.projects.policy import ProjectPolicy, unconfigured_upstreams
 
         changes = dict(self.policy or {})
         if self.routes is not None:

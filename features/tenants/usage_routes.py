@@ -12,7 +12,7 @@ from models.db.queries.usage import USAGE, UsageRow, usage_values
 from models.errors import InvalidRequest
 from models.ids import API_KEY, PROJECT, admin_id, parse_admin_id
 from models.wire.checks.faults import missing
-from models.wire.usage_kind import UsageKind
+from models.wire.proxied_usage import UsageKind
 from web.http.auth import Admin
 from web.http.body import counted_json
 from web.http.params import boolean, choice, integer

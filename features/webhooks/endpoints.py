@@ -11,7 +11,7 @@ from uuid import UUID
 
 from features.webhooks import queries as statements
 from features.webhooks import service
-from features.webhooks.events import EventType
+from features.webhooks.events import EventType, secret_hint
 from features.webhooks.queries import Endpoint, ListedDelivery
 from features.webhooks.service import EndpointFields, EndpointProject, SigningSecret
 from features.webhooks.service import public_id as _public
@@ -22,7 +22,6 @@ from models.egress import EgressPolicy, EgressRefused
 from models.errors import InvalidRequest, NotFound
 from models.ids import EVENT, WEBHOOK_ENDPOINT, admin_id, parse_admin_id
 from models.secrets import NoKey, Sealer
-from models.signing_secrets import secret_hint
 from web.http.params import Paging
 from web.idempotency.creates import note_made
 

@@ -12,6 +12,8 @@ from uuid import UUID
 
 import orjson
 
+from models.secrets import Sealed, Sealer
+
 _PREFIX = "whsec_"
 _SECRET_BYTES = 32
 
@@ -81,3 +83,23 @@ def signed_headers(
 
 def _key(secret: str) -> bytes:
     return base64.b64decode(secret.removeprefix(_PREFIX))
+
+
+_HINT = 4
+"""Characters of a secret that are shown."""
+
+
+def seal_secrets(sealer: Sealer, endpoint: UUID, signing_secrets: Sequence[str]) -> Sealed:
+    """`signing_secrets`: the newest one first. Raises NoKey."""
+    return sealer.seal(endpoint, {"secrets": list(signing_secrets)})
+
+
+def open_secrets(sealer: Sealer, endpoint: UUID, sealed: Sealed) -> list[str]:
+    """The newest one first. Raises Unreadable."""
+    opened: list[str] = sealer.open(endpoint, sealed)["secrets"]
+    return opened
+
+
+def secret_hint(secret: str) -> str:
+    """By what an owner knows a secret again: its end."""
+    return f"whsec_…{secret[-_HINT:]}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from models.db.queries.clock import LATEST
+from models.db.queries.common import LATEST
 from models.db.statement import Query, Statement, column
 
 

@@ -9,11 +9,10 @@ from email.utils import parsedate_to_datetime
 
 import aiohttp
 
-from features.webhooks.events import event_body, event_id, signed_headers
+from features.webhooks.events import event_body, event_id, open_secrets, signed_headers
 from features.webhooks.queries import Delivery
 from models.egress import NOT_REACHED, EgressPolicy, EgressRefused
 from models.secrets import Sealed, Sealer, Unreadable
-from models.signing_secrets import open_secrets
 from worker.outbound.guarded_session import NO_TIMEOUT, guarded_session
 
 EXPIRY = timedelta(days=3)

@@ -8,16 +8,22 @@ from uuid import UUID
 
 from features.audit import act, record
 from features.webhooks import queries as statements
-from features.webhooks.events import TEST_OBJECT, EventType, event_id, new_secret
+from features.webhooks.events import (
+    TEST_OBJECT,
+    EventType,
+    event_id,
+    new_secret,
+    open_secrets,
+    seal_secrets,
+)
 from features.webhooks.queries import Endpoint
 from models.db.arrays import Texts
 from models.db.database import Connection, execute, fetch
 from models.db.queries.audit import Actor, AuditEntry
 from models.egress import EgressPolicy
 from models.ids import WEBHOOK_ENDPOINT, admin_id, new_uuid
-from models.projects.egress import ProjectEgress
+from models.projects.policy import ProjectEgress
 from models.secrets import Sealed, Sealer, Unreadable
-from models.signing_secrets import open_secrets, seal_secrets
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from models.config.values import (
     Tokens,
     check_destinations,
 )
-from models.process_memory import default_budget
+from models.process import default_budget
 
 
 class LeaseSettings(Group):

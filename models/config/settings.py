@@ -20,14 +20,19 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
-from pydantic_settings import SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from models.config.addresses import (
     DEFAULT_SCHEMA,
     normalise_database_url,
     require_redis_scheme,
 )
-from models.config.config_source import FileBackedSettings
+from models.config.config_file import BadSettings, Mistake, find_config_file, read_config_file
 from models.config.console import ConsoleSettings
 from models.config.extraction import ExtractionSettings
 from models.config.groups import (
@@ -56,6 +61,53 @@ from models.config.upstream import UpstreamSettings
 from models.config.values import Duration, SchemaName, SentinelAddress, TextList
 from models.config.web import WebSettings
 from models.secrets import parse_keys
+
+UNPREFIXED_VARIABLES = {"database_url": "DATABASE_URL", "redis_url": "REDIS_URL"}
+"""Settings whose environment variables have no prefix."""
+WEB_SEARCH_VARIABLE = "BACKBURNER_WEB_SEARCH__PROVIDER"
+
+
+class ConfigFileSource(TomlConfigSettingsSource):
+    """The values of `backburner.toml`, after the environment.
+
+    The file is read twice. `read_config_file` reads it first, because it knows the line of a
+    mistake: pydantic-settings skips a missing file, drops the file's name from a syntax error, and
+    accepts keys in any case, for which no line would be known later.
+    """
+
+    def __init__(self, settings_cls: type[BaseSettings]) -> None:
+        file = read_config_file(find_config_file())
+        mistakes = [
+            Mistake("file", str(file.path), "is not a setting", file.line((key,)), key)
+            for key in file.data
+            if key != key.lower() and key not in UNPREFIXED_VARIABLES.values()
+        ]
+        if mistakes:
+            raise BadSettings(mistakes)
+        super().__init__(settings_cls, toml_file=file.path)
+
+    def __call__(self) -> dict[str, Any]:
+        """All values. Routes of the environment replace those of the file; other tables merge."""
+        values = super().__call__()
+        if "routes" in self.current_state:
+            values.pop("routes", None)
+        return values
+
+
+class FileBackedSettings(BaseSettings):
+    """Settings that are read from the environment, else from the file."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The sources; the first one that has a value counts. Raises BadSettings."""
+        return init_settings, env_settings, ConfigFileSource(settings_cls)
 
 
 class Settings(FileBackedSettings):
@@ -178,6 +230,12 @@ class Settings(FileBackedSettings):
     def sealing_keys(self) -> list[bytes]:
         """The keys of `secret_keys`."""
         return parse_keys(self.secret_keys.get_secret_value())
+
+    @property
+    def missing_tools(self) -> dict[str, str]:
+        """Server tools that no process can run with these settings -> the variable of the setting
+        that each needs."""
+        return {"web_search": WEB_SEARCH_VARIABLE} if self.web_search.provider is None else {}
 
     @property
     def dsn(self) -> str:

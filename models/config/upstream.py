@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from models.config.dialect import (
+    PRESETS,
     CallContent,
     CallIdForm,
     DeveloperRole,
@@ -30,7 +31,6 @@ from models.config.dialect import (
     StructuredOutput,
     ToolChoice,
 )
-from models.config.presets import PRESETS
 from models.config.values import HTTP_ADDRESS, Duration, Group, TextList
 
 _NEVER_OMITTED = frozenset(("model", "messages", "stream"))

@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
 from models.config.addresses import SCHEMA_NAME_RULE, require_schema_name
-from models.config.units import parse_duration
+from models.time_text import parse_duration
 
 _SENTINEL_PORT = 26379
 HTTP_ADDRESS = r"https?://[^\s/?#@\\]+(/[^\s?#]*)?"

@@ -1,7 +1,9 @@
-"""Calls of the kernel that Python has no function for."""
+"""Calls of the kernel that Python has no function for, and no dumps of this process."""
 
 import ctypes
 import os
+import resource
+import sys
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -22,3 +24,18 @@ def _checked(result: int) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return result
+
+
+_PR_SET_DUMPABLE = 4
+
+
+def forbid_dumps() -> None:
+    """No core file of this process is written, and on Linux no other process of the same user can
+    read its memory, environment or open files, or trace it. root can.
+
+    A system that hands core dumps to a program (systemd-coredump) does so whatever the limit of
+    their size is, but not for such a process. It ends with an `exec`.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        prctl(_PR_SET_DUMPABLE, 0)

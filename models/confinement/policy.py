@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from models.confinement import landlock, seccomp
-from models.confinement.dumps import forbid_dumps
-from models.confinement.kernel import prctl
+from models.confinement.kernel import forbid_dumps, prctl
 
 PROTECTIONS = ("landlock", "seccomp")
 """Without the first a confined process can read each file of its user, without the second it can

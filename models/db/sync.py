@@ -12,7 +12,7 @@ import psycopg
 from psycopg.rows import TupleRow, tuple_row
 from psycopg.types.json import set_json_dumps, set_json_loads
 
-from models.db.search_path import set_search_path
+from models.config.addresses import DEFAULT_SCHEMA
 from models.db.statement import Query, RowT, Statement
 
 set_json_loads(orjson.loads)
@@ -38,7 +38,7 @@ SET_SESSION = Statement(
     "SET statement_timeout = '15s'; SET idle_in_transaction_session_timeout = '3s';"
     " SET default_transaction_isolation = 'read committed'"
 )
-"""The first statement of every session, before that of models/db/search_path.py."""
+"""The first statement of every session, before that of `set_search_path`."""
 
 
 def connection_arguments(settings: DatabaseSettings, name: str) -> dict[str, Any]:
@@ -89,3 +89,12 @@ def execute_sync(
 ) -> None:
     """Runs a statement on this connection. Blocks. Its rows are not read."""
     connection.execute(statement.sql, parameters, binary=True)
+
+
+def set_search_path(schema: str = DEFAULT_SCHEMA) -> bytes:
+    """The statement after which a session finds the tables by their names, and nothing else beside
+    what Postgres itself has. `schema`: the setting `database_schema` (docs/deploy.md).
+
+    Every session begins with it. PgBouncer refuses or drops `options` of a connection, and a
+    `search_path` of the role or of the database belongs to the operator."""
+    return f"""SET search_path = "{schema}\"""".encode()

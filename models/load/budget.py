@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Self
 
 from models.errors import ApiError, ShareUsedUp, Unavailable
-from models.load.round_robin import RoundRobin
+from models.load.fair_queue import RoundRobin
 
 _MAX_WAITING = 16
 """Requests of one project that wait. Each may have sent as much as the network buffers. Bodies that

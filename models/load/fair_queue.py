@@ -1,12 +1,72 @@
-"""N permits for work of one kind, which the projects of a process share."""
+"""What the projects of a process share: the order in which they are served, N permits for work of
+one kind, and slots of which one project cannot keep another one waiting (ADR 0069)."""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Collection, Hashable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 from uuid import UUID
 
-from models.load.round_robin import RoundRobin
+KeyT = TypeVar("KeyT", bound=Hashable)
+EntryT = TypeVar("EntryT", bound=Hashable)
+
+
+class RoundRobin(Generic[KeyT, EntryT]):
+    """Entries, first come, first served for each key, such as a project. A key whose entry was
+    taken is the last one then: however many entries it has, each other key waits for one of them.
+    """
+
+    def __init__(self) -> None:
+        self._queues: OrderedDict[KeyT, OrderedDict[EntryT, None]] = OrderedDict()
+        """The key that is next is first. None is empty."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._queues
+
+    def __iter__(self) -> Iterator[KeyT]:
+        """The keys that have entries now, the next one first."""
+        return iter(list(self._queues))
+
+    def of(self, key: KeyT) -> Collection[EntryT]:
+        """The entries of a key, the one that came first first."""
+        return self._queues.get(key, {}).keys()
+
+    def add(self, key: KeyT, entry: EntryT) -> None:
+        """Puts an entry behind the others of its key."""
+        self._queues.setdefault(key, OrderedDict())[entry] = None
+
+    def remove(self, key: KeyT, entry: EntryT) -> None:
+        """Removes an entry that is not served, if it is here."""
+        queue = self._queues.get(key)
+        if queue is not None:
+            queue.pop(entry, None)
+            if not queue:
+                del self._queues[key]
+
+    def take(self, key: KeyT, entry: EntryT) -> None:
+        """Removes an entry that is served: the other keys are next."""
+        self.remove(key, entry)
+        if key in self._queues:
+            self._queues.move_to_end(key)
+
+    def take_next(self) -> EntryT | None:
+        """Removes the next entry and returns it; None if there is none."""
+        if not self._queues:
+            return None
+        key, queue = next(iter(self._queues.items()))
+        entry = next(iter(queue))
+        self.take(key, entry)
+        return entry
+
 
 _Permit = asyncio.Future[None]
 """It has a result as soon as the work that waits for it may begin."""
@@ -134,3 +194,40 @@ class FairQueue:
                 return permit
             queue.remove(project, permit)
         return None
+
+
+_FRACTION = 10
+_LEAST = 2
+"""With two projects that take all they can get, a third one finds a slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedSlots:
+    """Slots for anybody, and a few more, each for a project that has none here.
+
+    What runs in a slot of the reserve counts as everything else does. So a slot that becomes free
+    fills the reserve first, and only then goes to somebody who has others.
+    """
+
+    count: int
+    """Slots for anybody: those that an operator has set."""
+    reserve: int
+    """Slots above them."""
+
+    @classmethod
+    def beside(cls, count: int) -> "ReservedSlots":
+        """So many slots, and a tenth more as the reserve, two at least."""
+        return cls(count, max(_LEAST, count // _FRACTION))
+
+    @property
+    def most(self) -> int:
+        """All of them."""
+        return self.count + self.reserve
+
+    def free(self, used: int) -> int:
+        """How many of the slots are free for anybody, while so many are used."""
+        return max(0, self.count - used)
+
+    def free_for_newcomers(self, used: int) -> int:
+        """How many are free for projects that have none, one for each."""
+        return max(0, self.most - used)

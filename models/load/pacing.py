@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Hashable
 
-from models.load.round_robin import RoundRobin
+from models.load.fair_queue import RoundRobin
 
 
 class Pacer:

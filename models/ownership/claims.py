@@ -1,7 +1,7 @@
 """Who runs a response: take, checkpoint, end, release.
 
 `Ownership.take`, `take_next` and `take_orphans` are the only ways to become a response's owner. A
-response without an owner is claimed by one statement (models/ownership/unowned.py, line.py). One
+response without an owner is claimed by one statement (models/ownership/takeover.py, line.py). One
 whose owner is dead is claimed in a transaction (models/ownership/takeover.py). All claim many
 responses at a time, and small endings are stored together too (models/ownership/endings.py).
 
@@ -35,15 +35,12 @@ from models.db.statement import Query
 from models.errors import Cancelled, FailedCall, LeaseLost, StatementRefused
 from models.ids import response_id as public_id
 from models.lifecycle import TERMINAL, Crashes, Status
-from models.ownership.endings import EndingWriter
+from models.ownership.endings import EndingWriter, Release, ReleaseWriter, failures_json
 from models.ownership.lease import Lease
 from models.ownership.line import ChosenClaim, ClaimRequest, LineClaims
-from models.ownership.logs import ClaimedLogs
-from models.ownership.releases import Release, ReleaseWriter, failures_json
 from models.ownership.steps import EMPTY_TAIL, Ending, Step, Tail
-from models.ownership.takeover import Claim, MayRun, take_over
-from models.ownership.unowned import UnownedClaims
-from models.wire.size import json_size
+from models.ownership.takeover import Claim, ClaimedLogs, MayRun, UnownedClaims, take_over
+from models.wire.json_values import json_size
 
 logger = structlog.get_logger()
 

@@ -1,4 +1,5 @@
-"""A process's lease: its row in `workers`, renewed by a thread while the event loop runs.
+"""A process's lease: its row in `workers`, renewed by a thread while the event loop runs; and what
+each renewal reads: the database's clock, and the number of changes of projects and keys.
 
 The database decides which process is dead. *Refused*: it has declared this process dead; the
 process exits within 2 s, whatever it does. *Unreachable*: nothing is known; calls of upstreams
@@ -12,6 +13,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
 from typing import Literal, NoReturn
 from uuid import UUID
 
@@ -29,12 +32,66 @@ from models.db.queries import create, leases, run
 from models.db.queries.leases import OwnedResponse
 from models.db.queries.run import StoredLog
 from models.ids import new_uuid
-from models.ownership.access_revision import AccessRevision
-from models.ownership.clock import DatabaseClock
 from models.ownership.creates import CreateOutcomes, void_values
 from models.ownership.tie import Tie
 from models.ownership.timeline import Timeline, read_timeline
 from models.version import VERSION
+
+
+class AccessRevision:
+    """How a process notices that a project or a key was changed: the number of such changes that it
+    has seen last. The thread of the heartbeat sets it; those that watch it are called in the event
+    loop.
+
+    The database counts these changes (`access_revision`, migrations/functions.sql). Each heartbeat
+    reads the number, with the statement that renews the lease: so it costs no statement, and needs
+    no Redis. A process acts on a change at most one heartbeat after its commit, half a second by
+    default (docs/projects.md)."""
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._watchers: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Calls `on_change` in this event loop after each change, and once when the number is known
+        first: what was read before that may be older."""
+        self._watchers.append((asyncio.get_running_loop(), on_change))
+
+    def forget(self) -> None:
+        """The next number counts as a change, whichever it is."""
+        self._number = None
+
+    def set(self, number: int) -> None:
+        """The number that a heartbeat has read."""
+        if number == self._number:
+            return
+        self._number = number
+        for loop, on_change in self._watchers:
+            # The loop may have ended: then nobody uses what was read.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(on_change)
+
+
+class DatabaseClock:
+    """The database's time at its last answer, plus the time since then on the monotonic clock of
+    this process. It is late by the time that the answer took.
+
+    Times that clients see, and that other processes compare, come from this one clock: that of a
+    machine may be hours off."""
+
+    def __init__(self) -> None:
+        self._read = time.monotonic(), time.time()
+        """(monotonic time, seconds since the epoch); the machine's clock until the first answer"""
+
+    def set(self, now: datetime) -> None:
+        """Records the database's time, from an answer that was received now."""
+        self._read = time.monotonic(), now.timestamp()
+
+    def now(self) -> int:
+        """Whole seconds since the epoch."""
+        read_at, seconds = self._read
+        return int(seconds + time.monotonic() - read_at)
+
 
 logger = structlog.get_logger()
 

@@ -16,8 +16,7 @@ from models.db.queries.claim import CLAIM_UNOWNED
 from models.db.queries.line import CLAIM_NEXT, CONFIRM, NEXT_IN_LINE
 from models.ids import response_id as public_id
 from models.ids import unix_seconds
-from models.ownership.takeover import Claim
-from models.ownership.unowned import claim_of
+from models.ownership.takeover import Claim, claim_of
 
 logger = structlog.get_logger()
 

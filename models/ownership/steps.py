@@ -48,7 +48,7 @@ class Ending:
     upstream: str | None = None
     """which upstream answered the last turn"""
     history_size: int | None = None
-    """of what a continuation begins with (models/wire/size.py); None: not known"""
+    """of what a continuation begins with (models/wire/json_values.py); None: not known"""
 
 
 @dataclass(frozen=True, slots=True)

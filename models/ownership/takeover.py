@@ -1,25 +1,38 @@
-"""Claims in one transaction, with what the previous owners had journalled.
+"""Claims of responses: new and released ones, which need no recovery, and those of dead owners, in
+one transaction with what these had journalled; and the event logs that their new owner needs.
 
-A response without an owner needs no recovery. One whose owner is dead does: the transaction claims
-the row, then reads in later statements the end of the event log and the journal of the *previous*
-owner, and appends what is missing. If it rolls back, the previous owner stays recorded. The number
-of statements does not depend on the number of responses, so a thousand orphans need a few hundred.
+The transaction claims the rows, then reads in later statements the end of the event log and the
+journal of the *previous* owner, and appends what is missing. If it rolls back, the previous owner
+stays recorded. The number of statements does not depend on the number of responses, so a thousand
+orphans need a few hundred.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from uuid import UUID
 
+import psycopg
+import structlog
+
 from models.db.arrays import Byteas, Ints, Uuids
-from models.db.database import Connection, execute, fetch
+from models.db.database import Connection, Pool, execute, fetch, is_refusal
 from models.db.queries import claim as claim_queries
-from models.db.queries.claim import ClaimedRow, LockedOrphan, ResponseBlock
+from models.db.queries.claim import (
+    CLAIM_UNOWNED,
+    CLAIM_UNOWNED_TOGETHER,
+    ClaimedRow,
+    LockedOrphan,
+    ResponseBlock,
+)
 from models.db.queries.common import LogBlock
 from models.db.statement import Query
 from models.errors import LeaseLost
 from models.lifecycle import NO_CRASHES, Crashes
+from models.ownership.grouping import GroupedRequests
 from models.wire.events import split_frames
+
+logger = structlog.get_logger()
 
 MayRun = Callable[[Crashes], bool]
 """Whether a worker may run a response with so many crashes now."""
@@ -204,3 +217,117 @@ def _log_values(blocks: Sequence[ResponseBlock]) -> dict[str, object]:
         "attempts": Ints([block.attempt for block in blocks]),
         "frames": Byteas([block.frames for block in blocks]),
     }
+
+
+class ClaimedLogs:
+    """Reads the logs of claims since their last checkpoints, after the claims are committed: if the
+    size of a log crashes this process, that is counted."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._requests = GroupedRequests(self.read_all)
+
+    async def read_with_others(self, claim: Claim) -> Claim:
+        """The claim with its log; unchanged if the logs that are requested at this time cannot be
+        read together: one of them may be too large."""
+        return await self._requests.submit(claim)
+
+    async def read(self, claim: Claim) -> Claim:
+        """The claim with its log. Raises what DATABASE_UNAVAILABLE names."""
+        async with self._pool.connection() as connection:
+            since = {"id": claim.id, "after": claim.row.checkpoint_number}
+            blocks = await fetch(connection, claim_queries.LOG_SINCE, since)
+            if blocks or claim.log_end >= 0:
+                return _with_blocks(claim, blocks)
+            log_ends = await read_log_ends(connection, [claim.id])
+            return replace(_with_blocks(claim, []), log_end=log_ends[claim.id])
+
+    async def read_all(self, claims: list[Claim]) -> list[Claim]:
+        """These claims with their logs, as far as they are not read yet; unchanged if Postgres
+        refuses to read them together."""
+        unread = [claim for claim in claims if claim.has_unread_log]
+        if not unread:
+            return claims
+        try:
+            async with self._pool.connection() as connection:
+                logs = await read_logs(connection, [claim.row for claim in unread])
+                empty = [claim.id for claim in unread if not logs[claim.id] and claim.log_end < 0]
+                ends = await read_log_ends(connection, empty) if empty else {}
+        except psycopg.Error as error:
+            logger.warning("logs_not_read", responses=len(unread), error=str(error).strip())
+            return claims
+        return [
+            _with_blocks(replace(claim, log_end=ends.get(claim.id, claim.log_end)), logs[claim.id])
+            if claim.has_unread_log
+            else claim
+            for claim in claims
+        ]
+
+
+def _with_blocks(claim: Claim, blocks: list[LogBlock]) -> Claim:
+    """The claim with its log since the last checkpoint."""
+    published = [block for block in blocks if block.attempt > 0]
+    return replace(
+        claim,
+        blocks=published,
+        log_end=blocks[-1].last if blocks else claim.log_end,
+        is_first=not published
+        and claim.row.checkpoint_number < 0
+        and claim.end_reason is None
+        and not claim.crashes.since_checkpoint,
+        has_unread_log=False,
+    )
+
+
+class UnownedClaims:
+    """The claims of one worker. Those that are requested while a statement is on its way are made
+    together by the next one. A request that comes alone has the statement for one response, which
+    takes a third less of Postgres."""
+
+    def __init__(self, pool: Pool, claim_values: Callable[[], Mapping[str, object]]) -> None:
+        """`claim_values`: `me`, `wall_clock` and `first_attempt` of the statements."""
+        self._pool = pool
+        self._claim_values = claim_values
+        self._requests = GroupedRequests(self._take_group)
+
+    async def take(self, response_id: UUID) -> Claim | None:
+        """Claims the response. None: it has an owner, its workers have crashed, it may not run now,
+        or it is deleted. Raises what DATABASE_UNAVAILABLE names: the claim may then have been
+        made."""
+        claim, is_known = await self._requests.submit(response_id)
+        # Another transaction may have locked the row, which a group does not wait for.
+        return claim if is_known else await self._take_alone(response_id)
+
+    async def _take_group(self, ids: list[UUID]) -> list[tuple[Claim | None, bool]]:
+        """The claims, and whether it is known of each response if it can be claimed."""
+        if len(ids) == 1:
+            return [(await self._take_alone(ids[0]), True)]
+        return [(claim, claim is not None) for claim in await self._take_together(ids)]
+
+    async def _take_alone(self, response_id: UUID) -> Claim | None:
+        """The statement for one response. Waits until no other transaction has locked it."""
+        values = {**self._claim_values(), "id": response_id}
+        rows = await fetch(self._pool, CLAIM_UNOWNED, values)
+        return claim_of(rows[0]) if rows else None
+
+    async def _take_together(self, ids: list[UUID]) -> list[Claim | None]:
+        """One statement. None also for a response that is locked, and for all if Postgres refuses
+        the statement: one of them may be the cause."""
+        values = {**self._claim_values(), "ids": Uuids(ids)}
+        try:
+            rows = await fetch(self._pool, CLAIM_UNOWNED_TOGETHER, values)
+        except psycopg.Error as error:
+            if not is_refusal(error):
+                raise
+            logger.warning("claims_refused", responses=len(ids), error=str(error).strip())
+            return [None] * len(ids)
+        claims = {row.id: claim_of(row) for row in rows}
+        # Of two requests for the same response only one has claimed it.
+        return [claims.pop(response_id, None) for response_id in ids]
+
+
+def claim_of(row: ClaimedRow) -> Claim:
+    """The claim of a response that no owner had lost: its event log is complete."""
+    if row.attempt == 1:
+        return Claim(row, log_end=1 if row.background else 0, is_first=True)
+    return Claim(row, log_end=-1, has_unread_log=True)

@@ -1,7 +1,8 @@
-"""The watch: a task in every process that declares dead processes dead (ADR 0023).
+"""The watch: a task in every process that declares dead processes dead (ADR 0023); and the messages
+of responses that wait without an owner, which may have been lost.
 
-It looks at all other processes four times a second, on a connection of its own, so that a process
-whose pool is busy still sees deaths. A process is declared dead for one of two reasons:
+The watch looks at all other processes four times a second, on a connection of its own, so that a
+process whose pool is busy still sees deaths. A process is declared dead for one of two reasons:
 
 - *Its connections have ended*: the lock of its tie is free, its lease was not renewed for
   `_silence`, and it is not connected to Redis either. This proves little while Postgres is slow or
@@ -26,12 +27,14 @@ import structlog
 from prometheus_client import Counter
 from redis.asyncio import Redis
 
+from models.celery.queue import JobQueue
 from models.config.settings import Settings
-from models.db.database import DATABASE_UNAVAILABLE, Connection, connect, execute, fetch
+from models.db.database import DATABASE_UNAVAILABLE, Connection, Pool, connect, execute, fetch
 from models.db.queries import leases
 from models.db.queries.leases import WatchedProcess
+from models.db.queries.sweep import REENQUEUE
 from models.ownership.lease import Lease
-from models.redis.channels import subscription_of
+from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE, queue_for, subscription_of
 from models.redis.client import REDIS_ERRORS
 
 logger = structlog.get_logger()
@@ -216,3 +219,22 @@ class Watch:
 def _first_seen(before: dict[_Seen, float], keys: list[_Seen], now: float) -> dict[_Seen, float]:
     """When each of these keys was first seen without an interruption."""
     return {key: before.get(key, now) for key in keys}
+
+
+async def enqueue_waiting(pool: Pool, job_queue: JobQueue, settings: Settings) -> None:
+    """Enqueues again up to 200 open responses that have waited for too long without an owner.
+
+    Only into short queues: else each sweep would add a message for each waiting response, and fill
+    Redis. Raises what DATABASE_UNAVAILABLE names.
+    """
+    short = await job_queue.short_queues()
+    values = {
+        "interval": settings.lease.enqueue_interval,
+        **{name: name in short for name in (INTERACTIVE, BACKGROUND, QUARANTINE)},
+    }
+    responses = await fetch(pool, REENQUEUE, values)
+    for response in responses:
+        queue = queue_for(background=response.background, crashes=response.crashes)
+        job_queue.enqueue(response.id, queue)
+    if responses:
+        logger.info("responses_requeued", responses=len(responses))

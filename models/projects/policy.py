@@ -1,14 +1,71 @@
-"""The policy of a project: the column `projects.policy` (docs/projects.md)."""
+"""The policy of a project: the column `projects.policy` (docs/projects.md).
 
+Commands import this module: it needs no log.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PlainSerializer
+from pydantic import AfterValidator, Field, PlainSerializer, field_validator
 
-from models.config.units import format_duration
-from models.config.values import Bytes, Duration, Group
-from models.projects.egress import ProjectEgress
-from models.projects.policy_routes import PolicyRoutes
+from models.config.routes import Route, pattern_problem, upstream_name_problem
+from models.config.values import Bytes, Duration, Group, check_destinations
 from models.projects.quotas import ProjectQuotas
+from models.time_text import format_duration
+
+
+class ProjectEgress(Group):
+    """Which addresses the server may reach for a project, itself or by an upstream. None: as the
+    settings say."""
+
+    allow: tuple[str, ...] | None = None
+    """In place of `egress.allow`: networks and host names that may be reached, on any port."""
+    public: bool | None = None
+    """In place of `egress.public`: whether the public internet may be reached besides."""
+
+    @field_validator("allow")
+    @classmethod
+    def _check_entries(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if value is None else check_destinations(value)
+
+
+SERVER_EGRESS = ProjectEgress()
+"""Of a project without rules of its own."""
+
+
+def _check(routes: dict[str, Route]) -> dict[str, Route]:
+    for pattern, targets in routes.items():
+        for target in targets:
+            problem = pattern_problem(pattern, target.model)
+            if problem := problem or upstream_name_problem(target.upstream):
+                raise ValueError(f"{pattern!r}: {problem}")
+    return routes
+
+
+def _as_written(routes: dict[str, Route]) -> dict[str, list[Any]]:
+    """As an operator writes them: an upstream is its name if the model's name is not changed."""
+    return {
+        pattern: [
+            target.upstream if target.model is None else target.model_dump() for target in targets
+        ]
+        for pattern, targets in routes.items()
+    }
+
+
+def unconfigured_upstreams(own: dict[str, Route] | None, configured: Collection[str]) -> list[str]:
+    """The upstreams that a project's routes name and that are not among the configured ones,
+    sorted."""
+    named = {target.upstream for targets in (own or {}).values() for target in targets}
+    return sorted(named.difference(configured))
+
+
+PolicyRoutes = Annotated[
+    dict[str, Route], AfterValidator(_check), PlainSerializer(_as_written, when_used="json")
+]
+"""Upstreams by pattern, in the form of `[routes]`. The upstreams need not be configured: a policy
+is judged where there may be no configuration."""
 
 PolicyDuration = Annotated[Duration, PlainSerializer(format_duration, when_used="json")]
 """A duration, stored as an operator writes it: `30d`."""
@@ -56,3 +113,16 @@ class ProjectPolicy(Group):
 
 
 DEFAULT_POLICY = ProjectPolicy()
+
+
+@lru_cache(4096)
+def _expression(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+
+
+def may_use(model: str, *allowed: Iterable[str] | None) -> bool:
+    """Whether each of these lists of names and patterns has the model. None: all models."""
+    return all(
+        names is None or any(_expression(name).fullmatch(model) for name in names)
+        for names in allowed
+    )

@@ -1,7 +1,8 @@
-"""The quotas of a project: its own, and those that the settings give to all (docs/limits.md)."""
+"""The quotas of a project: its own, those that the settings give to all, and what it uses
+(docs/limits.md)."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Annotated, Self
 from uuid import UUID
@@ -153,3 +154,20 @@ def estimate_tokens(characters: int, max_output: int | None, limits: Limits) -> 
     if limits.tokens_per_minute:
         assumed = min(assumed, max(0, limits.tokens_per_minute - tokens))
     return tokens + assumed
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a project uses, as the database says."""
+
+    open: list[UUID] = field(default_factory=list)
+    """the responses that have not ended"""
+    waiting: list[UUID] = field(default_factory=list)
+    """those that no worker has claimed"""
+    young: frozenset[UUID] = frozenset()
+    """those whose creates and first notices may be on their way"""
+    tokens: tuple[int, int] = (0, 0)
+    """of this day and of this month"""
+    are_tokens_new: bool = True
+    """They were read now, not within the last minute."""
+    conversations: int = 0

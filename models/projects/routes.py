@@ -6,7 +6,7 @@ import structlog
 
 from models.config.routes import Route, Routes, RoutingSettings
 from models.ids import PROJECT, admin_id
-from models.projects.policy_routes import unconfigured_upstreams
+from models.projects.policy import unconfigured_upstreams
 
 logger = structlog.get_logger()
 

@@ -1,4 +1,5 @@
-"""Clients of Redis, or of the primary that Sentinel names, and the options of their connections."""
+"""Clients of Redis, or of the primary that Sentinel names, the options of their connections, and
+what Redis does when its memory is full."""
 
 import socket
 from typing import Any
@@ -10,7 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.driver_info import DriverInfo
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry as BlockingRetry
 
@@ -119,3 +120,25 @@ def _sentinel_options(address: SentinelAddress) -> dict[str, Any]:
         "socket_timeout": REDIS_TIMEOUT,
         "socket_connect_timeout": REDIS_TIMEOUT,
     }
+
+
+_SAFE_POLICIES = frozenset(("noeviction", "volatile-ttl", "volatile-lru", "volatile-lfu"))
+"""They evict no queue: of our keys only those of the answer cache and of quotas have an expiry.
+With volatile-ttl the cache is evicted first; what quotas lose is counted anew."""
+
+
+async def memory_problem(redis: Redis) -> str | None:
+    """What an operator should change; None: nothing, or this Redis does not show its settings.
+
+    Raises what REDIS_ERRORS names.
+    """
+    try:
+        facts = await redis.info("memory")
+    except ResponseError:
+        return None
+    policy = facts.get("maxmemory_policy")
+    if facts.get("maxmemory") == 0:
+        return "maxmemory is not set: a full Redis is killed with its queues"
+    if policy is not None and policy not in _SAFE_POLICIES:
+        return f"maxmemory-policy {policy} evicts queues: set volatile-ttl"
+    return None

@@ -20,8 +20,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
-from models.tracing.spans import Attributes, Span, SpanKind
-from models.tracing.traceparent import parse_traceparent
+from models.tracing.spans import Attributes, Span, SpanKind, parse_traceparent
 from models.version import VERSION
 
 logger = structlog.get_logger()

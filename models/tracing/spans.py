@@ -1,13 +1,18 @@
-"""What the rest of the code sees of OpenTelemetry.
+"""What the rest of the code sees of OpenTelemetry, and `traceparent`, the header of W3C Trace
+Context (https://www.w3.org/TR/trace-context/).
 
-Its SDK is an optional extra, and is imported only where traces are on (models/tracing/otel.py).
+The SDK is an optional extra, and is imported only where traces are on (models/tracing/otel.py).
 Where they are off, every span is `NO_SPAN`, which records nothing and costs a call of an empty
 method.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
+from uuid import UUID
+
+from models.config.settings import Settings
 
 Attributes = Mapping[str, str | bool | int | float | Sequence[str]]
 
@@ -85,3 +90,41 @@ class Tracer(Protocol):
     def close(self) -> None:
         """Sends what was not sent yet, for at most two seconds."""
         ...
+
+
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_FIRST_VERSION_LENGTH = 55
+
+
+def parse_traceparent(header: str | None) -> tuple[int, int, int] | None:
+    """The ids of the trace and of the span, and the flags; None if the header is not
+    well-formed."""
+    match = None if header is None else _TRACEPARENT.match(header)
+    if header is None or match is None:
+        return None
+    # Later versions may add fields; the first one has none.
+    rest = header[_FIRST_VERSION_LENGTH:]
+    if rest and (header.startswith("00") or not rest.startswith("-")):
+        return None
+    trace, span, flags = (int(part, 16) for part in match.groups())
+    return (trace, span, flags) if trace and span else None
+
+
+def well_formed_traceparent(header: str | None) -> str | None:
+    """The header, or None if a client has sent one that is not well-formed."""
+    return None if parse_traceparent(header) is None else header
+
+
+def traceparent_of(response_id: UUID) -> str:
+    """The trace of a response that has none: created before traces were on, or over a WebSocket
+    whose client has sent none. All of its attempts have this one."""
+    return f"00-{response_id.hex}-{response_id.hex[16:]}-01"
+
+
+def open_tracer(settings: Settings, process: str) -> Tracer | None:
+    """The tracer of this process, of the kind `process`; None if traces are off."""
+    if not settings.traces.enabled:
+        return None
+    from models.tracing.otel import OtelTracer  # the optional extra
+
+    return OtelTracer(process)

@@ -2,7 +2,7 @@
 
 `authorization`, `headers` and the path of `server_url` (which may contain a key) are credentials:
 `split_credentials` separates them. They are only stored sealed, and never shown. The fields of the
-tool are checked in models/wire/checks/mcp.py.
+tool are checked in models/wire/checks/server_tools.py.
 """
 
 import re

@@ -1,8 +1,9 @@
-"""The usage in the bytes of an upstream's answer that passes unchanged."""
+"""The kinds of usage, and the usage in the bytes of an upstream's answer that passes unchanged."""
 
 import json
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from models.wire.token_counts import MAX_TOKEN_COUNT, read_counts
@@ -87,3 +88,16 @@ def bounded_count(value: float) -> int:
     """A count as it is stored: 0 for what is no number or below, at most `MAX_COUNT`."""
     bounded = min(max(value, 0), MAX_COUNT)
     return 0 if math.isnan(bounded) else math.ceil(bounded)
+
+
+class UsageKind(StrEnum):
+    """What kind of work usage is, by the last part of its path under /v1/organization/usage
+    (docs/projects.md)."""
+
+    COMPLETIONS = "completions"
+    """Text of a model, and whatever has no kind of its own."""
+    EMBEDDINGS = "embeddings"
+    MODERATIONS = "moderations"
+    IMAGES = "images"
+    AUDIO_SPEECHES = "audio_speeches"
+    AUDIO_TRANSCRIPTIONS = "audio_transcriptions"

@@ -4,18 +4,20 @@ stream until a tool call before them had its result (docs/wire.md). Pure."""
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from models.wire.done_events import PartPlace, arguments_done, text_done
 from models.wire.events import (
     AnnotationAdded,
     ArgumentsDelta,
+    ArgumentsDone,
     CodeCompleted,
     CodeDelta,
+    CodeDone,
     CodeInProgress,
     CodeInterpreting,
     CommandAdded,
     CommandDelta,
     CommandDone,
     CustomInputDelta,
+    CustomInputDone,
     Event,
     FileSearchCompleted,
     FileSearching,
@@ -30,13 +32,16 @@ from models.wire.events import (
     ListToolsFailed,
     ListToolsInProgress,
     McpArgumentsDelta,
+    McpArgumentsDone,
     McpCallCompleted,
     McpCallFailed,
     McpCallInProgress,
     PartAdded,
     PartDone,
     ReasoningDelta,
+    ReasoningDone,
     RefusalDelta,
+    RefusalDone,
     SearchCompleted,
     Searching,
     SearchInProgress,
@@ -45,9 +50,13 @@ from models.wire.events import (
     SummaryPartAdded,
     SummaryPartDone,
     TextDelta,
+    TextDone,
 )
 from models.wire.item_types import ARGUMENT_FIELDS, TEXT_FIELDS
 from models.wire.items import NewId
+
+PartPlace = tuple[str, int, int]
+"""item_id, output_index, and the part's content_index or summary_index."""
 
 Part = dict[str, Any]
 
@@ -244,3 +253,44 @@ _ITEM_EVENTS: dict[str, Callable[[Item, int], Iterator[Event]]] = {
     "image_generation_call": _image,
 }
 """type of an item -> the events between its `added` and its `done`."""
+
+
+CONTENT_DONE = (
+    TextDone,
+    RefusalDone,
+    ReasoningDone,
+    SummaryDone,
+    ArgumentsDone,
+    CustomInputDone,
+    McpArgumentsDone,
+    CodeDone,
+)
+"""The events after which a text or the arguments of a call are complete."""
+
+
+def text_done(part: dict[str, Any], place: PartPlace) -> list[Event]:
+    """The event that closes the text of a content part; none if its type has no streamed text."""
+    match part["type"]:
+        case "output_text":
+            return [TextDone(*place, part["text"], part.get("logprobs", []))]
+        case "refusal":
+            return [RefusalDone(*place, part["refusal"])]
+        case "reasoning_text":
+            return [ReasoningDone(*place, part["text"])]
+        case _:
+            return []
+
+
+def arguments_done(item: Item, index: int) -> list[Event]:
+    """The event that closes a call's arguments; none if its type has no streamed arguments."""
+    match item.get("type"):
+        case "function_call":
+            return [ArgumentsDone(item["id"], index, item["name"], item["arguments"])]
+        case "custom_tool_call":
+            return [CustomInputDone(item["id"], index, item["input"])]
+        case "mcp_call":
+            return [McpArgumentsDone(item["id"], index, item["arguments"])]
+        case "code_interpreter_call":
+            return [CodeDone(item["id"], index, item["code"])]
+        case _:
+            return []

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from models.wire.includes import LOGPROBS
+from models.wire.response import LOGPROBS
 from models.wire.tools import WEB_SEARCH
 
 HEADER = "x-ignored-parameters"

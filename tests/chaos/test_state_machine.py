@@ -42,7 +42,7 @@ from models.db.queries.read import ResponseRow
 from models.errors import LeaseLost, NotFound
 from models.ids import response_id
 from models.lifecycle import CRASHES_ALONE, QUARANTINE_THRESHOLD, TERMINAL, Status
-from models.ownership.clock import DatabaseClock
+from models.ownership.lease import DatabaseClock
 from models.redis.answer_cache import AnswerCache
 from models.wire.events import Event, ResponseCreated, ResponseQueued, decode_frame, split_frames
 from models.wire.events import frame as encode_frame

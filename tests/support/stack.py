@@ -28,7 +28,7 @@ from cli.embedded.postgres import Postgres
 from cli.embedded.process import Process, free_port
 from cli.embedded.valkey import Valkey
 from models import keys
-from models.db.search_path import set_search_path
+from models.db.sync import set_search_path
 from tests.support.api import Api, until
 from tests.support.chaos.proxy import ProcessProxies, Proxy
 from tests.support.fake_upstream import FakeUpstream

@@ -110,13 +110,13 @@ INTERNALS = (
         "redis",
         "redis.asyncio.connection:AbstractConnection",
         "_reader _writer",
-        "models/redis/raw_connection.py",
+        "models/redis/connection.py",
     ),
     Internals(
         "redis",
         "redis.asyncio.connection:ConnectionPool",
         "make_connection",
-        "models/redis/raw_connection.py",
+        "models/redis/connection.py",
     ),
 )
 

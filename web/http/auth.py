@@ -29,7 +29,7 @@ from models.errors import (
 from models.ids import PROJECT, admin_id
 from models.keys import CACHE_SECONDS, hash_key
 from models.ownership.grouping import GroupedRequests
-from models.projects.model_access import may_use
+from models.projects.policy import may_use
 from models.projects.scopes import Scope
 from web.http.clients import KeyGuesses
 from web.http.open_requests import OpenRequests

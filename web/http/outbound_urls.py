@@ -10,7 +10,7 @@ from typing import Any
 
 from models.egress import EgressPolicy, EgressRefused, FetchTarget
 from models.errors import InvalidRequest
-from models.name_lookups import look_up
+from models.hosts import look_up
 from models.wire.events import Item
 from models.wire.urls import body_urls, item_urls, parameter_urls
 

@@ -19,8 +19,8 @@ from models.lifecycle import TRANSITIONS, Status
 from models.wire.compaction import newest_compaction
 from models.wire.events import Item
 from models.wire.items import duplicate_item, referenced_ids, substitute_references
+from models.wire.json_values import json_size
 from models.wire.request import CreateRequest
-from models.wire.size import json_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Continuation:
     existing_item_ids: frozenset[str] = frozenset()
     """The item ids of the input that the conversation has already."""
     size: int | None = None
-    """The size of its items (models/wire/size.py); None: not known."""
+    """The size of its items (models/wire/json_values.py); None: not known."""
 
     def require_new(self, items: list[Item]) -> None:
         """Raises InvalidRequest for an item that the conversation has already.

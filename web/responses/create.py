@@ -14,7 +14,7 @@ import msgspec
 import orjson
 
 from models import logs
-from models.config.tool_availability import WEB_SEARCH_VARIABLE
+from models.config.settings import WEB_SEARCH_VARIABLE
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.create import NewRow
 from models.ids import new_uuid, response_id
@@ -22,7 +22,7 @@ from models.lifecycle import lane_of
 from models.projects.quotas import Limits, estimate_tokens
 from models.redis.quota_counters import Demand
 from models.secrets import Sealed, Sealer
-from models.tracing.traceparent import well_formed_traceparent
+from models.tracing.spans import well_formed_traceparent
 from models.wire.json_input import inline_size
 from models.wire.mcp import CREDENTIAL_FIELDS
 from models.wire.purpose import Purpose, stored_parameters

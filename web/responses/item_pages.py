@@ -15,7 +15,7 @@ from web.http.json_responses import list_envelope
 from web.http.params import Paging
 
 _MAX_SIZE = 8 * 1024 * 1024
-"""The size of a page (models/wire/size.py)."""
+"""The size of a page (models/wire/json_values.py)."""
 
 
 class ItemReader:

@@ -24,12 +24,11 @@ from models.wire.events import (
     ResponseQueued,
     frame,
 )
-from models.wire.includes import filter_items
+from models.wire.json_values import encoded_size
 from models.wire.pairing import unanswered_calls
 from models.wire.replay import replay, with_new_ids
 from models.wire.request import CreateRequest
-from models.wire.response import ResponseFacts, response_object
-from models.wire.size import encoded_size
+from models.wire.response import ResponseFacts, filter_items, response_object
 
 _ROW_BYTES = 64 * 1024
 """Bytes of frames in one row of the event log; about what a worker's flush writes."""

@@ -8,7 +8,7 @@ from uuid import UUID
 from models.config.settings import Settings
 from models.db.database import Pool
 from models.db.queries.api_keys import ApiKey
-from models.ownership.clock import DatabaseClock
+from models.ownership.lease import DatabaseClock
 from models.wire.pairing import require_outputs
 from models.wire.request import CreateRequest
 from web.hooks import CreateCheck

@@ -44,7 +44,7 @@ class _Get:
     id: UUID
     include: Collection[str]
     max_size: int
-    """of the items that the statement may return (models/wire/size.py)"""
+    """of the items that the statement may return (models/wire/json_values.py)"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from models.errors import InvalidRequest, NotFound
 from models.ids import parse_response_id, response_id
 from models.lifecycle import TERMINAL, Status
 from models.load.budget import Reservation
-from models.ownership.clock import DatabaseClock
+from models.ownership.lease import DatabaseClock
 from models.redis.answer_cache import AnswerCache
 from models.redis.channels import control
 from models.redis.channels import events as events_channel

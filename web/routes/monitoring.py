@@ -14,8 +14,7 @@ from models.db.queries.operations import OLDEST_COMPATIBLE_REVISION, SCHEMA_REVI
 from models.db.schema import SchemaState, schema_state
 from models.errors import Unauthenticated
 from models.metrics import CONTENT_TYPE, scrape_allowed
-from models.redis.client import REDIS_ERRORS
-from models.redis.eviction import memory_problem
+from models.redis.client import REDIS_ERRORS, memory_problem
 from models.version import VERSION
 from web.counters import REGISTRY
 from web.gauges import BACKLOG

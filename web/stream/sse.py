@@ -11,7 +11,7 @@ from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
 from models.config.web import WebSettings
-from models.deadlines import IdleTimeout
+from models.tasks import IdleTimeout
 from models.wire.events import split_frames
 from models.wire.request import CreateRequest
 from web.http.connection import wait_for_disconnect

@@ -8,10 +8,9 @@ from typing import Any, Protocol
 from redis.asyncio import Redis
 
 from models.config.settings import Settings
-from models.deadlines import IdleTimeout
 from models.redis.client import REDIS_ERRORS, REDIS_TIMEOUT, redis_client
-from models.redis.raw_connection import RawConnection, pack
-from models.redis.reconnect import stay_connected
+from models.redis.connection import RawConnection, pack, stay_connected
+from models.tasks import IdleTimeout
 
 _POP_SECONDS = 1
 """Redis replies to BRPOP after this time if there is no message."""

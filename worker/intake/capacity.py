@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from uuid import UUID
 
-from models.load.reserve import ReservedSlots
+from models.load.fair_queue import ReservedSlots
 from models.redis.channels import BACKGROUND
 from worker.process.limits import MemoryBudget, background_slots, reserved_slots
 from worker.run.runner import Run

@@ -17,8 +17,7 @@ from models.config.settings import Settings
 from models.db.database import DATABASE_UNAVAILABLE, RETRY_DELAY, Pool, fetch
 from models.db.queries import sweep
 from models.ownership.lease import Lease
-from models.ownership.waiting import enqueue_waiting
-from models.ownership.watch import Watch
+from models.ownership.watch import Watch, enqueue_waiting
 from worker.intake.capacity import Capacity
 from worker.intake.intake import Intake
 

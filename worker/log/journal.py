@@ -73,7 +73,7 @@ class Journal:
         """Lets `store` write these events with all unflushed frames, then publishes them.
 
         A reader that has received the events can rely on what `store` wrote in the same
-        transaction. Must not be cancelled half-way (models/uncancellable.py). Raises what `store`
+        transaction. Must not be cancelled half-way (models/tasks.py). Raises what `store`
         raises.
         """
         await self._logs.wait_for_small_tail(log)

@@ -4,10 +4,9 @@ import asyncio
 
 from redis.asyncio import Redis
 
-from models.deadlines import IdleTimeout
 from models.redis.client import REDIS_TIMEOUT
-from models.redis.raw_connection import RawConnection, pack
-from models.redis.reconnect import stay_connected
+from models.redis.connection import RawConnection, pack, stay_connected
+from models.tasks import IdleTimeout
 
 _MAX_BACKLOG = 16 * 1024 * 1024
 """Bytes that wait for a slow Redis. Beyond it all waiting messages are dropped."""

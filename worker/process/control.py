@@ -21,9 +21,8 @@ from models.db.queries.run import StoredLog
 from models.ownership.claims import Ownership, ReleaseReason
 from models.redis.channels import control
 from models.redis.client import redis_client
-from models.redis.raw_connection import RawConnection
-from models.redis.reconnect import listen, stay_connected, subscribe
-from models.side_tasks import SideTasks
+from models.redis.connection import RawConnection, listen, stay_connected, subscribe
+from models.tasks import SideTasks
 from worker import metrics
 from worker.run.end_state import StopReason
 from worker.run.runner import Run

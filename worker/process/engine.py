@@ -37,8 +37,8 @@ from models.project_policies import ProjectPolicies
 from models.redis.answer_cache import AnswerCache
 from models.redis.client import redis_client
 from models.secrets import Sealer
-from models.side_tasks import SideTasks
-from models.tracing.tracer import open_tracer
+from models.tasks import SideTasks
+from models.tracing.spans import open_tracer
 from worker import metrics
 from worker.intake.capacity import Capacity
 from worker.intake.intake import Intake

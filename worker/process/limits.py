@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from models.process_memory import resident_bytes
+from models.process import resident_bytes
 
 _RESERVED_FRACTION = 10
 """One slot in this many is reserved."""

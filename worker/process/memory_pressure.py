@@ -12,7 +12,7 @@ import structlog
 
 from models.db.database import Pool
 from models.ids import response_id as public_id
-from models.process_memory import release_free_memory
+from models.process import release_free_memory
 from worker import metrics
 from worker.process.limits import MemoryBudget
 from worker.run.end_state import StopReason

@@ -15,7 +15,7 @@ from uuid import UUID
 from models.config.settings import Settings
 from models.db.arrays import Uuids
 from models.db.database import Connection, Parameters, connect, execute, fetch
-from models.db.queries import clock, retention, usage
+from models.db.queries import retention, usage
 from models.db.queries.activity import DELETE_OLD_ACTIVITY
 from models.db.statement import Query, RowT
 from models.due_work import repeat
@@ -104,7 +104,7 @@ class Purger:
     async def purge(self, connection: Connection) -> None:
         """One round: until nothing is left, or another worker purges."""
         steps = PurgeSteps(connection)
-        await steps.repeat(clock.REPAIR_RESPONSES, {})
+        await steps.repeat(retention.REPAIR_RESPONSES, {})
         await self._hide_expired(steps)
         while await _delete_hidden(steps):
             pass

@@ -21,8 +21,8 @@ from aiohttp.abc import AbstractResolver
 
 from models.egress import EgressPolicy, EgressRefused, FetchTarget
 from models.errors import UpstreamFailed
+from models.hosts import look_up
 from models.ids import parse_file_id
-from models.name_lookups import look_up
 from models.wire.checks.faults import shorten
 from models.wire.events import Item
 from models.wire.items import FilePlace, file_places

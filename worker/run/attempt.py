@@ -24,11 +24,10 @@ from models.wire.events import (
     decode_frame,
     split_frames,
 )
-from models.wire.includes import filter_items
+from models.wire.json_values import json_size
 from models.wire.pairing import unanswered_calls
 from models.wire.purpose import Purpose, split_stored_parameters
-from models.wire.response import ResponseFacts, response_object
-from models.wire.size import json_size
+from models.wire.response import ResponseFacts, filter_items, response_object
 from models.wire.snapshot import (
     closing_events,
     find_unfinished,
@@ -72,7 +71,7 @@ class Attempt:
         self.failed_calls: deque[FailedCall] = deque(maxlen=_MAX_FAILED_CALLS)
         """Calls of upstreams that failed, for operators."""
         self.history_size: int | None = None
-        """The size of the items before the output (models/wire/size.py); None: not known yet."""
+        """The size of items before the output (models/wire/json_values.py); None: unknown."""
         self.unrepeatable_calls = 0
         """How many tool calls run now that must not run twice."""
 

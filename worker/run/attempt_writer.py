@@ -18,7 +18,7 @@ from models.ownership.steps import EMPTY_TAIL, Ending
 from models.ownership.timeline import attempts_on_timeline
 from models.uncancellable import run_uncancellable
 from models.wire.events import Event, Item
-from models.wire.includes import filter_events
+from models.wire.response import filter_events
 from worker.log.event_log import Block, EventLog
 from worker.log.journal import Journal
 from worker.run.attempt import Attempt

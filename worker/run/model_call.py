@@ -14,7 +14,7 @@ from typing import Any
 from models.errors import LimitReached, UpstreamFailed
 from models.tracing.spans import NO_SPAN
 from models.wire.events import Event, Item
-from models.wire.includes import SEALED_REASONING
+from models.wire.response import SEALED_REASONING
 from models.wire.tools import is_native_only
 from worker.metrics import UPSTREAM_TURNS
 from worker.run.context import RunContext

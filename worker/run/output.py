@@ -12,9 +12,9 @@ from models.db.queries.claim import CheckpointedItem
 from models.ownership.steps import CallOrigins, Step
 from models.ownership.takeover import Claim
 from models.wire.events import Event, Item
+from models.wire.json_values import json_size
 from models.wire.pairing import unanswered_calls
 from models.wire.replay import replay_item
-from models.wire.size import json_size
 from models.wire.token_counts import add_usage
 from worker.translation.items.open_item import OpenItem
 from worker.translation.items.server_calls import OpenServerCall, restore_call
@@ -61,7 +61,7 @@ class Output:
         """id of a call's item -> its sealed origin."""
         self.next_index: int = claim.row.next_output_index
         self.size = sum(json_size([row.payload, row.result]) for row in rows)
-        """Of all items and what the model got for calls (models/wire/size.py)."""
+        """Of all items and what the model got for calls (models/wire/json_values.py)."""
         self.turns: int = claim.row.turns
         self.usage: dict[str, Any] | None = claim.row.usage
         self.service_tier: str | None = None

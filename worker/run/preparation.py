@@ -22,8 +22,8 @@ from models.ids import continue_after
 from models.secrets import Sealed, Unreadable
 from models.tracing.spans import Span
 from models.wire.events import Item
+from models.wire.json_values import json_size
 from models.wire.purpose import Purpose
-from models.wire.size import json_size
 from models.wire.tools import with_added_search
 from models.wire.urls import item_urls, parameter_urls
 from worker.run.attachments import Attachments, history_urls, require_handed_on

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from models.wire.events import Item
-from models.wire.forwarding import answer_item, requested_body
 from models.wire.proxied_usage import TokenUsage, usage_in
+from models.wire.purpose import answer_item, requested_body
 from models.wire.response import output_text
 from models.wire.token_counts import COUNTED_BY, TokenCounts, usage_json
 from models.wire.urls import body_urls

@@ -15,7 +15,7 @@ from typing import Any, Self
 import structlog
 
 from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
-from models.side_tasks import cancel_all
+from models.tasks import cancel_all
 from models.wire.events import Event, Item
 from models.wire.response import output_text
 from worker.run.compaction import parameters_of_summary, user_message

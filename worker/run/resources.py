@@ -20,14 +20,14 @@ from models.files.storage import FileStorage
 from models.ids import new_item_id
 from models.load.pacing import Pacer
 from models.ownership.claims import Ownership
-from models.ownership.clock import DatabaseClock
+from models.ownership.lease import DatabaseClock
 from models.ownership.takeover import Claim
 from models.project_policies import ProjectPolicies
 from models.projects.quotas import Limits, ProjectQuotaCache
 from models.redis.answer_cache import AnswerCache
 from models.redis.quota_counters import Period, claimed_command, settle_command
 from models.secrets import Sealer
-from models.side_tasks import SideTasks
+from models.tasks import SideTasks
 from models.tracing.spans import Tracer
 from worker.log.journal import Journal
 from worker.log.publisher import Publisher

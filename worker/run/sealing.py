@@ -24,8 +24,8 @@ from models.db.queries.history import CALL_ORIGINS, StoredOrigin
 from models.secrets import Sealer, TokenKind, Unreadable
 from models.wire.encrypted_content import TaggedContent
 from models.wire.events import Item
-from models.wire.includes import SEALED_REASONING
 from models.wire.pairing import is_call
+from models.wire.response import SEALED_REASONING
 from worker.run.output import Output
 from worker.translation.request_parameters import Dialect
 from worker.translation.returned_content import CallOrigin, Seal, SealOrigin, item_key, origin_key

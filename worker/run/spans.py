@@ -22,8 +22,7 @@ from models.ids import response_id
 from models.lifecycle import Status
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
-from models.tracing.spans import NO_SPAN, Span, SpanKind, Tracer
-from models.tracing.traceparent import traceparent_of
+from models.tracing.spans import NO_SPAN, Span, SpanKind, Tracer, traceparent_of
 from models.wire.events import Item
 from worker.run.end_state import EndState
 from worker.tools.provider import ToolCallError, ToolResult

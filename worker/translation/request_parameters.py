@@ -20,9 +20,8 @@ from models.config.dialect import (
     ToolChoice,
 )
 from models.wire.events import Item
-from models.wire.includes import LOGPROBS
 from models.wire.item_types import CALLS
-from models.wire.response import TEXT_FORMAT_UNMET, TOOL_CHOICE_UNMET
+from models.wire.response import LOGPROBS, TEXT_FORMAT_UNMET, TOOL_CHOICE_UNMET
 
 SAMPLING_PARAMETERS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 """Sent under their own names, and only if the client set them: the API's defaults break

@@ -13,9 +13,9 @@ import aiohttp
 from models.config.groups import LimitSettings
 from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import secrets_of
-from models.deadlines import IdleTimeout
 from models.errors import LimitReached, UpstreamFailed
 from models.http_bodies import is_uncompressed
+from models.tasks import IdleTimeout
 from worker.metrics import UPSTREAM_RETRIES
 from worker.translation.request_parameters import Dialect
 from worker.translation.upstream_events import ChatChunk, UpstreamEvent

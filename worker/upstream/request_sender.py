@@ -24,7 +24,7 @@ from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import environment_proxy, request_headers
 from models.errors import UpstreamFailed
 from models.fence import fenced
-from models.side_tasks import cancel_all
+from models.tasks import cancel_all
 from worker.upstream.failures import failure_of_status, unreachable
 from worker.upstream.request_body import RequestFiles, encode, is_large, pieces
 

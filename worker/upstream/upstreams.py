@@ -28,8 +28,7 @@ from models.errors import (
     UpstreamBusy,
     UpstreamFailed,
 )
-from models.load.fair_queue import FairQueue
-from models.load.reserve import ReservedSlots
+from models.load.fair_queue import FairQueue, ReservedSlots
 from models.projects.policy import ProjectPolicy
 from models.projects.routes import ProjectRoutes
 from models.redis.client import REDIS_ERRORS

@@ -86,3 +86,21 @@ VALID_KEYS = column(
 )
 """Selects those of the keys `ids` that are valid."""
 TOUCH_API_KEY = Statement("UPDATE api_keys SET last_used_at = clock_timestamp() WHERE id = :id")
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectRow:
+    """A project, with its policy."""
+
+    id: UUID
+    name: str
+    policy: ProjectPolicy
+
+    @classmethod
+    def from_row(cls, id: UUID, name: str, policy: dict[str, Any]) -> Self:  # noqa: A002
+        """The project of a row."""
+        return cls(id, name, ProjectPolicy.from_json(policy) if policy else DEFAULT_POLICY)
+
+
+FIND_PROJECT = Query("SELECT id, name, policy FROM projects WHERE id = :id", ProjectRow.from_row)
+"""Selects a project, also an archived one."""

@@ -13,7 +13,6 @@ from uuid import UUID
 
 import orjson
 
-from models.audit_actions import ACTIONS
 from models.db.statement import Query, Statement
 from models.ids import new_uuid
 
@@ -63,7 +62,7 @@ class AuditEntry:
 
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
-            raise ValueError(f"models/audit_actions.py does not list {self.action}")
+            raise ValueError(f"models/db/queries/audit.py does not list {self.action}")
 
     def of_project(self, project: str) -> Self:
         """The same entry about an object of this project."""
@@ -172,3 +171,26 @@ EXPORT = Query(
 """Selects the oldest entries behind the position (`at`, `id`) that fit the filter, as LIST does."""
 FIND = Query(f"SELECT {_SHOWN} FROM audit a WHERE a.id = :id", AuditRow)
 """Selects an entry by its id."""
+
+
+ACTIONS = frozenset(
+    (
+        *("admin.refuse", "authentication.fail"),
+        "batch.cancel",
+        *("console.link", "console.login", "console.logout"),
+        *("conversation.delete", "conversation.item.delete"),
+        *("file.delete", "upload.cancel"),
+        *("key.create", "key.revoke", "key.rotate", "key.update"),
+        *("project.create", "project.delete", "project.set"),
+        *("response.cancel", "response.delete", "response.fail"),
+        *("response.requeue", "response.reveal"),
+        "secrets.rotate",
+        *("service_account.create", "service_account.delete"),
+        "upstream.check",
+        *("vector_store.batch.cancel", "vector_store.delete", "vector_store.file.delete"),
+        *("webhook.create", "webhook.delete", "webhook.disable", "webhook.enable"),
+        *("webhook.resend", "webhook.rotate", "webhook.set", "webhook.test"),
+        "worker.drain",
+    )
+)
+"""Subject and verb of each. An entry with another one cannot be made."""

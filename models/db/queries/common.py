@@ -21,7 +21,7 @@ from typing import Any
 
 from models.db.statement import Query
 from models.lifecycle import TERMINAL, TRANSITIONS
-from models.wire.size import VALUE_SIZE
+from models.wire.json_values import VALUE_SIZE
 
 
 def sql_list(values: Iterable[str]) -> str:
@@ -141,7 +141,7 @@ read it. One of a project with zero retention is kept for `kept_for`."""
 
 
 def json_size(text: str) -> str:
-    """The size of JSON, as in models/wire/size.py. `text`: an expression for its text."""
+    """The size of JSON, as in models/wire/json_values.py. `text`: an expression for its text."""
     without = " - ".join(f"octet_length(replace({text}, '{mark}', ''))" for mark in ",[{")
     return f"octet_length({text}) + CAST({VALUE_SIZE} AS bigint) * (3 * octet_length({text}) - {without})"
 
@@ -244,3 +244,14 @@ class LogBlock:
     first: int
     last: int
     frames: bytes
+
+
+LATEST = "(statement_timestamp() + interval '5 seconds')"
+"""A transaction that set a time may have begun later than this statement. No time of an event is
+later, unless the clock of the database was set back.
+
+What waits for such a time would wait for as long as the clock was set back. The purge moves each of
+them to the present. Which time is impossible is known from how it is made: of a row that nobody has
+tried, and of the moment at which a response was enqueued, nothing is later than now; a batch rests
+for half a minute at most. Leases of processes are judged by the watch (models/db/queries/leases.py).
+"""

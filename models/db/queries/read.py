@@ -110,7 +110,7 @@ class OutputItem:
     item: dict[str, Any] | None
     """None: there are no items, or all together are too large"""
     total: int
-    """the size of all items together (models/wire/size.py)"""
+    """the size of all items together (models/wire/json_values.py)"""
 
 
 OUTPUT_ITEMS = Query(
@@ -282,7 +282,7 @@ class ShownResponseRow(ResponseRow):
     """the output items that are stored; null if there are none, the caller has them, or all together
     are larger than the caller can take"""
     items_size: int
-    """of the output items that the caller lacks (models/wire/size.py)"""
+    """of the output items that the caller lacks (models/wire/json_values.py)"""
     age: float
     """seconds since it was created"""
     pause: float | None

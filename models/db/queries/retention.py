@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from models.db.queries.common import ENDED, OPEN
+from models.db.queries.common import ENDED, LATEST, OPEN
 from models.db.statement import Query, Statement, column
+from models.lifecycle import BACKLOG, IN_LINE, PLACE_IN_LINE
 
 EXTEND_UNSTORED = column(
     """
@@ -235,3 +236,22 @@ DELETE_EXPIRED_AUDIT = column(
     UUID,
 )
 """Deletes up to `rows` entries of the audit log that are older than `retention`."""
+
+REPAIR_RESPONSES = column(
+    f"""
+    WITH early AS MATERIALIZED (
+        SELECT r.id FROM responses r WHERE {IN_LINE} AND {PLACE_IN_LINE} > {LATEST} AND r.enqueued_at > {LATEST}
+          AND (r.attempt > 0 OR r.confirmed)
+        UNION
+        SELECT r.id FROM responses r WHERE r.worker IS NULL AND r.status IN {OPEN} AND NOT {BACKLOG}
+          AND r.enqueued_at > {LATEST} AND (r.attempt > 0 OR r.confirmed)
+        LIMIT :rows)
+    UPDATE responses r SET enqueued_at = statement_timestamp(),
+           resume_at = statement_timestamp() + (r.resume_at - r.enqueued_at),
+           started_at = least(r.started_at, statement_timestamp())
+    FROM early WHERE r.id = early.id AND r.worker IS NULL RETURNING 1 AS repaired
+    """,
+    int,
+)
+"""Responses that wait. A deferred one waits from now on. Not those whose wake-up no worker has read:
+their web process may have answered with 503, and what it knows depends on these times (I9)."""

@@ -25,7 +25,7 @@ def optional(
     default: str | None = None,
     references: str | None = None,
     cascade: bool = False,
-    **options: bool,
+    **options: Any,
 ) -> Column[Any]:
     """A column that may be null. `default`: as SQL. `references`: the column of another table with
     which it is a foreign key; `cascade`: the row is deleted with that one."""

@@ -74,7 +74,7 @@ api_keys = Table(
     required(
         "scopes",
         ARRAY(Text),
-        "what requests with it may do: models/projects/scopes.py",
+        "what requests with it may do: models/projects/policy.py",
         default="'{responses}'",
     ),
     optional("allowed_models", ARRAY(Text), "names and patterns; null: all models"),

@@ -20,9 +20,13 @@ from models.wire.checks.basic import (
     Tagged,
     require_object,
 )
-from models.wire.checks.file_search import FILE_SEARCH_TOOL, require_one_search
 from models.wire.checks.json_schema import require_function_schema
-from models.wire.checks.mcp import McpTool, require_distinct_labels
+from models.wire.checks.server_tools import (
+    FILE_SEARCH_TOOL,
+    McpTool,
+    require_distinct_labels,
+    require_one_search,
+)
 from models.wire.tools import (
     FILE_SEARCH,
     NATIVE_ONLY_TOOLS,

@@ -31,7 +31,7 @@ from models.db.statement import Query
 from models.files.content import write_part
 from models.files.opening import open_storage
 from models.ids import new_uuid
-from models.side_tasks import cancel_all
+from models.tasks import cancel_all
 from tests.support.api import until
 from tests.support.batches import line
 from tests.support.sql import run_sql

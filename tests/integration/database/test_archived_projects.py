@@ -9,7 +9,7 @@ from features.tenants import worker as archived_projects
 from features.tenants.worker import cancel_archived
 from models.db.database import fetch
 from models.db.queries.organization import ARCHIVE_PROJECT
-from models.side_tasks import cancel_all
+from models.tasks import cancel_all
 from tests.support.api import until
 from tests.support.sql import run_sql
 from tests.support.stack import Databases

@@ -9,7 +9,7 @@ import pytest
 from models.db.database import fetch
 from models.db.queries import claim as claim_queries
 from models.lifecycle import Status
-from models.side_tasks import cancel_all
+from models.tasks import cancel_all
 from models.wire.events import decode_frame, split_frames
 from tests.support.api import until
 from tests.support.chaos.step_worker import StepRun, StepWorker

@@ -17,7 +17,7 @@ from cli.database.migrate import migrate
 from cli.errors import CommandFailed
 from models.db.queries.operations import SCHEMA_REVISION
 from models.db.schema import newest_revision
-from models.db.search_path import set_search_path
+from models.db.sync import set_search_path
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.stack import Databases, SuiteSettings, stack
 

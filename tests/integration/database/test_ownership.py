@@ -24,8 +24,8 @@ from models.ids import new_uuid
 from models.ids import response_id as public_response_id
 from models.lifecycle import CRASHES_ALONE, CRASHES_FINAL, QUARANTINE_THRESHOLD, Status
 from models.ownership.claims import ReleaseReason
-from models.ownership.clock import DatabaseClock
 from models.ownership.creates import UnclearCreate, void_values
+from models.ownership.lease import DatabaseClock
 from models.ownership.steps import Tail
 from models.ownership.takeover import Claim, EndReason, take_over
 from models.redis.answer_cache import AnswerCache

@@ -55,7 +55,7 @@ READ_IN_ORDER = {
 }
 """Indexes of what waits for a worker or for the purge, which are read from their beginning."""
 READ_ALL_OPEN = {
-    "clock.REPAIR_RESPONSES",
+    "retention.REPAIR_RESPONSES",
     "files.DELETABLE_PARTS",
     "files.FILE_TOTALS",
     "file_contents.STORED_FILES",

@@ -11,7 +11,7 @@ import orjson
 import psycopg
 import pytest
 
-from models.db.search_path import set_search_path
+from models.db.sync import set_search_path
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
 from tests.support import keys

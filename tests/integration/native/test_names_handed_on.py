@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from models.projects.egress import ProjectEgress
-from models.projects.policy import ProjectPolicy
+from models.projects.policy import ProjectEgress, ProjectPolicy
 from tests.support import keys
 from tests.support.api import JSON, Api, until
 from tests.support.batches import results, start, until_status

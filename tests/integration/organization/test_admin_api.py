@@ -8,12 +8,12 @@ from uuid import UUID
 
 import openai
 import pytest
+from models.usage import used_tokens
 
 from models.db.database import open_pool
 from models.ids import new_uuid, parse_admin_id
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
-from models.usage import used_tokens
 from tests.integration.operator.test_operations import backburner, command_facts
 from tests.support import keys
 from tests.support.api import UNKNOWN_RESPONSE_ID, until

@@ -111,7 +111,7 @@ async def _receive(pieces: AsyncIterator[str], received: list[str]) -> None:
 
 _KEEPER_OF_KEYS = """
 import os, sys
-from models.confinement.dumps import forbid_dumps
+from models.confinement.kernel import forbid_dumps
 from models.confinement.kernel import prctl
 if os.getuid() == 0:  # root may read everything
     os.setgid(65534)

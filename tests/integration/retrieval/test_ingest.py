@@ -43,7 +43,7 @@ from models.db.queries.audit import Actor, ActorKind, AuditEntry
 from models.files.content import write_part
 from models.files.opening import open_storage
 from models.ids import new_uuid
-from models.ownership.access_revision import AccessRevision
+from models.ownership.lease import AccessRevision
 from models.project_policies import ProjectPolicies
 from models.projects.routes import ProjectRoutes
 from tests.support.api import until

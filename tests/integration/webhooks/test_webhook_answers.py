@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from features.webhooks.events import new_secret
+from features.webhooks.events import new_secret, seal_secrets
 from features.webhooks.queries import Delivery
 from features.webhooks.sender import DeliveryOutcome, send
 from features.webhooks.worker import Deliverer
@@ -22,9 +22,8 @@ from models.config.groups import EgressSettings, WebhookSettings
 from models.egress import EgressPolicy
 from models.fence import RowLease, RowLeaseEnded
 from models.ids import new_uuid
-from models.projects.egress import SERVER_EGRESS
+from models.projects.policy import SERVER_EGRESS
 from models.secrets import Sealer
-from models.signing_secrets import seal_secrets
 
 TIME_LIMIT = 0.25
 MAX_BYTES = 8 * 1024 * 1024

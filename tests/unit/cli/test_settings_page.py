@@ -7,8 +7,8 @@ from pydantic import BaseModel
 
 from cli.configuration.settings_page import meanings, settings_page
 from cli.settings import StackSettings
+from models.config.configuration import UP_VARIABLES
 from models.config.settings import Settings
-from models.config.variables import UP_VARIABLES
 
 PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
 GROUPS = [

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from models.audit_actions import ACTIONS
-from models.db.queries.audit import Actor, ActorKind, AuditEntry
+from models.db.queries.audit import ACTIONS, Actor, ActorKind, AuditEntry
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 

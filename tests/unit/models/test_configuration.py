@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from models.config.config_file import BadSettings, Mistake
-from models.config.configuration import build, load
+from models.config.configuration import FOREIGN_VARIABLES, build, load, unknown_variables
 from models.config.routes import Routes
 from models.config.settings import Settings
-from models.config.units import format_duration
 from models.config.values import format_size
-from models.config.variables import FOREIGN_VARIABLES, unknown_variables
+from models.time_text import format_duration
 
 ADDRESSES = {"DATABASE_URL": "postgresql://unused", "REDIS_URL": "redis://unused"}
 

@@ -1,8 +1,8 @@
 """What Redis has counted of a project's responses, corrected by what the database says."""
 
 from models.ids import new_uuid
-from models.projects.usage import Usage
-from models.redis.counted_responses import CountedResponses
+from models.projects.quotas import Usage
+from models.redis.quota_counters import CountedResponses
 
 NOW = 1_000_000
 RUNNING, ENDED, CREATING, WAITING, JUST_CREATED, LOST = (new_uuid() for _ in range(6))

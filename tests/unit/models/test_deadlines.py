@@ -5,13 +5,13 @@ from contextlib import suppress
 
 import pytest
 
-from models import deadlines
-from models.deadlines import IdleTimeout
+from models import tasks
+from models.tasks import IdleTimeout
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "_AGAIN", 0.01)
+    monkeypatch.setattr(tasks, "_AGAIN", 0.01)
 
 
 async def _stay_silent(idle_timeout: IdleTimeout) -> None:

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from models.config.groups import EgressSettings
 from models.egress import EgressPolicy, EgressRefused
-from models.projects.egress import ProjectEgress
+from models.projects.policy import ProjectEgress
 from models.wire.urls import item_urls, nested_urls
 
 OPEN = EgressPolicy(EgressSettings())

@@ -14,9 +14,9 @@ from models.db.arrays import Uuids
 from models.db.database import Pool
 from models.errors import LeaseLost
 from models.ids import new_uuid
-from models.ownership import releases
+from models.ownership import endings
+from models.ownership.endings import Release, ReleaseWriter
 from models.ownership.lease import Lease
-from models.ownership.releases import Release, ReleaseWriter
 
 
 class _FreshLease:
@@ -44,7 +44,7 @@ async def test_a_waiter_that_left_does_not_stop_the_others() -> None:
         return [stays.response_id]
 
     writer = ReleaseWriter(cast("Pool", None), cast("Lease", _FreshLease()))
-    with patch.object(releases, "fetch", store):
+    with patch.object(endings, "fetch", store):
         tasks = [asyncio.create_task(writer.release(each)) for each in (left, stays)]
         await has_begun.wait()
         tasks[0].cancel()
@@ -59,5 +59,5 @@ async def test_what_is_not_released_is_lost() -> None:
         return []
 
     writer = ReleaseWriter(cast("Pool", None), cast("Lease", _FreshLease()))
-    with patch.object(releases, "fetch", store), pytest.raises(LeaseLost):
+    with patch.object(endings, "fetch", store), pytest.raises(LeaseLost):
         await writer.release(_release())

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import pytest
 
-from models.side_tasks import SideTasks, cancel_all
+from models.tasks import SideTasks, cancel_all
 
 
 class ProcessExited(BaseException):

@@ -8,8 +8,7 @@ import structlog
 from structlog.testing import LogCapture
 
 from models.tracing.otel import OtelTracer
-from models.tracing.spans import NO_SPAN
-from models.tracing.traceparent import parse_traceparent, traceparent_of
+from models.tracing.spans import NO_SPAN, parse_traceparent, traceparent_of
 from tests.support.api import until
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

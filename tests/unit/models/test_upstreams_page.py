@@ -8,7 +8,7 @@ import pytest
 
 from models.config.config_file import BadSettings
 from models.config.configuration import build
-from models.config.presets import PRESETS
+from models.config.dialect import PRESETS
 from models.config.routes import Routes
 from models.config.upstream import UpstreamSettings
 

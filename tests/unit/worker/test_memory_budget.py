@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from models.ids import new_uuid
-from models.process_memory import default_budget
+from models.process import default_budget
 from worker.process import limits as memory_budget
 from worker.process import memory_pressure
 from worker.process.limits import MemoryBudget

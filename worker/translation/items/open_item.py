@@ -9,8 +9,8 @@ import io
 import re
 from typing import ClassVar
 
-from models.wire.done_events import CONTENT_DONE
 from models.wire.events import Event, Item, ItemAdded, ItemDone
+from models.wire.replay import CONTENT_DONE
 
 IN_PROGRESS = "in_progress"
 

@@ -1,10 +1,13 @@
-"""The memory of this process: how much it uses, how much it may use, and giving back what is free.
+"""What the system gives this process: memory (how much it uses, how much it may use, and giving
+back what is free) and open files.
 
-Linux only. Elsewhere nothing is known, so nothing is limited.
+Memory is known on Linux only. Elsewhere nothing is limited.
 """
 
+import contextlib
 import ctypes
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -74,3 +77,15 @@ def release_free_memory() -> None:
 
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None)
+
+
+def raise_open_file_limit() -> int:
+    """Raises the soft limit of open files to the hard one, and returns the soft limit.
+
+    Systems leave the soft limit low for programs that use `select`, which none of ours does.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS refuses a limit without end
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return hard
+    return soft

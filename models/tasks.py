@@ -1,13 +1,66 @@
-"""A timeout for a stream with many short reads: one timer whose deadline is moved by assignment.
-
-`asyncio.timeout` around each read would take a fifth of the time of a chunk at a thousand streams.
-Here the deadline is a number. When the timer fires, it checks the deadline, and starts again if the
-deadline was moved.
-"""
+"""Tasks that a process runs from its start to its end, and a timeout for streams."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import structlog
+
+logger = structlog.get_logger()
+
+
+class SideTasks:
+    """Runs tasks beside the requests or responses of a process. If one fails, or is cancelled by
+    anything but `cancel`, the process exits.
+
+    A process without its heartbeat, journal or bus cannot keep what it promises; a new one can.
+    """
+
+    def __init__(self, exit_process: Callable[[], NoReturn]) -> None:
+        self._exit_process = exit_process
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._are_ending = False
+
+    def start(self, work: Coroutine[Any, Any, None], name: str | None = None) -> asyncio.Task[None]:
+        """Runs `work` as a task; `name` appears in the log if it fails."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    async def cancel(self) -> None:
+        """Cancels all of them and waits until they have ended."""
+        self._are_ending = True
+        await cancel_all(self._tasks)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            if self._are_ending:
+                return
+            error: BaseException | None = asyncio.CancelledError()
+        else:
+            error = task.exception()
+        if error is not None:
+            logger.critical("side_task_failed", task=task.get_name(), exc_info=error)
+            self._exit_process()
+
+
+async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancels the tasks and waits until they have ended.
+
+    Cancels again every half second: a cancellation is lost if another exception meets it in its
+    task.
+    """
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=0.5)
+        for task in pending:
+            logger.warning("side_task_still_running", task=task.get_name())
+
 
 NEVER = float("inf")
 _AGAIN = 5.0
@@ -16,7 +69,13 @@ another exception, or in Python 3.11 a result of `asyncio.wait_for`, meets it in
 
 
 class IdleTimeout:
-    """Cancels the task inside `extend()` when the deadline has passed."""
+    """A timeout for a stream with many short reads: cancels the task inside `extend()` when the
+    deadline has passed.
+
+    `asyncio.timeout` around each read would take a fifth of the time of a chunk at a thousand
+    streams. Here the deadline is a number, which is moved by assignment. When the timer fires, it
+    checks the deadline, and starts again if the deadline was moved.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -19,7 +19,7 @@ from bench.ingest import ingest_row
 from bench.paced_upstream import model
 from bench.system import Module, until_ready
 from bench.vector_search import SearchBench
-from models.config.retrieval import RetrievalSettings
+from models.config.feature_groups import RetrievalSettings
 from models.config.settings import Settings
 from models.db.database import open_pool
 

@@ -14,7 +14,8 @@ from features.batches.queries import BatchRow
 from features.files.queries import FIND_FILE, LOCK_PROJECT
 from features.files.store import file_not_found
 from features.quotas.refusal import too_many_open
-from models.config.groups import BatchSettings, QuotaSettings
+from models.config.feature_groups import BatchSettings
+from models.config.groups import QuotaSettings
 from models.db.database import Connection, Json, Pool, fetch, fetch_idempotent, require_by_id
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.audit import Actor

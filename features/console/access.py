@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from starlette.requests import Request
 from starlette.responses import Response
 
-from models.config.console import ConsoleSettings
+from models.config.feature_groups import ConsoleSettings
 from models.console_links import hash_token, new_token
 from models.db.database import Pool, execute, fetch, fetch_idempotent
 from models.db.queries import console as statements

@@ -21,7 +21,7 @@ from features.console.access import Role, Session, Sessions, is_same_origin, is_
 from features.console.site import CONSOLE
 from features.console.templates import render
 from features.operator.filter import LAST_ID
-from models.config.console import ConsoleSettings
+from models.config.feature_groups import ConsoleSettings
 from models.db.database import Connection, Pool, fetch_idempotent
 from models.db.queries.audit import Actor, ActorKind
 from models.db.queries.organization import FIND_PROJECTS

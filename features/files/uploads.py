@@ -21,7 +21,7 @@ from features.files.objects import (
 )
 from features.files.queries import UploadRow
 from features.files.store import FileStore, examined, storage_unavailable
-from models.config.groups import FileSettings
+from models.config.feature_groups import FileSettings
 from models.db.arrays import Uuids
 from models.db.database import Pool, execute, fetch, fetch_idempotent, require_by_id
 from models.db.queries.api_keys import ApiKey

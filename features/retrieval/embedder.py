@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 import structlog
 
-from models.config.retrieval import RetrievalSettings
+from models.config.feature_groups import RetrievalSettings
 from models.config.routes import Destination, Route
 from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import (

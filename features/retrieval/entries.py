@@ -20,8 +20,8 @@ from features.retrieval.requests import (
     parse_new_files,
 )
 from features.retrieval.store_access import parse_store_id, store_expired, store_not_found
+from models.config.feature_groups import RetrievalSettings
 from models.config.groups import QuotaSettings
-from models.config.retrieval import RetrievalSettings
 from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import (
     Connection,

@@ -9,7 +9,7 @@ import aiohttp
 import orjson
 import structlog
 
-from models.config.retrieval import RetrievalSettings
+from models.config.feature_groups import RetrievalSettings
 from models.config.routes import Destination
 from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import request_headers

@@ -21,8 +21,8 @@ from features.retrieval.store_access import (
     store_expired,
     store_not_found,
 )
+from models.config.feature_groups import RetrievalSettings
 from models.config.groups import QuotaSettings
-from models.config.retrieval import RetrievalSettings
 from models.db.database import (
     Connection,
     Json,

@@ -15,7 +15,7 @@ from features.webhooks.events import EventType, secret_hint
 from features.webhooks.queries import Endpoint, ListedDelivery
 from features.webhooks.service import EndpointFields, EndpointProject, SigningSecret
 from features.webhooks.service import public_id as _public
-from models.config.groups import WebhookSettings
+from models.config.feature_groups import WebhookSettings
 from models.db.database import Connection, Pool, fetch, fetch_idempotent, require_by_id
 from models.db.queries.audit import Actor
 from models.egress import EgressPolicy, EgressRefused

@@ -22,7 +22,7 @@ from features.webhooks.sender import (
     pause_after,
     send,
 )
-from models.config.groups import WebhookSettings
+from models.config.feature_groups import WebhookSettings
 from models.db.arrays import Ints, Uuids
 from models.db.database import Pool, execute, fetch, retry_while_unavailable
 from models.due_work import DueWork, KindOfWork

@@ -3,20 +3,20 @@
 The text below each setting is its meaning in `docs/settings.md`.
 """
 
-import re
 from datetime import timedelta
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from models.config.values import (
-    HTTP_ADDRESS,
+    EMPTY_IS_UNSET,
     Bytes,
     Characters,
     Duration,
     Group,
+    HttpAddress,
+    Secret,
     TextList,
     Tokens,
     check_destinations,
@@ -238,7 +238,7 @@ class WebSearchSettings(Group):
 
     provider: Literal["tavily", "brave", "searxng"] | None = None
     """The provider's API."""
-    base_url: str = ""
+    base_url: HttpAddress = ""
     """The address of the API, also on a private network; required for SearXNG."""
     api_key: SecretStr = SecretStr("")
     """The key; required for Tavily and Brave."""
@@ -252,11 +252,6 @@ class WebSearchSettings(Group):
 
     @model_validator(mode="after")
     def _check_provider(self) -> Self:
-        if self.base_url and not re.fullmatch(HTTP_ADDRESS, self.base_url):
-            raise ValueError(
-                "web_search.base_url must be an http:// or https:// address "
-                "without user name, query or fragment"
-            )
         if self.provider == "searxng" and not self.base_url:
             raise ValueError("web_search.base_url must name the SearXNG instance")
         if self.provider in ("tavily", "brave") and not self.api_key.get_secret_value():
@@ -274,53 +269,6 @@ class CompactionSettings(Group):
     """Text of user messages that is kept, the newest first."""
     calls: int = Field(default=64, ge=1)
     """Most model calls of one compaction."""
-
-
-class WebhookSettings(Group):
-    """The delivery of webhooks."""
-
-    timeout: Duration = timedelta(seconds=15)
-    """Longest time until an endpoint answers."""
-    retention: Duration = timedelta(days=30)
-    """How long deliveries are listed and can be sent again."""
-    endpoints: int = Field(default=20, ge=1)
-    """Most endpoints of a project."""
-
-
-class FileSettings(Group):
-    """Files (docs/files.md)."""
-
-    folder: Path | None = None
-    """The folder of files, the same for all web processes and workers. `up` uses `files` in its
-    data folder. Unset, and no `s3.bucket`: no files are stored."""
-    bytes: Bytes = Field(default=512 * 1024 * 1024, ge=1)
-    """Largest file."""
-    batch_bytes: Bytes = Field(default=200 * 1024 * 1024, ge=1)
-    """Largest file of purpose `batch`."""
-    part_bytes: Bytes = Field(default=64 * 1024 * 1024, ge=1)
-    """Largest part of an upload."""
-    per_request: int = Field(default=1000, ge=1)
-    """Most stored files that one request names."""
-    upload_time: Duration = timedelta(hours=1)
-    """Longest time for one upload."""
-    batch_retention: Duration | None = timedelta(days=30)
-    """How long files of purpose `batch` and `batch_output` are kept, unless the client has asked
-    for less."""
-
-
-class BatchSettings(Group):
-    """Batches (docs/batches.md)."""
-
-    requests: int = Field(default=50_000, ge=1)
-    """Most requests of a batch."""
-    line: Bytes = Field(default=8 * 1024 * 1024, ge=1000)
-    """Longest line of an input file."""
-    open: int = Field(default=1000, ge=1)
-    """Most requests of one batch that wait or run, or whose results are not written yet."""
-    longest_window: Duration = timedelta(days=7)
-    """Longest `completion_window`."""
-    retention: Duration = timedelta(days=30)
-    """How long a batch is listed after its end."""
 
 
 class EgressSettings(Group):
@@ -388,9 +336,9 @@ class AuditSettings(Group):
 class MetricsSettings(Group):
     """Metrics for Prometheus (docs/operations.md)."""
 
-    token: SecretStr | None = None
+    token: Secret = None
     """The token of `/metrics`. Without one, only processes on a loopback address serve metrics."""
-    port: int | None = Field(default=None, ge=1, le=65535)
+    port: Annotated[Annotated[int, Field(ge=1, le=65535)] | None, EMPTY_IS_UNSET] = None
     """First port for workers' metrics; each worker of a host takes the next free one. Unset:
     none."""
     host: str = "127.0.0.1"
@@ -401,13 +349,3 @@ class MetricsSettings(Group):
     projects: bool = False
     """Also counts by project id: 8 series each in each worker, of 1,000 projects; waiting responses
     of the 100 projects with most of them."""
-
-    @field_validator("token")
-    @classmethod
-    def _empty_is_unset(cls, value: SecretStr | None) -> SecretStr | None:
-        return value if value is not None and value.get_secret_value() else None
-
-    @field_validator("port", mode="before")
-    @classmethod
-    def _empty_port_is_unset(cls, value: object) -> object:
-        return value or None

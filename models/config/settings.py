@@ -33,15 +33,20 @@ from models.config.addresses import (
     require_redis_scheme,
 )
 from models.config.config_file import BadSettings, Mistake, find_config_file, read_config_file
-from models.config.console import ConsoleSettings
-from models.config.extraction import ExtractionSettings
+from models.config.feature_groups import (
+    BatchSettings,
+    ConsoleSettings,
+    ExtractionSettings,
+    FileSettings,
+    RetrievalSettings,
+    S3Settings,
+    WebhookSettings,
+)
 from models.config.groups import (
     AuditSettings,
-    BatchSettings,
     CacheSettings,
     CompactionSettings,
     EgressSettings,
-    FileSettings,
     LeaseSettings,
     LimitSettings,
     LineSettings,
@@ -50,13 +55,10 @@ from models.config.groups import (
     QuotaSettings,
     ToolSettings,
     TraceSettings,
-    WebhookSettings,
     WebSearchSettings,
     WorkerSettings,
 )
-from models.config.retrieval import RetrievalSettings
 from models.config.routes import Route, routing_errors
-from models.config.s3 import S3Settings
 from models.config.upstream import UpstreamSettings
 from models.config.values import Duration, SchemaName, SentinelAddress, TextList
 from models.config.web import WebSettings

@@ -2,7 +2,6 @@
 OpenAI."""
 
 import os
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
@@ -31,7 +30,7 @@ from models.config.dialect import (
     StructuredOutput,
     ToolChoice,
 )
-from models.config.values import HTTP_ADDRESS, Duration, Group, TextList
+from models.config.values import Duration, Group, HttpAddress, TextList
 
 _NEVER_OMITTED = frozenset(("model", "messages", "stream"))
 _HAVE_SERVICE_TIER = frozenset(("api.openai.com", "openrouter.ai"))
@@ -47,7 +46,7 @@ class UpstreamSettings(Group):
     preset: str = ""
     """A vendor or server whose settings are used where this upstream sets none itself
     (docs/upstreams.md, "Presets")."""
-    base_url: str = ""
+    base_url: HttpAddress = ""
     """The base URL, with `/v1`."""
     api_key_env: str | None = None
     """The environment variable that holds the key; used where `api_key` is not set."""
@@ -218,15 +217,6 @@ class UpstreamSettings(Group):
     def _check_omitted(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if needed := _NEVER_OMITTED.intersection(value):
             raise ValueError(f"no request is possible without {', '.join(sorted(needed))}")
-        return value
-
-    @field_validator("base_url")
-    @classmethod
-    def _check_base_url(cls, value: str) -> str:
-        if value and not re.fullmatch(HTTP_ADDRESS, value):
-            raise ValueError(
-                "must be an http:// or https:// address without user name, query or fragment"
-            )
         return value
 
     @model_validator(mode="after")

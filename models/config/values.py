@@ -13,6 +13,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    SecretStr,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -102,6 +103,14 @@ def _check_schema_name(value: str) -> str:
     return value
 
 
+def _check_http_address(value: str) -> str:
+    if value and not re.fullmatch(HTTP_ADDRESS, value):
+        raise ValueError(
+            "must be an http:// or https:// address without user name, query or fragment"
+        )
+    return value
+
+
 _HOST_NAME = re.compile(r"(\*\.)?(?=.*[A-Za-z])[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 
 
@@ -123,6 +132,11 @@ Bytes = Annotated[int, BeforeValidator(_parse_size), Unit("size")]
 Tokens = Annotated[int, Unit("tokens")]
 Characters = Annotated[int, Unit("characters")]
 SchemaName = Annotated[str, AfterValidator(_check_schema_name)]
+HttpAddress = Annotated[str, AfterValidator(_check_http_address)]
+"""As HTTP_ADDRESS, or empty."""
+EMPTY_IS_UNSET = BeforeValidator(lambda value: value or None)
+"""For a setting that may be None."""
+Secret = Annotated[SecretStr | None, EMPTY_IS_UNSET]
 TextList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parse_list)]
 
 

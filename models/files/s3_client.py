@@ -15,7 +15,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as ConnectionFailed
 from urllib3.exceptions import HTTPError
 
-from models.config.s3 import S3Settings
+from models.config.feature_groups import S3Settings
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

@@ -9,7 +9,7 @@ from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, TypeVar
 
-from models.config.s3 import S3Settings
+from models.config.feature_groups import S3Settings
 from models.files.s3_client import FAILURES, code_of, connect, explain, is_unreachable
 from models.files.storage import CHUNK, StorageError
 from models.files.threads import StorageThreads

@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from cli.embedded.process import ServerProcess, free_port
-from models.config.s3 import S3Settings
+from models.config.feature_groups import S3Settings
 from models.files.s3_client import code_of, connect
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from features.retrieval.extract.child_protocol import (
     ExtractionLimits,
     decode_failure,
 )
-from models.config.extraction import ExtractionSettings
+from models.config.feature_groups import ExtractionSettings
 from models.uncancellable import run_uncancellable
 
 logger = structlog.get_logger()

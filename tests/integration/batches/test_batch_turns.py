@@ -24,7 +24,7 @@ from features.batches.validation import Validation
 from features.batches.work import CRASHED, LEASE, MAX_CRASHES, NO_PAUSE, Outcome
 from features.batches.worker import BatchProgress
 from features.files import queries as files
-from models.config.groups import FileSettings
+from models.config.feature_groups import FileSettings
 from models.config.settings import Settings
 from models.db.database import fetch, open_pool
 from models.db.statement import Query

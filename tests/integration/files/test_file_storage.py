@@ -13,7 +13,7 @@ import pytest
 
 from features.files import queries as files
 from features.files.web import FILE_GAUGES
-from models.config.groups import FileSettings
+from models.config.feature_groups import FileSettings
 from models.config.settings import Settings
 from models.db.database import fetch, open_pool
 from models.db.queries import file_contents

@@ -33,8 +33,7 @@ from features.retrieval.search_queries import (
 )
 from features.retrieval.worker_queries import TAKE_ENTRIES, index_name
 from models import fence
-from models.config.groups import FileSettings
-from models.config.retrieval import RetrievalSettings
+from models.config.feature_groups import FileSettings, RetrievalSettings
 from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
 from models.db.arrays import Ints, Texts, Uuids

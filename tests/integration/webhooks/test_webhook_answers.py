@@ -18,7 +18,8 @@ from features.webhooks.events import new_secret, seal_secrets
 from features.webhooks.queries import Delivery
 from features.webhooks.sender import DeliveryOutcome, send
 from features.webhooks.worker import Deliverer
-from models.config.groups import EgressSettings, WebhookSettings
+from models.config.feature_groups import WebhookSettings
+from models.config.groups import EgressSettings
 from models.egress import EgressPolicy
 from models.fence import RowLease, RowLeaseEnded
 from models.ids import new_uuid

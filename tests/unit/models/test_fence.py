@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from features.retrieval.embedder import Embedder, TextOwner
+from models.config.feature_groups import RetrievalSettings
 from models.config.groups import EgressSettings, LimitSettings
-from models.config.retrieval import RetrievalSettings
 from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
 from models.egress import EgressPolicy

@@ -1,0 +1,272 @@
+"""The groups of settings of features, as those of models/config/groups.py."""
+
+import re
+from datetime import timedelta
+from importlib.util import find_spec
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from models.config.values import (
+    EMPTY_IS_UNSET,
+    Bytes,
+    Duration,
+    Group,
+    HttpAddress,
+    Secret,
+    TextList,
+)
+
+_MIN_TOKEN = 16
+_PATH = r"(/[A-Za-z0-9._~-]+)*"
+
+
+class ConsoleSettings(Group):
+    """The console ([console.md](console.md))."""
+
+    operator_token: Secret = None
+    """The token of an operator, at least 16 characters. Without this, the next one and
+    `user_header`, only processes on a loopback address serve the console."""
+    read_only_token: Secret = None
+    """The token of a user who only looks, at least 16 characters."""
+    session_time: Duration = Field(default=timedelta(hours=12))
+    """How long a login is valid."""
+    path_prefix: str = ""
+    """The path, such as `/backburner`, that a proxy removes from the requests."""
+    user_header: str = ""
+    """The header in which a proxy names the user, such as `X-Forwarded-User`; the console asks for
+    no token then. Needs `trusted_proxies`."""
+    groups_header: str = ""
+    """The header with the user's groups, separated by commas."""
+    operator_groups: TextList = ()
+    """Groups whose members are operators. `*`: every user."""
+    read_only_groups: TextList = ()
+    """Groups whose members only look. `*`: every user."""
+    trusted_proxies: TextList = ()
+    """Networks (CIDR) of the proxies whose `user_header` is believed."""
+
+    @field_validator("operator_token", "read_only_token")
+    @classmethod
+    def _check_token(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and len(value.get_secret_value()) < _MIN_TOKEN:
+            raise ValueError(f"must have at least {_MIN_TOKEN} characters")
+        return value
+
+    @field_validator("path_prefix")
+    @classmethod
+    def _check_prefix(cls, value: str) -> str:
+        prefix = value.rstrip("/")
+        if not re.fullmatch(_PATH, prefix):
+            raise ValueError("must be a path such as /backburner")
+        return prefix
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            try:
+                ip_network(entry, strict=False)
+            except ValueError:
+                raise ValueError(f"{entry!r} is no network such as 10.1.0.0/16") from None
+        return value
+
+    @model_validator(mode="after")
+    def _check_users(self) -> Self:
+        if self.user_header and not self.trusted_proxies:
+            raise ValueError("console.user_header needs console.trusted_proxies")
+        if self.user_header and not (self.operator_groups or self.read_only_groups):
+            raise ValueError(
+                "console.user_header needs console.operator_groups or console.read_only_groups"
+            )
+        if self.operator_token is not None and self.operator_token == self.read_only_token:
+            raise ValueError("the two tokens of the console must differ")
+        return self
+
+    @property
+    def has_login(self) -> bool:
+        """Whether somebody can log in without a link of this machine."""
+        tokens = (self.operator_token, self.read_only_token)
+        return bool(self.user_header) or any(token is not None for token in tokens)
+
+
+class ExtractionSettings(Group):
+    """What a worker lets one file of a vector store use while it reads its text, in a process of
+    its own (docs/file-kinds.md)."""
+
+    memory: Bytes = Field(default=384 * 1024 * 1024, ge=64 * 1024 * 1024)
+    """Most memory (address space) of the process."""
+    cpu_time: Duration = Field(default=timedelta(minutes=2), ge=timedelta(seconds=1))
+    """Longest CPU time of the process."""
+    time: Duration = Field(default=timedelta(minutes=15), ge=timedelta(seconds=1))
+    """Longest time that a worker waits for the process. The process has a low priority."""
+    text: Bytes = Field(default=32 * 1024 * 1024, ge=1)
+    """Most text of a file, in UTF-8."""
+    unpacked: Bytes = Field(default=256 * 1024 * 1024, ge=1)
+    """Most bytes of an Office file when it is unpacked, without its pictures."""
+
+
+Language = Literal[
+    "simple",
+    "arabic",
+    "armenian",
+    "basque",
+    "catalan",
+    "danish",
+    "dutch",
+    "english",
+    "finnish",
+    "french",
+    "german",
+    "greek",
+    "hindi",
+    "hungarian",
+    "indonesian",
+    "irish",
+    "italian",
+    "lithuanian",
+    "nepali",
+    "norwegian",
+    "portuguese",
+    "romanian",
+    "russian",
+    "serbian",
+    "spanish",
+    "swedish",
+    "tamil",
+    "turkish",
+    "yiddish",
+]
+"""The text search configurations of PostgreSQL itself."""
+
+
+class RetrievalSettings(Group):
+    """Vector stores (docs/vector-stores.md)."""
+
+    embedding_model: str | None = Field(default=None, min_length=1)
+    """The model that makes embeddings, by the name that clients would use. A store keeps its model.
+    Unset: new stores are searched by words alone."""
+    dimensions: int | None = Field(default=None, ge=1, le=4000)
+    """Dimensions that the model is asked for; at most 4000. Unset: as many as it has."""
+    embedding_batch: int = Field(default=64, ge=1, le=2048)
+    """Most texts of one request for embeddings."""
+    embedding_time: Duration = timedelta(seconds=60)
+    """Longest time for one request for embeddings."""
+    rewrite_model: str | None = Field(default=None, min_length=1)
+    """The model that rewrites queries with `rewrite_query`. Unset: they stay as they are."""
+    rewrite_time: Duration = timedelta(seconds=5)
+    """Longest time for that; then the query itself is searched."""
+    language: Language = "english"
+    """The language of the words in new stores; `simple`: none."""
+    files: int = Field(default=10_000, ge=1)
+    """Most files of one store."""
+    index_from: int = Field(default=50_000, ge=1)
+    """Chunks from which on a store gets an HNSW index. Smaller ones are compared chunk by chunk."""
+    index_memory: Bytes = Field(default=256 * 1024 * 1024, ge=64 * 1024 * 1024)
+    """Memory in which PostgreSQL makes it; a chunk needs about 800 bytes, and two for each
+    dimension."""
+    ingests: int = Field(default=2, ge=1)
+    """Files that one worker ingests at a time, and two more for projects without one there."""
+    ingest_time: Duration = timedelta(days=1)
+    """A file fails if no upstream has made its embeddings for so long."""
+
+
+_BUCKET = r"[A-Za-z0-9][A-Za-z0-9._-]{2,62}"
+_PREFIX = r"[A-Za-z0-9._/-]{0,200}"
+
+
+class S3Settings(Group):
+    """Files in a bucket of S3, or of a server with its API, instead of a folder (docs/files.md).
+    Needs the package's extra `s3`."""
+
+    bucket: Annotated[str | None, EMPTY_IS_UNSET] = None
+    """The bucket, the same for all web processes and workers; `files.folder` is not used then."""
+    endpoint: Annotated[HttpAddress | None, EMPTY_IS_UNSET] = None
+    """The address of the server. Unset: Amazon's for the region."""
+    region: str = Field(default="us-east-1", min_length=1)
+    """The region of the bucket."""
+    path_style: bool = False
+    """Names the bucket in the path, as most servers other than Amazon's need it."""
+    prefix: str = ""
+    """What the key of each object begins with."""
+    access_key: Secret = None
+    """The access key. Unset: that of Amazon's tools, or of the role of this machine."""
+    secret_key: Secret = None
+    """Its secret."""
+    timeout: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(seconds=10)
+    """Longest wait for an answer, and for its next bytes; a request is tried three times."""
+
+    @field_validator("bucket")
+    @classmethod
+    def _check_bucket(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(_BUCKET, value):
+            raise ValueError("must be the name of a bucket, without an address")
+        if value is not None and find_spec("botocore") is None:
+            raise ValueError("needs a package that is missing: pip install 'backburner[s3]'")
+        return value
+
+    @field_validator("prefix")
+    @classmethod
+    def _check_prefix(cls, value: str) -> str:
+        if not re.fullmatch(_PREFIX, value) or ".." in value:
+            raise ValueError("may have letters, digits and the characters . _ - /")
+        return value.strip("/")
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        if (self.access_key is None) != (self.secret_key is None):
+            raise ValueError("s3.access_key and s3.secret_key are set together, or both are not")
+        return self
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no line of a log may show."""
+        return () if self.secret_key is None else (self.secret_key.get_secret_value(),)
+
+
+class WebhookSettings(Group):
+    """The delivery of webhooks."""
+
+    timeout: Duration = timedelta(seconds=15)
+    """Longest time until an endpoint answers."""
+    retention: Duration = timedelta(days=30)
+    """How long deliveries are listed and can be sent again."""
+    endpoints: int = Field(default=20, ge=1)
+    """Most endpoints of a project."""
+
+
+class FileSettings(Group):
+    """Files (docs/files.md)."""
+
+    folder: Path | None = None
+    """The folder of files, the same for all web processes and workers. `up` uses `files` in its
+    data folder. Unset, and no `s3.bucket`: no files are stored."""
+    bytes: Bytes = Field(default=512 * 1024 * 1024, ge=1)
+    """Largest file."""
+    batch_bytes: Bytes = Field(default=200 * 1024 * 1024, ge=1)
+    """Largest file of purpose `batch`."""
+    part_bytes: Bytes = Field(default=64 * 1024 * 1024, ge=1)
+    """Largest part of an upload."""
+    per_request: int = Field(default=1000, ge=1)
+    """Most stored files that one request names."""
+    upload_time: Duration = timedelta(hours=1)
+    """Longest time for one upload."""
+    batch_retention: Duration | None = timedelta(days=30)
+    """How long files of purpose `batch` and `batch_output` are kept, unless the client has asked
+    for less."""
+
+
+class BatchSettings(Group):
+    """Batches (docs/batches.md)."""
+
+    requests: int = Field(default=50_000, ge=1)
+    """Most requests of a batch."""
+    line: Bytes = Field(default=8 * 1024 * 1024, ge=1000)
+    """Longest line of an input file."""
+    open: int = Field(default=1000, ge=1)
+    """Most requests of one batch that wait or run, or whose results are not written yet."""
+    longest_window: Duration = timedelta(days=7)
+    """Longest `completion_window`."""
+    retention: Duration = timedelta(days=30)
+    """How long a batch is listed after its end."""

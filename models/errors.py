@@ -2,6 +2,7 @@
 
 Exception
 ├── ApiError                   for a client: web/http/errors.py renders it
+│   │                          (those from 400 to 431 but 429 are RefusedRequests)
 │   ├── InvalidRequest         400
 │   ├── Unauthenticated        401
 │   │   └── IncorrectApiKey
@@ -48,12 +49,15 @@ class ApiError(Exception):
 
     status = 500
     type = "server_error"
+    code: str | None = None
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        """`code`: in place of that of the class."""
         super().__init__(message)
         self.message = message
         self.param = param
-        self.code = code
+        if code is not None:
+            self.code = code
         self.headers: dict[str, str] = {}
 
     def body(self) -> dict[str, Any]:
@@ -68,21 +72,25 @@ class ApiError(Exception):
         }
 
 
-class InvalidRequest(ApiError):
-    """The request cannot be carried out in this form."""
+class RefusedRequest(ApiError):
+    """What is wrong is the request, or what its client may do."""
 
     status = 400
     type = "invalid_request_error"
 
 
-class Unauthenticated(ApiError):
+class InvalidRequest(RefusedRequest):
+    """The request cannot be carried out in this form."""
+
+
+class Unauthenticated(RefusedRequest):
     """No API key, or an unknown one."""
 
     status = 401
-    type = "invalid_request_error"
+    code = "invalid_api_key"
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, code="invalid_api_key")
+        super().__init__(message)
         self.headers = {"www-authenticate": "Bearer"}
 
 
@@ -93,46 +101,41 @@ class IncorrectApiKey(Unauthenticated):
         super().__init__("Incorrect API key provided.")
 
 
-class MissingScope(ApiError):
+class MissingScope(RefusedRequest):
     """The key is valid, but may not do this."""
 
     status = 403
-    type = "invalid_request_error"
+    code = "missing_scope"
 
     def __init__(self, scope: str) -> None:
         """`scope`: the one that the key would need."""
         super().__init__(
             "You have insufficient permissions for this operation. "
-            f"Missing scopes: {scope}. Use a key that has the necessary scopes.",
-            code="missing_scope",
+            f"Missing scopes: {scope}. Use a key that has the necessary scopes."
         )
 
 
-class ModelNotAllowed(ApiError):
+class ModelNotAllowed(RefusedRequest):
     """The project, or the key, may not use the model."""
 
     status = 403
-    type = "invalid_request_error"
+    code = "model_not_found"
 
     def __init__(self, project: str, model: str) -> None:
         """`project`: its id in the API."""
-        super().__init__(
-            f"Project `{project}` does not have access to model `{model[:100]}`",
-            code="model_not_found",
-        )
+        super().__init__(f"Project `{project}` does not have access to model `{model[:100]}`")
 
 
-class HostNotAllowed(ApiError):
+class HostNotAllowed(RefusedRequest):
     """The request names a host that is not this server's, for a page that needs no key."""
 
     status = 403
-    type = "invalid_request_error"
+    code = "host_not_allowed"
 
     def __init__(self) -> None:
         super().__init__(
             "This page is not served under the host name of this request. Use localhost or an "
-            "address, or let the operator add the name to BACKBURNER_ALLOWED_HOSTS.",
-            code="host_not_allowed",
+            "address, or let the operator add the name to BACKBURNER_ALLOWED_HOSTS."
         )
 
 
@@ -142,12 +145,10 @@ class TooManyUnknownKeys(ApiError):
 
     status = 429
     type = "requests"
+    code = "rate_limit_exceeded"
 
     def __init__(self, wait: float) -> None:
-        super().__init__(
-            "Too many incorrect API keys from this address. Please wait.",
-            code="rate_limit_exceeded",
-        )
+        super().__init__("Too many incorrect API keys from this address. Please wait.")
         self.headers = {"retry-after": str(math.ceil(wait))}
 
 
@@ -171,90 +172,79 @@ class ShareUsedUp(ApiError):
 
     status = 429
     type = "requests"
+    code = "rate_limit_exceeded"
 
     def __init__(self, message: str) -> None:
-        super().__init__(f"{message} Please retry.", code="rate_limit_exceeded")
+        super().__init__(f"{message} Please retry.")
         self.headers = {"retry-after": "1"}
 
 
-class NotFound(ApiError):
+class NotFound(RefusedRequest):
     """The project has no object with this id."""
 
     status = 404
-    type = "invalid_request_error"
 
 
-class MethodNotAllowed(ApiError):
+class MethodNotAllowed(RefusedRequest):
     """The path exists, but not with this method."""
 
     status = 405
-    type = "invalid_request_error"
 
 
-class RequestTimeout(ApiError):
+class RequestTimeout(RefusedRequest):
     """The request did not arrive in time."""
 
     status = 408
-    type = "invalid_request_error"
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code="request_timeout")
+    code = "request_timeout"
 
 
-class RequestTooLarge(ApiError):
+class RequestTooLarge(RefusedRequest):
     """The body is larger than a limit. `limit`: with its unit."""
 
     status = 413
-    type = "invalid_request_error"
+    code = "request_too_large"
 
     def __init__(self, limit: str) -> None:
-        super().__init__(
-            f"The request body is larger than the limit of {limit}.", code="request_too_large"
-        )
+        super().__init__(f"The request body is larger than the limit of {limit}.")
 
 
-class UrlTooLong(ApiError):
+class UrlTooLong(RefusedRequest):
     """The URL is longer than the limit, in bytes."""
 
     status = 414
-    type = "invalid_request_error"
+    code = "url_too_long"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"The URL is longer than the limit of {limit} bytes.", code="url_too_long")
+        super().__init__(f"The URL is longer than the limit of {limit} bytes.")
 
 
-class HeadTooLarge(ApiError):
+class HeadTooLarge(RefusedRequest):
     """The request line and the headers are larger than the limit, in bytes."""
 
     status = 431
-    type = "invalid_request_error"
+    code = "headers_too_large"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(
-            f"The headers of the request are larger than the limit of {limit} bytes.",
-            code="headers_too_large",
-        )
+        super().__init__(f"The headers of the request are larger than the limit of {limit} bytes.")
 
 
-class UnsupportedMediaType(ApiError):
+class UnsupportedMediaType(RefusedRequest):
     """The body is not JSON, or is compressed."""
 
     status = 415
-    type = "invalid_request_error"
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code="unsupported_media_type")
+    code = "unsupported_media_type"
 
 
 class Unavailable(ApiError):
     """Nothing was stored and nothing will run: the client can retry."""
 
     status = 503
+    code = "server_error"
 
     def __init__(
         self, message: str = "The server cannot store requests right now. Please retry."
     ) -> None:
-        super().__init__(message, code="server_error")
+        super().__init__(message)
         self.headers = {"retry-after": "1"}
 
 
@@ -263,13 +253,13 @@ class UpstreamNotConfigured(ApiError):
     the operator. Nothing that the client can change would help, and a retry does not help soon."""
 
     status = 503
+    code = "upstream_not_configured"
 
     def __init__(self, model: str) -> None:
         super().__init__(
             f"No upstream that this project has for the model '{model[:100]}' is configured. "
             "The server's operator must configure it, or correct the project's routes.",
             param="model",
-            code="upstream_not_configured",
         )
         self.headers = {"x-should-retry": "false"}
 

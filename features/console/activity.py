@@ -9,8 +9,14 @@ from starlette.responses import Response
 from features.console.page import Page, Visit, choice
 from features.console.plots import HEIGHT, WIDTH, Plot, Series, TimeAxis, compact, draw, short_time
 from models.db.database import fetch_idempotent
-from models.db.queries.activity import MINUTE, READ_ACTIVITY, TEN_MINUTES, ActivityRow
-from models.duration_counts import add_counts, percentile
+from models.db.queries.activity import (
+    MINUTE,
+    READ_ACTIVITY,
+    TEN_MINUTES,
+    ActivityRow,
+    add_counts,
+    percentile,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,16 @@ import structlog
 from models.db.arrays import Ints
 from models.db.database import DATABASE_UNAVAILABLE, Pool, execute, fetch
 from models.db.queries import console, operations
-from models.db.queries.activity import ADD_ACTIVITY, MINUTE, SET_SAMPLE, TAKE_SAMPLE, AddedActivity
-from models.duration_counts import BOUNDS, add_counts, bucket_of
+from models.db.queries.activity import (
+    ADD_ACTIVITY,
+    BOUNDS,
+    MINUTE,
+    SET_SAMPLE,
+    TAKE_SAMPLE,
+    AddedActivity,
+    add_counts,
+    bucket_of,
+)
 from models.ended_line import EndedLine
 from models.lifecycle import Status
 from worker.run.resources import Resources, WorkerFeature

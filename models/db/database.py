@@ -30,8 +30,7 @@ from psycopg import AsyncRawCursor
 from psycopg.types.json import Json, Jsonb, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from models.db.connection import Connection, warn
-from models.db.shared_pool import SharedPool
+from models.db.connection import Connection, SharedPool, warn
 from models.db.statement import Query, RowT, Statement, column
 from models.db.sync import (
     DatabaseSettings,

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from models.files.storage import CHUNK, StorageError
-from models.files.threads import StorageThreads
+from models.files.storage import CHUNK, StorageError, StorageThreads
 
 _THREADS = 4
 """Reads and writes of one process at a time."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from models.config.feature_groups import S3Settings
 from models.files.s3_client import FAILURES, code_of, connect, explain, is_unreachable
-from models.files.storage import CHUNK, StorageError
-from models.files.threads import StorageThreads
+from models.files.storage import CHUNK, StorageError, StorageThreads
 
 if TYPE_CHECKING:
     from botocore.response import StreamingBody

@@ -4,8 +4,10 @@ A stored object is one part of a file. It is written once, as a whole, and never
 knows which objects exist (models/db/queries/file_contents.py): a storage is never asked for a list.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Protocol
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 CHUNK = 256 * 1024
@@ -51,3 +53,28 @@ def part_key(part: UUID) -> str:
     """The key of a part's object. The first two characters, which are random, divide the objects
     into 256 folders of about the same size."""
     return f"{part.hex[-2:]}/{part.hex}"
+
+
+T = TypeVar("T")
+
+
+class StorageThreads:
+    """A few threads of one storage: what blocks runs in them, and not in the event loop."""
+
+    def __init__(self, count: int) -> None:
+        """`count`: what is done at a time; the rest waits."""
+        self._executor = ThreadPoolExecutor(count, "file-storage")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of `work`. Also if this is cancelled, `work` does not run any more when it
+        returns. Raises what `work` raises."""
+        future = asyncio.get_running_loop().run_in_executor(self._executor, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait((future,))
+            raise
+
+    async def close(self) -> None:
+        """Waits for what is being done."""
+        await asyncio.to_thread(self._executor.shutdown)

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
-from models.upstream_errors.names import (
+from models.upstream_errors.words import (
     BAIDU,
     MINIMAX,
     ZHIPU,
     status_number,
     status_of_names,
+    status_of_words,
 )
-from models.upstream_errors.words import status_of_words
 
 
 @dataclass(frozen=True, slots=True)

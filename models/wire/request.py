@@ -1,12 +1,13 @@
 """The create request: everything about it that can be checked without reading from storage."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from models.errors import InvalidRequest
 from models.wire.checks.basic import Check
 from models.wire.checks.faults import empty, missing, not_an_object, unknown_create_parameter
+from models.wire.checks.json_schema import require_format_schema, require_function_schema
 from models.wire.checks.parameters import (
     IGNORED_PARAMETERS,
     INCLUDE,
@@ -15,7 +16,6 @@ from models.wire.checks.parameters import (
     PARAMETERS,
     CacheOptions,
 )
-from models.wire.checks.strict_schemas import require_strict_schemas
 from models.wire.checks.unknown_fields import LeftOut, UnknownFields, left_out, path_of
 from models.wire.events import Item
 from models.wire.item_types import ADDS_TOOLS
@@ -310,3 +310,29 @@ def _check_searches(request: CreateRequest, *, may_omit_marked: bool) -> None:
         if item["type"] in ADDS_TOOLS:
             where = f"input[{index}].tools"
             require_no_search(item["tools"], where, may_omit_marked=may_omit_marked)
+
+
+def require_strict_schemas(
+    parameters: Mapping[str, Any], items: Sequence[Item], where: str = "input"
+) -> None:
+    """Raises InvalidRequest for the first schema with `strict` that OpenAI would refuse: of
+    `text.format`, or of a function among the tools, also those that items add.
+
+    Both are checked already; servers ask for these rules (docs/output.md). `where` is the name of the list of items in the request.
+    """
+    text_format = parameters.get("text", {}).get("format", {})
+    if text_format.get("strict"):
+        require_format_schema(text_format, "text.format", strict=True)
+    _require_strict_functions(parameters.get("tools", ()), "tools")
+    for index, item in enumerate(items):
+        if item["type"] in ADDS_TOOLS:
+            _require_strict_functions(item["tools"], f"{where}[{index}].tools")
+
+
+def _require_strict_functions(tools: Sequence[dict[str, Any]], where: str) -> None:
+    for index, tool in enumerate(tools):
+        place = f"{where}[{index}]"
+        if tool["type"] == "namespace":
+            _require_strict_functions(tool["tools"], f"{place}.tools")
+        elif tool["type"] == "function" and tool.get("strict"):
+            require_function_schema(tool, place, strict=True)

@@ -104,7 +104,7 @@ INTERNALS = (
         "psycopg-pool",
         "psycopg_pool:AsyncConnectionPool",
         "_get_ready_connection _pool _return_connection _waiting",
-        "models/db/shared_pool.py",
+        "models/db/connection.py",
     ),
     Internals(
         "redis",

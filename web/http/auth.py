@@ -16,9 +16,9 @@ from fastapi import Depends, FastAPI
 from starlette.requests import HTTPConnection
 
 from models.db.arrays import Byteas
+from models.db.connection import ACTING_PROJECT
 from models.db.database import Pool, execute, fetch_idempotent
 from models.db.queries.api_keys import FIND_API_KEYS, TOUCH_API_KEY, ApiKey
-from models.db.shared_pool import ACTING_PROJECT
 from models.errors import (
     IncorrectApiKey,
     MissingScope,

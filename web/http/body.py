@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
-from models.db.shared_pool import ACTING_PROJECT
+from models.db.connection import ACTING_PROJECT
 from models.errors import (
     ClientDisconnected,
     InvalidRequest,

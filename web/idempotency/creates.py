@@ -18,6 +18,7 @@ from uuid import UUID
 
 from starlette.requests import Request
 
+from models.db.connection import ACTING_PROJECT
 from models.db.database import (
     DATABASE_UNAVAILABLE,
     NOT_EXECUTED,
@@ -29,7 +30,6 @@ from models.db.database import (
 )
 from models.db.queries import repeats
 from models.db.queries.repeats import HeldKey
-from models.db.shared_pool import ACTING_PROJECT
 from models.db.statement import Query
 from models.errors import ClientDisconnected, NotFound, Unavailable
 from models.ids import new_uuid

@@ -22,7 +22,6 @@ from models.ids import new_item_id
 from models.projects.routes import ProjectRoutes
 from models.secrets import Sealer, Unreadable
 from models.wire.checks.faults import shorten
-from models.wire.checks.strict_schemas import require_strict_schemas
 from models.wire.compaction import newest_compaction
 from models.wire.events import Item
 from models.wire.mcp import approval_requests, approval_responses, unmet_approvals
@@ -31,6 +30,7 @@ from models.wire.request import (
     CreateRequest,
     CreateRules,
     parse_create,
+    require_strict_schemas,
     with_approvals,
     without_searches,
 )

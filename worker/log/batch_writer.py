@@ -14,6 +14,7 @@ import structlog
 
 from models.config.settings import Settings
 from models.db.arrays import Byteas, Ints, Uuids
+from models.db.connection import ACTING_PROJECT
 from models.db.database import (
     DATABASE_UNAVAILABLE,
     Connection,
@@ -24,7 +25,6 @@ from models.db.database import (
 )
 from models.db.queries.leases import MARK_JOURNAL, SET_JOURNAL_COMMIT
 from models.db.queries.run import JOURNAL, JournalOutcome
-from models.db.shared_pool import ACTING_PROJECT
 from models.load.fair_queue import FairQueue
 from models.ownership.lease import Lease
 from worker import metrics

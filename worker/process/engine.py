@@ -18,8 +18,8 @@ from models.celery.queue import JobQueue
 from models.config.routes import Routes
 from models.config.settings import Settings
 from models.confinement.policy import PROTECTIONS, missing
+from models.db.connection import ACTING_PROJECT
 from models.db.database import Pool, open_pool
-from models.db.shared_pool import ACTING_PROJECT
 from models.egress import EgressPolicy
 from models.features import feature_parts
 from models.fence import FENCE

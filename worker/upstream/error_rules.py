@@ -20,8 +20,7 @@ from models.config.upstream_access import (
 )
 from models.errors import INSUFFICIENT_QUOTA, UpstreamFailed
 from models.upstream_errors.frames import ErrorReport, report_of, report_of_text, reported_error
-from models.upstream_errors.names import PAYMENT_REQUIRED
-from models.upstream_errors.words import is_overflow, is_refused, is_unknown_model
+from models.upstream_errors.words import PAYMENT_REQUIRED, is_overflow, is_refused, is_unknown_model
 from models.wire.json_input import clean_text
 
 FORWARDED_STATUSES = frozenset({400, 404, 408, 413, 422, 429})

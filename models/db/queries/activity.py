@@ -1,11 +1,18 @@
-"""What happened by minute and by ten minutes, for the plots of the console (docs/console.md).
+"""What happened by minute and by ten minutes, for the plots of the console (docs/console.md); and
+how long things took, counted in buckets.
 
 Each worker adds once a minute what it has ended; one of them also counts what waits and runs. There
 are two hundred rows of minutes and a thousand of ten minutes at most: the purge deletes older ones.
+
+Percentiles cannot be added up, but counts in buckets can: of several processes, and of several
+minutes.
 """
 
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import zip_longest
 
 from models.db.queries.common import LARGEST_SUM
 from models.db.statement import Query, Statement, column
@@ -89,7 +96,7 @@ class ActivityRow:
     input_tokens: int
     output_tokens: int
     first_token_counts: list[int]
-    """by bucket (models/duration_counts.py), as the next one"""
+    """by bucket (models/db/queries/activity.py), as the next one"""
     total_counts: list[int]
 
 
@@ -102,3 +109,36 @@ READ_ACTIVITY = Query(
     ActivityRow,
 )
 """Selects the rows of this width, the oldest first."""
+
+
+_SMALLEST = 0.01
+_PER_DECADE = 6
+_DECADES = 7
+BOUNDS = tuple(_SMALLEST * 10 ** (at / _PER_DECADE) for at in range(_PER_DECADE * _DECADES + 1))
+"""The upper bounds of the buckets in seconds, from 10 ms to 28 hours. Each is half as large again
+as the one before. Whatever took longer counts in the last one."""
+
+
+def bucket_of(seconds: float) -> int:
+    """The number of the bucket of a duration."""
+    return min(bisect_left(BOUNDS, seconds), len(BOUNDS) - 1)
+
+
+def add_counts(parts: Iterable[Sequence[int]]) -> list[int]:
+    """The sums of several counts by bucket. Missing buckets at the end of one are 0."""
+    return [sum(bucket) for bucket in zip_longest(*parts, fillvalue=0)]
+
+
+def percentile(counts: Sequence[int], part: float) -> float | None:
+    """The duration in seconds that `part` (0 to 1) of those that were counted did not exceed,
+    interpolated within its bucket. None: nothing was counted."""
+    total = sum(counts)
+    if not total:
+        return None
+    rank, below = part * total, 0
+    for at, count in enumerate(counts):
+        if count and below + count >= rank:
+            begin = BOUNDS[at - 1] if at else 0.0
+            return begin + (BOUNDS[at] - begin) * (rank - below) / count
+        below += count
+    return BOUNDS[-1]

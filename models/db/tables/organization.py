@@ -222,7 +222,7 @@ activity = Table(
     required(
         "first_token_counts",
         ARRAY(Integer),
-        "responses by the time until their first output (models/duration_counts.py)",
+        "responses by the time until their first output (models/db/queries/activity.py)",
         default="'{}'",
     ),
     required(

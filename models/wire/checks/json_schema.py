@@ -2,7 +2,7 @@
 follow it (`strict`).
 
 Every schema is checked by its keywords: each must have a value that some common draft (4 to
-2020-12) allows. Where OpenAI's rules are asked for (models/wire/checks/strict_schemas.py), a strict
+2020-12) allows. Where OpenAI's rules are asked for (models/wire/request.py), a strict
 schema must also be within OpenAI's documented subset; the errors have OpenAI's wording
 (docs/wire.md). The check is written by hand, because the `jsonschema` package
 takes 2 ms for a small schema and 1.2 s for a large one, longer than the rest of a create request.

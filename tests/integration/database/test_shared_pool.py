@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 import pytest
 from psycopg_pool import PoolTimeout
 
+from models.db.connection import ACTING_PROJECT
 from models.db.database import BACKEND_PID, Pool, fetch, open_pool
-from models.db.shared_pool import ACTING_PROJECT
 from tests.support.api import until
 from tests.support.stack import Databases
 from tests.support.worker_rows import settings_for

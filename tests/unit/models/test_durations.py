@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.duration_counts import BOUNDS, add_counts, bucket_of, percentile
+from models.db.queries.activity import BOUNDS, add_counts, bucket_of, percentile
 
 
 def _counted(*seconds: float) -> list[int]:

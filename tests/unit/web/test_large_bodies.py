@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.types import Message
 
-from models.db.shared_pool import ACTING_PROJECT
+from models.db.connection import ACTING_PROJECT
 from models.errors import RequestTimeout
 from models.load.budget import SharedBudget
 from models.load.pacing import Pacer

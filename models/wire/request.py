@@ -318,7 +318,8 @@ def require_strict_schemas(
     """Raises InvalidRequest for the first schema with `strict` that OpenAI would refuse: of
     `text.format`, or of a function among the tools, also those that items add.
 
-    Both are checked already; servers ask for these rules (docs/output.md). `where` is the name of the list of items in the request.
+    Both are checked already; servers ask for these rules (docs/output.md). `where` is the name of
+    the list of items in the request.
     """
     text_format = parameters.get("text", {}).get("format", {})
     if text_format.get("strict"):

@@ -35,19 +35,7 @@ logger = structlog.get_logger()
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 MILLISECOND_BUCKETS = (
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    10.0,
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
 )
 """Buckets, in seconds, for work that should take milliseconds."""
 SECOND_BUCKETS = (

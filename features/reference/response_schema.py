@@ -29,7 +29,7 @@ from features.reference.schemas import (
 )
 from models.lifecycle import Status
 from models.wire.api_schema import Schema, const, nullable, object_schema, reference
-from models.wire.events import Event
+from models.wire.events import event_types
 from models.wire.response import (
     ECHOED_AS_NULL,
     FORMAT_FIELDS_ECHOED_AS_NULL,
@@ -255,9 +255,7 @@ def _events() -> dict[str, Schema]:
     """A component for each event struct, and `StreamEvent` for any of them."""
     events: dict[str, Schema] = {}
     tags: dict[str, str] = {}
-    for kind in Event.__subclasses__():
-        tag = kind.__struct_config__.tag
-        assert isinstance(tag, str)
+    for tag, kind in event_types().items():
         fields = {
             field.name: _EVENT_FIELDS.get(field.name) or _SCALAR_TYPES[field.type]
             for field in msgspec.structs.fields(kind)

@@ -88,8 +88,8 @@ async def _stored_uses(
         used |= {"files": files.count, "file_bytes": files.bytes}
     for name, since in _token_periods().items():
         if is_counted(name):
-            values: dict[str, object] = {"project": project, "since": since}
-            used[name] = (await fetch_idempotent(on, USED_TOKENS, values))[0]
+            asked: dict[str, object] = {"project": project, "since": since}
+            [used[name]] = await fetch_idempotent(on, USED_TOKENS, asked)
     return used
 
 

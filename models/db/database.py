@@ -417,32 +417,15 @@ def is_refusal(error: Exception) -> bool:
     )
 
 
+# What the other modules of models/db and psycopg define, for all users of this one.
 __all__ = [
-    "DATABASE_UNAVAILABLE",
-    "NOT_EXECUTED",
-    "RETRY_DELAY",
     "Connection",
-    "ConnectionCheck",
     "Json",
     "Jsonb",
     "Parameters",
-    "Pool",
     "SyncConnection",
-    "TransactionPooling",
-    "connect",
     "connect_sync",
     "connection_arguments",
-    "execute",
     "execute_sync",
-    "fetch",
-    "fetch_idempotent",
     "fetch_sync",
-    "fetch_unless_refused",
-    "fetch_when_available",
-    "find_by_id",
-    "is_refusal",
-    "open_pool",
-    "retry_unless_refused",
-    "retry_while_unavailable",
-    "wait_until_available",
 ]

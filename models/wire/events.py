@@ -18,28 +18,39 @@ class Event(msgspec.Struct, frozen=True, tag_field="type"):
     """A change of a response. The tag is the `type` on the wire."""
 
 
-class ResponseCreated(Event, frozen=True, tag="response.created"):
+class _ResponseEvent(Event, frozen=True):
     response: dict[str, Any]
 
 
-class ResponseQueued(Event, frozen=True, tag="response.queued"):
-    response: dict[str, Any]
+class _ItemEvent(Event, frozen=True):
+    item_id: str
+    output_index: int
 
 
-class ResponseInProgress(Event, frozen=True, tag="response.in_progress"):
-    response: dict[str, Any]
+class _ContentEvent(_ItemEvent, frozen=True):
+    content_index: int
 
 
-class ResponseCompleted(Event, frozen=True, tag="response.completed"):
-    response: dict[str, Any]
+class _SummaryEvent(_ItemEvent, frozen=True):
+    summary_index: int
 
 
-class ResponseIncomplete(Event, frozen=True, tag="response.incomplete"):
-    response: dict[str, Any]
+class ResponseCreated(_ResponseEvent, frozen=True, tag="response.created"): ...
 
 
-class ResponseFailed(Event, frozen=True, tag="response.failed"):
-    response: dict[str, Any]
+class ResponseQueued(_ResponseEvent, frozen=True, tag="response.queued"): ...
+
+
+class ResponseInProgress(_ResponseEvent, frozen=True, tag="response.in_progress"): ...
+
+
+class ResponseCompleted(_ResponseEvent, frozen=True, tag="response.completed"): ...
+
+
+class ResponseIncomplete(_ResponseEvent, frozen=True, tag="response.incomplete"): ...
+
+
+class ResponseFailed(_ResponseEvent, frozen=True, tag="response.failed"): ...
 
 
 class ItemAdded(Event, frozen=True, tag="response.output_item.added"):
@@ -52,165 +63,102 @@ class ItemDone(Event, frozen=True, tag="response.output_item.done"):
     item: Item
 
 
-class PartAdded(Event, frozen=True, tag="response.content_part.added"):
-    item_id: str
-    output_index: int
-    content_index: int
+class PartAdded(_ContentEvent, frozen=True, tag="response.content_part.added"):
     part: dict[str, Any]
 
 
-class PartDone(Event, frozen=True, tag="response.content_part.done"):
-    item_id: str
-    output_index: int
-    content_index: int
+class PartDone(_ContentEvent, frozen=True, tag="response.content_part.done"):
     part: dict[str, Any]
 
 
-class TextDelta(Event, frozen=True, tag="response.output_text.delta"):
-    item_id: str
-    output_index: int
-    content_index: int
+class TextDelta(_ContentEvent, frozen=True, tag="response.output_text.delta"):
     delta: str
     logprobs: list[dict[str, Any]]
 
 
-class TextDone(Event, frozen=True, tag="response.output_text.done"):
-    item_id: str
-    output_index: int
-    content_index: int
+class TextDone(_ContentEvent, frozen=True, tag="response.output_text.done"):
     text: str
     logprobs: list[dict[str, Any]]
 
 
-class AnnotationAdded(Event, frozen=True, tag="response.output_text.annotation.added"):
-    item_id: str
-    output_index: int
-    content_index: int
+class AnnotationAdded(_ContentEvent, frozen=True, tag="response.output_text.annotation.added"):
     annotation_index: int
     annotation: dict[str, Any]
 
 
-class RefusalDelta(Event, frozen=True, tag="response.refusal.delta"):
-    item_id: str
-    output_index: int
-    content_index: int
+class RefusalDelta(_ContentEvent, frozen=True, tag="response.refusal.delta"):
     delta: str
 
 
-class RefusalDone(Event, frozen=True, tag="response.refusal.done"):
-    item_id: str
-    output_index: int
-    content_index: int
+class RefusalDone(_ContentEvent, frozen=True, tag="response.refusal.done"):
     refusal: str
 
 
-class ReasoningDelta(Event, frozen=True, tag="response.reasoning_text.delta"):
-    item_id: str
-    output_index: int
-    content_index: int
+class ReasoningDelta(_ContentEvent, frozen=True, tag="response.reasoning_text.delta"):
     delta: str
 
 
-class ReasoningDone(Event, frozen=True, tag="response.reasoning_text.done"):
-    item_id: str
-    output_index: int
-    content_index: int
+class ReasoningDone(_ContentEvent, frozen=True, tag="response.reasoning_text.done"):
     text: str
 
 
-class SummaryPartAdded(Event, frozen=True, tag="response.reasoning_summary_part.added"):
-    item_id: str
-    output_index: int
-    summary_index: int
+class SummaryPartAdded(_SummaryEvent, frozen=True, tag="response.reasoning_summary_part.added"):
     part: dict[str, Any]
 
 
-class SummaryPartDone(Event, frozen=True, tag="response.reasoning_summary_part.done"):
-    item_id: str
-    output_index: int
-    summary_index: int
+class SummaryPartDone(_SummaryEvent, frozen=True, tag="response.reasoning_summary_part.done"):
     part: dict[str, Any]
 
 
-class SummaryDelta(Event, frozen=True, tag="response.reasoning_summary_text.delta"):
-    item_id: str
-    output_index: int
-    summary_index: int
+class SummaryDelta(_SummaryEvent, frozen=True, tag="response.reasoning_summary_text.delta"):
     delta: str
 
 
-class SummaryDone(Event, frozen=True, tag="response.reasoning_summary_text.done"):
-    item_id: str
-    output_index: int
-    summary_index: int
+class SummaryDone(_SummaryEvent, frozen=True, tag="response.reasoning_summary_text.done"):
     text: str
 
 
-class ArgumentsDelta(Event, frozen=True, tag="response.function_call_arguments.delta"):
-    item_id: str
-    output_index: int
+class ArgumentsDelta(_ItemEvent, frozen=True, tag="response.function_call_arguments.delta"):
     delta: str
 
 
-class ArgumentsDone(Event, frozen=True, tag="response.function_call_arguments.done"):
-    item_id: str
-    output_index: int
+class ArgumentsDone(_ItemEvent, frozen=True, tag="response.function_call_arguments.done"):
     name: str
     arguments: str
 
 
-class CustomInputDelta(Event, frozen=True, tag="response.custom_tool_call_input.delta"):
-    item_id: str
-    output_index: int
+class CustomInputDelta(_ItemEvent, frozen=True, tag="response.custom_tool_call_input.delta"):
     delta: str
 
 
-class CustomInputDone(Event, frozen=True, tag="response.custom_tool_call_input.done"):
-    item_id: str
-    output_index: int
+class CustomInputDone(_ItemEvent, frozen=True, tag="response.custom_tool_call_input.done"):
     input: str
 
 
-class ListToolsInProgress(Event, frozen=True, tag="response.mcp_list_tools.in_progress"):
-    item_id: str
-    output_index: int
+class ListToolsInProgress(_ItemEvent, frozen=True, tag="response.mcp_list_tools.in_progress"): ...
 
 
-class ListToolsCompleted(Event, frozen=True, tag="response.mcp_list_tools.completed"):
-    item_id: str
-    output_index: int
+class ListToolsCompleted(_ItemEvent, frozen=True, tag="response.mcp_list_tools.completed"): ...
 
 
-class ListToolsFailed(Event, frozen=True, tag="response.mcp_list_tools.failed"):
-    item_id: str
-    output_index: int
+class ListToolsFailed(_ItemEvent, frozen=True, tag="response.mcp_list_tools.failed"): ...
 
 
-class McpCallInProgress(Event, frozen=True, tag="response.mcp_call.in_progress"):
-    item_id: str
-    output_index: int
+class McpCallInProgress(_ItemEvent, frozen=True, tag="response.mcp_call.in_progress"): ...
 
 
-class McpArgumentsDelta(Event, frozen=True, tag="response.mcp_call_arguments.delta"):
-    item_id: str
-    output_index: int
+class McpArgumentsDelta(_ItemEvent, frozen=True, tag="response.mcp_call_arguments.delta"):
     delta: str
 
 
-class McpArgumentsDone(Event, frozen=True, tag="response.mcp_call_arguments.done"):
-    item_id: str
-    output_index: int
+class McpArgumentsDone(_ItemEvent, frozen=True, tag="response.mcp_call_arguments.done"):
     arguments: str
 
 
-class McpCallCompleted(Event, frozen=True, tag="response.mcp_call.completed"):
-    item_id: str
-    output_index: int
+class McpCallCompleted(_ItemEvent, frozen=True, tag="response.mcp_call.completed"): ...
 
 
-class McpCallFailed(Event, frozen=True, tag="response.mcp_call.failed"):
-    item_id: str
-    output_index: int
+class McpCallFailed(_ItemEvent, frozen=True, tag="response.mcp_call.failed"): ...
 
 
 class CommandAdded(Event, frozen=True, tag="response.shell_call_command.added"):
@@ -231,88 +179,59 @@ class CommandDone(Event, frozen=True, tag="response.shell_call_command.done"):
     command: str
 
 
-class SearchInProgress(Event, frozen=True, tag="response.web_search_call.in_progress"):
-    item_id: str
-    output_index: int
+class SearchInProgress(_ItemEvent, frozen=True, tag="response.web_search_call.in_progress"): ...
 
 
-class Searching(Event, frozen=True, tag="response.web_search_call.searching"):
-    item_id: str
-    output_index: int
+class Searching(_ItemEvent, frozen=True, tag="response.web_search_call.searching"): ...
 
 
-class SearchCompleted(Event, frozen=True, tag="response.web_search_call.completed"):
-    item_id: str
-    output_index: int
+class SearchCompleted(_ItemEvent, frozen=True, tag="response.web_search_call.completed"): ...
 
 
-class FileSearchInProgress(Event, frozen=True, tag="response.file_search_call.in_progress"):
-    item_id: str
-    output_index: int
+class FileSearchInProgress(_ItemEvent, frozen=True, tag="response.file_search_call.in_progress"):
+    pass
 
 
-class FileSearching(Event, frozen=True, tag="response.file_search_call.searching"):
-    item_id: str
-    output_index: int
+class FileSearching(_ItemEvent, frozen=True, tag="response.file_search_call.searching"): ...
 
 
-class FileSearchCompleted(Event, frozen=True, tag="response.file_search_call.completed"):
-    item_id: str
-    output_index: int
+class FileSearchCompleted(_ItemEvent, frozen=True, tag="response.file_search_call.completed"): ...
 
 
-class CodeInProgress(Event, frozen=True, tag="response.code_interpreter_call.in_progress"):
-    item_id: str
-    output_index: int
+class CodeInProgress(_ItemEvent, frozen=True, tag="response.code_interpreter_call.in_progress"): ...
 
 
-class CodeInterpreting(Event, frozen=True, tag="response.code_interpreter_call.interpreting"):
-    item_id: str
-    output_index: int
+class CodeInterpreting(_ItemEvent, frozen=True, tag="response.code_interpreter_call.interpreting"):
+    pass
 
 
-class CodeCompleted(Event, frozen=True, tag="response.code_interpreter_call.completed"):
-    item_id: str
-    output_index: int
+class CodeCompleted(_ItemEvent, frozen=True, tag="response.code_interpreter_call.completed"): ...
 
 
-class CodeDelta(Event, frozen=True, tag="response.code_interpreter_call_code.delta"):
-    item_id: str
-    output_index: int
+class CodeDelta(_ItemEvent, frozen=True, tag="response.code_interpreter_call_code.delta"):
     delta: str
 
 
-class CodeDone(Event, frozen=True, tag="response.code_interpreter_call_code.done"):
-    item_id: str
-    output_index: int
+class CodeDone(_ItemEvent, frozen=True, tag="response.code_interpreter_call_code.done"):
     code: str
 
 
-class ImageInProgress(Event, frozen=True, tag="response.image_generation_call.in_progress"):
-    item_id: str
-    output_index: int
+class ImageInProgress(_ItemEvent, frozen=True, tag="response.image_generation_call.in_progress"):
+    pass
 
 
-class ImageGenerating(Event, frozen=True, tag="response.image_generation_call.generating"):
-    item_id: str
-    output_index: int
+class ImageGenerating(_ItemEvent, frozen=True, tag="response.image_generation_call.generating"): ...
 
 
-class PartialImage(Event, frozen=True, tag="response.image_generation_call.partial_image"):
-    item_id: str
-    output_index: int
+class PartialImage(_ItemEvent, frozen=True, tag="response.image_generation_call.partial_image"):
     partial_image_index: int
     partial_image_b64: str
 
 
-class ImageCompleted(Event, frozen=True, tag="response.image_generation_call.completed"):
-    item_id: str
-    output_index: int
+class ImageCompleted(_ItemEvent, frozen=True, tag="response.image_generation_call.completed"): ...
 
 
-class Compacting(Event, frozen=True, tag="response.compaction.compacting"):
-    item_id: str
-    output_index: int
+class Compacting(_ItemEvent, frozen=True, tag="response.compaction.compacting"): ...
 
 
 TERMINAL_EVENTS: dict[str, type[ResponseCompleted | ResponseIncomplete | ResponseFailed]] = {
@@ -327,6 +246,17 @@ _TERMINAL_HEADS = tuple(
     f"event: {kind.__struct_config__.tag}\n".encode()
     for kind in (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 )
+
+
+def event_types() -> dict[str, type[Event]]:
+    """`type` on the wire -> each kind of event, in the order of this file."""
+    kinds = [kind for kind in globals().values() if isinstance(kind, type)]
+    return {
+        str(kind.__struct_config__.tag): kind
+        for kind in kinds
+        if issubclass(kind, Event) and kind.__name__.isalpha() and kind is not Event
+    }
+
 
 _encode = msgspec.json.Encoder().encode
 _heads: dict[type[Event], bytes] = {}

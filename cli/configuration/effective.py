@@ -18,21 +18,6 @@ from models.config.upstream import UpstreamSettings
 from models.config.values import Unit, format_size
 from models.time_text import format_duration
 
-_SECRET = frozenset(
-    {
-        "api_key",
-        "headers",
-        "query",
-        "token",
-        "database_url",
-        "redis_url",
-        "secret_keys",
-        "access_key",
-        "secret_key",
-        "bootstrap_key",
-    }
-)
-
 
 @dataclass(frozen=True, slots=True)
 class ChangedSetting:
@@ -163,7 +148,7 @@ def _changed_settings(
 
 
 def _changed_setting(key: str, info: FieldInfo, value: Any, source: str) -> ChangedSetting:
-    if key.rpartition(".")[2] in _SECRET:
+    if "SecretStr" in str(info.annotation):
         value = sorted(value) if isinstance(value, dict) else "(secret)"
     elif isinstance(value, timedelta):
         return ChangedSetting(key, value.total_seconds(), format_duration(value), source)

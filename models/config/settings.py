@@ -245,11 +245,6 @@ class Settings(FileBackedSettings):
         return self.database_url.get_secret_value()
 
 
-def sqlalchemy_url(dsn: str) -> str:
-    """The same address for SQLAlchemy, with psycopg 3 as its driver."""
-    return dsn.replace("postgresql://", "postgresql+psycopg://", 1)
-
-
 def _rebuild_error(error: Any) -> InitErrorDetails:
     """A copy of a validation error without the wrong value, which may be a secret."""
     message = _MESSAGES.get(error["type"], error["msg"].removeprefix("Value error, "))

@@ -10,7 +10,6 @@ from psycopg.pq import ExecStatus
 from sqlalchemy import create_engine
 
 from cli.database.statements import all_statements
-from models.config.settings import sqlalchemy_url
 from models.db.schema import migrations_config
 from models.db.statement import NumberedQuery, Query, Statement
 from tests.support.stack import Databases
@@ -48,7 +47,7 @@ def test_each_statement_fits_the_schema_and_its_columns_have_the_names_of_its_ro
 
 
 def test_the_migrations_make_the_declared_tables(dsn: str) -> None:
-    engine = create_engine(sqlalchemy_url(dsn))
+    engine = create_engine(dsn.replace("postgresql://", "postgresql+psycopg://", 1))
     with engine.connect() as connection:
         config = migrations_config()
         config.attributes["connection"] = connection

@@ -19,7 +19,6 @@ from sqlalchemy import create_engine
 
 from cli.database.migrate import migrate
 from cli.embedded.process import Process, free_port
-from models.config.settings import sqlalchemy_url
 from models.db.schema import migrations_config, newest_revision
 from tests.support.api import Api, until
 from tests.support.fake_upstream import FakeUpstream, reply, text, wait_for
@@ -72,7 +71,7 @@ class ReleasedDatabases(Databases):
     def _make_anew(self, dsn: str) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("DROP SCHEMA backburner CASCADE; CREATE SCHEMA backburner")
-            engine = create_engine(sqlalchemy_url(dsn))
+            engine = create_engine(dsn.replace("postgresql://", "postgresql+psycopg://", 1))
             with engine.connect() as migrating:
                 config = migrations_config()
                 config.attributes["connection"] = migrating

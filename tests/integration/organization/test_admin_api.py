@@ -8,9 +8,9 @@ from uuid import UUID
 
 import openai
 import pytest
-from models.usage import used_tokens
 
-from models.db.database import open_pool
+from models.db.database import Pool, fetch_idempotent, open_pool
+from models.db.queries.usage import USED_TOKENS
 from models.ids import new_uuid, parse_admin_id
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
@@ -27,6 +27,11 @@ def _admin(stack: Stack) -> openai.AsyncOpenAI:
     client = stack.openai()
     client.admin_api_key = keys.create(stack.dsn, "default", grant=grant)
     return client
+
+
+async def used_tokens(pool: Pool, project: UUID, since: datetime) -> int:
+    rows = await fetch_idempotent(pool, USED_TOKENS, {"project": project, "since": since})
+    return rows[0]
 
 
 async def test_projects_are_made_listed_changed_and_archived(shared_stack: Stack) -> None:

@@ -18,8 +18,6 @@ VECTOR_STORE, FILE_BATCH = "vs", "vsfb"
 RESPONSE_ID_PATTERN = "resp_[0-9a-f]{32}"
 CONVERSATION_ID_PATTERN = "conv_[0-9a-f]{32}"
 _HEX = re.compile("[0-9a-f]{32}")
-_RESPONSE = re.compile(RESPONSE_ID_PATTERN)
-_CONVERSATION = re.compile(CONVERSATION_ID_PATTERN)
 _ITEM = re.compile("[a-z]+_([0-9a-f]{12})7([0-9a-f]{3})[0-9a-f]{16}")
 
 
@@ -68,6 +66,11 @@ def unix_seconds(value: UUID) -> float:
     return (value.int >> 80) / 1000
 
 
+def _parse(text: str, prefix: str) -> UUID | None:
+    digits = text.removeprefix(prefix)
+    return UUID(hex=digits) if digits != text and _HEX.fullmatch(digits) else None
+
+
 def response_id(value: UUID) -> str:
     """A response's id in the API: `resp_<32 hex>`."""
     return f"resp_{value.hex}"
@@ -75,7 +78,7 @@ def response_id(value: UUID) -> str:
 
 def parse_response_id(text: str) -> UUID | None:
     """The UUID of `resp_<32 hex>`; None for any other text."""
-    return UUID(hex=text.removeprefix("resp_")) if _RESPONSE.fullmatch(text) else None
+    return _parse(text, "resp_")
 
 
 def conversation_id(value: UUID) -> str:
@@ -85,7 +88,7 @@ def conversation_id(value: UUID) -> str:
 
 def parse_conversation_id(text: str) -> UUID | None:
     """The UUID of `conv_<32 hex>`; None for any other text."""
-    return UUID(hex=text.removeprefix("conv_")) if _CONVERSATION.fullmatch(text) else None
+    return _parse(text, "conv_")
 
 
 def admin_id(prefix: str, value: UUID) -> str:
@@ -95,8 +98,7 @@ def admin_id(prefix: str, value: UUID) -> str:
 
 def parse_admin_id(prefix: str, text: str) -> UUID | None:
     """The UUID of `<prefix>_<32 hex>`; None for any other text."""
-    digits = text.removeprefix(f"{prefix}_")
-    return UUID(hex=digits) if digits != text and _HEX.fullmatch(digits) else None
+    return _parse(text, f"{prefix}_")
 
 
 def file_id(value: UUID, prefix: str = FILE) -> str:
@@ -107,8 +109,7 @@ def file_id(value: UUID, prefix: str = FILE) -> str:
 
 def parse_file_id(text: str, prefix: str = FILE) -> UUID | None:
     """The UUID of `<prefix><32 hex>`; None for any other text."""
-    digits = text.removeprefix(prefix)
-    return UUID(hex=digits) if digits != text and _HEX.fullmatch(digits) else None
+    return _parse(text, prefix)
 
 
 def batch_id(value: UUID) -> str:
@@ -118,8 +119,7 @@ def batch_id(value: UUID) -> str:
 
 def parse_batch_id(text: str) -> UUID | None:
     """The UUID of `batch_<32 hex>`; None for any other text."""
-    digits = text.removeprefix("batch_")
-    return UUID(hex=digits) if digits != text and _HEX.fullmatch(digits) else None
+    return _parse(text, "batch_")
 
 
 def vector_store_id(value: UUID) -> str:

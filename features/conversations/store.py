@@ -20,7 +20,6 @@ from models.ids import conversation_id, new_item_id, new_uuid
 from models.load.budget import Reservation
 from models.load.pacing import pause_if_large
 from models.wire.checks.faults import shorten
-from models.wire.checks.unknown_fields import UnknownFields
 from models.wire.conversation import (
     conversation_object,
     parse_addition,
@@ -32,6 +31,7 @@ from models.wire.item_types import CALLS, OUTPUTS
 from models.wire.items import duplicate_item
 from models.wire.json_values import encoded_size
 from models.wire.pairing import find_open_calls, unanswered_calls
+from models.wire.without_effect import UnknownFields
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.idempotency.creates import fetch_once

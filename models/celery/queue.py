@@ -27,7 +27,7 @@ from models.celery.rabbitmq import RABBITMQ_ERRORS, RabbitMqSender
 from models.config.settings import Settings
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE, RUN_RESPONSE
 from models.redis.client import REDIS_ERRORS, REDIS_TIMEOUT, redis_client
-from models.redis.connection import RawConnection, pack
+from models.redis.raw_connection import RawConnection, pack
 
 logger = structlog.get_logger()
 

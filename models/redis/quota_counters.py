@@ -16,7 +16,6 @@ from redis.commands.core import AsyncScript
 
 from models.projects.quotas import WINDOW, Limits, Quota, Usage
 from models.redis.client import REDIS_ERRORS
-from models.redis.connection import pack
 from models.redis.quota_scripts import (
     ADMIT,
     KEPT_SECONDS,
@@ -24,6 +23,7 @@ from models.redis.quota_scripts import (
     REPORT_CONNECTIONS,
     SETTLE,
 )
+from models.redis.raw_connection import pack
 
 GRACE = 10.0
 """Seconds for which a response counts that is not in the database: its create is on its way."""

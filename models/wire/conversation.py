@@ -4,9 +4,9 @@ from typing import Any
 
 from models.wire.checks.faults import empty, missing, not_an_object, unknown_parameter
 from models.wire.checks.parameters import METADATA
-from models.wire.checks.unknown_fields import UnknownFields, left_out
 from models.wire.events import Item
 from models.wire.items import NewId, conversation_items
+from models.wire.without_effect import UnknownFields, left_out
 
 MAX_ADDED_ITEMS = 20
 """Items in one request, as OpenAI documents it."""

@@ -16,7 +16,6 @@ from models.wire.checks.parameters import (
     PARAMETERS,
     CacheOptions,
 )
-from models.wire.checks.unknown_fields import LeftOut, UnknownFields, left_out, path_of
 from models.wire.events import Item
 from models.wire.item_types import ADDS_TOOLS
 from models.wire.items import NewId, input_items
@@ -30,6 +29,10 @@ from models.wire.tools import (
 )
 from models.wire.without_effect import (
     MAX_NAMES,
+    LeftOut,
+    UnknownFields,
+    left_out,
+    path_of,
     shown_name,
     unused_by_chat,
     unused_by_search,

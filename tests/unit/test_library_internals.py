@@ -110,13 +110,13 @@ INTERNALS = (
         "redis",
         "redis.asyncio.connection:AbstractConnection",
         "_reader _writer",
-        "models/redis/connection.py",
+        "models/redis/raw_connection.py",
     ),
     Internals(
         "redis",
         "redis.asyncio.connection:ConnectionPool",
         "make_connection",
-        "models/redis/connection.py",
+        "models/redis/raw_connection.py",
     ),
 )
 

@@ -16,7 +16,7 @@ from models.config.settings import Settings
 from models.db.queries.common import LogBlock
 from models.redis.channels import events, web_process
 from models.redis.client import REDIS_ERRORS, redis_client
-from models.redis.connection import RawConnection, listen, pack, stay_connected, subscribe
+from models.redis.raw_connection import RawConnection, listen, pack, stay_connected, subscribe
 from web.stream.inboxes import Channel, EndInbox, Inbox, distribute
 
 logger = structlog.get_logger()

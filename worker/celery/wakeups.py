@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from models.config.settings import Settings
 from models.redis.client import REDIS_ERRORS, REDIS_TIMEOUT, redis_client
-from models.redis.connection import RawConnection, pack, stay_connected
+from models.redis.raw_connection import RawConnection, pack, stay_connected
 from models.tasks import IdleTimeout
 
 _POP_SECONDS = 1

@@ -5,7 +5,7 @@ import asyncio
 from redis.asyncio import Redis
 
 from models.redis.client import REDIS_TIMEOUT
-from models.redis.connection import RawConnection, pack, stay_connected
+from models.redis.raw_connection import RawConnection, pack, stay_connected
 from models.tasks import IdleTimeout
 
 _MAX_BACKLOG = 16 * 1024 * 1024

@@ -21,7 +21,7 @@ from models.db.queries.run import StoredLog
 from models.ownership.claims import Ownership, ReleaseReason
 from models.redis.channels import control
 from models.redis.client import redis_client
-from models.redis.connection import RawConnection, listen, stay_connected, subscribe
+from models.redis.raw_connection import RawConnection, listen, stay_connected, subscribe
 from models.tasks import SideTasks
 from worker import metrics
 from worker.run.end_state import StopReason

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from models.redis.connection import RawConnection, listen, stay_connected, subscribe
+from models.redis.raw_connection import RawConnection, listen, stay_connected, subscribe
 
 REDIS = cast("Redis", None)
 PAUSE = 0.001

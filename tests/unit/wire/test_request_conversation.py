@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from models.errors import InvalidRequest
-from models.wire.checks.unknown_fields import UnknownFields
 from models.wire.conversation import parse_addition, parse_conversation, parse_update
+from models.wire.without_effect import UnknownFields
 
 USER = {"role": "user", "content": "x"}
 

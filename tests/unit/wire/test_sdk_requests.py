@@ -25,10 +25,9 @@ from openai.types.responses.response_retrieve_params import ResponseRetrievePara
 from openai.types.responses.responses_client_event_param import ResponseCreate
 
 from models.errors import InvalidRequest
-from models.wire.checks.unknown_fields import UnknownFields
 from models.wire.conversation import parse_addition, parse_conversation
 from models.wire.request import CreateRules, parse_create
-from models.wire.without_effect import UNSENT_BY_SOME
+from models.wire.without_effect import UNSENT_BY_SOME, UnknownFields
 from tests.support.sdk_decisions import (
     REFUSED_ANYWHERE,
     REFUSED_AT_CHAT,

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from redis.asyncio import Redis
 
-from models.redis.connection import RawConnection, stay_connected
+from models.redis.raw_connection import RawConnection, stay_connected
 from tests.support.api import until
 from worker.log import publisher as module
 from worker.log.publisher import Publisher

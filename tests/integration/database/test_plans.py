@@ -70,7 +70,7 @@ READ_ALL_OPEN = {
     "quotas.OPEN_RESPONSES",
     "quotas.QUOTA_STATE",
     "retention.DELETE_OLD_WORKERS",
-    "sealed.LAST_ITEM",
+    "operator.rotation.LAST_ITEM",
     "retrieval.STORED_VECTORS",
 }
 """They read all open responses: for operators, for archived projects, for the purge (one look into

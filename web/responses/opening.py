@@ -83,7 +83,7 @@ def precompute(
     opening: Opening, answer: CachedAnswer, history_size: int | None
 ) -> PrecomputedResponse:
     """The response of this opening, completed at once with this answer, whose items get new ids.
-    `history_size`: of what comes before the output (models/wire/size.py); None: not known."""
+    `history_size`: of what comes before the output (models/wire/json_values.py); None: unknown."""
     facts, first = opening.facts, len(opening.frames)
     completed_at = facts.created_at
     output = with_new_ids(answer.output, new_item_id)

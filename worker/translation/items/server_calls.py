@@ -235,7 +235,7 @@ class OpenFileSearchCall(OpenServerCall):
     """A search.
 
     It gets its `queries` when the arguments are complete; the arguments themselves have no events.
-    Its `results` are stored in it, and shown only on request (models/wire/includes.py).
+    Its `results` are stored in it, and shown only on request (models/wire/response.py).
     """
 
     kind = "file_search_call"

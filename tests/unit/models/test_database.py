@@ -75,7 +75,7 @@ async def test_a_history_that_nobody_needs_any_more_is_not_read_again(
     """The statement on its way ends by itself: its task fails, and no other one is begun."""
     statements: list[asyncio.Future[list[object]]] = []
 
-    def fetch(*_: object) -> asyncio.Future[list[object]]:
+    def fetch(*_: object, **_options: object) -> asyncio.Future[list[object]]:
         statements.append(asyncio.get_running_loop().create_future())
         return statements[-1]
 

@@ -36,7 +36,7 @@ class SearchOptions:
     """How a search is done."""
 
     max_results: int = 10
-    """up to 50 (models/wire/checks/file_search.py)"""
+    """up to 50 (models/wire/checks/server_tools.py)"""
     filter: str | None = None
     """a jsonpath on the attributes of files (features/retrieval/options.py); None: all files"""
     score_threshold: float = 0.0

@@ -54,12 +54,9 @@ A library that is missing here costs time, nothing else.
 MODULES = {
     "web": (
         *("web.app", "web.http.protocol", "web.server", "features.websocket.protocol"),
-        *("models.config.configuration", "models.confinement.dumps", "models.open_files"),
+        *("models.config.configuration", "models.confinement.policy", "models.process"),
     ),
-    "worker": (
-        *("worker.celery.app", "worker.celery.pool"),
-        *("models.config.tool_availability", "models.open_files"),
-    ),
+    "worker": ("worker.celery.app", "worker.celery.pool", "models.process"),
 }
 """The product's modules that are imported too, by what is started. None of them reads the
 environment or starts a thread when it is imported."""

@@ -1,9 +1,9 @@
 """`python -m web [--host 127.0.0.1] [--port 8000]`: one web process."""
 
-# ruff: noqa: E402
 import gc
 
-gc.disable()  # imports free nothing, and collections are a sixth of their time (models/garbage.py)
+if __name__ == "__main__":
+    gc.disable()  # imports free nothing, and collections are a sixth of their time
 
 import argparse
 import asyncio

@@ -1,9 +1,9 @@
 """`python -m worker [--streams N] [--quarantine]`: one worker process."""
 
-# ruff: noqa: E402
 import gc
 
-gc.disable()  # imports free nothing, and collections are a sixth of their time (models/garbage.py)
+if __name__ == "__main__":
+    gc.disable()  # imports free nothing, and collections are a sixth of their time
 
 import argparse
 import os

@@ -111,7 +111,7 @@ class BatchProgress:
             logger.warning("publish_failed", channel=channel, error=str(error))
 
 
-class Batches(WorkerFeature):
+class BatchTasks(WorkerFeature):
     """Their validation, and the collection of their results."""
 
     def start(self) -> None:
@@ -124,4 +124,4 @@ class Batches(WorkerFeature):
             resources.side_tasks.start(progress.run(), "batches")
 
 
-FEATURE = Batches
+FEATURE = BatchTasks

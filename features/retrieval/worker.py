@@ -13,7 +13,7 @@ from worker.run.resources import Resources, WorkerFeature
 from worker.tools.provider import ToolContext, ToolProvider
 
 
-class Retrieval(WorkerFeature):
+class RetrievalTasks(WorkerFeature):
     """The tool `file_search`, and the ingest."""
 
     def __init__(self, resources: Resources) -> None:
@@ -48,4 +48,4 @@ class Retrieval(WorkerFeature):
         return FileSearch(files, tool, context)
 
 
-FEATURE = Retrieval
+FEATURE = RetrievalTasks

@@ -23,7 +23,7 @@ async def cancel_archived(pool: Pool) -> None:
     await repeat("archived_projects", partial(_cancel_open, pool), _POLL)
 
 
-class Tenants(WorkerFeature):
+class TenantTasks(WorkerFeature):
     """The cancels."""
 
     def start(self) -> None:
@@ -40,4 +40,4 @@ async def _cancel_open(pool: Pool) -> None:
         await fetch(pool, MARK_CANCELLED, {"id": project})
 
 
-FEATURE = Tenants
+FEATURE = TenantTasks

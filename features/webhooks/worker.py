@@ -143,7 +143,7 @@ def _log(delivery: Delivery, outcome: DeliveryOutcome, failure: Failure) -> None
         logger.warning("webhook_failed", **facts)
 
 
-class Webhooks(WorkerFeature):
+class WebhookTasks(WorkerFeature):
     """The deliveries."""
 
     def start(self) -> None:
@@ -159,4 +159,4 @@ class Webhooks(WorkerFeature):
         resources.side_tasks.start(deliverer.run(), "webhooks")
 
 
-FEATURE = Webhooks
+FEATURE = WebhookTasks

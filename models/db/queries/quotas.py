@@ -33,7 +33,7 @@ others, and few of a batch are open at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Conversations:
+class ConversationCount:
     """How many conversations a project has."""
 
     project_id: UUID
@@ -45,7 +45,7 @@ CONVERSATIONS = Query(
     SELECT c.project_id, count(*) FROM conversations c WHERE c.project_id = ANY(CAST(:projects AS uuid[]))
     GROUP BY c.project_id
     """,
-    Conversations,
+    ConversationCount,
 )
 """Counts the conversations of these projects. No row: the project has none."""
 

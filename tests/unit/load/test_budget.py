@@ -1,13 +1,9 @@
-"""Parts of what a web process has, and the messages of a WebSocket while they arrive."""
+"""Parts of what a web process has."""
 
 import asyncio
-import tracemalloc
 
 import pytest
-from websockets.frames import Frame, Opcode
-from websockets.server import ServerProtocol
 
-from features.websocket.messages import Messages
 from models.errors import ShareUsedUp, Unavailable
 from models.load.budget import Reservation, SharedBudget
 
@@ -103,19 +99,3 @@ async def test_projects_take_turns_at_what_is_free() -> None:
         served.append(first.project)
     await asyncio.gather(*waiting)
     assert "".join(served) == "ababa"
-
-
-@pytest.mark.parametrize("piece", [b"", b"x"])
-def test_fragments_take_only_their_bytes(piece: bytes) -> None:
-    messages = Messages(ServerProtocol())
-    messages.begin(SharedBudget("bytes", 10**9, 0), "a", 1.0)
-    messages.add(Frame(Opcode.TEXT, b"", fin=False))
-    tracemalloc.start()
-    try:
-        for _ in range(50_000):
-            messages.add(Frame(Opcode.CONT, piece, fin=False))
-        used, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert used < 200_000
-    assert messages.add(Frame(Opcode.CONT, b"", fin=True)) == (bytearray(piece * 50_000), True)

@@ -19,7 +19,8 @@ async def _upload(client: openai.AsyncOpenAI, content: bytes = b"some text") -> 
     return await client.files.create(file=("a.txt", content), purpose="user_data")
 
 
-async def test_a_file_is_stored_listed_read_and_deleted(client: openai.AsyncOpenAI) -> None:
+async def test_a_file_is_stored_listed_read_and_deleted(shared_stack: Stack) -> None:
+    client = shared_stack.openai(key=(await limited_project(shared_stack)).key)
     content = os.urandom(3_000_000)
     expiry: Any = {"anchor": "created_at", "seconds": 3600}
     created = await client.files.create(

@@ -152,8 +152,13 @@ class AppState:
         """
         lease = Lease(settings, "web")
         pool = open_pool(settings, str(lease.id), settings.web.pool_size)
-        await pool.open(wait=True)
-        await asyncio.to_thread(lease.register)
+        try:
+            await pool.open(wait=True)
+            await asyncio.to_thread(lease.register)
+        except BaseException:
+            # A pool that still connects while uvloop is closed can abort the process.
+            await pool.close()
+            raise
         state = cls(settings, host, lease, pool)
         lease.access_revision.watch(state.keys.forget)
         lease.access_revision.watch(state.open_requests.check)

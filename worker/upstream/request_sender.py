@@ -250,5 +250,5 @@ def _requested_pause(headers: Mapping[str, str]) -> float:
 
 def _growing_pause(number: int) -> float:
     """Seconds before the next try, spread so that many calls do not come at the same moment."""
-    longest = min(_FIRST_PAUSE * 2.0**number, _LONGEST_PAUSE)
+    longest = min(_FIRST_PAUSE * 2.0 ** min(number, 10), _LONGEST_PAUSE)
     return longest * (1 - 0.25 * random.random())  # noqa: S311 - spreads load, guards nothing

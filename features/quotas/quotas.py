@@ -49,6 +49,9 @@ QUOTA_REFUSALS = Counter(
 for _quota in Quota:
     QUOTA_REFUSALS.labels(_quota.name)
 
+_CONFIRMED = (Quota.running, Quota.queued)
+"""What may refuse a request only because a worker has not reported an end yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class CountedRequest:
@@ -173,8 +176,9 @@ class CountedQuotas(Quotas):
     async def _ask_counters(
         self, project: UUID, limits: Limits, demand: Demand, own: dict[Quota, int]
     ) -> Decision:
-        """Raises CountersUnavailable. Counters that are lost or old are corrected first; while
-        Postgres is unavailable they decide as they are, and nothing can be stored anyway."""
+        """Raises CountersUnavailable. Counters that are lost or old are corrected first, and what
+        has ended since is looked for before a response is refused; while Postgres is unavailable
+        they decide as they are, and nothing can be stored anyway."""
         period = self._usage.period
         decision = await self._counters.admit(project, limits, demand, own, period)
         if decision is None:
@@ -184,6 +188,13 @@ class CountedQuotas(Quotas):
                 project, limits, demand, own, period, is_corrected=True
             )
         assert decision is not None
+        if decision.refused in _CONFIRMED:
+            ended = await self._usage.ended(project)
+            if ended:
+                confirmed = await self._counters.admit(
+                    project, limits, demand, own, period, is_corrected=True, ended=ended
+                )
+                decision = confirmed or decision
         return decision
 
     async def _measure_alone(self, project: UUID) -> None:

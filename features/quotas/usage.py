@@ -14,6 +14,7 @@ from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch_idempotent
 from models.db.queries.leases import LIVE_WORKERS
 from models.db.queries.quotas import (
     CONVERSATIONS,
+    ENDED_RESPONSES,
     OPEN_RESPONSES,
     STORED_IN_CONVERSATIONS,
     STORED_WITH_RESPONSES,
@@ -34,6 +35,8 @@ _MAX_PROJECTS = 10_000
 _BUDGETS = ("tokens_per_day", "tokens_per_month")
 _Question = tuple[UUID, Limits]
 """A project, and what is limited."""
+_CONFIRM_GAP = 0.05
+"""Seconds between two looks for responses that have just ended, while many requests are refused."""
 _PAUSE_FACTOR = 4
 """The pause after a statement is so many times as long as it took."""
 
@@ -46,6 +49,9 @@ class ProjectUsage:
         self._counters = counters
         self._clock = clock
         self._reads: GroupedRequests[_Question, Usage] = GroupedRequests(self._read_group, gap=0)
+        self._confirmations: GroupedRequests[UUID, list[UUID]] = GroupedRequests(
+            self._ended_of, gap=_CONFIRM_GAP
+        )
         self._budgets: dict[UUID, tuple[float, tuple[int, int]]] = {}
         """When the tokens of a day and month were read, and what they were."""
         self.web_processes = 1
@@ -72,6 +78,22 @@ class ProjectUsage:
         counted = await self._counters.snapshot(project)
         usage = await self.read(project, limits)
         await self._counters.correct(project, counted, usage, self.period)
+
+    async def ended(self, project: UUID) -> list[UUID]:
+        """Responses of the project that have ended and still count: a client that polls may see an
+        end before the worker has reported it to Redis. Empty if Postgres is away. Raises
+        CountersUnavailable."""
+        try:
+            return await self._confirmations.submit(project)
+        except DATABASE_UNAVAILABLE as error:
+            logger.info("quota_not_confirmed", project=str(project), error=str(error).strip())
+            return []
+
+    async def _ended_of(self, projects: list[UUID]) -> list[list[UUID]]:
+        counted = {each: await self._counters.counted(each) for each in set(projects)}
+        ids = Uuids([id_ for ids in counted.values() for id_ in ids])
+        ended = set(await fetch_idempotent(self._pool, ENDED_RESPONSES, {"ids": ids}))
+        return [[id_ for id_ in counted[each] if id_ in ended] for each in projects]
 
     def forget(self, project: UUID) -> None:
         """The counters of the project are lost: all of them are to be read."""

@@ -196,10 +196,12 @@ class QuotaCounters:
         period: Period,
         *,
         is_corrected: bool = False,
+        ended: Sequence[UUID] = (),
     ) -> Decision | None:
         """Decides and counts, with one command. None: the numbers must be corrected first.
 
-        `own`: the open connections of this process. `is_corrected`: they have just been.
+        `own`: the open connections of this process. `is_corrected`: they have just been. `ended`:
+        responses that do not count, although their workers have not settled them yet.
         """
         question = {
             "limits": asdict(limits),
@@ -218,6 +220,7 @@ class QuotaCounters:
             "day": period.day,
             "month": period.month,
             "web": self._process,
+            "ended": [each.hex for each in ended],
         }
         answer = await self._run(self._admit, quota_keys(project), (orjson.dumps(question),))
         refused = answer[0].decode()
@@ -240,6 +243,10 @@ class QuotaCounters:
         await self._run(
             self._settle, quota_keys(project)[:3], _settlement(limits, response, tokens, period)
         )
+
+    async def counted(self, project: UUID) -> list[UUID]:
+        """The responses of the project that are counted as open now."""
+        return [UUID(name.decode()) for name in (await self.snapshot(project)).entries]
 
     async def snapshot(self, project: UUID) -> CountedResponses:
         """The responses of the project that are counted now. To be read before the database."""

@@ -84,8 +84,13 @@ end
 if exceeds('stored_bytes', stored, demand.bytes) then return answer('stored_bytes', 0) end
 if exceeds('conversations', number('conversations'), demand.conversations) then return answer('conversations', 0) end
 local responses = demand.response and 1 or 0
-if exceeds('running', redis.call('HLEN', open), responses) then return answer('running', 0) end
-if exceeds('queued', redis.call('SCARD', waiting), responses) then return answer('queued', 0) end
+local ended, left = 0, 0
+for _, id in ipairs(q.ended) do
+  ended = ended + redis.call('HEXISTS', open, id)
+  left = left + redis.call('SISMEMBER', waiting, id)
+end
+if exceeds('running', redis.call('HLEN', open) - ended, responses) then return answer('running', 0) end
+if exceeds('queued', redis.call('SCARD', waiting) - left, responses) then return answer('queued', 0) end
 for _, kind in ipairs({'open_streams', 'open_sockets'}) do
   if demand[kind] > 0 and limits[kind] > 0 and opened(kind) + demand[kind] > limits[kind] then return answer(kind, 0) end
 end

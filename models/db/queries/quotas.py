@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from models.db.queries.common import OPEN
+from models.db.queries.common import ENDED, OPEN
 from models.db.statement import Query, column
 from models.lifecycle import Lane
 
@@ -30,6 +30,11 @@ OPEN_RESPONSES = Query(
 )
 """Selects the open responses of these projects, without those of batches: they wait behind all
 others, and few of a batch are open at a time."""
+ENDED_RESPONSES = column(
+    f"SELECT r.id FROM responses r WHERE r.id = ANY(CAST(:ids AS uuid[])) AND r.status IN {ENDED}",
+    UUID,
+)
+"""Selects those of these responses that have ended."""
 
 
 @dataclass(frozen=True, slots=True)

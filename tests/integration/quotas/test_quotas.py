@@ -13,6 +13,7 @@ import openai
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from models.redis.quota_counters import quota_keys
 from tests.integration.operator.test_operations import backburner, command_facts
 from tests.support.api import Api, HttpResponse, until
 from tests.support.fake_upstream import (
@@ -207,6 +208,26 @@ async def test_running_responses_are_limited_until_the_moment_of_their_end(
         if background:
             await project.api().wait_for_end(answer.body["id"])
         assert (await _create(project.api(1), model)).body["output_text"] == "next"
+
+
+@pytest.mark.parametrize("quota", ["running", "queued"])
+async def test_an_end_that_no_worker_has_reported_yet_refuses_nothing(
+    shared_stack: Stack, fake: FakeUpstream, quota: str
+) -> None:
+    project = await limited_project(shared_stack, **{quota: 1})
+    model = fake.script(reply("first"), reply("next"))
+    ended = await _create(project.api(), model)
+    id_ = ended.body["id"].removeprefix("resp_")
+    redis = shared_stack.redis()
+    try:
+        _, counted, waiting, _ = quota_keys(project.id)
+        now = await redis.time()
+        await redis.hset(counted, id_, f"0:0:{now[0] * 1000}")
+        await redis.sadd(waiting, id_)
+        assert (await _create(project.api(1), model)).body["output_text"] == "next"
+        assert await redis.hexists(counted, id_), "its tokens are still to be settled"
+    finally:
+        await redis.aclose()
 
 
 async def test_a_cancel_and_a_refused_request_leave_nothing_behind(

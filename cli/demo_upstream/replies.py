@@ -10,8 +10,8 @@ MARK = "[Backburner demo upstream]"
 WORD_DELAYS = {"demo": 0.05, "demo-slow": 1.0, "demo-tools": 0.05}
 """The models, and the seconds between two words of each."""
 SLOW_WORDS = 60
-MAX_ECHO = 64 * 1024
-"""Most characters of a message that are repeated."""
+MAX_ECHO = 600
+"""Most characters of a message that are repeated: about a hundred words, so five seconds."""
 
 FILE_SEARCH = "file_search"
 """The function that every demo model calls if it is offered."""
@@ -85,7 +85,7 @@ def _text_for(body: dict[str, Any]) -> str:
             marker, filename, text = passage.groups()
             quote = " ".join(text.split())[:MAX_QUOTE]
             return f"{MARK} {filename} says: {quote} {marker}"
-        return f"{MARK} The tool answered: {_text_of(last)[:MAX_ECHO]}"
+        return f"{MARK} The tool answered: {_cut(_text_of(last))}"
     if body["model"] == "demo-tools":
         return f"{MARK} Send a function tool and I will call it. You said: {_last_user_text(body)}"
     return f"{MARK} You said: {_last_user_text(body)}"
@@ -167,7 +167,11 @@ def _resolve_reference(root: Any, reference: str) -> Any:
 
 def _last_user_text(body: dict[str, Any]) -> str:
     texts = [_text_of(message) for message in body["messages"] if message.get("role") == "user"]
-    return (texts[-1] if texts else "nothing")[:MAX_ECHO]
+    return _cut(texts[-1] if texts else "nothing")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_ECHO else f"{text[:MAX_ECHO]}… ({len(text)} characters)"
 
 
 def _text_of(message: dict[str, Any]) -> str:

@@ -30,7 +30,7 @@ _KEY = "Its first eight characters, or its id, or the beginning of one."
 @app.command("create", epilog=EXIT_CODES_HELP)
 def create_key(
     project: Annotated[
-        str, typer.Option(help="The key's project; it is made if it does not exist.")
+        str, typer.Option(help="The key's project (`backburner projects create`).")
     ] = "default",
     name: Annotated[str | None, typer.Option(help="What you call the key.")] = None,
     scope: Annotated[
@@ -49,7 +49,8 @@ def create_key(
 ) -> None:
     """Print a new API key. Only its hash is stored, so it cannot be shown again."""
     from features.tenants import service
-    from models.keys import KeyGrant
+    from features.tenants.project_commands import find_project
+    from models.keys import DEFAULT_PROJECT, KeyGrant
 
     grant = KeyGrant(
         scopes=_scopes(scope or ["responses"]),
@@ -61,10 +62,13 @@ def create_key(
     async def create(database: "Connection") -> str:
         actor = operator()
         async with database.transaction():
-            found = await service.find_or_create_project(database, project, actor)
+            if project == DEFAULT_PROJECT:
+                found = await service.find_or_create_project(database, project, actor)
+            else:
+                found = await find_project(database, project)
             made = await service.create_key(database, found, grant, actor)
         if made is None:
-            raise RequestRefused(f"the project {project} was deleted")
+            raise RequestRefused(f"the project {found.name} was deleted")
         return made[1]
 
     typer.echo(run(data, create))

@@ -211,7 +211,8 @@ async def find_project(database: "Connection", name: str) -> "ProjectDetails":
     found = await fetch(database, FIND_PROJECTS, {"name": name, "digits": digits})
     if not found:
         raise RequestRefused(
-            f"there is no project {clean(name[:MAX_NAME])}; `backburner projects list` lists them"
+            f"there is no project {clean(name[:MAX_NAME])}; `backburner projects list` lists them, "
+            "`backburner projects create` makes one"
         )
     if found[0].name != name and len(found) > 1:
         raise RequestRefused(f"{clean(name)} is the beginning of several projects' ids")
@@ -335,7 +336,7 @@ def _table(projects: Sequence["ProjectDetails"]) -> str:
         )
 
     head = ("NAME", "ID", "CREATED", "WEIGHT", "STATE", "POLICY")
-    empty = "there is no project; the first key makes one"
+    empty = "there is no project; `backburner projects create NAME` makes one"
     return fitted_table(projects, head, row, ["NAME"], empty=empty)
 
 

@@ -129,7 +129,10 @@ async def test_the_upstreams_unknown_model_is_named(api: Api) -> None:
         "model",
         "model_not_found",
     )
-    assert answer.error["message"] == "The requested model 'no-such-model' does not exist."
+    assert (
+        answer.error["message"]
+        == "The requested model 'no-such-model' does not exist. GET /v1/models lists those that do."
+    )
 
 
 async def test_cancel_takes_an_empty_body_with_a_json_content_type(

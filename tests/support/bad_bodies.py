@@ -417,7 +417,18 @@ UNKNOWN = [
             message_of({"type": kind, "text": "x"}),
             *unsupported("input[0].content[0].type", kind, INPUT_PARTS),
         )
-        for kind in ("text", "image_url", "input_video", "refusal", "summary_text")
+        for kind in ("input_video", "refusal", "summary_text")
+    ),
+    *(
+        BadBody(
+            f"a part of type {kind!r}, as in Chat Completions",
+            message_of({"type": kind, "text": "x"}),
+            "input[0].content[0].type",
+            "invalid_value",
+            f"Invalid value: '{kind}'. Supported values are: {INPUT_PARTS}. In the Responses API, "
+            f"a part of this type is called '{ours}'.",
+        )
+        for kind, ours in (("text", "input_text"), ("image_url", "input_image"))
     ),
     BadBody(
         "a part of a tool's answer that is audio",

@@ -125,7 +125,8 @@ class RequestValidation:
         request = await body.run(partial(parse, body.value))
         if not upstreams:
             raise InvalidRequest(
-                f"The requested model '{request.model}' does not exist.",
+                f"The requested model '{request.model}' does not exist. "
+                "GET /v1/models lists those that do.",
                 param="model",
                 code="model_not_found",
             )

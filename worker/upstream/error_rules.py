@@ -238,7 +238,7 @@ def _refused(message: str) -> UpstreamFailed:
 def no_such_model(model: str) -> UpstreamFailed:
     """The failure when no upstream serves a model of this name."""
     return UpstreamFailed.of_request(
-        f"The requested model '{model}' does not exist.",
+        f"The requested model '{model}' does not exist. GET /v1/models lists those that do.",
         NO_SUCH_MODEL,
         param="model",
         envelope_code=NO_SUCH_MODEL,

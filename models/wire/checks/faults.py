@@ -33,12 +33,14 @@ _CHAT_PARAMETERS = {
 }
 """Parameters of Chat Completions -> their names in the Responses API. The error shows the name."""
 
+_CHAT_PARTS = {"text": "input_text", "image_url": "input_image", "file": "input_file"}
+"""Types of content parts in Chat Completions -> in the Responses API."""
 
-def missing(where: str) -> InvalidRequest:
-    """For a required field that is absent or null."""
-    return InvalidRequest(
-        f"Missing required parameter: '{where}'.", param=where, code="missing_required_parameter"
-    )
+
+def missing(where: str, hint: str = "") -> InvalidRequest:
+    """For a required field that is absent or null. `hint`: a sentence on what to do."""
+    message = " ".join(filter(None, (f"Missing required parameter: '{where}'.", hint)))
+    return InvalidRequest(message, param=where, code="missing_required_parameter")
 
 
 def wrong_type(where: str, expected: str, value: Any) -> InvalidRequest:
@@ -77,12 +79,12 @@ def unknown_create_parameter(name: str) -> InvalidRequest:
 
 
 def unsupported_value(where: str, value: str, supported: Collection[str]) -> InvalidRequest:
-    """For a string that is not one of the supported values."""
-    return InvalidRequest(
-        f"Invalid value: '{shorten(value)}'. Supported values are: {_join_quoted(supported)}.",
-        param=where,
-        code="invalid_value",
-    )
+    """For a string that is not one of the supported values. For a type of a content part in Chat
+    Completions it names ours."""
+    message = f"Invalid value: '{shorten(value)}'. Supported values are: {_join_quoted(supported)}."
+    if (ours := _CHAT_PARTS.get(value)) in supported:
+        message += f" In the Responses API, a part of this type is called '{ours}'."
+    return InvalidRequest(message, param=where, code="invalid_value")
 
 
 def refused_value(where: str, value: str, reason: str) -> InvalidRequest:

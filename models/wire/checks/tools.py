@@ -20,6 +20,7 @@ from models.wire.checks.basic import (
     Tagged,
     require_object,
 )
+from models.wire.checks.faults import missing
 from models.wire.checks.json_schema import require_function_schema
 from models.wire.checks.server_tools import (
     FILE_SEARCH_TOOL,
@@ -54,12 +55,19 @@ _FUNCTION = Record(
     },
 )
 
+_BESIDE_TYPE = (
+    "In the Responses API, 'name', 'description' and 'parameters' stand beside 'type', not inside "
+    "'function'."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class _Function(Check):
     """A function. Its parameters must be a JSON Schema."""
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
+        if value.get("name") is None and type(value.get("function")) is dict:
+            raise missing(f"{where}.name", _BESIDE_TYPE)
         tool = _FUNCTION(value, where)
         require_function_schema(tool, where)
         return tool

@@ -289,15 +289,6 @@ async def test_requests_that_lack_the_scope_of_admins_are_one_entry_a_key_and_ro
     ]
 
 
-async def test_a_project_that_a_new_key_makes_is_recorded(shared_stack: Stack) -> None:
-    for _ in range(2):
-        made = await backburner(shared_stack, "keys", "create", "--project", "made by a key")
-        assert made.exit_code == 0
-    entries = await audit_entries(shared_stack, project="made by a key")
-    assert [entry["action"] for entry in entries] == ["project.create", "key.create", "key.create"]
-    assert entries[0]["object"] == "made by a key"
-
-
 async def test_counts_are_kept_while_the_database_is_away(database: SeededDatabase) -> None:
     failures = RefusedRequests(database.pool)
     failures.add_unauthenticated("192.0.2.1")

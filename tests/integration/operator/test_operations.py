@@ -427,6 +427,9 @@ async def test_a_response_is_followed_to_its_end(own_stack: Stack, fake: FakeUps
 async def test_a_revoked_key_is_refused_and_keys_are_listed_without_their_secret(
     own_stack: Stack, fake: FakeUpstream
 ) -> None:
+    unknown = await backburner(own_stack, "keys", "create", "--project", "other")
+    assert (unknown.code, "`backburner projects create" in unknown.err) == (REFUSED, True)
+    await backburner(own_stack, "projects", "create", "other")
     created = await backburner(own_stack, "keys", "create", "--project", "other")
     key = created.out.strip()
     listed = await command_facts(own_stack, "keys", "list", "--project", "other")
@@ -536,7 +539,10 @@ async def test_explain_shows_a_life_with_deaths_and_drains(
             "message"
         ] == "The response was ended by the server's operator."
         assert (await own_stack.api().wait_for_end(cancelled_id))["status"] == "cancelled"
-        ends = [line for line in first.log.read_text().splitlines() if cancelled_id in line]
+        ends = await until(
+            # The line is written after the end is stored.
+            lambda: [line for line in first.log.read_text().splitlines() if cancelled_id in line]
+        )
         assert ["response_ended" in line for line in ends] == [True]
         assert not fake.requests_for(doomed_model)
         await until(lambda: len(fake.requests_for(model)) == 1)

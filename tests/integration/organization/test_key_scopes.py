@@ -260,6 +260,7 @@ async def test_an_open_websocket_follows_a_change_of_the_limits(shared_stack: St
 
 
 async def test_a_rotated_key_is_valid_until_the_stated_time(shared_stack: Stack) -> None:
+    await command_facts(shared_stack, "projects", "create", "rotated")
     made = await backburner(
         shared_stack,
         *("keys", "create", "--project", "rotated"),

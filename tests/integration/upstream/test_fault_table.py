@@ -341,7 +341,7 @@ REFUSING_BODIES = [
         [status(404, ABOUT_MODEL)],
         400,
         "invalid_prompt",
-        "The requested model '{model}' does not exist.",
+        "The requested model '{model}' does not exist. GET /v1/models lists those that do.",
         "model_not_found",
     ),
     FaultCase(
@@ -349,7 +349,7 @@ REFUSING_BODIES = [
         [status(400, {"detail": "Server is pinned to 'a'; request specified 'b'."})],
         400,
         "invalid_prompt",
-        "The requested model '{model}' does not exist.",
+        "The requested model '{model}' does not exist. GET /v1/models lists those that do.",
         "model_not_found",
     ),
     FaultCase(

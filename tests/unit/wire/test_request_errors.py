@@ -606,7 +606,8 @@ TOOLS = [
         {"tools": [{"type": "function", "function": {"name": "look"}}]},
         "tools[0].name",
         "missing_required_parameter",
-        "Missing required parameter: 'tools[0].name'.",
+        "Missing required parameter: 'tools[0].name'. In the Responses API, 'name', 'description' "
+        "and 'parameters' stand beside 'type', not inside 'function'.",
     ),
     Case(
         "tool name",

@@ -353,7 +353,7 @@ class UpstreamFailed(RunError):
     request may succeed later, so a background response waits (docs/adr/0014). `may_be_request`: the
     upstream has answered, with an error of its own that it may give to this request each time.
     `is_interruption`: the upstream broke off its answer, and the request is not to blame, so a
-    background response repeats the turn a few times (docs/adr/0067).
+    background response repeats the turn a few times (docs/adr/0014).
     """
 
     def __init__(

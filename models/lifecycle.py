@@ -69,7 +69,8 @@ PLACE_IN_LINE = "coalesce(resume_at, started_at, enqueued_at)"
 before this time, if it is deferred. One that was released goes before those that never ran."""
 
 ATTEMPTS_PER_TIMELINE = 100_000
-"""Numbers of attempts on one timeline of Postgres (ADR 0024); a response has far fewer attempts."""
+"""Numbers of attempts on one timeline of Postgres (docs/architecture.md, "Leases, attempts,
+recovery"); a response has far fewer attempts."""
 
 QUARANTINE_THRESHOLD = 2
 """After so many crashes of its owners since its last checkpoint, a response is a *suspect*: it runs

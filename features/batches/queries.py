@@ -1,4 +1,4 @@
-"""The statements of batches (ADR 0049).
+"""The statements of batches (docs/batches.md).
 
 A batch is validated and collected by a worker, and expanded by a web process. Two processes that do
 the same at once do no harm: each group of lines is one transaction, which moves a cursor of the

@@ -1,4 +1,4 @@
-"""Which batch a process works on next, and the statements of its expansion (ADR 0049).
+"""Which batch a process works on next, and the statements of its expansion (docs/batches.md).
 
 Round robin: next is the project for which nothing was done for the longest time, and of it the
 batch that has waited longest. So a project with many batches delays one of another project by a

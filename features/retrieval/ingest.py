@@ -4,7 +4,7 @@ A worker takes an entry for a short lease, reads the text of its file, cuts it i
 stores them in groups, each with its embeddings in one statement. The chunks of a file are the same
 each time it is read. So after a death another worker reads the file again, leaves out the chunks
 that are stored, and goes on behind them: no chunk is stored twice, and none that is stored is
-embedded again (ADR 0054).
+embedded again (docs/vector-stores.md).
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Vector stores, the files in them, and the batches with which files come (ADR 0054).
+"""Vector stores, the files in them, and the batches with which files come (docs/vector-stores.md).
 
 An *entry* is a file in a store. Files are counted when a store is read, so that no count can be
 wrong. What is hidden (`delete_requested_at`) is seen by nobody, and the purge deletes its rows.

@@ -2,7 +2,7 @@
 
 Each of the two searches gives a list, the best chunk first. A chunk at place `n` of a list gets
 `weight / (60 + n)`, and the sums, divided by the largest possible sum, are the scores (Cormack,
-Clarke and Büttcher, SIGIR 2009; ADR 0054).
+Clarke and Büttcher, SIGIR 2009; docs/vector-stores.md).
 """
 
 import asyncio

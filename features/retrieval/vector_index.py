@@ -2,8 +2,8 @@
 or by a sweep if that worker has died or failed.
 
 An index of one store, not of all: a search in it never meets what other stores have, small stores
-need none, and it goes when its store goes (ADR 0054). While it is being built, and where it cannot
-be built, the store is searched by comparing each chunk.
+need none, and it goes when its store goes (docs/vector-stores.md). While it is being built, and
+where it cannot be built, the store is searched by comparing each chunk.
 """
 
 import time

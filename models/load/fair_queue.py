@@ -1,5 +1,5 @@
 """What the projects of a process share: the order in which they are served, N permits for work of
-one kind, and slots of which one project cannot keep another one waiting (ADR 0069)."""
+one kind, and slots of which one project cannot keep another one waiting (ADR 0041)."""
 
 import asyncio
 import sys

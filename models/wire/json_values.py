@@ -61,7 +61,7 @@ def count_containers(encoded: bytes | bytearray) -> int:
 
 
 VALUE_SIZE = 32
-"""Bytes that a value counts besides its text, in the size of stored JSON (docs/adr/0038): `[]`
+"""Bytes that a value counts besides its text, in the size of stored JSON (docs/adr/0039): `[]`
 takes four bytes in Postgres and sixty in Python.
 
 Postgres computes the same size (models/db/queries/common.py): about the same, as it writes a space

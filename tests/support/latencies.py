@@ -16,7 +16,7 @@ TOLERATED = 2
 
 ALWAYS: dict[Kind | None, float] = {"start": 1.0, "ingest": 2.0}
 """Seconds that a request may always take. A background response may meet a worker without a free
-slot, which looks for it each half second (ADR 0069). A process is started for each ingest."""
+slot, which looks for it each half second (ADR 0041). A process is started for each ingest."""
 
 
 def promised(idle: float, kind: Kind | None = None) -> float:

@@ -100,7 +100,7 @@ async def run_sized(work: Callable[[], T], size: int) -> T:
 
     In the event loop a large body would delay all streams; the largest take longer than a lease
     lasts. One thread works on all large bodies: each further one would take its turn at the
-    interpreter between two turns of the event loop (docs/adr/0038). Projects take turns. After each
+    interpreter between two turns of the event loop (docs/adr/0039). Projects take turns. After each
     piece of work the thread rests.
     """
     if size <= _MAX_INLINE_BYTES:

@@ -158,7 +158,7 @@ class Line:
         self._interrupted = list(orphans)
 
     async def start_newcomers(self) -> None:
-        """Starts responses of projects that have none here while others have all slots (ADR 0069).
+        """Starts responses of projects that have none here while others have all slots (ADR 0041).
         Never returns.
 
         A full worker reads no wake-ups: another one may have a slot. So this looks at the newest

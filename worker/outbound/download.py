@@ -1,5 +1,5 @@
 """The files in requests to models: how one is downloaded from a server that a client named, bounded
-in bytes, time and redirects; and the memory that all share (docs/adr/0038).
+in bytes, time and redirects; and the memory that all share (docs/adr/0039).
 
 A model may be silent for an hour. Meanwhile nobody needs the files of its request: they are kept as
 long as there is room, and fetched or read again if another turn needs them.

@@ -1,5 +1,5 @@
 """Calls an upstream: one streamed response per turn, in Chat Completions or in the Responses API
-(ADR 0071)."""
+(docs/architecture.md)."""
 
 import asyncio
 import math

@@ -117,7 +117,7 @@ def may_succeed_elsewhere(failure: UpstreamFailed | LimitReached) -> bool:
 
 
 def is_interruption(failure: UpstreamFailed | LimitReached) -> bool:
-    """Whether the upstream broke off its answer and may answer the same request (docs/adr/0067).
+    """Whether the upstream broke off its answer and may answer the same request (docs/adr/0014).
 
     A machine that loses its power in mid-answer closes no connection: it is only silent.
     """

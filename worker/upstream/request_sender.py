@@ -1,4 +1,4 @@
-"""Sends the requests of one upstream, and sends again what failed before an answer (ADR 0071).
+"""Sends an upstream's requests, and repeats what failed before an answer (docs/architecture.md).
 
 All requests of an upstream have the same address and headers but for the body, so both are made
 once. A try that fails is repeated by the rules that openai's SDK has for its users: connection

@@ -51,7 +51,7 @@ class ConcurrencyLimiter:
 
     def __init__(self, settings: UpstreamSettings, limit: int | None, reserve: int = 0) -> None:
         """`limit`: calls at a time; None: no limit but the worker's slots. `reserve`: calls above
-        it, each of a project that has none here (ADR 0069)."""
+        it, each of a project that has none here (ADR 0041)."""
         self._settings = settings
         self._limit = limit
         self._permits = permits = FairQueue(limit, reserve)
@@ -181,7 +181,7 @@ class Upstreams:
     """All configured upstreams, each with its connections."""
 
     def __init__(self, settings: Settings, streams: int) -> None:
-        """`streams`: the maximum number of turns at a time, without the reserve (ADR 0069)."""
+        """`streams`: the maximum number of turns at a time, without the reserve (ADR 0041)."""
         self._routes = ProjectRoutes(settings)
         upstreams = self._routes.server.upstreams
         # One of several must not take all slots: while it is slow the others still have some.

@@ -4,7 +4,7 @@ text of one of the encoding's languages.
 A text is judged by its characters beyond ASCII. Each has a likelihood in a language, by its rank
 among the language's letters; this table is all that is known of a language. Detectors that know
 more encodings take Western European text for Cyrillic, Baltic or Macintosh text
-(docs/adr/0053-files-are-read-by-a-process-of-their-own.md).
+(docs/file-kinds.md).
 """
 
 import codecs

@@ -1,4 +1,4 @@
-"""Reads the text of a file in a process of its own, because the file may be hostile (ADR 0053)."""
+"""Reads a file's text in a process of its own, because it may be hostile (docs/file-kinds.md)."""
 
 import asyncio
 import os

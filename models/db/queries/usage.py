@@ -1,8 +1,8 @@
 """What responses have used: written with their ends, summed up by day, and read.
 
-An entry is written by the statement that ends a response (docs/adr/0043-usage-is-written-with-the-
-ending.md). The purge sums up each day (UTC) once, when it has ended, in `usage_days`;
-`usage_rollup.rolled_until` is the first day that is not there yet.
+An entry is written by the statement that ends a response (docs/projects.md, "Why"). The purge sums
+up each day (UTC) once, when it has ended, in `usage_days`; `usage_rollup.rolled_until` is the first
+day that is not there yet.
 """
 
 from collections.abc import Sequence

@@ -63,7 +63,7 @@ file_parts = Table(
     partial_index("ix_file_parts_unused", "created_at", where="number IS NULL"),
 )
 
-# Batches, and the lines of their input that are not in an output file yet (ADR 0049).
+# Batches, and the lines of their input that are not in an output file yet (docs/batches.md).
 
 
 batches = Table(
@@ -149,7 +149,7 @@ batch_lines = Table(
     partial_index("ix_batch_lines_response_id", "response_id", where="response_id IS NOT NULL"),
 )
 
-# Vector stores, their files, and the chunks of these (ADR 0054).
+# Vector stores, their files, and the chunks of these (docs/vector-stores.md).
 #
 # `vector_store_chunks` has one more column where pgvector is installed: `embedding`, a `halfvec`
 # (migrations/functions.sql). `alembic check` ignores it (migrations/env.py).

@@ -65,7 +65,7 @@ responses = Table(
     required(
         "parameters",
         JSON,
-        "what the client set, without input and secrets; json: key order matters (ADR 0004)",
+        "what the client set, without input and secrets; json: key order matters",
     ),
     optional("previous_response_id", Uuid),
     optional("conversation_id", Uuid, "no foreign key: kept after the conversation is deleted"),

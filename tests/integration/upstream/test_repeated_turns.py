@@ -1,4 +1,4 @@
-"""A turn of a background response that its upstream breaks off is repeated (docs/adr/0067).
+"""A turn of a background response that its upstream breaks off is repeated (docs/adr/0014).
 
 test_routing.py has other numbers of repeats, and other upstreams that take the repeated turn.
 """

@@ -27,10 +27,11 @@ _HEAD = """\
 <!-- Made by `./dev run config settings > docs/settings.md`; change models/config instead. -->
 # Settings
 
-Each setting has an environment variable and a key in `backburner.toml`; the variable overrides \
-the key. The key is the variable in small letters: `BACKBURNER_WEB__POOL_SIZE` is `pool_size` in \
-the table `[web]`. [upstreams.md](upstreams.md#the-file) explains the file. \
-`backburner config check` shows what is set and where.
+For operators. Each setting has an environment variable and a key in `backburner.toml`; the \
+variable overrides the key. The key is the variable in small letters: \
+`BACKBURNER_WEB__POOL_SIZE` is `pool_size` in the table `[web]`. \
+[upstreams.md](upstreams.md#the-file) explains the file. `backburner config check` shows what is \
+set and where.
 
 A duration is a number with a unit (`500ms`, `90s`, `15m`, `2h`, `3d`, `1h30m`), a number of \
 seconds without one, or text in ISO 8601 (`PT30M`). A size is a number with a unit (`512KiB`, \
@@ -39,8 +40,8 @@ separated by commas in the environment. A change takes effect when the process s
 
 The second column has the default; what else a setting can be is in brackets.
 
-A variable that begins with `BACKBURNER_` and is on no list of this page is a mistake: no process \
-starts with it, and the message has the nearest known name.
+No process starts with an unknown variable that begins with `BACKBURNER_`; the message has the \
+nearest known name.
 """
 _UPSTREAMS = """\
 The table `[upstream]` is the upstream named `default`. A table `[upstreams.NAME]` with the same \
@@ -55,11 +56,9 @@ _UP = """
 _OTHERS = """
 ## Variables of other programs
 
-These begin with `BACKBURNER_` too, but no process of this server reads them. Variables that \
-Kubernetes makes for its Services (`BACKBURNER_WEB_PORT=tcp://…`, `…_SERVICE_HOST`) are ignored too.
-
-| variable | meaning |
-|---|---|"""
+These begin with `BACKBURNER_` too, and are ignored, as are those that Kubernetes makes for its \
+Services (`BACKBURNER_WEB_PORT=tcp://…`, `…_SERVICE_HOST`).
+"""
 _COLUMNS = "| variable | default | meaning |\n|---|---|---|"
 
 
@@ -78,7 +77,9 @@ def settings_page() -> str:
         parts.append(_table(group, fields, (name,)))
     only_up = [name for name in StackSettings.model_fields if name not in Settings.model_fields]
     parts += [_UP, _table(StackSettings, only_up, ()), _OTHERS]
-    parts += [f"| `{name}` | {meaning} |" for name, meaning in FOREIGN_VARIABLES.items()]
+    for program in dict.fromkeys(FOREIGN_VARIABLES.values()):
+        names = [f"`{name}`" for name, owner in FOREIGN_VARIABLES.items() if owner == program]
+        parts.append(f"- {program}: {', '.join(names)}")
     return "\n".join(parts) + "\n"
 
 

@@ -160,22 +160,24 @@ PREFIX = "BACKBURNER_"
 UP_VARIABLES = frozenset({"BACKBURNER_PG_BIN"})
 """Variables that only `up` reads; StackSettings has their meaning."""
 FOREIGN_VARIABLES = {
-    "BACKBURNER_TOML": "docker-compose.yml: the path of `backburner.toml` on the host",
-    "BACKBURNER_IMAGE": "docker-compose.yml: the name of the image",
-    "BACKBURNER_LISTEN": "docker-compose.yml: the published address of web",
-    "BACKBURNER_WEBS": "docker-compose.yml: the number of web containers",
-    "BACKBURNER_WORKERS": "docker-compose.yml: the number of worker containers",
-    "BACKBURNER_STREAMS": "docker-compose.yml: background responses that a worker runs at a time",
-    "BACKBURNER_WEB_STOP": "docker-compose.yml: time until a stopping web is killed",
-    "BACKBURNER_WORKER_STOP": "docker-compose.yml: time until a stopping worker is killed",
-    "BACKBURNER_WEB_MEMORY": "docker-compose.yml: memory of a web container",
-    "BACKBURNER_WORKER_MEMORY": "docker-compose.yml: memory of a worker container",
-    "BACKBURNER_RECORDINGS": "tests: the folder of recorded streams",
-    "BACKBURNER_REQUIRE_BROWSER": "tests: `1` makes a missing browser a failure",
-    "BACKBURNER_REQUIRE_RECORDINGS": "tests: `1` makes a missing recording a failure",
-    "BACKBURNER_STATE_MACHINE": "tests: the number of examples of the state machine",
+    **dict.fromkeys(
+        [
+            *("BACKBURNER_TOML", "BACKBURNER_IMAGE", "BACKBURNER_LISTEN"),
+            *("BACKBURNER_WEBS", "BACKBURNER_WORKERS", "BACKBURNER_STREAMS"),
+            *("BACKBURNER_WEB_STOP", "BACKBURNER_WORKER_STOP"),
+            *("BACKBURNER_WEB_MEMORY", "BACKBURNER_WORKER_MEMORY"),
+        ],
+        "docker-compose.yml ([deploy.md](deploy.md#variables))",
+    ),
+    **dict.fromkeys(
+        [
+            *("BACKBURNER_RECORDINGS", "BACKBURNER_REQUIRE_RECORDINGS"),
+            *("BACKBURNER_REQUIRE_BROWSER", "BACKBURNER_STATE_MACHINE"),
+        ],
+        "tests ([testing.md](testing.md))",
+    ),
 }
-"""Variables of other programs that have the same prefix, with their meanings."""
+"""Variables of other programs that have the same prefix -> the program, and its page."""
 
 _SERVICE_LINK = re.compile(
     r"BACKBURNER(_[A-Z0-9]+)*"

@@ -28,7 +28,7 @@ class ConsoleSettings(Group):
 
     operator_token: Secret = None
     """The token of an operator, at least 16 characters. Without this, the next one and
-    `user_header`, only processes on a loopback address serve the console."""
+    `user_header`, only a loopback address has the console."""
     read_only_token: Secret = None
     """The token of a user who only looks, at least 16 characters."""
     session_time: Duration = Field(default=timedelta(hours=12))
@@ -36,8 +36,8 @@ class ConsoleSettings(Group):
     path_prefix: str = ""
     """The path, such as `/backburner`, that a proxy removes from the requests."""
     user_header: str = ""
-    """The header in which a proxy names the user, such as `X-Forwarded-User`; the console asks for
-    no token then. Needs `trusted_proxies`."""
+    """The header in which a proxy names the user, such as `X-Forwarded-User`. Needs
+    `trusted_proxies`."""
     groups_header: str = ""
     """The header with the user's groups, separated by commas."""
     operator_groups: TextList = ()
@@ -92,15 +92,14 @@ class ConsoleSettings(Group):
 
 
 class ExtractionSettings(Group):
-    """What a worker lets one file of a vector store use while it reads its text, in a process of
-    its own (docs/file-kinds.md)."""
+    """What the process that reads a file of a vector store may use (docs/file-kinds.md)."""
 
     memory: Bytes = Field(default=384 * 1024 * 1024, ge=64 * 1024 * 1024)
     """Most memory (address space) of the process."""
     cpu_time: Duration = Field(default=timedelta(minutes=2), ge=timedelta(seconds=1))
     """Longest CPU time of the process."""
     time: Duration = Field(default=timedelta(minutes=15), ge=timedelta(seconds=1))
-    """Longest time that a worker waits for the process. The process has a low priority."""
+    """Longest time that a worker waits for the process."""
     text: Bytes = Field(default=32 * 1024 * 1024, ge=1)
     """Most text of a file, in UTF-8."""
     unpacked: Bytes = Field(default=256 * 1024 * 1024, ge=1)
@@ -145,16 +144,16 @@ class RetrievalSettings(Group):
     """Vector stores (docs/vector-stores.md)."""
 
     embedding_model: str | None = Field(default=None, min_length=1)
-    """The model that makes embeddings, by the name that clients would use. A store keeps its model.
-    Unset: new stores are searched by words alone."""
+    """The model that makes embeddings. A store keeps its model. Unset: new stores are searched by
+    words alone."""
     dimensions: int | None = Field(default=None, ge=1, le=4000)
-    """Dimensions that the model is asked for; at most 4000. Unset: as many as it has."""
+    """Dimensions of embeddings, at most 4000. Unset: as many as the model has."""
     embedding_batch: int = Field(default=64, ge=1, le=2048)
     """Most texts of one request for embeddings."""
     embedding_time: Duration = timedelta(seconds=60)
-    """Longest time for one request for embeddings."""
+    """Longest time for such a request."""
     rewrite_model: str | None = Field(default=None, min_length=1)
-    """The model that rewrites queries with `rewrite_query`. Unset: they stay as they are."""
+    """The model that rewrites queries. Unset: they stay as they are."""
     rewrite_time: Duration = timedelta(seconds=5)
     """Longest time for that; then the query itself is searched."""
     language: Language = "english"
@@ -162,12 +161,11 @@ class RetrievalSettings(Group):
     files: int = Field(default=10_000, ge=1)
     """Most files of one store."""
     index_from: int = Field(default=50_000, ge=1)
-    """Chunks from which on a store gets an HNSW index. Smaller ones are compared chunk by chunk."""
+    """Chunks from which on a store gets an HNSW index."""
     index_memory: Bytes = Field(default=256 * 1024 * 1024, ge=64 * 1024 * 1024)
-    """Memory in which PostgreSQL makes it; a chunk needs about 800 bytes, and two for each
-    dimension."""
+    """PostgreSQL's memory for that (docs/vector-stores.md)."""
     ingests: int = Field(default=2, ge=1)
-    """Files that one worker ingests at a time, and two more for projects without one there."""
+    """Files that one worker ingests at a time, beside two for projects without one."""
     ingest_time: Duration = timedelta(days=1)
     """A file fails if no upstream has made its embeddings for so long."""
 
@@ -177,21 +175,21 @@ _PREFIX = r"[A-Za-z0-9._/-]{0,200}"
 
 
 class S3Settings(Group):
-    """Files in a bucket of S3, or of a server with its API, instead of a folder (docs/files.md).
-    Needs the package's extra `s3`."""
+    """Files in a bucket of S3, or of a server with its API (docs/files.md). Needs the package's
+    extra `s3`."""
 
     bucket: Annotated[str | None, EMPTY_IS_UNSET] = None
-    """The bucket, the same for all web processes and workers; `files.folder` is not used then."""
+    """The bucket, the same for all processes; `files.folder` is not used then."""
     endpoint: Annotated[HttpAddress | None, EMPTY_IS_UNSET] = None
     """The address of the server. Unset: Amazon's for the region."""
     region: str = Field(default="us-east-1", min_length=1)
     """The region of the bucket."""
     path_style: bool = False
-    """Names the bucket in the path, as most servers other than Amazon's need it."""
+    """Names the bucket in the path, as most servers but Amazon's need it."""
     prefix: str = ""
     """What the key of each object begins with."""
     access_key: Secret = None
-    """The access key. Unset: that of Amazon's tools, or of the role of this machine."""
+    """The access key. Unset: that of Amazon's tools, or the machine's role."""
     secret_key: Secret = None
     """Its secret."""
     timeout: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(seconds=10)
@@ -240,8 +238,8 @@ class FileSettings(Group):
     """Files (docs/files.md)."""
 
     folder: Path | None = None
-    """The folder of files, the same for all web processes and workers. `up` uses `files` in its
-    data folder. Unset, and no `s3.bucket`: no files are stored."""
+    """The folder, the same for all processes. `up` uses `files` in its data folder. Unset, and no
+    `s3.bucket`: no files are stored."""
     bytes: Bytes = Field(default=512 * 1024 * 1024, ge=1)
     """Largest file."""
     batch_bytes: Bytes = Field(default=200 * 1024 * 1024, ge=1)
@@ -253,19 +251,19 @@ class FileSettings(Group):
     upload_time: Duration = timedelta(hours=1)
     """Longest time for one upload."""
     batch_retention: Duration | None = timedelta(days=30)
-    """How long files of purpose `batch` and `batch_output` are kept, unless the client has asked
-    for less."""
+    """How long files of purpose `batch` and `batch_output` are kept, unless the client says
+    less."""
 
 
 class BatchSettings(Group):
     """Batches (docs/batches.md)."""
 
     requests: int = Field(default=50_000, ge=1)
-    """Most requests of a batch."""
+    """Most requests."""
     line: Bytes = Field(default=8 * 1024 * 1024, ge=1000)
     """Longest line of an input file."""
     open: int = Field(default=1000, ge=1)
-    """Most requests of one batch that wait or run, or whose results are not written yet."""
+    """Most requests of one batch that wait, run, or have no written result."""
     longest_window: Duration = timedelta(days=7)
     """Longest `completion_window`."""
     retention: Duration = timedelta(days=30)

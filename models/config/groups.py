@@ -25,22 +25,21 @@ from models.process import default_budget
 
 
 class LeaseSettings(Group):
-    """How processes show that they are alive, and when work of dead ones is claimed by others."""
+    """When a process counts as dead."""
 
     duration: Duration = timedelta(seconds=10)
     """How long a lease is valid after a heartbeat; at least three times `lease.beat`."""
     beat: Duration = timedelta(milliseconds=500)
-    """Time between two heartbeats. A process whose connection has ended is declared dead when
-    three, and at least 1.5 s, are missing."""
+    """Time between two heartbeats."""
     caution: Duration = timedelta(seconds=6)
-    """A worker starts no new turn when the last renewal is older than this."""
+    """A worker starts no turn when its last renewal is older."""
     observe: Duration = timedelta(seconds=5)
-    """A process is declared dead after its expired lease was seen for this long."""
+    """A process is dead when its expired lease was seen for this long."""
     sweep: Duration = timedelta(seconds=2)
     """Time between two sweeps of a worker."""
     enqueue_interval: Duration = timedelta(seconds=5)
-    """A response whose message may be lost is enqueued again after this time, then after twice this
-    time, and so on."""
+    """A response whose message may be lost is enqueued again after this time, then twice this time,
+    and so on."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -52,7 +51,7 @@ class LeaseSettings(Group):
 
 
 class LineSettings(Group):
-    """How long responses of lower service tiers wait behind others (ADR 0041)."""
+    """How long responses of lower service tiers wait behind others (docs/projects.md, "Turns")."""
 
     flex_wait: Duration = timedelta(minutes=10)
     """How long `service_tier: flex` waits behind all others; then it counts as `default`."""
@@ -80,8 +79,8 @@ class LimitSettings(Group):
     text: Bytes = 4 * 1024 * 1024
     """The same without inline files."""
     history: Bytes = 72 * 1024 * 1024
-    """Largest history of a response with its input; each JSON value counts 32 bytes more. A worker
-    needs five times as much memory."""
+    """Largest history with its input; each JSON value counts 32 bytes more. A worker needs five
+    times as much memory."""
     values: int = Field(default=800_000, ge=1000)
     """Most JSON values in a request body; a list or object counts as four."""
     output: Bytes = 16 * 1024 * 1024
@@ -94,9 +93,9 @@ class CacheSettings(Group):
     """The answer cache: stored answers for requests that ask for it (docs/cache.md)."""
 
     ttl: Duration = timedelta(hours=1)
-    """How long an answer is kept for `cache: true`, in whole seconds."""
+    """How long an answer is kept for `cache: true`."""
     longest_ttl: Duration = timedelta(days=1)
-    """The longest time that a request may ask for."""
+    """Longest time that a request may ask for."""
     value_bytes: Bytes = 1024 * 1024
     """Largest answer that is stored, after sealing and base64."""
     project_bytes: Bytes = 32 * 1024 * 1024
@@ -104,7 +103,7 @@ class CacheSettings(Group):
     project_answers: int = Field(default=10_000, ge=1)
     """Most cached answers of one project."""
     patience: Duration = timedelta(milliseconds=250)
-    """Longest wait for Redis; a longer one is a miss, and the cache is not used for two seconds."""
+    """Longest wait for Redis; then it is a miss, and the cache is not used for two seconds."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -153,8 +152,7 @@ class WorkerSettings(Group):
     """The workers."""
 
     grace: Duration = timedelta(seconds=2)
-    """How long responses may still end after SIGTERM before they are handed over; of more than 50,
-    the first up to half of this time earlier."""
+    """How long responses may still end after SIGTERM before they are handed over."""
     call_grace: Duration = timedelta(seconds=10)
     """The same for a response with a tool call that must not run twice."""
     flush_interval: Duration = timedelta(seconds=1)
@@ -162,16 +160,16 @@ class WorkerSettings(Group):
     flush_bytes: Bytes = 64 * 1024
     """They are flushed earlier when they reach this size."""
     journal_gap: Duration = timedelta(milliseconds=5)
-    """Shortest time between two writes to the journal; under load up to five times as long."""
+    """Shortest time between two writes to the journal; under load up to five times."""
     tail_bytes: Bytes = 1024 * 1024
     """Most unflushed events of one response; above it, its upstream is not read."""
     pool_size: int = Field(default=8, ge=1)
-    """Database connections of one worker; one project uses two thirds of them at most."""
+    """Database connections; one project uses two thirds of them at most."""
     memory: Annotated[Bytes, Field(ge=128 * 1024 * 1024)] | None = None
     """Most memory of one worker; from three quarters on it claims nothing. Unset: 80 % of the
     container's limit, else half of the machine's."""
     probation: Duration = timedelta(seconds=10)
-    """How long a response in quarantine must run before others may take its place in its group."""
+    """How long a response in quarantine runs before another may take its place in its group."""
     purge_interval: Duration = timedelta(seconds=30)
     """Time between two purges."""
     usage_entries: Duration = timedelta(days=7)
@@ -189,14 +187,14 @@ class WorkerSettings(Group):
 
 
 class ToolSettings(Group):
-    """Server tools: the tools that this server runs for the model."""
+    """Tools that this server runs for the model."""
 
     time: Duration = timedelta(seconds=120)
     """Longest duration of one tool call."""
     answer: Bytes = 256 * 1024
-    """Longest text in the result of one call; the rest is cut off."""
+    """Longest text of one result."""
     images: Bytes = 8 * 1024 * 1024
-    """Most images in the result of one call, as base64; others are left out."""
+    """Most images of one result, as base64."""
     parallel: int = 16
     """Tool calls of one turn that run at the same time."""
     calls: int = 128
@@ -204,7 +202,7 @@ class ToolSettings(Group):
 
 
 class McpSettings(Group):
-    """MCP servers. The limits of a call and of its result are in `tools`."""
+    """MCP servers; limits of calls are in `tools`."""
 
     connect: Duration = timedelta(seconds=15)
     """Longest time to open a session."""
@@ -217,29 +215,28 @@ class McpSettings(Group):
     answer_values: int = Field(default=32_000, ge=1000)
     """Most JSON values in such a reply."""
     blocks: int = Field(default=1000, ge=1)
-    """Most content blocks in the result of one call."""
+    """Most content blocks of one result."""
     tools: int = 1024
-    """Most tools that one server may list."""
+    """Most tools of one server."""
     tools_in_all: int = Field(default=2048, ge=1)
-    """Most tools that all servers of one response may list together."""
+    """Most tools of all servers of one response."""
     list_bytes: Bytes = 2 * 1024 * 1024
-    """Largest list of one server's tools, as JSON."""
+    """Largest list of one server's tools."""
     list_bytes_in_all: Bytes = 4 * 1024 * 1024
-    """Largest lists of all servers of one response together, as JSON."""
+    """Largest lists of all servers of one response."""
     redirects: int = 3
     """Redirects of one request, in the server's own origin."""
     require_approval: Literal["always", "never"] = "always"
-    """What holds where a tool has no `require_approval`."""
+    """For tools without `require_approval`."""
 
 
 class WebSearchSettings(Group):
-    """The search provider of the `web_search` tool. Without a provider requests with the tool are
-    refused, unless the model's upstream runs it."""
+    """The provider of the tool `web_search` (docs/tools.md)."""
 
     provider: Literal["tavily", "brave", "searxng"] | None = None
     """The provider's API."""
     base_url: HttpAddress = ""
-    """The address of the API, also on a private network; required for SearXNG."""
+    """Its address, also on a private network; required for SearXNG."""
     api_key: SecretStr = SecretStr("")
     """The key; required for Tavily and Brave."""
     timeout: Duration = timedelta(seconds=20)
@@ -247,8 +244,8 @@ class WebSearchSettings(Group):
     answer_bytes: Bytes = 4 * 1024 * 1024
     """Largest reply."""
     omit: bool = False
-    """Without a provider: leaves a `web_search` with `external_web_access`, as Codex sends it, out
-    of the request. `up` switches this on."""
+    """Without a provider: leaves a `web_search` with `external_web_access` (Codex) out of the
+    request. `up` switches this on."""
 
     @model_validator(mode="after")
     def _check_provider(self) -> Self:
@@ -263,8 +260,7 @@ class CompactionSettings(Group):
     """Compaction: a summary that replaces a long history (docs/state.md)."""
 
     threshold: Annotated[Tokens, Field(ge=1000)] = 100_000
-    """Context size from which a response with `context_management` is compacted, unless the client
-    names one."""
+    """Context size from which `context_management` compacts, unless the client names one."""
     user_messages: Annotated[Characters, Field(ge=0)] = 80_000
     """Text of user messages that is kept, the newest first."""
     calls: int = Field(default=64, ge=1)
@@ -272,17 +268,15 @@ class CompactionSettings(Group):
 
 
 class EgressSettings(Group):
-    """What this server fetches for clients (files by URL, MCP servers), and what it lets upstreams
-    fetch for them."""
+    """What this server fetches for clients, and what it lets upstreams fetch (docs/tools.md)."""
 
     allow: TextList = ()
-    """Networks (CIDR) and host names outside the public internet that may be reached;
-    `*.example.com`: all names below it."""
+    """Networks (CIDR) and host names outside the public internet that may be reached; also
+    `*.example.com`."""
     public: bool = True
     """Whether the public internet may be reached."""
     resolve: bool = True
-    """Looks up the host names that only the upstream fetches (images), and refuses those that may
-    not be reached."""
+    """Looks up host names that only the upstream fetches (docs/security.md)."""
     resolve_time: Duration = timedelta(seconds=2)
     """Longest time for these look-ups of one request."""
     timeout: Duration = timedelta(seconds=60)
@@ -301,8 +295,7 @@ class EgressSettings(Group):
 
 
 class TraceSettings(Group):
-    """Traces by OpenTelemetry (docs/operations.md). The standard variables `OTEL_*` configure where
-    they are sent."""
+    """Traces by OpenTelemetry (docs/operations.md). `OTEL_*` configure where they are sent."""
 
     enabled: bool = False
     """Records and sends traces. Needs the package's extra `otel`."""
@@ -337,15 +330,13 @@ class MetricsSettings(Group):
     """Metrics for Prometheus (docs/operations.md)."""
 
     token: Secret = None
-    """The token of `/metrics`. Without one, only processes on a loopback address serve metrics."""
+    """The token of `/metrics`. Without one, only a loopback address has it."""
     port: Annotated[Annotated[int, Field(ge=1, le=65535)] | None, EMPTY_IS_UNSET] = None
-    """First port for workers' metrics; each worker of a host takes the next free one. Unset:
-    none."""
+    """First port for workers' metrics; each worker of a host takes the next free one."""
     host: str = "127.0.0.1"
     """The address for that port."""
     models: int = Field(default=20, ge=0, le=1000)
-    """Most model names in a process's metrics besides those of routes without `*`; any other is
-    `other`."""
+    """Most model names besides those of routes without `*`; any other is `other`."""
     projects: bool = False
-    """Also counts by project id: 8 series each in each worker, of 1,000 projects; waiting responses
-    of the 100 projects with most of them."""
+    """Also counts by project id: 8 series each in each worker, of 1 000 projects; the 100 projects
+    with most waiting responses."""

@@ -129,8 +129,7 @@ class Settings(FileBackedSettings):
     """The Redis server, or `sentinel://…` (docs/deploy.md, "Sentinel"). `up` starts one; it uses
     the variable only with `--redis-url`."""
     broker_url: SecretStr | None = None
-    """A RabbitMQ (`amqp://…`, `amqps://…`) that carries the wake-ups of workers instead of Redis
-    (docs/scaling.md)."""
+    """A RabbitMQ (`amqp://…`, `amqps://…`) for the wake-ups of workers (docs/scaling.md)."""
     database_schema: SchemaName = DEFAULT_SCHEMA
     """The schema of the tables. Installations that share a database set it."""
     upstream: UpstreamSettings = UpstreamSettings()
@@ -162,20 +161,19 @@ class Settings(FileBackedSettings):
     metrics: MetricsSettings = MetricsSettings()
     traces: TraceSettings = TraceSettings()
     secret_keys: SecretStr = SecretStr("")
-    """Keys that seal secrets at rest: 32 bytes in URL-safe base64, separated by commas. The first
-    one seals, all unseal. Without one, requests with MCP servers are refused."""
+    """Keys that seal secrets: 32 bytes in URL-safe base64, separated by commas. The first one
+    seals, all unseal."""
     allowed_hosts: TextList = ()
     """Host names under which pages without a key are served, besides addresses and `localhost`
     (docs/security.md)."""
     retention: Duration = timedelta(days=30)
     """How long a response is kept after its end; a change holds for new responses."""
     bootstrap_key: SecretStr | None = None
-    """The first API key, at least 16 characters; `up` makes one."""
+    """The first API key, at least 16 characters."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """The lowest level of log lines that are written."""
+    """The lowest level of log lines."""
     debuggable: bool = False
-    """Lets web and workers dump core, and debuggers of the same user read their memory
-    (docs/security.md)."""
+    """Allows core dumps and debuggers (docs/security.md)."""
     quarantine: bool = False
     """Makes this worker a quarantine worker, for responses whose workers crashed twice."""
 

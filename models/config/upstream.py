@@ -44,99 +44,85 @@ class UpstreamSettings(Group):
     name: str = "default"
     """The upstream's name in routes. Not a setting: models/config/routes.py fills it in."""
     preset: str = ""
-    """A vendor or server whose settings are used where this upstream sets none itself
-    (docs/upstreams.md, "Presets")."""
+    """A vendor whose settings are used where this upstream sets none (docs/upstreams.md,
+    "Presets")."""
     base_url: HttpAddress = ""
     """The base URL, with `/v1`."""
     api_key_env: str | None = None
-    """The environment variable that holds the key; used where `api_key` is not set."""
+    """The environment variable with the key, if `api_key` is not set."""
     api_key: SecretStr = Field(default=SecretStr("none"), validate_default=True)
     """The key that is sent as `Authorization: Bearer`."""
     api: Literal["chat", "responses"] = "chat"
-    """The API it speaks: Chat Completions (`chat`) or the Responses API (`responses`)."""
+    """Chat Completions (`chat`) or the Responses API (`responses`)."""
     headers: dict[str, SecretStr] = {}
-    """Headers that are added to every request. Their values are as secret as the key."""
+    """Headers of every request; values are as secret as the key."""
     query: dict[str, SecretStr] = {}
-    """Query parameters that are added to every request, for instance `api-version`. Secret too."""
+    """Query parameters of every request; as secret."""
     max_tokens_field: MaxTokensField = "max_completion_tokens"
     """The field that limits output tokens; `max_tokens` for Mistral and older servers."""
     developer_role: DeveloperRole = "system"
     """The role of messages with instructions: `developer` for OpenAI's reasoning models."""
     single_system_message: bool = False
-    """Joins all system and developer messages into one at the start, which some templates need."""
+    """Joins all system and developer messages into one at the start."""
     think_tags: bool = False
-    """The model writes its reasoning into the text, between `<think>` and `</think>`; it becomes
-    reasoning items."""
+    """The text between `<think>` and `</think>` becomes reasoning items."""
     think_opened: bool = False
-    """The same, but the text has only `</think>`, because the template has written `<think>`. The
-    text before it is held back until it comes."""
+    """The same, where the text has only `</think>`. The text before it is held back."""
     finish_reasons: dict[str, FinishReason] = {}
-    """Words of `finish_reason` that only this upstream has: `stop`, `length`, `content_filter` or
+    """What this upstream's words of `finish_reason` mean: `stop`, `length`, `content_filter` or
     `error`."""
     effort_field: EffortField = "reasoning_effort"
-    """How `reasoning.effort` is sent: OpenAI's field, OpenRouter's `reasoning`, `enable_thinking`
-    of vLLM and SGLang, `thinking` of DeepSeek, Kimi and GLM, Ollama's `think`. The last three only
-    know on and off."""
+    """How `reasoning.effort` is sent (docs/output.md, "Reasoning")."""
     reasoning_back: ReasoningBack = "none"
-    """The field of an assistant message that returns the model's reasoning to it after tool calls;
-    `thinking_blocks` is LiteLLM's, `think_tags` writes it at the start of the text."""
+    """The field that returns the model's reasoning to it after tool calls (docs/output.md,
+    "Reasoning")."""
     reasoning_turns: ReasoningTurns = "last"
-    """Whose reasoning goes back: that of the turns since the last user message (`last`), also of
-    all earlier turns with tool calls (`calls`), of every turn (`all`). With the last two a message
-    without known reasoning gets one space."""
+    """Whose reasoning goes back: that of turns since the last user message, also of earlier turns
+    with tool calls (`calls`), of every turn (`all`)."""
     reasoning_summary: bool = False
-    """Makes `reasoning.summary` of raw reasoning by a second call of the model, where a client asks
-    for it (docs/output.md, "Reasoning"). Only with `api = "chat"`."""
+    """Makes a requested `reasoning.summary` by a second call of the model (docs/output.md,
+    "Reasoning"). Only with `api = "chat"`."""
     reasoning_summary_time: Duration = timedelta(seconds=30)
     """Longest time for such a call; after it the item has no summary."""
     structured_output: StructuredOutput = "json_schema"
-    """How a JSON schema is sent: as `json_schema`, as `json_object` or `guided_json` (old vLLM)
-    with the schema, or in the instructions alone (`prompt`)."""
+    """How a JSON schema is sent (docs/output.md, "Structured output")."""
     call_id_form: CallIdForm = "as_is"
-    """Ids of tool calls of other upstreams: unchanged up to 40 letters, digits, `_` and `-`; nine
-    letters and digits (Mistral); `functions.NAME:INDEX` (Kimi K2)."""
+    """Ids of other upstreams' tool calls: unchanged up to 40 letters, digits, `_` and `-`; nine
+    letters and digits; `functions.NAME:INDEX`."""
     foreign_call_fields: dict[str, Any] = {}
-    """Fields for the first call of a message to which this upstream has attached nothing: Gemini
-    refuses calls without any."""
+    """Fields for the first call of a message to which this upstream has attached nothing."""
     omit: TextList = ()
-    """Fields that are never sent, although a client sets them (`x-ignored-parameters` names them):
-    top-level ones, and those of messages, functions and `json_schema` (`strict`)."""
+    """Fields that are never sent: top-level ones, and those of messages, functions and
+    `json_schema`."""
     omit_from_schemas: TextList = ()
-    """Keywords that are left out of the JSON schemas of tools and of structured output, at any
-    depth; `const` becomes `enum`."""
+    """Keywords that are left out of all JSON schemas, at any depth; `const` becomes `enum`."""
     alternate_roles: bool = False
-    """For templates that want user and model in turn: joins messages of one role, puts "I have the
-    result." of the model between a tool's output and a user message, and a user message where the
-    conversation begins or ends without one."""
+    """For templates that want user and model in turn: joins messages of one role, and adds short
+    ones where one is missing."""
     empty_content: str = "(empty)"
-    """Stands for a user's text or a tool's output that is blank; empty: it is sent as it is."""
+    """Stands for a blank text of a user or a tool; empty: it is sent as it is."""
     call_content: CallContent = "null"
-    """The `content` of an assistant message that has only tool calls: `null`, an empty text, or no
-    field."""
+    """The `content` of a message with tool calls only: `null`, an empty text, or no field."""
     tool_choice: ToolChoice = "named"
-    """The most that the upstream accepts as `tool_choice`: one function (`named`), `required`, or
-    only `auto`. Beyond that, only the named function is offered, and with `none` no tool."""
+    """The most that it accepts as `tool_choice`: one function, `required`, or `auto`. Beyond that,
+    only the named function is offered."""
     tools_for_calls: bool = False
-    """Offers the functions of earlier calls, with `tool_choice: none`, where a request with such
-    calls has no tools."""
+    """Offers the functions of earlier calls, with `tool_choice: none`, where a request has no
+    tools."""
     strict_tools: StrictTools = "as_sent"
-    """`strict` of functions: as the client set it, true for all (`all`), or never sent (`none`)."""
+    """`strict` of functions: as the client set it, true for all, or never sent."""
     description_limit: Annotated[int, Field(ge=16)] | None = None
     """Characters of a function's description; longer ones are cut."""
     passthrough: TextList = ()
-    """Top-level parameters that are sent unchanged: those outside the Responses API, and of it some
-    that a chat upstream does not get otherwise (docs/upstreams.md, "Routes"). `service_tier` needs
-    it at others than `api.openai.com` and `openrouter.ai`."""
+    """Top-level parameters that are sent unchanged (docs/upstreams.md, "Routes"). `service_tier`
+    needs it at others than `api.openai.com` and `openrouter.ai`."""
     account_ids: TextList = ()
-    """Projects that may name objects of this upstream's account that are not known to be their own;
-    `*`: all."""
+    """Projects that may name all objects of this upstream's account; `*`: all projects."""
     count: Literal["auto", "responses", "vllm", "llama.cpp", "none"] = "auto"
-    """How it counts tokens: OpenAI's `/responses/input_tokens` (`responses`), vLLM's `/tokenize`,
-    llama.cpp's `/apply-template` and `/tokenize`. `auto` is `responses` where `api` is `responses`,
-    else `none`."""
+    """How it counts tokens (docs/state.md). `auto` is `responses` if `api` is, else `none`."""
     tokenizer: str = ""
-    """A `tokenizer.json` on the workers' machines, used where the upstream does not count tokens;
-    needs the package `tokenizers`."""
+    """A `tokenizer.json` on the workers' machines, where the upstream does not count tokens; needs
+    the package `tokenizers`."""
     max_retries: int = 2
     """Retries before the first byte, after 408, 409, 429, 5xx and connection errors."""
     connect_timeout: Duration = timedelta(seconds=10)
@@ -148,20 +134,17 @@ class UpstreamSettings(Group):
     turn: Duration | None = None
     """Overrides `limits.turn` for this upstream."""
     repeat_turns: Annotated[int, Field(ge=0)] = 3
-    """How often a turn of a background response is repeated if the upstream breaks off its answer
-    (docs/upstreams.md, "An upstream that restarts"). 0: never."""
+    """How often a background response repeats a turn that the upstream breaks off. 0: never."""
     concurrency: Annotated[int, Field(ge=1)] | None = None
-    """Calls at a time, in each worker process. Unset: the worker's slots, or three quarters of them
-    if there are several upstreams."""
+    """Calls at a time of each worker. Unset: its slots, or three quarters of them if there are
+    several upstreams."""
     wait: Duration = timedelta(seconds=10)
-    """Longest wait when `concurrency` is reached; then the next upstream is tried, or the response
-    is deferred or refused."""
+    """Longest wait when `concurrency` is reached (docs/upstreams.md, "Fallback")."""
     waiting_per_project: Annotated[int, Field(ge=1)] = 256
-    """Foreground calls of one project that wait for that, in each worker process; background ones:
-    as many as `concurrency`."""
+    """Foreground calls of one project that wait for that, in each worker; background ones:
+    `concurrency`."""
     circuit_failures: Annotated[int, Field(ge=1)] = 5
-    """Failures in a row after which a worker process does not call the upstream, or a model
-    there."""
+    """Failures in a row after which a worker does not call the upstream, or a model there."""
     circuit_pause: Duration = timedelta(seconds=10)
     """For how long; doubles with each failed probe, up to four times."""
 

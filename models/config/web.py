@@ -18,10 +18,9 @@ class WebSettings(Group):
     ping: Duration = timedelta(seconds=15)
     """Time between two keep-alive comments or pings."""
     send_timeout: Duration = timedelta(seconds=60)
-    """A connection whose client reads nothing for this long, or less than a fortieth of an answer
-    over 64 KiB, is closed."""
+    """A connection is closed whose client reads nothing for this long (docs/limits.md)."""
     poll: Duration = timedelta(seconds=5)
-    """How often the database is read for a waiting reader without a notification."""
+    """How often the log is read for a waiting reader without a notification."""
     grace: Duration = timedelta(seconds=10)
     """How long foreground requests may still run at shutdown."""
     cancel_wait: Duration = timedelta(seconds=5)
@@ -29,15 +28,13 @@ class WebSettings(Group):
     ephemeral_background: bool = False
     """Allows `background` with `store: false`; it is kept 10 minutes after its end."""
     reader_buffer: Bytes = 256 * 1024
-    """Most unsent data of one reader; a slower reader continues from the event log."""
+    """Most unsent data of one reader; a slower one reads the event log."""
     pool_size: int = Field(default=8, ge=2)
-    """Database connections of one process for requests; one project uses two thirds of them at
-    most."""
+    """Database connections of one process; one project uses two thirds of them at most."""
     connections: int = Field(default=5000, ge=1)
     """Most HTTP connections of one process."""
     connections_per_address: int = Field(default=1000, ge=0)
-    """Most HTTP connections from one address, or one /64 network of IPv6, without a valid API key
-    so far; 0: no limit. All clients behind a proxy have its address."""
+    """Most HTTP connections from one address without a valid API key so far; 0: no limit."""
     connections_per_project: int = Field(default=4000, ge=0)
     """Most HTTP connections of one project; 0: no limit."""
     guesses: int = Field(default=20, ge=1)
@@ -49,10 +46,9 @@ class WebSettings(Group):
     head_time: Duration = timedelta(seconds=10)
     """Longest time for the headers of a request."""
     message_pause: Duration = timedelta(seconds=15)
-    """A WebSocket of whose incomplete message less than 1 KiB arrives in this time is closed."""
+    """A WebSocket is closed if less than 1 KiB of an incomplete message arrives in this time."""
     body_pause: Duration = timedelta(seconds=15)
-    """A request of whose body less than 1 KiB arrives in this time is refused; of one over 64 KiB a
-    fortieth must arrive."""
+    """The same for a request's body; of one over 64 KiB a fortieth."""
     sockets: int = 1000
     """Most WebSockets of one process."""
     sockets_per_project: int = Field(default=800, ge=0)
@@ -62,19 +58,19 @@ class WebSettings(Group):
     streams_per_project: int = Field(default=3200, ge=0)
     """The same of one project; 0: no own limit."""
     bodies: Bytes = 96 * 1024 * 1024
-    """Most bytes of large bodies, messages, answers and events that one process holds
-    (docs/limits.md, "Memory of web"). It needs about six times as much memory."""
+    """Most bytes of large bodies, answers and events in one process, which needs six times as much
+    memory (docs/limits.md)."""
     bodies_per_project: Bytes = 72 * 1024 * 1024
     """The same of one project; 0: no own limit."""
     bodies_wait: Duration = timedelta(seconds=5)
     """How long a large body waits for others before it is refused."""
     uploads: int = Field(default=64, ge=1)
-    """Most files that one process receives or sends at a time: half a megabyte of memory each, 7 MB
-    to a bucket."""
+    """Most files that one process receives or sends at a time; each takes 0.5 MB of memory, 7 MB to
+    a bucket."""
     uploads_per_project: int = Field(default=48, ge=0)
     """The same of one project; 0: no own limit."""
     spools: Bytes = 256 * 1024 * 1024
-    """Most bytes of uploads in temporary files, because their `model` comes behind their file."""
+    """Most bytes of uploads that wait in temporary files for their `model`."""
     spools_per_project: Bytes = 192 * 1024 * 1024
     """The same of one project; 0: no own limit."""
     cors_origins: TextList = ()
@@ -90,5 +86,4 @@ class WebSettings(Group):
     socket_time: Duration = timedelta(hours=1)
     """How long one WebSocket may be used."""
     strict_schemas: Literal["any", "openai"] = "any"
-    """Which JSON Schemas with `strict` are accepted: any that is valid, or those that OpenAI
-    accepts."""
+    """Which strict JSON Schemas are accepted: any that is valid, or those that OpenAI accepts."""

@@ -127,6 +127,7 @@ class HttpProtocol(HttpToolsProtocol):
             on_lost()
         self._rest = b""
         self._stop_timers()
+        self._body_deadline.close()
         self._stop_write_timer()
         self._release()
         super().connection_lost(exc)

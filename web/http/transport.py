@@ -182,6 +182,12 @@ class BodyDeadline:
             self._timer.cancel()
             self._timer = None
 
+    def close(self) -> None:
+        """The connection has ended. Forgets whom to call: the connection, which owns this object,
+        would otherwise be left to the garbage collector."""
+        self.stop()
+        self._is_read, self._on_late = _never_read, _ignore
+
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._received = 0
         self._was_read = self._is_read()
@@ -194,3 +200,11 @@ class BodyDeadline:
             self._on_late()
         else:
             self._begin(loop)
+
+
+def _never_read() -> bool:
+    return False
+
+
+def _ignore() -> None:
+    """There is no connection any more."""

@@ -51,7 +51,8 @@ class RenewedLease:
 def _renew(more: str = "") -> Query[RenewedLease]:
     return Query(
         f"""
-        UPDATE workers SET expires_at = clock_timestamp() + CAST(:lease AS interval) {more} WHERE id = :me AND NOT dead
+        UPDATE workers SET expires_at = clock_timestamp() + CAST(:lease AS interval) {more}
+        WHERE id = :me AND NOT dead AND set_config('synchronous_commit', 'off', true) IS NOT NULL
         RETURNING drain_requested_at IS NOT NULL AS draining, clock_timestamp() AS now,
             (SELECT number FROM access_revision) AS access_revision
         """,
@@ -60,7 +61,9 @@ def _renew(more: str = "") -> Query[RenewedLease]:
 
 
 RENEW = _renew()
-"""The heartbeat: extends this process's lease. No row: the process was declared dead."""
+"""The heartbeat: extends this process's lease. No row: the process was declared dead. Its commit does
+not wait for the disk: after a crash of Postgres the lease is at most 0.6 s older, and the process
+renews it at once. Two flushes a second of each process were most of what an idle one costs."""
 RENEW_WEB = _renew(
     ", settled_at = greatest(settled_at, CAST(:settled_at AS timestamp with time zone))"
 )

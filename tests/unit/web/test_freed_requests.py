@@ -99,3 +99,4 @@ async def test_a_request_and_its_connection_are_freed_when_they_end() -> None:
             assert len(_left_of_connections()) == 2
         assert await until(lambda: not application.connections._open)
         assert _left_of_connections() == []
+        assert _left(HttpProtocol) == []

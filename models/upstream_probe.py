@@ -34,11 +34,29 @@ _SHOWN = 120
 
 
 @dataclass(frozen=True, slots=True)
-class UpstreamProbe:
-    """What an upstream answered. `problem` is a sentence with address, reason and remedy."""
+class ListedModel:
+    """A model in an upstream's list."""
 
-    models: tuple[str, ...] = ()
+    id: str
+    created: int = 0
+    """seconds since the epoch; 0: not listed"""
+    owned_by: str = "upstream"
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamProbe:
+    """What an upstream answered."""
+
+    listed: tuple[ListedModel, ...] = ()
     problem: str | None = None
+    """for the operator: a sentence with address, reason and remedy"""
+    answer: str = ""
+    """for a client: what the upstream did instead, without its address"""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of its models."""
+        return tuple(model.id for model in self.listed)
 
 
 def probe_upstream(upstream: UpstreamSettings, timeout: float = TIMEOUT) -> UpstreamProbe:
@@ -56,6 +74,7 @@ def probe_upstream(upstream: UpstreamSettings, timeout: float = TIMEOUT) -> Upst
             if models is not None:
                 return UpstreamProbe(models)
             reason = _explain_status(upstream, address, status)
+            answer = "sent no list" if status == HTTPStatus.OK else f"answered {status}"
             if status not in CREDENTIAL_STATUSES and not address.endswith("/v1"):
                 below, listed = _list_models(client, f"{address}/v1", deadline)
                 if listed is not None or below in CREDENTIAL_STATUSES:
@@ -63,13 +82,15 @@ def probe_upstream(upstream: UpstreamSettings, timeout: float = TIMEOUT) -> Upst
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, UnicodeError) as error:
         explained = without_secrets(_explain_error(error, timeout), secrets_of(upstream))
         reason = explained + _proxy_note(address)
-    return UpstreamProbe(problem=f"the upstream {address} {reason}")
+        is_late = isinstance(error, httpx2.TimeoutException)
+        answer = f"did not answer within {timeout:g} s" if is_late else "could not be reached"
+    return UpstreamProbe(problem=f"the upstream {address} {reason}", answer=answer)
 
 
 def _list_models(
     client: httpx2.Client, address: str, deadline: float
-) -> tuple[int, tuple[str, ...] | None]:
-    """The status, and the names of the models; None if the body is no list of models."""
+) -> tuple[int, tuple[ListedModel, ...] | None]:
+    """The status, and the models; None if the body is no list of models."""
     body = b""
     with client.stream("GET", f"{address}/models") as answer:
         if answer.status_code != HTTPStatus.OK:
@@ -78,14 +99,21 @@ def _list_models(
             body += part
             if len(body) > _BODY_LIMIT or time.monotonic() > deadline:
                 break
-    return answer.status_code, _names(body)
+    return answer.status_code, _listed(body)
 
 
-def _names(body: bytes) -> tuple[str, ...] | None:
+def _listed(body: bytes) -> tuple[ListedModel, ...] | None:
     try:
         listed: Any = json.loads(body)["data"]
-        return tuple(str(model["id"]) for model in listed)
-    except (ValueError, KeyError, TypeError):
+        return tuple(
+            ListedModel(
+                str(model["id"]),
+                int(model.get("created") or 0),
+                str(model.get("owned_by") or "upstream"),
+            )
+            for model in listed
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 
 

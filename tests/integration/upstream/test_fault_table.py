@@ -987,7 +987,7 @@ async def test_an_upstream_that_is_unreachable_or_redirects_is_a_502(
         listing = await own_stack.api().call("GET", "/models")
         assert (listing.status, listing.error["message"]) == (
             502,
-            "The upstream's list of models could not be read.",
+            "The upstream's list of models could not be read: it could not be reached.",
         )
 
         async def answer_redirect(

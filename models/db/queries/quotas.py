@@ -120,7 +120,7 @@ COUNTED_BATCHES = column(
     f"""
     SELECT ((SELECT count(*) FROM batches b WHERE b.project_id = :project AND {OPEN_BATCH})
           + (SELECT count(*) FROM batches b WHERE b.project_id = :project AND b.status = 'failed'
-             AND b.ended_at > clock_timestamp() - interval '1 hour'))::int
+             AND b.ended_at > statement_timestamp() - interval '1 hour'))::int
     """,
     int,
 )

@@ -58,6 +58,7 @@ READ_ALL_OPEN = {
     "retention.REPAIR_RESPONSES",
     "files.DELETABLE_PARTS",
     "files.FILE_TOTALS",
+    "files.HIDE_EXPIRED_FILES",
     "file_contents.STORED_FILES",
     "line.PLACE_OF",
     "listing.LIST_OPEN_RESPONSES",
@@ -73,7 +74,7 @@ READ_ALL_OPEN = {
     "operator.rotation.LAST_ITEM",
     "retrieval.STORED_VECTORS",
 }
-"""They read all open responses: for operators, for archived projects, for the purge (one look into
+"""They read all open responses, or batches: for operators, for archived projects, for the purge (one look into
 an index of what waits, or if files were deleted), only after
 processes have died, or every few seconds for projects with quotas. An upload to a project with
 quotas reads all its files, the metrics read all files, and a new vector store all its stores. The

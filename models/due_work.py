@@ -24,6 +24,9 @@ from models.tasks import cancel_all
 
 logger = structlog.get_logger()
 
+_TAKEN_BY_OTHERS = 0.2
+"""Seconds until the next look if other processes have taken what was due."""
+
 
 @dataclass(frozen=True, slots=True)
 class KindOfWork(Generic[RowT]):
@@ -43,6 +46,10 @@ class KindOfWork(Generic[RowT]):
     """works on a row and stores the result, or gives the row back; what it raises is logged"""
     facts: Callable[[RowT], Mapping[str, object]]
     """which row it is, for the log"""
+    until_due: Query[float] | None = None
+    """selects the seconds until a row is due; no row: none will be. Then `take` runs only if one is
+    due, and the next look is made when one is, after `poll` seconds at most. For rows that are due
+    at a time, and seldom"""
 
 
 class DueWork(Generic[RowT]):
@@ -53,25 +60,34 @@ class DueWork(Generic[RowT]):
         self._kind = kind
         self._tasks: dict[asyncio.Task[None], RowT] = {}
         self._has_room = asyncio.Event()
+        self._pause = kind.poll
+        """Seconds until the next look."""
 
     @property
     def running(self) -> list[RowT]:
         """The rows that are worked on here now."""
         return list(self._tasks.values())
 
+    def wake(self) -> None:
+        """Looks for due rows at once: this process has made one."""
+        self._has_room.set()
+
     async def run(self) -> None:
         """Works until it is cancelled; then its tasks are cancelled too, and have ended when it
         ends. A row that none of them gives back is due again when its lease has ended."""
         kind = self._kind
         try:
-            await repeat(kind.name, self._start_due, kind.poll, self._has_room)
+            await repeat(kind.name, self._start_due, lambda: self._pause, self._has_room)
         finally:
             await cancel_all(self._tasks)
 
     async def _start_due(self) -> None:
         """Takes rows and starts to work on them, until none is due or there is no room."""
         kind = self._kind
+        self._pause = kind.poll
         while (room := kind.room(self.running)) is not None:
+            if not await self._is_due():
+                return
             sent_at = time.monotonic()
             taken = await fetch(self._pool, kind.take, {**room, "lease": kind.lease})
             if not taken:
@@ -81,6 +97,16 @@ class DueWork(Generic[RowT]):
                 task = asyncio.create_task(work, name=kind.name)
                 self._tasks[task] = row
                 task.add_done_callback(self._on_ended)
+
+    async def _is_due(self) -> bool:
+        """Whether a row may be due; sets the pause until the next look."""
+        kind = self._kind
+        if kind.until_due is None:
+            return True
+        [seconds] = await fetch(self._pool, kind.until_due, {}) or [kind.poll]
+        is_due = seconds <= 0
+        self._pause = _TAKEN_BY_OTHERS if is_due else min(seconds, kind.poll)
+        return is_due
 
     def _on_ended(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
@@ -102,7 +128,7 @@ class DueWork(Generic[RowT]):
 async def repeat(
     name: str,
     work: Callable[[], Awaitable[None]],
-    pause: float,
+    pause: float | Callable[[], float],
     wake: asyncio.Event | None = None,
 ) -> None:
     """Awaits `work()` for ever, with `pause` seconds in between, or until `wake` is set. No error
@@ -117,5 +143,5 @@ async def repeat(
         except Exception:
             logger.exception("work_failed", work=name)
         with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
+            async with asyncio.timeout(pause() if callable(pause) else pause):
                 await wake.wait()

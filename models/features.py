@@ -23,6 +23,7 @@ FEATURES = (
     "retrieval",
     "websocket",
     "webhooks",
+    "schedules",
 )
 """A feature may use those before it. Without its line here, a feature is not there."""
 

@@ -268,3 +268,18 @@ class BatchSettings(Group):
     """Longest `completion_window`."""
     retention: Duration = timedelta(days=30)
     """How long a batch is listed after its end."""
+
+
+class ScheduleSettings(Group):
+    """Schedules (docs/background.md)."""
+
+    per_project: int = Field(default=200, ge=1)
+    """Most schedules of a project, those that are completed too."""
+    template: Bytes = Field(default=256 * 1024, ge=1000)
+    """Largest `template`, as JSON."""
+    late: Duration = Field(default=timedelta(minutes=1), ge=timedelta(seconds=1))
+    """A slot is missed if no web process has worked on it for so long."""
+    catch_up: int = Field(default=100, ge=1, le=1000)
+    """Most slots that `missed: run_all` runs after a pause or an outage, the newest ones."""
+    retention: Duration = timedelta(days=30)
+    """How long runs are listed, and how long a schedule is after its last slot."""

@@ -40,6 +40,7 @@ from models.config.feature_groups import (
     FileSettings,
     RetrievalSettings,
     S3Settings,
+    ScheduleSettings,
     WebhookSettings,
 )
 from models.config.groups import (
@@ -154,6 +155,7 @@ class Settings(FileBackedSettings):
     files: FileSettings = FileSettings()
     s3: S3Settings = S3Settings()
     batches: BatchSettings = BatchSettings()
+    schedules: ScheduleSettings = ScheduleSettings()
     console: ConsoleSettings = ConsoleSettings()
     extraction: ExtractionSettings = ExtractionSettings()
     retrieval: RetrievalSettings = RetrievalSettings()

@@ -38,7 +38,7 @@ def split_credentials(
         credentials[tool["server_label"]] = {
             name: tool[name] for name in CREDENTIAL_FIELDS if name in tool
         }
-        public.append({**without_hidden_fields(tool), "server_url": _origin(tool["server_url"])})
+        public.append({**without_hidden_fields(tool), "server_url": origin(tool["server_url"])})
     return public, credentials
 
 
@@ -47,7 +47,7 @@ def without_hidden_fields(tool: Tool) -> dict[str, Any]:
     return {name: value for name, value in tool.items() if name not in HIDDEN_FIELDS}
 
 
-def _origin(url: str) -> str:
+def origin(url: str) -> str:
     """Scheme, host and port. Some servers issue URLs with a key in the path or the query."""
     match = re.match(ORIGIN, url)
     assert match is not None

@@ -342,16 +342,22 @@ class CreateResponse:
 async def _demand_of(request: CreateRequest, context: _RequestContext, limits: Limits) -> Demand:
     """What the request asks for of its project's quotas."""
     tokens, body = 0, context.body
-    if context.options.calls_model and limits.use_tokens:
-        inline = await body.run(partial(inline_size, body.value))
-        max_output = request.parameters.get("max_output_tokens")
-        tokens = estimate_tokens(body.size - inline, max_output, limits)
+    if context.options.calls_model:
+        tokens = await estimated_tokens(body, request.parameters.get("max_output_tokens"), limits)
     return Demand(
         response=context.new_id,
         tokens=tokens,
         bytes=body.size if request.store else 0,
         open_streams=int(request.stream and not context.options.is_socket),
     )
+
+
+async def estimated_tokens(body: JsonBody, max_output: int | None, limits: Limits) -> int:
+    """What is reserved of these quotas for the tokens of a create that calls the model."""
+    if not limits.use_tokens:
+        return 0
+    inline = await body.run(partial(inline_size, body.value))
+    return estimate_tokens(body.size - inline, max_output, limits)
 
 
 def _without_content(request: CreateRequest) -> CreateRequest:

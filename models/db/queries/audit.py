@@ -184,6 +184,8 @@ ACTIONS = frozenset(
         *("project.create", "project.delete", "project.set"),
         *("response.cancel", "response.delete", "response.fail"),
         *("response.requeue", "response.reveal"),
+        *("schedule.create", "schedule.delete", "schedule.pause", "schedule.resume"),
+        *("schedule.run", "schedule.set"),
         "secrets.rotate",
         *("service_account.create", "service_account.delete"),
         "upstream.check",

@@ -18,7 +18,7 @@ NO_LIMITS = {
     ),
     "how long something is kept": (
         *("RETENTION", "AUDIT__RETENTION", "BATCHES__RETENTION", "FILES__BATCH_RETENTION"),
-        *("WEBHOOKS__RETENTION", "WORKER__USAGE_ENTRIES", "CACHE__TTL"),
+        *("SCHEDULES__RETENTION", "WEBHOOKS__RETENTION", "WORKER__USAGE_ENTRIES", "CACHE__TTL"),
     ),
     "how a process or a session ends (docs/deploy.md)": (
         *("WEB__GRACE", "WORKER__GRACE", "WORKER__CALL_GRACE", "MCP__FAREWELL"),

@@ -1,0 +1,1 @@
+"""Schedules: background responses that are made at given times (docs/background.md)."""

@@ -24,9 +24,9 @@ _FOLDERS = [Path(features.__path__[0], name, "templates") for name in FEATURES]
 _HASH_LENGTH = 12
 _SHORT_ID = len("resp_") + 16
 _STATES = {
-    "good": "completed live enabled active delivered valid closed",
+    "good": "completed created live enabled active delivered valid closed",
     "busy": "in_progress draining silent failing validating finalizing cancelling partly_open",
-    "wait": "queued waiting",
+    "wait": "queued waiting paused",
     "bad": "open failed dead disabled incomplete expired",
 }
 """A class of the style sheet, and the statuses and states that have it; any other has `still`."""

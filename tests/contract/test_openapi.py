@@ -299,6 +299,8 @@ def test_the_examples_match_their_schemas() -> None:
         "ConversationItemList",
         "File",
         "Batch",
+        "Schedule",
+        "ScheduleRun",
         "Error",
         "text/event-stream",
     }

@@ -45,9 +45,11 @@ ADMIN = tuple(
     name for name, each in operations().items() if {"admin": []} in each.get("security", ())
 )
 OF_WEBHOOKS = tuple(name for name in operations() if "endpoint" in name)
-EXAMPLES = {"create": 6, **dict.fromkeys((*ADMIN, *OF_WEBHOOKS), 1)}
+OF_SCHEDULES = tuple(name for name in operations() if "schedule" in name)
+EXAMPLES = {"create": 6, **dict.fromkeys((*ADMIN, *OF_WEBHOOKS, *OF_SCHEDULES), 1)}
 """Operation -> generated requests of each mode, if not 2. A create varies most."""
 UPLOAD: Any = {"bytes": 4, "filename": "a.txt", "mime_type": "text/plain", "purpose": "user_data"}
+SCHEDULE: Any = {"cron": "0 0 29 2 *", "template": {"model": "demo", "input": "Hello."}}
 ENDPOINT: Any = {"name": "a", "url": "https://nowhere.invalid/", "event_types": ["batch.failed"]}
 NOT_GENERATED = {
     name
@@ -136,6 +138,7 @@ class FuzzedServer:
     organization: FuzzedOrganization
     endpoints: list[str] = field(default_factory=list)
     """of webhooks"""
+    schedules: list[str] = field(default_factory=list)
     seen: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     """(operation, status, content type) -> how often"""
 
@@ -268,6 +271,7 @@ def existing_ids(server: FuzzedServer, operation: str) -> dict[str, list[str]]:
         "project_id": server.organization.projects,
         "account_id": server.organization.accounts,
         "endpoint_id": server.endpoints,
+        "schedule_id": server.schedules,
         "key_id": server.organization.admin_keys
         if "admin" in operation
         else server.organization.project_keys,
@@ -293,6 +297,8 @@ def valid_bodies(server: FuzzedServer) -> dict[str, JSON]:
         "create_service_account_key": {"expires_in_seconds": 3600},
         "create_endpoint": ENDPOINT,
         "update_endpoint": {"enabled": False},
+        "create_schedule": SCHEDULE,
+        "update_schedule": {"name": "other"},
         "rotate_secret": {"overlap_seconds": 60},
         "create_file": {"file": "text", "purpose": "user_data"},
         "create_upload": UPLOAD,
@@ -408,6 +414,8 @@ BODY_CHANGES: dict[str, Callable[[st.DataObject, Any, FuzzedServer], None]] = {
 async def test_the_server_answers_as_the_openapi_document_says(tool_stack: Stack) -> None:
     server, client = await server_of(tool_stack), tool_stack.openai()
     server.endpoints = [(await client.webhooks.create(**ENDPOINT)).id for _ in range(4)]
+    made = [await tool_stack.api().call("POST", "/schedules", SCHEDULE) for _ in range(2)]
+    server.schedules = [each.body["id"] for each in made]
     # Most of vector stores is not generated: tests/integration has their requests.
     generated_operations = {n: each for n, each in operations().items() if n not in NOT_GENERATED}
     for name in sorted(generated_operations, key=deletes_last):

@@ -44,6 +44,7 @@ GET/POST /console/projects/keys/revoke
 GET/POST /console/webhooks/change
 GET/POST /console/webhooks/resend
 GET/POST /console/batches/cancel
+GET/POST /console/schedules/change
 POST /console/upstreams/check
 GET/POST /console/login
 POST /console/logout

@@ -100,7 +100,7 @@ def revoke_key(
 
     async def revoke(database: "Connection") -> None:
         for name in names:
-            key = await _find_unrevoked(database, name)
+            key = await find_unrevoked_key(database, name)
             await service.revoke_key(database, key, operator())
             typer.echo(f"{key.prefix}… of the project {key.project} is revoked")
 
@@ -122,7 +122,7 @@ def rotate_key(
     from features.tenants import service
 
     async def rotate(database: "Connection") -> "tuple[str, KeyDetails]":
-        key = await _find_unrevoked(database, name)
+        key = await find_unrevoked_key(database, name)
         if not key.is_valid:
             raise RequestRefused(f"the key {key.prefix}… is not valid any more; make another")
         return await service.rotate_key(database, key, overlap, operator()), key
@@ -144,7 +144,7 @@ def _scopes(names: list[str]) -> "frozenset[Scope]":
     return parse_scopes(names)
 
 
-async def _find_unrevoked(database: "Connection", name: str) -> "KeyDetails":
+async def find_unrevoked_key(database: "Connection", name: str) -> "KeyDetails":
     """The key with this id, or beginning of one, or these first characters, or this key. Raises
     RequestRefused if there is none, more than one, or it is revoked already."""
     from models.db.database import fetch

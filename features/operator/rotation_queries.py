@@ -16,7 +16,7 @@ SEALED_ITEMS = ("compaction", "reasoning")
 
 @dataclass(frozen=True, slots=True)
 class SealedRow:
-    """Secrets of a response or of an endpoint, to which they are bound."""
+    """Secrets of a response, an endpoint or a schedule, to which they are bound."""
 
     id: UUID
     key_id: str
@@ -52,6 +52,23 @@ ENDPOINTS = Query(
 RESEAL_ENDPOINT = column(
     """
     UPDATE webhook_endpoints SET secret_key_id = :key_id, secrets = :sealed
+    WHERE id = :id AND secret_key_id = :old_key_id AND secrets = :old_sealed RETURNING id
+    """,
+    UUID,
+)
+
+SCHEDULES = Query(
+    """
+    SELECT id, secret_key_id AS key_id, secrets AS sealed FROM schedules
+    WHERE secret_key_id <> :key_id AND (CAST(:after AS uuid) IS NULL OR id > CAST(:after AS uuid))
+    ORDER BY id LIMIT :max_rows
+    """,
+    SealedRow,
+)
+"""The same for credentials in templates of schedules."""
+RESEAL_SCHEDULE = column(
+    """
+    UPDATE schedules SET secret_key_id = :key_id, secrets = :sealed
     WHERE id = :id AND secret_key_id = :old_key_id AND secrets = :old_sealed RETURNING id
     """,
     UUID,

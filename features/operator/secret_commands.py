@@ -40,6 +40,7 @@ class Rotation:
     credentials: int = 0
     """of open responses"""
     webhooks: int = 0
+    schedules: int = 0
     items: int = 0
     """Rows that were sealed again."""
     unreadable: int = 0
@@ -80,7 +81,7 @@ def rotate_secrets(as_json: AsJson = False, data: Data = None) -> None:
 def _text(done: Rotation) -> str:
     return (
         f"sealed again with the key {done.key_id}: {done.credentials} credentials of open "
-        f"responses, {done.webhooks} webhooks, {done.items} items"
+        f"responses, {done.webhooks} webhooks, {done.items} items, {done.schedules} schedules"
     )
 
 
@@ -91,7 +92,7 @@ async def _audited(database: "Connection", sealer: "Sealer", key_id: str) -> Rot
 
     await record(database, AuditEntry(operator(), "secrets.rotate", key_id, "requested"))
     done = await _rotate(database, sealer, key_id)
-    details = {"sealed": done.credentials + done.webhooks + done.items}
+    details = {"sealed": done.credentials + done.webhooks + done.schedules + done.items}
     details["unreadable"] = done.unreadable
     await record(database, AuditEntry(operator(), "secrets.rotate", key_id, details=details))
     return done
@@ -104,9 +105,10 @@ async def _rotate(database: "Connection", sealer: "Sealer", key_id: str) -> Rota
     run = _Resealing(database, sealer, key_id)
     credentials = await run.reseal_rows(sealed.CREDENTIALS, sealed.RESEAL_CREDENTIALS)
     webhooks = await run.reseal_rows(sealed.ENDPOINTS, sealed.RESEAL_ENDPOINT)
+    schedules = await run.reseal_rows(sealed.SCHEDULES, sealed.RESEAL_SCHEDULE)
     items = await run.reseal_items(sealed.ITEMS, sealed.RESEAL_ITEM)
     items += await run.reseal_items(sealed.ORIGINS, sealed.RESEAL_ORIGIN)
-    return Rotation(key_id, credentials, webhooks, items, run.unreadable)
+    return Rotation(key_id, credentials, webhooks, schedules, items, run.unreadable)
 
 
 @dataclass(slots=True)

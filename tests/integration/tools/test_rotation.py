@@ -28,6 +28,8 @@ async def test_after_a_rotation_the_old_key_can_be_removed(
         made = await backburner(running, "webhooks", "create", "https://hooks.example/x")
         assert made.code == 0, made.err
         tool = counting_server(mcp) | {"authorization": "a-token"}
+        later = {"cron": "0 0 29 2 *", "template": {"model": "demo", "input": "x", "tools": [tool]}}
+        assert (await api.call("POST", "/schedules", later)).status == 200
         compacting = fake.script([text("The cat is Momo."), finish(), usage(40, 6), done()])
         compacted = await api.create(
             compacting, input=[*HISTORY, {"type": "compaction_trigger"}], store=True
@@ -39,22 +41,29 @@ async def test_after_a_rotation_the_old_key_can_be_removed(
 
         refused = await backburner(running, "secrets", "rotate", environment={KEYS: new})
         assert refused.code == 1
-        assert "no configured key opens 4 of them" in refused.err
+        assert "no configured key opens 5 of them" in refused.err
 
         rotated = await backburner(
             running, "secrets", "rotate", "--json", environment={KEYS: f"{new},{old}"}
         )
         counts = {
-            name: rotated.facts[name] for name in ("credentials", "webhooks", "items", "unreadable")
+            name: rotated.facts[name]
+            for name in ("credentials", "webhooks", "schedules", "items", "unreadable")
         }
-        assert counts == {"credentials": 1, "webhooks": 1, "items": 2, "unreadable": 0}
+        assert counts == {
+            "credentials": 1,
+            "webhooks": 1,
+            "schedules": 1,
+            "items": 2,
+            "unreadable": 0,
+        }
         again = await backburner(running, "secrets", "rotate", environment={KEYS: f"{new},{old}"})
         assert "0 credentials of open responses, 0 webhooks, 0 items" in again.out
         entries = await audit_entries(running, action="secrets.rotate")
         details = [entry["details"] for entry in entries if entry["outcome"] == "done"]
         assert details == [
-            {"sealed": 0, "unreadable": 4},
-            {"sealed": 4, "unreadable": 0},
+            {"sealed": 0, "unreadable": 5},
+            {"sealed": 5, "unreadable": 0},
             {"sealed": 0, "unreadable": 0},
         ]
 

@@ -71,14 +71,34 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     return table
 
 
+_UNTIL_DUE = cast("Query[float]", object())
+
+
+@dataclass
+class TimedTable(Table):
+    """Rows that are due at a time."""
+
+    due_in: float | None = None
+    """seconds; None: no row is due at any time"""
+    looks: int = 0
+
+    async def fetch_timed(self, pool: Pool, query: object, values: Mapping[str, object]) -> object:
+        if query is _UNTIL_DUE:
+            self.looks += 1
+            return [] if self.due_in is None else [self.due_in]
+        return await self.fetch(pool, query, values)
+
+
 def _facts(row: int) -> dict[str, object]:
     return {"row": row}
 
 
 @asynccontextmanager
-async def _running(table: Table, poll: float = NEVER) -> AsyncIterator[DueWork[int]]:
+async def _running(
+    table: Table, poll: float = NEVER, until_due: "Query[float] | None" = None
+) -> AsyncIterator[DueWork[int]]:
     take = cast("Query[int]", None)
-    kind = KindOfWork("counting", take, LEASE, poll, table.room, table.work, _facts)
+    kind = KindOfWork("counting", take, LEASE, poll, table.room, table.work, _facts, until_due)
     work = DueWork(cast("Pool", None), kind)
     task = asyncio.create_task(work.run())
     try:
@@ -167,3 +187,18 @@ async def test_repeated_work_begins_at_once_when_it_is_woken() -> None:
         wake.set()
     task.cancel()
     await asyncio.wait((task,))
+
+
+async def test_rows_that_are_due_at_a_time_are_taken_at_that_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = TimedTable()
+    monkeypatch.setattr(due_work, "fetch", table.fetch_timed)
+    async with _running(table, until_due=_UNTIL_DUE) as work:
+        await _until(lambda: table.looks == 1)
+        table.due_in = 0.02
+        work.wake()
+        await _until(lambda: table.looks == 2)
+        assert table.statements == 0, "none is due"
+        table.due, table.due_in = [1], 0
+        await _until(lambda: table.taken == [1])

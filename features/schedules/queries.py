@@ -303,12 +303,12 @@ RELEASE_SCHEDULE = Statement("""
 REPAIR_SCHEDULES = column(
     f"""
     UPDATE schedules SET decided_until = least(decided_until, clock_timestamp()), due_at = clock_timestamp()
-    WHERE id IN (
+    WHERE id = ANY(ARRAY(
         SELECT s.id FROM schedules s
         WHERE s.due_at > {LATEST} AND s.deleted_at IS NULL
           AND (s.decided_until > {LATEST}
                OR s.due_at > greatest(s.upcoming[1], statement_timestamp() + CAST(:longest_lease AS interval)))
-        LIMIT :rows)
+        LIMIT :rows))
     RETURNING id
     """,
     UUID,
@@ -317,34 +317,35 @@ REPAIR_SCHEDULES = column(
 again, from now on. Those that have run are known by their rows."""
 DELETE_OLD_RUNS = column(
     """
-    DELETE FROM schedule_runs WHERE id IN (
+    DELETE FROM schedule_runs WHERE id = ANY(ARRAY(
         SELECT r.id FROM schedule_runs r WHERE r.created_at < statement_timestamp() - CAST(:retention AS interval)
-        ORDER BY r.created_at LIMIT :rows) RETURNING id
+        ORDER BY r.created_at LIMIT :rows)) RETURNING id
     """,
     UUID,
 )
 HIDE_COMPLETED = column(
-    f"""{_DELETED} WHERE id IN (
+    f"""{_DELETED} WHERE id = ANY(ARRAY(
         SELECT s.id FROM schedules s
         WHERE s.completed_at < statement_timestamp() - CAST(:retention AS interval) AND s.deleted_at IS NULL
-        ORDER BY s.completed_at LIMIT :rows) RETURNING id
+        ORDER BY s.completed_at LIMIT :rows)) RETURNING id
     """,
     UUID,
 )
 """Schedules whose last slot is long ago."""
 DELETE_RUNS_OF_DELETED = column(
     """
-    DELETE FROM schedule_runs WHERE id IN (
-        SELECT r.id FROM schedules s JOIN schedule_runs r ON r.schedule_id = s.id
-        WHERE s.deleted_at IS NOT NULL LIMIT :rows) RETURNING id
+    DELETE FROM schedule_runs WHERE id = ANY(ARRAY(
+        SELECT r.id FROM schedules s
+        CROSS JOIN LATERAL (SELECT r.id FROM schedule_runs r WHERE r.schedule_id = s.id LIMIT :rows) r
+        WHERE s.deleted_at IS NOT NULL LIMIT :rows)) RETURNING id
     """,
     UUID,
 )
 DELETE_DELETED = column(
     """
-    DELETE FROM schedules WHERE id IN (
+    DELETE FROM schedules WHERE id = ANY(ARRAY(
         SELECT s.id FROM schedules s WHERE s.deleted_at IS NOT NULL
-          AND NOT EXISTS (SELECT FROM schedule_runs r WHERE r.schedule_id = s.id) LIMIT :rows) RETURNING id
+          AND NOT EXISTS (SELECT FROM schedule_runs r WHERE r.schedule_id = s.id) LIMIT :rows)) RETURNING id
     """,
     UUID,
 )

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import psycopg
 import structlog
+from prometheus_client import Counter
 
 from features.schedules.queries import (
     END_REQUEST,
@@ -63,7 +64,7 @@ from models.lifecycle import ONE_OPEN_PER_CONVERSATION
 from models.redis.channels import BACKGROUND
 from models.redis.quota_counters import Demand
 from models.secrets import Sealed
-from web.counters import count_accepted
+from web.counters import REGISTRY, count_accepted
 from web.http.auth import require_scope
 from web.http.body import JsonBody
 from web.responses.continuation import conversation_locked
@@ -71,6 +72,15 @@ from web.responses.create import estimated_tokens
 from web.state import AppState
 
 logger = structlog.get_logger()
+
+SCHEDULE_RUNS = Counter(
+    "backburner_schedule_runs",
+    "Slots of schedules, and runs that were asked for, by what became of them.",
+    ["status"],
+    registry=REGISTRY,
+)
+for _status in ("created", "skipped", "failed"):
+    SCHEDULE_RUNS.labels(_status)
 
 _POLL: Final = 5.0
 """Longest time in seconds until this process sees a schedule that another one has made."""
@@ -282,6 +292,9 @@ class ScheduleRunner:
                 return False
             if run.row is not None:
                 await self._insert(connection, run.row)
+        SCHEDULE_RUNS.labels(run.status).inc()
+        if run.error is not None:
+            logger.warning("schedule_refused", **_facts(schedule), error=run.error.code)
         if run.row is not None:
             count_accepted(background=True)
             self._state.job_queue.enqueue(run.row.id, BACKGROUND)

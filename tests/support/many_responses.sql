@@ -87,3 +87,11 @@ SELECT id, project_id, store_id, file_id, batch_id, jsonb_build_object('nr', n),
 INSERT INTO vector_store_chunks (store_id, entry_id, number, project_id, tokens, text, words, embedding)
 SELECT store_id, id, nr, project_id, 10, 'word ' || n, to_tsvector('english', 'word w' || n) || array_to_tsvector(ARRAY['§' || replace(store_id::text, '-', '')]), embedding_of('[1,0,0,' || n % 7 || ']')
 FROM entry CROSS JOIN generate_series(0, 3) nr;
+
+-- One of ten is a schedule with ten runs, and a project has a hundred. One of four of these is paused or completed; the purge deletes the first ones.
+INSERT INTO schedules (id, project_id, api_key_id, cron, missed, template, decided_until, upcoming, due_at, completed_at, deleted_at)
+SELECT gen_random_uuid(), CASE WHEN n < 100 THEN project.id ELSE md5('project ' || n / 100)::uuid END, key.id, '0 * * * *', 'skip', '{}', now(), '{}', CASE WHEN n % 4 <> 0 THEN now() + interval '30 days' * n / :rows END,
+       CASE WHEN n % 8 = 0 THEN now() - interval '30 days' * n / :rows END, CASE WHEN n < 20 THEN now() END
+FROM generate_series(1, :rows / 10) n CROSS JOIN projects project CROSS JOIN api_keys key;
+INSERT INTO schedule_runs (id, schedule_id, slot, status, created_at)
+SELECT gen_random_uuid(), id, now() - interval '1 hour' * nr, 'created', now() - interval '3 days' * nr FROM schedules CROSS JOIN generate_series(1, 10) nr;

@@ -226,7 +226,8 @@ ROTATE_KEY = column(
          limited AS (UPDATE api_keys k SET expires_at = least(k.expires_at,
                                                               clock_timestamp() + CAST(:overlap AS interval)) FROM old
                                                               WHERE k.id = old.id),
-         handed_on AS (UPDATE schedules s SET api_key_id = :new_id FROM old WHERE s.api_key_id = old.id)
+         handed_on AS (UPDATE schedules s SET api_key_id = :new_id FROM old
+                       WHERE s.project_id = old.project_id AND s.api_key_id = old.id)
     INSERT INTO api_keys (id, project_id, prefix, hash, scopes, name, allowed_models, expires_at, service_account_id)
     SELECT :new_id, project_id, :prefix, :hash, scopes, name, allowed_models,
            clock_timestamp() + (expires_at - created_at), service_account_id

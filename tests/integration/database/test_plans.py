@@ -37,6 +37,8 @@ LARGE = {"responses", "items", "event_log", "attempts", "tool_calls", "idempoten
     "batch_lines",
     "vector_store_files",
     "vector_store_chunks",
+    "schedules",
+    "schedule_runs",
 }
 """The tables that grow with the responses, and have at least MIN_PAGES pages here."""
 MIN_PAGES = 10
@@ -49,6 +51,8 @@ READ_IN_ORDER = {
     "ix_files_deleted",
     "ix_file_parts_unused",
     "ix_batches_turns",
+    "ix_schedules_due_at",
+    "ix_schedules_deleted",
     "ix_vector_store_files_waiting",
     "ix_vector_store_files_deleted",
     "ix_vector_store_files_useless_chunks",
@@ -72,13 +76,16 @@ READ_ALL_OPEN = {
     "quotas.QUOTA_STATE",
     "retention.DELETE_OLD_WORKERS",
     "operator.rotation.LAST_ITEM",
+    "operator.rotation.SCHEDULES",
     "retrieval.STORED_VECTORS",
+    "schedules.REPAIR_SCHEDULES",
 }
 """They read all open responses, or batches: for operators, for archived projects, for the purge (one look into
 an index of what waits, or if files were deleted), only after
 processes have died, or every few seconds for projects with quotas. An upload to a project with
 quotas reads all its files, the metrics read all files, and a new vector store all its stores. The
-last but one reads one end of an index, which looks the same in a plan."""
+purge and a change of the sealing key read all schedules. LAST_ITEM reads one end of an index, which
+looks the same in a plan."""
 BOUNDED = {
     "console.RECENT_ENDS",
     "console.UPSTREAM_WAITS",
@@ -118,6 +125,7 @@ class ManyResponses:
     vector_store: UUID
     entry: UUID
     """a file of the store"""
+    schedule: UUID
 
     async def explain(self, options: str, sql: str, values: Mapping[str, object] | None) -> Any:
         """The plan of a statement, as JSON. What the statement changes is rolled back."""
@@ -160,6 +168,7 @@ async def database(
             batch=(await ids("id FROM batches WHERE ended_at IS NULL"))[0],
             vector_store=(await ids(f"store_id {_ENTRY}"))[0],
             entry=(await ids(f"id {_ENTRY}"))[0],
+            schedule=(await ids("id FROM schedules WHERE due_at IS NOT NULL"))[0],
         )
 
 
@@ -407,6 +416,19 @@ _OF_BATCHES = [
     "batches.SET_OUTPUT_FILE[output]",
     "batches.UNEXPANDED_LINES",
 ]
+_OF_SCHEDULES = [
+    "schedules.FIND_RUN",
+    "schedules.FIND_SCHEDULE",
+    "schedules.INSERT_RUN",
+    "schedules.MOVE_SCHEDULE",
+    "schedules.RUNS_PAGE[asc]",
+    "schedules.SCHEDULES_PAGE[desc]",
+    "schedules.SECONDS_UNTIL_DUE",
+    "schedules.TAKE_SCHEDULES",
+    "schedules.DELETE_OLD_RUNS",
+    "schedules.DELETE_RUNS_OF_DELETED",
+    "schedules.HIDE_COMPLETED",
+]
 _OF_STORES = [
     "retrieval.search.CHUNKS",
     "retrieval.search.CHUNKS_WITH_WORDS",
@@ -502,6 +524,7 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
         **{name: common | _of_file(database) for name in _OF_FILES},
         **{name: common | _of_batch(database) for name in _OF_BATCHES},
         **{name: common | _of_store(database) for name in _OF_STORES},
+        **{name: common | _of_schedule(database) for name in _OF_SCHEDULES},
         **{name: _new_response(database, name) for name in _OF_NEW},
         **{name: common | {"id": database.conversation} for name in _OF_CONVERSATION},
         "claim.CLAIM_UNOWNED_TOGETHER": common | {"ids": Uuids(database.queued)},
@@ -629,6 +652,26 @@ def _of_store(database: ManyResponses) -> dict[str, object]:
         "chunks": 10,
         "metadata": None,
         "set_expiry": True,
+    }
+
+
+def _of_schedule(database: ManyResponses) -> dict[str, object]:
+    times = dict.fromkeys(("decided_until", "until", "next", "slot"), datetime.now(UTC))
+    absent = dict.fromkeys(("after", "skipped_after", "response", "error"))
+    return {
+        **times,
+        **absent,
+        **dict.fromkeys(("lease", "retention"), timedelta(days=29)),
+        "id": database.schedule,
+        "schedule": database.schedule,
+        "project": database.project,
+        "revision": 0,
+        "upcoming": [],
+        "requested": False,
+        "status": "created",
+        "free": 8,
+        "rows": 2,
+        "max_rows": 2,
     }
 
 

@@ -241,6 +241,11 @@ async def test_responses_run_through_an_upgrade_from_0_1_0(
     # The other way round: stored by the new web process, run by the old worker, continued by both.
     created = await new_api.create_background(fake.script(reply("by the old worker")))
     assert (await old_api.wait_for_end(created))["output_text"] == "by the old worker"
+    template = {"model": fake.script(reply("by a schedule")), "input": "Hello."}
+    body = {"cron": "0 0 29 2 *", "template": template}
+    schedule = (await new_api.call("POST", "/schedules", body)).body["id"]
+    run = (await new_api.call("POST", f"/schedules/{schedule}/run")).body
+    assert (await old_api.wait_for_end(run["response_id"]))["output_text"] == "by a schedule"
     await own_stack.start_worker()
     await own_stack.stop(old_worker)
     continued = await old_api.create_background(

@@ -325,6 +325,19 @@ async def test_a_refused_run_has_its_error_and_the_next_slot_goes_on(
     await until(runs_again, 20)
 
 
+async def test_a_slot_that_kills_its_web_processes_is_given_up(schedules: Schedules) -> None:
+    made, other = await schedules.create(cron=_daily(30)), await schedules.create()
+    await schedules.stack.value(
+        "UPDATE schedules SET tries = 5 WHERE id = %s::uuid RETURNING 1",
+        made["id"].removeprefix("sched_"),
+    )
+    await schedules.decided(made["id"], timedelta(hours=1))
+    await schedules.act(other["id"], "")
+    [run] = await schedules.until_runs(made["id"], 1)
+    assert (run["status"], run["error"]["type"]) == ("failed", "server_error")
+    assert (await schedules.get(made["id"]))["status"] == "active"
+
+
 async def test_a_schedule_runs_with_the_key_that_made_or_changed_it(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:

@@ -2,7 +2,7 @@
 process."""
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +56,15 @@ async def _key(state: AppState, name: str) -> ApiKey:
 async def _state_of(settings: Settings) -> AsyncGenerator[AppState]:
     """What a web process has, without its tasks and its row among the processes."""
     pool = open_pool(settings, "operator", _CONNECTIONS)
-    await pool.open(wait=True)
-    try:
+    async with AsyncExitStack() as opened:
+        opened.push_async_callback(pool.close)
+        await pool.open(wait=True)
         state = AppState(settings, "operator", Lease(settings, "web"), pool)
+        if state.storage is not None:
+            opened.push_async_callback(state.storage.close)
         for part in feature_parts("web"):
-            state.features[part.FEATURE] = part.FEATURE(state)
+            feature = state.features[part.FEATURE] = part.FEATURE(state)
+            opened.push_async_callback(feature.close)
         [now] = await fetch(pool, NOW, {})
         state.lease.clock.set(now)
         yield state
-        for feature in reversed(state.features.values()):
-            await feature.close()
-    finally:
-        await pool.close()

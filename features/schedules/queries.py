@@ -87,15 +87,19 @@ SCHEDULES_PAGE = {
     for order, behind in (("asc", ">"), ("desc", "<"))
 }
 """By order: schedules of a project behind the one with the id `after`; null: from the start."""
+_WITHOUT_INPUT = _SCHEDULES.replace(
+    "s.template,", "json_build_object('model', s.template->'model') AS template,"
+)
 NEWEST_SCHEDULES = Query(
-    f"""{_SCHEDULES} AND (CAST(:project AS text) IS NULL OR p.name = :project)
+    f"""{_WITHOUT_INPUT} AND (CAST(:project AS text) IS NULL OR p.name = :project)
         AND (CAST(:status AS text) IS NULL
              OR :status = CASE WHEN s.completed_at IS NOT NULL THEN 'completed'
                                WHEN s.paused_at IS NULL THEN 'active' ELSE 'paused' END)
         AND s.id < :before ORDER BY s.id DESC LIMIT :max_rows""",
     ScheduleRow,
 )
-"""Schedules of a project, or of all, the newest first; null: any status."""
+"""Schedules of a project, or of all, the newest first; null: any status. Of their templates only the
+model."""
 COUNT_SCHEDULES = column(
     "SELECT count(*)::int FROM schedules WHERE project_id = :project AND deleted_at IS NULL", int
 )

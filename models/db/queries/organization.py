@@ -236,7 +236,8 @@ ROTATE_KEY = column(
     UUID,
 )
 """Inserts a key that may do what the key `id` may do, for as long as that one was made for. The old
-one stays valid for `overlap`, and no longer than it would have been."""
+one stays valid for `overlap`, and no longer than it would have been. Its schedules run with the new
+one."""
 
 
 @dataclass(frozen=True, slots=True)

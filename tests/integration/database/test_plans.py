@@ -80,12 +80,12 @@ READ_ALL_OPEN = {
     "retrieval.STORED_VECTORS",
     "schedules.REPAIR_SCHEDULES",
 }
-"""They read all open responses, or batches: for operators, for archived projects, for the purge (one look into
-an index of what waits, or if files were deleted), only after
-processes have died, or every few seconds for projects with quotas. An upload to a project with
-quotas reads all its files, the metrics read all files, and a new vector store all its stores. The
-purge and a change of the sealing key read all schedules. LAST_ITEM reads one end of an index, which
-looks the same in a plan."""
+"""They read all open responses, or batches: for operators, for archived projects, for the purge
+(one look into an index of what waits, or if files were deleted), only after processes have died, or
+every few seconds for projects with quotas. An upload to a project with quotas reads all its files,
+the metrics read all files, and a new vector store all its stores. The purge and a change of the
+sealing key read all schedules. LAST_ITEM reads one end of an index, which looks the same in a
+plan."""
 BOUNDED = {
     "console.RECENT_ENDS",
     "console.UPSTREAM_WAITS",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from alembic import op
 
-revision = "0004_schedules"
+revision = "0002_schedules"
 down_revision = "0001_first"
 branch_labels = None
 depends_on = None

@@ -135,7 +135,7 @@ def fitted_table(
 def _cut(head: Sequence[str], rows: Rows, cuttable: Sequence[str], width: int) -> Rows:
     """The rows with the widest of the `cuttable` columns made shorter, until the table fits."""
     widths = {
-        column: max(_visible(row[column]) for row in (head, *rows))
+        column: max(visible_width(row[column]) for row in (head, *rows))
         for column in map(head.index, cuttable)
     }
     for _ in range(_width(table(head, rows)) - width):
@@ -152,25 +152,25 @@ def _cut(head: Sequence[str], rows: Rows, cuttable: Sequence[str], width: int) -
     ]
 
 
-def _visible(text: str) -> int:
+def visible_width(text: str) -> int:
     """Characters without those of colours."""
     return len(_STYLE.sub("", text))
 
 
 def _width(text: str) -> int:
-    return max(map(_visible, text.split("\n")))
+    return max(map(visible_width, text.split("\n")))
 
 
 def table(head: Sequence[str], rows: Rows) -> str:
     """Lines with aligned columns; the last column is not padded."""
     widths = [
-        max(_visible(row[column]) for row in (head, *rows)) for column in range(len(head) - 1)
+        max(visible_width(row[column]) for row in (head, *rows)) for column in range(len(head) - 1)
     ]
     return "\n".join(
         "  ".join(
             [
                 *(
-                    cell + " " * (width - _visible(cell))
+                    cell + " " * (width - visible_width(cell))
                     for cell, width in zip(row[:-1], widths, strict=True)
                 ),
                 row[-1],

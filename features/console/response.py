@@ -4,6 +4,7 @@ its input and output."""
 import json
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -13,11 +14,14 @@ from features.console.access import is_granted, make_grant
 from features.console.page import Page, PageError, Visit
 from features.operator.history import History, read_history
 from features.operator.service import record_reveal
-from models.db.database import Pool, fetch_idempotent, find_by_id
+from models.db.database import fetch_idempotent, find_by_id
 from models.db.queries import listing, read
+from models.errors import ShareUsedUp, Unavailable
 from models.ids import parse_response_id, response_id
 from models.lifecycle import TERMINAL
 from models.tracing.spans import parse_traceparent
+from web.http.body import held_bytes
+from web.responses.shown import Watched
 
 _MAX_CALLS = 200
 """Tool calls that are shown."""
@@ -41,6 +45,8 @@ class Shown:
     """by the turn in which the model asked for them"""
     has_more_calls: bool
     next_ids: list[UUID]
+    watched: Watched | None
+    """how far it is; None: it has ended, or the process has no memory to look at it now"""
 
     @property
     def is_open(self) -> bool:
@@ -72,8 +78,9 @@ def no_response(text: str) -> PageError:
     )
 
 
-async def _read(pool: Pool, identifier: UUID) -> Shown:
+async def _read(visit: Visit, identifier: UUID) -> Shown:
     """Raises PageError (404) if there is no such response."""
+    pool = visit.pool
     history = await read_history(pool, identifier)
     details = await find_by_id(pool, listing.RESPONSE_DETAILS, identifier)
     if history is None or details is None:
@@ -91,7 +98,19 @@ async def _read(pool: Pool, identifier: UUID) -> Shown:
         calls=dict(by_turn),
         has_more_calls=len(calls) > _MAX_CALLS,
         next_ids=next_ids,
+        watched=await _watch(visit, history),
     )
+
+
+async def _watch(visit: Visit, history: History) -> Watched | None:
+    if history.state.status in TERMINAL:
+        return None
+    hold = partial(held_bytes, visit.request)
+    try:
+        watched = await visit.state.response_store.watch(history.state.id, hold=hold)
+    except (ShareUsedUp, Unavailable):
+        return None
+    return None if watched is None or watched.progress is None else watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +195,7 @@ def curl(path: str, body: str | None = None) -> str:
 async def show(visit: Visit) -> Response:
     """The page; with input and output if they were asked for."""
     identifier = response_id_of(visit)
-    shown = await _read(visit.pool, identifier)
+    shown = await _read(visit, identifier)
     content: Content | None = None
     grant = visit.query.get("content", "")
     if grant and is_granted(visit.user, identifier, grant):

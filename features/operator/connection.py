@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 Fields = dict[str, Any]
 
-EXIT_REFUSED, EXIT_DATABASE_UNAVAILABLE, EXIT_PENDING, EXIT_INTERRUPTED = 1, 3, 4, 130
+EXIT_REFUSED, EXIT_DATABASE_UNAVAILABLE, EXIT_PENDING, EXIT_NOT_COMPLETED = 1, 3, 4, 5
+EXIT_INTERRUPTED = 130
 """Exit statuses besides 0 (done) and 2 (usage); docs/operations.md explains them."""
 EXIT_CODES_HELP = (
     f"Exit codes: 0 done; {EXIT_REFUSED} no such response or process, or refused; 2 wrong usage; "

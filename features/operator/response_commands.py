@@ -11,6 +11,7 @@ from cli.output import print_result, print_status
 from features.operator.connection import (
     EXIT_CODES_HELP,
     EXIT_INTERRUPTED,
+    EXIT_NOT_COMPLETED,
     EXIT_PENDING,
     EXIT_REFUSED,
     database_errors,
@@ -125,6 +126,34 @@ def tail_response(
         if not is_whole:
             print_status("backburner: the stream broke off: the response was deleted")
             raise typer.Exit(EXIT_REFUSED)
+
+
+@app.command(
+    "watch",
+    epilog=f"{EXIT_CODES_HELP} {EXIT_NOT_COMPLETED} it ended, but not as completed. "
+    f"{EXIT_INTERRUPTED} Ctrl-C.",
+)
+def watch_response(
+    response: Response,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object a line.")] = False,
+    data: Data = None,
+) -> None:
+    """Show how far a response is, once a second, until it has ended.
+
+    Its place in line, turns, tool calls and output tokens; on a terminal with a bar, else a line
+    for each change. Nothing of its content is shown.
+    """
+    from features.operator import watch
+
+    with database_errors():
+        try:
+            status = watch.run(response, data, as_json=as_json)
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        if status is None:
+            print_status("backburner: the response was deleted")
+            raise typer.Exit(EXIT_REFUSED)
+        raise typer.Exit(0 if status == Status.COMPLETED else EXIT_NOT_COMPLETED)
 
 
 @dataclass(frozen=True, slots=True)

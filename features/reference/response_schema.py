@@ -2,7 +2,7 @@
 official SDK's models, with what this server always sends and never sends; events are read from
 their structs (models/wire/events.py)."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 from openai.types import responses as sdk
@@ -44,6 +44,7 @@ def response_components(deployment: Deployment) -> dict[str, Schema]:
     """`Response`, `OutputItem` and its parts, `StreamEvent` and each event."""
     return {
         "Response": _response(deployment),
+        "Progress": _PROGRESS,
         **_output_items(native=deployment.native),
         **_events(),
     }
@@ -65,6 +66,7 @@ def _response(deployment: Deployment) -> Schema:
             "The parameter that demanded what a `completed` response does not have: a call, or "
             "JSON. Absent otherwise.",
         ),
+        "progress": reference("Progress"),
     }
     return described(
         object_schema({key: fields[key] for key in default_response()}, optional),
@@ -103,6 +105,61 @@ def _show_as_null(kinds: Schema, kind: str, names: Collection[str]) -> None:
             fields |= {name: nullable(fields[name]) for name in names}
             schema["required"] = [*schema["required"], *names]
 
+
+_WAITS: Sequence[Schema] = (
+    described(
+        object_schema(
+            {
+                "type": const("slot"),
+                "position": described(
+                    nullable(COUNT),
+                    "1: it is the next one of its project in its service tier. Null: it is behind "
+                    "`position_above` others.",
+                ),
+                "position_above": nullable(COUNT),
+                "expected_start_at": described(
+                    nullable(SECONDS),
+                    "An estimate, by the starts of the last minutes; null: not known.",
+                ),
+            }
+        ),
+        "It waits for a slot of a worker.",
+    ),
+    described(
+        object_schema(
+            {
+                "type": const("upstream"),
+                "since": nullable(SECONDS),
+                "tries": described(nullable(COUNT), "That failed, one after the other."),
+                "next_try_at": SECONDS,
+                "last_error": nullable(STRING),
+            }
+        ),
+        "Its upstreams fail or are full. Without an answer it is tried again until its deadline.",
+    ),
+)
+_PROGRESS = described(
+    object_schema(
+        {
+            "turns": described(COUNT, "Turns that have ended and that another one followed."),
+            "tool_calls": described(
+                object_schema({"done": COUNT, "open": COUNT}),
+                "Of tools that this server or its upstream runs.",
+            ),
+            "output_tokens": described(
+                COUNT, "As the upstream has reported them, with an estimate of the present turn."
+            ),
+            "estimated_output_tokens": described(
+                COUNT, "How many of them are an estimate: four bytes of text each."
+            ),
+            "attempts": COUNT,
+            "waits_for": described(
+                nullable({"oneOf": list(_WAITS)}), "Null: it runs, or will run at once."
+            ),
+        }
+    ),
+    "How far an open response is, in a `GET`; absent once it has ended. Not at OpenAI.",
+)
 
 _INCOMPLETE_REASONS = ("max_output_tokens", "content_filter", "max_messages")
 _RESPONSE_FIELDS: dict[str, Schema] = {

@@ -15,7 +15,7 @@ from features.retrieval.web import Retrieval
 from web.http.auth import FilesKey
 from web.http.body import counted_json
 from web.http.connection import cancel_on_disconnect
-from web.http.json_responses import json_response, poll_after
+from web.http.json_responses import SHORTEST_POLL, json_response, poll_after
 from web.http.params import choice
 from web.http.request_record import actor_of
 from web.state import app_state
@@ -183,7 +183,9 @@ async def list_vector_store_file_batch_files(
 
 def _polled(shown: dict[str, Any]) -> Response:
     """A file or a batch of files. The official SDK keeps the first interval until the end."""
-    return json_response(shown, headers=poll_after(0) if shown["status"] == "in_progress" else {})
+    return json_response(
+        shown, headers=poll_after(SHORTEST_POLL) if shown["status"] == "in_progress" else {}
+    )
 
 
 async def _body(request: Request, key: FilesKey) -> Any:

@@ -44,6 +44,14 @@ CALLS = {
 }
 """Calls of client tools -> how errors name them."""
 
+SERVER_CALLS = frozenset(
+    (
+        *("mcp_call", "web_search_call", "file_search_call"),
+        *("code_interpreter_call", "image_generation_call"),
+    )
+)
+"""Calls of tools that this server or its upstream runs."""
+
 OUTPUTS = {
     "function_call_output": "function call output",
     "custom_tool_call_output": "custom tool call output",

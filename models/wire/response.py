@@ -141,6 +141,7 @@ def _echo(tool: dict[str, Any]) -> dict[str, Any]:
 _OWN_FIELDS = frozenset(
     (
         "conversation",
+        "progress",
         *response_object(ResponseFacts("", 0, "completed", model="", parameters={}), []),
     )
 )

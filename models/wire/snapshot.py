@@ -10,6 +10,7 @@ from typing import Any
 
 from models.wire.events import Event, Item, ItemDone, PartDone, SummaryPartDone
 from models.wire.item_types import ARGUMENT_FIELDS, TEXT_FIELDS
+from models.wire.progress import text_size
 
 Json = dict[str, Any]
 
@@ -97,12 +98,17 @@ class AttemptsFold:
         self._items: _Items = {}
         self._attempt = 0
         """The last attempt that added an item."""
+        self.text_size = 0
+        """Bytes of UTF-8 of all deltas."""
 
     def add(self, attempt: int, event: Json) -> None:
         """Adds the next event, which belongs to the attempt of the last one or to a later one."""
         if attempt > self._attempt and event["type"] == "response.output_item.added":
             self._items.clear()
             self._attempt = attempt
+            self.text_size = 0
+        if type(delta := event.get("delta")) is str:
+            self.text_size += text_size(delta)
         _apply_event(self._items, event)
 
     def items(self) -> list[Item]:

@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.api import Api, until
 from tests.support.fake_upstream import FakeUpstream, finish, reply, text, wait_for
-from web.http.json_responses import poll_after
 
 IGNORED = "x-ignored-parameters"
 POLL_AFTER = "openai-poll-after-ms"
@@ -149,16 +148,3 @@ async def test_polls_say_when_to_ask_again_until_the_response_has_ended(
     )
     ended = await client.responses.with_raw_response.cancel(cancelled.parse().id)
     assert POLL_AFTER not in ended.headers
-
-
-@pytest.mark.parametrize(
-    ("age", "pause", "milliseconds"),
-    [
-        *((0.0, None, 1000), (5.0, None, 1000), (42.0, None, 4200), (9_000.0, None, 10_000)),
-        *((1.0, 7.5, 7500), (1.0, -3.0, 1000), (80.0, 2.0, 8000), (1.0, 3600.0, 60_000)),
-    ],
-)
-def test_the_longer_it_takes_the_later_it_is_worth_asking_again(
-    age: float, pause: float | None, milliseconds: int
-) -> None:
-    assert poll_after(age, pause) == {POLL_AFTER: str(milliseconds)}

@@ -10,12 +10,8 @@ from starlette.responses import Response
 from models.wire.events import Item
 
 POLL_HEADER = "openai-poll-after-ms"
-_SHORTEST = 1.0
-_LONGEST = 10.0
-_LONGEST_PAUSE = 60.0
-"""Seconds. Before the end of a pause nothing changes, unless it is cancelled."""
-_SHARE = 0.1
-"""of the time that it has taken so far: so much later than its end is it seen, at most"""
+SHORTEST_POLL = 1.0
+"""Seconds after which it is worth asking again for what has just begun."""
 
 
 def json_response(
@@ -41,10 +37,6 @@ def list_envelope(items: list[Item], *, has_more: bool = False) -> dict[str, Any
     }
 
 
-def poll_after(age: float, pause: float | None = None) -> dict[str, str]:
-    """The header. `age`: seconds since it was created. `pause`: seconds until it is tried again, if
-    it waits for that."""
-    wait = min(max(age * _SHARE, _SHORTEST), _LONGEST)
-    if pause is not None:
-        wait = max(wait, min(pause, _LONGEST_PAUSE))
-    return {POLL_HEADER: str(round(wait * 1000))}
+def poll_after(seconds: float) -> dict[str, str]:
+    """The header: ask again in so many seconds."""
+    return {POLL_HEADER: str(round(seconds * 1000))}

@@ -18,6 +18,7 @@ import orjson
 from models.db.queries.common import LogBlock
 from models.db.queries.read import ShownResponseRow, is_page_full
 from models.wire.events import Item, decode_frame, split_frames
+from models.wire.progress import written_size
 from models.wire.snapshot import AttemptsFold
 
 _MAX_BYTES = 32 * 1024 * 1024
@@ -55,6 +56,8 @@ class RunningOutput:
     """bytes, about"""
     counted_size: int = 0
     """its part in the size of all kept outputs"""
+    _stored_text_size: int | None = None
+    """of the items of finished turns; None: not counted yet"""
 
     def add(self, row: ShownResponseRow) -> bool:
         """Folds what a read has returned for `known`: a page of the log. Returns whether it was the
@@ -83,8 +86,17 @@ class RunningOutput:
         ids = {item["id"] for item in self.stored}
         return self.stored + [item for item in self.fold.items() if item["id"] not in ids]
 
+    def written_size(self, *, with_stored: bool) -> int:
+        """Bytes of what the model has written in the present turn; `with_stored`: in all turns."""
+        if not with_stored:
+            return self.fold.text_size
+        if self._stored_text_size is None:
+            self._stored_text_size = written_size(self.stored)
+        return self._stored_text_size + self.fold.text_size
+
     def _restart(self, row: ShownResponseRow) -> None:
         self.stored = row.items or []
+        self._stored_text_size = None
         self.fold = AttemptsFold()
         self.size = _EMPTY_COST + _OBJECT_COST * len(orjson.dumps(self.stored))
 

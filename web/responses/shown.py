@@ -9,7 +9,7 @@ memory for large bodies (docs/limits.md). A large one is read alone, and project
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import orjson
@@ -17,14 +17,17 @@ import orjson
 from models.db.arrays import Bigints, Ints, Uuids
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries.read import PAGE_LIMITS, SHOWN_RESPONSES, ShownResponseRow
+from models.db.statement import Query
 from models.lifecycle import TERMINAL, Status
 from models.load.fair_queue import FairQueue
 from models.load.pacing import pause_if_large
 from models.ownership.grouping import GroupedRequests
 from models.shown_responses import shown_object
 from models.wire.events import Item
+from models.wire.progress import Progress
 from web.http.body import UNCOUNTED_BYTES, Hold
 from web.http.json_responses import poll_after
+from web.responses.progress import OpenResponse, ProgressReads, poll_seconds
 from web.responses.running import KnownPart, RunningOutput, RunningOutputs
 
 _MAX_READ = 32
@@ -34,6 +37,9 @@ _MAX_BYTES = _MAX_READ * UNCOUNTED_BYTES
 the event loop, and mostly folded and encoded in it."""
 _LARGE_READS = 2
 """Larger outputs that are read at a time, of two projects."""
+
+_NO_PROJECT = UUID(int=0)
+"""In the place of the project of a GET, where an operator watches any response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,8 @@ class _Get:
     include: Collection[str]
     max_size: int
     """of the items that the statement may return (models/wire/json_values.py)"""
+    is_watch: bool = False
+    """Only the progress is wanted, not the Response object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +66,35 @@ class ShownResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class Watched:
+    """What an operator sees of a response's progress."""
+
+    status: str
+    progress: Progress | None
+    """None: it has ended"""
+    max_output_tokens: int | None
+    """of its request"""
+    age: float
+    """seconds since it was created"""
+    now: float
+    """on the database's clock, in seconds since the epoch"""
+
+
+@dataclass(frozen=True, slots=True)
 class _Shown:
     """What the statement has returned for a GET."""
 
     is_complete: bool = True
     """False: there is more to read"""
-    shown: ShownResponse | None = None
-    """None: the project may not see the response"""
+    body: bytes | None = None
+    """the Response object as JSON, without its progress; None: the project may not see the
+    response, or it is only watched"""
     size: int = 0
     """bytes of the body, or of the memory that the next read needs"""
+    row: ShownResponseRow | None = None
+    """of a response that is only watched"""
+    found: OpenResponse | None = None
+    """None: it has ended"""
 
 
 _INCOMPLETE = _Shown(is_complete=False)
@@ -76,8 +104,16 @@ _NOT_FOUND = _Shown()
 class ShownResponses:
     """Answers the GETs of one web process."""
 
-    def __init__(self, pool: Pool, outputs: RunningOutputs | None = None) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        outputs: RunningOutputs | None = None,
+        statement: Query[ShownResponseRow] = SHOWN_RESPONSES,
+    ) -> None:
+        """`statement`: which responses are shown."""
         self._pool = pool
+        self._statement = statement
+        self._progress = ProgressReads(pool)
         self._outputs = outputs or RunningOutputs()
         self._reads = GroupedRequests(
             self._read,
@@ -99,9 +135,33 @@ class ShownResponses:
         """The response; None if the project may not see it. `include`: values of this request, in
         addition to those of the create. `hold`: makes what a large answer has of the process's
         memory. Raises ShareUsedUp or Unavailable."""
-        shown, held, max_size = _INCOMPLETE, None, UNCOUNTED_BYTES
+        shown = await self._complete(_Get(project, wanted_id, include, UNCOUNTED_BYTES), hold)
+        if shown.body is None:
+            return None
+        if shown.found is None:
+            return ShownResponse(shown.body, {})
+        progress = await self._progress.of(shown.found)
+        field = b',"progress":' + orjson.dumps(progress.to_json()) + b"}"
+        seconds = poll_seconds(shown.found, progress.waits_for)
+        return ShownResponse(shown.body[:-1] + field, poll_after(seconds))
+
+    async def watch(self, wanted_id: UUID, *, hold: Hold) -> Watched | None:
+        """The progress of a response, without its output; None: it is not shown. `hold`: as for
+        `body`. Raises ShareUsedUp or Unavailable."""
+        get = _Get(_NO_PROJECT, wanted_id, (), UNCOUNTED_BYTES, is_watch=True)
+        shown = await self._complete(get, hold)
+        if shown.row is None:
+            return None
+        row, found = shown.row, shown.found
+        progress = None if found is None else await self._progress.of(found)
+        limit = row.parameters.get("max_output_tokens")
+        return Watched(row.status, progress, limit, row.age, row.created_at + row.age)
+
+    async def _complete(self, get: _Get, hold: Hold) -> _Shown:
+        """All of the response, in as many reads as it takes."""
+        shown, held, max_size = _INCOMPLETE, None, get.max_size
         while not shown.is_complete:
-            shown = await self._read_one(_Get(project, wanted_id, include, max_size))
+            shown = await self._read_one(replace(get, max_size=max_size))
             if shown.size > max_size:
                 held = held or hold()
                 # The object shows texts twice (`output_text`), and a running response grows.
@@ -109,7 +169,7 @@ class ShownResponses:
                 await held.grow(max_size)
         if held is not None:
             held.resize(min(held.amount, shown.size))
-        return shown.shown
+        return shown
 
     async def _read_one(self, get: _Get) -> _Shown:
         if get.max_size <= _MAX_BYTES:
@@ -129,7 +189,7 @@ class ShownResponses:
         for get in gets:
             max_sizes[get.project, get.id] = max(get.max_size, max_sizes[get.project, get.id])
         values = _values(keys, known, list(max_sizes.values()))
-        rows = await fetch_idempotent(self._pool, SHOWN_RESPONSES, values)
+        rows = await fetch_idempotent(self._pool, self._statement, values)
         # A running response is folded at once: another statement may read it meanwhile.
         if len(keys) == 1 and rows and rows[0].status != Status.IN_PROGRESS:
             await pause_if_large(min(rows[0].items_size, max_sizes[keys[0]]))
@@ -148,36 +208,46 @@ class ShownResponses:
     def _show(self, row: ShownResponseRow, output: RunningOutput, known: KnownPart) -> "_ShownRow":
         if row.status != Status.IN_PROGRESS:
             self._outputs.forget(row.id)
-            return _ShownRow(row, row.items or [], row.items_size)
+            items = row.items or []
+            found = None if row.status in TERMINAL else OpenResponse.of(row, items, None)
+            return _ShownRow(row, items, row.items_size, found)
         # Another batch may have folded more in the meantime.
         is_complete = output.known is known and output.add(row)
         self._outputs.keep(row.id, output)
-        return _ShownRow(row, output.items() if is_complete else None, output.size)
+        if not is_complete:
+            return _ShownRow(row, None, output.size)
+        items = output.items()
+        return _ShownRow(row, items, output.size, OpenResponse.of(row, items, output))
 
 
 class _ShownRow:
     """A response as one statement has read it. Equal GETs share its JSON."""
 
-    def __init__(self, row: ShownResponseRow, items: list[Item] | None, size: int) -> None:
+    def __init__(
+        self,
+        row: ShownResponseRow,
+        items: list[Item] | None,
+        size: int,
+        found: OpenResponse | None = None,
+    ) -> None:
         """`items`: the output; None if there is more to read. `size`: bytes of memory of the
-        output, about."""
+        output, about. `found`: None if it has ended, or there is more to read."""
         self._row = row
         self._items = items
         self._size = size
+        self._found = found
         self._encoded: dict[frozenset[str], _Shown] = {}
 
     def encode(self, get: _Get) -> _Shown:
         if self._items is None or self._size > get.max_size:
             return _Shown(is_complete=False, size=self._size)
+        if get.is_watch:
+            return _Shown(row=self._row, found=self._found)
         key = frozenset(get.include)
         if key not in self._encoded:
             body = orjson.dumps(shown_object(self._row, self._items, get.include))
-            headers = {} if self._row.status in TERMINAL else self._poll_after()
-            self._encoded[key] = _Shown(shown=ShownResponse(body, headers), size=len(body))
+            self._encoded[key] = _Shown(body=body, size=len(body), found=self._found)
         return self._encoded[key]
-
-    def _poll_after(self) -> dict[str, str]:
-        return poll_after(self._row.age, self._row.pause)
 
 
 def _values(

@@ -36,7 +36,8 @@ from web.http.body import UNCOUNTED_BYTES, Hold
 from web.http.params import Paging
 from web.responses.item_pages import ItemReader
 from web.responses.opening import opening_event_types
-from web.responses.shown import ShownResponse, ShownResponses
+from web.responses.running import RunningOutputs
+from web.responses.shown import ShownResponse, ShownResponses, Watched
 from web.stream.reader import EventReader
 
 logger = structlog.get_logger()
@@ -64,7 +65,9 @@ class ResponseStore:
         self._items = ItemReader(pool)
         self._redis = redis
         self._event_reader = event_reader
-        self._shown = ShownResponses(pool)
+        outputs = RunningOutputs()
+        self._shown = ShownResponses(pool, outputs)
+        self._watched = ShownResponses(pool, outputs, read.WATCHED_RESPONSES)
         self._cache = cache
         self._cancel_wait = cancel_wait
         self._clock = clock
@@ -106,6 +109,11 @@ class ResponseStore:
         if not shown:
             raise _not_found(public_id)
         return shown
+
+    async def watch(self, wanted_id: UUID, *, hold: Hold) -> Watched | None:
+        """The progress of a response of any project, for an operator; None: there is no such
+        response. `hold`: as for `ShownResponses.body`. Raises ShareUsedUp and Unavailable."""
+        return await self._watched.watch(wanted_id, hold=hold)
 
     async def show_ended(self, row: ResponseRow, *, hold: Hold) -> dict[str, Any]:
         """The Response object of a response that has ended. `hold`: as for `ShownResponses.body`.

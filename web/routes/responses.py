@@ -20,7 +20,7 @@ from models.wire.without_effect import header_of
 from web.admission import AdmittedBody, admitted_body
 from web.http.auth import Key, Project
 from web.http.body import held_bytes
-from web.http.json_responses import json_response, poll_after
+from web.http.json_responses import SHORTEST_POLL, json_response, poll_after
 from web.http.params import boolean, integer, paging, parse_include
 from web.http.request_record import actor_of, request_record
 from web.responses.create import AcceptedResponse, CreateOptions
@@ -145,7 +145,9 @@ async def _build_response(
     if accepted.final_object is not None:
         return await _json(state, accepted, request, accepted.final_object)
     if create_request.background and not accepted.is_repeat:
-        return await _json(state, accepted, request, accepted.initial_object, poll_after(0))
+        return await _json(
+            state, accepted, request, accepted.initial_object, poll_after(SHORTEST_POLL)
+        )
     hold = partial(held_bytes, request)
     if create_request.background:
         public_id = ids.response_id(accepted.id)

@@ -176,3 +176,15 @@ PLACE_OF = Query(
     PlaceInLine,
 )
 """Selects where a response waits. No row: it does not wait in line."""
+
+LINE_PLACES = column(
+    f"""
+    SELECT coalesce(array_agg(extract(epoch FROM waiting.at)::float8 ORDER BY waiting.at), '{{}}') AS places FROM (
+        SELECT {PLACE_IN_LINE} AS at FROM responses r WHERE {IN_LINE} AND r.background = :background AND r.lane = :lane
+          AND r.project_id = :project AND {PLACE_IN_LINE} <= clock_timestamp()
+        ORDER BY {PLACE_IN_LINE} LIMIT {MAX_COUNTED + 1}) waiting
+    """,
+    list[float],
+)
+"""Selects the places of the responses of a project that wait in one lane, the first ones, in seconds
+since the epoch: one list, one longer than MAX_COUNTED at most."""

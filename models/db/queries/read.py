@@ -15,7 +15,7 @@ from models.db.queries.common import (
     visible_outside,
 )
 from models.db.statement import Query, column
-from models.lifecycle import Lane
+from models.lifecycle import IN_LINE, PLACE_IN_LINE, Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +287,18 @@ class ShownResponseRow(ResponseRow):
     """seconds since it was created"""
     pause: float | None
     """seconds until it may run again; null or below 0: it is not deferred"""
+    project_id: UUID
+    turns: int
+    """that have ended and that another one followed"""
+    run_seconds: float | None
+    """since it was claimed for the first time; null: it was not"""
+    lane: int
+    place_at: float | None
+    """the time of its place in line, in seconds since the epoch; null: it is not in line"""
+    held_done: int
+    """tool calls that have ended, which the stream holds back behind a call that still runs"""
+    held_open: int
+    """other tool calls behind that one"""
 
     def blocks(self, *, journalled: bool) -> list[LogBlock]:
         """The blocks of the event log, or those of the journal."""
@@ -298,31 +310,38 @@ class ShownResponseRow(ResponseRow):
         ]
 
 
-SHOWN_RESPONSES = Query(
-    f"""
+def _shown_responses(is_shown: str) -> Query[ShownResponseRow]:
+    """`is_shown`: whether a caller may see the response `r` as one of `a`."""
+    return Query(
+        f"""
     WITH requested AS MATERIALIZED (
         SELECT * FROM unnest({array("ids", "uuid")}, {array("projects", "uuid")}, {array("attempts", "int")},
                              {array("workers", "uuid")},
                              {array("checkpoints", "int")}, {array("numbers", "int")}, {array("batches", "bigint")},
                              {array("max_sizes", "bigint")})
-             WITH ORDINALITY AS a (id, project, attempt, worker, checkpoint, number, batch, max_size, place)
+             WITH ORDINALITY AS a (id, project, known_attempt, known_worker, checkpoint, known_number, known_batch,
+                                   max_size, place)
     ),
     response AS MATERIALIZED (
         SELECT known.*, CASE WHEN known.is_continued THEN known.known_number ELSE known.checkpoint_number END AS number,
                CASE WHEN known.is_continued THEN known.known_batch ELSE 0 END AS batch
-        FROM (SELECT a.place::int AS place, {RESPONSE_COLUMNS}, r.worker, r.checkpoint_number, a.number AS known_number,
-                     a.batch AS known_batch, a.max_size,
+        FROM (SELECT a.place::int AS place, {RESPONSE_COLUMNS}, r.worker, r.checkpoint_number, a.known_number,
+                     a.known_batch, a.max_size, r.project_id, r.turns, r.lane,
+                     CASE WHEN {IN_LINE} THEN extract(epoch FROM {PLACE_IN_LINE})::float8 END AS place_at,
+                     extract(epoch FROM clock_timestamp() - r.started_at)::float8 AS run_seconds,
                      extract(epoch FROM clock_timestamp() - r.created_at)::float8 AS age,
                      extract(epoch FROM r.resume_at - clock_timestamp())::float8 AS pause,
-                     r.status = 'in_progress' AND r.attempt = a.attempt AND r.worker IS NOT DISTINCT FROM a.worker
+                     r.status = 'in_progress' AND r.attempt = a.known_attempt
+                     AND r.worker IS NOT DISTINCT FROM a.known_worker
                      AND r.checkpoint_number = a.checkpoint AS is_continued
-              FROM requested a JOIN responses r ON r.id = a.id WHERE {_is_visible("a.project")}) known
+              FROM requested a JOIN responses r ON r.id = a.id WHERE {is_shown}) known
     )
     SELECT {_response_names("response")}, response.place, response.worker, response.checkpoint_number,
            response.is_continued,
            (SELECT max(j.batch) FROM journal j WHERE j.worker = response.worker) AS last_batch,
            blocks.are_journalled, blocks.block_attempts, blocks.firsts, blocks.lasts, blocks.frames, items.items,
-           stored.size AS items_size, response.age, response.pause
+           stored.size AS items_size, response.age, response.pause, response.project_id, response.turns,
+           response.run_seconds, response.lane, response.place_at, held.done AS held_done, held.open AS held_open
     FROM response
     CROSS JOIN LATERAL (
         SELECT array_agg(b.is_journalled) AS are_journalled, array_agg(b.attempt) AS block_attempts,
@@ -348,9 +367,20 @@ SHOWN_RESPONSES = Query(
             SELECT 1 FROM tool_calls c WHERE c.response_id = i.response_id AND NOT c.finished
               AND c.position < i.position))
     ) items
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE c.finished)::int AS done, count(*) FILTER (WHERE NOT c.finished)::int AS open
+        FROM tool_calls c JOIN items i ON i.response_id = c.response_id AND i.direction = 'output'
+             AND i.position = c.position AND i.type <> 'mcp_list_tools'
+        WHERE response.status = 'in_progress' AND response.checkpoint_number >= 0 AND c.response_id = response.id
+          AND c.position > (SELECT min(shown.position) FROM tool_calls shown
+                            WHERE shown.response_id = response.id AND NOT shown.finished)
+    ) held
     """,
-    ShownResponseRow,
-)
+        ShownResponseRow,
+    )
+
+
+SHOWN_RESPONSES = _shown_responses(_is_visible("a.project"))
 """Selects the responses `ids` as GETs of `projects` show them, and what the caller lacks of their
 output. All in one snapshot: if a turn ended between two reads, it would be shown twice or not at
 all (I7). No row: the project may not see the response (VISIBLE_RESPONSE).
@@ -365,6 +395,33 @@ holds is known. Else the caller gets all items, and the blocks after the checkpo
 In both cases that is a page of the event log, and the owner's journal, which is valid only behind
 the last page. Items that the stream holds back behind a tool call that still runs are left out.
 Items that are larger than `max_sizes`, all of a response together, are not read."""
+WATCHED_RESPONSES = _shown_responses("r.delete_requested_at IS NULL")
+"""As SHOWN_RESPONSES, for operators: any response that is not deleted, whatever its project."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedAttempt:
+    """An attempt, how it ended, and when."""
+
+    attempt: int
+    outcome: str | None
+    """null: it runs"""
+    ended_at: float | None
+    """in seconds since the epoch"""
+    last_error: str | None
+    """of a deferred attempt: the upstream's failure, in the words that its client sees if the response
+    fails with it"""
+
+
+LAST_ATTEMPTS = Query(
+    """
+    SELECT attempt, outcome, extract(epoch FROM ended_at)::float8 AS ended_at, failures #>> '{-1,message}' AS last_error
+    FROM attempts WHERE response_id = :id ORDER BY attempt DESC LIMIT :max_rows
+    """,
+    ReleasedAttempt,
+)
+"""Selects the last attempts of a response, the newest first. Of attempts that were deferred one after
+the other only the last is stored (run.RELEASE)."""
 
 OWNERS = column(
     "SELECT DISTINCT worker FROM responses WHERE id = ANY(:ids) AND worker IS NOT NULL", UUID

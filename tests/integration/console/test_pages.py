@@ -153,6 +153,8 @@ async def test_an_operator_cancels_after_a_confirmation(
         ids = f"id={running}&id={ended}"
         page = await user.get(f"/console/responses/act?action=cancel&{ids}")
         assert "Cancel 2 responses?" in page.text
+        shown = [await user.get(f"/console/responses/{each}") for each in (running, ended)]
+        assert ["Output tokens" in one.text for one in shown] == [True, False]
         assert (await api.get(running))["status"] in ("queued", "in_progress")
         fields = [
             ("form_token", page.form_token),

@@ -64,6 +64,7 @@ READ_ALL_OPEN = {
     "files.FILE_TOTALS",
     "files.HIDE_EXPIRED_FILES",
     "file_contents.STORED_FILES",
+    "line.LINE_PLACES",
     "line.PLACE_OF",
     "listing.LIST_OPEN_RESPONSES",
     "operations.STUCK",
@@ -316,6 +317,7 @@ _OF_RUNNING = [
     "leases.LIVE_WORKERS",
     "line.CLAIM_NEXT",
     "line.CONFIRM",
+    "line.LINE_PLACES",
     "line.PLACE_OF",
     "leases.RENEW",
     "leases.RENEW_WEB",
@@ -326,6 +328,7 @@ _OF_RUNNING = [
     "operations.STATE",
     "read.INPUT_ITEMS[asc]",
     "read.JOURNAL_BATCHES",
+    "read.LAST_ATTEMPTS",
     "read.LAST_BATCH",
     "read.LOG_PAGE",
     "read.MOVED_LOGS",
@@ -336,6 +339,7 @@ _OF_RUNNING = [
     "read.UNDELETED_RESPONSE",
     "read.FOUND_RESPONSE",
     "read.VISIBLE_RESPONSE",
+    "read.WATCHED_RESPONSES",
     "retention.DELETABLE",
     "retention.DELETE_EXPIRED_KEYS",
     "retention.DELETE_OLD_WORKERS",
@@ -541,7 +545,8 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
     cases["run.RELEASE"] |= {"failures": [None, None]}
     for name in ("read.INPUT_ITEMS[asc]", "conversations.PAGE[asc]"):
         cases[name] = cases[name] | {"after": None}
-    cases["read.SHOWN_RESPONSES"] = common | {
+    cases["line.LINE_PLACES"] = common | {"background": True, "lane": 1}
+    cases["read.SHOWN_RESPONSES"] = cases["read.WATCHED_RESPONSES"] = common | {
         "workers": Uuids([database.owner] * 2),
         "checkpoints": Ints([-1, -1]),
         "batches": Bigints([0, 0]),

@@ -29,7 +29,7 @@ from tests.support.fake_upstream import (
 )
 from tests.support.stack import ROOT, SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 
-DONE, REFUSED, USAGE, DATABASE_DOWN, PENDING = 0, 1, 2, 3, 4
+DONE, REFUSED, USAGE, DATABASE_DOWN, PENDING, NOT_COMPLETED = 0, 1, 2, 3, 4, 5
 FAST = {
     **SHORT_LEASES,
     "BACKBURNER_WORKER__GRACE": "0.2",
@@ -422,6 +422,38 @@ async def test_a_response_is_followed_to_its_end(own_stack: Stack, fake: FakeUps
         "         [2Jthree",
     ]
     assert lines[-2].endswith("response.failed  (cancelled)")
+
+
+async def test_watch_follows_a_response_to_its_end(own_stack: Stack, fake: FakeUpstream) -> None:
+    api = own_stack.api()
+    ended = await api.create_background(fake.script(reply("Hello.")))
+    await api.wait_for_end(ended)
+    shown = await backburner(own_stack, "responses", "watch", ended)
+    assert (shown.code, shown.err) == (DONE, "")
+    assert shown.out.startswith(f"{ended}  completed  ")
+    response_id = await api.create_background(
+        fake.script([text("so far"), hang()]), max_output_tokens=100
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "cli.main", "responses", "watch", response_id, "--json"),
+        cwd=ROOT,
+        env=own_stack.environment(),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    lines = []
+    async with asyncio.timeout(60):
+        while line := await process.stdout.readline():
+            lines.append(json.loads(line))
+            progress = lines[-1]["progress"]
+            if progress is not None and progress["output_tokens"] == 2:
+                await api.cancel(response_id)
+        code = await process.wait()
+    assert code == NOT_COMPLETED
+    assert lines[-2]["progress"]["estimated_output_tokens"] == 2
+    assert lines[-1] == {"id": response_id, "status": "cancelled", "progress": None}
+    unknown = await backburner(own_stack, "responses", "watch", UNKNOWN_RESPONSE_ID)
+    assert (unknown.code, "there is no response" in unknown.err) == (REFUSED, True)
 
 
 async def test_a_revoked_key_is_refused_and_keys_are_listed_without_their_secret(

@@ -199,6 +199,31 @@ async def test_a_finished_turn_is_shown_once(database: SeededDatabase) -> None:
     assert await gets.text(writer.response) == "first turn. second"
 
 
+async def test_without_reported_tokens_those_of_all_turns_are_estimated(
+    database: SeededDatabase,
+) -> None:
+    gets, writer = Gets(database), await _start(database)
+
+    async def tokens() -> tuple[int, int, int]:
+        """Turns, output tokens, and how many of them are an estimate."""
+        progress = orjson.loads((await gets.shown(writer.response)).body)["progress"]
+        return progress["turns"], progress["output_tokens"], progress["estimated_output_tokens"]
+
+    await writer.say("12345678")
+    assert await tokens() == (0, 2, 2)
+    done = {"id": "msg_1", "type": "message", "content": [PART | {"text": "12345678"}]}
+    await writer.checkpoint(done)
+    assert await tokens() == (1, 2, 2)
+    await writer.begin("msg_2")
+    await writer.say("1234")
+    assert await tokens() == (1, 3, 3)
+    reported = (
+        "UPDATE responses SET usage = '{\"output_tokens\": 50}' WHERE id = %(id)s RETURNING 1"
+    )
+    await run_sql(database.pool, reported, {"id": writer.response})
+    assert await tokens() == (1, 51, 1)
+
+
 async def test_the_memory_for_folds_is_bounded(database: SeededDatabase) -> None:
     gets = Gets(database, max_bytes=20_000)
     writers = [await _start(database) for _ in range(6)]

@@ -1,6 +1,7 @@
 """Whose response gets the next slot, counted by the order of the calls that the upstream gets."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -91,6 +92,47 @@ async def test_a_project_with_nothing_running_waits_for_no_slot(
         turns.end_all()
         await waits
     assert turns.order[SLOTS : SLOTS + 2] == [second, third]
+
+
+async def test_a_response_in_line_shows_its_position_and_when_it_is_expected_to_start(
+    running: Stack, turns: HeldCalls, other: Api
+) -> None:
+    many = turns.model("many")
+    await _create(running.api(), many, SLOTS)
+    await turns.begun(SLOTS)
+    waiting = [await running.api().create_background(many) for _ in range(12)]
+    await _create(other, many, 1)
+    client = running.openai()
+
+    async def progress(response_id: str) -> Any:
+        response = await client.responses.retrieve(response_id)
+        return (response.model_extra or {})["progress"]
+
+    async def wait(response_id: str) -> Any:
+        return (await progress(response_id))["waits_for"]
+
+    async def has_position(number: int) -> bool:
+        found = await wait(waiting[-1])
+        return bool((found["type"], found["position"]) == ("slot", number))
+
+    await until(lambda: has_position(12))
+    # Others of the process have looked at the line too, so all positions are of one second.
+    positions = [(await wait(each))["position"] for each in waiting]
+    assert positions == list(range(1, 13))
+    assert (await progress(waiting[0]))["attempts"] == 0
+    for _ in range(6):
+        await turns.next()
+    started = time.time()
+
+    async def is_expected() -> Any:
+        found = await wait(waiting[-1])
+        return found["expected_start_at"] and found
+
+    found = await until(is_expected)
+    assert 1 <= found["position"] <= 7
+    assert started - 1 <= found["expected_start_at"] <= started + 120
+    raw = await client.responses.with_raw_response.retrieve(waiting[-1])
+    assert 1000 <= int(raw.headers["openai-poll-after-ms"]) <= 60_000
 
 
 async def test_a_project_whose_clients_wait_for_hundreds_of_answers_delays_another_by_one_slot(

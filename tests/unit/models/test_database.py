@@ -154,6 +154,7 @@ def test_no_statement_is_so_long_that_psycopg_reads_it_again_each_time() -> None
         "create.INSERT_IN_CONVERSATION_WITH_KEY",
         "line.CLAIM_NEXT",
         "read.SHOWN_RESPONSES",
+        "read.WATCHED_RESPONSES",
     }
     for statement in too_long.values():
         assert isinstance(statement, Query)

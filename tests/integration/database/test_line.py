@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
+import orjson
 import pytest
 
 from models.db.arrays import Booleans, Ints, Uuids
@@ -13,8 +14,9 @@ from models.db.database import fetch
 from models.db.queries import line
 from models.ids import new_uuid
 from models.lifecycle import Lane
+from models.load.budget import SharedBudget
 from models.ownership.line import ClaimRequest
-from tests.support.sql import rows_read, run_sql
+from tests.support.sql import Record, rows_read, run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import (
     DatabaseWorker,
@@ -22,6 +24,7 @@ from tests.support.worker_rows import (
     line_values,
     open_seeded_database,
 )
+from web.responses.shown import ShownResponses
 from worker.intake.line import ProjectShares
 
 SHORT = 10_000
@@ -183,6 +186,40 @@ async def test_an_operator_sees_how_many_go_before_a_response(database: SeededDa
     while len(await fetch(database.pool, line.CLAIM_NEXT, line_values(worker, max_rows=20))):
         pass
     assert await fetch(database.pool, line.PLACE_OF, last) == []
+
+
+async def test_the_places_of_a_line_are_those_of_one_project_and_lane(
+    database: SeededDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("web.responses.progress.MAX_COUNTED", 10)
+    await _insert(database, [database.project], 13)
+    await _insert(database, await _create_projects(database, 1), 20)
+    await _insert(database, [database.project], 5, lane=Lane.PRIORITY.value)
+    ids = await run_sql(
+        database.pool,
+        "SELECT id FROM responses WHERE project_id = %(project)s AND lane = 1 ORDER BY enqueued_at",
+        {"project": database.project},
+    )
+    responses, memory = ShownResponses(database.pool), SharedBudget("outputs", 1_000_000, 0)
+
+    async def wait(row: Record) -> object:
+        shown = await responses.body(
+            database.project, row["id"], hold=lambda: memory.reserve("project", 0)
+        )
+        assert shown is not None
+        return orjson.loads(shown.body)["progress"]["waits_for"]
+
+    unknown = {"type": "slot", "expected_start_at": None}
+    assert await wait(ids[0]) == unknown | {"position": 1, "position_above": None}
+    assert await wait(ids[9]) == unknown | {"position": 10, "position_above": None}
+    assert await wait(ids[11]) == unknown | {"position": None, "position_above": 10}
+    deferred = (
+        "UPDATE responses SET resume_at = now() + interval '1 h' WHERE id = %(id)s RETURNING 1"
+    )
+    await run_sql(database.pool, deferred, {"id": ids[0]["id"]})
+    found = await wait(ids[0])
+    assert isinstance(found, dict)
+    assert (found["type"], found["tries"]) == ("upstream", None)
 
 
 @pytest.mark.parametrize("length", [SHORT, LONG])

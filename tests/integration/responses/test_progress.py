@@ -72,7 +72,7 @@ async def test_a_running_response_shows_its_turns_tool_calls_and_tokens(
     async with _created(client, model, tools=[tool]) as response_id:
 
         async def shows(done: int, running: int, tokens: int, estimated: int) -> bool:
-            return await _progress(client, response_id) == {
+            expected = {
                 "turns": 1,
                 "tool_calls": {"done": done, "open": running},
                 "output_tokens": tokens,
@@ -80,6 +80,8 @@ async def test_a_running_response_shows_its_turns_tool_calls_and_tokens(
                 "attempts": 1,
                 "waits_for": None,
             }
+            shown: object = await _progress(client, response_id)
+            return shown == expected
 
         # The stream holds the second call back behind the first one.
         await until(lambda: shows(0, 2, 70, 0))

@@ -95,13 +95,12 @@ async def test_a_project_with_nothing_running_waits_for_no_slot(
 
 
 async def test_a_response_in_line_shows_its_position_and_when_it_is_expected_to_start(
-    running: Stack, turns: HeldCalls, other: Api
+    running: Stack, turns: HeldCalls
 ) -> None:
     many = turns.model("many")
     await _create(running.api(), many, SLOTS)
     await turns.begun(SLOTS)
     waiting = [await running.api().create_background(many) for _ in range(12)]
-    await _create(other, many, 1)
     client = running.openai()
 
     async def progress(response_id: str) -> Any:

@@ -64,7 +64,7 @@ def test_the_tries_in_a_row_that_failed(
 
 
 def _open(**changes: Any) -> OpenResponse:
-    values = {
+    values: dict[str, Any] = {
         "id": new_uuid(),
         "project": new_uuid(),
         "background": True,

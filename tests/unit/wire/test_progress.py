@@ -1,11 +1,12 @@
 """What of a response's progress follows from its items and events."""
 
+from models.wire.events import Item
 from models.wire.progress import count_calls, estimated_tokens, written_size
 from models.wire.snapshot import AttemptsFold
 
 
 def test_calls_of_server_tools_are_counted_and_those_of_clients_are_not() -> None:
-    items = [
+    items: list[Item] = [
         {"type": "mcp_list_tools", "tools": []},
         {"type": "mcp_call", "status": "completed"},
         {"type": "mcp_call", "status": "failed"},
@@ -18,7 +19,7 @@ def test_calls_of_server_tools_are_counted_and_those_of_clients_are_not() -> Non
 
 
 def test_all_that_the_model_wrote_is_counted_in_bytes() -> None:
-    items = [
+    items: list[Item] = [
         {"type": "message", "content": [{"type": "output_text", "text": "four"}]},
         {"type": "message", "content": [{"type": "refusal", "refusal": "no"}]},
         {"type": "reasoning", "summary": [{"text": "äö"}], "content": None},

@@ -11,12 +11,18 @@ from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries.line import LINE_PLACES, MAX_COUNTED
-from models.db.queries.read import LAST_ATTEMPTS, ReleasedAttempt, ShownResponseRow
+from models.db.queries.read import (
+    HELD_CALLS,
+    LAST_ATTEMPTS,
+    OpenFigures,
+    ReleasedAttempt,
+    ShownResponseRow,
+)
 from models.load.line_pace import LinePace
 from models.ownership.timeline import attempts_on_timeline
 from models.wire.events import Item
@@ -53,27 +59,31 @@ _WRITING = 2.0
 
 @dataclass(frozen=True, slots=True)
 class OpenResponse:
-    """What one read has found of a response that has not ended. Times in seconds."""
+    """What one read has found of a response that has not ended."""
 
     id: UUID
     project: UUID
     background: bool
-    lane: int
-    place_at: float | None
     is_owned: bool
     now: float
-    """on the database's clock, since the epoch"""
-    age: float
-    run_seconds: float | None
-    pause: float
-    """until it may run again; 0: it is not deferred"""
+    """on the database's clock, in seconds since the epoch"""
+    figures: OpenFigures
     work: Work
+    shown_items: int
+    """of its output"""
+    may_hold_calls: bool
+    """A call of a tool runs, and the stream may hold others back behind it."""
 
     @classmethod
     def of(
-        cls, row: ShownResponseRow, items: Sequence[Item], output: RunningOutput | None
+        cls,
+        project: UUID,
+        row: ShownResponseRow,
+        items: Sequence[Item],
+        output: RunningOutput | None,
     ) -> "OpenResponse":
         """`output`: the fold of its events; None: it has not begun."""
+        figures = row.open_figures
         done, still_open = count_calls(items)
         reported = None if row.usage is None else row.usage["output_tokens"]
         size = 0 if output is None else output.written_size(with_stored=reported is None)
@@ -81,35 +91,34 @@ class OpenResponse:
         last = items[-1] if items else None
         return cls(
             id=row.id,
-            project=row.project_id,
+            project=project,
             background=row.background,
-            lane=row.lane,
-            place_at=row.place_at,
             is_owned=row.worker is not None,
-            now=row.created_at + row.age,
-            age=row.age,
-            run_seconds=row.run_seconds,
-            pause=max(row.pause or 0.0, 0.0),
+            now=row.created_at + figures.age,
+            figures=figures,
             work=Work(
-                turns=row.turns,
-                calls_done=done + row.held_done,
-                calls_open=still_open + row.held_open,
+                turns=figures.turns,
+                calls_done=done,
+                calls_open=still_open,
                 output_tokens=(reported or 0) + estimated,
                 estimated_tokens=estimated,
                 attempts=attempts_on_timeline(row.attempt) if row.attempt else 0,
                 is_writing=last is not None
                 and (last["type"], last.get("status")) == ("message", "in_progress"),
             ),
+            shown_items=len(items),
+            may_hold_calls=still_open > 0 and row.checkpoint_number >= 0,
         )
 
 
 def poll_seconds(found: OpenResponse, waits_for: Wait | None) -> float:
     """When it is worth asking again."""
-    taken = found.age if found.run_seconds is None else found.run_seconds
+    figures = found.figures
+    taken = figures.age if figures.run_seconds is None else figures.run_seconds
     usual = min(max(taken * _SHARE, SHORTEST_POLL), _LONGEST)
     match waits_for:
         case WaitsForUpstream():
-            return max(usual, min(found.pause, _LONGEST_WAIT))
+            return max(usual, min(figures.pause or 0, _LONGEST_WAIT))
         case WaitsForSlot(expected_start_at=int(expected)):
             return min(max((expected - found.now) / 2, SHORTEST_POLL), _LONGEST_WAIT)
         case WaitsForSlot(position_above=int()):
@@ -126,28 +135,38 @@ class ProgressReads:
         """Those that were used last."""
 
     async def of(self, found: OpenResponse) -> Progress:
-        """The progress of this response. One that runs is not waited for."""
-        return Progress(found.work, await self._wait_of(found))
+        """The progress of this response. One that runs costs no statement, unless a call of a tool
+        runs."""
+        work = found.work
+        if found.may_hold_calls:
+            values = {"id": found.id, "shown": found.shown_items}
+            [held] = await fetch_idempotent(self._pool, HELD_CALLS, values)
+            work = replace(
+                work, calls_done=work.calls_done + held.done, calls_open=work.calls_open + held.open
+            )
+        return Progress(work, await self._wait_of(found))
 
     async def _wait_of(self, found: OpenResponse) -> Wait | None:
+        figures = found.figures
         if found.is_owned:
             return None
-        if found.pause > 0:
+        if (figures.pause or 0) > 0:
             return await self._deferral(found)
-        if found.place_at is None:
+        if figures.place_at is None:
             return None
-        key = _LineKey(found.project, found.lane, found.background)
+        key = _LineKey(found.project, figures.lane, found.background)
         line = self._lines.setdefault(key, _Line())
         self._lines.move_to_end(key)
         if len(self._lines) > _MAX_LINES:
             self._lines.popitem(last=False)
         await line.refresh(self._pool, key)
-        return line.wait_at(found.place_at, found.now)
+        return line.wait_at(figures.place_at, found.now)
 
     async def _deferral(self, found: OpenResponse) -> WaitsForUpstream:
         values = {"id": found.id, "max_rows": _MAX_ATTEMPTS}
         attempts = await fetch_idempotent(self._pool, LAST_ATTEMPTS, values)
-        return deferral(attempts, found.now, found.pause, found.run_seconds)
+        figures = found.figures
+        return deferral(attempts, found.now, figures.pause or 0, figures.run_seconds)
 
 
 def deferral(

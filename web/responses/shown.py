@@ -16,7 +16,7 @@ import orjson
 
 from models.db.arrays import Bigints, Ints, Uuids
 from models.db.database import Pool, fetch_idempotent
-from models.db.queries.read import PAGE_LIMITS, SHOWN_RESPONSES, ShownResponseRow
+from models.db.queries.read import PAGE_LIMITS, PROJECT_OF, SHOWN_RESPONSES, ShownResponseRow
 from models.db.statement import Query
 from models.lifecycle import TERMINAL, Status
 from models.load.fair_queue import FairQueue
@@ -37,9 +37,6 @@ _MAX_BYTES = _MAX_READ * UNCOUNTED_BYTES
 the event loop, and mostly folded and encoded in it."""
 _LARGE_READS = 2
 """Larger outputs that are read at a time, of two projects."""
-
-_NO_PROJECT = UUID(int=0)
-"""In the place of the project of a GET, where an operator watches any response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +145,18 @@ class ShownResponses:
     async def watch(self, wanted_id: UUID, *, hold: Hold) -> Watched | None:
         """The progress of a response, without its output; None: it is not shown. `hold`: as for
         `body`. Raises ShareUsedUp or Unavailable."""
-        get = _Get(_NO_PROJECT, wanted_id, (), UNCOUNTED_BYTES, is_watch=True)
+        projects = await fetch_idempotent(self._pool, PROJECT_OF, {"id": wanted_id})
+        if not projects:
+            return None
+        get = _Get(projects[0], wanted_id, (), UNCOUNTED_BYTES, is_watch=True)
         shown = await self._complete(get, hold)
         if shown.row is None:
             return None
         row, found = shown.row, shown.found
         progress = None if found is None else await self._progress.of(found)
         limit = row.parameters.get("max_output_tokens")
-        return Watched(row.status, progress, limit, row.age, row.created_at + row.age)
+        age = row.open_figures.age
+        return Watched(row.status, progress, limit, age, row.created_at + age)
 
     async def _complete(self, get: _Get, hold: Hold) -> _Shown:
         """All of the response, in as many reads as it takes."""
@@ -199,17 +200,20 @@ class ShownResponses:
             if row.items_size > max_sizes[keys[place]]:
                 shown[keys[place]] = _ShownRow(row, None, row.items_size)
             else:
-                shown[keys[place]] = self._show(row, outputs[place], known[place])
+                project = keys[place][0]
+                shown[keys[place]] = self._show(project, row, outputs[place], known[place])
         return [
             shown[get.project, get.id].encode(get) if (get.project, get.id) in shown else _NOT_FOUND
             for get in gets
         ]
 
-    def _show(self, row: ShownResponseRow, output: RunningOutput, known: KnownPart) -> "_ShownRow":
+    def _show(
+        self, project: UUID, row: ShownResponseRow, output: RunningOutput, known: KnownPart
+    ) -> "_ShownRow":
         if row.status != Status.IN_PROGRESS:
             self._outputs.forget(row.id)
             items = row.items or []
-            found = None if row.status in TERMINAL else OpenResponse.of(row, items, None)
+            found = None if row.status in TERMINAL else OpenResponse.of(project, row, items, None)
             return _ShownRow(row, items, row.items_size, found)
         # Another batch may have folded more in the meantime.
         is_complete = output.known is known and output.add(row)
@@ -217,7 +221,7 @@ class ShownResponses:
         if not is_complete:
             return _ShownRow(row, None, output.size)
         items = output.items()
-        return _ShownRow(row, items, output.size, OpenResponse.of(row, items, output))
+        return _ShownRow(row, items, output.size, OpenResponse.of(project, row, items, output))
 
 
 class _ShownRow:

@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 
-from models.db.queries.read import ReleasedAttempt
+from models.db.queries.read import OpenFigures, ReleasedAttempt
 from models.ids import new_uuid
 from models.lifecycle import ATTEMPTS_PER_TIMELINE
 from models.wire.progress import Wait, WaitsForSlot, WaitsForUpstream, Work
 from web.responses.progress import OpenResponse, deferral, poll_seconds
 
 NOW = 1_800_000_000.0
-_WORK = Work(0, 0, 0, 0, 0, 0)
 
 
 def _attempt(number: int, outcome: str | None, ended_at: float) -> ReleasedAttempt:
@@ -63,21 +62,19 @@ def test_the_tries_in_a_row_that_failed(
     assert _deferral(*attempts) == expected
 
 
-def _open(**changes: Any) -> OpenResponse:
-    values: dict[str, Any] = {
-        "id": new_uuid(),
-        "project": new_uuid(),
-        "background": True,
-        "lane": 1,
-        "place_at": None,
-        "is_owned": True,
-        "now": NOW,
-        "age": 0.0,
-        "run_seconds": None,
-        "pause": 0.0,
-        "work": _WORK,
-    }
-    return OpenResponse(**values | changes)
+def _open(*, is_writing: bool = False, **changes: Any) -> OpenResponse:
+    figures = {"age": 0.0, "pause": None, "run_seconds": None, "place_at": None}
+    return OpenResponse(
+        id=new_uuid(),
+        project=new_uuid(),
+        background=True,
+        is_owned=True,
+        now=NOW,
+        figures=OpenFigures(**figures | changes, turns=0, lane=1),
+        work=Work(0, 0, 0, 0, 0, 0, is_writing),
+        shown_items=0,
+        may_hold_calls=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,7 +84,7 @@ def _open(**changes: Any) -> OpenResponse:
         # It has waited for long, and has just begun.
         ({"age": 9_000, "run_seconds": 3.0}, None, 1),
         ({"age": 9_000, "run_seconds": 60.0}, None, 6),
-        ({"run_seconds": 60.0, "work": Work(0, 0, 0, 9, 9, 1, is_writing=True)}, None, 2),
+        ({"run_seconds": 60.0, "is_writing": True}, None, 2),
         *(
             ({"age": age, "pause": pause}, WaitsForUpstream(0), to)
             for age, pause, to in ((1, 7.5, 7.5), (80, 2.0, 8), (1, 3600.0, 60))

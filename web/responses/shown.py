@@ -105,12 +105,14 @@ class ShownResponses:
         self,
         pool: Pool,
         outputs: RunningOutputs | None = None,
+        progress: ProgressReads | None = None,
         statement: Query[ShownResponseRow] = SHOWN_RESPONSES,
     ) -> None:
-        """`statement`: which responses are shown."""
+        """`outputs`, `progress`: of the process, if another object shares them. `statement`: which
+        responses are shown."""
         self._pool = pool
         self._statement = statement
-        self._progress = ProgressReads(pool)
+        self._progress = progress or ProgressReads(pool)
         self._outputs = outputs or RunningOutputs()
         self._reads = GroupedRequests(
             self._read,

@@ -36,6 +36,7 @@ from web.http.body import UNCOUNTED_BYTES, Hold
 from web.http.params import Paging
 from web.responses.item_pages import ItemReader
 from web.responses.opening import opening_event_types
+from web.responses.progress import ProgressReads
 from web.responses.running import RunningOutputs
 from web.responses.shown import ShownResponse, ShownResponses, Watched
 from web.stream.reader import EventReader
@@ -65,9 +66,9 @@ class ResponseStore:
         self._items = ItemReader(pool)
         self._redis = redis
         self._event_reader = event_reader
-        outputs = RunningOutputs()
-        self._shown = ShownResponses(pool, outputs)
-        self._watched = ShownResponses(pool, outputs, read.WATCHED_RESPONSES)
+        outputs, progress = RunningOutputs(), ProgressReads(pool)
+        self._shown = ShownResponses(pool, outputs, progress)
+        self._watched = ShownResponses(pool, outputs, progress, read.WATCHED_RESPONSES)
         self._cache = cache
         self._cancel_wait = cancel_wait
         self._clock = clock

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.support.api import JSON, UNKNOWN_RESPONSE_ID, Api
+from tests.support.api import JSON, UNKNOWN_RESPONSE_ID, Api, until
 from tests.support.console import OPERATOR_TOKEN, ConsoleUser, console_user
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text
 from tests.support.stack import ROOT, Stack
@@ -153,8 +153,12 @@ async def test_an_operator_cancels_after_a_confirmation(
         ids = f"id={running}&id={ended}"
         page = await user.get(f"/console/responses/act?action=cancel&{ids}")
         assert "Cancel 2 responses?" in page.text
-        shown = [await user.get(f"/console/responses/{each}") for each in (running, ended)]
-        assert ["Output tokens" in one.text for one in shown] == [True, False]
+
+        async def shows_progress(response_id: str) -> bool:
+            return "Output tokens" in (await user.get(f"/console/responses/{response_id}")).text
+
+        await until(lambda: shows_progress(running))
+        assert not await shows_progress(ended)
         assert (await api.get(running))["status"] in ("queued", "in_progress")
         fields = [
             ("form_token", page.form_token),

@@ -27,7 +27,6 @@ from features.operator.filter import id_prefix
 from features.operator.response_commands import Response, Wait
 
 if TYPE_CHECKING:
-    from features.operator.operations import OperatorRequest
     from models.db.connection import Connection
 
 app = typer.Typer()
@@ -107,44 +106,6 @@ def print_console_link(data: Data = None) -> None:
         up = running_up(data or default_folder())
         base_url = "" if up is None else (up.base_url or "").removesuffix("/v1")
         print_result(f"{base_url}{LOGIN_PATH}{token}")
-
-
-@app.command(
-    short_help="Let another worker continue a response.", hidden=True, epilog=EXIT_CODES_HELP
-)
-def requeue(
-    response: Response, wait: Wait = 10, as_json: AsJson = False, data: Data = None
-) -> None:
-    """Ask the owner to release a response, so that a worker claims it again.
-
-    Output so far is kept; the current turn is repeated.
-    """
-    _request_one("requeue", response, wait, as_json, data)
-
-
-@app.command(short_help="End a response as failed.", hidden=True, epilog=EXIT_CODES_HELP)
-def fail(response: Response, wait: Wait = 10, as_json: AsJson = False, data: Data = None) -> None:
-    """Ask the owner to end a response as failed, reason failed_by_operator.
-
-    Output so far is kept.
-    """
-    _request_one("fail", response, wait, as_json, data)
-
-
-def _request_one(action: str, response: str, wait: float, as_json: bool, data: Data) -> None:
-    from features.operator import operations, report
-    from features.operator.service import Action
-
-    async def request(database: "Connection") -> "OperatorRequest":
-        identifier = await operations.resolve_id(database, response)
-        [result] = await operations.request(database, Action(action), [identifier], wait, data)
-        if result.refused:
-            raise RequestRefused(f"{result.id}: {result.why}")
-        return result
-
-    result = run(data, request)
-    show(result, report.request, as_json=as_json)
-    raise typer.Exit(0 if result.acted else EXIT_PENDING)
 
 
 @app.command(short_help="Let a process hand over its responses and exit.", epilog=EXIT_CODES_HELP)

@@ -192,7 +192,7 @@ def _response_id(public_id: str, *, short: bool) -> str:
     return public_id[:_SHORT_RESPONSE_ID] if short else public_id
 
 
-def request(facts: OperatorRequest) -> str:
+def _request(facts: OperatorRequest) -> str:
     """What happened to a request."""
     if facts.refused:
         return f"{facts.id}: {paint('not done', RED)}: {clean(facts.why)}"
@@ -202,7 +202,7 @@ def request(facts: OperatorRequest) -> str:
 
 def requests(facts: Sequence[OperatorRequest]) -> str:
     """One line per response."""
-    return "\n".join(map(request, facts))
+    return "\n".join(map(_request, facts))
 
 
 def intention(action: str, found: ResponseList) -> str:

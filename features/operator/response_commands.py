@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.option_groups import with_groups
 from cli.options import AsJson, Data, duration_option
 from cli.output import print_result, print_status
 from features.operator.connection import (
@@ -71,15 +72,29 @@ Yes = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class FilterOptions:
+    """The options of a filter."""
+
+    statuses: Statuses = None
+    project: Project = None
+    model: Model = None
+    upstream: UpstreamName = None
+    reason: Reason = None
+    since: Since = None
+
+    def filter(self) -> Filter:
+        """What a response must fit."""
+        return Filter(
+            self.statuses, self.project, self.model, self.upstream, self.reason, self.since
+        )
+
+
 # Commands import when they run, as in cli/main.py.
 @app.command("list", epilog=EXIT_CODES_HELP)
+@with_groups
 def list_responses(
-    statuses: Statuses = None,
-    project: Project = None,
-    model: Model = None,
-    upstream: UpstreamName = None,
-    reason: Reason = None,
-    since: Since = None,
+    wanted: FilterOptions,
     limit: Limit = DEFAULT_LIMIT,
     as_json: AsJson = False,
     data: Data = None,
@@ -87,8 +102,8 @@ def list_responses(
     """List responses, the newest first."""
     from features.operator import operations, report
 
-    wanted, most = Filter(statuses, project, model, upstream, reason, since), limit or DEFAULT_LIMIT
-    found = run(data, lambda database: operations.list_responses(database, wanted, most))
+    most = limit or DEFAULT_LIMIT
+    found = run(data, lambda database: operations.list_responses(database, wanted.filter(), most))
     show(found, report.responses, report.responses_fields, as_json=as_json)
 
 
@@ -171,22 +186,18 @@ def _add_action(action: str, description: str) -> None:
     """Adds the command of an action."""
 
     @app.command(action, help=description, epilog=EXIT_CODES_HELP)
+    @with_groups
     def command(
+        *,
         responses: Responses = None,
-        statuses: Statuses = None,
-        project: Project = None,
-        model: Model = None,
-        upstream: UpstreamName = None,
-        reason: Reason = None,
-        since: Since = None,
+        chosen: FilterOptions,
         limit: Limit = ACTION_LIMIT,
         yes: Yes = False,
         wait: Wait = 10,
         as_json: AsJson = False,
         data: Data = None,
     ) -> None:
-        wanted = Filter(statuses, project, model, upstream, reason, since)
-        names = responses or []
+        wanted, names = chosen.filter(), responses or []
         if bool(names) is not wanted.is_empty:
             raise typer.BadParameter("name responses, or give a filter such as --model; not both")
         _act(action, _Order(names, wanted, limit or ACTION_LIMIT, yes, wait), as_json, data)

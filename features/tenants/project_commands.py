@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from cli.addresses import resolve_redis_url
 from cli.errors import RequestRefused
+from cli.option_groups import with_groups
 from cli.options import AsJson, Data
 from cli.output import GREEN, GREY, clean, fitted_table, paint, print_status, table
 from features.operator.connection import EXIT_CODES_HELP, Fields, fields_of, operator, run, show
@@ -66,25 +68,54 @@ Policy = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The options that say how a project shall be."""
+
+    weight: Weight = None
+    retention: Retention = None
+    zero_retention: ZeroRetention = None
+    models: Models = None
+    route: Route = None
+    policy: Policy = None
+
+    def fields(self, name: str | None, *, no_routes: bool = False) -> "ProjectFields":
+        """What is changed. `name`: the new one, if any. `no_routes`: those of the project are
+        removed. Raises BadParameter."""
+        from features.tenants.service import ProjectFields
+
+        patch = self._policy()
+        if no_routes:
+            patch["routes"] = None
+        routes = _routes(self.route) if self.route else None
+        return ProjectFields(name, self.weight, patch or None, routes)
+
+    def _policy(self) -> dict[str, Any]:
+        """The changes of the policy."""
+        changes: dict[str, Any] = {} if self.policy is None else _json_object(self.policy)
+        if self.retention is not None:
+            changes["retention"] = None if self.retention == "none" else self.retention
+        if self.zero_retention is not None:
+            changes["zero_retention"] = self.zero_retention or None
+        if self.models is not None:
+            names = [model.strip() for model in self.models.split(",") if model.strip()]
+            changes["models"] = None if self.models == "none" else names
+        return changes
+
+
 # Commands import when they run, as in cli/main.py.
 @app.command("create", epilog=EXIT_CODES_HELP)
+@with_groups
 def create_project(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
-    weight: Weight = None,
-    retention: Retention = None,
-    zero_retention: ZeroRetention = None,
-    models: Models = None,
-    route: Route = None,
-    policy: Policy = None,
+    changes: Changes,
     as_json: AsJson = False,
     data: Data = None,
 ) -> None:
     """Create a project. `backburner keys create --project NAME` makes its keys."""
     from features.tenants import service
-    from features.tenants.service import ProjectFields
 
-    patch = _policy(retention, zero_retention, models, policy)
-    fields = ProjectFields(name, weight, patch or None, _routes(route) if route else None)
+    fields = changes.fields(name)
     _store(
         lambda database: service.create_project(database, fields, operator()),
         fields,
@@ -124,29 +155,22 @@ def show_project(name: Name, as_json: AsJson = False, data: Data = None) -> None
 
 
 @app.command("set", epilog=EXIT_CODES_HELP)
+@with_groups
 def set_project(
+    *,
     name: Name,
     new_name: Annotated[str | None, typer.Option("--name", help="Its new name.")] = None,
-    weight: Weight = None,
-    retention: Retention = None,
-    zero_retention: ZeroRetention = None,
-    models: Models = None,
-    route: Route = None,
+    changes: Changes,
     no_routes: Annotated[
         bool, typer.Option("--no-routes", help="The routes of the configuration, as at first.")
     ] = False,
-    policy: Policy = None,
     as_json: AsJson = False,
     data: Data = None,
 ) -> None:
     """Change a project. All processes act on it within a second."""
     from features.tenants import service
-    from features.tenants.service import ProjectFields
 
-    patch = _policy(retention, zero_retention, models, policy)
-    if no_routes:
-        patch["routes"] = None
-    fields = ProjectFields(new_name, weight, patch or None, _routes(route) if route else None)
+    fields = changes.fields(new_name, no_routes=no_routes)
 
     async def change(database: "Connection") -> "ProjectDetails":
         project = await find_project(database, name)
@@ -244,21 +268,6 @@ async def _with_quotas(
     finally:
         if redis is not None:
             await redis.aclose()
-
-
-def _policy(
-    retention: str | None, zero_retention: bool | None, models: str | None, policy: str | None
-) -> dict[str, Any]:
-    """The changes of the policy that the options name."""
-    changes: dict[str, Any] = {} if policy is None else _json_object(policy)
-    if retention is not None:
-        changes["retention"] = None if retention == "none" else retention
-    if zero_retention is not None:
-        changes["zero_retention"] = zero_retention or None
-    if models is not None:
-        names = [model.strip() for model in models.split(",") if model.strip()]
-        changes["models"] = None if models == "none" else names
-    return changes
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -167,12 +167,12 @@ async def test_explain_names_what_a_response_continues(
     assert f", after {first['id']}" in (await backburner(own_stack, "explain", second["id"])).out
 
 
-@pytest.mark.parametrize("command", ["explain", "requeue", "fail"])
+@pytest.mark.parametrize("command", ["explain", "responses show"])
 @pytest.mark.parametrize("response_id", [UNKNOWN_RESPONSE_ID, "resp_1", "\N{SNOWMAN}' OR 1=1"])
 async def test_an_unknown_id_is_refused_in_one_sentence(
     own_stack: Stack, command: str, response_id: str
 ) -> None:
-    result = await backburner(own_stack, command, response_id, "--json")
+    result = await backburner(own_stack, *command.split(), response_id, "--json")
     assert (result.code, result.out, result.err.count("\n")) == (REFUSED, "", 1)
     assert "there is no response" in result.err
 
@@ -209,12 +209,11 @@ async def test_a_requeued_response_continues_in_a_new_attempt(
     model = fake.script([text("half"), hang()], reply("whole"))
     async with own_stack.api().post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta")
-        result = await backburner(own_stack, "requeue", stream.response_id, "--json", process=True)
-        assert (result.code, result.facts["acted"], result.facts["request"]) == (
-            DONE,
-            True,
-            "requeue",
+        result = await backburner(
+            own_stack, "responses", "requeue", stream.response_id, "--json", process=True
         )
+        [request] = result.facts
+        assert (result.code, request["acted"], request["request"]) == (DONE, True, "requeue")
         await stream.to_end()
         assert_one_stream(stream.frames)
         assert stream.final["output_text"] == "whole"
@@ -235,8 +234,10 @@ async def test_a_running_response_that_an_operator_fails_keeps_its_output(
     model = fake.script([text("so far"), hang()])
     async with own_stack.api().post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta")
-        result = await backburner(own_stack, "fail", stream.response_id, "--json", process=True)
-        assert (result.code, result.facts["status"]) == (DONE, "failed")
+        result = await backburner(
+            own_stack, "responses", "fail", stream.response_id, "--json", process=True
+        )
+        assert (result.code, result.facts[0]["status"]) == (DONE, "failed")
         await stream.to_end()
         assert_one_stream(stream.frames)
     final = stream.final
@@ -258,9 +259,9 @@ async def test_an_ended_response_can_be_neither_failed_nor_requeued(
 ) -> None:
     response_id = await own_stack.api().create_background(fake.script([text("x"), hang()]))
     await own_stack.api().cancel(response_id)
-    result = await backburner(own_stack, command, response_id)
+    result = await backburner(own_stack, "responses", command, response_id)
     assert result.code == REFUSED
-    assert "has already ended as cancelled" in result.err
+    assert "has already ended as cancelled" in result.out
     assert (await own_stack.api().get(response_id))["status"] == "cancelled"
 
 
@@ -514,8 +515,8 @@ async def test_a_drain_needs_an_id_that_matches_exactly_one_process(own_stack: S
         ["explain", UNKNOWN_RESPONSE_ID],
         ["stuck"],
         ["workers"],
-        ["requeue", UNKNOWN_RESPONSE_ID],
-        ["fail", UNKNOWN_RESPONSE_ID],
+        ["responses", "requeue", UNKNOWN_RESPONSE_ID],
+        ["responses", "watch", UNKNOWN_RESPONSE_ID],
         ["drain", "x"],
     ],
 )
@@ -559,12 +560,11 @@ async def test_explain_shows_a_life_with_deaths_and_drains(
             own_stack, "responses", "cancel", cancelled_id, "--wait", "0", "--json"
         )
         assert (waits.code, waits.facts[0]["acted"]) == (PENDING, False)
-        pending = await backburner(own_stack, "fail", doomed_id, "--wait", "0", "--json")
-        assert (pending.code, pending.facts["acted"], pending.facts["status"]) == (
-            PENDING,
-            False,
-            "queued",
+        pending = await backburner(
+            own_stack, "responses", "fail", doomed_id, "--wait", "0", "--json"
         )
+        [request] = pending.facts
+        assert (pending.code, request["acted"], request["status"]) == (PENDING, False, "queued")
 
         first = await own_stack.start_worker()
         assert (await own_stack.api().wait_for_end(doomed_id))["error"][

@@ -172,13 +172,17 @@ def bar(share: float | None, step: int) -> str:
 
 
 def text(watched: Watched) -> str:
-    """What it waits for and has done, in words."""
+    """What it waits for and has done, in words. What may be long is at the end."""
     progress = watched.progress
     if progress is None:
         return ""
-    return ", ".join(
+    words = ", ".join(
         filter(None, [_wait_text(progress, watched.now), _work_text(watched, progress)])
     )
+    wait = progress.waits_for
+    if isinstance(wait, WaitsForUpstream) and wait.last_error is not None:
+        return f"{words}: {clean(wait.last_error)}"
+    return words
 
 
 def _wait_text(progress: Progress, now: float) -> str:
@@ -192,14 +196,13 @@ def _wait_text(progress: Progress, now: float) -> str:
             since = "" if wait.since is None else f" for {format_seconds(max(0, now - wait.since))}"
             tries = "" if wait.tries is None else f" ({wait.tries} tries)"
             next_try = format_seconds(max(0, wait.next_try_at - now))
-            error = "" if wait.last_error is None else f": {clean(wait.last_error)}"
-            return f"waits for its upstream{since}{tries}, next try in {next_try}{error}"
+            return f"waits for its upstream{since}{tries}, next try in {next_try}"
     return ""
 
 
 def _work_text(watched: Watched, progress: Progress) -> str:
     work = progress.work
-    if not work.attempts:
+    if progress.waits_for is not None and not work.output_tokens:
         return ""
     limit = f" of at most {watched.max_output_tokens}" if watched.max_output_tokens else ""
     estimated = f" ({work.estimated_tokens} estimated)" if work.estimated_tokens else ""

@@ -16,13 +16,8 @@ from uuid import UUID
 
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries.line import LINE_PLACES, MAX_COUNTED
-from models.db.queries.read import (
-    HELD_CALLS,
-    LAST_ATTEMPTS,
-    OpenFigures,
-    ReleasedAttempt,
-    ShownResponseRow,
-)
+from models.db.queries.progress import HELD_CALLS, LAST_ATTEMPTS, ReleasedAttempt
+from models.db.queries.read import OpenFigures, ShownResponseRow
 from models.load.line_pace import LinePace
 from models.ownership.timeline import attempts_on_timeline
 from models.wire.events import Item

@@ -16,7 +16,8 @@ import orjson
 
 from models.db.arrays import Bigints, Ints, Uuids
 from models.db.database import Pool, fetch_idempotent
-from models.db.queries.read import PAGE_LIMITS, PROJECT_OF, SHOWN_RESPONSES, ShownResponseRow
+from models.db.queries.progress import PROJECT_OF
+from models.db.queries.read import PAGE_LIMITS, SHOWN_RESPONSES, ShownResponseRow
 from models.db.statement import Query
 from models.lifecycle import TERMINAL, Status
 from models.load.fair_queue import FairQueue

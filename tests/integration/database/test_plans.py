@@ -326,16 +326,16 @@ _OF_RUNNING = [
     "listing.RESPONSE_DETAILS",
     "operations.MADE_BY_REQUEST",
     "operations.STATE",
-    "read.HELD_CALLS",
+    "progress.HELD_CALLS",
+    "progress.LAST_ATTEMPTS",
+    "progress.PROJECT_OF",
     "read.INPUT_ITEMS[asc]",
     "read.JOURNAL_BATCHES",
-    "read.LAST_ATTEMPTS",
     "read.LAST_BATCH",
     "read.LOG_PAGE",
     "read.MOVED_LOGS",
     "read.OUTPUT_ITEMS",
     "read.OWNERS",
-    "read.PROJECT_OF",
     "read.RESPONSE",
     "read.SHOWN_RESPONSES",
     "read.UNDELETED_RESPONSE",
@@ -547,7 +547,7 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
     cases["run.RELEASE"] |= {"failures": [None, None]}
     for name in ("read.INPUT_ITEMS[asc]", "conversations.PAGE[asc]"):
         cases[name] = cases[name] | {"after": None}
-    cases["read.HELD_CALLS"] = common | {"shown": 0}
+    cases["progress.HELD_CALLS"] = common | {"shown": 0}
     cases["line.LINE_PLACES"] = common | {"background": True, "lane": 1}
     cases["read.SHOWN_RESPONSES"] = cases["read.WATCHED_RESPONSES"] = common | {
         "workers": Uuids([database.owner] * 2),

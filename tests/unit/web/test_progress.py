@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from models.db.queries.read import OpenFigures, ReleasedAttempt
+from models.db.queries.progress import ReleasedAttempt
+from models.db.queries.read import OpenFigures
 from models.ids import new_uuid
 from models.lifecycle import ATTEMPTS_PER_TIMELINE
 from models.wire.progress import Wait, WaitsForSlot, WaitsForUpstream, Work

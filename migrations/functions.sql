@@ -46,6 +46,26 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- The end of a response starts those that wait for it, or lets them end (ADR 0073). It is part of the statement that ends
+-- the response, so no death loses it. A create that is to wait has locked the row and set `awaited`: it was committed
+-- before, or it finds the end. Those that are to end are marked for the sweep, which reads why (claim.LOCK_ORPHANS).
+CREATE OR REPLACE FUNCTION release_waiting_responses() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    waiting uuid[] := ARRAY(SELECT id FROM (SELECT id, waits, status FROM responses
+                                            WHERE previous_response_id = NEW.id OFFSET 0) c
+                            WHERE c.waits AND c.status = 'queued' ORDER BY id);
+BEGIN
+    IF NEW.status IN ('completed', 'incomplete') AND NEW.unanswered_calls = '{}' AND NEW.delete_requested_at IS NULL THEN
+        UPDATE responses SET waits = NULL, resume_at = NULL, enqueued_at = clock_timestamp(),
+                             deadline = clock_timestamp() + coalesce(deadline - resume_at, interval '1 day')
+        WHERE id = ANY (waiting) AND status = 'queued';
+    ELSE
+        UPDATE responses SET fail_requested_at = coalesce(fail_requested_at, clock_timestamp())
+        WHERE id = ANY (waiting) AND status = 'queued';
+    END IF;
+    RETURN NULL;
+END $$;
+
 -- A trigger is made once: to make it again would lock its table. One that changes gets another name here, and a
 -- migration drops the old one.
 DO $$
@@ -75,6 +95,12 @@ BEGIN
         WHEN (NEW.background AND NEW.status IN ('completed', 'incomplete', 'failed', 'cancelled')
               AND OLD.status NOT IN ('completed', 'incomplete', 'failed', 'cancelled'))
         EXECUTE FUNCTION deliver_end_of_response();
+    END IF;
+    IF NOT 'end_of_response_is_awaited' = ANY (made) THEN
+        CREATE TRIGGER end_of_response_is_awaited AFTER UPDATE OF status ON responses FOR EACH ROW
+        WHEN (NEW.awaited AND NEW.status IN ('completed', 'incomplete', 'failed', 'cancelled')
+              AND OLD.status NOT IN ('completed', 'incomplete', 'failed', 'cancelled'))
+        EXECUTE FUNCTION release_waiting_responses();
     END IF;
 END $$;
 

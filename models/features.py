@@ -24,6 +24,7 @@ FEATURES = (
     "websocket",
     "webhooks",
     "schedules",
+    "retry",
 )
 """A feature may use those before it. Without its line here, a feature is not there."""
 

@@ -68,6 +68,12 @@ PLACE_IN_LINE = "coalesce(resume_at, started_at, enqueued_at)"
 """As SQL, of a response in line: it is before those of its project and lane with a later time. Not
 before this time, if it is deferred. One that was released goes before those that never ran."""
 
+NEVER = "timestamptz '9999-01-01 00:00+00'"
+"""As SQL: `resume_at` of a response that waits for its previous one (ADR 0073). So it is behind all
+others in line, and no worker claims it, not even one of a release that does not know the column
+`waits`. Its `deadline` is later than that by the time that it may be in line afterwards: the end of
+the previous one moves both to the present (migrations/functions.sql)."""
+
 ATTEMPTS_PER_TIMELINE = 100_000
 """Numbers of attempts on one timeline of Postgres (docs/architecture.md, "Leases, attempts,
 recovery"); a response has far fewer attempts."""

@@ -30,6 +30,7 @@ def facts_from_row(row: ResponseRow) -> ResponseFacts:
         completed_at=row.completed_at,
         service_tier=row.service_tier,
         upstream_fields=row.upstream_fields,
+        retried_by=None if row.retried_by is None else response_id(row.retried_by),
     )
 
 

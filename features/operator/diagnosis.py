@@ -10,12 +10,17 @@ from typing import Any
 from models.db.queries.line import MAX_COUNTED, PlaceInLine
 from models.db.queries.operations import ResponseState
 from models.errors import UNKNOWN_CONTENT
+from models.ids import response_id
 from models.lifecycle import TERMINAL, Lane
 from models.redis.channels import QUARANTINE, queue_for
 from models.time_text import seconds_between
 
 SILENT_AFTER = 30.0
 """Seconds without progress after which a response with a live owner counts as silent."""
+
+_AWAITED_IN_VAIN = (
+    "its previous response has ended so that it cannot run, or an operator asked for it to fail"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,9 @@ def _unowned(row: ResponseState, live: Mapping[str, int], place: PlaceInLine | N
             f"{before}{row.crashes} processes died with it; it waits for one of {workers} "
             "quarantine workers, which run such responses in small groups",
         )
+    if row.waits and row.previous_response_id is not None:
+        previous = response_id(row.previous_response_id)
+        return Diagnosis("waits_for_previous", f"it waits for the end of {previous}")
     if row.resume_at is not None and row.resume_at > row.now:
         pause, left = (seconds_between(row.now, at) for at in (row.resume_at, row.deadline))
         return Diagnosis(
@@ -123,7 +131,7 @@ def _end_cause(row: ResponseState) -> str | None:
     if row.cancel_requested_at is not None:
         return "a cancel was recorded"
     if row.fail_requested_at is not None:
-        return "an operator asked for it to fail"
+        return _AWAITED_IN_VAIN if row.waits else "an operator asked for it to fail"
     return "it is past its deadline" if row.deadline < row.now else None
 
 

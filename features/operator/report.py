@@ -270,11 +270,13 @@ def response(report: ResponseReport) -> str:
         "upstream": facts.upstream,
         "project": facts.project,
         "mode": mode if facts.store else f"{mode}, not to be stored",
-        "continues": conversation or previous,
+        "waits for" if facts.waits else "continues": conversation or previous,
+        "runs again": facts.retry_of,
+        "run again": None if facts.retried_by is None else f"by {response_id(facts.retried_by)}",
         "created": format_date(facts.created_at),
         "first claim": format_date(facts.started_at) if facts.started_at else None,
         "ended": format_date(facts.completed_at) if facts.completed_at else None,
-        "deadline": None if facts.completed_at else format_date(facts.deadline),
+        "deadline": None if facts.completed_at or facts.waits else format_date(facts.deadline),
         "kept until": format_date(facts.expires_at) if facts.store else None,
         "attempts": str(facts.attempt),
         "turns": str(facts.turns),
@@ -302,13 +304,15 @@ def response_fields(report: ResponseReport) -> Fields:
     return fields_of(
         row,
         "id status why background project model upstream reason error attempt turns input_tokens"
-        " output_tokens input_items output_items tool_calls store deleted previous_response"
-        " conversation created_at started_at completed_at deadline expires_at output",
+        " output_tokens input_items output_items tool_calls store deleted previous_response waits"
+        " retry_of retried_by conversation created_at started_at completed_at deadline expires_at"
+        " output",
         id=response_id(row.id),
         why=report.why,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         previous_response=previous,
+        retried_by=None if row.retried_by is None else response_id(row.retried_by),
         conversation=conversation,
         output=report.output,
     )

@@ -93,4 +93,6 @@ def _why_refused(row: ResponseState | None) -> str:
         return f"it has already ended as {row.status}"
     if row.cancel_requested_at is not None:
         return "a cancel is recorded; it cannot end in another way"
+    if row.waits:
+        return "it waits for its previous response"
     return "an operator has already requested that it fails"

@@ -22,7 +22,7 @@ from models.ids import response_id
 from models.lifecycle import TERMINAL
 from models.load.budget import SharedBudget
 from models.time_text import format_seconds
-from models.wire.progress import Progress, WaitsForSlot, WaitsForUpstream
+from models.wire.progress import Progress, WaitsForPrevious, WaitsForSlot, WaitsForUpstream
 from web.responses.shown import ShownResponses, Watched
 
 _INTERVAL = 1.0
@@ -197,6 +197,8 @@ def _wait_text(progress: Progress, now: float) -> str:
             tries = "" if wait.tries is None else f" ({wait.tries} tries)"
             next_try = format_seconds(max(0, wait.next_try_at - now))
             return f"waits for its upstream{since}{tries}, next try in {next_try}"
+        case WaitsForPrevious(response_id):
+            return f"waits for {response_id}"
     return ""
 
 

@@ -67,7 +67,10 @@ PARAMETERS: dict[str, str] = {
     "instructions": "A system message for this response only. Not inherited through "
     "`previous_response_id`.",
     "previous_response_id": "The response to continue. It must belong to the same project and have "
-    "finished. Its input and output come before `input`.",
+    "finished, unless `wait_for_previous` is true. Its input and output come before `input`.",
+    "wait_for_previous": "Of this server. True: a background response whose previous response has "
+    "not ended begins after that one has ended as `completed` or `incomplete`. If that one fails, "
+    "is cancelled or is deleted, it ends as `failed`.",
     "conversation": "The conversation to use: its id, or an object with the id as `id`. Its items "
     "come before `input`. Input and output are added to it when the response ends as `completed` "
     "or `incomplete`, unless `store` is false. While one of its responses runs, another one is 400 "
@@ -174,6 +177,8 @@ CODES: dict[str, str] = {
     "conversation_locked": "a response of the conversation is running",
     "previous_response_not_found": "the response to continue does not exist",
     "previous_response_not_ready": "the response to continue has not finished",
+    "previous_response_failed": "the response to wait for has failed or was cancelled",
+    "too_many_waiting_responses": "too many responses wait in a row, or for the same one",
     "idempotency_key_reused": "the key was used before with another body",
     "model_not_found": "the model does not exist, or the project may not use it",
     "invalid_api_key": "no API key, or an unknown one",

@@ -13,6 +13,7 @@ from openai.types.responses.response_reasoning_item import Content, Summary
 from pydantic import BaseModel
 
 from features.reference.schemas import (
+    BOOLEAN,
     COUNT,
     OBJECT,
     SECONDS,
@@ -61,6 +62,11 @@ def _response(deployment: Deployment) -> Schema:
     fields = _RESPONSE_FIELDS | _echoed_parameters(deployment)
     optional = {
         "conversation": object_schema({"id": CONVERSATION_ID}),
+        "wait_for_previous": described(BOOLEAN, "As the request has set it. Absent if it has not."),
+        "retry_of": described(RESPONSE_ID, "The response that it runs again. Absent otherwise."),
+        "retried_by": described(
+            RESPONSE_ID, "The last response that runs it again. Absent otherwise."
+        ),
         "unmet_parameter": described(
             one_of_texts(("tool_choice", "text.format")),
             "The parameter that demanded what a `completed` response does not have: a call, or "
@@ -136,6 +142,10 @@ _WAITS: Sequence[Schema] = (
             }
         ),
         "Its upstreams fail or are full. Without an answer it is tried again until its deadline.",
+    ),
+    described(
+        object_schema({"type": const("response"), "response_id": RESPONSE_ID}),
+        "It begins when the response that it continues has ended (`wait_for_previous`).",
     ),
 )
 _PROGRESS = described(

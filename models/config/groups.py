@@ -72,6 +72,8 @@ class LimitSettings(Group):
     """Longest time from the first claim of a response to its end."""
     queue_wait: Duration = timedelta(hours=24)
     """Longest time that a response waits for its first claim."""
+    waiting_chain: int = Field(default=1000, ge=1, le=5000)
+    """Most responses in a row of which each waits for the end of the one before."""
     turns: int = 128
     """Most turns of one response."""
     body: Bytes = 64 * 1024 * 1024

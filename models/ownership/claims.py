@@ -30,8 +30,9 @@ from models.db.database import (
 )
 from models.db.queries import end as end_queries
 from models.db.queries import run as run_queries
+from models.db.queries.chains import READY_SUCCESSORS, ReadySuccessor
 from models.db.queries.run import OwnershipState
-from models.db.statement import Query
+from models.db.statement import Query, RowT
 from models.errors import Cancelled, FailedCall, LeaseLost, StatementRefused
 from models.ids import response_id as public_id
 from models.lifecycle import TERMINAL, Crashes, Status
@@ -141,14 +142,15 @@ class Ownership:
             "first_attempt": self._lease.timeline.first_attempt,
         }
 
-    async def end(self, claim: Claim, ending: Ending) -> None:
-        """Ends the response. Raises `Cancelled` if a cancel was recorded first, `LeaseLost` if this
+    async def end(self, claim: Claim, ending: Ending) -> bool:
+        """Ends the response. Returns whether another one may have waited for it, as far as that is
+        known. Raises `Cancelled` if a cancel was recorded first, `LeaseLost` if this
         process does not own the response any more.
 
         A small ending is first sent with others. Only if that has not stored it, which may also
         mean that the outcome is unknown, it is sent alone, and its own outcome decides."""
-        if await self._endings.store(claim, ending):
-            return
+        if (stored := await self._endings.store(claim, ending)) is not None:
+            return bool(stored.awaited)
         values = (
             self._values(claim)
             | _log_values(ending.tail)
@@ -172,12 +174,24 @@ class Ownership:
                 ),
             }
         )
-        await self._write(
+        rows = await self._write(
             end_queries.END[ending.status],
             values,
             is_done=lambda state: state.status in TERMINAL,
             is_blocked_by_cancel=ending.status is not Status.CANCELLED,
         )
+        return any(row.awaited for row in rows)
+
+    async def ready_successors(self, ended: UUID) -> list[ReadySuccessor]:
+        """The responses that have waited for the response `ended`, and are to be run or ended now.
+        None of them if Postgres does not answer: then a sweep finds them."""
+        try:
+            return await fetch(self._pool, READY_SUCCESSORS, {"id": ended})
+        except DATABASE_UNAVAILABLE as error:
+            logger.warning(
+                "successors_not_read", response=public_id(ended), error=str(error).strip()
+            )
+            return []
 
     async def checkpoint(self, claim: Claim, tail: Tail, step: Step) -> None:
         """Stores a finished step that another follows, with the log up to it. Raises as `end`
@@ -294,19 +308,22 @@ class Ownership:
 
     async def _write(
         self,
-        query: Query[UUID],
+        query: Query[RowT],
         values: Mapping[str, object],
         is_done: Callable[[OwnershipState], bool],
         *,
         is_blocked_by_cancel: bool = False,
-    ) -> None:
+    ) -> list[RowT]:
         """One fenced write, repeated identically while Postgres is unavailable, until its outcome
-        is known. `is_done`: whether the row shows that an earlier try of the write was
-        successful. Raises StatementRefused if Postgres answers, and never does this write."""
+        is known. Returns its rows, none if an earlier try was successful: `is_done`, whether the
+        row shows that. Raises StatementRefused if Postgres answers, and never does this write."""
+
+        rows: list[RowT] = []
 
         async def attempt() -> OwnershipState | None:
             await self._lease.wait_until_valid()
-            if await fetch(self._pool, query, values):
+            rows.extend(await fetch(self._pool, query, values))
+            if rows:
                 return None
             states = await fetch(self._pool, run_queries.OWNERSHIP_STATE, values)
             if not states or states[0].attempt != values["attempt"]:
@@ -315,7 +332,7 @@ class Ownership:
 
         state = await retry_unless_refused(attempt, self.others_succeed)
         if state is None or is_done(state):
-            return
+            return rows
         if state.cancelled and is_blocked_by_cancel:
             raise Cancelled
         raise LeaseLost("this worker's lease was revoked")

@@ -15,7 +15,7 @@ import structlog
 
 from models.db.arrays import Byteas, Ints, Uuids
 from models.db.database import Jsonb, Pool, fetch, retry_unless_refused
-from models.db.queries.end import END_TOGETHER
+from models.db.queries.end import END_TOGETHER, EndedRow
 from models.db.queries.run import RELEASE, RELEASED
 from models.errors import FailedCall, LeaseLost
 from models.ownership.grouping import GroupedRequests
@@ -74,18 +74,18 @@ class EndingWriter:
         self._lease = lease
         self._requests = GroupedRequests(self._store, _size_of)
 
-    async def store(self, claim: Claim, ending: Ending) -> bool:
-        """Stores the ending, with others. False: it is not stored, or nobody knows. Then it is to
+    async def store(self, claim: Claim, ending: Ending) -> EndedRow | None:
+        """Stores the ending, with others. None: it is not stored, or nobody knows. Then it is to
         be sent alone, which also shows what it was that prevented it."""
         if (
             len(ending.tail.frames) > _MAX_FRAMES
             or ending.changed
             or claim.row.conversation_id is not None
         ):
-            return False
+            return None
         return await self._requests.submit(_Request(claim, ending))
 
-    async def _store(self, requests: list[_Request]) -> list[bool]:
+    async def _store(self, requests: list[_Request]) -> list[EndedRow | None]:
         """One try of one statement. An error says nothing about a single one of the endings."""
         await self._lease.wait_until_valid()
         try:
@@ -94,13 +94,14 @@ class EndingWriter:
                 "endings": Jsonb([request.to_json() for request in requests]),
                 "frames": Byteas([request.ending.tail.frames for request in requests]),
             }
-            stored: set[UUID] = set(await fetch(self._pool, END_TOGETHER, values))
+            rows = await fetch(self._pool, END_TOGETHER, values)
         except Exception as error:  # noqa: BLE001  # each ending is sent alone, and raises its own
             logger.warning(
                 "endings_not_stored_together", responses=len(requests), error=str(error).strip()
             )
-            return [False] * len(requests)
-        return [request.claim.id in stored for request in requests]
+            return [None] * len(requests)
+        stored = {row.id: row for row in rows}
+        return [stored.get(request.claim.id) for request in requests]
 
 
 _MAX_RESPONSES = 500

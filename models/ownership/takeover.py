@@ -46,6 +46,10 @@ class EndReason(StrEnum):
     QUEUE_WAIT = "queue_wait"
     DEADLINE = "deadline"
     TOO_MANY_CRASHES = "too_many_deaths"
+    PREVIOUS_FAILED = "previous_failed"
+    PREVIOUS_CANCELLED = "previous_cancelled"
+    PREVIOUS_DELETED = "previous_deleted"
+    PREVIOUS_CALLS = "previous_calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,8 @@ async def read_log_ends(connection: Connection, ids: Sequence[UUID]) -> dict[UUI
 def _end_reason(orphan: LockedOrphan) -> EndReason | None:
     if orphan.cancelled or orphan.abandoned:
         return EndReason.CANCELLED
+    if orphan.failed and orphan.previous is not None:
+        return EndReason(f"previous_{orphan.previous}")
     if orphan.failed:
         return EndReason.FAILED_BY_OPERATOR
     if orphan.past_deadline:

@@ -15,6 +15,10 @@ from models.config.values import Bytes, Duration, Group, check_destinations
 from models.projects.quotas import ProjectQuotas
 from models.time_text import format_duration
 
+ZERO_RETENTION_SECONDS = 15
+"""So long after its end a response of a project with zero retention is kept, for a client that
+polls. Then the purge deletes it."""
+
 
 class ProjectEgress(Group):
     """Which addresses the server may reach for a project, itself or by an upstream. None: as the

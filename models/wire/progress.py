@@ -56,7 +56,17 @@ class WaitsForUpstream:
         }
 
 
-Wait = WaitsForSlot | WaitsForUpstream
+@dataclass(frozen=True, slots=True)
+class WaitsForPrevious:
+    """It begins when the response that it continues has ended (`wait_for_previous`)."""
+
+    response_id: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": "response", "response_id": self.response_id}
+
+
+Wait = WaitsForSlot | WaitsForUpstream | WaitsForPrevious
 """What a response can wait for, each with a `type` of its own in JSON."""
 
 

@@ -56,6 +56,8 @@ class CreateRequest:
     """May not exist, or not be an id of this server."""
     conversation: str | None = None
     """The id of the conversation; may not exist, or not be an id of this server."""
+    waits: bool = False
+    """It begins when its previous response has ended (`wait_for_previous`, ADR 0073)."""
     cache: CacheOptions | None = None
     """The answer may come from the cache and may be cached (docs/cache.md)."""
     credentials: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
@@ -156,6 +158,7 @@ def _request(checked: dict[str, Any], items: list[Item]) -> CreateRequest:
         stream=checked.pop("stream", False),
         previous_response_id=checked.pop("previous_response_id", None),
         conversation=checked.pop("conversation", None),
+        waits=checked.get("wait_for_previous", False),
         cache=checked.pop("cache", None),
         parameters=checked,
         credentials=credentials,
@@ -278,6 +281,8 @@ _SENT_ON = ("input", "reasoning", "text", "tool_choice")
 def _check_combinations(request: CreateRequest, rules: CreateRules, *, generate: bool) -> None:
     """Checks what parameters require of each other. Raises InvalidRequest."""
     parameters = request.parameters
+    if request.waits:
+        _check_wait(request)
     is_continuation = request.previous_response_id is not None or request.conversation is not None
     if request.previous_response_id is not None and request.conversation is not None:
         message = (
@@ -303,6 +308,28 @@ def _check_combinations(request: CreateRequest, rules: CreateRules, *, generate:
         )
     if not rules.searches:
         _check_searches(request, may_omit_marked=rules.omits_web_search)
+
+
+def _check_wait(request: CreateRequest) -> None:
+    """Raises InvalidRequest for a request that cannot wait for a previous response."""
+    reason = None
+    if not request.background:
+        reason = "'background': true, because no connection waits for so long"
+    elif request.previous_response_id is None:
+        reason = "'previous_response_id', the response whose end it waits for"
+    if reason is not None:
+        raise InvalidRequest(
+            f"'wait_for_previous' needs {reason}.",
+            param="wait_for_previous",
+            code="unsupported_parameter",
+        )
+    if request.cache is not None:
+        raise InvalidRequest(
+            "'cache' cannot be combined with 'wait_for_previous': what the answer depends on is "
+            "not known yet.",
+            param="cache",
+            code="unsupported_parameter",
+        )
 
 
 def _check_searches(request: CreateRequest, *, may_omit_marked: bool) -> None:

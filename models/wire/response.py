@@ -18,6 +18,12 @@ _UNMET_PARAMETERS = {TOOL_CHOICE_UNMET: "tool_choice", TEXT_FORMAT_UNMET: "text.
 """`responses.reason` of a completed response that lacks what its request demanded -> the parameter
 that demanded it."""
 
+RETRY_OF = "retry_of"
+"""Key in the parameters of a response that runs another one again: the id of that one. No client
+sets it."""
+_OWN_PARAMETERS = ("wait_for_previous", RETRY_OF)
+"""Parameters that only this server knows. They are shown only where they are set."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResponseFacts:
@@ -42,6 +48,8 @@ class ResponseFacts:
     completed_at: int | None = None
     service_tier: str | None = None
     """The tier that the upstream reports."""
+    retried_by: str | None = None
+    """The id of the last response that runs it again."""
     upstream_fields: dict[str, Any] | None = None
     """Fields of a native upstream's Response object that this server does not make itself
     (`unknown_response_fields`)."""
@@ -106,6 +114,9 @@ def response_object(facts: ResponseFacts, output: list[Item]) -> dict[str, Any]:
     }
     if facts.status == "completed" and facts.incomplete_reason in _UNMET_PARAMETERS:
         body["unmet_parameter"] = _UNMET_PARAMETERS[facts.incomplete_reason]
+    body.update((name, parameters[name]) for name in _OWN_PARAMETERS if name in parameters)
+    if facts.retried_by is not None:
+        body["retried_by"] = facts.retried_by
     if facts.conversation_id is not None:
         body["conversation"] = {"id": facts.conversation_id}
     return body if facts.upstream_fields is None else {**facts.upstream_fields, **body}

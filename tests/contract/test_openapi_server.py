@@ -165,7 +165,9 @@ class FuzzedServer:
             *PROXIED,
         ):  # chat streams the upstream's chunks
             check_stream(response.content.decode())
-        elif response.status_code == 200 and operation in ("create", "retrieve", "cancel"):
+        elif response.status_code == 200 and operation in (
+            *("create", "retrieve", "cancel", "retry"),
+        ):
             check_response(response.json())
 
 
@@ -201,6 +203,7 @@ async def server_of(stack: Stack) -> FuzzedServer:
         "": [deleted, running[0], *ended],
         "cancel": [*ended, *running[:4]],
         "delete": [deleted, *running[4:]],
+        "retry": [ended[1], ended[3]],
     }
     items = [f"msg_{number}" for number in range(8)]
     first_items = {"items": [{"role": "user", "content": "Hm.", "id": item} for item in items]}
@@ -284,6 +287,7 @@ def valid_bodies(server: FuzzedServer) -> dict[str, JSON]:
     message = {"role": "user", "content": "Hello."}
     return {
         **dict.fromkeys(("create", "compact", "input_tokens"), answered),
+        "retry": {"model": server.models[0]},
         "create_conversation": {"items": [message]},
         "add_items": {"items": [message]},
         "chat": {"model": server.models[0], "messages": [message]},

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from models.db.database import Pool, fetch_idempotent, find_by_id
 from models.db.queries import conversations
+from models.db.queries.chains import COUNT_WAITING
 from models.db.queries.conversations import ConversationRow
 from models.db.queries.history import PREVIOUS_RESPONSE, REFERENCED_ITEMS, PreviousResponse
 from models.errors import (
@@ -22,6 +23,10 @@ from models.wire.items import duplicate_item, referenced_ids, substitute_referen
 from models.wire.json_values import json_size
 from models.wire.request import CreateRequest
 
+MAX_BESIDE = 100
+"""Responses that wait for the same one: its end changes all of their rows."""
+_NOT_CONTINUED = (Status.FAILED, Status.CANCELLED)
+
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
@@ -34,6 +39,8 @@ class Continuation:
     """The ids of the calls whose outputs the input must contain."""
     existing_item_ids: frozenset[str] = frozenset()
     """The item ids of the input that the conversation has already."""
+    waits: bool = False
+    """The previous response has not ended: the new one is to wait for it."""
     size: int | None = None
     """The size of its items (models/wire/json_values.py); None: not known."""
 
@@ -64,12 +71,17 @@ class Continuation:
 
 
 async def load_continuation(
-    pool: Pool, project: UUID, request: CreateRequest, unstored_ids: Collection[UUID] = ()
+    pool: Pool,
+    project: UUID,
+    request: CreateRequest,
+    unstored_ids: Collection[UUID] = (),
+    max_waiting: int = 0,
 ) -> Continuation:
     """What the request continues.
 
-    `unstored_ids`: responses with `store: false` that it may continue all the same. Raises
-    InvalidRequest or NotFound, with the parameter's name.
+    `unstored_ids`: responses with `store: false` that it may continue all the same. `max_waiting`:
+    how many responses may wait in a row. Raises InvalidRequest or NotFound, with the parameter's
+    name.
     """
     if request.conversation is not None:
         try:
@@ -89,9 +101,51 @@ async def load_continuation(
     if request.previous_response_id is None:
         return Continuation()
     previous = await _previous_row(pool, project, request.previous_response_id, unstored_ids)
+    waits = Status(previous.status) in TRANSITIONS
+    if request.waits:
+        _require_continuable(request.previous_response_id, previous)
+        if waits:
+            await _require_short(pool, previous.id, max_waiting)
+    elif waits:
+        raise InvalidRequest(
+            f"Previous response with id '{request.previous_response_id}' has not finished yet.",
+            param="previous_response_id",
+            code="previous_response_not_ready",
+        )
     return Continuation(
-        previous=previous.id, open_calls=previous.unanswered_calls, size=previous.history_size
+        previous=previous.id,
+        waits=waits,
+        open_calls=[] if waits else previous.unanswered_calls,
+        size=previous.history_size,
     )
+
+
+def _require_continuable(public_id: str, previous: PreviousResponse) -> None:
+    """Raises InvalidRequest if a response that waited for this one would not run."""
+    if previous.status in _NOT_CONTINUED:
+        raise InvalidRequest(
+            f"Previous response with id '{public_id}' has ended as '{previous.status}', so nothing "
+            "waits for it. Run it again, or leave out 'wait_for_previous'.",
+            param="previous_response_id",
+            code="previous_response_failed",
+        )
+
+
+async def _require_short(pool: Pool, previous: UUID, max_waiting: int) -> None:
+    """Raises InvalidRequest if too many responses wait already, in a row or for this one."""
+    values = {"id": previous, "most": max_waiting}
+    [count] = await fetch_idempotent(pool, COUNT_WAITING, values)
+    message = None
+    if count.before >= max_waiting:
+        message = f"At most {max_waiting} responses may wait in a row"
+    elif count.beside >= MAX_BESIDE:
+        message = f"At most {MAX_BESIDE} responses may wait for the same one"
+    if message is not None:
+        raise InvalidRequest(
+            f"{message}. Send this request later.",
+            param="previous_response_id",
+            code="too_many_waiting_responses",
+        )
 
 
 async def conversation_row(
@@ -144,12 +198,6 @@ async def _previous_row(
             f"Previous response with id '{public_id}' not found.",
             param="previous_response_id",
             code="previous_response_not_found",
-        )
-    if Status(row.status) in TRANSITIONS:
-        raise InvalidRequest(
-            f"Previous response with id '{public_id}' has not finished yet.",
-            param="previous_response_id",
-            code="previous_response_not_ready",
         )
     return row
 

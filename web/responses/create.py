@@ -17,8 +17,10 @@ from models import logs
 from models.config.settings import WEB_SEARCH_VARIABLE
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.create import NewRow
+from models.errors import InvalidRequest
 from models.ids import new_uuid, response_id
 from models.lifecycle import lane_of
+from models.projects.policy import ZERO_RETENTION_SECONDS
 from models.projects.quotas import Limits, estimate_tokens
 from models.redis.quota_counters import Demand
 from models.secrets import Sealed, Sealer
@@ -27,12 +29,12 @@ from models.wire.json_input import inline_size
 from models.wire.mcp import CREDENTIAL_FIELDS
 from models.wire.purpose import Purpose, stored_parameters
 from models.wire.request import CreateRequest
+from models.wire.response import RETRY_OF
 from web.hooks import Hooks
 from web.http.body import JsonBody
 from web.idempotency.keys import IdempotencyKey, JoinResponse, parse_idempotency_key
 from web.responses.insert import InsertResponse, NewResponse
 from web.responses.prepare import PreparedRequest, PrepareRequest
-from web.responses.project_policy import ZERO_RETENTION_SECONDS
 from web.stream.bus import Bus
 from web.stream.reader import KnownEvents
 
@@ -78,6 +80,8 @@ class CreateOptions:
     """responses with `store: false` that this client may continue all the same"""
     is_socket: bool = False
     """The request comes over a WebSocket."""
+    retry_of: UUID | None = None
+    """the response that it runs again (features/retry/)"""
 
     @property
     def calls_model(self) -> bool:
@@ -159,6 +163,12 @@ class CreateResponse:
         UpstreamNotConfigured, and what `adapt` raises.
         """
         request = adapt(await self._validation.parse(body, key, generate=True), body.value)
+        if request.waits:
+            raise InvalidRequest(
+                "Only the create of a response itself can make it wait. Leave it out.",
+                param="wait_for_previous",
+                code="unsupported_parameter",
+            )
         options = CreateOptions(request_id)
         context = _RequestContext(key, body, new_uuid(), new_uuid(), None, None, options)
         prepared = await self._prepare_request.prepare(
@@ -175,6 +185,9 @@ class CreateResponse:
         )
         hashable_body = self._hashable_body(body.value, request)
         hashed = {"counted": hashable_body} if is_count else hashable_body
+        if options.retry_of is not None:
+            request = _with_retry_of(request, options.retry_of)
+            hashed = {"retried": hashable_body, "retry_of": response_id(options.retry_of)}
         idempotency_key = await body.run(partial(parse_idempotency_key, headers, hashed))
         traceparent = well_formed_traceparent(headers.get("traceparent"))
         context = _RequestContext(
@@ -281,6 +294,8 @@ class CreateResponse:
             channel=self._bus.prepare(opening.id) if has_reader else None,
             precomputed=precomputed,
             pause=context.body.pause,
+            waits=prepared.continuation.waits,
+            retry_of=context.options.retry_of,
         )
         if await self._insert_response.insert(new) is None:
             return None
@@ -358,6 +373,11 @@ async def estimated_tokens(body: JsonBody, max_output: int | None, limits: Limit
         return 0
     inline = await body.run(partial(inline_size, body.value))
     return estimate_tokens(body.size - inline, max_output, limits)
+
+
+def _with_retry_of(request: CreateRequest, retried: UUID) -> CreateRequest:
+    """The request, whose Response names the one that it runs again."""
+    return replace(request, parameters={**request.parameters, RETRY_OF: response_id(retried)})
 
 
 def _without_content(request: CreateRequest) -> CreateRequest:

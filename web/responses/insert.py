@@ -8,6 +8,7 @@ voided.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
@@ -25,9 +26,12 @@ from models.db.database import (
     connect,
     execute,
     fetch,
+    fetch_idempotent,
+    large_connection,
     retry_while_unavailable,
 )
 from models.db.queries import create
+from models.db.queries.chains import AWAIT_PREVIOUS, CONFIRM_WAITING, WAIT
 from models.db.queries.create import NewRow
 from models.db.queries.end import COMPLETE_PRECOMPUTED
 from models.db.queries.read import RESPONSE
@@ -39,7 +43,7 @@ from models.lifecycle import ONE_OPEN_PER_CONVERSATION, Status
 from models.ownership.creates import UnclearCreate, void_values
 from models.ownership.grouping import GroupedRequests
 from models.ownership.lease import Lease
-from models.redis.channels import queue_for
+from models.redis.channels import BACKGROUND, queue_for
 from web.counters import RESPONSES_ENDED, count_accepted
 from web.responses.continuation import conversation_locked
 from web.responses.opening import PrecomputedResponse
@@ -88,6 +92,15 @@ class NewResponse:
     """To be awaited between two steps over all of a large row."""
     known_events: KnownEvents | None = None
     """Its opening events for the reader of `channel`, once it is stored."""
+    retry_of: UUID | None = None
+    """The response that it runs again."""
+    waits: bool = False
+    """It begins when its previous response has ended (ADR 0073)."""
+
+    @property
+    def needs_transaction(self) -> bool:
+        """Its INSERT is not all."""
+        return self.precomputed is not None or self.waits or self.retry_of is not None
 
     @property
     def may_share_statement(self) -> bool:
@@ -95,7 +108,7 @@ class NewResponse:
         return (
             self.row.conversation is None
             and not self.has_client_key
-            and self.precomputed is None
+            and not self.needs_transaction
             and self.row.size <= _MAX_GROUP_BYTES
         )
 
@@ -190,8 +203,9 @@ class InsertResponse:
     async def insert(self, new: NewResponse) -> UUID | None:
         """Stores the response and returns its id.
 
-        Returns None if another request holds its idempotency key, or if the conversation was
-        changed after the request was checked against it. If the connection is lost, the same row is
+        Returns None if another request holds its idempotency key, if the conversation was changed
+        after the request was checked against it, or if the response for which it is to wait has
+        ended. If the connection is lost, the same row is
         inserted once more: it is stored then, or it was stored before. If that fails too, the
         create is voided and Unavailable is raised.
         """
@@ -265,18 +279,35 @@ class InsertResponse:
                 raise
 
         is_stored = await self._repeat_if_lost(insert, [new.row])
-        if is_stored:
+        if is_stored and new.waits:
+            await self._on_stored_to_wait(new)
+        elif is_stored:
             self._on_stored(new)
         return is_stored
+
+    async def _on_stored_to_wait(self, new: NewResponse) -> None:
+        """It is certain that a response is stored which waits for another one. It is enqueued only
+        if that one has ended meanwhile. If Postgres is unavailable, a sweep finds it once the lease
+        of this process says that its create has a known outcome."""
+        self._note_events(new)
+        count_accepted(background=True)
+        with suppress(*DATABASE_UNAVAILABLE):
+            ready = await fetch_idempotent(self._pool, CONFIRM_WAITING, {"id": new.row.id})
+            if ready and ready[0]:
+                self._job_queue.enqueue(new.row.id, BACKGROUND)
+
+    def _note_events(self, new: NewResponse) -> None:
+        """Before the enqueue, which lets a worker publish."""
+        if new.channel is not None:
+            row, channel = new.row, new.channel
+            new.known_events = KnownEvents(row.frames, row.last, channel.is_subscribed)
 
     def _on_stored(self, new: NewResponse) -> None:
         """It is certain that the response is stored. Called before any task runs that waits for
         another response of the same statement: a worker can begin while its request is
         continued."""
         row = new.row
-        if new.channel is not None:
-            # Before the enqueue, which lets a worker publish.
-            new.known_events = KnownEvents(row.frames, row.last, new.channel.is_subscribed)
+        self._note_events(new)
         if row.background and not new.is_streamed:
             # Its client waits only for the answer: that is written before Redis is.
             asyncio.get_running_loop().call_soon(self._start, row, new.precomputed)
@@ -332,15 +363,23 @@ class InsertResponse:
         await new.pause()
         values = self._values([new.row])
         await new.pause()
-        if new.precomputed is None:
+        if not new.needs_transaction:
             return await fetch(self._pool, statement, values, pool_timeout, size=new.row.size)
         async with (
-            self._pool.connection(timeout=pool_timeout) as connection,
+            large_connection(self._pool, new.row.size, pool_timeout) as connection,
             connection.transaction(),
         ):
+            previous = {"id": new.row.previous, "project": new.row.project}
+            if new.waits and not await fetch(connection, AWAIT_PREVIOUS, previous):
+                return []
             stored = await fetch(connection, statement, values)
-            if stored:
+            if stored and new.precomputed is not None:
                 await execute(connection, COMPLETE_PRECOMPUTED, new.precomputed.values)
+            if stored and new.waits:
+                await execute(connection, WAIT, {"id": new.row.id})
+            if stored and new.retry_of is not None:
+                values = {"id": new.retry_of, "new": new.row.id}
+                await execute(connection, create.NOTE_RETRY, values)
             return stored
 
     def _values(self, rows: list[NewRow]) -> dict[str, object]:

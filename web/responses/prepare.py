@@ -49,6 +49,7 @@ class PrepareRequest:
     ) -> None:
         self.validation = validation
         self._max_history = settings.limits.history
+        self._max_waiting = settings.limits.waiting_chain
         self._pool = pool
         self._request_cache = request_cache
         self._clock = clock
@@ -69,7 +70,9 @@ class PrepareRequest:
         continue all the same. `generate`: False for a warm-up, whose answer is empty. Raises
         InvalidRequest or NotFound.
         """
-        continuation = await load_continuation(self._pool, key.project_id, request, unstored_ids)
+        continuation = await load_continuation(
+            self._pool, key.project_id, request, unstored_ids, self._max_waiting
+        )
         request = await self._check_history(key, request, continuation)
         lookup = (
             await self._request_cache.lookup(key, request, continuation) if generate else WARM_UP

@@ -18,12 +18,14 @@ from models.db.database import Pool, fetch_idempotent
 from models.db.queries.line import LINE_PLACES, MAX_COUNTED
 from models.db.queries.progress import HELD_CALLS, LAST_ATTEMPTS, ReleasedAttempt
 from models.db.queries.read import OpenFigures, ShownResponseRow
+from models.ids import response_id
 from models.load.line_pace import LinePace
 from models.ownership.timeline import attempts_on_timeline
 from models.wire.events import Item
 from models.wire.progress import (
     Progress,
     Wait,
+    WaitsForPrevious,
     WaitsForSlot,
     WaitsForUpstream,
     Work,
@@ -37,6 +39,8 @@ _FRESH = 1.0
 """Seconds for which a look at a line counts."""
 _MAX_LINES = 256
 """Lines that one process keeps, each with the places of its first responses."""
+_YEAR = 365 * 86_400.0
+"""Seconds. One that waits for its previous response is deferred for longer (lifecycle.NEVER)."""
 _MAX_ATTEMPTS = 8
 """Attempts that are looked at of a deferred response."""
 _DEFERRED = ("deferred", "repeated")
@@ -68,6 +72,8 @@ class OpenResponse:
     """of its output"""
     may_hold_calls: bool
     """A call of a tool runs, and the stream may hold others back behind it."""
+    previous: UUID | None = None
+    """The response that it continues."""
 
     @classmethod
     def of(
@@ -103,6 +109,7 @@ class OpenResponse:
             ),
             shown_items=len(items),
             may_hold_calls=still_open > 0 and row.checkpoint_number >= 0,
+            previous=row.previous_response_id,
         )
 
 
@@ -145,7 +152,10 @@ class ProgressReads:
         figures = found.figures
         if found.is_owned:
             return None
-        if (figures.pause or 0) > 0:
+        pause = figures.pause or 0
+        if pause > _YEAR:
+            return None if found.previous is None else WaitsForPrevious(response_id(found.previous))
+        if pause > 0:
             return await self._deferral(found)
         if figures.place_at is None:
             return None

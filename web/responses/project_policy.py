@@ -9,8 +9,6 @@ from models.errors import InvalidRequest
 from models.projects.policy import HighestTier
 from models.wire.request import CreateRequest
 
-ZERO_RETENTION_SECONDS = 15
-"""So long after its end a response is kept, for a client that polls. Then the purge deletes it."""
 _NORMAL = (None, "auto", "default")
 _UP_TO: dict[HighestTier, tuple[str | None, ...]] = {
     "default": (*_NORMAL, "flex"),

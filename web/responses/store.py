@@ -89,7 +89,7 @@ class ResponseStore:
     async def _find(self, query: Query[RowT], project: UUID, public_id: str) -> RowT:
         row = await find_by_id(self._pool, query, parse_response_id(public_id), project=project)
         if row is None:
-            raise _not_found(public_id)
+            raise not_found(public_id)
         return row
 
     async def show(
@@ -108,7 +108,7 @@ class ResponseStore:
         wanted_id = parse_response_id(public_id)
         shown = wanted_id and await self._shown.body(project, wanted_id, include, hold=hold)
         if not shown:
-            raise _not_found(public_id)
+            raise not_found(public_id)
         return shown
 
     async def watch(self, wanted_id: UUID, *, hold: Hold) -> Watched | None:
@@ -127,7 +127,7 @@ class ResponseStore:
             await hold().grow(2 * rows[0].total, _ANSWER_WAIT)
             rows = await fetch_idempotent(self._pool, read.OUTPUT_ITEMS, values)
         if not rows:
-            raise _not_found(response_id(row.id))
+            raise not_found(response_id(row.id))
         return shown_object(row, [one.item for one in rows if one.item is not None])
 
     async def cancel(self, row: ResponseRow, actor: Actor) -> ResponseRow:
@@ -246,7 +246,7 @@ class ResponseStore:
         """The row as it is now. Raises NotFound if it was deleted."""
         current = await find_by_id(self._pool, read.RESPONSE, row.id)
         if current is None:
-            raise _not_found(response_id(row.id))
+            raise not_found(response_id(row.id))
         return current
 
     async def _publish(self, channel: str, payload: bytes) -> None:
@@ -283,5 +283,6 @@ def _cancel_values(
     }
 
 
-def _not_found(public_id: str) -> NotFound:
+def not_found(public_id: str) -> NotFound:
+    """There is no such response, as far as the project may see."""
     return NotFound(f"Response with id '{public_id}' not found.")

@@ -13,13 +13,14 @@ from starlette.background import BackgroundTask
 from starlette.responses import Response
 
 from models import ids
+from models.db.queries.api_keys import ApiKey
 from models.errors import ApiError, InvalidRequest
 from models.redis.quota_counters import Demand
 from models.wire.request import is_prewarm
 from models.wire.without_effect import header_of
 from web.admission import AdmittedBody, admitted_body
 from web.http.auth import Key, Project
-from web.http.body import held_bytes
+from web.http.body import JsonBody, held_bytes
 from web.http.json_responses import SHORTEST_POLL, json_response, poll_after
 from web.http.params import boolean, integer, paging, parse_include
 from web.http.request_record import actor_of, request_record
@@ -50,13 +51,17 @@ def direct_route(method: str, path: str) -> DirectRoute | None:
 @router.post("")
 async def create(request: Request, key: Key, body: AdmittedBody) -> Response:
     """Creates a response: background or foreground, as JSON or as a stream."""
+    options = CreateOptions(request.scope["request_id"], generate=not is_prewarm(body.value))
+    return await create_and_answer(request, key, body, options)
+
+
+async def create_and_answer(
+    request: Request, key: ApiKey, body: JsonBody, options: CreateOptions
+) -> Response:
+    """The answer to a create, once it is known. Raises what `CreateResponse.create` raises, and the
+    error of a foreground response that has failed."""
     state = app_state(request)
-    accepted = await state.create_response.create(
-        key,
-        body,
-        request.headers,
-        CreateOptions(request.scope["request_id"], generate=not is_prewarm(body.value)),
-    )
+    accepted = await state.create_response.create(key, body, request.headers, options)
     request_record(request).note_response(accepted.id)
     try:
         response = await _build_response(state, accepted, key.project_id, request)

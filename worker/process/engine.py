@@ -35,6 +35,7 @@ from models.ownership.timeline import attempts_on_timeline
 from models.ownership.watch import Watch
 from models.project_policies import ProjectPolicies
 from models.redis.answer_cache import AnswerCache
+from models.redis.channels import BACKGROUND
 from models.redis.client import redis_client
 from models.secrets import Sealer
 from models.tasks import SideTasks
@@ -270,6 +271,16 @@ class Engine:
             self._capacity.end(run)
             shares.end(claim.row.project_id)
             _count_attempt(run)
+        if run.is_awaited:
+            await self._start_successors(claim.id)
+
+    async def _start_successors(self, ended: UUID) -> None:
+        """What has waited for this response runs now, or ends with it (ADR 0073)."""
+        successors = await self._ownership.ready_successors(ended)
+        self.intake.spawn([each.id for each in successors if each.is_to_end], to_end=True)
+        for each in successors:
+            if not each.is_to_end:
+                self._connections.job_queue.enqueue(each.id, BACKGROUND)
 
     def _on_capacity_changed(self) -> None:
         self.intake.line.on_capacity_changed()

@@ -47,6 +47,8 @@ class AttemptWriter:
         self._journal = journal
         self._ownership = ownership
         self._on_ended = on_ended
+        self.is_awaited = False
+        """Another response may have waited for the ending that is stored."""
         self._last_block: Block | None = None
         """The last frames of a stored ending."""
 
@@ -189,7 +191,7 @@ class AttemptWriter:
         completed_at = self._ownership.now()
         ending = ending_of(end_state, completed_at=completed_at, tail_with=self.log.unflushed)
         last_block = self._journal.unpublished(self.log, ending.tail)
-        await self._ownership.end(self._claim, ending)
+        self.is_awaited = await self._ownership.end(self._claim, ending)
         self._last_block = last_block
         line = _ended_line(self._attempt, self.log, ending)
         line.write()

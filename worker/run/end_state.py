@@ -87,11 +87,23 @@ def end_state_of_stop(stop_reason: StopReason | None) -> EndState | None:
             return None
 
 
-def error_of_end_reason(end_reason: EndReason, last_failure: str | None = None) -> RunError:
+_PREVIOUS = {
+    EndReason.PREVIOUS_FAILED: "has failed",
+    EndReason.PREVIOUS_CANCELLED: "was cancelled",
+    EndReason.PREVIOUS_DELETED: "was deleted",
+    EndReason.PREVIOUS_CALLS: "has ended with tool calls whose outputs are missing",
+}
+"""What became of a previous response whose end was awaited in vain."""
+
+
+def error_of_end_reason(
+    end_reason: EndReason, last_failure: str | None = None, previous: str | None = None
+) -> RunError:
     """The error that ends a response which was claimed only to be ended, or has reached its
     deadline.
 
-    `last_failure`: the message of the upstream's failure for which it was deferred.
+    `last_failure`: the message of the upstream's failure for which it was deferred. `previous`: the
+    id of the response that it continues.
     """
     match end_reason:
         case EndReason.CANCELLED:
@@ -110,6 +122,10 @@ def error_of_end_reason(end_reason: EndReason, last_failure: str | None = None) 
         case EndReason.TOO_MANY_CRASHES:
             message = "The response failed: the processes that ran it crashed again and again."
             return LimitReached(message, reason="too_many_deaths", status=502)
+        case _:
+            name = "" if previous is None else f" '{previous}'"
+            message = f"The response did not run: its previous response{name} "
+            return LimitReached(message + f"{_PREVIOUS[end_reason]}.", reason=end_reason.value)
 
 
 def internal_error(message: str) -> EndState:

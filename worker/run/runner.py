@@ -112,6 +112,11 @@ class Run:
         return failures[-1]["message"] if failures else None
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether another response may have waited for the ending, which is stored."""
+        return self._writer.is_awaited
+
+    @property
     def flushed_number(self) -> int:
         """The last event that a confirmed transaction has stored in the event log."""
         return self._writer.log.flushed_number
@@ -216,7 +221,8 @@ class Run:
     async def _run_within_deadline(self) -> TurnOutcome | None:
         """Does the work within the response's wall clock limit; None: the process stops."""
         if self.claim.end_reason is not None:
-            raise error_of_end_reason(self.claim.end_reason, self._last_failure)
+            previous = self._attempt.facts.previous_response_id
+            raise error_of_end_reason(self.claim.end_reason, self._last_failure, previous)
         wall_clock = asyncio.timeout(max(0.0, self.claim.row.seconds_left))
         try:
             async with wall_clock:

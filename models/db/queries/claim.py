@@ -183,6 +183,9 @@ class LockedOrphan:
     started: bool
     """a worker has claimed it before"""
     abandoned: bool
+    previous: str | None
+    """of one that waits for its previous response, if that has ended so that this one cannot run:
+    `failed`, `cancelled`, `deleted`, or `calls`: it needs outputs of calls"""
 
     @property
     def crashes(self) -> Crashes:
@@ -190,12 +193,17 @@ class LockedOrphan:
         return Crashes(self.crashes_since_checkpoint, self.crashes_in_turn)
 
 
+_PREVIOUS = f"""CASE WHEN r.waits AND r.fail_requested_at IS NOT NULL THEN nullif(coalesce(
+               (SELECT CASE WHEN p.delete_requested_at IS NOT NULL THEN 'deleted' WHEN p.status IN {OPEN} THEN ''
+                       WHEN p.status IN ('failed', 'cancelled') THEN p.status ELSE 'calls' END
+                FROM responses p WHERE p.id = r.previous_response_id), 'deleted'), '') END"""
+
 LOCK_ORPHANS = Query(
     f"""
     SELECT r.id, r.worker, {CRASHES_OF_ORPHAN} AS crashes_since_checkpoint,
            {CRASHES_IN_TURN_OF_ORPHAN} AS crashes_in_turn, r.cancel_requested_at IS NOT NULL AS cancelled,
            r.fail_requested_at IS NOT NULL AS failed, r.deadline <= clock_timestamp() AS past_deadline,
-           r.started_at IS NOT NULL AS started, {ABANDONED} AS abandoned
+           r.started_at IS NOT NULL AS started, {ABANDONED} AS abandoned, {_PREVIOUS} AS previous
     FROM responses r WHERE r.id = ANY(CAST(:ids AS uuid[])) AND r.status IN {OPEN} AND {ORPHAN} ORDER BY r.id
     FOR UPDATE OF r SKIP LOCKED
     """,

@@ -216,6 +216,11 @@ INSERT_IN_CONVERSATION_WITH_KEY = _insert(
 or another request holds the key."""
 
 
+NOTE_RETRY = Statement("UPDATE responses SET retried_by = :new WHERE id = :id")
+"""Records, in the transaction that stores the response `new`, that it runs the response `id`
+again."""
+
+
 def _joined(source: str, condition: str) -> str:
     """CTEs that give the response of `source`, which has at most one row, to the connection `waiter`
     of the web process `web`. The row is selected by its id: a join might read all open responses.

@@ -19,6 +19,16 @@ from models.db.queries.usage import INSERT_USED, USED_COLUMNS
 from models.db.statement import Query, column
 from models.lifecycle import TERMINAL, Status, sources_of
 
+
+@dataclass(frozen=True, slots=True)
+class EndedRow:
+    """A response that was ended."""
+
+    id: UUID
+    awaited: bool | None
+    """another one may have waited for it (models/db/queries/chains.py)"""
+
+
 _JOINS_CONVERSATION = frozenset((Status.COMPLETED, Status.INCOMPLETE))
 """A response with such an end becomes part of its conversation, unless it only read it
 (`store: false`)."""
@@ -49,7 +59,7 @@ def _end(status: Status) -> str:
                                 expires_at = {EXPIRES_AT_END},
                                 history_size = CAST(:history_size AS bigint)
                          FROM me WHERE {OWNED} AND r.status IN {sql_list(sources_of(status))} {condition}
-                         RETURNING r.id, {conversation} AS conversation_id, {USED_COLUMNS}),
+                         RETURNING r.id, r.awaited, {conversation} AS conversation_id, {USED_COLUMNS}),
              used AS ({INSERT_USED}),
              {INSERT_TAIL}, {insert_output("updated.conversation_id")},
              changed AS (UPDATE items i SET payload = e.value -> 'item', conversation_id = updated.conversation_id
@@ -63,11 +73,11 @@ def _end(status: Status) -> str:
                                                            FROM {_CHANGED_ITEMS}))),
              {_UPDATE_CONVERSATION},
              deleted_secrets AS (DELETE FROM job_secrets s USING updated WHERE s.response_id = updated.id)
-        SELECT id FROM updated
+        SELECT id, awaited FROM updated
     """
 
 
-END = {status: column(_end(status), UUID) for status in sorted(TERMINAL)}
+END = {status: Query(_end(status), EndedRow) for status in sorted(TERMINAL)}
 """The ending of a response that this worker runs, by terminal status, in one transaction: the last
 items, the items of calls that were still running (`changed`), the tail of the log with the terminal
 event, status and usage. The secrets are deleted; input and output become part of the conversation.
@@ -89,7 +99,7 @@ _INSERT_OUTPUTS = insert_items(
     on_conflict="ON CONFLICT DO NOTHING",
 )
 
-END_TOGETHER = column(
+END_TOGETHER = Query(
     f"""
     WITH {FENCE},
          given AS (
@@ -112,16 +122,16 @@ END_TOGETHER = column(
                             expires_at = {EXPIRES_AT_END},
                             history_size = owned.history_size
                      FROM owned WHERE r.id = owned.id
-                     RETURNING r.id, owned.attempt, owned.first, owned.last, owned.frames, owned.position, owned.items,
-                         owned.origins, {USED_COLUMNS}),
+                     RETURNING r.id, r.awaited, owned.attempt, owned.first, owned.last, owned.frames, owned.position,
+                         owned.items, owned.origins, {USED_COLUMNS}),
          used AS ({INSERT_USED}),
          logged AS ({INSERT_INTO_LOG} SELECT id, first, last, attempt, frames FROM updated
                     WHERE first <= last ON CONFLICT DO NOTHING),
          stored AS ({_INSERT_OUTPUTS}),
          deleted_secrets AS (DELETE FROM job_secrets s USING updated WHERE s.response_id = updated.id)
-    SELECT id FROM updated
+    SELECT id, awaited FROM updated
     """,
-    UUID,
+    EndedRow,
 )
 """The endings of several responses that this worker runs, in one transaction: END for those that
 are in no conversation and whose stored items have not changed. `frames`: the tail of each ending.

@@ -20,6 +20,9 @@ _MORE = 7
 claiming the first ones."""
 _STEPS = 64
 """Projects that are looked at on each side of `cursor`, in each lane."""
+_PASSED = 1024
+"""Projects that are passed by meanwhile: all that they have in line is deferred, or waits for its
+previous response."""
 _MOST = "(SELECT CAST(:max_rows AS int))"
 """A number that the planner does not know, like those of all parameters here. If it knew them, a
 plan that is made for one execution would look cheaper than the one that is kept, and Postgres would
@@ -57,17 +60,20 @@ def _rank(running: str, ahead: str) -> str:
 
 _WALK = f"""
     walk AS (
-        SELECT b.background, l.lane, s.after AS project_id, s.upto, 0 AS step, CAST(NULL AS timestamptz) AS at
+        SELECT b.background, l.lane, s.after AS project_id, s.upto, 0 AS step, 0 AS passed,
+               CAST(NULL AS timestamptz) AS at
         FROM unnest({array("kinds", "bool")}) AS b (background),
             generate_series({Lane.PRIORITY.value}, {Lane.BATCH.value}) AS l (lane),
              (VALUES (CAST(:cursor AS uuid), {_LAST}), ({_FIRST}, CAST(:cursor AS uuid))) AS s (after, upto)
         UNION ALL
-        SELECT w.background, w.lane, n.project_id, w.upto, w.step + 1, n.at FROM walk w CROSS JOIN LATERAL (
+        SELECT w.background, w.lane, n.project_id, w.upto, w.step + (n.at <= now())::int,
+               w.passed + (n.at > now())::int, n.at
+        FROM walk w CROSS JOIN LATERAL (
             SELECT r.project_id, {PLACE_IN_LINE} AS at FROM responses r
             WHERE {IN_LINE} AND r.background = w.background AND r.lane = w.lane AND r.project_id > w.project_id
               AND r.project_id <= w.upto
             ORDER BY r.project_id, {PLACE_IN_LINE} LIMIT 1) n
-        WHERE w.step < {_STEPS})"""
+        WHERE w.step < {_STEPS} AND w.passed < {_PASSED})"""
 _SHARES = f"""
     known AS MATERIALIZED (
         SELECT k.*, greatest(p.weight, 1) AS weight

@@ -181,6 +181,11 @@ class ResponseDetails:
     """those that are stored: all of a response that has ended, else those of finished turns"""
     tool_calls: int
     """calls that this server makes or has made"""
+    retry_of: str | None
+    """the public id of the response that it runs again"""
+    retried_by: UUID | None
+    waits: bool
+    """for the end of its previous response"""
 
 
 RESPONSE_DETAILS = Query(
@@ -193,7 +198,9 @@ RESPONSE_DETAILS = Query(
            r.parameters -> 'metadata' AS metadata,
            (SELECT count(*) FROM items i WHERE i.response_id = r.id AND i.direction = 'input') AS input_items,
            (SELECT count(*) FROM items i WHERE i.response_id = r.id AND i.direction = 'output') AS output_items,
-           (SELECT count(*) FROM tool_calls c WHERE c.response_id = r.id) AS tool_calls
+           (SELECT count(*) FROM tool_calls c WHERE c.response_id = r.id) AS tool_calls,
+           r.parameters ->> 'retry_of' AS retry_of, r.retried_by,
+           r.waits IS TRUE AND r.status = 'queued' AS waits
     FROM responses r JOIN projects p ON p.id = r.project_id WHERE r.id = :id
     """,
     ResponseDetails,

@@ -51,6 +51,8 @@ class ResponseState:
     deadline: datetime
     resume_at: datetime | None
     """deferred: not claimed before this time, except to end it"""
+    waits: bool | None
+    """for the end of its previous response"""
     upstream: str | None
     previous_response_id: UUID | None
     conversation_id: UUID | None
@@ -90,7 +92,7 @@ class ResponseState:
 _COLUMNS = f"""
     r.id, r.status, r.background, r.model, r.attempt, r.turns, r.enqueue_count, r.created_at, r.started_at,
     r.enqueued_at, r.deadline,
-    r.resume_at, r.upstream, r.previous_response_id, r.conversation_id,
+    r.resume_at, r.waits, r.upstream, r.previous_response_id, r.conversation_id,
     r.cancel_requested_at, r.fail_requested_at, r.requeue_requested_at, r.delete_requested_at, r.completed_at,
     r.reason, r.error,
     {_CRASHES} AS crashes, r.worker, w.kind, w.host, w.pid, w.dead, w.expires_at,
@@ -120,12 +122,13 @@ they are deleted."""
 
 STUCK = Query(
     f"""
-    SELECT * FROM ({_STATE} WHERE r.status IN {OPEN}) open
+    SELECT * FROM ({_STATE} WHERE r.status IN {OPEN} AND (r.waits IS NULL OR r.fail_requested_at IS NOT NULL)) open
     WHERE progressed_at < now - CAST(:idle AS interval) ORDER BY progressed_at, id LIMIT :max_rows
     """,
     ResponseState,
 )
-"""Selects the open responses without progress for longer than `idle`, the longest first."""
+"""Selects the open responses without progress for longer than `idle`, the longest first; not those
+that wait for their previous one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,13 +275,14 @@ class RecordedRequest:
 REQUEST_REQUEUE = Query(
     f"""
     UPDATE responses SET requeue_requested_at = coalesce(requeue_requested_at, clock_timestamp())
-    WHERE id = :id AND status IN {OPEN} AND cancel_requested_at IS NULL AND fail_requested_at IS NULL RETURNING worker
+    WHERE id = :id AND status IN {OPEN} AND cancel_requested_at IS NULL AND fail_requested_at IS NULL AND waits IS NULL
+    RETURNING worker
     """,
     RecordedRequest,
 )
 """Records that another worker is to run the response. The owner releases it at its next heartbeat;
-without an owner the next sweep enqueues it. No row: it has ended, or a cancel or fail is
-recorded."""
+without an owner the next sweep enqueues it. No row: it has ended, a cancel or fail is recorded, or
+it waits for its previous response."""
 
 REQUEST_CANCEL = Query(
     f"""

@@ -45,6 +45,8 @@ class ResponseRow:
     cache_ttl: int | None
     created_at: int
     completed_at: int | None
+    retried_by: UUID | None
+    """the last response that runs it again"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ RESPONSE_COLUMNS = """
            r.usage, r.error, r.reason,
            r.service_tier, r.upstream_fields, r.failure, r.attempt, r.cache_key, r.cache_ttl,
            extract(epoch FROM r.created_at)::bigint AS created_at,
-           floor(extract(epoch FROM r.completed_at))::bigint AS completed_at"""
+           floor(extract(epoch FROM r.completed_at))::bigint AS completed_at, r.retried_by"""
 _SELECT_RESPONSE = f"SELECT {RESPONSE_COLUMNS} FROM responses r WHERE r.id = :id"
 
 

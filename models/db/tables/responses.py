@@ -162,6 +162,9 @@ responses = Table(
         Interval,
         "how long it is kept after its end; null: until expires_at, or as unstored ones",
     ),
+    optional("waits", Boolean, "it waits for the end of its previous response (ADR 0073)"),
+    optional("awaited", Boolean, "a response waits for its end, or did"),
+    optional("retried_by", Uuid, "the last response that runs it again; no foreign key"),
     CheckConstraint(f"status IN ({_statuses})", name="status"),
     partial_index("ix_responses_deadline", "deadline", where=_is_open),
     partial_index(

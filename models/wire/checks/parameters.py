@@ -248,6 +248,7 @@ PARAMETERS: dict[str, Check] = {
     "safety_identifier": String(at_most=128),
     "prompt_cache_key": _TEXT,
     "cache": _Cache(),
+    "wait_for_previous": _BOOLEAN,
     "prompt": _RefusedParameter(
         "this server keeps no prompt templates. Send the text in 'instructions' and 'input'"
     ),

@@ -135,7 +135,7 @@ async def test_endings_that_are_sent_together_have_their_own_outcomes(
         }
         not_locked = [task for each, task in tasks.items() if each != locked.id]
         results = await asyncio.gather(*not_locked, return_exceptions=True)
-        assert list(map(type, results)) == [Cancelled, type(None), LeaseLost, *[type(None)] * 4]
+        assert list(map(type, results)) == [Cancelled, bool, LeaseLost, *[bool] * 4]
         together = [claim.id for claim in (cancelled_in_time, *others)]
         assert await _transactions(database, together) == 1
         assert await _transactions(database, [*together, large.id]) == 2

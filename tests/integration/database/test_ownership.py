@@ -353,7 +353,7 @@ async def test_a_cancel_and_an_ending_race_and_exactly_one_wins(database: Seeded
             await owner.ownership.end(claim, ending(Status.CANCELLED, 2, 3))
             assert (await database.response_row(response_id))["status"] == "cancelled"
         else:
-            assert ended is None
+            assert ended is False, "no other one waits for it"
             assert (row["status"], row["cancel_requested_at"]) == ("completed", None)
         assert await database.log_ranges(response_id) == [(0, 1, 0), (2, 3, 1)]
 

@@ -375,6 +375,15 @@ _OF_ENDED = [
     "history.PREVIOUS_RESPONSE",
     "retention.DELETE_ENDED",
 ]
+_OF_CHAINS = [
+    "chains.AWAIT_PREVIOUS",
+    "chains.CONFIRM_WAITING",
+    "chains.COUNT_WAITING",
+    "chains.READY_SUCCESSORS",
+    "chains.WAIT",
+    "create.NOTE_RETRY",
+    "retry.STORED_REQUEST",
+]
 _OF_FILES = [
     "files.ABANDON_FILE",
     "files.ABANDON_PARTS",
@@ -526,6 +535,7 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
         **dict.fromkeys(_OF_RUNNING, common),
         **{name: common | {"ids": Uuids(database.orphans)} for name in _OF_ORPHANS},
         **{name: common | {"id": database.ended[0]} for name in _OF_ENDED},
+        **{name: common | _of_chain(database) for name in _OF_CHAINS},
         **{name: common | {"ids": Uuids(database.hidden)} for name in _OF_HIDDEN},
         **{name: common | _of_file(database) for name in _OF_FILES},
         **{name: common | _of_batch(database) for name in _OF_BATCHES},
@@ -592,6 +602,10 @@ def _new_response(database: ManyResponses, name: str) -> dict[str, object]:
         key_seconds=600,
     )
     return insert_values([row], database.web, timedelta(days=30), timedelta(days=1))
+
+
+def _of_chain(database: ManyResponses) -> dict[str, object]:
+    return {"id": database.ended[0], "most": 1000, "new": new_uuid()}
 
 
 def _endings(database: ManyResponses) -> list[dict[str, object]]:

@@ -239,6 +239,9 @@ async def test_responses_run_through_an_upgrade_from_0_1_0(
         new_api = own_stack.api(await own_stack.start_web())
         running = await new_api.get(response_id)
         assert (running["status"], running["output_text"]) == ("in_progress", "first ")
+        waiting = await new_api.create_background(
+            fake.script(reply("after it")), previous_response_id=response_id, wait_for_previous=True
+        )
         async with new_api.follow(response_id) as new_stream:
             released_text.set()
             old_events, new_events = await asyncio.gather(stream.to_end(), new_stream.to_end())
@@ -267,3 +270,5 @@ async def test_responses_run_through_an_upgrade_from_0_1_0(
         fake.script(reply("by the new worker")), previous_response_id=created
     )
     assert (await new_api.wait_for_end(continued))["output_text"] == "by the new worker"
+    # An old worker has ended the response for which this one waited, and has not claimed it before.
+    assert (await new_api.wait_for_end(waiting))["output_text"] == "after it"

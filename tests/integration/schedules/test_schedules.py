@@ -204,6 +204,19 @@ _INVALID: list[tuple[JSON, str | None, str]] = [
         "unsupported_parameter",
     ),
     (
+        {
+            "cron": NEVER,
+            "template": {
+                **_TEMPLATE,
+                "background": True,
+                "previous_response_id": UNKNOWN_RESPONSE_ID,
+                "wait_for_previous": True,
+            },
+        },
+        "template.wait_for_previous",
+        "unsupported_parameter",
+    ),
+    (
         {"cron": NEVER, "template": {**_TEMPLATE, "store": False}},
         "template.store",
         "unsupported_parameter",

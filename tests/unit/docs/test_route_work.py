@@ -38,6 +38,7 @@ GET /metrics
 GET /docs
 GET /openapi.json
 GET/POST /console/responses/act
+GET/POST /console/retry
 POST /console/responses/{}/content
 GET/POST /console/workers/drain
 GET/POST /console/projects/keys/revoke

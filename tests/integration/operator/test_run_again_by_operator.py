@@ -1,0 +1,94 @@
+"""An operator runs a response again, and sees what waits for what."""
+
+import asyncio
+import json
+
+from typer.testing import CliRunner, Result
+
+from cli.main import app
+from tests.support.api import Api, until
+from tests.support.audit import audit_entries
+from tests.support.console import OPERATOR_TOKEN, READ_ONLY_TOKEN, console_user
+from tests.support.fake_upstream import FakeUpstream, fail, hang, reply, text
+from tests.support.stack import Stack
+
+
+async def _run(stack: Stack, *arguments: str) -> Result:
+    runner = CliRunner(env=stack.environment())
+    return await asyncio.to_thread(
+        runner.invoke, app, ["responses", *arguments], catch_exceptions=False
+    )
+
+
+async def test_commands_run_a_response_again(
+    shared_stack: Stack, api: Api, fake: FakeUpstream
+) -> None:
+    failed = await api.wait_for_end(await api.create_background(fake.script([fail()]), input="Go."))
+    other = fake.script(reply("again"))
+    result = await _run(shared_stack, "retry", failed["id"], "--model", other, "--json")
+    assert result.exit_code == 0, result.output
+    [made] = json.loads(result.stdout)
+    ended = await api.wait_for_end(made["id"])
+    assert (ended["output_text"], ended["retry_of"]) == ("again", failed["id"])
+    assert (await api.get(failed["id"]))["retried_by"] == made["id"]
+    assert f"run again  by {made['id']}" in (await _run(shared_stack, "show", failed["id"])).stdout
+    assert f"runs again  {failed['id']}" in (await _run(shared_stack, "show", made["id"])).stdout
+    refused = await _run(shared_stack, "retry", made["id"])
+    assert (refused.exit_code, "it is completed" in refused.stderr) == (1, True)
+    refused = await _run(shared_stack, "retry", failed["id"], "--model", "")
+    assert (refused.exit_code, "no name of a model" in refused.stderr) == (1, True)
+    [entry] = await audit_entries(shared_stack, action="response.retry", object=failed["id"])
+    assert entry["details"] == {"retry": made["id"], "model": other}
+
+
+async def test_a_button_of_the_console_runs_a_response_again(
+    shared_stack: Stack, api: Api, fake: FakeUpstream
+) -> None:
+    model = fake.script([fail()], reply("again"))
+    failed = await api.wait_for_end(await api.create_background(model, input="Go."))
+    page, ask = f"/console/responses/{failed['id']}", f"/console/retry?id={failed['id']}"
+    async with console_user(shared_stack) as reader:
+        await reader.log_in(READ_ONLY_TOKEN)
+        assert "Run again" not in (await reader.get(page)).text
+        assert (await reader.get(ask)).status == 403
+    async with console_user(shared_stack) as operator:
+        await operator.log_in(OPERATOR_TOKEN)
+        assert "Run again" in (await operator.get(page)).text
+        form = await operator.get(ask)
+        fields = [("id", failed["id"]), ("model", model)]
+        assert (await operator.post("/console/retry", fields)).status == 403, "without its token"
+        shown = await operator.post("/console/retry", [*fields, ("form_token", form.form_token)])
+        assert "Run again by" in shown.text
+        new = (await api.get(failed["id"]))["retried_by"]
+        assert (await api.wait_for_end(new))["output_text"] == "again"
+        refused = await operator.post(
+            "/console/retry", [("id", new), ("form_token", form.form_token)]
+        )
+        assert (refused.status, "it is completed" in refused.text) == (409, True)
+
+
+async def test_operators_see_what_a_response_waits_for(
+    shared_stack: Stack, api: Api, fake: FakeUpstream
+) -> None:
+    model = fake.script([text("x"), hang()])
+    first = await api.create_background(model)
+    await until(lambda: fake.requests_for(model))
+    waiting = await api.create_background(
+        fake.script(reply("z")), previous_response_id=first, wait_for_previous=True
+    )
+    shown = await _run(shared_stack, "show", waiting, "--json")
+    facts = json.loads(shown.stdout)
+    assert (facts["waits"], facts["previous_response"]) == (True, first)
+    assert facts["why"] == f"it waits for the end of {first}"
+    assert f"waits for  {first}" in (await _run(shared_stack, "show", waiting)).stdout
+    refused = await _run(shared_stack, "requeue", waiting)
+    assert (refused.exit_code, "it waits for its previous" in refused.stdout) == (1, True)
+    async with console_user(shared_stack) as operator:
+        await operator.log_in(OPERATOR_TOKEN)
+        page = await operator.get(f"/console/responses/{waiting}")
+    assert f"it waits for the end of {first}" in page.text
+    assert "Waits for" in page.text
+    await api.cancel(first)
+    await api.wait_for_end(waiting)
+    refused = await _run(shared_stack, "retry", waiting)
+    assert "its previous response has ended as cancelled" in refused.stderr

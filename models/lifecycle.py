@@ -42,12 +42,23 @@ ONE_OPEN_PER_CONVERSATION = "uq_responses_conversation_running"
 
 
 class Lane(IntEnum):
-    """Which waiting responses go first, by the service tier of the request (ADR 0041)."""
+    """Which waiting responses go first, by the service tier of the request and its completion
+    window (ADR 0041, ADR 0072). The numbers are stored; `LANE_ORDER` is their order."""
 
     PRIORITY = 0
     DEFAULT = 1
     FLEX = 2
     BATCH = 3
+    WINDOW_2H = 4
+    WINDOW_8H = 5
+
+
+LANE_ORDER = (
+    *(Lane.PRIORITY, Lane.DEFAULT, Lane.FLEX),
+    *(Lane.WINDOW_2H, Lane.WINDOW_8H, Lane.BATCH),
+)
+"""The lanes, the first one first. From WINDOW_2H on they have only background responses, each with
+the end of its window."""
 
 
 _LANES = {"priority": Lane.PRIORITY, "flex": Lane.FLEX}
@@ -66,7 +77,8 @@ IN_LINE = (
 and it is not only to be ended. They have an index of their own (models/db/tables)."""
 PLACE_IN_LINE = "coalesce(resume_at, started_at, enqueued_at)"
 """As SQL, of a response in line: it is before those of its project and lane with a later time. Not
-before this time, if it is deferred. One that was released goes before those that never ran."""
+before this time, if it is deferred. One that was released goes before those that never ran. A
+follow-up has a `resume_at` before it came (ADR 0072)."""
 
 NEVER = "timestamptz '9999-01-01 00:00+00'"
 """As SQL: `resume_at` of a response that waits for its previous one (ADR 0073). So it is behind all

@@ -149,6 +149,8 @@ async def shared_stack(
     settings = {
         "BACKBURNER_LIMITS__BODY": "4000000",
         "BACKBURNER_WEB_SEARCH__OMIT": "true",
+        "BACKBURNER_PRICES__WINDOW_2H": "0.75",
+        "BACKBURNER_PRICES__WINDOW_8H": "0.5",
         **CONSOLE_SETTINGS,
     }
     async with stack(

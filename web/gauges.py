@@ -13,6 +13,7 @@ from models.db.queries import operations
 from models.db.queries.leases import LIVE_WORKERS
 from models.lifecycle import TRANSITIONS, Lane
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
+from models.windows import LANE_OF_WINDOW
 from web.counters import POOL, REGISTRY
 from web.state import AppState
 
@@ -148,6 +149,13 @@ class Backlog(Collector):
             name = lane.name.lower()
             depth.add_metric([name], sum(row.responses for row in waiting))
             oldest.add_metric([name], max((max(0.0, row.oldest) for row in waiting), default=0.0))
+        overdue = GaugeMetricFamily(
+            "backburner_windows_overdue",
+            "Open responses whose completion window has ended, by window.",
+            labels=["window"],
+        )
+        for window, slow in LANE_OF_WINDOW.items():
+            overdue.add_metric([window], sum(row.overdue for row in rows if row.lane == slow))
         projects = GaugeMetricFamily(
             "backburner_project_waiting",
             "Responses that wait for a slot, by project. Only with BACKBURNER_METRICS__PROJECTS.",
@@ -155,7 +163,7 @@ class Backlog(Collector):
         )
         for project in self._waiting_projects:
             projects.add_metric([project.project], project.responses)
-        return [depth, oldest, projects]
+        return [depth, oldest, overdue, projects]
 
     def _operator_families(self) -> list[GaugeMetricFamily]:
         live = GaugeMetricFamily(

@@ -310,6 +310,7 @@ def _create_response(state: AppState) -> CreateResponse:
         state.sealer,
         state.bus,
         state.hooks,
+        settings.line.window_margin,
     )
 
 

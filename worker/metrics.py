@@ -8,11 +8,13 @@ from functools import partial
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from models.db.queries.claim import ClaimedRow
 from models.lifecycle import TERMINAL
 from models.metrics import MILLISECOND_BUCKETS, SECOND_BUCKETS, PoolCollector, new_registry
 from models.ownership.claims import ReleaseReason
 from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
+from models.windows import WINDOW_OF_LANE, CompletionWindow
 from models.wire.response import TEXT_FORMAT_UNMET, TOOL_CHOICE_UNMET
 
 REGISTRY = new_registry()
@@ -61,6 +63,11 @@ ATTEMPTS = counter(
 )
 RESPONSES_ENDED = counter(
     "backburner_responses_ended", "Responses this worker has ended, by status.", ["status"]
+)
+WINDOWS_MISSED = counter(
+    "backburner_windows_missed",
+    "Responses this worker has ended after the end of their completion window, by window.",
+    ["window"],
 )
 UPSTREAM_ERRORS = counter(
     "backburner_upstream_errors",
@@ -216,12 +223,21 @@ for _outcome in ("ended", "lost", "died", *ReleaseReason):
     ATTEMPTS.labels(str(_outcome))
 for _status in sorted(TERMINAL):
     RESPONSES_ENDED.labels(_status.value)
+for _window in CompletionWindow:
+    WINDOWS_MISSED.labels(_window.value)
 for _class in sorted(
     {*_STATUS_CLASSES.values(), *_BY_FIRST_DIGIT.values(), *_UPSTREAM_REASONS.values(), "other"}
 ):
     UPSTREAM_ERRORS.labels(_class)
 for _reason in _OWN_REASONS:
     FAILURES.labels(_reason)
+
+
+def count_missed_window(row: ClaimedRow, completed_at: int) -> None:
+    """Counts a response that has ended, if that was too late. `completed_at`: seconds since the
+    epoch, by the clock of the database."""
+    if row.window_ends_at is not None and completed_at > row.window_ends_at:
+        WINDOWS_MISSED.labels(WINDOW_OF_LANE[row.lane]).inc()
 
 
 def count_claim(claim: Claim) -> None:

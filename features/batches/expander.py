@@ -53,7 +53,7 @@ from models.config.settings import Settings
 from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, fetch_idempotent
 from models.db.queries.api_keys import FIND_API_KEY_BY_ID, ApiKey
-from models.db.queries.create import INSERT, NewRow, insert_values
+from models.db.queries.create import INSERT_WITH_OPTIONS, NewRow, insert_values
 from models.errors import (
     ApiError,
     IncorrectApiKey,
@@ -68,6 +68,7 @@ from models.ids import batch_id
 from models.lifecycle import Lane
 from models.redis.channels import BACKGROUND
 from models.redis.quota_counters import Demand
+from models.windows import WindowTimes
 from models.wire.json_input import BodyLimits
 from web.admission import limits_of_project
 from web.counters import count_accepted
@@ -241,13 +242,28 @@ class Expander:
             if rows:
                 # No web process waits for them; each may wait in the queue as long as the batch.
                 left = timedelta(seconds=max(0.0, batch.seconds_left)) + timedelta(hours=1)
-                values = insert_values(rows, None, self._settings.retention, left)
-                await fetch(connection, INSERT, values)
+                values = insert_values(
+                    self._in_window(batch, rows),
+                    None,
+                    self._settings.retention,
+                    left,
+                    self._settings.line.continuation_lead,
+                )
+                await fetch(connection, INSERT_WITH_OPTIONS, values)
             await fetch(connection, SET_EXPANDED, expanded)
         for row in rows:
             count_accepted(background=True)
             self._job_queue.enqueue(row.id, BACKGROUND)
         return True
+
+    def _in_window(self, batch: ExpandedBatch, rows: Sequence[NewRow]) -> list[NewRow]:
+        """The rows with the window of the batch, whose end is that of all its lines."""
+        margin = self._settings.line.window_margin
+        window = WindowTimes.of(batch.seconds, margin, batch.seconds_left)
+        return [
+            msgspec.structs.replace(row, ends_in=window.ends_in, urgent_in=window.urgent_in)
+            for row in rows
+        ]
 
 
 def _parse(line: InputLine, endpoint: str, limits: BodyLimits) -> LineRequest:

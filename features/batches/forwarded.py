@@ -95,6 +95,13 @@ def batch_request(request: CreateRequest, body: Any) -> CreateRequest:
         raise InvalidRequest(
             "A request in a batch cannot be streamed.", param="stream", code="unsupported_parameter"
         )
+    if "background_options" in request.parameters:
+        raise InvalidRequest(
+            "A request in a batch has the batch's 'completion_window': leave "
+            "'background_options' out.",
+            param="background_options",
+            code="unsupported_parameter",
+        )
     if request.conversation is not None:
         raise InvalidRequest(
             "A request in a batch cannot be in a conversation. Send 'previous_response_id' or the "

@@ -120,6 +120,8 @@ class ExpandedBatch:
     expanded_bytes: int
     seconds_left: float
     """until it expires"""
+    seconds: float
+    """from its creation to then"""
     crashes: int
     """of web processes that had it, in a row, without anything stored"""
     open: int
@@ -132,6 +134,7 @@ TAKE_TO_EXPAND = Query(
            expander_crashes = b.expander_crashes + 1 FROM due WHERE b.id = due.id
     RETURNING b.id, b.project_id, b.api_key_id, b.endpoint, b.input_file_id, b.expanded_lines, b.expanded_bytes,
               extract(epoch FROM b.expires_at - clock_timestamp())::float AS seconds_left,
+              extract(epoch FROM b.expires_at - b.created_at)::float AS seconds,
               b.expander_crashes - 1 AS crashes,
               (SELECT count(*) FROM batch_lines l WHERE l.batch_id = b.id AND l.expanded)::int AS open
     """,

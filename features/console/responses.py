@@ -24,6 +24,7 @@ from models.lifecycle import Status
 from models.redis.channels import control
 from models.redis.client import REDIS_ERRORS
 from models.time_text import format_duration, parse_duration
+from models.windows import CompletionWindow
 
 MAX_OPEN = 20_000
 """Open responses up to which a list of open ones reads all of them."""
@@ -81,8 +82,13 @@ def read_wanted(query: QueryParams) -> Wanted:
             mistakes.append(f"There is no status {name[:50]}; there are {', '.join(Status)}.")
     texts = {
         name: query.get(name, "").strip()[:_MAX_FIELD] or None
-        for name in ("project", "model", "upstream", "reason")
+        for name in ("project", "model", "upstream", "reason", "continuation")
     }
+    window = query.get("window", "").strip() or None
+    if window is not None and window not in list(CompletionWindow):
+        known = ", ".join(CompletionWindow)
+        mistakes.append(f"There is no window {window[:50]}; there are {known}.")
+        window = None
     before = LAST_ID
     if (cursor := query.get("before")) is not None:
         before = parse_response_id(cursor) or LAST_ID
@@ -94,6 +100,8 @@ def read_wanted(query: QueryParams) -> Wanted:
             **texts,
             since=_since(query.get("since", "").strip(), mistakes),
             metadata=_metadata(query.get("metadata", "").strip(), mistakes),
+            window=window,
+            missed=query.get("missed") == "yes",
         ),
         before,
         query.get("id", "").strip()[:_MAX_FIELD],
@@ -229,6 +237,7 @@ async def show(visit: Visit) -> Response:
         counts=counts,
         given=given,
         statuses=[status.value for status in Status],
+        windows=[window.value for window in CompletionWindow],
         since_choices=_SINCE_CHOICES,
         default_since=format_duration(DEFAULT_SINCE),
         is_first=wanted.before == LAST_ID,

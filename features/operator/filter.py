@@ -29,6 +29,11 @@ class Filter:
     since: timedelta | None = None
     metadata: tuple[str, str] | None = None
     """a key of the response's metadata and its value"""
+    window: str | None = None
+    missed: bool = False
+    """only those that have missed their completion window"""
+    continuation: str | None = None
+    """the `continuation_id`"""
 
     @property
     def is_empty(self) -> bool:
@@ -59,6 +64,9 @@ class Filter:
             "reason": self.reason,
             "metadata_key": key,
             "metadata_value": value,
+            "window": self.window,
+            "missed": self.missed,
+            "continuation": self.continuation,
             "since": since,
             "before": before,
             "down_to": FIRST_ID,

@@ -232,12 +232,18 @@ def responses(found: ResponseList) -> str:
             "" if each.run_seconds is None else format_seconds(each.run_seconds),
             clean(each.model),
             each.upstream or "",
+            _window(each.window, missed=each.missed_window),
             each.reason if each.reason and each.reason != each.status else "",
         )
 
-    head = ("RESPONSE", "STATUS", "CREATED", "RAN", "MODEL", "UPSTREAM", "REASON")
+    head = ("RESPONSE", "STATUS", "CREATED", "RAN", "MODEL", "UPSTREAM", "WINDOW", "REASON")
     text = fitted_table(found.responses, head, row, ["MODEL", "UPSTREAM"], empty=empty)
     return f"{text}\n… and more; --limit shows them" if found.more else text
+
+
+def _window(window: str | None, *, missed: bool | None) -> str:
+    """A completion window, and whether it was missed."""
+    return f"{window} missed" if missed else window or ""
 
 
 def responses_fields(found: ResponseList) -> Fields:
@@ -250,7 +256,7 @@ def _listed_fields(row: ListedResponseRow) -> Fields:
     return fields_of(
         row,
         "id status background project model upstream reason attempt input_tokens output_tokens"
-        " created_at completed_at age_seconds run_seconds",
+        " created_at completed_at age_seconds run_seconds window missed_window continuation_id",
         id=row.public_id,
     )
 
@@ -273,6 +279,9 @@ def response(report: ResponseReport) -> str:
         "waits for" if facts.waits else "continues": conversation or previous,
         "runs again": facts.retry_of,
         "run again": None if facts.retried_by is None else f"by {response_id(facts.retried_by)}",
+        "window": _window(facts.window, missed=facts.missed_window) or None,
+        "window ends": format_date(facts.window_ends_at) if facts.window_ends_at else None,
+        "thread": clean(facts.continuation_id) if facts.continuation_id else None,
         "created": format_date(facts.created_at),
         "first claim": format_date(facts.started_at) if facts.started_at else None,
         "ended": format_date(facts.completed_at) if facts.completed_at else None,
@@ -306,7 +315,7 @@ def response_fields(report: ResponseReport) -> Fields:
         "id status why background project model upstream reason error attempt turns input_tokens"
         " output_tokens input_items output_items tool_calls store deleted previous_response waits"
         " retry_of retried_by conversation created_at started_at completed_at deadline expires_at"
-        " output",
+        " window window_ends_at missed_window continuation_id output",
         id=response_id(row.id),
         why=report.why,
         input_tokens=input_tokens,

@@ -21,6 +21,7 @@ from features.operator.connection import (
 )
 from features.operator.filter import Filter
 from models.lifecycle import Status
+from models.windows import CompletionWindow
 
 if TYPE_CHECKING:
     from features.operator.operations import OperatorRequest
@@ -54,6 +55,16 @@ UpstreamName = Annotated[str | None, typer.Option(help="The upstream that answer
 Reason = Annotated[
     str | None, typer.Option(help="Why it failed or is incomplete: upstream_500, deadline, …")
 ]
+Window = Annotated[
+    CompletionWindow | None,
+    typer.Option(metavar="WINDOW", help=f"Its completion window: {', '.join(CompletionWindow)}."),
+]
+Missed = Annotated[
+    bool, typer.Option("--missed", help="Only those that have missed their completion window.")
+]
+Continuation = Annotated[
+    str | None, typer.Option(metavar="ID", help="The continuation_id that the client gave it.")
+]
 Since = Annotated[
     timedelta | None,
     duration_option(
@@ -82,11 +93,22 @@ class FilterOptions:
     upstream: UpstreamName = None
     reason: Reason = None
     since: Since = None
+    window: Window = None
+    missed: Missed = False
+    continuation: Continuation = None
 
     def filter(self) -> Filter:
         """What a response must fit."""
         return Filter(
-            self.statuses, self.project, self.model, self.upstream, self.reason, self.since
+            self.statuses,
+            self.project,
+            self.model,
+            self.upstream,
+            self.reason,
+            self.since,
+            window=self.window,
+            missed=self.missed,
+            continuation=self.continuation,
         )
 
 

@@ -78,6 +78,11 @@ PARAMETERS: dict[str, str] = {
     "store": "Whether the response can be retrieved after its end. `background` requires it, "
     "unless this deployment allows otherwise.",
     "background": "Return at once and run on the server, independent of the connection.",
+    "background_options": "How a background response waits while all slots are taken. "
+    "`completion_window`: `2h` and `8h` wait behind `soonest`, until half of the window is left; "
+    "they need a standard `service_tier` and no `stream`. `continuation_id`: your name for a "
+    "thread of responses; a follow-up waits as if it had come some minutes earlier. The Response "
+    "shows them if they are sent.",
     "stream": "Return the events as Server-Sent Events.",
     "stream_options": "Only with `stream`. `include_obfuscation: true` pads the delta events, so "
     "that their length reveals nothing about their text.",

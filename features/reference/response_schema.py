@@ -61,6 +61,10 @@ def _response(deployment: Deployment) -> Schema:
     """Reads the keys from the function that builds a Response: all of them are always present."""
     fields = _RESPONSE_FIELDS | _echoed_parameters(deployment)
     optional = {
+        "background_options": described(
+            deployment.parameters["background_options"].schema(deployment.stored),
+            "As the request sent them; absent if it sent none.",
+        ),
         "conversation": object_schema({"id": CONVERSATION_ID}),
         "wait_for_previous": described(BOOLEAN, "As the request has set it. Absent if it has not."),
         "retry_of": described(RESPONSE_ID, "The response that it runs again. Absent otherwise."),

@@ -47,7 +47,12 @@ from models.db.database import (
     fetch_idempotent,
 )
 from models.db.queries.api_keys import FIND_API_KEY_BY_ID, ApiKey
-from models.db.queries.create import INSERT, INSERT_IN_CONVERSATION, NewRow, insert_values
+from models.db.queries.create import (
+    INSERT_IN_CONVERSATION,
+    INSERT_WITH_OPTIONS,
+    NewRow,
+    insert_values,
+)
 from models.due_work import DueWork, KindOfWork
 from models.errors import (
     ApiError,
@@ -303,9 +308,15 @@ class ScheduleRunner:
     async def _insert(self, connection: Connection, row: NewRow) -> None:
         settings = self._settings
         # No web process waits for it.
-        values = insert_values([row], None, settings.retention, settings.limits.queue_wait)
+        values = insert_values(
+            [row],
+            None,
+            settings.retention,
+            settings.limits.queue_wait,
+            settings.line.continuation_lead,
+        )
         if row.conversation is None:
-            await fetch(connection, INSERT, values)
+            await fetch(connection, INSERT_WITH_OPTIONS, values)
             return
         try:
             if not await fetch(connection, INSERT_IN_CONVERSATION, values):

@@ -26,6 +26,7 @@ _LABELS = {
     "model": "model",
     "upstream": "upstream",
     "tier": "service_tier",
+    "window": "completion_window",
 }
 _GROUPS = ("day", "hour", *_LABELS)
 _COUNTS = ("requests", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -40,8 +41,8 @@ def show_usage(
     by: Annotated[
         list[str] | None,
         typer.Option(
-            help="Groups: day, hour, project, key, model, upstream, tier; several times for "
-            "several. Hours are kept for some days.",
+            help="Groups: day, hour, project, key, model, upstream, tier, window (with its price); "
+            "several times for several. Hours are kept for some days.",
             show_default="day",
         ),
     ] = None,
@@ -56,7 +57,16 @@ def show_usage(
         names = await _project_names(database) if "project" in groups else {}
         return _sums(rows, groups, names)
 
-    show(run(data, sums), _table, as_json=as_json)
+    used = run(data, sums)
+    show(_with_factors(used) if "window" in groups else used, _table, as_json=as_json)
+
+
+def _with_factors(sums: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The sums with the factor of the price of each one's window."""
+    from cli.settings import configured_settings
+
+    prices = configured_settings().prices
+    return [each | {"price_factor": prices.factor_of(each["window"])} for each in sums]
 
 
 async def _rows(

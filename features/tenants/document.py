@@ -42,6 +42,7 @@ from features.tenants.usage_routes import GROUPS, LATEST, UNITS, WIDTHS
 from models.ids import API_KEY, PROJECT, SERVICE_ACCOUNT
 from models.projects.changes import MAX_NAME, MAX_WEIGHT
 from models.projects.scopes import Scope
+from models.windows import CompletionWindow
 from models.wire.api_schema import Schema, const, nullable, object_schema, reference
 from models.wire.proxied_usage import UsageKind
 
@@ -260,7 +261,16 @@ def _usage_objects() -> dict[str, Schema]:
             **dict.fromkeys(counts, COUNT),
             **dict.fromkeys(labels, nullable(STRING)),
         },
-        dict.fromkeys((*UNITS.values(), "input_cached_tokens", "output_reasoning_tokens"), COUNT),
+        {
+            **dict.fromkeys(
+                (*UNITS.values(), "input_cached_tokens", "output_reasoning_tokens"), COUNT
+            ),
+            "completion_window": nullable(one_of_texts(CompletionWindow)),
+            "price_factor": described(
+                nullable({"type": "number"}),
+                "The factor of that window's price, if sums are apart for windows.",
+            ),
+        },
     )
     bucket = object_schema(
         {

@@ -27,7 +27,7 @@ _COMMON_GROUPS = ("project_id", "user_id", "api_key_id", "model")
 GROUPS = {
     kind: (
         *_COMMON_GROUPS,
-        *(("batch", "service_tier") if kind is UsageKind.COMPLETIONS else ()),
+        *(("batch", "service_tier", "completion_window") if kind is UsageKind.COMPLETIONS else ()),
         "upstream",
     )
     for kind in UsageKind
@@ -164,7 +164,10 @@ async def _usage(request: Request, kind: UsageKind) -> dict[str, Any]:
         rows = [row for row in rows if row.bucket < rows[-1].bucket]
     results: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
-        results.setdefault(row.bucket, []).append(_result(row, kind))
+        result = _result(row, kind)
+        if kind is UsageKind.COMPLETIONS and "completion_window" in groups:
+            result["price_factor"] = state.settings.prices.factor_of(row.completion_window)
+        results.setdefault(row.bucket, []).append(result)
     return page.to_json(results, state.lease.clock.now())
 
 
@@ -237,5 +240,7 @@ def _result(row: UsageRow, kind: UsageKind) -> dict[str, Any]:
             "output_audio_tokens": 0,
             "batch": row.batch,
             "service_tier": row.service_tier,
+            "completion_window": row.completion_window,
+            "price_factor": None,
         }
     return result

@@ -51,12 +51,34 @@ class LeaseSettings(Group):
 
 
 class LineSettings(Group):
-    """How long responses of lower service tiers wait behind others (docs/projects.md, "Turns")."""
+    """How long responses of lower service tiers and of completion windows wait behind others
+    (docs/projects.md, "Turns"; docs/background.md, "Windows")."""
 
     flex_wait: Duration = timedelta(minutes=10)
     """How long `service_tier: flex` waits behind all others; then it counts as `default`."""
-    batch_wait: Duration = timedelta(hours=1)
-    """The same for batches, which wait behind `flex`."""
+    window_margin: float = Field(default=0.5, ge=1 / 3, le=1)
+    """The share of a completion window, also that of a batch, in which a response that still waits
+    counts as `default`. At least a third: so the order of the windows is that of their ends."""
+    continuation_lead: Annotated[Duration, Field(le=timedelta(hours=1))] = timedelta(minutes=10)
+    """A follow-up with a `continuation_id` waits as if it had come so much earlier. 0: as all
+    others."""
+
+
+class PriceSettings(Group):
+    """What responses of a completion window cost, as a factor, for reports of usage. Nothing else
+    depends on it."""
+
+    window_2h: float = Field(default=1, ge=0, le=100)
+    """The factor for `completion_window: 2h`."""
+    window_8h: float = Field(default=1, ge=0, le=100)
+    """The factor for `completion_window: 8h`."""
+    batch: float = Field(default=1, ge=0, le=100)
+    """The factor for requests in batches."""
+
+    def factor_of(self, window: str | None) -> float:
+        """The factor of a window; None: without one."""
+        factors = {"2h": self.window_2h, "8h": self.window_8h, "batch": self.batch}
+        return factors.get(window or "", 1.0)
 
 
 class LimitSettings(Group):

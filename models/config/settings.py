@@ -53,6 +53,7 @@ from models.config.groups import (
     LineSettings,
     McpSettings,
     MetricsSettings,
+    PriceSettings,
     QuotaSettings,
     ToolSettings,
     TraceSettings,
@@ -142,6 +143,7 @@ class Settings(FileBackedSettings):
     lease: LeaseSettings = LeaseSettings()
     limits: LimitSettings = LimitSettings()
     line: LineSettings = LineSettings()
+    prices: PriceSettings = PriceSettings()
     web: WebSettings = WebSettings()
     cache: CacheSettings = CacheSettings()
     quotas: QuotaSettings = QuotaSettings()

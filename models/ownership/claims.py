@@ -106,6 +106,11 @@ class Ownership:
         their turn. Raises what DATABASE_UNAVAILABLE names."""
         await self._line.confirm(ids)
 
+    async def lead_follow_ups(self, claim: Claim) -> None:
+        """Moves forward in line what follows this response (`LineClaims.lead_follow_ups`)."""
+        if claim.row.background and claim.is_first:
+            await self._line.lead_follow_ups(claim.row)
+
     async def take_orphans(self, ids: Sequence[UUID]) -> list[Claim]:
         """Claims those of the responses `ids` that `take` would claim, in one transaction; for
         workers that are no quarantine workers. Each worker leaves to the others what they are about

@@ -12,8 +12,8 @@ import structlog
 from models.config.groups import LineSettings
 from models.db.arrays import Booleans, Ints, Uuids
 from models.db.database import Pool, execute, fetch, is_refusal
-from models.db.queries.claim import CLAIM_UNOWNED
-from models.db.queries.line import CLAIM_NEXT, CONFIRM, NEXT_IN_LINE
+from models.db.queries.claim import CLAIM_UNOWNED, ClaimedRow
+from models.db.queries.line import CLAIM_NEXT, CONFIRM, LEAD_FOLLOW_UPS, NEXT_IN_LINE
 from models.ids import response_id as public_id
 from models.ids import unix_seconds
 from models.ownership.takeover import Claim, claim_of
@@ -73,7 +73,8 @@ class LineClaims:
         """`claim_values`: `me`, `wall_clock` and `first_attempt` of the statement."""
         self._pool = pool
         self._claim_values = claim_values
-        self._waits = {"flex_wait": line.flex_wait, "batch_wait": line.batch_wait}
+        self._flex_wait = line.flex_wait
+        self._lead = line.continuation_lead
         self._cursor = UUID(int=0)
 
     async def take(self, choice: ClaimRequest) -> list[ChosenClaim]:
@@ -82,7 +83,7 @@ class LineClaims:
         shares = choice.shares
         values = {
             **self._claim_values(),
-            **self._waits,
+            "flex_wait": self._flex_wait,
             "max_rows": choice.max_rows,
             "kinds": Booleans(choice.kinds),
             "slots": float(choice.slots),
@@ -129,6 +130,18 @@ class LineClaims:
         names; then other workers see the new ones among them some seconds later."""
         if new_ids := _new_ids(ids):
             await execute(self._pool, CONFIRM, {"ids": Uuids(new_ids)})
+
+    async def lead_follow_ups(self, row: ClaimedRow) -> None:
+        """Moves forward in line what has the `continuation_id` of this claimed response. Without an
+        answer of Postgres they keep their places."""
+        continuation = row.parameters.get("background_options", {}).get("continuation_id")
+        if continuation is None or not self._lead:
+            return
+        values = {"project": row.project_id, "continuation": continuation, "lead": self._lead}
+        try:
+            await execute(self._pool, LEAD_FOLLOW_UPS, values)
+        except psycopg.Error as error:
+            logger.warning("follow_ups_not_led", error=str(error).strip())
 
 
 def _new_ids(ids: Collection[UUID]) -> list[UUID]:

@@ -11,6 +11,7 @@ from models.wire.checks.json_schema import require_format_schema, require_functi
 from models.wire.checks.parameters import (
     IGNORED_PARAMETERS,
     INCLUDE,
+    LONG_WINDOWS,
     NATIVE_ONLY_PARAMETERS,
     NATIVE_PARAMETERS,
     PARAMETERS,
@@ -274,6 +275,7 @@ def _ignored(found: list[LeftOut], unknown: UnknownFields | None) -> list[str]:
 
 _OBJECTS: Mapping[str, Any] = {"conversation": {"id": None}, "cache": {"ttl": None}}
 """Parameters whose checks make something else of an object -> its fields."""
+_STANDARD_TIERS = (None, "auto", "default")
 _SENT_ON = ("input", "reasoning", "text", "tool_choice")
 """Parameters whose unknown fields a native upstream gets, besides `tools`."""
 
@@ -297,6 +299,8 @@ def _check_combinations(request: CreateRequest, rules: CreateRules, *, generate:
             "'background' needs 'store': true, because a background response is fetched later."
         )
         raise InvalidRequest(message, param="background", code="unsupported_parameter")
+    if "background_options" in parameters:
+        _check_background_options(request, parameters["background_options"])
     if "stream_options" in parameters and not request.stream:
         message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         raise InvalidRequest(message, param="stream_options", code="invalid_value")
@@ -330,6 +334,28 @@ def _check_wait(request: CreateRequest) -> None:
             param="cache",
             code="unsupported_parameter",
         )
+
+
+def _check_background_options(request: CreateRequest, options: Mapping[str, Any]) -> None:
+    """Checks `background_options` as OpenAI's SDK describes them. Raises InvalidRequest."""
+    window = options.get("completion_window")
+    if not request.background:
+        param = ".".join(("background_options", *list(options)[:1]))
+        message = f"'{param}' needs 'background': true."
+    elif window not in LONG_WINDOWS:
+        return
+    elif request.stream:
+        param = "background_options.completion_window"
+        message = f"The completion window '{window}' needs 'stream': false, or no 'stream'."
+    elif request.parameters.get("service_tier") not in _STANDARD_TIERS:
+        param = "background_options.completion_window"
+        message = (
+            f"The completion window '{window}' needs standard processing: leave 'service_tier' "
+            "out, or send 'auto' or 'default'."
+        )
+    else:
+        return
+    raise InvalidRequest(message, param=param, code="invalid_value")
 
 
 def _check_searches(request: CreateRequest, *, may_omit_marked: bool) -> None:

@@ -119,6 +119,8 @@ def response_object(facts: ResponseFacts, output: list[Item]) -> dict[str, Any]:
         body["retried_by"] = facts.retried_by
     if facts.conversation_id is not None:
         body["conversation"] = {"id": facts.conversation_id}
+    if "background_options" in parameters:
+        body["background_options"] = parameters["background_options"]
     return body if facts.upstream_fields is None else {**facts.upstream_fields, **body}
 
 
@@ -151,8 +153,7 @@ def _echo(tool: dict[str, Any]) -> dict[str, Any]:
 
 _OWN_FIELDS = frozenset(
     (
-        "conversation",
-        "progress",
+        *("background_options", "conversation", "progress"),
         *response_object(ResponseFacts("", 0, "completed", model="", parameters={}), []),
     )
 )

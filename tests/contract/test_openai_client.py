@@ -497,3 +497,34 @@ async def test_the_synchronous_client_works(shared_stack: Stack, fake: FakeUpstr
     assert whole == "from a thread"
     assert kinds[:3] == ["response.created", "response.queued", "response.in_progress"]
     assert kinds[-1] == "response.completed"
+
+
+async def test_a_completion_window_is_stored_and_shown(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
+    model = fake.script(reply("ok"), reply("ok"))
+    options: Any = {"completion_window": "2h", "continuation_id": "a thread: \u00e9\u4e16"}
+    created = await client.responses.create(
+        model=model, input="Hi.", background=True, background_options=options
+    )
+    assert (created.model_extra or {})["background_options"] == options
+    events = [event async for event in await client.responses.retrieve(created.id, stream=True)]
+    for event in (events[0], events[-1]):
+        shown: Any = event
+        assert shown.response.background_options == options
+    plain = await client.responses.create(model=model, input="Hi.", background=True)
+    assert "background_options" not in (plain.model_extra or {})
+    for wrong, param in (
+        ({"background_options": options}, "background_options.completion_window"),
+        (
+            {"background": True, "service_tier": "priority", "background_options": options},
+            "background_options.completion_window",
+        ),
+        (
+            {"background": True, "background_options": {"continuation_id": "a" * 257}},
+            "background_options.continuation_id",
+        ),
+    ):
+        with pytest.raises(openai.BadRequestError) as refusal:
+            await client.responses.create(model=model, input="Hi.", **wrong)
+        assert refusal.value.param == param

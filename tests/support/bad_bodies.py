@@ -192,6 +192,9 @@ FIELDS: list[tuple[JSON, str, str]] = [
         for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")
     ),
     *(({}, name, "an object") for name in ("text", "reasoning", "metadata", "stream_options")),
+    ({}, "background_options", "an object"),
+    ({"background_options": {}}, "background_options.completion_window", "a string"),
+    ({"background_options": {}}, "background_options.continuation_id", "a string"),
     ({}, "conversation", "a string or an object"),
     ({"conversation": {}}, "conversation.id", "a string"),
     ({"stream": True, "stream_options": {}}, "stream_options.include_obfuscation", "a boolean"),

@@ -60,6 +60,10 @@ class HeldCalls:
         """The model of the oldest call."""
         return self.order[-len(self._open)]
 
+    def drop(self) -> None:
+        """The calls that are open have ended with their worker."""
+        self._open.clear()
+
     def end_all(self) -> None:
         """Ends all calls, also those to come."""
         self._are_held = False

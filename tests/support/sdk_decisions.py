@@ -8,7 +8,7 @@ to do, or, if nobody is harmed, its name is added here and to docs/wire.md.
 
 WITHOUT_EFFECT = {
     "parameters": (
-        *("access_programs", "background_options", "client_metadata"),
+        *("access_programs", "client_metadata"),
         *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
         *("reasoning.context", "reasoning.effort", "reasoning.mode", "safety_identifier"),
         *("service_tier", "text.verbosity", "top_logprobs", "user"),
@@ -25,7 +25,7 @@ WITHOUT_EFFECT = {
 their last names. The table in docs/wire.md has the same."""
 
 WITHOUT_EFFECT_AT_NATIVE = {
-    "parameters": ("background_options",),
+    "parameters": (),
     "tools": ("allowed_callers", "defer_loading"),
     "input": (),
 }

@@ -198,7 +198,9 @@ class SeededDatabase:
 
 def insert_values(*rows: NewRow, web: UUID | None = None) -> dict[str, object]:
     """The values of an INSERT."""
-    return create_queries.insert_values(rows, web, timedelta(days=30), timedelta(days=3650))
+    return create_queries.insert_values(
+        rows, web, timedelta(days=30), timedelta(days=3650), timedelta(minutes=10)
+    )
 
 
 def line_values(worker: DatabaseWorker, max_rows: int = 1, **changes: object) -> dict[str, object]:
@@ -217,7 +219,6 @@ def line_values(worker: DatabaseWorker, max_rows: int = 1, **changes: object) ->
         "waiting": timedelta(0),
         "only_newcomers": False,
         "flex_wait": timedelta(minutes=10),
-        "batch_wait": timedelta(hours=1),
         "cursor": UUID(int=0),
     } | changes
 

@@ -19,7 +19,10 @@ from web.counters import CACHE_LOOKUPS
 from web.responses.continuation import Continuation
 
 _EXCLUDED_FROM_KEY = frozenset(
-    ("metadata", "user", "safety_identifier", "prompt_cache_key", "stream_options")
+    (
+        *("background_options", "metadata", "user", "safety_identifier"),
+        *("prompt_cache_key", "stream_options"),
+    )
 )
 """Parameters that do not change the answer."""
 

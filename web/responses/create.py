@@ -19,12 +19,12 @@ from models.db.queries.api_keys import ApiKey
 from models.db.queries.create import NewRow
 from models.errors import InvalidRequest
 from models.ids import new_uuid, response_id
-from models.lifecycle import lane_of
 from models.projects.policy import ZERO_RETENTION_SECONDS
 from models.projects.quotas import Limits, estimate_tokens
 from models.redis.quota_counters import Demand
 from models.secrets import Sealed, Sealer
 from models.tracing.spans import well_formed_traceparent
+from models.windows import placement_of
 from models.wire.json_input import inline_size
 from models.wire.mcp import CREDENTIAL_FIELDS
 from models.wire.purpose import Purpose, stored_parameters
@@ -124,7 +124,10 @@ class CreateResponse:
         sealer: Sealer,
         bus: Bus,
         hooks: Hooks,
+        window_margin: float,
     ) -> None:
+        """`window_margin`: the setting (models/config/groups.py)."""
+        self._window_margin = window_margin
         self._hooks = hooks
         self._prepare_request = prepare_request
         self._validation = prepare_request.validation
@@ -317,6 +320,8 @@ class CreateResponse:
         continuation, precomputed = prepared.continuation, prepared.precomputed
         policy = context.key.policy
         sealed = self._seal(opening.id, request, is_run=precomputed is None)
+        placement = placement_of(request.parameters, self._window_margin)
+        window = placement.window
         return NewRow(
             id=opening.id,
             project=context.project,
@@ -333,7 +338,7 @@ class CreateResponse:
             request_id=context.options.request_id,
             cache_key=prepared.lookup.key,
             cache_ttl=prepared.lookup.ttl,
-            lane=lane_of(request.parameters.get("service_tier")),
+            lane=placement.lane,
             items=orjson.dumps(request.input),
             last=len(opening.frames) - 1,
             frames=b"".join(opening.frames),
@@ -345,6 +350,9 @@ class CreateResponse:
             api_key=context.key.id,
             retention=None if policy.retention is None else int(policy.retention.total_seconds()),
             kept_for=ZERO_RETENTION_SECONDS if policy.zero_retention else None,
+            ends_in=None if window is None else window.ends_in,
+            urgent_in=None if window is None else window.urgent_in,
+            continuation=placement.continuation,
         )
 
     def _seal(self, new_id: UUID, request: CreateRequest, *, is_run: bool) -> Sealed | None:

@@ -60,7 +60,7 @@ _LEASE_WAIT = 2.0
 """Seconds. When Postgres is back after a long outage, the pool can have a connection before the
 heartbeat has renewed the lease: it tries each second, or more often."""
 _STATEMENTS = {
-    (False, False): create.INSERT,
+    (False, False): create.INSERT_WITH_OPTIONS,
     (False, True): create.INSERT_WITH_KEY,
     (True, False): create.INSERT_IN_CONVERSATION,
     (True, True): create.INSERT_IN_CONVERSATION_WITH_KEY,
@@ -188,6 +188,7 @@ class InsertResponse:
     ) -> None:
         self._retention: timedelta = settings.retention
         self._queue_wait: timedelta = settings.limits.queue_wait
+        self._lead: timedelta = settings.line.continuation_lead
         self._pool = pool
         self._lease = lease
         self._unclear_creates = unclear_creates
@@ -254,10 +255,12 @@ class InsertResponse:
     async def _insert_group(self, group: list[NewResponse]) -> list[bool]:
         """Stores all of these responses, or raises and stores none."""
         rows = [new.row for new in group]
-        values = self._values(rows)
+        has_options = any(row.has_options for row in rows)
+        statement = create.INSERT_WITH_OPTIONS if has_options else create.INSERT
+        values = self._values(rows, with_options=has_options)
 
         async def insert(pool_timeout: float | None) -> bool:
-            return bool(await fetch(self._pool, create.INSERT, values, pool_timeout))
+            return bool(await fetch(self._pool, statement, values, pool_timeout))
 
         is_stored = await self._repeat_if_lost(insert, rows)
         if is_stored:
@@ -382,5 +385,6 @@ class InsertResponse:
                 await execute(connection, create.NOTE_RETRY, values)
             return stored
 
-    def _values(self, rows: list[NewRow]) -> dict[str, object]:
-        return create.insert_values(rows, self._lease.id, self._retention, self._queue_wait)
+    def _values(self, rows: list[NewRow], *, with_options: bool = True) -> dict[str, object]:
+        lead = self._lead if with_options else None
+        return create.insert_values(rows, self._lease.id, self._retention, self._queue_wait, lead)

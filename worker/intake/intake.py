@@ -174,6 +174,7 @@ class Intake:
                             await asyncio.sleep(_BATCH_PAUSE)
                     else:
                         await self._starts.wait(claim.row.project_id)
+                    await self._ownership.lead_follow_ups(claim)
             finally:
                 self._capacity.end_claims([response_id])
             if claim is not None:

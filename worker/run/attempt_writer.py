@@ -21,6 +21,7 @@ from models.wire.events import Event, Item
 from models.wire.response import filter_events
 from worker.log.event_log import Block, EventLog
 from worker.log.journal import Journal
+from worker.metrics import count_missed_window
 from worker.run.attempt import Attempt
 from worker.run.end_state import CANCELLED, EndState, internal_error
 from worker.run.output import Entry
@@ -193,6 +194,7 @@ class AttemptWriter:
         last_block = self._journal.unpublished(self.log, ending.tail)
         self.is_awaited = await self._ownership.end(self._claim, ending)
         self._last_block = last_block
+        count_missed_window(self._claim.row, completed_at)
         line = _ended_line(self._attempt, self.log, ending)
         line.write()
         for count_end in self._on_ended:

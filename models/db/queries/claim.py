@@ -70,6 +70,8 @@ class ClaimedRow:
     lane: int
     api_key_id: UUID | None
     """of the request that made it, for the usage of its tools"""
+    window_ends_at: float | None
+    """in seconds since the epoch; null: it has no completion window"""
 
 
 _MAX_INPUT_BYTES = 16 * 1024
@@ -123,7 +125,8 @@ def claim_sql(
                checkpoint_number, next_output_index, turns, usage, traceparent, request_id, cache_key, cache_ttl,
                secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input,
                {_LAST_FAILURES} AS last_failures,
-               {_TURN_REPEATS} AS turn_repeats, lane, api_key_id
+               {_TURN_REPEATS} AS turn_repeats, lane, api_key_id,
+               extract(epoch FROM window_ends_at)::float AS window_ends_at
                {last_column}
         FROM claimed LEFT JOIN job_secrets secrets ON secrets.response_id = claimed.id"""
 

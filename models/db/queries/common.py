@@ -21,6 +21,7 @@ from typing import Any
 
 from models.db.statement import Query
 from models.lifecycle import TERMINAL, TRANSITIONS
+from models.windows import WINDOW_OF_LANE
 from models.wire.json_values import VALUE_SIZE
 
 
@@ -67,6 +68,13 @@ CRASHES_IN_TURN_OF_ORPHAN = f"""(SELECT count(*) FROM attempts a WHERE a.respons
 here."""
 ABANDONED = "(NOT r.background AND EXISTS (SELECT 1 FROM workers w WHERE w.id = r.web AND w.dead))"
 """A foreground response whose waiting web process is dead. No client will read it."""
+WINDOW = "CASE r.lane {} END".format(
+    " ".join(f"WHEN {lane} THEN '{name}'" for lane, name in WINDOW_OF_LANE.items())
+)
+"""The name of the completion window of response `r`, or null."""
+MISSED_WINDOW = "coalesce(r.completed_at, clock_timestamp()) > r.window_ends_at"
+"""Response `r` has ended after its completion window, or has not ended although that is over; null:
+it has no window."""
 NOT_DEFERRED = "(r.resume_at IS NULL OR r.resume_at <= clock_timestamp())"
 """Not deferred, or deferred until a time that has passed."""
 CREATE_IS_SETTLED = """(r.attempt > 0 OR r.enqueue_count > 0 OR r.confirmed OR NOT EXISTS (

@@ -1,6 +1,6 @@
 """Storing a new response: its row, input, secrets and first events, and the key of its request."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -45,6 +45,8 @@ _COLUMNS = {
     "kept_for": "int",
 }
 """The columns of `new`, the responses that one statement stores. Each is a parameter, an array."""
+_OPTIONS = {"ends_in": "int", "urgent_in": "int", "continuation": "text"}
+"""Further columns of `new`, in all statements but INSERT."""
 _ARRAYS = {
     "uuid": Uuids,
     "bool": Booleans,
@@ -99,6 +101,19 @@ class NewRow(msgspec.Struct, frozen=True, kw_only=True):
     """for how many seconds it is kept after its creation; None: as the settings say"""
     kept_for: int | None = None
     """for how many seconds it is kept after its end; None: until the retention ends"""
+    ends_in: int | None = None
+    """in how many seconds its completion window ends; None: it has none"""
+    urgent_in: int | None = None
+    """in how many seconds it waits as `default` does; None: as its lane says"""
+    continuation: str | None = None
+    """the thread that it belongs to; only for background responses"""
+
+    @property
+    def has_options(self) -> bool:
+        """Whether INSERT cannot store it (INSERT_WITH_OPTIONS)."""
+        return (
+            self.ends_in is not None or self.urgent_in is not None or self.continuation is not None
+        )
 
     @property
     def size(self) -> int:
@@ -107,27 +122,45 @@ class NewRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def insert_values(
-    rows: Sequence[NewRow], web: UUID | None, retention: timedelta, queue_wait: timedelta
+    rows: Sequence[NewRow],
+    web: UUID | None,
+    retention: timedelta,
+    queue_wait: timedelta,
+    lead: timedelta | None = timedelta(0),
 ) -> dict[str, object]:
     """The values of the statements INSERT… for these responses.
 
     `web`: the process that stores them. `retention`: how long a stored response is kept, unless its
     project has a retention of its own.
-    `queue_wait`: how long it may wait for a worker.
+    `queue_wait`: how long it may wait for a worker. `lead`: so much earlier a follow-up counts as
+    come; None: for INSERT, which stores none.
     """
     values: dict[str, object] = {
         "web": web,
         "default_retention": retention,
         "queue_wait": queue_wait,
     }
-    columns = zip(*map(_to_columns, rows), strict=True)
-    for (name, kind), column_values in zip(_COLUMNS.items(), columns, strict=True):
-        is_null = column_values.count(None) == len(rows)
-        values[name] = _nulls(kind, len(rows)) if is_null else _ARRAYS[kind](column_values)
+    _add_arrays(values, rows, _COLUMNS, _to_columns)
+    if lead is not None:
+        values["lead"] = lead
+        _add_arrays(values, rows, _OPTIONS, _to_options)
     return values
 
 
 _to_columns = attrgetter(*_COLUMNS)
+_to_options = attrgetter(*_OPTIONS)
+
+
+def _add_arrays(
+    values: dict[str, object],
+    rows: Sequence[NewRow],
+    kinds: Mapping[str, str],
+    to_columns: Callable[[NewRow], tuple[object, ...]],
+) -> None:
+    columns = zip(*map(to_columns, rows), strict=True)
+    for (name, kind), column_values in zip(kinds.items(), columns, strict=True):
+        is_null = column_values.count(None) == len(rows)
+        values[name] = _nulls(kind, len(rows)) if is_null else _ARRAYS[kind](column_values)
 
 
 @lru_cache(1024)
@@ -136,9 +169,25 @@ def _nulls(kind: str, length: int) -> object:
     return _ARRAYS[kind]([None] * length)
 
 
-_NEW = f"""new AS MATERIALIZED (
-             SELECT * FROM unnest({", ".join(array(name, kind) for name, kind in _COLUMNS.items())})
-                 AS n ({", ".join(_COLUMNS)}))"""
+def _new(columns: Mapping[str, str]) -> str:
+    return f"""new AS MATERIALIZED (
+             SELECT * FROM unnest({", ".join(array(name, kind) for name, kind in columns.items())})
+                 AS n ({", ".join(columns)}))"""
+
+
+_OPTION_COLUMNS = ", window_ends_at, urgent_at, continuation_id, resume_at"
+
+
+def _option_values(source: str) -> str:
+    """The values of _OPTION_COLUMNS. A follow-up of what has begun within the last hour, so that a
+    cache of its beginning may still be warm, has its place before it came."""
+    is_follow_up = f"""EXISTS (SELECT 1 FROM responses w WHERE w.project_id = {source}.project
+                             AND w.continuation_id = {source}.continuation
+                             AND w.started_at > clock_timestamp() - interval '1 hour')"""
+    return f""", clock_timestamp() + make_interval(secs => ends_in),
+                        clock_timestamp() + make_interval(secs => urgent_in), continuation,
+                        CASE WHEN continuation IS NOT NULL AND {is_follow_up}
+                            THEN clock_timestamp() - CAST(:lead AS interval) END"""
 
 
 def _insert_key(source: str, on_conflict: str = "") -> str:
@@ -162,23 +211,29 @@ _IN_CONVERSATION = """
          in_conversation AS (SELECT new.* FROM new JOIN joined ON joined.id = new.conversation)"""
 
 
-def _insert(*conditions: str, source: str = "new") -> Query[UUID]:
-    """Inserts the responses of `source`, which is `new` or one of the CTEs `conditions`."""
+def _insert(*conditions: str, source: str = "new", options: bool = True) -> Query[UUID]:
+    """Inserts the responses of `source`, which is `new` or one of the CTEs `conditions`. `options`:
+    with the columns _OPTIONS."""
+    queue_wait = "CAST(:queue_wait AS interval)"
+    if options:
+        # a response may wait until its window ends
+        window = "make_interval(secs => ends_in) + interval '1 hour'"
+        queue_wait = f"greatest({queue_wait}, {window})"
     return column(
         f"""
-    WITH {", ".join((_NEW, *conditions))},
+    WITH {", ".join((_new(_COLUMNS | _OPTIONS if options else _COLUMNS), *conditions))},
          row AS (INSERT INTO responses (id, project_id, status, background, store, model, parameters,
                                         previous_response_id,
                                         conversation_id, created_at, expires_at, deadline, enqueued_at, web, waiter,
                                         traceparent, request_id, cache_key, cache_ttl,
-                                        api_key_id, kept_for, lane)
+                                        api_key_id, kept_for, lane{_OPTION_COLUMNS if options else ""})
                  SELECT id, project, 'queued', background, store, model, CAST(parameters AS json), previous,
                         conversation, to_timestamp(created_at),
                         clock_timestamp() + coalesce(make_interval(secs => retention),
                                                      CAST(:default_retention AS interval)),
-                        clock_timestamp() + CAST(:queue_wait AS interval), clock_timestamp(), :web, waiter, traceparent,
+                        clock_timestamp() + {queue_wait}, clock_timestamp(), :web, waiter, traceparent,
                         request_id, cache_key, cache_ttl,
-                        api_key, make_interval(secs => kept_for), lane
+                        api_key, make_interval(secs => kept_for), lane{_option_values(source) if options else ""}
                  FROM {source}
                  RETURNING id),
          stored AS ({insert_items(source, response=f"{source}.id", items=f"{source}.items")}),
@@ -191,20 +246,23 @@ def _insert(*conditions: str, source: str = "new") -> Query[UUID]:
     )
 
 
-INSERT = _insert(_insert_key("new"))
+INSERT = _insert(_insert_key("new"), options=False)
 """Inserts responses, each with its input, its secrets, its first events, and its key if it has one;
 all of them or none. `deadline` limits the time in the queue until a claim replaces it with the
 deadline of the run.
 
 It is for responses that no other request can refuse: none is in a conversation, and a key is that
-of an SDK's request, which no other response has."""
+of an SDK's request, which no other response has, and none has options (`NewRow.has_options`)."""
+INSERT_WITH_OPTIONS = _insert(_insert_key("new"))
+"""INSERT of responses of which some have options. It is one of its own, so that the others pay
+nothing for them."""
 INSERT_WITH_KEY = _insert(_insert_key("new", _REPLACE_STALE_KEY), _WITH_KEY, source="keyed")
-"""INSERT of one response on condition that no other request holds its key. No row: another request
+"""INSERT_WITH_OPTIONS of one response on condition that no other request holds its key. No row: another request
 holds it (JOIN_BY_KEY)."""
 INSERT_IN_CONVERSATION = _insert(
     _IN_CONVERSATION, _insert_key("in_conversation"), source="in_conversation"
 )
-"""INSERT of one response on condition that its conversation still has the `revision` that the
+"""INSERT_WITH_OPTIONS of one response on condition that its conversation still has the `revision` that the
 request was checked against. No row: it has another one (models/db/queries/conversations.py)."""
 INSERT_IN_CONVERSATION_WITH_KEY = _insert(
     _IN_CONVERSATION,

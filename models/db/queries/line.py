@@ -12,7 +12,7 @@ from uuid import UUID
 from models.db.queries.claim import IS_READY, ClaimedRow, claim_sql
 from models.db.queries.common import ABANDONED, CREATE_IS_SETTLED, array, locked_responses
 from models.db.statement import Query, column
-from models.lifecycle import IN_LINE, PLACE_IN_LINE, Lane
+from models.lifecycle import IN_LINE, LANE_ORDER, PLACE_IN_LINE, Lane
 
 _MORE_PROJECTS = 3
 _MORE = 7
@@ -40,12 +40,20 @@ class ChosenRow(ClaimedRow):
     """of its project"""
 
 
-def _lane(at: str) -> str:
-    """The order of the lanes, in two columns: `flex` and `batch` wait behind all others. One that
-    has been in line since `at`, which is too long ago, goes as `default`."""
-    is_old = f"""{at} < now() - CASE lane WHEN {Lane.FLEX} THEN CAST(:flex_wait AS interval)
-        ELSE CAST(:batch_wait AS interval) END"""
-    return f"CASE WHEN lane <= {Lane.DEFAULT} OR {is_old} THEN 0 ELSE lane END"
+_SLOW = LANE_ORDER[LANE_ORDER.index(Lane.DEFAULT) + 1 :]
+_PLACES = " ".join(f"WHEN {lane.value} THEN {place}" for place, lane in enumerate(_SLOW, 1))
+_IN_WINDOWS = LANE_ORDER[LANE_ORDER.index(Lane.FLEX) + 1 :]
+_ONLY_BACKGROUND = ", ".join(str(lane.value) for lane in _IN_WINDOWS)
+
+
+def _lane(at: str, urgent_at: str = "urgent_at") -> str:
+    """The order of the lanes: `flex`, and behind it the windows, wait behind all others. One that is
+    urgent goes as `default`; without a time for that, once it has been in line since `at` for too
+    long."""
+    is_urgent = f"coalesce({urgent_at}, {at} + CAST(:flex_wait AS interval)) <= now()"
+    return (
+        f"CASE WHEN lane <= {Lane.DEFAULT} OR {is_urgent} THEN 0 ELSE CASE lane {_PLACES} END END"
+    )
 
 
 _UPPER_LANE = f"least(lane, {Lane.DEFAULT})"
@@ -61,15 +69,16 @@ def _rank(running: str, ahead: str) -> str:
 _WALK = f"""
     walk AS (
         SELECT b.background, l.lane, s.after AS project_id, s.upto, 0 AS step, 0 AS passed,
-               CAST(NULL AS timestamptz) AS at
+               CAST(NULL AS timestamptz) AS at, CAST(NULL AS timestamptz) AS urgent_at
         FROM unnest({array("kinds", "bool")}) AS b (background),
-            generate_series({Lane.PRIORITY.value}, {Lane.BATCH.value}) AS l (lane),
+            generate_series({min(Lane).value}, {max(Lane).value}) AS l (lane),
              (VALUES (CAST(:cursor AS uuid), {_LAST}), ({_FIRST}, CAST(:cursor AS uuid))) AS s (after, upto)
+        WHERE b.background OR l.lane NOT IN ({_ONLY_BACKGROUND})
         UNION ALL
         SELECT w.background, w.lane, n.project_id, w.upto, w.step + (n.at <= now())::int,
-               w.passed + (n.at > now())::int, n.at
+               w.passed + (n.at > now())::int, n.at, n.urgent_at
         FROM walk w CROSS JOIN LATERAL (
-            SELECT r.project_id, {PLACE_IN_LINE} AS at FROM responses r
+            SELECT r.project_id, {PLACE_IN_LINE} AS at, r.urgent_at FROM responses r
             WHERE {IN_LINE} AND r.background = w.background AND r.lane = w.lane AND r.project_id > w.project_id
               AND r.project_id <= w.upto
             ORDER BY r.project_id, {PLACE_IN_LINE} LIMIT 1) n
@@ -81,7 +90,7 @@ _SHARES = f"""
             AS k (project_id, running, ahead)
         JOIN projects p ON p.id = k.project_id),
     head AS MATERIALIZED (
-        SELECT w.background, w.lane, w.project_id, w.at, greatest(p.weight, 1) AS weight,
+        SELECT w.background, w.lane, w.project_id, w.at, w.urgent_at, greatest(p.weight, 1) AS weight,
                coalesce(k.running, 0) AS running, coalesce(k.ahead, 0) AS ahead
         FROM walk w JOIN projects p ON p.id = w.project_id LEFT JOIN known k ON k.project_id = w.project_id
         WHERE w.step > 0 AND w.at <= now()),
@@ -93,10 +102,11 @@ _CANDIDATES = f"""
         SELECT head.* FROM head, total WHERE NOT ({_ONLY_NEWCOMERS} AND running > 0)
         ORDER BY {_rank("running", "ahead")} LIMIT {_MOST} + {_MORE_PROJECTS}),
     candidate AS MATERIALIZED (
-        SELECT c.id, c.at, b.lane, b.weight, b.running, b.ahead,
-               row_number() OVER (PARTITION BY b.project_id ORDER BY {_lane("c.at")}, {_UPPER_LANE}, c.at) - 1 AS nr
+        SELECT c.id, c.at, c.urgent_at, b.lane, b.weight, b.running, b.ahead,
+               row_number() OVER (PARTITION BY b.project_id ORDER BY {_lane("c.at", "c.urgent_at")}, {_UPPER_LANE},
+                                  c.at) - 1 AS nr
         FROM best b CROSS JOIN LATERAL (
-            SELECT r.id, {PLACE_IN_LINE} AS at FROM responses r
+            SELECT r.id, {PLACE_IN_LINE} AS at, r.urgent_at FROM responses r
             WHERE {IN_LINE} AND r.background = b.background AND r.lane = b.lane AND r.project_id = b.project_id
               AND {PLACE_IN_LINE} <= now()
               AND r.enqueued_at <= now() - (SELECT CAST(:waiting AS interval)) AND NOT {ABANDONED}
@@ -155,6 +165,21 @@ CONFIRM = column(
 )
 """Records of new responses that their wake-ups were read: any worker may claim them in their turn.
 Those that another transaction has locked are being claimed."""
+
+_MAX_LED = 64
+LEAD_FOLLOW_UPS = column(
+    f"""
+    UPDATE responses SET resume_at = responses.enqueued_at - CAST(:lead AS interval)
+    FROM (SELECT id FROM responses
+          WHERE project_id = :project AND continuation_id = :continuation AND started_at IS NULL
+            AND resume_at IS NULL AND {IN_LINE}
+          ORDER BY id LIMIT {_MAX_LED} FOR NO KEY UPDATE SKIP LOCKED) follow_up
+    WHERE responses.id = follow_up.id RETURNING responses.id
+    """,
+    UUID,
+)
+"""Gives the first responses with this `continuation_id` that wait, and were never claimed, a place
+that is earlier by `lead`, each once: one of them has begun (ADR 0072)."""
 
 MAX_COUNTED = 1000
 """Responses that PLACE_OF counts at most."""

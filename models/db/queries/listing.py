@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from models.db.queries.common import OPEN
+from models.db.queries.common import MISSED_WINDOW, OPEN, WINDOW
 from models.db.statement import Query, column
 from models.ids import response_id
 from models.time_text import seconds_between
@@ -33,6 +33,11 @@ class ListedResponseRow:
     """in whole seconds"""
     ended_at: datetime | None
     """when its last event was stored; null while it is open"""
+    window: str | None
+    """its completion window (models/windows.py)"""
+    missed_window: bool | None
+    """it has ended too late, or has not ended although its window is over; null: it has none"""
+    continuation_id: str | None
     now: datetime
 
     @property
@@ -53,13 +58,13 @@ class ListedResponseRow:
         return round(seconds_between(self.started_at, self.ended_at or self.now), 3)
 
 
-_LISTED = """
+_LISTED = f"""
     r.id, r.status, r.background, p.name AS project, r.model, r.upstream, r.reason, r.attempt,
     (r.usage ->> 'input_tokens')::bigint AS input_tokens, (r.usage ->> 'output_tokens')::bigint AS output_tokens,
     r.created_at, r.started_at, r.completed_at, CASE WHEN r.completed_at IS NOT NULL THEN coalesce(
         (SELECT e.stored_at FROM event_log e WHERE e.response_id = r.id ORDER BY e.first_number DESC LIMIT 1),
         r.completed_at) END AS ended_at,
-    clock_timestamp() AS now"""
+    {WINDOW} AS window, {MISSED_WINDOW} AS missed_window, r.continuation_id, clock_timestamp() AS now"""
 
 _ID_AT = """CAST(rpad(lpad(to_hex(floor(extract(epoch FROM now() - CAST(:since AS interval) - interval '1 hour')
                                             * 1000)::bigint), 12, '0'), 32, '0') AS uuid)"""
@@ -67,12 +72,15 @@ _ID_AT = """CAST(rpad(lpad(to_hex(floor(extract(epoch FROM now() - CAST(:since A
 of its web process: an hour of difference is allowed."""
 
 
-_FITS = """r.delete_requested_at IS NULL
+_FITS = f"""r.delete_requested_at IS NULL
     AND (CAST(:since AS interval) IS NULL OR r.created_at >= now() - CAST(:since AS interval))
           AND (CAST(:project AS text) IS NULL OR p.name = CAST(:project AS text))
           AND (CAST(:model AS text) IS NULL OR r.model = CAST(:model AS text))
           AND (CAST(:upstream AS text) IS NULL OR r.upstream = CAST(:upstream AS text))
           AND (CAST(:reason AS text) IS NULL OR r.reason = CAST(:reason AS text))
+          AND (CAST(:window AS text) IS NULL OR {WINDOW} = CAST(:window AS text))
+          AND (NOT CAST(:missed AS boolean) OR {MISSED_WINDOW})
+          AND (CAST(:continuation AS text) IS NULL OR r.continuation_id = CAST(:continuation AS text))
           AND (CAST(:metadata_key AS text) IS NULL
                OR r.parameters -> 'metadata' ->> CAST(:metadata_key AS text) = CAST(:metadata_value AS text))"""
 _IN_RANGE = f"r.id >= greatest({_ID_AT}, CAST(:down_to AS uuid)) AND r.id < CAST(:before AS uuid)"
@@ -186,10 +194,16 @@ class ResponseDetails:
     retried_by: UUID | None
     waits: bool
     """for the end of its previous response"""
+    window: str | None
+    """its completion window (models/windows.py)"""
+    window_ends_at: datetime | None
+    missed_window: bool | None
+    """as in ListedResponseRow"""
+    continuation_id: str | None
 
 
 RESPONSE_DETAILS = Query(
-    """
+    f"""
     SELECT r.id, r.status, r.background, p.name AS project, r.model, r.upstream, r.reason, r.error, r.attempt, r.turns,
            r.usage, r.store,
            r.previous_response_id, r.conversation_id, r.created_at, r.started_at, r.completed_at, r.deadline,
@@ -200,7 +214,8 @@ RESPONSE_DETAILS = Query(
            (SELECT count(*) FROM items i WHERE i.response_id = r.id AND i.direction = 'output') AS output_items,
            (SELECT count(*) FROM tool_calls c WHERE c.response_id = r.id) AS tool_calls,
            r.parameters ->> 'retry_of' AS retry_of, r.retried_by,
-           r.waits IS TRUE AND r.status = 'queued' AS waits
+           r.waits IS TRUE AND r.status = 'queued' AS waits,
+           {WINDOW} AS window, r.window_ends_at, {MISSED_WINDOW} AS missed_window, r.continuation_id
     FROM responses r JOIN projects p ON p.id = r.project_id WHERE r.id = :id
     """,
     ResponseDetails,

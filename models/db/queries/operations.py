@@ -353,6 +353,8 @@ class BacklogRow:
     responses: int
     oldest: float
     """seconds since the creation of the oldest"""
+    overdue: int
+    """of them, those whose completion window has ended"""
 
 
 def _backlog(source: str) -> Query[BacklogRow]:
@@ -363,7 +365,8 @@ def _backlog(source: str) -> Query[BacklogRow]:
                r.lane, r.status, (r.status = 'queued' OR r.worker IS NULL OR w.dead IS TRUE)
                  AND {NOT_DEFERRED} AS waiting, NOT {NOT_DEFERRED} AS deferred,
                count(*) AS responses,
-               extract(epoch FROM clock_timestamp() - min(r.created_at))::float AS oldest
+               extract(epoch FROM clock_timestamp() - min(r.created_at))::float AS oldest,
+               count(*) FILTER (WHERE r.window_ends_at <= clock_timestamp()) AS overdue
         FROM {source} r LEFT JOIN workers w ON w.id = r.worker WHERE r.status IN {OPEN} GROUP BY 1, 2, 3, 4, 5
         """,
         BacklogRow,

@@ -248,10 +248,13 @@ REPAIR_RESPONSES = column(
         LIMIT :rows)
     UPDATE responses r SET enqueued_at = statement_timestamp(),
            resume_at = statement_timestamp() + (r.resume_at - r.enqueued_at),
+           urgent_at = statement_timestamp() + (r.urgent_at - r.enqueued_at),
+           window_ends_at = statement_timestamp() + (r.window_ends_at - r.enqueued_at),
            started_at = least(r.started_at, statement_timestamp())
     FROM early WHERE r.id = early.id AND r.worker IS NULL RETURNING 1 AS repaired
     """,
     int,
 )
-"""Responses that wait. A deferred one waits from now on. Not those whose wake-up no worker has read:
-their web process may have answered with 503, and what it knows depends on these times (I9)."""
+"""Responses that wait. A deferred one waits from now on, and a window begins again. Not those whose
+wake-up no worker has read: their web process may have answered with 503, and what it knows depends
+on these times (I9)."""

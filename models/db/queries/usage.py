@@ -13,14 +13,16 @@ from uuid import UUID
 from models.db.queries.common import LARGEST_SUM, bounded_sum
 from models.db.statement import Query, Statement, column
 from models.lifecycle import Lane
+from models.windows import CompletionWindow
 from models.wire.proxied_usage import UsageKind
 from models.wire.token_counts import COUNTED_BY
 
 _LABELS = "project_id, api_key_id, model, upstream, service_tier"
 _COUNTS = "requests, input_tokens, cached_tokens, output_tokens, reasoning_tokens"
-_ALL_LABELS = f"{_LABELS}, kind, batch"
+_ALL_LABELS = f"{_LABELS}, kind, batch, completion_window"
 _ALL_COUNTS = f"{_COUNTS}, units"
-"""Responses have no `kind` and no `units`: they are completions. Proxied requests have no `batch`."""
+"""Responses have no `kind` and no `units`: they are completions. Proxied requests have no `batch` and
+no `completion_window`."""
 _SUMS = ", ".join(f"{bounded_sum(name)} AS {name}" for name in _ALL_COUNTS.split(", "))
 
 
@@ -29,10 +31,12 @@ def _tokens(path: str) -> str:
 
 
 USED_COLUMNS = f"""r.project_id, r.api_key_id, r.model, r.upstream, r.service_tier,
-    nullif(r.lane = {Lane.BATCH.value}, false) AS batch, r.usage, r.turns"""
+    nullif(r.lane = {Lane.BATCH.value}, false) AS batch,
+    CASE r.lane WHEN {Lane.WINDOW_2H.value} THEN '2h' WHEN {Lane.WINDOW_8H.value} THEN '8h' END AS completion_window,
+    r.usage, r.turns"""
 """What the CTE `updated` of an ending returns for INSERT_USED; `r` is the response after it."""
-INSERT_USED = f"""INSERT INTO usage_entries ({_LABELS}, batch, {_COUNTS})
-                  SELECT {_LABELS}, batch, turns, {_tokens("input_tokens")},
+INSERT_USED = f"""INSERT INTO usage_entries ({_LABELS}, batch, completion_window, {_COUNTS})
+                  SELECT {_LABELS}, batch, completion_window, turns, {_tokens("input_tokens")},
                          {_tokens("input_tokens_details,cached_tokens")},
                          {_tokens("output_tokens")}, {_tokens("output_tokens_details,reasoning_tokens")}
                   FROM updated WHERE turns > 0 AND (usage IS NULL OR usage -> '{COUNTED_BY}' IS NULL)"""
@@ -43,7 +47,7 @@ INSERT_PROXIED = Statement(f"""
     INSERT INTO usage_entries (entry_id, {_ALL_LABELS}, {_ALL_COUNTS})
     SELECT entry_id, {_ALL_LABELS}, {_ALL_COUNTS} FROM jsonb_to_recordset(CAST(:entries AS jsonb)) AS e (
         entry_id uuid, project_id uuid, api_key_id uuid, model text, upstream text, service_tier text, kind text,
-        batch boolean, requests bigint, input_tokens bigint, cached_tokens bigint,
+        batch boolean, completion_window text, requests bigint, input_tokens bigint, cached_tokens bigint,
         output_tokens bigint, reasoning_tokens bigint, units bigint)
     ON CONFLICT (entry_id) WHERE entry_id IS NOT NULL DO NOTHING
 """)
@@ -112,6 +116,8 @@ class UsageRow:
     service_tier: str | None
     batch: bool | None
     """whether it was used by requests in batches"""
+    completion_window: str | None
+    """one of models/windows.py; null also for none"""
     requests: int
     input_tokens: int
     cached_tokens: int
@@ -135,7 +141,12 @@ def _used_columns(alias: str) -> str:
     return (
         ", ".join(f"{alias}.{name}" for name in names)
         + f", coalesce({alias}.batch, false) AS batch"
+        + f", CASE WHEN {alias}.batch THEN '{CompletionWindow.BATCH}' ELSE {alias}.completion_window END"
+        " AS completion_window"
     )
+
+
+_GROUPABLE = (*_LABELS.split(", "), "batch", "completion_window")
 
 
 def _grouped(name: str) -> str:
@@ -157,8 +168,8 @@ USAGE = Query(
           AND (CAST(:width AS bigint) < 86400 OR e.ended_at >= w.rolled_until::timestamp AT TIME ZONE 'UTC')
             AND {_wanted("e")})
     SELECT u.at / CAST(:width AS bigint) * CAST(:width AS bigint) AS bucket,
-           {", ".join(_grouped(name) for name in (*_LABELS.split(", "), "batch"))}, {_SUMS}
-    FROM used u GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7 LIMIT :max_rows
+           {", ".join(_grouped(name) for name in _GROUPABLE)}, {_SUMS}
+    FROM used u GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 ORDER BY 1, 2, 3, 4, 5, 6, 7, 8 LIMIT :max_rows
     """,
     UsageRow,
 )

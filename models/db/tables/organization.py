@@ -106,6 +106,7 @@ def _labels() -> list[Column[Any]]:
         optional("service_tier", Text),
         optional("kind", Text, "of a proxied request; null: completions"),
         optional("batch", Boolean, "of a request in a batch; null: it is not"),
+        optional("completion_window", Text, "2h or 8h; null: none, or that of a batch"),
     ]
 
 

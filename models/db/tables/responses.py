@@ -112,11 +112,17 @@ responses = Table(
         "how often it was put into the Celery queue again since it was last released",
         default="0",
     ),
-    optional("resume_at", TIMESTAMP, "deferred: not claimed before this time, except to end it"),
+    optional(
+        "resume_at",
+        TIMESTAMP,
+        "deferred: not claimed before this time, except to end it; of a follow-up that was never"
+        " claimed: its place in line, before it came (ADR 0072)",
+    ),
     required(
         "lane",
         SmallInteger,
-        "0 priority, 1 default, 2 flex, 3 batch: which responses go first (ADR 0041)",
+        "0 priority, 1 default, 2 flex, 3 batch, 4 the window 2h, 5 the window 8h: which responses"
+        " go first (ADR 0041, ADR 0072)",
         default=str(Lane.DEFAULT.value),
     ),
     required(
@@ -165,6 +171,13 @@ responses = Table(
     optional("waits", Boolean, "it waits for the end of its previous response (ADR 0073)"),
     optional("awaited", Boolean, "a response waits for its end, or did"),
     optional("retried_by", Uuid, "the last response that runs it again; no foreign key"),
+    optional("window_ends_at", TIMESTAMP, "the end of its completion window; null: it has none"),
+    optional(
+        "urgent_at",
+        TIMESTAMP,
+        "from then on it waits as `default` does; null: after BACKBURNER_LINE__FLEX_WAIT",
+    ),
+    optional("continuation_id", Text, "what the client calls the thread that it belongs to"),
     CheckConstraint(f"status IN ({_statuses})", name="status"),
     partial_index("ix_responses_deadline", "deadline", where=_is_open),
     partial_index(
@@ -194,6 +207,13 @@ responses = Table(
         "ix_responses_previous_response_id",
         "previous_response_id",
         where="previous_response_id IS NOT NULL",
+    ),
+    partial_index(
+        "ix_responses_continuation",
+        "project_id",
+        "continuation_id",
+        "started_at",
+        where="continuation_id IS NOT NULL",
     ),
     Index("ix_responses_expires_at", "expires_at"),
     partial_index("ix_responses_request_id", "request_id", where="request_id IS NOT NULL"),

@@ -203,6 +203,11 @@ _CONTEXT_EDITS = Tagged(
     {"compaction": Record({}, {"compact_threshold": Integer(1000, _MAX_INTEGER)})}
 )
 
+LONG_WINDOWS = ("2h", "8h")
+"""The values of `completion_window` in which a response waits behind others."""
+MAX_CONTINUATION_ID = 256
+"""Characters."""
+
 INCLUDE_VALUE = Choice(
     "file_search_call.results",
     "web_search_call.results",
@@ -222,6 +227,16 @@ PARAMETERS: dict[str, Check] = {
     "conversation": _ConversationId(),
     "store": _BOOLEAN,
     "background": _BOOLEAN,
+    "background_options": Component(
+        "BackgroundOptions",
+        Record(
+            {},
+            {
+                "completion_window": Choice("soonest", *LONG_WINDOWS),
+                "continuation_id": String(non_empty=True, at_most=MAX_CONTINUATION_ID),
+            },
+        ),
+    ),
     "stream": _BOOLEAN,
     "stream_options": Record({}, {"include_obfuscation": _BOOLEAN}),
     "include": INCLUDE,
@@ -288,6 +303,6 @@ NATIVE_PARAMETERS: dict[str, Check] = {
 """The same for a model whose upstream supports the Responses API."""
 
 IGNORED_PARAMETERS = frozenset(
-    (*NATIVE_ONLY_PARAMETERS, "background_options", "client_metadata")  # codex sends the last
+    (*NATIVE_ONLY_PARAMETERS, "client_metadata")  # codex sends the last
 )
 """Parameters that are accepted and have no effect, unless the upstream serves them."""

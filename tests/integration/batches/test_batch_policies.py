@@ -182,19 +182,30 @@ async def test_usage_says_what_batches_have_used(shared_stack: Stack, fake: Fake
     key = await asyncio.to_thread(keys.create, shared_stack.dsn, "default", grant=grant)
     admin, named = shared_stack.api(key=key), admin_id(PROJECT, project.id)
 
+    in_window = "SELECT count(*) FROM responses r, batches b WHERE r.project_id = b.project_id"
+    in_window += " AND r.lane = 3 AND abs(extract(epoch FROM r.window_ends_at - b.expires_at)) < 5"
+    in_window += " AND abs(extract(epoch FROM r.urgent_at - b.expires_at) + 12 * 3600) < 5"
+    assert await shared_stack.value(f"{in_window} AND b.project_id = %s", project.id) == 2
+
     assert await _requests(admin, named, "batch=true") == {None: 2}
     assert await _requests(admin, named, "batch=false") == {None: 1}
     assert await _requests(admin, named, "group_by=batch") == {True: 2, False: 1}
+    assert await _requests(admin, named, "group_by=completion_window", "completion_window") == {
+        "batch": 2,
+        None: 1,
+    }
     assert await _requests(admin, named, "") == {None: 3}
 
 
-async def _requests(admin: Api, project: str, query: str) -> dict[bool | None, int]:
-    """What the project has used, by `batch`."""
+async def _requests(
+    admin: Api, project: str, query: str, label: str = "batch"
+) -> dict[bool | str | None, int]:
+    """What the project has used, by the label."""
     path = f"/organization/usage/completions?start_time={int(time.time()) - 7200}&bucket_width=1h"
     answer = await admin.call("GET", f"{path}&project_ids={project}&{query}")
     assert answer.status == 200, answer.body
-    found: dict[bool | None, int] = {}
+    found: dict[bool | str | None, int] = {}
     for bucket in answer.body["data"]:
         for result in bucket["results"]:
-            found[result["batch"]] = found.get(result["batch"], 0) + result["num_model_requests"]
+            found[result[label]] = found.get(result[label], 0) + result["num_model_requests"]
     return found

@@ -34,7 +34,10 @@ async def _listed(user: ConsoleUser, query: str) -> str:
 
 async def test_filters_are_in_the_url(shared_stack: Stack, api: Api, model: str) -> None:
     wanted = await api.create(model, metadata={"team": "console-test", "n": "1"})
-    other = await api.create(model, metadata={"team": "console-test", "n": "2"})
+    options = {"completion_window": "8h", "continuation_id": "console-thread"}
+    metadata = {"team": "console-test", "n": "2"}
+    created = await api.create_background(model, metadata=metadata, background_options=options)
+    other = await api.wait_for_end(created)
     async with console_user(shared_stack, OPERATOR_TOKEN) as user:
         for query, shows_wanted, shows_other in (
             ("metadata=team%3Dconsole-test", True, True),
@@ -48,9 +51,13 @@ async def test_filters_are_in_the_url(shared_stack: Stack, api: Api, model: str)
             ("model=other&metadata=n%3D1", False, False),
             ("upstream=default&metadata=n%3D2", False, True),
             ("reason=deadline&metadata=n%3D2", False, False),
+            ("window=8h&continuation=console-thread", False, True),
+            ("window=2h&metadata=n%3D2", False, False),
+            ("missed=yes&metadata=n%3D2", False, False),
         ):
             html = await _listed(user, query)
             assert (wanted["id"] in html, other["id"] in html) == (shows_wanted, shows_other), query
+        assert "console-thread" in (await user.get(f"/console/responses/{created}")).html
         found = await user.get(f"/console/responses?id={wanted['id'][:30]}", follows=False)
         assert found.headers["location"] == f"/console/responses/{wanted['id']}"
 
@@ -69,6 +76,7 @@ async def test_pages_of_the_list_follow_one_another(
     [
         ("status=unknown", "There is no status unknown"),
         ("since=yesterday", "no duration such as"),
+        ("window=24h", "There is no window 24h"),
         ("metadata=key", "Write metadata as key=value"),
         ("before=resp_1", "no id of a response"),
         ("id=resp_0000000000", "There is no response"),

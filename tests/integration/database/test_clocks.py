@@ -131,7 +131,9 @@ async def test_a_response_in_line_keeps_its_place_and_its_pause(
     response = await database.create_response()
     ahead = (
         f"UPDATE responses SET confirmed = true, enqueued_at = {_AHEAD},"
-        f" resume_at = {_AHEAD} + CAST(%(deferred)s AS interval)"
+        f" resume_at = {_AHEAD} + CAST(%(deferred)s AS interval),"
+        f" urgent_at = {_AHEAD} + interval '4 hours',"
+        f" window_ends_at = {_AHEAD} + interval '8 hours'"
     )
     await run_sql(database.pool, ahead, {"deferred": deferred})
     values = line_values(worker)
@@ -140,6 +142,8 @@ async def test_a_response_in_line_keeps_its_place_and_its_pause(
     row = await database.response_row(response)
     if row["resume_at"] is not None:
         assert row["resume_at"] - row["enqueued_at"] == timedelta(minutes=1)
+    assert row["urgent_at"] - row["enqueued_at"] == timedelta(hours=4)
+    assert row["window_ends_at"] - row["enqueued_at"] == timedelta(hours=8)
     assert bool(await fetch(database.pool, line.CLAIM_NEXT, values)) is is_due
 
 

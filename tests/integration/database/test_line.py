@@ -224,10 +224,11 @@ async def test_the_places_of_a_line_are_those_of_one_project_and_lane(
 
 @pytest.mark.parametrize("length", [SHORT, LONG])
 async def test_a_choice_reads_no_line(database: SeededDatabase, length: int) -> None:
-    """Neither the line of one project, nor that of a thousand projects."""
+    """Neither the lines of one project, nor that of a thousand projects."""
     [alone] = await _create_projects(database, 1)
     projects = await _create_projects(database, *[1] * PROJECTS)
-    await _insert(database, [alone], length)
+    await _insert(database, [alone], length // 2)
+    await _insert(database, [alone], length // 2, lane=Lane.WINDOW_8H.value)
     await _insert(database, projects, length, background=False)
     await run_sql(database.pool, "ANALYZE responses")
     worker = await database.create_worker()

@@ -224,6 +224,9 @@ async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -
         "down_to": UUID(int=0),
         "metadata_key": None,
         "metadata_value": None,
+        "window": None,
+        "missed": False,
+        "continuation": None,
         "max_rows": rows,
         "limit": rows,
         "rows": rows,
@@ -317,6 +320,7 @@ _OF_RUNNING = [
     "leases.LIVE_WORKERS",
     "line.CLAIM_NEXT",
     "line.CONFIRM",
+    "line.LEAD_FOLLOW_UPS",
     "line.LINE_PLACES",
     "line.PLACE_OF",
     "leases.RENEW",
@@ -493,6 +497,7 @@ _OF_NEW = [
     "create.INSERT",
     "create.INSERT_IN_CONVERSATION",
     "create.INSERT_WITH_KEY",
+    "create.INSERT_WITH_OPTIONS",
 ]
 _OF_CONVERSATION = [
     "conversations.PAGE[asc]",
@@ -600,8 +605,10 @@ def _new_response(database: ManyResponses, name: str) -> dict[str, object]:
         key="new",
         body_hash=b"hash",
         key_seconds=600,
+        continuation="thread",
     )
-    return insert_values([row], database.web, timedelta(days=30), timedelta(days=1))
+    limits = timedelta(days=30), timedelta(days=1), timedelta(minutes=10)
+    return insert_values([row], database.web, *limits)
 
 
 def _of_chain(database: ManyResponses) -> dict[str, object]:
@@ -738,7 +745,7 @@ def _common_values(database: ManyResponses) -> dict[str, object]:
         **dict.fromkeys(("lifetime", "wall_clock"), timedelta(hours=1)),
         **dict.fromkeys(("lease", "waiting", "interval"), timedelta(seconds=5)),
         **dict.fromkeys(("background", "interactive", "include_unstored", "in_line"), True),
-        **dict.fromkeys(("flex_wait", "batch_wait"), timedelta(minutes=10)),
+        **dict.fromkeys(("flex_wait", "lead"), timedelta(minutes=10)),
         **dict.fromkeys(("attempts", "afters", "numbers"), ones),
         **dict.fromkeys(("quarantine", "only_newcomers"), False),
         "unanswered_calls": list[str](),
@@ -751,6 +758,7 @@ def _common_values(database: ManyResponses) -> dict[str, object]:
         "lasts": Ints([11, 11]),
         "frames": b"frame",
         "item": "{}",
+        "continuation": "thread",
         "key": "sdk:4",
         "request_id": "req_400",
         "body_hash": b"hash",

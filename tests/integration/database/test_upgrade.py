@@ -257,7 +257,9 @@ async def test_responses_run_through_an_upgrade_from_0_1_0(
     assert len(pages[0]) == 2
 
     # The other way round: stored by the new web process, run by the old worker, continued by both.
-    created = await new_api.create_background(fake.script(reply("by the old worker")))
+    created = await new_api.create_background(
+        fake.script(reply("by the old worker")), background_options={"completion_window": "8h"}
+    )
     assert (await old_api.wait_for_end(created))["output_text"] == "by the old worker"
     template = {"model": fake.script(reply("by a schedule")), "input": "Hello."}
     body = {"cron": "0 0 29 2 *", "template": template}

@@ -640,10 +640,19 @@ async def test_moderation_is_left_to_no_upstream_that_does_not_know_it(
 async def test_the_header_names_only_what_this_server_does_itself(
     api: Api, fake: FakeUpstream
 ) -> None:
-    options = {"background_options": {"completion_window": "2h"}}
-    body = {"model": fake.script(native_reply("ok")), "input": "Hi.", **SENT_UNCHANGED, **options}
-    answer = await api.call("POST", "/responses", body)
-    assert answer.headers["x-ignored-parameters"] == "background_options"
+    """Codex sends `client_metadata`."""
+    body = {"model": fake.script(native_reply("ok")), "input": "Hi.", **SENT_UNCHANGED}
+    answer = await api.call("POST", "/responses", body | {"client_metadata": {"a": "b"}})
+    assert answer.headers["x-ignored-parameters"] == "client_metadata"
+
+
+async def test_a_completion_window_is_not_sent_to_an_upstream(api: Api, fake: FakeUpstream) -> None:
+    model = fake.script(native_reply("ok"))
+    options = {"completion_window": "8h", "continuation_id": "a"}
+    created = await api.create_background(model, background_options=options)
+    assert (await api.wait_for_end(created))["background_options"] == options
+    [request] = fake.requests_for(model)
+    assert "background_options" not in request.body
 
 
 # --- damaged streams, missing endings, refusals ---

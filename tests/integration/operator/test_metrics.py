@@ -32,6 +32,7 @@ from models.metrics import scrape_allowed
 from models.ownership.creates import UnclearCreate, void_values
 from models.projects.quotas import Quota
 from models.version import VERSION
+from models.windows import CompletionWindow
 from tests.support.api import until
 from tests.support.batches import line, start, until_status
 from tests.support.deployment_files import ROOT
@@ -72,6 +73,7 @@ LABELS = {
     "queue": {"interactive", "background", "quarantine"},
     "result": {"hit", "miss"},
     "lane": {lane.name.lower() for lane in Lane},
+    "window": {window.value for window in CompletionWindow},
     "quota": {quota.name for quota in Quota},
     "mode": {"background", "foreground"},
     "outcome": {

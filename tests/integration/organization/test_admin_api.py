@@ -231,6 +231,39 @@ async def test_usage_outlives_responses(shared_stack: Stack, fake: FakeUpstream)
     assert "usage" in (await backburner(shared_stack, "usage", "--by", "project")).out
 
 
+async def test_usage_is_apart_for_completion_windows(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
+    client = _admin(shared_stack)
+    project = await client.admin.organization.projects.create(name="windows")
+    account = await client.admin.organization.projects.service_accounts.create(
+        project.id, name="counted"
+    )
+    assert account.api_key is not None
+    api = shared_stack.api(key=account.api_key.value)
+    model = fake.script(*(reply("x") for _ in range(4)))
+    for window in ("soonest", "2h", "8h", "8h"):
+        options = {"completion_window": window}
+        await api.wait_for_end(await api.create_background(model, background_options=options))
+    now = int(datetime.now(UTC).timestamp())
+    page = await client.admin.organization.usage.completions(
+        start_time=now - 60,
+        group_by=["completion_window"],  # type: ignore[list-item]
+        project_ids=[project.id],
+    )
+    results: list[Any] = [result for bucket in page.data for result in bucket.results]
+    requests = {
+        (each.completion_window, each.price_factor): each.num_model_requests for each in results
+    }
+    assert requests == {(None, 1): 1, ("2h", 0.75): 1, ("8h", 0.5): 2}
+    rows = await command_facts(shared_stack, "usage", "--project", "windows", "--by", "window")
+    assert {(row["window"], row["requests"], row["price_factor"]) for row in rows} == {
+        ("", 1, 1),
+        ("2h", 1, 0.75),
+        ("8h", 2, 0.5),
+    }
+
+
 async def test_days_are_summed_up_once_and_entries_deleted_later(shared_stack: Stack) -> None:
     """The days of the past are exact before and after the purge has summed them up."""
     project = UUID(int=7)

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from tests.conftest import PrivateStack
+from tests.integration.operator.test_operations import command_facts
 from tests.support import keys
 from tests.support.api import Api, until
 from tests.support.fake_upstream import (
     FakeUpstream,
 )
 from tests.support.held_calls import HeldCalls
-from tests.support.stack import Databases, Stack, SuiteSettings, stack
+from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 
 _numbers = count()
 STREAMS = 2
@@ -261,3 +262,126 @@ async def test_a_lost_wake_up_of_a_background_response_is_found_while_clients_ta
                 pass
         turns.end_all()
     assert (await other.wait_for_end(lost))["status"] == "completed"
+
+
+async def _move(running: Stack, model: str, **columns: str) -> None:
+    """Sets times of the responses of this model. `columns`: name -> expression."""
+    changes = ", ".join(f"{name} = {value}" for name, value in columns.items())
+    await running.value(f"UPDATE responses SET {changes} WHERE model = %s RETURNING 1", model)
+
+
+async def test_windows_wait_behind_all_others_the_one_that_ends_first_before_the_next(
+    running: Stack, turns: HeldCalls
+) -> None:
+    api = running.api()
+    await _create(api, turns.model("first"), SLOTS)
+    await turns.begun(SLOTS)
+    models = {}
+    for name in ("urgent", "batch", "8h", "2h", "flex", "soonest"):
+        models[name] = turns.model(name)
+        window = {"urgent": "8h", "batch": "8h", "flex": "soonest"}.get(name, name)
+        tier = {"service_tier": "flex"} if name == "flex" else {}
+        options = {"completion_window": window}
+        await _create(api, models[name], 1, background_options=options, **tier)
+    await _move(running, models["batch"], lane="3")
+    # As when half of its window is over.
+    await _move(running, models["urgent"], urgent_at="now()")
+    order = [await turns.next() for _ in models]
+    assert order == [models[name] for name in ("urgent", "soonest", "flex", "2h", "8h", "batch")]
+
+
+async def test_projects_take_turns_in_a_window(
+    running: Stack, turns: HeldCalls, other: Api
+) -> None:
+    many, few = turns.model("many"), turns.model("few")
+    await _create(other, turns.model("first"), 1)
+    await turns.begun(1)
+    await _create(running.api(), turns.model("first"), SLOTS - 1)
+    await turns.begun(SLOTS)
+    options = {"completion_window": "8h"}
+    await _create(running.api(), many, 12, background_options=options)
+    await _create(other, few, 3, background_options=options)
+    order = [await turns.next() for _ in range(8)]
+    assert order.count(few) == 3, order
+
+
+async def test_a_follow_up_waits_before_strangers_that_came_a_little_earlier(
+    running: Stack, turns: HeldCalls
+) -> None:
+    api = running.api()
+    thread = {"completion_window": "2h", "continuation_id": "thread"}
+    names = ("warm", "old", "cold", "stranger", "new", "again", "last")
+    models = {name: turns.model(name) for name in names}
+    await _create(api, models["warm"], SLOTS, background_options=thread)
+    await turns.begun(SLOTS)
+    for name in ("old", "cold", "stranger", "new", "again"):
+        options = {"completion_window": "2h", "continuation_id": name}
+        in_thread = name in ("new", "again")
+        await _create(api, models[name], 1, background_options=thread if in_thread else options)
+    # More than the lead (BACKBURNER_LINE__CONTINUATION_LEAD): nobody is passed for ever.
+    await _move(running, models["old"], enqueued_at="enqueued_at - interval '11 minutes'")
+    # What waits moves forward too, once one that it follows begins.
+    cold = {"completion_window": "2h", "continuation_id": "cold"}
+    await _create(api, models["last"], 1, background_options=cold)
+    order = [await turns.next() for _ in range(6)]
+    expected = ("old", "new", "again", "cold", "last", "stranger")
+    assert order == [models[name] for name in expected]
+
+
+async def test_a_missed_window_is_counted_and_shown(
+    running: Stack, turns: HeldCalls, other: Api
+) -> None:
+    await _create(running.api(), turns.model("first"), SLOTS)
+    await turns.begun(SLOTS)
+    missed, met = turns.model("missed"), turns.model("met")
+    options = {"completion_window": "2h", "continuation_id": "of the night"}
+    [late] = await _create(running.api(), missed, 1, background_options=options)
+    await _create(running.api(), met, 1, background_options=options)
+    await _move(running, missed, window_ends_at="now() - interval '2 seconds'")
+
+    async def is_overdue() -> bool:
+        return 'backburner_windows_overdue{window="2h"} 1.0' in await _metrics(running)
+
+    await until(is_overdue, 20)
+    listed = await command_facts(running, "responses", "list", "--missed", "--since", "1h")
+    assert [each["id"] for each in listed["responses"]] == [late]
+    [row] = listed["responses"]
+    assert (row["window"], row["missed_window"]) == ("2h", True)
+    turns.end_all()
+    assert (await running.api().wait_for_end(late))["background_options"] == options
+    listed = await command_facts(
+        running, "responses", "list", "--window", "2h", "--continuation", "of the night"
+    )
+    assert {(each["model"], each["missed_window"]) for each in listed["responses"]} == {
+        (missed, True),
+        (met, False),
+    }
+
+
+async def _metrics(running: Stack) -> str:
+    async with running.session.get(f"http://127.0.0.1:{running.webs[0].port}/metrics") as answer:
+        return await answer.text()
+
+
+async def test_the_order_of_windows_outlives_all_workers(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    async with private_stack(streams=STREAMS, settings=SHORT_LEASES) as running:
+        turns, api = HeldCalls(fake, "turns-"), running.api()
+        models = {name: turns.model(name) for name in ("first", "8h", "2h", "soonest", "urgent")}
+        await _create(api, models["first"], 4 * SLOTS)
+        await turns.begun(SLOTS)
+        for name in ("8h", "2h", "urgent", "soonest"):
+            options = {"completion_window": "8h" if name == "urgent" else name}
+            await _create(api, models[name], 1, background_options=options)
+        await _move(running, models["urgent"], urgent_at="now()")
+        running.kill(running.workers[0])
+        turns.drop()
+        begun = len(turns.order)
+        await running.start_worker(streams=STREAMS)
+        await until(lambda: len(turns.order) >= begun + SLOTS)
+        while not set(models.values()) <= set(turns.order):
+            await turns.next()
+        order = [each for each in turns.order if each != models["first"]]
+        assert order == [models[name] for name in ("urgent", "soonest", "2h", "8h")]
+        turns.end_all()

@@ -151,7 +151,9 @@ def test_no_statement_is_so_long_that_psycopg_reads_it_again_each_time() -> None
         if len(statement.sql) > MAX_CACHED_STATEMENT_LENGTH
     }
     assert set(too_long) == {
+        "create.INSERT_IN_CONVERSATION",
         "create.INSERT_IN_CONVERSATION_WITH_KEY",
+        "create.INSERT_WITH_KEY",
         "line.CLAIM_NEXT",
         "read.SHOWN_RESPONSES",
         "read.WATCHED_RESPONSES",

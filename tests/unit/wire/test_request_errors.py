@@ -194,6 +194,57 @@ TOP = [
         "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
     ),
     Case(
+        "a window of a foreground response",
+        {"background_options": {"completion_window": "soonest"}},
+        "background_options.completion_window",
+        "invalid_value",
+        "'background_options.completion_window' needs 'background': true.",
+    ),
+    Case(
+        "a thread of a foreground response",
+        {"background_options": {"continuation_id": "a"}},
+        "background_options.continuation_id",
+        "invalid_value",
+        "'background_options.continuation_id' needs 'background': true.",
+    ),
+    Case(
+        "no options of a foreground response",
+        {"background_options": {}},
+        "background_options",
+        "invalid_value",
+        "'background_options' needs 'background': true.",
+    ),
+    Case(
+        "a streamed window",
+        {
+            "background": True,
+            "stream": True,
+            "background_options": {"completion_window": "2h"},
+        },
+        "background_options.completion_window",
+        "invalid_value",
+        "The completion window '2h' needs 'stream': false, or no 'stream'.",
+    ),
+    Case(
+        "a window with a service tier",
+        {
+            "background": True,
+            "service_tier": "flex",
+            "background_options": {"completion_window": "8h"},
+        },
+        "background_options.completion_window",
+        "invalid_value",
+        "The completion window '8h' needs standard processing: leave 'service_tier' out, or send "
+        "'auto' or 'default'.",
+    ),
+    Case(
+        "an unknown window",
+        {"background": True, "background_options": {"completion_window": "24h"}},
+        "background_options.completion_window",
+        "invalid_value",
+        "Invalid value: '24h'. Supported values are: 'soonest', '2h', and '8h'.",
+    ),
+    Case(
         "truncation",
         {"truncation": "middle"},
         "truncation",

@@ -32,6 +32,7 @@ FULL: dict[str, Any] = {
     "model": "m",
     "instructions": "be brief",
     "background": True,
+    "background_options": {"completion_window": "soonest", "continuation_id": "c"},
     "store": True,
     "stream": True,
     "stream_options": {"include_obfuscation": False},

@@ -74,6 +74,8 @@ def bodies(annotation: Any, *, native: bool) -> Iterator[tuple[str, JSON]]:
         body = {"model": "m", "input": "x", **given}
         if "stream_options" in given:
             body["stream"] = True
+        if "background_options" in given:
+            body["background"] = True
         if "tool_choice" in given:
             body = with_tools_to_choose(body, native=native)
         yield place, body

@@ -66,6 +66,17 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- Steers that are still queued when their response has ended go back to the client. The owner that ends a steered response
+-- has committed them before, or keeps them for the client's tool outputs; a worker of 0.1.0 knows nothing of them.
+CREATE OR REPLACE FUNCTION return_steers() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE steers SET state = 'failed', settled_at = clock_timestamp(),
+           error_code = CASE WHEN NEW.status IN ('completed', 'incomplete') THEN 'successor_creation_failed'
+                             ELSE 'response_not_active' END
+    WHERE response_id = NEW.id AND state = 'queued';
+    RETURN NULL;
+END $$;
+
 -- A trigger is made once: to make it again would lock its table. One that changes gets another name here, and a
 -- migration drops the old one.
 DO $$
@@ -101,6 +112,12 @@ BEGIN
         WHEN (NEW.awaited AND NEW.status IN ('completed', 'incomplete', 'failed', 'cancelled')
               AND OLD.status NOT IN ('completed', 'incomplete', 'failed', 'cancelled'))
         EXECUTE FUNCTION release_waiting_responses();
+    END IF;
+    IF NOT 'queued_steers_are_returned' = ANY (made) THEN
+        CREATE TRIGGER queued_steers_are_returned AFTER UPDATE OF status ON responses FOR EACH ROW
+        WHEN (NEW.steers > 0 AND NEW.status IN ('completed', 'incomplete', 'failed', 'cancelled')
+              AND OLD.status NOT IN ('completed', 'incomplete', 'failed', 'cancelled'))
+        EXECUTE FUNCTION return_steers();
     END IF;
 END $$;
 

@@ -35,6 +35,7 @@ Exception
     │                          returns to the queue
     ├── LimitReached           a limit of this server ended the run
     ├── Cancelled              a cancel was recorded
+    ├── Steered                input has arrived: a successor is to be stored with the ending
     └── LeaseLost              another process owns the response: this one stores no ending
 """
 
@@ -509,6 +510,11 @@ class StatementRefused(RunError):
 
 class Cancelled(RunError):
     """A cancel was recorded for this response."""
+
+
+class Steered(RunError):
+    """Input has arrived while the response ran, more than its owner knew of: the ending is not
+    stored without it."""
 
 
 class LeaseLost(RunError):

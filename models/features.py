@@ -21,6 +21,7 @@ FEATURES = (
     "model_list",
     "batches",
     "retrieval",
+    "steering",
     "websocket",
     "webhooks",
     "schedules",

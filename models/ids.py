@@ -17,6 +17,8 @@ SCHEDULE, SCHEDULE_RUN = "sched", "schedrun"
 """The prefixes of ids of schedules, and of their runs."""
 VECTOR_STORE, FILE_BATCH = "vs", "vsfb"
 """The prefixes of ids of vector stores, and of the batches of files of one."""
+STEER = "steer"
+"""The prefix of ids of inputs that were sent to a running response."""
 RESPONSE_ID_PATTERN = "resp_[0-9a-f]{32}"
 CONVERSATION_ID_PATTERN = "conv_[0-9a-f]{32}"
 _HEX = re.compile("[0-9a-f]{32}")

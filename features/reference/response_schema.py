@@ -175,7 +175,7 @@ _PROGRESS = described(
     "How far an open response is, in a `GET`; absent once it has ended. Not at OpenAI.",
 )
 
-_INCOMPLETE_REASONS = ("max_output_tokens", "content_filter", "max_messages")
+_INCOMPLETE_REASONS = ("max_output_tokens", "content_filter", "max_messages", "steered")
 _RESPONSE_FIELDS: dict[str, Schema] = {
     "id": RESPONSE_ID,
     "object": const("response"),

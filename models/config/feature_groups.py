@@ -283,3 +283,12 @@ class ScheduleSettings(Group):
     """Most slots that `missed: run_all` runs after a pause or an outage, the newest ones."""
     retention: Duration = timedelta(days=30)
     """How long runs are listed, and how long a schedule is after its last slot."""
+
+
+class SteeringSettings(Group):
+    """Input for responses that run (docs/websocket.md)."""
+
+    pending: int = Field(default=16, ge=1, le=1000)
+    """Most inputs that may be queued for one response."""
+    pending_bytes: Bytes = Field(default=4 * 1024 * 1024, ge=1000)
+    """Most bytes of all of them together."""

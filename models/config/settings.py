@@ -41,6 +41,7 @@ from models.config.feature_groups import (
     RetrievalSettings,
     S3Settings,
     ScheduleSettings,
+    SteeringSettings,
     WebhookSettings,
 )
 from models.config.groups import (
@@ -158,6 +159,7 @@ class Settings(FileBackedSettings):
     s3: S3Settings = S3Settings()
     batches: BatchSettings = BatchSettings()
     schedules: ScheduleSettings = ScheduleSettings()
+    steering: SteeringSettings = SteeringSettings()
     console: ConsoleSettings = ConsoleSettings()
     extraction: ExtractionSettings = ExtractionSettings()
     retrieval: RetrievalSettings = RetrievalSettings()

@@ -11,7 +11,7 @@ writing twice.
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
@@ -31,14 +31,17 @@ from models.db.database import (
 from models.db.queries import end as end_queries
 from models.db.queries import run as run_queries
 from models.db.queries.chains import READY_SUCCESSORS, ReadySuccessor
+from models.db.queries.end import EndedRow
 from models.db.queries.run import OwnershipState
+from models.db.queries.steers import QueuedSteer
 from models.db.statement import Query, RowT
-from models.errors import Cancelled, FailedCall, LeaseLost, StatementRefused
+from models.errors import Cancelled, FailedCall, LeaseLost, StatementRefused, Steered
 from models.ids import response_id as public_id
 from models.lifecycle import TERMINAL, Crashes, Status
 from models.ownership.endings import EndingWriter, Release, ReleaseWriter, failures_json
 from models.ownership.lease import Lease
 from models.ownership.line import ChosenClaim, ClaimRequest, LineClaims
+from models.ownership.steering import end_steered, read_queued
 from models.ownership.steps import EMPTY_TAIL, Ending, Step, Tail
 from models.ownership.takeover import Claim, ClaimedLogs, MayRun, UnownedClaims, take_over
 from models.wire.json_values import json_size
@@ -82,6 +85,7 @@ class Ownership:
         self._endings = EndingWriter(pool, lease)
         self._quarantine = settings.quarantine
         self._wall_clock = settings.limits.wall_clock
+        self._queue_wait = settings.limits.queue_wait
 
     async def take(self, response_id: UUID, may_run: MayRun = _always) -> Claim | None:
         """Claims the response. Returns None if it cannot be claimed: it has ended, a live worker
@@ -149,13 +153,14 @@ class Ownership:
 
     async def end(self, claim: Claim, ending: Ending) -> bool:
         """Ends the response. Returns whether another one may have waited for it, as far as that is
-        known. Raises `Cancelled` if a cancel was recorded first, `LeaseLost` if this
-        process does not own the response any more.
+        known. Raises `Cancelled` if a cancel was recorded first, `Steered` if it has more steers
+        than the ending knows of, `LeaseLost` if this process does not own the response any more.
 
         A small ending is first sent with others. Only if that has not stored it, which may also
         mean that the outcome is unknown, it is sent alone, and its own outcome decides."""
         if (stored := await self._endings.store(claim, ending)) is not None:
             return bool(stored.awaited)
+        query, steering = end_queries.END[ending.status], ending.steering
         values = (
             self._values(claim)
             | _log_values(ending.tail)
@@ -174,16 +179,28 @@ class Ownership:
                 "upstream_fields": ending.upstream_fields and Jsonb(ending.upstream_fields),
                 "upstream": ending.upstream,
                 "history_size": ending.history_size,
+                "steers": 0 if steering is None else steering.steers,
                 "changed": Jsonb(
                     [{"position": position, "item": item} for position, item in ending.changed]
                 ),
             }
         )
-        rows = await self._write(
-            end_queries.END[ending.status],
+        rows: list[EndedRow] = []
+
+        async def end() -> bool:
+            rows[:] = (
+                await fetch(self._pool, query, values)
+                if steering is None
+                else await end_steered(self._pool, query, values, steering, self._queue_wait)
+            )
+            return bool(rows)
+
+        await self._repeat(
+            end,
             values,
             is_done=lambda state: state.status in TERMINAL,
             is_blocked_by_cancel=ending.status is not Status.CANCELLED,
+            steers=None if ending.status not in end_queries.MAY_BE_FOLLOWED else values["steers"],
         )
         return any(row.awaited for row in rows)
 
@@ -198,9 +215,14 @@ class Ownership:
             )
             return []
 
-    async def checkpoint(self, claim: Claim, tail: Tail, step: Step) -> None:
-        """Stores a finished step that another follows, with the log up to it. Raises as `end`
-        does."""
+    async def queued_steers(self, claim: Claim) -> list[QueuedSteer]:
+        """What was sent to the response while it ran; a row without items if nothing was. Raises
+        StatementRefused."""
+        return await read_queued(self._pool, claim.id, self.others_succeed)
+
+    async def checkpoint(self, claim: Claim, tail: Tail, step: Step) -> int:
+        """Stores a finished step that another follows, with the log up to it. Returns how many
+        steers the response has. Raises as `end` does."""
         values = (
             self._values(claim)
             | _log_values(tail)
@@ -215,7 +237,7 @@ class Ownership:
                 "upstream": step.upstream,
             }
         )
-        await self._write(
+        return await self._write(
             run_queries.CHECKPOINT,
             values,
             is_done=lambda state: state.checkpoint_number >= tail.last and state.worker == self._me,
@@ -230,9 +252,10 @@ class Ownership:
 
     async def finish_call(
         self, claim: Claim, tail: Tail, position: int, item: dict[str, Any], result: Any
-    ) -> None:
+    ) -> int:
         """Stores a call's final item, what the model receives if the item does not contain it, and
-        the log up to the item's done event. Raises as `end` does."""
+        the log up to the item's done event. Returns how many steers the response has. Raises as
+        `end` does."""
         values = (
             self._values(claim)
             | _log_values(tail)
@@ -243,7 +266,7 @@ class Ownership:
                 "result": None if result is None else Jsonb(result),
             }
         )
-        await self._write(run_queries.FINISH_CALL, values, is_done=_never_done)
+        return await self._write(run_queries.FINISH_CALL, values, is_done=_never_done)
 
     async def forget_crashes(self, claim: Claim) -> None:
         """Forgets all crashes of a suspect but those that made it one. Does nothing if this process
@@ -318,17 +341,38 @@ class Ownership:
         is_done: Callable[[OwnershipState], bool],
         *,
         is_blocked_by_cancel: bool = False,
-    ) -> list[RowT]:
-        """One fenced write, repeated identically while Postgres is unavailable, until its outcome
-        is known. Returns its rows, none if an earlier try was successful: `is_done`, whether the
-        row shows that. Raises StatementRefused if Postgres answers, and never does this write."""
-
+    ) -> RowT | int:
+        """One fenced write, as `_repeat` does it. Returns what the statement returns, or how many
+        steers the response has, if an earlier try of it was successful."""
         rows: list[RowT] = []
+
+        async def write() -> bool:
+            rows[:] = await fetch(self._pool, query, values)
+            return bool(rows)
+
+        state = await self._repeat(
+            write, values, is_done, is_blocked_by_cancel=is_blocked_by_cancel
+        )
+        return rows[0] if state is None else state.steers
+
+    async def _repeat(
+        self,
+        write: Callable[[], Awaitable[bool]],
+        values: Mapping[str, object],
+        is_done: Callable[[OwnershipState], bool],
+        *,
+        is_blocked_by_cancel: bool,
+        steers: object = None,
+    ) -> OwnershipState | None:
+        """One fenced write, repeated identically while Postgres is unavailable, until its outcome
+        is known. `write`: one try; whether it has changed anything. `is_done`: whether the row
+        shows that an earlier try was successful; it is returned then. `steers`: as many the
+        response may have. Raises StatementRefused if Postgres answers, and never does this
+        write."""
 
         async def attempt() -> OwnershipState | None:
             await self._lease.wait_until_valid()
-            rows.extend(await fetch(self._pool, query, values))
-            if rows:
+            if await write():
                 return None
             states = await fetch(self._pool, run_queries.OWNERSHIP_STATE, values)
             if not states or states[0].attempt != values["attempt"]:
@@ -337,9 +381,11 @@ class Ownership:
 
         state = await retry_unless_refused(attempt, self.others_succeed)
         if state is None or is_done(state):
-            return rows
+            return state
         if state.cancelled and is_blocked_by_cancel:
             raise Cancelled
+        if steers is not None and state.steers != steers and state.worker == self._me:
+            raise Steered
         raise LeaseLost("this worker's lease was revoked")
 
 

@@ -81,6 +81,7 @@ class EndingWriter:
             len(ending.tail.frames) > _MAX_FRAMES
             or ending.changed
             or claim.row.conversation_id is not None
+            or ending.steering is not None
         ):
             return None
         return await self._requests.submit(_Request(claim, ending))

@@ -28,7 +28,7 @@ from models.db.database import (
     execute_sync,
     fetch_sync,
 )
-from models.db.queries import create, leases, run
+from models.db.queries import create, leases, run, steers
 from models.db.queries.leases import OwnedResponse
 from models.db.queries.run import StoredLog
 from models.ids import new_uuid
@@ -272,6 +272,7 @@ class Lease:
             values = void_values(unclear, self.id)
             execute_sync(connection, create.VOID_UNCLEAR_CREATES, values)
             execute_sync(connection, create.DELETE_VOIDED_SECRETS, values)
+            execute_sync(connection, steers.RETURN_VOIDED, values)
 
     def _renew(self, connection: SyncConnection) -> None:
         values = {

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from models.lifecycle import Status
+from models.secrets import Sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,32 @@ CallOrigins = dict[str, dict[str, str]]
 """id of a call's item -> `key` and `origin` of its row, sealed (worker/run/sealing.py)"""
 
 EMPTY_TAIL = Tail(first=0, last=-1, frames=b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """The response that continues a steered one, with the steers as its input."""
+
+    id: UUID
+    items: list[dict[str, Any]]
+    created_at: int
+    """whole seconds since the epoch"""
+    frames: list[bytes]
+    """the opening events"""
+    secrets: Sealed | None
+    parameters: dict[str, Any] | None = None
+    """None: those of the steered response"""
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """What becomes of the steers of a response that ends."""
+
+    steers: int
+    """how many there are"""
+    successor: Successor | None = None
+    required_input: list[dict[str, Any]] | None = None
+    """for which they wait; None, and no successor: they go back to the client"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +77,8 @@ class Ending:
     """which upstream answered the last turn"""
     history_size: int | None = None
     """of what a continuation begins with (models/wire/json_values.py); None: not known"""
+    steering: Steering | None = None
+    """None: it is not known that the response was steered"""
 
 
 @dataclass(frozen=True, slots=True)

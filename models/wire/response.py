@@ -21,7 +21,7 @@ that demanded it."""
 RETRY_OF = "retry_of"
 """Key in the parameters of a response that runs another one again: the id of that one. No client
 sets it."""
-_OWN_PARAMETERS = ("wait_for_previous", RETRY_OF)
+OWN_PARAMETERS = ("wait_for_previous", RETRY_OF)
 """Parameters that only this server knows. They are shown only where they are set."""
 
 
@@ -114,7 +114,7 @@ def response_object(facts: ResponseFacts, output: list[Item]) -> dict[str, Any]:
     }
     if facts.status == "completed" and facts.incomplete_reason in _UNMET_PARAMETERS:
         body["unmet_parameter"] = _UNMET_PARAMETERS[facts.incomplete_reason]
-    body.update((name, parameters[name]) for name in _OWN_PARAMETERS if name in parameters)
+    body.update((name, parameters[name]) for name in OWN_PARAMETERS if name in parameters)
     if facts.retried_by is not None:
         body["retried_by"] = facts.retried_by
     if facts.conversation_id is not None:

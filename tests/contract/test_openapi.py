@@ -208,6 +208,7 @@ def test_the_document_knows_every_output_item() -> None:
     assert set(details["properties"]["reason"]["enum"]) == {
         *translator._INCOMPLETE_REASONS.values(),
         "max_messages",
+        "steered",
     }
 
 
@@ -301,6 +302,7 @@ def test_the_examples_match_their_schemas() -> None:
         "Batch",
         "Schedule",
         "ScheduleRun",
+        "Steer",
         "Error",
         "text/event-stream",
     }

@@ -195,15 +195,16 @@ async def server_of(stack: Stack) -> FuzzedServer:
     ended.append((await api.create(talking))["id"])
     for response in ended:
         await api.wait_for_end(response)
-    running = [await api.create_background(silent) for _ in range(8)]
+    running = [await api.create_background(silent) for _ in range(9)]
     await api.cancel(running[0])
     deleted = await api.create_background(talking)
     await api.call("DELETE", f"/responses/{deleted}")
     responses = {
         "": [deleted, running[0], *ended],
         "cancel": [*ended, *running[:4]],
-        "delete": [deleted, *running[4:]],
+        "delete": [deleted, *running[4:8]],
         "retry": [ended[1], ended[3]],
+        "steer_response": [*ended, running[8]],
     }
     items = [f"msg_{number}" for number in range(8)]
     first_items = {"items": [{"role": "user", "content": "Hm.", "id": item} for item in items]}
@@ -288,6 +289,7 @@ def valid_bodies(server: FuzzedServer) -> dict[str, JSON]:
     return {
         **dict.fromkeys(("create", "compact", "input_tokens"), answered),
         "retry": {"model": server.models[0]},
+        "steer_response": {"input": [message]},
         "create_conversation": {"items": [message]},
         "add_items": {"items": [message]},
         "chat": {"model": server.models[0], "messages": [message]},

@@ -72,6 +72,8 @@ class MemoryOwnership:
     """of the release"""
     frames: list[bytes] = field(default_factory=list)
     """that a checkpoint, a result or the ending has stored"""
+    steers: int = 0
+    """that have arrived"""
     outputs: dict[int, Any] = field(default_factory=dict)
     """position of a call -> its item and what the model gets"""
 
@@ -82,17 +84,19 @@ class MemoryOwnership:
         if tail is not None:
             self.frames += split_frames(tail.frames)
 
-    async def checkpoint(self, _claim: Claim, tail: Tail, step: Step) -> None:
+    async def checkpoint(self, _claim: Claim, tail: Tail, step: Step) -> int:
         self._note(f"checkpoint {len(step.items)}", tail)
+        return self.steers
 
     async def start_call(self, _claim: Claim, position: int) -> None:
         self._note(f"start {position}")
 
     async def finish_call(
         self, _claim: Claim, tail: Tail, position: int, item: Item, tool_output: Any
-    ) -> None:
+    ) -> int:
         self._note(f"finish {position}", tail)
         self.outputs[position] = (item, tool_output)
+        return self.steers
 
     async def end(self, _claim: Claim, ending: Ending) -> None:
         self._note(f"end {ending.status.value}", ending.tail)

@@ -10,6 +10,7 @@ from models.db.queries import conversations
 from models.db.queries.chains import COUNT_WAITING
 from models.db.queries.conversations import ConversationRow
 from models.db.queries.history import PREVIOUS_RESPONSE, REFERENCED_ITEMS, PreviousResponse
+from models.db.queries.steers import PENDING_STEERS, PendingSteer
 from models.errors import (
     InvalidRequest,
     NotFound,
@@ -43,6 +44,8 @@ class Continuation:
     """The previous response has not ended: the new one is to wait for it."""
     size: int | None = None
     """The size of its items (models/wire/json_values.py); None: not known."""
+    was_steered: bool = False
+    """Input has arrived while it ran, which may still be pending."""
 
     def require_new(self, items: list[Item]) -> None:
         """Raises InvalidRequest for an item that the conversation has already.
@@ -117,6 +120,7 @@ async def load_continuation(
         waits=waits,
         open_calls=[] if waits else previous.unanswered_calls,
         size=previous.history_size,
+        was_steered=previous.steers > 0,
     )
 
 
@@ -146,6 +150,13 @@ async def _require_short(pool: Pool, previous: UUID, max_waiting: int) -> None:
             param="previous_response_id",
             code="too_many_waiting_responses",
         )
+
+
+async def pending_steers(pool: Pool, continuation: Continuation) -> list[PendingSteer]:
+    """The steers that wait for the create which continues this response."""
+    if not continuation.was_steered:
+        return []
+    return await fetch_idempotent(pool, PENDING_STEERS, {"id": continuation.previous})
 
 
 async def conversation_row(

@@ -82,6 +82,8 @@ class CreateOptions:
     """The request comes over a WebSocket."""
     retry_of: UUID | None = None
     """the response that it runs again (features/retry/)"""
+    takes_steers: bool = False
+    """Its input begins with the pending steers of what it continues (ADR 0075)."""
 
     @property
     def calls_model(self) -> bool:
@@ -278,7 +280,8 @@ class CreateResponse:
     ) -> AcceptedResponse | None:
         """Checks the request against what it continues, and stores it.
 
-        None: its conversation was changed meanwhile, or its idempotency key is held.
+        None: its conversation was changed meanwhile, its idempotency key is held, or another create
+        has taken the pending steers.
         """
         prepared = await self._prepare_request.prepare(
             context.key,
@@ -286,6 +289,7 @@ class CreateResponse:
             context.options.unstored_ids,
             new_id=context.new_id,
             generate=context.options.generate,
+            takes_steers=context.options.takes_steers and context.options.generate,
         )
         request, opening, precomputed = prepared.request, prepared.opening, prepared.precomputed
         has_reader = request.stream and precomputed is None
@@ -299,6 +303,7 @@ class CreateResponse:
             pause=context.body.pause,
             waits=prepared.continuation.waits,
             retry_of=context.options.retry_of,
+            steers=prepared.steers,
         )
         if await self._insert_response.insert(new) is None:
             return None

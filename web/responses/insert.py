@@ -35,6 +35,7 @@ from models.db.queries.chains import AWAIT_PREVIOUS, CONFIRM_WAITING, WAIT
 from models.db.queries.create import NewRow
 from models.db.queries.end import COMPLETE_PRECOMPUTED
 from models.db.queries.read import RESPONSE
+from models.db.queries.steers import COMMIT_PENDING, RETURN_VOIDED
 from models.db.statement import Query
 from models.ended_line import EndedLine
 from models.errors import Unavailable
@@ -90,6 +91,8 @@ class NewResponse:
     """None: a worker has to run it"""
     pause: Callable[[], Awaitable[None]]
     """To be awaited between two steps over all of a large row."""
+    steers: tuple[UUID, ...] = ()
+    """the pending steers with which its input begins"""
     known_events: KnownEvents | None = None
     """Its opening events for the reader of `channel`, once it is stored."""
     retry_of: UUID | None = None
@@ -100,7 +103,12 @@ class NewResponse:
     @property
     def needs_transaction(self) -> bool:
         """Its INSERT is not all."""
-        return self.precomputed is not None or self.waits or self.retry_of is not None
+        return (
+            self.precomputed is not None
+            or self.waits
+            or self.retry_of is not None
+            or bool(self.steers)
+        )
 
     @property
     def may_share_statement(self) -> bool:
@@ -167,6 +175,7 @@ class UnclearCreates:
         values = void_values(unclear, self._lease.id)
         await execute(connection, create.VOID_UNCLEAR_CREATES, values)
         await execute(connection, create.DELETE_VOIDED_SECRETS, values)
+        await execute(connection, RETURN_VOIDED, values)
         voided_ids = [one.response_id for one in unclear]
         self._lease.creates.remove_unclear(voided_ids)
         for voided_id in voided_ids:
@@ -204,11 +213,11 @@ class InsertResponse:
     async def insert(self, new: NewResponse) -> UUID | None:
         """Stores the response and returns its id.
 
-        Returns None if another request holds its idempotency key, if the conversation was changed
-        after the request was checked against it, or if the response for which it is to wait has
-        ended. If the connection is lost, the same row is
-        inserted once more: it is stored then, or it was stored before. If that fails too, the
-        create is voided and Unavailable is raised.
+        Returns None if another request holds its idempotency key or has taken its steers, if the
+        conversation was changed after the request was checked against it, or if the response for
+        which it is to wait has ended. If the connection is lost, the same row is inserted once
+        more: it is stored then, or it was stored before. If that fails too, the create is voided
+        and Unavailable is raised.
         """
         if not new.row.background:
             await self._wait_for_lease()
@@ -368,14 +377,18 @@ class InsertResponse:
         await new.pause()
         if not new.needs_transaction:
             return await fetch(self._pool, statement, values, pool_timeout, size=new.row.size)
+        stored: list[UUID] = []
         async with (
             large_connection(self._pool, new.row.size, pool_timeout) as connection,
-            connection.transaction(),
+            connection.transaction() as transaction,
         ):
             previous = {"id": new.row.previous, "project": new.row.project}
             if new.waits and not await fetch(connection, AWAIT_PREVIOUS, previous):
                 return []
             stored = await fetch(connection, statement, values)
+            if stored and not await _commit_steers(connection, new):
+                stored = []
+                raise psycopg.Rollback(transaction)
             if stored and new.precomputed is not None:
                 await execute(connection, COMPLETE_PRECOMPUTED, new.precomputed.values)
             if stored and new.waits:
@@ -383,8 +396,16 @@ class InsertResponse:
             if stored and new.retry_of is not None:
                 values = {"id": new.retry_of, "new": new.row.id}
                 await execute(connection, create.NOTE_RETRY, values)
-            return stored
+        return stored
 
     def _values(self, rows: list[NewRow], *, with_options: bool = True) -> dict[str, object]:
         lead = self._lead if with_options else None
         return create.insert_values(rows, self._lease.id, self._retention, self._queue_wait, lead)
+
+
+async def _commit_steers(connection: Connection, new: NewResponse) -> bool:
+    """Marks the steers of a response that is being stored. False: another create has some."""
+    if not new.steers:
+        return True
+    values = {"id": new.row.previous, "successor": new.row.id, "steers": list(new.steers)}
+    return len(await fetch(connection, COMMIT_PENDING, values)) == len(new.steers)

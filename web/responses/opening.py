@@ -19,12 +19,11 @@ from models.redis.answer_cache import CachedAnswer
 from models.wire.events import (
     Event,
     ResponseCompleted,
-    ResponseCreated,
     ResponseInProgress,
-    ResponseQueued,
     frame,
 )
 from models.wire.json_values import encoded_size
+from models.wire.opening import opening_frames
 from models.wire.pairing import unanswered_calls
 from models.wire.replay import replay, with_new_ids
 from models.wire.request import CreateRequest
@@ -60,13 +59,8 @@ class Opening:
             previous_response_id=request.previous_response_id,
             conversation_id=request.conversation,
         )
-        response = response_object(facts, [])
-        events: list[Event] = [
-            kind(response) for kind in opening_event_types(background=request.background)
-        ]
-        return cls(
-            new_id, facts, response, [frame(event, number) for number, event in enumerate(events)]
-        )
+        response, frames = opening_frames(facts)
+        return cls(new_id, facts, response, frames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +122,3 @@ def _blocks(events: Iterable[Event], first: int) -> dict[str, list[int] | list[b
         frames[-1] += frame(event, number)
     lasts = [*(start - 1 for start in firsts[1:]), number]
     return {"firsts": firsts, "lasts": lasts, "frames": [bytes(block) for block in frames]}
-
-
-def opening_event_types(
-    *, background: bool
-) -> tuple[type[ResponseCreated] | type[ResponseQueued], ...]:
-    """The types of a response's first events, which are stored together with it."""
-    return (ResponseCreated, ResponseQueued) if background else (ResponseCreated,)

@@ -13,7 +13,7 @@ from models.wire.pairing import require_outputs
 from models.wire.request import CreateRequest
 from web.hooks import CreateCheck
 from web.responses.answer_cache import WARM_UP, CacheLookup, RequestCache
-from web.responses.continuation import Continuation, load_continuation
+from web.responses.continuation import Continuation, load_continuation, pending_steers
 from web.responses.opening import Opening, PrecomputedResponse, precompute
 from web.responses.validation import (
     RequestValidation,
@@ -33,6 +33,8 @@ class PreparedRequest:
     opening: Opening
     precomputed: PrecomputedResponse | None
     """None: a worker has to run it"""
+    steers: tuple[UUID, ...] = ()
+    """the pending steers with which its input begins"""
 
 
 class PrepareRequest:
@@ -63,16 +65,22 @@ class PrepareRequest:
         *,
         new_id: UUID,
         generate: bool,
+        takes_steers: bool = False,
     ) -> PreparedRequest:
         """The request with what it continues, and its answer if that is known.
 
         `new_id`: of its response. `unstored_ids`: responses with `store: false` that it may
-        continue all the same. `generate`: False for a warm-up, whose answer is empty. Raises
-        InvalidRequest or NotFound.
+        continue all the same. `generate`: False for a warm-up, whose answer is empty.
+        `takes_steers`: its input begins with the pending steers of what it continues; the caller
+        commits them. Raises InvalidRequest or NotFound.
         """
         continuation = await load_continuation(
             self._pool, key.project_id, request, unstored_ids, self._max_waiting
         )
+        steers = await pending_steers(self._pool, continuation) if takes_steers else []
+        if steers:
+            pending = [item for steer in steers for item in steer.items]
+            request = replace(request, input=[*pending, *request.input])
         request = await self._check_history(key, request, continuation)
         lookup = (
             await self._request_cache.lookup(key, request, continuation) if generate else WARM_UP
@@ -81,7 +89,8 @@ class PrepareRequest:
         precomputed = None
         if lookup.answer is not None:
             precomputed = precompute(opening, lookup.answer, continuation.size_with(request.input))
-        return PreparedRequest(request, continuation, lookup, opening, precomputed)
+        taken = tuple(steer.id for steer in steers)
+        return PreparedRequest(request, continuation, lookup, opening, precomputed, taken)
 
     async def _check_history(
         self, key: ApiKey, request: CreateRequest, continuation: Continuation

@@ -51,7 +51,9 @@ def direct_route(method: str, path: str) -> DirectRoute | None:
 @router.post("")
 async def create(request: Request, key: Key, body: AdmittedBody) -> Response:
     """Creates a response: background or foreground, as JSON or as a stream."""
-    options = CreateOptions(request.scope["request_id"], generate=not is_prewarm(body.value))
+    options = CreateOptions(
+        request.scope["request_id"], generate=not is_prewarm(body.value), takes_steers=True
+    )
     return await create_and_answer(request, key, body, options)
 
 

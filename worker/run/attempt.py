@@ -74,6 +74,8 @@ class Attempt:
         """The size of items before the output (models/wire/json_values.py); None: unknown."""
         self.unrepeatable_calls = 0
         """How many tool calls run now that must not run twice."""
+        self.steers = 0
+        """How many inputs have arrived while it runs, as of the last write that showed it."""
 
     @property
     def include(self) -> Sequence[str]:

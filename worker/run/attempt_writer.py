@@ -6,16 +6,20 @@ Each write to Postgres is fenced: it raises LeaseLost if the response has anothe
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import structlog
 
+from models.db.queries.end import MAY_BE_FOLLOWED
 from models.ended_line import EndedLine
-from models.errors import Cancelled, FailedCall, LeaseLost
+from models.errors import Cancelled, FailedCall, LeaseLost, Steered
 from models.ownership.claims import Ownership, ReleaseReason
-from models.ownership.steps import EMPTY_TAIL, Ending
+from models.ownership.steps import EMPTY_TAIL, Ending, Steering, Tail
 from models.ownership.timeline import attempts_on_timeline
+from models.secrets import Sealer
 from models.uncancellable import run_uncancellable
 from models.wire.events import Event, Item
 from models.wire.response import filter_events
@@ -25,6 +29,7 @@ from worker.metrics import count_missed_window
 from worker.run.attempt import Attempt
 from worker.run.end_state import CANCELLED, EndState, internal_error
 from worker.run.output import Entry
+from worker.run.steering import steering_of
 from worker.translation.items.open_item import OpenItem
 from worker.translation.turn import Turn
 
@@ -40,8 +45,10 @@ class AttemptWriter:
         journal: Journal,
         ownership: Ownership,
         on_ended: Sequence[Callable[[EndedLine], None]] = (),
+        sealer: Sealer | None = None,
     ) -> None:
-        """`on_ended`: called with the log line of an ending once it is stored."""
+        """`on_ended`: called with the log line of an ending once it is stored. `sealer`: of the
+        client's credentials, for a successor."""
         self.log = EventLog.of(attempt.claim)
         self._attempt = attempt
         self._claim = attempt.claim
@@ -50,6 +57,9 @@ class AttemptWriter:
         self._on_ended = on_ended
         self.is_awaited = False
         """Another response may have waited for the ending that is stored."""
+        self._sealer = sealer or Sealer(())
+        self.successor: UUID | None = None
+        """The response that was stored with the ending; a worker has to run it."""
         self._last_block: Block | None = None
         """The last frames of a stored ending."""
 
@@ -92,9 +102,11 @@ class AttemptWriter:
         self, items: Sequence[OpenItem], turn: Turn[Any] | None, last_events: Iterable[Event]
     ) -> None:
         step = self._attempt.step(items, turn)
-        await self._journal.store_then_publish(
-            self.log, last_events, lambda tail: self._ownership.checkpoint(self._claim, tail, step)
-        )
+
+        async def store(tail: Tail) -> None:
+            self._attempt.steers = await self._ownership.checkpoint(self._claim, tail, step)
+
+        await self._journal.store_then_publish(self.log, last_events, store)
         self._attempt.apply_step(step, items)
 
     async def start_call(self, entry: Entry) -> None:
@@ -109,12 +121,14 @@ class AttemptWriter:
     async def _finish_call(self, entry: Entry, events: Sequence[Event], tool_output: Any) -> None:
         assert entry.call is not None
         item = entry.call.to_json()
-        await self._journal.store_then_publish(
-            self.log,
-            self._finish_events(entry, events, item, tool_output),
-            lambda tail: self._ownership.finish_call(
+
+        async def store(tail: Tail) -> None:
+            self._attempt.steers = await self._ownership.finish_call(
                 self._claim, tail, entry.position, item, tool_output
-            ),
+            )
+
+        await self._journal.store_then_publish(
+            self.log, self._finish_events(entry, events, item, tool_output), store
         )
 
     async def store_closed_call(self, entry: Entry) -> None:
@@ -149,6 +163,7 @@ class AttemptWriter:
 
     async def end(self, end_state: EndState) -> EndState:
         """Closes what is open and stores the ending, as cancelled if a cancel was recorded first.
+        What has arrived while the response ran is stored with it, as input of a successor.
 
         Returns the end state that is stored. If it cannot be stored, the response fails without
         its unstored items, and if that is not possible, without any items: without an ending it
@@ -179,22 +194,44 @@ class AttemptWriter:
         self, end_state: EndState, ending_of: Callable[..., Ending]
     ) -> EndState:
         async def store() -> EndState:
-            try:
-                await self._store_end(end_state, ending_of)
-            except Cancelled:
-                await self._store_end(CANCELLED, ending_of)
-                return CANCELLED
-            return end_state
+            steering: Steering | None = None
+            if self._attempt.steers and end_state.status in MAY_BE_FOLLOWED:
+                steering = await self._steering()
+            while True:
+                try:
+                    await self._store_end(end_state, ending_of, steering)
+                except Cancelled:
+                    await self._store_end(CANCELLED, ending_of)
+                    return CANCELLED
+                except Steered:
+                    steering = await self._steering()
+                else:
+                    return end_state
 
         return await self._journal.store_last(self.log, store)
 
-    async def _store_end(self, end_state: EndState, ending_of: Callable[..., Ending]) -> None:
+    async def _steering(self) -> Steering | None:
+        queued = await self._ownership.queued_steers(self._claim)
+        return steering_of(self._attempt, queued, self._sealer, self._ownership.now())
+
+    async def _store_end(
+        self,
+        end_state: EndState,
+        ending_of: Callable[..., Ending],
+        steering: Steering | None = None,
+    ) -> None:
         completed_at = self._ownership.now()
-        ending = ending_of(end_state, completed_at=completed_at, tail_with=self.log.unflushed)
+        ending: Ending = ending_of(
+            end_state, completed_at=completed_at, tail_with=self.log.unflushed
+        )
+        if steering is not None:
+            ending = replace(ending, steering=steering)
         last_block = self._journal.unpublished(self.log, ending.tail)
         self.is_awaited = await self._ownership.end(self._claim, ending)
         self._last_block = last_block
         count_missed_window(self._claim.row, completed_at)
+        if steering is not None and steering.successor is not None:
+            self.successor = steering.successor.id
         line = _ended_line(self._attempt, self.log, ending)
         line.write()
         for count_end in self._on_ended:

@@ -74,7 +74,11 @@ class Run:
         self._attempt = Attempt(claim)
         self._footprint = Footprint(self._attempt)
         self._writer = AttemptWriter(
-            self._attempt, resources.journal, resources.ownership, resources.on_ended
+            self._attempt,
+            resources.journal,
+            resources.ownership,
+            resources.on_ended,
+            resources.sealer,
         )
         self._context: RunContext | None = None
         self._span = NO_SPAN
@@ -249,6 +253,9 @@ class Run:
     async def _end(self, end_state: EndState) -> None:
         limits = await self._resources.quotas.limits_of(self.claim)
         self.end_state = await self._writer.end(end_state)
+        if self._writer.successor is not None:
+            queue = queue_for(background=self._attempt.facts.background, crashes=0)
+            self._resources.job_queue.enqueue(self._writer.successor, queue)
         if limits is not None:
             self._resources.quotas.on_ended(self.claim, limits, self._tokens(self.end_state))
         key = None

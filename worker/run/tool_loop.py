@@ -15,6 +15,7 @@ from typing import Any
 
 from models.errors import LimitReached, UpstreamFailed
 from models.wire.events import Event, Item
+from models.wire.steering import STEERED
 from worker.metrics import observe_tool_call
 from worker.run.context import RunContext
 from worker.run.model_call import ModelCaller
@@ -67,6 +68,8 @@ class ToolLoop:
         while not self._output.open_calls:
             if self._output.waits_for_client:
                 return TurnOutcome("completed")
+            if self._is_steered:
+                return TurnOutcome("incomplete", incomplete_reason=STEERED)
             if self._context.is_draining():
                 return None
             if await self._run_pending():
@@ -93,6 +96,11 @@ class ToolLoop:
             return outcome
         output = [*self._output.items, *turn.output]
         return replace(outcome, unmet=unmet_demand(self._context.parameters, output))
+
+    @property
+    def _is_steered(self) -> bool:
+        """Whether input has arrived, and a turn is finished: its successor goes on with both."""
+        return self._context.attempt.steers > 0 and self._output.turns > 0
 
     @property
     def _has_too_much_output(self) -> bool:

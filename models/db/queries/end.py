@@ -33,6 +33,10 @@ _JOINS_CONVERSATION = frozenset((Status.COMPLETED, Status.INCOMPLETE))
 """A response with such an end becomes part of its conversation, unless it only read it
 (`store: false`)."""
 
+MAY_BE_FOLLOWED = frozenset((Status.COMPLETED, Status.INCOMPLETE))
+"""After such an end the steers of the response are committed to a successor, or wait for outputs of
+the client's tools (ADR 0075)."""
+
 _CHANGED_ITEMS = "jsonb_array_elements(CAST(:changed AS jsonb)) AS e (value)"
 
 _UPDATE_CONVERSATION = """updated_conversation AS (
@@ -44,6 +48,8 @@ _UPDATE_CONVERSATION = """updated_conversation AS (
 
 def _end(status: Status) -> str:
     condition = "" if status is Status.CANCELLED else "AND r.cancel_requested_at IS NULL"
+    if status in MAY_BE_FOLLOWED:
+        condition += " AND r.steers = CAST(:steers AS int)"
     conversation = (
         "CASE WHEN r.store THEN r.conversation_id END"
         if status in _JOINS_CONVERSATION
@@ -81,7 +87,8 @@ END = {status: Query(_end(status), EndedRow) for status in sorted(TERMINAL)}
 """The ending of a response that this worker runs, by terminal status, in one transaction: the last
 items, the items of calls that were still running (`changed`), the tail of the log with the terminal
 event, status and usage. The secrets are deleted; input and output become part of the conversation.
-No row: see OWNERSHIP_STATE. A recorded cancel permits only the ending `cancelled` (I10)."""
+No row: see OWNERSHIP_STATE. A recorded cancel permits only the ending `cancelled` (I10). `steers`: how
+many the owner knows of."""
 
 _MAY_BECOME_ANY = sql_list(set.intersection(*(set(sources_of(status)) for status in TERMINAL)))
 """The statuses that every terminal status may follow."""
@@ -89,6 +96,7 @@ _OWNED_BY_ATTEMPT = (
     f"r.worker = me.id AND r.attempt = given.attempt AND r.status IN {_MAY_BECOME_ANY}"
 )
 _NOT_CANCELLED = f"(r.cancel_requested_at IS NULL OR given.status = '{Status.CANCELLED}')"
+_NOT_STEERED = f"(r.steers = 0 OR given.status NOT IN {sql_list(MAY_BE_FOLLOWED)})"
 _INSERT_OUTPUTS = insert_items(
     "updated",
     response="updated.id",
@@ -113,7 +121,8 @@ END_TOGETHER = Query(
              ) AS t (id, attempt, status, turns, usage, error, upstream, service_tier, upstream_fields, reason, failure,
                      unanswered_calls, completed_at, history_size, position, items, origins, first, last, frames)),
          owned AS MATERIALIZED (SELECT given.* FROM me CROSS JOIN {locked_responses("given")}
-                                WHERE {_OWNED_BY_ATTEMPT} AND {_NOT_CANCELLED} AND r.conversation_id IS NULL),
+                                WHERE {_OWNED_BY_ATTEMPT} AND {_NOT_CANCELLED} AND {_NOT_STEERED}
+                                  AND r.conversation_id IS NULL),
          updated AS (UPDATE responses r SET status = owned.status, worker = NULL, turns = r.turns + owned.turns,
                             usage = owned.usage, error = owned.error,
                             upstream = coalesce(owned.upstream, r.upstream), service_tier = owned.service_tier,
@@ -134,7 +143,7 @@ END_TOGETHER = Query(
     EndedRow,
 )
 """The endings of several responses that this worker runs, in one transaction: END for those that
-are in no conversation and whose stored items have not changed. `frames`: the tail of each ending.
+are in no conversation, whose stored items have not changed and that have no steer. `frames`: the tail of each ending.
 A response without a row has not ended by this: another transaction has locked it, or what END says.
 Its ending is then sent alone."""
 

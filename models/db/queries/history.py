@@ -20,11 +20,13 @@ class PreviousResponse:
     """ids of the calls that the continuation must answer"""
     history_size: int | None
     """the size of what the continuation begins with (models/wire/json_values.py); None: not known"""
+    steers: int
+    """how many inputs have arrived while it ran"""
 
 
 PREVIOUS_RESPONSE = Query(
     f"""
-    SELECT r.id, r.status, r.unanswered_calls, r.history_size FROM responses r
+    SELECT r.id, r.status, r.unanswered_calls, r.history_size, r.steers FROM responses r
     WHERE r.id = :id AND r.project_id = :project AND (r.store OR CAST(:include_unstored AS boolean))
       AND r.delete_requested_at IS NULL AND {visible_outside("r")}
     """,

@@ -94,7 +94,8 @@ CHECKPOINT = column(
          updated AS (UPDATE responses r SET turns = r.turns + CAST(:turns AS int), crashes = 0, usage = :usage,
                             upstream = coalesce(:upstream, r.upstream),
                             checkpoint_number = :last, next_output_index = :next_output_index
-                     FROM me WHERE {OWNED} AND r.checkpoint_number < CAST(:last AS int) RETURNING r.id),
+                     FROM me WHERE {OWNED} AND r.checkpoint_number < CAST(:last AS int)
+                     RETURNING r.id, r.steers),
          {INSERT_TAIL}, {insert_output()},
          called AS (INSERT INTO tool_calls (response_id, position, output_index, turn, finished)
                     SELECT updated.id, c.position, c.output_index, c.turn, c.finished
@@ -104,13 +105,14 @@ CHECKPOINT = column(
          recorded AS (UPDATE attempts a SET turns_ended_at = a.turns_ended_at || clock_timestamp() FROM updated
                       WHERE a.response_id = updated.id AND a.attempt = CAST(:attempt AS int)
                         AND CAST(:turns AS int) > 0)
-    SELECT id FROM updated
+    SELECT steers FROM updated
     """,
-    UUID,
+    int,
 )
 """Stores a finished turn that another follows: its items, those calls among them that this server
 runs, and the log up to them. The log has the items up to the first call that is not finished.
-`turns` is 0 for calls that run before the model's first turn. No row: see OWNERSHIP_STATE."""
+`turns` is 0 for calls that run before the model's first turn. Returns how many steers were accepted. No row:
+see OWNERSHIP_STATE."""
 
 START_CALL = column(
     f"""
@@ -130,19 +132,19 @@ FINISH_CALL = column(
     f"""
     WITH {FENCE},
          updated AS (UPDATE responses r SET checkpoint_number = greatest(r.checkpoint_number, CAST(:last AS int))
-                     FROM me WHERE {OWNED} RETURNING r.id),
+                     FROM me WHERE {OWNED} RETURNING r.id, r.steers),
          {INSERT_TAIL},
          replaced_item AS (UPDATE items i SET payload = CAST(:item AS jsonb), size = CAST(:size AS bigint) FROM updated
                            WHERE i.response_id = updated.id AND i.direction = 'output'
                              AND i.position = CAST(:position AS int)),
          finished AS (UPDATE tool_calls c SET finished = true, answer = CAST(:result AS jsonb) FROM updated
                       WHERE c.response_id = updated.id AND c.position = CAST(:position AS int))
-    SELECT id FROM updated
+    SELECT steers FROM updated
     """,
-    UUID,
+    int,
 )
 """Stores the result of a tool call: its item, what the model receives, and the log up to the item's
-done event. No row: see OWNERSHIP_STATE."""
+done event. Returns how many steers were accepted. No row: see OWNERSHIP_STATE."""
 
 RELEASE = column(
     f"""
@@ -262,11 +264,14 @@ class OwnershipState:
     attempt: int
     cancelled: bool
     checkpoint_number: int
+    steers: int
+    """how many were accepted"""
 
 
 OWNERSHIP_STATE = Query(
     """
-    SELECT status, worker, attempt, cancel_requested_at IS NOT NULL AS cancelled, checkpoint_number FROM responses
+    SELECT status, worker, attempt, cancel_requested_at IS NOT NULL AS cancelled, checkpoint_number, steers
+    FROM responses
     WHERE id = :id
     """,
     OwnershipState,

@@ -178,6 +178,12 @@ responses = Table(
         "from then on it waits as `default` does; null: after BACKBURNER_LINE__FLEX_WAIT",
     ),
     optional("continuation_id", Text, "what the client calls the thread that it belongs to"),
+    required(
+        "steers",
+        Integer,
+        "how many inputs were accepted while it ran; they are queued until its end (ADR 0075)",
+        default="0",
+    ),
     CheckConstraint(f"status IN ({_statuses})", name="status"),
     partial_index("ix_responses_deadline", "deadline", where=_is_open),
     partial_index(
@@ -247,6 +253,28 @@ job_secrets = Table(
     Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
     required("key_id", Text),
     required("sealed", LargeBinary),
+)
+
+steers = Table(
+    "steers",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    required(
+        "response_id", Uuid, "the response that is steered", references="responses.id", cascade=True
+    ),
+    required("number", Integer, "1 for the first steer of its response"),
+    required("state", Text, default="'queued'"),
+    optional("input", JSON, "as the client sent it; null once the ending has committed it"),
+    optional("items", JSONB, "the same as items; null likewise"),
+    required("size", BigInteger, "bytes of `items`"),
+    required("created_at", TIMESTAMP, default="clock_timestamp()"),
+    optional("settled_at", TIMESTAMP, "when it was committed, or failed"),
+    optional("successor_id", Uuid, "the response that has it as input; no foreign key"),
+    optional("required_input", JSONB, "pending: what the client has to send first"),
+    optional("error_code", Text, "failed: why"),
+    CheckConstraint("state IN ('queued', 'pending', 'committed', 'failed')", name="state"),
+    UniqueConstraint("response_id", "number"),
+    partial_index("ix_steers_successor_id", "successor_id", where="successor_id IS NOT NULL"),
 )
 
 # What the attempts of a response produce.

@@ -361,6 +361,15 @@ _OF_RUNNING = [
     "run.RELEASED",
     "run.RELEASE_INCOMPLETE",
     "run.START_CALL",
+    "steers.KEEP_STEERS",
+    "steers.PENDING_STEERS",
+    "steers.QUEUED_STEERS",
+    "steers.SUCCEED",
+    "steering.ACCEPT",
+    "steering.FIND_STEER",
+    "steering.LIST_STEERS[asc]",
+    "steering.LOCK_TARGET",
+    "steering.STEERS_OF",
     "sweep.ORPHANS",
     "sweep.ORPHANS_TO_END",
     "sweep.REENQUEUE",
@@ -554,13 +563,15 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
         "history.REFERENCED_ITEMS": common | {"ids": ["msg_1", "msg_2"]},
         **{name: common | _of_key(database) for name in _OF_KEYS},
         "create.VOID_UNCLEAR_CREATES": common | {"ids": Uuids(database.queued)},
+        "steers.RETURN_VOIDED": common | {"ids": Uuids(database.queued)},
+        "steers.COMMIT_PENDING": common | {"steers": Uuids([new_uuid()])},
     }
     for name in ("run.FLUSH", "run.JOURNAL", "run.RELEASE"):
         cases[name] = cases[name] | arrays
     for name in ("batches.ADD_LINES", "batches.END_VALIDATION", "batches.FAIL_BATCH"):
         cases[name] = cases[name] | {"errors": Json([{"line": 1}])}
     cases["run.RELEASE"] |= {"failures": [None, None]}
-    for name in ("read.INPUT_ITEMS[asc]", "conversations.PAGE[asc]"):
+    for name in ("read.INPUT_ITEMS[asc]", "conversations.PAGE[asc]", "steering.LIST_STEERS[asc]"):
         cases[name] = cases[name] | {"after": None}
     cases["progress.HELD_CALLS"] = common | {"shown": 0}
     cases["line.LINE_PLACES"] = common | {"background": True, "lane": 1}
@@ -766,6 +777,12 @@ def _common_values(database: ManyResponses) -> dict[str, object]:
         "outcomes": ["handed_over"] * 2,
         "pauses": [None, None],
         "projects": [database.project] * 2,
+        "response": database.running[0],
+        **dict.fromkeys(("steer", "successor"), new_uuid()),
+        "required_input": "[]",
+        "input": '"x"',
+        "queue_wait": timedelta(days=1),
+        "created_at": 1_800_000_000,
         "kinds": Booleans([True, False]),
         "cursor": database.project,
         "running": ones,
@@ -788,11 +805,14 @@ _NULL = (
         "upstream_fields",
         "result",
         "conversation",
+        "key_id",
+        "sealed",
     ),
 )
 _NUMBERS = {
     **dict.fromkeys(("attempt", "first_attempt", "turns", "next_output_index"), 1),
-    **dict.fromkeys(("position", "trimmed", "revision", "after"), 0),
+    **dict.fromkeys(("position", "trimmed", "revision", "after", "steers"), 0),
+    **dict.fromkeys(("max_pending", "max_bytes"), 100_000),
     "first": 10,
     "last": 11,
     "number": 5,
@@ -804,7 +824,6 @@ _NUMBERS = {
     "limit": 2,
     "page": 2,
     "bytes": 100_000,
-    "max_bytes": 100_000,
     "max_size": 100_000,
     "size": 100_000,
     "history_size": 100_000,

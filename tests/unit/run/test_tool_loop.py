@@ -104,6 +104,15 @@ async def test_a_turn_is_stored_before_its_call_and_the_call_before_it_runs() ->
     assert loop.process.upstream.bodies[1]["messages"][-1]["content"] == "done"
 
 
+async def test_input_that_has_arrived_ends_the_response_after_a_turn_and_its_calls() -> None:
+    loop = _Loop(_calls(1), HELLO)
+    loop.process.ownership.steers = 1
+    outcome = await loop.run()
+    assert (outcome.status, outcome.incomplete_reason) == ("incomplete", "steered")
+    assert loop.steps == ["checkpoint 1", "start 0", 'call {"n": 1}', "finish 0"]
+    assert len(loop.process.upstream.bodies) == 1
+
+
 async def test_calls_of_a_turn_one_after_the_other() -> None:
     loop = _Loop(_calls(1, 2), HELLO)
     await loop.run(parameters={"parallel_tool_calls": False})

@@ -11,7 +11,6 @@ CODES = {
     "websocket_queue_full": "over WebSocket: too many requests are queued on the connection",
     "websocket_connection_limit_reached": "over WebSocket: the connection has reached its maximum "
     "age",
-    "steering_not_supported": "over WebSocket: `response.steer` is not supported",
 }
 
 

@@ -1,4 +1,4 @@
-"""The text frames of a WebSocket: creates, events and errors (docs/websocket.md)."""
+"""The text frames of a WebSocket: creates, steers, events and errors (docs/websocket.md)."""
 
 import re
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from models.wire.request import is_prewarm
 from web.http.body import UNCOUNTED_BYTES, JsonBody, decoding_cost, run_sized
 
 CREATE = "response.create"
-_STEER = "response.steer"
+STEER = "response.steer"
 _BOOLEAN = Boolean()
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
@@ -54,11 +54,25 @@ class CreateFrame:
         if self._raw is not None:
             (raw, limits), self._raw = self._raw, None
             try:
-                self.body = (await read_frame(raw, limits, self.held)).body
+                again = await read_frame(raw, limits, self.held)
             except FrameRefused as refused:
                 raise refused.error from None
+            assert isinstance(again, CreateFrame)
+            self.body = again.body
         body, self.body = self.body, {}
         return JsonBody(body, self.size, self.held)
+
+
+@dataclass(slots=True)
+class SteerFrame:
+    """A `response.steer`: input for a response of this connection that runs."""
+
+    fields: dict[str, Any]
+    """without `type`"""
+    size: int
+    """bytes of the frame"""
+    held: Reservation
+    """as of a create"""
 
 
 class FrameRefused(Exception):
@@ -74,8 +88,8 @@ class FrameRefused(Exception):
         self.previous = previous
 
 
-async def read_frame(raw: bytes, limits: BodyLimits, held: Reservation) -> CreateFrame:
-    """The create in a text frame, for which `held` has memory then. Raises FrameRefused."""
+async def read_frame(raw: bytes, limits: BodyLimits, held: Reservation) -> CreateFrame | SteerFrame:
+    """What a text frame has, for which `held` has memory then. Raises FrameRefused."""
     try:
         await held.grow(await decoding_cost(raw, limits))
     except ApiError as error:
@@ -83,12 +97,15 @@ async def read_frame(raw: bytes, limits: BodyLimits, held: Reservation) -> Creat
     return await run_sized(partial(_parse_frame, raw, limits, held), len(raw))
 
 
-def _parse_frame(raw: bytes, limits: BodyLimits, held: Reservation) -> CreateFrame:
+def _parse_frame(raw: bytes, limits: BodyLimits, held: Reservation) -> CreateFrame | SteerFrame:
     stream_id = previous = None
     try:
         payload = decode_request(raw, limits)
         if type(payload) is not dict:
             raise not_an_object(payload, "frame")
+        if payload.get("type") == STEER:
+            del payload["type"]
+            return SteerFrame(payload, len(raw), held)
         named = payload.get("previous_response_id")
         previous = parse_response_id(named) if type(named) is str else None
         stream_id = _stream_id(payload.pop("stream_id", None))
@@ -109,6 +126,13 @@ def error_frame(error: ApiError, stream_id: str | None) -> str:
     return orjson.dumps(
         {"type": "error", "status": error.status, **stream, "error": error_object}
     ).decode()
+
+
+def steer_frame(outcome: str, number: int, stream_id: str | None, **fields: Any) -> str:
+    """The event `response.steer.<outcome>` as a frame."""
+    stream = {} if stream_id is None else {"stream_id": stream_id}
+    event = {"type": f"{STEER}.{outcome}", "sequence_number": number, **fields, **stream}
+    return orjson.dumps(event).decode()
 
 
 def event_frame(event: bytes, stream_id: str | None) -> str:
@@ -135,14 +159,8 @@ def _require_create(kind: Any) -> None:
         raise missing("type")
     if type(kind) is not str:
         raise wrong_type("type", "a string", kind)
-    if kind == _STEER:
-        raise InvalidRequest(
-            "Steering is not supported: cancel by closing the connection, or send a new "
-            "'response.create'.",
-            code="steering_not_supported",
-        )
     if kind != CREATE:
-        raise unsupported_value("type", kind, (CREATE,))
+        raise unsupported_value("type", kind, (CREATE, STEER))
 
 
 def _generate(payload: dict[str, Any]) -> bool:

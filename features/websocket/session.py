@@ -1,4 +1,4 @@
-"""One WebSocket: creates in, events out (docs/websocket.md).
+"""One WebSocket: creates and steers in, events out (docs/websocket.md).
 
 Creates of one stream run one after the other, streams run in parallel. Each create is treated as a
 streamed foreground POST: if the client disconnects, its responses are cancelled. The connection
@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from uuid import UUID
@@ -17,16 +18,23 @@ from uuid import UUID
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
+from features.steering.web import Steering
 from features.websocket.create_log import CreateLog
 from features.websocket.frames import (
     CreateFrame,
     FrameRefused,
+    SteerFrame,
     error_frame,
     event_frame,
     read_frame,
 )
 from features.websocket.socket_admission import SocketAdmission
-from models.db.database import DATABASE_UNAVAILABLE, fetch_idempotent
+from features.websocket.steering import SocketSteering
+from models.db.database import (
+    DATABASE_UNAVAILABLE,
+    fetch_idempotent,
+    retry_while_unavailable,
+)
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.retention import EXTEND_UNSTORED
 from models.errors import (
@@ -39,6 +47,7 @@ from models.errors import (
 )
 from models.ids import response_id
 from models.load.budget import Reservation
+from models.redis.quota_counters import Demand
 from models.wire.events import iter_frames
 from models.wire.json_input import BodyLimits
 from web.http.auth import require_scope
@@ -53,6 +62,9 @@ logger = structlog.get_logger()
 
 _MAX_UNSTORED_IDS = 1000
 """Unstored responses that one connection may continue; the oldest are dropped."""
+
+_MAX_STEERS = 64
+"""Steers of one connection that are being stored."""
 
 _CLOSED = (WebSocketDisconnect, WebSocketDisconnected)
 """The client has disconnected: an operation noticed it, or an earlier one did."""
@@ -80,6 +92,10 @@ class SocketSession:
         self._deadline = time.monotonic() + state.settings.web.socket_time.total_seconds()
         self._project = request_record(socket).project or ""
         self._admission = SocketAdmission(state.settings.limits.body, self._new_held())
+        self._steering = SocketSteering(Steering.in_state(state).store, socket.send_text)
+        self._steers: set[asyncio.Task[None]] = set()
+        """Steers that are being stored."""
+        self._steers_in_order = asyncio.Lock()
         self._unstored_ids: OrderedDict[UUID, None] = OrderedDict()
         self._refusal: ApiError | None = None
         """The error for every further create."""
@@ -95,7 +111,7 @@ class SocketSession:
                 if code is not None and not reading.done():
                     await self._socket.close(code)
         finally:
-            unfinished = {reading, *self._admission.pending}
+            unfinished = {reading, *self._admission.pending, *self._steers}
             for task in unfinished:
                 task.cancel()
             await asyncio.wait(unfinished)
@@ -157,7 +173,7 @@ class SocketSession:
         held: Reservation = message.get("held") or self._new_held()
         log = CreateLog(request_record(self._socket))
         try:
-            await self._start_create(message.get("text"), held, log)
+            await self._start(message.get("text"), held, log)
         except FrameRefused as refused:
             held.release()
             self._forget_refused(refused.previous, refused.error)
@@ -169,8 +185,8 @@ class SocketSession:
     def _new_held(self) -> Reservation:
         return Reservation(self._state.budgets.bodies, self._project)
 
-    async def _start_create(self, text: str | None, held: Reservation, log: CreateLog) -> None:
-        """Starts the create of a frame. Raises FrameRefused."""
+    async def _start(self, text: str | None, held: Reservation, log: CreateLog) -> None:
+        """Starts the create or the steer of a frame. Raises FrameRefused."""
         if text is None:
             raise FrameRefused(
                 InvalidRequest(
@@ -183,6 +199,9 @@ class SocketSession:
         if len(raw) > limits.size:
             raise FrameRefused(RequestTooLarge(f"{limits.size} bytes"), None)
         create = await read_frame(raw, limits, held)
+        if isinstance(create, SteerFrame):
+            self._start_steer(create)
+            return
         if self._refusal is not None:
             raise FrameRefused(self._refusal, create.stream_id)
         admission, stream_id = self._admission, create.stream_id
@@ -202,6 +221,35 @@ class SocketSession:
         task.add_done_callback(lambda _: stop_waiting())
         task.add_done_callback(lambda _: held.release())
         task.add_done_callback(lambda _: log.write(server_ended=self._server_ends))
+
+    def _start_steer(self, frame: SteerFrame) -> None:
+        """Stores a steer while further frames are read. Raises FrameRefused."""
+        if self._refusal is not None:
+            raise FrameRefused(self._refusal, None)
+        if len(self._steers) >= _MAX_STEERS:
+            raise FrameRefused(
+                InvalidRequest(
+                    "Too many 'response.steer' events wait on this WebSocket connection.",
+                    code="too_many_pending_steers",
+                ),
+                None,
+            )
+        task = asyncio.create_task(self._steer(frame))
+        self._steers.add(task)
+        task.add_done_callback(self._steers.discard)
+        task.add_done_callback(lambda _: frame.held.release())
+
+    async def _steer(self, frame: SteerFrame) -> None:
+        try:
+            async with self._steers_in_order:
+                key = await self._state.keys.require(self._key)
+                require_scope(key, reads=False)
+                await self._state.quotas.admit_if_limited(key, Demand(bytes=frame.size))
+                await self._steering.steer(frame, key)
+        except _CLOSED:
+            logger.info("socket_disconnected")
+        except Exception as error:  # noqa: BLE001  (every error becomes a frame)
+            await self._report(as_api_error(error, self._socket.url.path), None)
 
     @property
     def _server_ends(self) -> bool:
@@ -261,6 +309,7 @@ class SocketSession:
             CreateOptions(
                 request_record(self._socket).id,
                 generate=create.generate,
+                takes_steers=True,
                 unstored_ids=self._unstored_ids,
                 is_socket=True,
             ),
@@ -269,26 +318,55 @@ class SocketSession:
     async def _stream_response(
         self, create: CreateFrame, accepted: AcceptedResponse, log: CreateLog
     ) -> None:
-        """Sends the response's events to their end. Cancels the response if that fails."""
-        bind_response(accepted.id)
+        """Sends the response's events to their end, and then those of each successor that a steer
+        has made. Cancels what runs if that fails."""
         log.note_response(accepted.id)
+        try:
+            while True:
+                await self._stream_one(create, accepted)
+                successor = await self._steering.settle(accepted.id)
+                if successor is None:
+                    break
+                accepted = replace(accepted, id=successor, known_events=None)
+        except BaseException:
+            self._cancel_abandoned(accepted)
+            raise
+        log.note_end()
+
+    async def _stream_one(self, create: CreateFrame, accepted: AcceptedResponse) -> None:
+        """Sends all events of one response. Raises if that is not possible."""
+        bind_response(accepted.id)
+        self._steering.begin(accepted.id, create.stream_id)
         if not accepted.request.store:
             self._track_unstored(accepted.id)
-        finished = False
-        try:
-            finished = await self._send_events(create, accepted)
-        finally:
-            if not finished:
-                self._state.cancel_abandoned(accepted)
-        if not finished and self._state.grace_expired.is_set():
-            raise ServerStopping  # which ends all streams; this one may end before the connection
-        if not finished:
-            raise ApiError(f"The stream of the response '{response_id(accepted.id)}' ended early.")
-        log.note_end()
+        if not await self._send_events(create, accepted):
+            if self._state.grace_expired.is_set():
+                # That ends all streams; this one may end before the connection.
+                raise ServerStopping
+            message = f"The stream of the response '{response_id(accepted.id)}' ended early."
+            raise ApiError(message)
         if not accepted.request.store:
             await self._set_retention(
                 [accepted.id], timedelta(seconds=max(0.0, self._deadline - time.monotonic()))
             )
+
+    def _cancel_abandoned(self, accepted: AcceptedResponse) -> None:
+        """Cancels a response whose events are not sent any more, and a successor of it that its
+        steers have made meanwhile."""
+        if self._steering.was_steered(accepted.id):
+            self._state.spawn(self._cancel_chain(accepted))
+        else:
+            self._state.cancel_abandoned(accepted)
+
+    async def _cancel_chain(self, accepted: AcceptedResponse) -> None:
+        store, running = self._state.response_store, accepted.id
+        found: UUID | None = accepted.id
+        while found is not None:
+            running = found
+            cancel = partial(store.cancel_abandoned, running, accepted.waiter)
+            await retry_while_unavailable(cancel, "cancel_retry", response=response_id(running))
+            # After the cancel was recorded, no successor is made.
+            found = await self._steering.successor_of(running)
 
     async def _send_events(self, create: CreateFrame, accepted: AcceptedResponse) -> bool:
         """Sends the events; returns whether the last one was sent."""

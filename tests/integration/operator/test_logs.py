@@ -195,20 +195,20 @@ async def test_a_websocket_each_create_on_it_and_its_response_have_one_line(
         created = (await socket.receive_json())["response"]["id"]
         while (await socket.receive_json())["type"] != "response.completed":
             pass
-        await socket.send_json({"type": "response.steer"})
+        await socket.send_json({"type": "response.cancel"})
         assert (await socket.receive_json())["status"] == 400
         await socket.send_json({"type": "response.create", "input": "Hello."})
         assert (await socket.receive_json())["status"] == 400
         await until(lambda: len(creates_of(web, request_id)) == 3)
-    first, steer, second = creates_of(web, request_id)
+    first, unknown, second = creates_of(web, request_id)
     project = {"project": "default", "key": shared_stack.key[:8]}
     head = {"method": "GET", "route": "/v1/responses", "level": "info", **project}
-    assert head.items() <= first.items() & steer.items() & second.items()
+    assert head.items() <= first.items() & unknown.items() & second.items()
     assert (first["status"], first["response"], "error" in first) == (200, created, False)
-    assert (steer["status"], steer["error"]) == (400, "steering_not_supported")
+    assert (unknown["status"], unknown["error"]) == (400, "invalid_value")
     assert (second["status"], "response" in second) == (400, False)
     assert second["error"] == "missing_required_parameter"
-    assert not [line for line in (first, steer, second) if "aborted" in line]
+    assert not [line for line in (first, unknown, second) if "aborted" in line]
     line = await line_of(web, "websocket_closed", request=request_id)
     assert (line["status"], line["code"], line["route"]) == (101, 1000, "/v1/responses")
     ended = await line_of(web, "response_ended", request=request_id)

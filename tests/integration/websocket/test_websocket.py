@@ -490,11 +490,17 @@ BAD_FRAMES: dict[str, tuple[str | bytes, int, str | None, str | None]] = {
     "no type": ("{}", 400, "missing_required_parameter", "type"),
     "a number for a type": ('{"type": 1}', 400, "invalid_type", "type"),
     "an unknown type": ('{"type": "response.cancel"}', 400, "invalid_value", "type"),
-    "steering": (
-        '{"type": "response.steer", "previous_response_id": "resp_1", "input": "x"}',
+    "a steer of nothing": (
+        '{"type": "response.steer", "input": "x"}',
         400,
-        "steering_not_supported",
-        None,
+        "invalid_input",
+        "previous_response_id",
+    ),
+    "a steer without input": (
+        '{"type": "response.steer", "previous_response_id": "resp_1"}',
+        400,
+        "invalid_input",
+        "input",
     ),
     "no model": (
         '{"type": "response.create", "input": "x"}',

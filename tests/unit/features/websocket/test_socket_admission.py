@@ -2,7 +2,7 @@
 
 import pytest
 
-from features.websocket.frames import FrameRefused, read_frame
+from features.websocket.frames import CreateFrame, FrameRefused, read_frame
 from features.websocket.socket_admission import SocketAdmission
 from models.errors import ShareUsedUp
 from models.load.budget import Reservation, SharedBudget
@@ -35,6 +35,7 @@ async def test_a_create_that_waits_keeps_its_bytes_and_not_its_objects() -> None
     raw = b'{"type": "response.create", "model": "m", "input": [' + b"0, " * 30_000 + b"0]}"
     limits = BodyLimits(len(raw), len(raw), 100_000)
     create = await read_frame(raw, limits, Reservation(share, "a"))
+    assert isinstance(create, CreateFrame)
     body = dict(create.body)
     assert share.used > 3_000_000
     create.keep_raw(raw, limits)

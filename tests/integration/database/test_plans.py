@@ -805,6 +805,7 @@ _NULL = (
         "upstream_fields",
         "result",
         "conversation",
+        "parameters",
         "key_id",
         "sealed",
     ),

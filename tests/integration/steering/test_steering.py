@@ -122,6 +122,28 @@ async def test_a_background_response_is_steered_over_http(
     )
 
 
+async def test_a_response_that_has_waited_is_steered_and_its_successor_waits_for_nothing(
+    api: Api, fake: FakeUpstream
+) -> None:
+    begins, ends = asyncio.Event(), asyncio.Event()
+    first_model, model = fake.script(held_reply(begins)), fake.script(held_reply(ends), reply("ok"))
+    first = await api.create_background(first_model)
+    options = {"completion_window": "2h", "continuation_id": "thread"}
+    waiting = await api.create_background(
+        model, previous_response_id=first, wait_for_previous=True, background_options=options
+    )
+    begins.set()
+    await _until_runs(fake, model)
+    await _steer(api, waiting, "Shorter.")
+    ends.set()
+    await api.wait_for_end(waiting)
+    [steer] = await steers_of(api, waiting)
+    final = await api.wait_for_end(steer["successor_response_id"])
+    assert final["output_text"] == "ok"
+    assert final["background_options"] == options
+    assert "wait_for_previous" not in final
+
+
 async def test_a_cancel_returns_what_was_queued(api: Api, fake: FakeUpstream) -> None:
     model = fake.script([text("x"), hang()])
     response = await api.create_background(model)

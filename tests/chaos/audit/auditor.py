@@ -13,15 +13,17 @@ It is independent of the product: it imports none of it and never reads its data
     assert not report.violations, report
 
 Rules by invariant: `streams.py` (I3, I4, I11), `states.py` (I1, I2, I3, I7, I9, I10, I11),
-`work.py` (I2, I5, I6, I9, I10 and tools), `histories.py` (I5, I6, I7 of chains, conversations and
-compactions). I8 has no rule of its own: all others must hold whatever
-happens to Redis. Only outages of PostgreSQL and deaths of workers excuse a violation.
+`work.py` (I2, I5, I6, I9, I10 and tools), `histories.py` (I5, I6, I7 of continued responses,
+conversations and compactions), `background.py` (chains, schedules, steers). I8 has no rule of its
+own: all others must hold whatever happens to Redis. Only outages of PostgreSQL and deaths of
+workers excuse a violation.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tests.chaos.audit.background import check_background, check_windows
 from tests.chaos.audit.case import Case, Violation
 from tests.chaos.audit.histories import check_conversation, check_history
 from tests.chaos.audit.lost_commits import check_after_lost_commits
@@ -61,7 +63,8 @@ def audit(record: RunRecord, bounds: TimeBounds | None = None) -> Report:
         for violation in check(case)
     ]
     violations += _check_unique_ids(cases)
-    violations += check_objects(record)
+    violations += [*check_objects(record), *check_background(record)]
+    violations += check_windows(cases, record)
     by_marker = {case.trace.marker: case for case in cases}
     for case in cases:
         violations += check_history(case, by_marker)

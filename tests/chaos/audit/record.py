@@ -136,6 +136,8 @@ class ResponseTrace:
     conversation: ConversationTrace | None = None
     history: list[JSON] = field(default_factory=list)
     """The items of its input before the last user message."""
+    window: str = ""
+    """Its completion window; empty: it named none."""
     stored: bool = True
     """False: it was created with `store: false`, and no GET shows it."""
     kind: Literal["plain", "compacting", "compaction"] = "plain"
@@ -201,6 +203,7 @@ ObjectKind = Literal[
     "webhook endpoint",
     "response",
     "kept response",
+    "schedule",
 ]
 
 
@@ -298,6 +301,51 @@ class KeptTrace:
 
 
 @dataclass(slots=True)
+class ChainTrace:
+    """Background responses that were created in a row, each waiting for the one before."""
+
+    links: list[ObjectTrace]
+    statuses: list[str]
+    """At the end, of each; empty: it was not read."""
+    is_stopped: bool
+    """A client has cancelled the first one."""
+
+
+@dataclass(slots=True)
+class ScheduleTrace:
+    """A schedule with one slot, and what it has made."""
+
+    created: ObjectTrace
+    requested: list[ClientRequest] = field(default_factory=list)
+    """Requests to run it at once, each sent once."""
+    runs: list[JSON] | None = None
+    """At the end; None: they could not be read."""
+    statuses: dict[str, str] = field(default_factory=dict)
+    """Of the responses that it has made, at the end, by their ids."""
+
+
+@dataclass(slots=True)
+class SteerTrace:
+    """Input that was sent to a running response, once."""
+
+    text: str
+    """Unique."""
+    request: ClientRequest
+
+
+@dataclass(slots=True)
+class SteeredTrace:
+    """A background response that is steered, and what continues it."""
+
+    first: ObjectTrace
+    steers: list[SteerTrace] = field(default_factory=list)
+    shown: list[JSON] | None = None
+    """Its steers at the end; None: they could not be read."""
+    successors: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+    """By id: the status at the end, and the texts of the input."""
+
+
+@dataclass(slots=True)
 class ReceivedEvent:
     """A try of a webhook that its endpoint got."""
 
@@ -322,10 +370,15 @@ class RunRecord:
     stores: list[StoreTrace] = field(default_factory=list)
     proxied: list[ProxiedTrace] = field(default_factory=list)
     kept: list[KeptTrace] = field(default_factory=list)
+    chains: list[ChainTrace] = field(default_factory=list)
+    schedules: list[ScheduleTrace] = field(default_factory=list)
+    steered: list[SteeredTrace] = field(default_factory=list)
     object_calls: list[UpstreamCall] = field(default_factory=list)
     """The requests that reached the upstream for batches, proxied and kept requests."""
     events: list[ReceivedEvent] = field(default_factory=list)
     """Of webhooks, that came during the run."""
+    is_crowded: bool = False
+    """There were far more responses than slots, so that their windows order them."""
     ended: float = 0.0
     """When the run was over."""
 

@@ -120,6 +120,7 @@ class Campaign:
             plan.seed,
             servers.receiver,
             has_standby=plan.has_standby,
+            is_crowded=plan.is_crowded,
         )
         try:
             async with new_deployment as deployment:
@@ -131,7 +132,9 @@ class Campaign:
                     yield result
                     if result.report.violations:
                         return
-                    if following is None or plan.has_standby or following.has_standby:
+                    if following is None:
+                        break
+                    if plan.needs_own_deployment or following.needs_own_deployment:
                         break
                     plan = following
                 if violations := await deployment.check_events():

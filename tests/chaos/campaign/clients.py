@@ -18,6 +18,7 @@ _CONVERSATION_TRIES = 8
 """How often it sends one that is answered 503, or refused because its conversation is locked."""
 _LONG_TEXT = "Noted. " * 900
 """The model's message in a history that is compacted."""
+_WINDOWS = ("soonest", "2h", "8h")
 _COMPACTION: JSON = {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}
 
 
@@ -99,6 +100,12 @@ class PlannedClients:
     def _fields(self, trace: ResponseTrace, client: Client) -> JSON:
         """The fields of the create that its trace does not have."""
         fields: JSON = dict(_COMPACTION) if client.compacts else {}
+        if client.is_background and not client.is_streamed and client.kind != "socket":
+            trace.window = _WINDOWS[client.words % len(_WINDOWS)]
+            fields["background_options"] = {
+                "completion_window": trace.window,
+                "continuation_id": f"{trace.window} {client.words}",
+            }
         if client.tools:
             fields["tools"] = [counting_server(self._mcp)]
         for turn, tools in enumerate(client.tools if client.tool_delay else ()):

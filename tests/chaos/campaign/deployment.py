@@ -37,6 +37,10 @@ _DELIVERED_WITHIN = 45.0
 whose worker died."""
 MACHINES = 2
 """Each has a web process and a worker."""
+STREAMS = 100
+"""Slots of a worker."""
+FEW_STREAMS = 6
+"""The same where the order of what waits is judged."""
 
 
 class Deployment:
@@ -68,6 +72,7 @@ class Deployment:
         """Names of the processes that are frozen now."""
         self.quarantine: set[str] = set()
         """Names of the quarantine workers."""
+        self.streams = STREAMS
         self._machines: dict[str, int] = {}
         """The number of the machine of each process, by name; the quarantine worker has none."""
         self._clients: RecordedClients | None = None
@@ -165,7 +170,7 @@ class Deployment:
         return [one for one in processes if self._machines.get(one.name) == machine]
 
     def _spawn_worker(self, *, quarantine: bool = False) -> Service:
-        process = self.stack.spawn_worker(streams=100, quarantine=quarantine)
+        process = self.stack.spawn_worker(streams=self.streams, quarantine=quarantine)
         if quarantine:
             self.quarantine.add(process.name)
         else:
@@ -258,8 +263,9 @@ async def open_deployment(
     receiver: WebhookReceiver,
     *,
     has_standby: bool = False,
+    is_crowded: bool = False,
 ) -> AsyncIterator[Deployment]:
-    """A new, healthy deployment in a new folder inside `folder`."""
+    """A new, healthy deployment in a new folder inside `folder`. `is_crowded`: with few slots."""
     own_folder = folder / f"deployment-{next(_folders)}"
     own_folder.mkdir(parents=True)
     suite_settings = SuiteSettings(database_url=None, redis_url=None)
@@ -281,6 +287,7 @@ async def open_deployment(
         ):
             assert own_databases.server is not None
             deployment = Deployment(running, own_databases.server, seed, receiver, standby)
+            deployment.streams = FEW_STREAMS if is_crowded else STREAMS
             try:
                 await deployment.open()
                 yield deployment

@@ -82,6 +82,7 @@ _FAULT_ACTIONS: dict[FaultAction, int] = {
     "kill machine": 4,
     "double fault": 1,
 }
+_DEATHS: tuple[FaultAction, ...] = ("kill worker", "stop worker", "lose redis", "kill machine")
 _FAILOVERS: tuple[FaultAction, ...] = ("fail over", "fail over losing commits")
 CONVERSATIONS = 4
 """Conversations of a round; so several clients create in each, also at the same time."""
@@ -166,6 +167,8 @@ class Scale:
     """How often one to three faults are chosen."""
     failover_every: int = 0
     """Every so many rounds have a standby, to which they fail over; 0: none."""
+    crowded_every: int = 0
+    """Every so many rounds have few slots and many responses with windows; 0: none."""
 
 
 SHORT = Scale(
@@ -175,10 +178,12 @@ SHORT = Scale(
     redis_away=2.0,
     machine_away=4.0,
     clients=80,
-    errands=10,
+    errands=12,
 )
 """For CI."""
-DENSE = replace(SHORT, load=20.0, clients=400, errands=32, faults=2, failover_every=12)
+DENSE = replace(
+    SHORT, load=20.0, clients=400, errands=32, faults=2, failover_every=12, crowded_every=10
+)
 """For `./dev chaos`: most of a short round is the wait for its last responses."""
 DEFAULT = Scale(
     load=8.0,
@@ -199,6 +204,13 @@ class Plan:
     clients: list[Client] = field(default_factory=list)
     faults: list[PlannedFault] = field(default_factory=list)
     errands: list[Errand] = field(default_factory=list)
+    is_crowded: bool = False
+    """It needs a deployment of its own, whose workers have few slots."""
+
+    @property
+    def needs_own_deployment(self) -> bool:
+        """Whether no other round can share its deployment."""
+        return self.has_standby or self.is_crowded
 
     @property
     def has_standby(self) -> bool:
@@ -208,6 +220,8 @@ class Plan:
 
 def plan(seed: int, scale: Scale = SHORT) -> Plan:
     """The round of this seed."""
+    if scale.crowded_every and seed % scale.crowded_every == scale.crowded_every // 2:
+        return crowded(seed)
     rng = random.Random(f"round {seed}")  # must be repeatable, not secret
     clients = sorted(
         (_client(rng, scale) for _ in range(scale.clients)), key=lambda client: client.at
@@ -224,6 +238,30 @@ def plan(seed: int, scale: Scale = SHORT) -> Plan:
     # Numbers of their own: the clients of a seed stay the same.
     planned = errands(random.Random(f"errands {seed}"), scale.errands, scale.load)
     return Plan(seed, clients, faults, planned)
+
+
+def crowded(seed: int) -> Plan:
+    """Two hundred responses with windows in five seconds, where few can run at a time."""
+    rng = random.Random(f"crowded {seed}")  # must be repeatable, not secret
+    clients = [
+        replace(
+            _client(rng, SHORT, number * 0.025),
+            kind="polled",
+            words=rng.randint(3, 8),
+            gap=0.1,
+            upstream_fault="none",
+            is_background=True,
+            is_streamed=False,
+            cancel=None,
+            delete=None,
+            tools=(),
+            compacts=False,
+        )
+        for number in range(200)
+    ]
+    action = rng.choice(_DEATHS)
+    faults = [_planned_fault(rng, action, SHORT)]
+    return Plan(seed, clients, faults, is_crowded=True)
 
 
 def monkey(seed: int, minutes: float) -> Plan:

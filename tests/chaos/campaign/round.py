@@ -78,6 +78,7 @@ async def run_round(
             deployment.record_to(None)
     _record_tools(record, deployment, mcp)
     record.events = deployment.events()[events_before:]
+    record.is_crowded = plan.is_crowded
     report = audit(record)
     if any(fault.what == "commits_lost" for fault in record.faults):
         deployment.ledger.has_lost_commits = True

@@ -13,6 +13,9 @@ ErrandKind = Literal[
     "response",
     "proxied",
     "kept",
+    "chain",
+    "schedule",
+    "steered",
 ]
 Retry = Literal["none", "key", "sdk"]
 
@@ -25,6 +28,9 @@ _KINDS: dict[ErrandKind, int] = {
     "response": 4,
     "proxied": 3,
     "kept": 2,
+    "chain": 4,
+    "schedule": 3,
+    "steered": 4,
 }
 _EARLY = 0.3
 """Share of the load in which those begin that take long."""
@@ -61,7 +67,7 @@ def errands(rng: random.Random, count: int, load: float) -> list[Errand]:
 def _errand(rng: random.Random, kind: ErrandKind, load: float) -> Errand:
     retries: tuple[Retry, ...] = ("none", "key", "sdk")
     retry = rng.choice(retries)
-    share = _EARLY if kind in ("batch", "store", "kept") else 1.0
+    share = _EARLY if kind in ("batch", "store", "kept", "chain", "schedule") else 1.0
     return Errand(
         at=rng.uniform(0, load * share),
         kind=kind,

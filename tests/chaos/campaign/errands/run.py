@@ -19,6 +19,7 @@ from tests.chaos.audit.record import (
     StoreTrace,
 )
 from tests.chaos.audit.sources import upstream_log
+from tests.chaos.campaign.errands.background import BackgroundErrands
 from tests.chaos.campaign.errands.plan import Errand
 from tests.chaos.campaign.errands.requests import ErrandRequests, SdkCreate, form
 from tests.support.api import JSON, TERMINAL
@@ -42,8 +43,9 @@ _PATHS: dict[ObjectKind, str] = {
     "webhook endpoint": "/webhook_endpoints",
     "response": "/responses",
     "kept response": "/responses",
+    "schedule": "/schedules",
 }
-_LISTED: tuple[ObjectKind, ...] = ("file", "batch", "vector store", "webhook endpoint")
+_LISTED: tuple[ObjectKind, ...] = ("file", "batch", "vector store", "webhook endpoint", "schedule")
 _PROXIED: dict[str, tuple[str, JSON]] = {
     "/embeddings": ("embeddings", {"input": "x"}),
     "/moderations": ("moderations", {"input": "x"}),
@@ -74,6 +76,7 @@ class Errands:
         self._stack = clients.stack
         self._requests = ErrandRequests(clients)
         self._short = ErrandRequests(clients, short_key)
+        self._background = BackgroundErrands(self._record, self._requests, self._stack.fake)
         self._seed = seed
         self._hook_url = hook_url
         self._admin_key = admin_key
@@ -104,6 +107,12 @@ class Errands:
                 await self._proxied(name, errand)
             case "kept":
                 await self._kept(name, errand)
+            case "chain":
+                await self._background.chain(name, errand)
+            case "schedule":
+                await self._background.schedule(name, errand)
+            case "steered":
+                await self._background.steered(name, errand)
 
     # --- objects ---
 
@@ -357,7 +366,11 @@ class Errands:
         await self._read_usage()
         markers = {line for batch in self._record.batches for line in batch.lines}
         markers |= {one.marker for one in self._record.proxied}
-        markers |= {one.name for one in self._record.objects if "response" in one.kind}
+        markers |= {
+            one.name
+            for one in self._record.objects
+            if "response" in one.kind or one.kind == "schedule"
+        }
         self._record.object_calls = upstream_log(self._stack.fake, markers)
 
     async def _list(self, kind: ObjectKind) -> None:

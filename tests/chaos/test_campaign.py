@@ -48,6 +48,9 @@ def test_plans_use_every_kind_of_client() -> None:
 
 def test_each_round_has_every_errand_and_some_rounds_have_every_variant() -> None:
     plans = [plan(seed, replace(DENSE, clients=0)) for seed in range(20)]
+    crowded = [one for one in plans if one.is_crowded]
+    assert len(crowded) == 2
+    plans = [one for one in plans if one not in crowded]
     for one in plans:
         assert {errand.kind for errand in one.errands} == set(get_args(ErrandKind))
     errands = [errand for one in plans for errand in one.errands]

@@ -62,6 +62,7 @@ LABELS = {
         "incomplete",
         "failed",
         "cancelled",
+        *("created", "skipped"),  # runs of schedules
         *(str(code.value) for code in HTTPStatus),
         *(
             "0",

@@ -333,7 +333,7 @@ async def test_keys_create_makes_a_working_key(shared_up: Up) -> None:
         "cli.main",
         "keys",
         "create",
-        "--project",
+        "--name",
         "other",
         "--data",
         str(shared_up.data),

@@ -64,6 +64,17 @@ ELSEWHERE = [
     *((method, "/v1/nothing") for method in ("POST", "PUT", "DELETE", "OPTIONS", "PROPFIND")),
 ]
 
+ONE_OF_EACH = [
+    ROUTES[0],
+    ROUTES[2],
+    ("POST", "/v1/chat/completions"),
+    *ELSEWHERE[2:4],
+    ("PUT", "/v1/conversations"),
+]
+"""A key is looked at before the route: what is wrong with a key is tried with these, and on all
+others a request without a key, with a wrong one, and with two."""
+ON_ALL = ("nothing", "a wrong key", "the right header twice")
+
 RIGHT = "Bearer {key}"
 OFFERED: list[tuple[str, list[tuple[str, str]]]] = [
     ("nothing", []),
@@ -113,11 +124,17 @@ async def _offer(
         return answer.status, answer.headers, await answer.read()
 
 
-@pytest.mark.parametrize("offered", [pytest.param(row[1], id=row[0]) for row in OFFERED])
+@pytest.mark.parametrize(
+    ("offered", "routes"),
+    [
+        pytest.param(offered, [*ROUTES, *ELSEWHERE] if name in ON_ALL else ONE_OF_EACH, id=name)
+        for name, offered in OFFERED
+    ],
+)
 async def test_without_a_valid_key_every_route_answers_401(
-    api: Api, offered: list[tuple[str, str]]
+    api: Api, offered: list[tuple[str, str]], routes: list[tuple[str, str]]
 ) -> None:
-    for method, path in [*ROUTES, *ELSEWHERE]:
+    for method, path in routes:
         status, headers, body = await _offer(api, method, path, _filled(offered, api.key))
         assert status == 401, (method, path, status, body)
         assert headers["www-authenticate"] == "Bearer"

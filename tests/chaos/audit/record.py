@@ -317,7 +317,7 @@ class ScheduleTrace:
 
     created: ObjectTrace
     requested: list[ClientRequest] = field(default_factory=list)
-    """Requests to run it at once, each sent once."""
+    """Requests to run it at once, without a key. One that got no answer, or 503, was sent again."""
     runs: list[JSON] | None = None
     """At the end; None: they could not be read."""
     statuses: dict[str, str] = field(default_factory=dict)
@@ -326,11 +326,14 @@ class ScheduleTrace:
 
 @dataclass(slots=True)
 class SteerTrace:
-    """Input that was sent to a running response, once."""
+    """Input that was sent to a running response."""
 
     text: str
     """Unique."""
     request: ClientRequest
+    """The last one that sent it."""
+    tries: int = 1
+    """How often it was sent: again after a 503, without a key."""
 
 
 @dataclass(slots=True)

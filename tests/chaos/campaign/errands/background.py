@@ -84,8 +84,7 @@ class BackgroundErrands:
         path = f"/schedules/{trace.id}"
         await self._requests.as_stranger(trace, path)
         for _ in range(errand.size % 3):
-            request = await self._requests.post(trace, f"{path}/run", {})
-            schedule.requested.append(request)
+            schedule.requested += await self._requests.post(trace, f"{path}/run", {})
         await self._until_it_ran(schedule, path)
         for run in schedule.runs or ():
             if run["response_id"] is None:
@@ -123,10 +122,10 @@ class BackgroundErrands:
         for number in range(1 + errand.size % 2):
             await asyncio.sleep(0.3)
             text = f"Steer {name}-s{number}."
-            request = await self._requests.post(first, path, {"input": text})
-            steered.steers.append(SteerTrace(text, request))
+            requests = await self._requests.post(first, path, {"input": text})
+            steered.steers.append(SteerTrace(text, requests[-1], len(requests)))
         if errand.delete is not None:
-            request = await self._requests.insist(
+            await self._requests.insist(
                 first, "cancel", "POST", f"/responses/{first.id}/cancel", {}
             )
         await self._end_of(first)

@@ -119,15 +119,17 @@ class ErrandRequests:
         await self._send(request, method, path)
         return request
 
-    async def post(self, trace: ObjectTrace, path: str, body: JSON) -> ClientRequest:
-        """Sends a POST until it is not answered with 503; one without an answer is not repeated."""
-        for _ in range(_TRIES):
-            request = self._new("create", trace.requests)
-            await self._send(request, "POST", path, body)
-            if request.status != 503:
+    async def post(self, trace: ObjectTrace, path: str, body: JSON) -> list[ClientRequest]:
+        """Sends a POST until it is not answered with 503; one without an answer is not repeated.
+        Returns all of these requests."""
+        sent: list[ClientRequest] = []
+        while len(sent) < _TRIES:
+            sent.append(self._new("create", trace.requests))
+            await self._send(sent[-1], "POST", path, body)
+            if sent[-1].status != 503:
                 break
             await asyncio.sleep(_PAUSE)
-        return request
+        return sent
 
     async def as_stranger(self, trace: ObjectTrace, path: str) -> None:
         """Sends a GET with the key of another project."""

@@ -100,7 +100,7 @@ def _line(event: dict[str, Any], *, with_content: bool) -> _Line:
 
 
 def _facts(event: dict[str, Any]) -> str:
-    """What an event is about, without what was said."""
+    """What an event is about, without its content."""
     item, response = event.get("item"), event.get("response")
     if isinstance(item, dict):
         words = [item.get("type"), item.get("name"), item.get("status")]

@@ -1,9 +1,10 @@
 """Shows how far a response is until it has ended: the figures of a GET (web/responses/progress.py),
-for any project, without what was said."""
+for any project, without their content."""
 
 import asyncio
 import json
 import sys
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
@@ -72,14 +73,14 @@ async def _watch(settings: Settings, watched_id: UUID, view: "_View") -> str | N
         await pool.close()
 
 
-class _View:
+class _View(ABC):
     """How a response is shown."""
 
+    @abstractmethod
     def show(self, watched_id: UUID, watched: Watched) -> None:
         """Shows one look."""
-        raise NotImplementedError
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027  # only one kind of view leaves something to end
         """There are no more."""
 
 

@@ -163,7 +163,7 @@ REQUEST_RUN = column(
     """,
     UUID,
 )
-"""Asks for a run beside the slots; returns its id: that of one that was asked for and is not made
+"""Requests a run beside the slots; returns its id: that of one that was requested and is not made
 yet."""
 _DELETED = """
     UPDATE schedules
@@ -285,7 +285,7 @@ END_REQUEST = column(
     """,
     UUID,
 )
-"""The same for a run that was asked for."""
+"""The same for a run that was requested."""
 INSERT_RUN = column(
     """
     INSERT INTO schedule_runs (id, schedule_id, slot, skipped_after, requested, status, response_id, error)

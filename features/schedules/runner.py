@@ -80,7 +80,7 @@ logger = structlog.get_logger()
 
 SCHEDULE_RUNS = Counter(
     "backburner_schedule_runs",
-    "Slots of schedules, and runs that were asked for, by what became of them.",
+    "Slots of schedules, and runs that were requested, by what became of them.",
     ["status"],
     registry=REGISTRY,
 )
@@ -111,7 +111,7 @@ class _Run:
     status: str
     skipped_after: datetime | None = None
     requested: UUID | None = None
-    """the id of a run that was asked for"""
+    """the id of a run that was requested"""
     row: NewRow | None = None
     error: ApiError | None = None
     id: UUID = field(default_factory=new_uuid)

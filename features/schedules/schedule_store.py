@@ -37,7 +37,7 @@ from web.state import AppState
 Json = dict[str, Any]
 
 _MADE: Final = 10.0
-"""Seconds within which a run that was asked for is made, unless nothing can be stored."""
+"""Seconds within which a run that was requested is made, unless nothing can be stored."""
 _LOOK: Final = 0.05
 """Seconds between two looks whether it was."""
 
@@ -162,7 +162,7 @@ class ScheduleStore:
         return await self.show_run(project, public_id, made)
 
     async def show_run(self, project: UUID, public_id: str, run: str) -> Json:
-        """A run that was asked for, when it is made. Raises Unavailable."""
+        """A run that was requested, when it is made. Raises Unavailable."""
         found = await self._find(project, public_id)
         values = {"id": parse_admin_id(SCHEDULE_RUN, run), "schedule": found.id}
         deadline = time.monotonic() + _MADE

@@ -133,7 +133,7 @@ async def request_run(
     connection: Connection, row: ScheduleRow, run: UUID, actor: Actor
 ) -> UUID | None:
     """Has a web process run it now, beside its slots. Returns the id of the run: `run`, or that of
-    one that was asked for before and is not made yet. None: it was deleted."""
+    one that was requested before and is not made yet. None: it was deleted."""
     values = {"id": row.id, "run": run}
     requested = await act(connection, statements.REQUEST_RUN, values, _entry(actor, "run", row))
     return requested[0] if requested else None

@@ -219,3 +219,42 @@ async def test_a_killed_web_process_makes_one_of_each_with_the_sdks_retry(
         assert await own_stack.value(files.format("completed_at IS NOT NULL")) == 2
         assert await own_stack.value(files.format("starts_with(filename, 'upload')")) == 2
         await balancer.close()
+
+
+async def test_a_create_whose_claim_lost_its_answer_keeps_no_key(
+    private_stack: PrivateStack,
+) -> None:
+    """PostgreSQL has stored who has the key, and the web process has not heard it."""
+    async with private_stack(proxied=True, allowed_tracebacks=POSTGRES_TRACEBACKS) as own_stack:
+        postgres = own_stack.webs[0].proxies.postgres
+
+        def post(**headers: str) -> asyncio.Task[HttpResponse]:
+            body = {"metadata": {"headers": ",".join(headers)}}
+            call = own_stack.api().call("POST", "/conversations", body, headers=headers)
+            return asyncio.create_task(call)
+
+        def lose(statement: bytes) -> None:
+            """The answers to it and to its repetition."""
+            for _ in range(2):
+                postgres.hold_answer(statement).lose()
+
+        lose(b"INSERT INTO idempotency_keys")
+        keyed = {"idempotency-key": "k"}
+        assert (await post(**keyed)).status == 503
+        first, second = await post(**keyed), await post(**keyed)
+        assert first.status == second.status == 200
+        assert first.body["id"] == second.body["id"]
+        # An SDK sends no key: its retry takes the create that got no answer.
+        made = postgres.hold_answer(b"UPDATE idempotency_keys SET made")
+        unanswered = post(**{"x-stainless-retry-count": "0"})
+        await made.answered.wait()
+        unanswered.cancel()
+        await asyncio.wait({unanswered})
+        made.release()
+        lost = "SELECT made FROM idempotency_keys WHERE key LIKE 'sdk:%%' AND lost AND made <> %s"
+        conversation = await until(lambda: own_stack.value(lost, ""))
+        for count in (1, 2):
+            lose(b"WITH taken")
+            assert (await post(**{"x-stainless-retry-count": str(count)})).status == 503
+        retried = await post(**{"x-stainless-retry-count": "3"})
+        assert (retried.status, retried.body["id"]) == (200, conversation)

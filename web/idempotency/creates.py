@@ -66,14 +66,22 @@ class _Claim:
     key: str
     """as it is stored"""
     id: UUID
+    body_hash: bytes
     sealer_key: bytes
     """of the API key of the request: nobody else is shown a secret that was made with it"""
     is_noted: bool = False
+    may_hold: bool = False
+    """It has the key, or may have it: the answer to its claim is not known."""
 
     @property
     def values(self) -> dict[str, object]:
         """For the statements about the key."""
-        return {"project": self.project, "key": self.key, "claim": self.id}
+        return {
+            "project": self.project,
+            "key": self.key,
+            "claim": self.id,
+            "body_hash": self.body_hash,
+        }
 
     def seal(self, secret: Json) -> bytes:
         """The part of the answer that is not shown again."""
@@ -169,17 +177,28 @@ class Creates:
         if key is None or project is None:
             return await make()
         claim_id = new_uuid()
-        claim = _Claim(project, key.stored_key(claim_id), claim_id, _sealer_key(request))
-        if key.key is None and key.may_repeat:
-            values = {**claim.values, "body_hash": key.body_hash, "web": self._lease.id}
+        stored_key = key.stored_key(claim_id)
+        claim = _Claim(project, stored_key, claim_id, key.body_hash, _sealer_key(request))
+        try:
+            if key.key is None:
+                await self._join(request, claim, key)
+                show = show_unused or show
+            return await self._claimed(request, claim, key, make, show)
+        except BaseException:
+            if claim.may_hold:
+                await asyncio.shield(self._release(claim))
+            raise
+
+    async def _join(self, request: Request, claim: _Claim, key: IdempotencyKey) -> None:
+        """The create of an SDK, which sends no key: a retry takes that of the first try."""
+        if key.may_repeat:
+            claim.may_hold = True
+            values = {**claim.values, "web": self._lease.id}
             taken = await fetch_idempotent(self._pool, repeats.TAKE_LOST, values)
             claim.key = taken[0] if taken else claim.key
-        if key.key is None:
-            answer = CreateAnswer(project, claim.key)
-            self._answers.watch(answer, request)
-            request_record(request).at_end(partial(self._answers.add, answer))
-            show = show_unused or show
-        return await self._claimed(request, claim, key, make, show)
+        answer = CreateAnswer(claim.project, claim.key)
+        self._answers.watch(answer, request)
+        request_record(request).at_end(partial(self._answers.add, answer))
 
     async def _claimed(
         self,
@@ -212,27 +231,27 @@ class Creates:
     async def _claim_key(self, claim: _Claim, key: IdempotencyKey) -> HeldKey | None:
         values = {
             **claim.values,
-            "body_hash": key.body_hash,
             "key_seconds": int(key.ttl.total_seconds()),
             "web": self._lease.id,
         }
+        claim.may_hold = True
         rows = await fetch_idempotent(self._pool, repeats.CLAIM_KEY, values)
-        return rows[0] if rows else None
+        held = rows[0] if rows else None
+        claim.may_hold = held is not None and held.claim == claim.id
+        return held
 
     async def _make(self, claim: _Claim, make: Make) -> Json:
         token = _CLAIM.set(claim)
         try:
             made = await make()
             assert claim.is_noted, "the create has noted nothing"
-        except BaseException:
-            await asyncio.shield(self._release(claim))
-            raise
         finally:
             _CLAIM.reset(token)
         return made
 
     async def _release(self, claim: _Claim) -> None:
-        """The create was answered with an error."""
+        """The create was answered with an error. Without this the key would stay the create's as
+        long as this process lives."""
         try:
             await fetch(self._pool, repeats.RELEASE_KEY, claim.values)
         except DATABASE_UNAVAILABLE:

@@ -73,10 +73,10 @@ TAKE_LOST = column(
         SELECT k.project_id, k.key, k.made IS NULL AND {process_ended("k.web")} AS has_ended FROM idempotency_keys k
         WHERE k.project_id = :project AND k.body_hash = CAST(:body_hash AS bytea) AND k.key LIKE 'sdk:%'
           AND k.response_id IS NULL
-          AND k.expires_at > clock_timestamp() AND (k.lost OR {process_ended("k.web")})
-        ORDER BY k.key LIMIT 1 FOR UPDATE OF k)
+          AND k.expires_at > clock_timestamp() AND (k.lost OR k.claim = :claim OR {process_ended("k.web")})
+        ORDER BY k.claim <> :claim, k.key LIMIT 1 FOR UPDATE OF k)
     UPDATE idempotency_keys k
-    SET lost = false, claim = CASE WHEN t.has_ended THEN :claim ELSE k.claim END,
+    SET lost = false, claim = CASE WHEN k.made IS NOT NULL OR t.has_ended THEN :claim ELSE k.claim END,
         web = CASE WHEN k.made IS NOT NULL OR t.has_ended THEN :web ELSE k.web END
     FROM taken t WHERE k.project_id = t.project_id AND k.key = t.key RETURNING k.key
     """,
@@ -84,7 +84,8 @@ TAKE_LOST = column(
 )
 """For a retry of an official SDK, which has no key: takes the key of an equal create whose client
 has got no answer, because its connection or its web process has ended. No row: there is none. Each
-retry takes another one, as with create.JOIN_UNANSWERED."""
+retry takes another one, as with create.JOIN_UNANSWERED; the same one, if it is repeated after a lost
+answer."""
 
 NOTE_MADE = column(
     """
@@ -96,18 +97,20 @@ NOTE_MADE = column(
 """In the transaction that makes `made`. No row: another create has the key now, so the transaction
 must not be committed."""
 
+_OF_CREATE = """project_id = :project AND claim = :claim
+                        AND (key = :key OR key LIKE 'sdk:%' AND body_hash = CAST(:body_hash AS bytea))"""
 RELEASE_KEY = column(
-    """
+    f"""
     WITH released AS (DELETE FROM idempotency_keys
-                      WHERE project_id = :project AND key = :key AND claim = :claim AND made IS NULL RETURNING claim),
+                      WHERE {_OF_CREATE} AND made IS NULL RETURNING claim),
          lost AS (UPDATE idempotency_keys SET lost = true
-                  WHERE project_id = :project AND key = :key AND claim = :claim AND made IS NOT NULL RETURNING claim)
+                  WHERE {_OF_CREATE} AND made IS NOT NULL RETURNING claim)
     SELECT claim FROM released UNION ALL SELECT claim FROM lost
     """,
     UUID,
 )
 """After a create that was answered with an error: its key may be used again, unless it has made
-something all the same."""
+something all the same. A retry of an SDK may not know which key it has taken: the answer was lost."""
 
 FORGET_KEY = column(
     "DELETE FROM idempotency_keys WHERE project_id = :project AND key = :key AND claim = :claim RETURNING claim",

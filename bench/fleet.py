@@ -168,8 +168,8 @@ class Clients:
     def __init__(self, fleet: Fleet, mix: Mix) -> None:
         self._fleet = fleet
         self._mix = mix
-        content = body(mix.plan, background=True)
-        self._body = JsonBody(content, len(orjson.dumps(content)))
+        self._content = body(mix.plan, background=True)
+        self._size = len(orjson.dumps(self._content))
         self.traffic = Traffic()
 
     async def run(self, rate: float, seconds: float) -> None:
@@ -186,7 +186,7 @@ class Clients:
         web = random.choice(self._fleet.webs)
         started = time.perf_counter()
         accepted = await web.create_response.create(
-            self._fleet.key, self._body, {}, CreateOptions()
+            self._fleet.key, JsonBody(self._content, self._size), {}, CreateOptions()
         )
         self.traffic.create_seconds.append(time.perf_counter() - started)
         # Another web process serves the next request of the client.

@@ -13,7 +13,6 @@ from datetime import timedelta
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
-from uuid import UUID
 
 from pydantic import SecretStr
 from starlette.requests import Request
@@ -24,11 +23,12 @@ from models.console_links import hash_token, new_token
 from models.db.database import Pool, execute, fetch, fetch_idempotent
 from models.db.queries import console as statements
 
-_COOKIE = "backburner-console"
-_HOST_COOKIE = f"__Host-{_COOKIE}"
-"""Browsers accept this name only for a cookie of https, of exactly this host."""
-_GRANTED = 600
-"""Seconds for which a grant is valid."""
+_SESSION_COOKIE = "backburner-console"
+_REVEAL_COOKIE = "backburner-console-reveal"
+_HOST_PREFIX = "__Host-"
+"""Browsers accept such a name only for a cookie of https, of exactly this host."""
+REVEALED = 3600
+"""Seconds for which a session sees inputs and outputs after it has asked for them."""
 _MAX_NAME = 200
 _ANY_GROUP = "*"
 OPERATOR_TOKEN, READ_ONLY_TOKEN, LINK = LOGIN_NAMES = (
@@ -103,7 +103,7 @@ class Sessions:
 
     async def find(self, request: Request) -> Session | None:
         """The session of a request's cookie; None if there is none, or if it has ended."""
-        token = request.cookies.get(_cookie_name(request))
+        token = request.cookies.get(_cookie_name(request, _SESSION_COOKIE))
         if not token:
             return None
         values = {"hash": hash_token(token)}
@@ -124,10 +124,43 @@ class Sessions:
 def set_session_cookie(request: Request, response: Response, session: Session, path: str) -> None:
     """Lets the browser keep the session, until it is closed. `path`: of the console; ignored on
     https, where the cookie is bound to the host."""
+    _set_cookie(request, response, _SESSION_COOKIE, session.token, path)
+
+
+def delete_session_cookie(request: Request, response: Response, path: str) -> None:
+    """Lets the browser forget the session. `path`: as for `set_session_cookie`."""
+    _delete_cookie(request, response, _SESSION_COOKIE, path)
+
+
+def set_reveal_cookie(request: Request, response: Response, session: Session, path: str) -> None:
+    """Lets this session see inputs and outputs for `REVEALED` seconds. Only after the audit log
+    has an entry about it. The cookie is made from the session's token, so it is worth nothing
+    after the logout. `path`: as for `set_session_cookie`."""
+    until = int(time.time()) + REVEALED
+    value = f"{until}.{derived_token(session.token, f'reveal {until}')}"
+    _set_cookie(request, response, _REVEAL_COOKIE, value, path)
+
+
+def delete_reveal_cookie(request: Request, response: Response, path: str) -> None:
+    """Hides inputs and outputs again. `path`: as for `set_session_cookie`."""
+    _delete_cookie(request, response, _REVEAL_COOKIE, path)
+
+
+def is_revealed(request: Request, session: Session) -> bool:
+    """Whether this session sees inputs and outputs now: its role allows it, and it has asked for
+    them within `REVEALED` seconds."""
+    value = request.cookies.get(_cookie_name(request, _REVEAL_COOKIE), "")
+    until, _, seal = value.partition(".")
+    if not session.may_act or not until.isascii() or not until.isdigit():
+        return False
+    return int(until) >= time.time() and is_token_of(seal, session.token, f"reveal {until}")
+
+
+def _set_cookie(request: Request, response: Response, name: str, value: str, path: str) -> None:
     is_https = _is_https(request)
     response.set_cookie(
-        _cookie_name(request),
-        session.token,
+        _cookie_name(request, name),
+        value,
         path="/" if is_https else path,
         secure=is_https,
         httponly=True,
@@ -135,11 +168,10 @@ def set_session_cookie(request: Request, response: Response, session: Session, p
     )
 
 
-def delete_session_cookie(request: Request, response: Response, path: str) -> None:
-    """Lets the browser forget the session. `path`: as for `set_session_cookie`."""
+def _delete_cookie(request: Request, response: Response, name: str, path: str) -> None:
     is_https = _is_https(request)
     response.delete_cookie(
-        _cookie_name(request),
+        _cookie_name(request, name),
         path="/" if is_https else path,
         secure=is_https,
         httponly=True,
@@ -151,8 +183,8 @@ def _is_https(request: Request) -> bool:
     return request.url.scheme == "https"
 
 
-def _cookie_name(request: Request) -> str:
-    return _HOST_COOKIE if _is_https(request) else _COOKIE
+def _cookie_name(request: Request, name: str) -> str:
+    return f"{_HOST_PREFIX}{name}" if _is_https(request) else name
 
 
 def role_of_token(settings: ConsoleSettings, given: str) -> Role | None:
@@ -181,27 +213,6 @@ def is_same_origin(request: Request) -> bool:
         return site == "same-origin"
     origin = request.headers.get("origin", "")
     return bool(origin) and urlsplit(origin).netloc == request.headers.get("host")
-
-
-def make_grant(session: Session, response: UUID) -> str:
-    """Permission for this session to see input and output of one response, which lasts some
-    minutes. It is made by a POST that the audit log records, and is part of the page's URL, so that
-    the page can be loaded again."""
-    until = int(time.time()) + _GRANTED
-    return f"{until}.{_seal(session, response, until)}"
-
-
-def is_granted(session: Session, response: UUID, grant: str) -> bool:
-    """Whether a grant was made for this session and response, and has not expired."""
-    until, _, seal = grant.partition(".")
-    if not until.isascii() or not until.isdigit() or int(until) < time.time():
-        return False
-    wanted = _seal(session, response, int(until))
-    return session.may_act and hmac.compare_digest(seal.encode(), wanted.encode())
-
-
-def _seal(session: Session, response: UUID, until: int) -> str:
-    return derived_token(session.token, f"content {response.hex} {until}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from features.console import (
     overview,
     response,
     responses,
+    reveal,
     tail,
 )
 from features.console.access import Session, proxy_user, set_session_cookie
@@ -62,6 +63,7 @@ PAGES: tuple[Page, ...] = (
     *overview.PAGES,
     *activity.PAGES,
     *responses.PAGES,
+    *reveal.PAGES,
     *tail.PAGES,
     *response.PAGES,
     *capacity.PAGES,

@@ -10,6 +10,7 @@ from features.console.access import (
     READ_ONLY_TOKEN,
     Role,
     Session,
+    delete_reveal_cookie,
     delete_session_cookie,
     derived_token,
     role_of_token,
@@ -71,16 +72,9 @@ async def log_in(visit: Visit) -> Response:
     if role is None:
         return await _refuse(visit, "This token is not valid.")
     await open_session(visit, role, _TOKEN_NAMES[role])
-    wanted = fields.get("next", "")
-    answer = visit.redirect(wanted.removeprefix(visit.root) if _is_ours(visit, wanted) else "")
+    answer = visit.redirect(visit.own_path(fields.get("next", "")))
     set_session_cookie(visit.request, answer, visit.user, visit.root)
     return answer
-
-
-def _is_ours(visit: Visit, address: str) -> bool:
-    """Whether it is an address of the console, and not one that leads elsewhere."""
-    is_below = address == visit.root or address.startswith((f"{visit.root}/", f"{visit.root}?"))
-    return is_below and not any(mark in address for mark in ("\\", "\r", "\n", "//"))
 
 
 async def _log_in_by_link(visit: Visit, link: str) -> Response:
@@ -110,7 +104,7 @@ async def _refuse(visit: Visit, problem: str) -> Response:
 async def open_session(visit: Visit, role: Role, name: str) -> Session:
     """The session of somebody who has just logged in. The audit log says so."""
     visit.session = await visit.sessions.open(role, name)
-    await _record(visit, "console.login")
+    await record(visit, "console.login")
     return visit.session
 
 
@@ -118,13 +112,15 @@ async def log_out(visit: Visit) -> Response:
     """Ends the session."""
     await visit.form(visit.user.token)
     await visit.sessions.end(visit.user)
-    await _record(visit, "console.logout")
+    await record(visit, "console.logout")
     answer = visit.redirect("/login")
     delete_session_cookie(visit.request, answer, visit.root)
+    delete_reveal_cookie(visit.request, answer, visit.root)
     return answer
 
 
-async def _record(visit: Visit, action: str) -> None:
+async def record(visit: Visit, action: str) -> None:
+    """Adds an entry about the session to the audit log."""
     entry = AuditEntry(visit.actor, action, details={"role": visit.user.role.value})
     await execute(visit.pool, RECORD, entry.values())
 

@@ -17,7 +17,14 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from features.console.access import Role, Session, Sessions, is_same_origin, is_token_of
+from features.console.access import (
+    Role,
+    Session,
+    Sessions,
+    is_revealed,
+    is_same_origin,
+    is_token_of,
+)
 from features.console.site import CONSOLE
 from features.console.templates import render
 from features.operator.filter import LAST_ID
@@ -181,6 +188,14 @@ class Visit:
         url = self.request.url
         return f"{self.settings.path_prefix}{url.path}{'?' if url.query else ''}{url.query}"
 
+    def own_path(self, address: str) -> str:
+        """The path below the console, and the parameters, of an address of a form; empty, the
+        overview, for an address that leads elsewhere."""
+        below = address.removeprefix(self.root)
+        is_ours = address.startswith(self.root) and below[:1] in ("", "/", "?")
+        has_trick = any(mark in address for mark in ("\\", "\r", "\n", "//"))
+        return below if is_ours and not has_trick else ""
+
     def has_page(self, path: str) -> bool:
         """Whether a page is there: those of a feature that is not there are not. `path`: of a page
         in the menu."""
@@ -199,6 +214,13 @@ class Visit:
         """A text with URLs in it. Who only looks does not see what is behind their hosts: it may be
         a secret, as in the address of a webhook."""
         return text if self.user.may_act else _URL.sub(_without_path, text)
+
+    @cached_property
+    def may_read(self) -> bool:
+        """Whether inputs and outputs are shown: the user is an operator, and has asked to see them
+        in this session (features/console/reveal.py). A page that shows those of one response also
+        records it (`record_reveal` in features/operator/service.py)."""
+        return is_revealed(self.request, self.user)
 
     def require_operator(self) -> None:
         """Raises PageError (403) for somebody who only looks."""

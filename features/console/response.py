@@ -10,7 +10,6 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from features.console.access import is_granted, make_grant
 from features.console.page import Page, PageError, Visit
 from features.operator.history import History, read_history
 from features.operator.service import record_reveal
@@ -193,34 +192,22 @@ def curl(path: str, body: str | None = None) -> str:
 
 
 async def show(visit: Visit) -> Response:
-    """The page; with input and output if they were asked for."""
+    """The page; with input and output if the session has asked for them."""
     identifier = response_id_of(visit)
     shown = await _read(visit, identifier)
     content: Content | None = None
-    grant = visit.query.get("content", "")
-    if grant and is_granted(visit.user, identifier, grant):
+    # A refresh takes only what is live, which has no content.
+    if visit.may_read and "hx-request" not in visit.request.headers:
+        await record_reveal(visit.pool, identifier, visit.actor)
         content = await read_content(visit, identifier)
     return visit.page(
         "response.html",
         shown=shown,
         content=content,
-        grant=grant if content is not None else "",
         now=shown.history.state.now,
         first_at=shown.history.timeline[0].at,
         curl=curl(f"/v1/responses/{shown.id}"),
     )
 
 
-async def reveal(visit: Visit) -> Response:
-    """Records in the audit log that somebody wants to see input and output, and shows them."""
-    await visit.form(visit.user.token)
-    identifier = response_id_of(visit)
-    await record_reveal(visit.pool, identifier, visit.actor)
-    grant = make_grant(visit.user, identifier)
-    return visit.redirect(f"/responses/{response_id(identifier)}", content=grant)
-
-
-PAGES = (
-    Page("/responses/{response_id}", show),
-    Page("/responses/{response_id}/content", reveal, method="POST"),
-)
+PAGES = (Page("/responses/{response_id}", show),)

@@ -14,7 +14,6 @@ from uuid import UUID
 import orjson
 from starlette.responses import Response
 
-from features.console.access import is_granted
 from features.console.page import HEADERS, Page, PageError, Visit
 from features.console.response import no_response, response_id_of
 from models.db.database import find_by_id
@@ -125,14 +124,12 @@ def _content(event: dict[str, Any]) -> str:
 async def follow(visit: Visit) -> Response:
     """The events behind a number, to the end of the response."""
     identifier = response_id_of(visit)
-    grant = visit.query.get("content", "")
-    with_content = bool(grant) and is_granted(visit.user, identifier, grant)
     after = _after(visit)
     if await find_by_id(visit.pool, operations.STATE, identifier) is None:
         raise no_response(visit.request.path_params["response_id"])
     held = visit.state.budgets.streams.reserve("")
     request_record(visit.request).at_end(held.release)
-    frames = _frames(visit, identifier, after, with_content=with_content)
+    frames = _frames(visit, identifier, after, with_content=visit.may_read)
     answer = sse_response(frames, visit.state.settings.web)
     for name in HEADERS.keys() - {"cache-control"}:
         answer.headers[name] = HEADERS[name]

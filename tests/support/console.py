@@ -91,6 +91,11 @@ class ConsoleUser:
         fields = [("form_token", form.form_token), ("token", token), ("next", "")]
         return await self.post("/console/login", fields, headers)
 
+    async def reveal(self, path: str) -> ConsolePage:
+        """Asks to see inputs and outputs in this session. Returns the page of the path."""
+        page = await self.get(path)
+        return await self.post("/console/reveal", [("form_token", page.form_token), ("next", path)])
+
 
 @asynccontextmanager
 async def console_user(

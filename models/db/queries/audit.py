@@ -177,7 +177,7 @@ ACTIONS = frozenset(
     (
         *("admin.refuse", "authentication.fail"),
         "batch.cancel",
-        *("console.link", "console.login", "console.logout"),
+        *("console.link", "console.login", "console.logout", "console.reveal"),
         *("conversation.delete", "conversation.item.delete"),
         *("file.delete", "upload.cancel"),
         *("key.create", "key.revoke", "key.rotate", "key.update"),

@@ -154,7 +154,7 @@ async def test_who_only_looks_cannot_act(shared_stack: Stack, fake: FakeUpstream
         for answer in (
             await user.get(f"/console/responses/act?action=cancel&id={response_id}"),
             await user.post("/console/responses/act", fields),
-            await user.post(f"{path}/content", fields),
+            await user.post("/console/reveal", fields),
         ):
             assert (answer.status, "only allows you to look" in answer.text) == (403, True)
         left = await user.post("/console/logout", [("form_token", page.form_token)])

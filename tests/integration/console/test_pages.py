@@ -116,9 +116,7 @@ async def test_what_clients_send_is_text_on_every_page(shared_stack: Stack, api:
             await user.get(f"/console/responses/act?action={_EVIL}&id={failed}"),
             await user.get(f"/console/login?next={_EVIL}&link={_EVIL}"),
         ]
-        token = pages[0].form_token
-        path = f"/console/responses/{failed}/content"
-        shown = await user.post(path, [("form_token", token)])
+        shown = await user.reveal(f"/console/responses/{failed}")
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown.html
         for page in [*pages, shown]:
             assert "<script>alert" not in page.html
@@ -135,12 +133,14 @@ async def test_input_and_output_are_shown_when_asked_for(
         assert "A secret question." not in hidden.html
         assert answer not in hidden.html
         assert "response.reveal" not in await _audited(shared_stack, made["id"])
-        shown = await user.post(f"{path}/content", [("form_token", hidden.form_token)])
+        shown = await user.reveal(path)
         assert "A secret question." in shown.text
         assert " ".join(answer.split()) in shown.text
         assert "response.reveal" in await _audited(shared_stack, made["id"])
-        invalid = await user.get(f"{path}?content=99999999999.{'0' * 64}")
-        assert "A secret question." not in invalid.html
+        await user.post("/console/hide", [("form_token", shown.form_token), ("next", path)])
+        assert "A secret question." not in (await user.get(path)).html
+    asked = "SELECT count(*) FROM audit WHERE action = %s"
+    assert await shared_stack.value(asked, "console.reveal") >= 1
 
 
 async def _audited(stack: Stack, object_id: str) -> str:

@@ -27,6 +27,19 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / 86_400:.0f} d"
 
 
+def format_precise(seconds: float) -> str:
+    """A duration in its two largest units: `340 ms`, `1.24 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 59.995:
+        return f"{seconds:.2f} s"
+    whole = round(seconds)
+    for size, unit, smaller, name in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // smaller} {name}"
+    return f"{whole // 60} min {whole % 60} s"
+
+
 def seconds_between(earlier: datetime, later: datetime) -> float:
     """Seconds, at least 0: a creation time comes from another clock, in whole seconds."""
     return max(0.0, (later - earlier).total_seconds())

@@ -10,6 +10,7 @@ from starlette.routing import Route, Router
 from features.console import (
     activity,
     capacity,
+    content,
     login,
     overview,
     response,
@@ -65,6 +66,7 @@ PAGES: tuple[Page, ...] = (
     *responses.PAGES,
     *reveal.PAGES,
     *tail.PAGES,
+    *content.PAGES,
     *response.PAGES,
     *capacity.PAGES,
     *login.PAGES,

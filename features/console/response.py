@@ -1,36 +1,79 @@
-"""One response: what it does and waits for, what happened to it, and, when somebody asks for them,
-its input and output."""
+"""One response: what it does and waits for, its figures, what it spent its time on, what it
+continues, and, when somebody asks for them, its input and output."""
 
-import json
-from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
-from typing import Any
 from uuid import UUID
 
+import orjson
 from starlette.responses import Response
 
-from features.console.page import Page, PageError, Visit
+from features.console.content import Content, curl, no_response, read_content, response_id_of
+from features.console.page import Page, Visit
+from features.console.response_queries import (
+    CALLER,
+    CHAIN_BEFORE,
+    FIRST_OUTPUT,
+    OF_CONVERSATION,
+    SMALL_BLOCKS,
+    Caller,
+    RelatedResponse,
+)
+from features.console.waterfall import ToolTimes, Waterfall, draw
 from features.operator.history import History, read_history
-from features.operator.service import record_reveal
-from models.db.database import fetch_idempotent, find_by_id
-from models.db.queries import listing, read
+from models.db.database import Pool, fetch_idempotent, find_by_id
+from models.db.queries import listing
 from models.errors import ShareUsedUp, Unavailable
-from models.ids import parse_response_id, response_id
+from models.ids import response_id
 from models.lifecycle import TERMINAL
+from models.ownership.timeline import attempts_on_timeline
+from models.time_text import seconds_between
 from models.tracing.spans import parse_traceparent
+from models.wire.events import split_frames
 from web.http.body import held_bytes
 from web.responses.shown import Watched
 
 _MAX_CALLS = 200
 """Tool calls that are shown."""
+_MAX_RELATED = 20
+"""Responses before this one that are shown."""
 _MAX_NEXT = 10
 """Responses that continue this one and are shown."""
-_MAX_ITEMS = 100
-_MAX_SIZE = 512 * 1024
-"""Bytes of items that are read for the page."""
-_MAX_TEXT = 64 * 1024
-"""Characters of one item that are shown."""
+_MAX_CONVERSATION_ITEMS = 200
+"""The newest items of a conversation, by which its responses are found."""
+_ITEM_DONE = b"event: response.output_item.done\n"
+_MAX_LOG_BLOCK = 32 * 1024
+_MAX_LOG = 512 * 1024
+"""Bytes of the log that are searched for the ends of tool calls, and of each of its blocks. Large
+blocks have text of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The times and speeds of a response, in seconds; None: not known, or not yet."""
+
+    in_line: float | None
+    """from its creation to its first claim"""
+    first_output: float | None
+    """from its creation until its first output was stored: about a second too late at most"""
+    duration: float
+    """from its creation to its end, or until now"""
+    speed: float | None
+    """output tokens in a second of all attempts"""
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Related:
+    """The chain or the conversation that a response belongs to."""
+
+    before: list[RelatedResponse]
+    """the oldest first"""
+    has_earlier: bool
+    after: list[UUID]
+    """responses that continue this one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +83,12 @@ class Shown:
     id: str
     history: History
     details: listing.ResponseDetails
-    calls: dict[int, list[listing.ToolCallRow]]
-    """by the turn in which the model asked for them"""
+    caller: Caller
+    figures: Figures
+    waterfall: Waterfall
+    calls: list[listing.ToolCallRow]
     has_more_calls: bool
-    next_ids: list[UUID]
+    related: Related
     watched: Watched | None
     """how far it is; None: it has ended, or the process has no memory to look at it now"""
 
@@ -53,28 +98,20 @@ class Shown:
         return self.history.state.status not in TERMINAL
 
     @property
+    def first_at(self) -> datetime:
+        """When it was created."""
+        return self.history.timeline[0].at
+
+    @property
+    def error(self) -> str | None:
+        """The message of a failure."""
+        return (self.details.error or {}).get("message")
+
+    @property
     def trace_id(self) -> str | None:
         """Its trace; None: it has none."""
         parts = parse_traceparent(self.details.traceparent)
         return None if parts is None else f"{parts[0]:032x}"
-
-
-def response_id_of(visit: Visit) -> UUID:
-    """The id in the URL. Raises PageError (404) if it cannot be one."""
-    text = visit.request.path_params["response_id"]
-    found = parse_response_id(text)
-    if found is None:
-        raise no_response(text)
-    return found
-
-
-def no_response(text: str) -> PageError:
-    """The error for an id without a response."""
-    return PageError(
-        404,
-        "No such response",
-        f"There is no response {text[:100]}. It was never created, or its retention has ended.",
-    )
 
 
 async def _read(visit: Visit, identifier: UUID) -> Shown:
@@ -82,23 +119,93 @@ async def _read(visit: Visit, identifier: UUID) -> Shown:
     pool = visit.pool
     history = await read_history(pool, identifier)
     details = await find_by_id(pool, listing.RESPONSE_DETAILS, identifier)
-    if history is None or details is None:
+    caller = await find_by_id(pool, CALLER, identifier)
+    if history is None or details is None or caller is None:
         raise no_response(response_id(identifier))
     most = {"id": identifier, "max_rows": _MAX_CALLS + 1}
     calls = await fetch_idempotent(pool, listing.TOOL_CALLS, most)
-    next_ids = await fetch_idempotent(pool, listing.NEXT_RESPONSES, most | {"max_rows": _MAX_NEXT})
-    by_turn = defaultdict(list)
-    for call in calls[:_MAX_CALLS]:
-        by_turn[call.turn].append(call)
+    tools = ToolTimes(calls[:_MAX_CALLS], await _read_answered(pool, identifier) if calls else {})
     return Shown(
         id=response_id(identifier),
         history=history,
         details=details,
-        calls=dict(by_turn),
+        caller=caller,
+        figures=_figures(history, details, await _read_first_output(pool, history)),
+        waterfall=draw(history, tools),
+        calls=calls[:_MAX_CALLS],
         has_more_calls=len(calls) > _MAX_CALLS,
-        next_ids=next_ids,
+        related=await _read_related(pool, details),
         watched=await _watch(visit, history),
     )
+
+
+async def _read_answered(pool: Pool, identifier: UUID) -> dict[str, datetime]:
+    """When items of the output were complete, as far as the small blocks of the log say so."""
+    limits = {"max_block": _MAX_LOG_BLOCK, "max_bytes": _MAX_LOG}
+    blocks = await fetch_idempotent(pool, SMALL_BLOCKS, {"id": identifier, **limits})
+    return {
+        orjson.loads(frame.partition(b"\ndata: ")[2])["item"].get("id"): block.stored_at
+        for block in blocks
+        if _ITEM_DONE in block.frames
+        for frame in split_frames(block.frames)
+        if frame.startswith(_ITEM_DONE)
+    }
+
+
+async def _read_first_output(pool: Pool, history: History) -> datetime | None:
+    opening = history.logs.get(0)
+    begun = 0 if opening is None else opening.last + 1
+    values = {"id": history.state.id, "begun": begun}
+    found = await fetch_idempotent(pool, FIRST_OUTPUT, values)
+    return found[0] if found else None
+
+
+def _figures(
+    history: History, details: listing.ResponseDetails, first_output: datetime | None
+) -> Figures:
+    created, last = history.timeline[0].at, history.timeline[-1].at
+    end = last if history.state.status in TERMINAL else history.state.now
+    tokens = (details.usage or {}).get("output_tokens")
+    ran = _run_seconds(history, end)
+    return Figures(
+        in_line=_seconds_until(details.started_at, created),
+        first_output=_seconds_until(first_output, created),
+        duration=seconds_between(created, end),
+        speed=tokens / ran if tokens and ran and history.state.status in TERMINAL else None,
+        attempts=attempts_on_timeline(details.attempt) if details.attempt else 0,
+    )
+
+
+def _seconds_until(at: datetime | None, created: datetime) -> float | None:
+    return None if at is None else seconds_between(created, at)
+
+
+def _run_seconds(history: History, end: datetime) -> float:
+    """The time of all attempts together."""
+    return sum(
+        seconds_between(attempt.claimed_at, attempt.ended_at or end) for attempt in history.attempts
+    )
+
+
+async def _read_related(pool: Pool, details: listing.ResponseDetails) -> Related:
+    identifier = details.id
+    values = {"id": identifier, "max_rows": _MAX_NEXT}
+    after = await fetch_idempotent(pool, listing.NEXT_RESPONSES, values)
+    if details.conversation_id is not None:
+        limits = {"conversation": details.conversation_id, "max_items": _MAX_CONVERSATION_ITEMS}
+        found = await fetch_idempotent(pool, OF_CONVERSATION, limits)
+        after = [*after, *(row.id for row in reversed(found) if row.id > identifier)][:_MAX_NEXT]
+        return _related([row for row in found if row.id < identifier], after)
+    if details.previous_response_id is None:
+        return Related([], has_earlier=False, after=after)
+    limit = {"id": identifier, "most": _MAX_RELATED + 1}
+    return _related(await fetch_idempotent(pool, CHAIN_BEFORE, limit), after)
+
+
+def _related(before: Sequence[RelatedResponse], after: list[UUID]) -> Related:
+    """`before`: the nearest first."""
+    shown = list(reversed(before[:_MAX_RELATED]))
+    return Related(shown, has_earlier=len(before) > len(shown), after=after)
 
 
 async def _watch(visit: Visit, history: History) -> Watched | None:
@@ -112,101 +219,16 @@ async def _watch(visit: Visit, history: History) -> Watched | None:
     return None if watched is None or watched.progress is None else watched
 
 
-@dataclass(frozen=True, slots=True)
-class ShownItem:
-    """An item of the input or output."""
-
-    type: str
-    who: str
-    """its role, or the name of what is called"""
-    text: str
-    is_cut: bool
-
-    @classmethod
-    def from_payload(cls, item: dict[str, Any]) -> "ShownItem":
-        """The text of a message, or the JSON of anything else."""
-        text = _text_of(item) or pretty(item)
-        who = str(item.get("role") or item.get("name") or "")
-        kind = str(item.get("type", "message"))
-        return cls(kind, who, text[:_MAX_TEXT], len(text) > _MAX_TEXT)
-
-
-def _text_of(item: dict[str, Any]) -> str | None:
-    """The text of a message; None for anything else."""
-    content = item.get("content")
-    if item.get("type", "message") != "message" or isinstance(content, str):
-        return content if isinstance(content, str) else None
-    if not isinstance(content, list):
-        return None
-    texts = [part.get("text") or part.get("refusal") for part in content if isinstance(part, dict)]
-    return "\n".join(map(str, texts)) if texts and None not in texts else None
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What a response was asked and has answered."""
-
-    parameters: str
-    """what the client has set, as JSON"""
-    input: list[ShownItem]
-    output: list[ShownItem]
-    is_cut: bool
-    """There is more input than is shown."""
-    curl: str
-    """a command that sends the same request"""
-
-
-def pretty(value: Any) -> str:
-    """JSON to read."""
-    return json.dumps(value, indent=2, ensure_ascii=False)
-
-
-async def read_content(visit: Visit, identifier: UUID) -> Content:
-    """What the database has. Raises PageError (404)."""
-    rows = await fetch_idempotent(visit.pool, read.RESPONSE, {"id": identifier})
-    if not rows:
-        raise no_response(response_id(identifier))
-    values = {"id": identifier, "after": None, "limit": _MAX_ITEMS + 1, "max_size": _MAX_SIZE}
-    page = await fetch_idempotent(visit.pool, read.INPUT_ITEMS["asc"], values)
-    payloads = [item.payload for item in page[:_MAX_ITEMS] if item.payload is not None]
-    output = await fetch_idempotent(visit.pool, read.OUTPUT_PAGE["asc"], values)
-    outputs = [item.payload for item in output[:_MAX_ITEMS] if item.payload is not None]
-    parameters = {"model": rows[0].model, **rows[0].parameters}
-    body = parameters | {"input": payloads}
-    return Content(
-        parameters=pretty(parameters)[:_MAX_TEXT],
-        input=[ShownItem.from_payload(item) for item in payloads],
-        output=[ShownItem.from_payload(item) for item in outputs],
-        is_cut=len(payloads) < len(page) or len(outputs) < len(output),
-        curl=curl("/v1/responses", json.dumps(body, ensure_ascii=False)),
-    )
-
-
-def curl(path: str, body: str | None = None) -> str:
-    """A command for a shell. The key comes from a variable, so no page has one."""
-    lines = [f'curl "$BACKBURNER_URL{path}"', '-H "Authorization: Bearer $BACKBURNER_KEY"']
-    if body is not None:
-        quoted = body.replace("'", "'\\''")
-        lines += ["-H 'Content-Type: application/json'", f"-d '{quoted}'"]
-    return " \\\n  ".join(lines)
-
-
 async def show(visit: Visit) -> Response:
     """The page; with input and output if the session has asked for them."""
     identifier = response_id_of(visit)
     shown = await _read(visit, identifier)
     content: Content | None = None
-    # A refresh takes only what is live, which has no content.
-    if visit.may_read and "hx-request" not in visit.request.headers:
-        await record_reveal(visit.pool, identifier, visit.actor)
+    # A refresh of what is live takes none of the content.
+    if visit.may_read and visit.request.headers.get("hx-target") != "live":
         content = await read_content(visit, identifier)
     return visit.page(
-        "response.html",
-        shown=shown,
-        content=content,
-        now=shown.history.state.now,
-        first_at=shown.history.timeline[0].at,
-        curl=curl(f"/v1/responses/{shown.id}"),
+        "response.html", shown=shown, content=content, curl=curl(f"/responses/{shown.id}")
     )
 
 

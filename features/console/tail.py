@@ -1,4 +1,5 @@
-"""The live tail of a response: its events by number, while they are stored.
+"""The live tail of a response: its events by number, while they are stored, for the list of events
+and for the texts that grow on the page.
 
 It is read as a client reads a stream (web/stream/reader.py), so it continues by number through
 reconnects, and through the death of the response's worker.
@@ -14,8 +15,9 @@ from uuid import UUID
 import orjson
 from starlette.responses import Response
 
+from features.console.content import no_response, response_id_of
 from features.console.page import HEADERS, Page, PageError, Visit
-from features.console.response import no_response, response_id_of
+from features.operator.service import record_reveal
 from models.db.database import find_by_id
 from models.db.queries import operations
 from models.wire.events import split_frames
@@ -42,19 +44,26 @@ KINDS = {
 """Which events a filter shows, by the beginnings of their types. `text`: all others."""
 TEXT = "text"
 _MAX_DETAIL = 2_000
-"""Characters of an event's content that are shown."""
+"""Characters of an event's content that are shown. Deltas are shown as they are."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """One line of the tail: an event, or deltas of one part in a row."""
+    """One line of the tail: an event, or deltas of one item in a row."""
 
     first: int
     last: int
     kind: str
     type: str
+    item: str
+    """the id of the item; empty for an event about none"""
     count: int
     detail: str
+
+    @property
+    def is_delta(self) -> bool:
+        """Whether the detail is a piece of a text that grows."""
+        return self.type.endswith(".delta")
 
     def encode(self) -> bytes:
         data = {
@@ -62,8 +71,9 @@ class _Line:
             "last": self.last,
             "kind": self.kind,
             "type": self.type,
+            "item": self.item,
             "count": self.count,
-            "detail": self.detail[:_MAX_DETAIL],
+            "detail": self.detail if self.is_delta else self.detail[:_MAX_DETAIL],
         }
         return b"id: %d\ndata: %s\n\n" % (self.last, orjson.dumps(data))
 
@@ -83,8 +93,8 @@ def lines_of(block: bytes, *, with_content: bool) -> list[bytes]:
         event = json.loads(frame.partition(b"\ndata: ")[2])
         line = _line(event, with_content=with_content)
         before = lines[-1] if lines else None
-        is_delta = line.type.endswith(".delta")
-        if is_delta and before is not None and before.type == line.type:
+        is_same = before is not None and (before.type, before.item) == (line.type, line.item)
+        if before is not None and is_same and line.is_delta:
             before.last, before.count = line.last, before.count + 1
             before.detail += line.detail
         else:
@@ -94,8 +104,15 @@ def lines_of(block: bytes, *, with_content: bool) -> list[bytes]:
 
 def _line(event: dict[str, Any], *, with_content: bool) -> _Line:
     number, event_type = event["sequence_number"], event["type"]
-    detail = _content(event) if with_content else ""
-    return _Line(number, number, kind_of(event_type), event_type, 1, detail or _facts(event))
+    kind, item = kind_of(event_type), str(event.get("item_id") or _item_id(event.get("item")))
+    # What an item is says its first event; the others are its content.
+    is_content = with_content and event_type != "response.output_item.added"
+    detail = (_content(event) if is_content else "") or _facts(event)
+    return _Line(number, number, kind, event_type, item, 1, detail)
+
+
+def _item_id(item: object) -> str:
+    return str(item.get("id") or "") if isinstance(item, dict) else ""
 
 
 def _facts(event: dict[str, Any]) -> str:
@@ -127,6 +144,8 @@ async def follow(visit: Visit) -> Response:
     after = _after(visit)
     if await find_by_id(visit.pool, operations.STATE, identifier) is None:
         raise no_response(visit.request.path_params["response_id"])
+    if visit.may_read:
+        await record_reveal(visit.pool, identifier, visit.actor)
     held = visit.state.budgets.streams.reserve("")
     request_record(visit.request).at_end(held.release)
     frames = _frames(visit, identifier, after, with_content=visit.may_read)

@@ -16,7 +16,7 @@ import features
 from features.console.plots import compact, short_time
 from models.features import FEATURES
 from models.ids import response_id
-from models.time_text import format_date, format_seconds
+from models.time_text import format_date, format_precise, format_seconds
 from models.version import VERSION
 
 STATIC = Path(__file__).parent / "static"
@@ -61,6 +61,8 @@ def _environment() -> Environment:
         size=size,
         age=age,
         clock=clock,
+        precise_clock=precise_clock,
+        precise=format_precise,
         response_id=response_id,
         compact=compact,
         prose=prose,
@@ -129,4 +131,10 @@ def clock(at: datetime | None) -> Markup:
     if at is None:
         return Markup("")
     text = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return Markup('<time datetime="{}">{}</time>').format(format_date(at), text)
+
+
+def precise_clock(at: datetime) -> Markup:
+    """A time in UTC, with milliseconds."""
+    text = at.astimezone(UTC).isoformat(" ", timespec="milliseconds").removesuffix("+00:00")
     return Markup('<time datetime="{}">{}</time>').format(format_date(at), text)

@@ -81,7 +81,7 @@ async def live_counts(on: Pool | Connection) -> dict[str, int]:
     return {row.kind: row.live for row in await fetch_idempotent(on, LIVE_WORKERS, {})}
 
 
-_RELEASE_TEXTS = {
+RELEASE_TEXTS = {
     "handed_over": "handed over by its worker, which was stopping",
     "requeued": "released at an operator's request",
     "returned": "returned without running: the reply to its claim was lost",
@@ -90,6 +90,7 @@ _RELEASE_TEXTS = {
     "error": "given up: an error of this server, or its worker had too little memory",
     "died": "died with its worker",
 }
+"""How an attempt ended that did not end the response, after its number."""
 
 
 def timeline(
@@ -105,7 +106,7 @@ def timeline(
         events += _attempt(attempt, blocks.get(attempt.attempt), turns)
         turns += len(attempt.turns_ended_at)
     if row.owner is not None and row.owner.dead:
-        text = f"attempt {row.attempt} {_RELEASE_TEXTS['died']}"
+        text = f"attempt {row.attempt} {RELEASE_TEXTS['died']}"
         events.append(TimelineEvent(row.owner.expires_at, "died", text, row.attempt, row.owner.id))
     events.sort(key=lambda event: event.at)
     if row.status in TERMINAL:
@@ -188,7 +189,7 @@ def _attempt(attempt: AttemptRow, block: LogSummary | None, turns: int) -> Itera
         what = "upstream_failed" if is_failure else UNKNOWN_CONTENT
         yield event(failed_at, what, f": {failures_text(attempt.failures)}")
     if attempt.outcome is not None and attempt.ended_at is not None:
-        text = f" {_RELEASE_TEXTS[attempt.outcome]}"
+        text = f" {RELEASE_TEXTS[attempt.outcome]}"
         if attempt.outcome in ("deferred", "repeated"):
             text += f": {failures_text(attempt.failures)}"
         yield event(attempt.ended_at, attempt.outcome, text)

@@ -44,6 +44,7 @@ async def test_a_killed_worker_is_a_story_and_the_tail_goes_on(
     async with logged_in(browser, watched) as operator:
         tab = operator.tab
         await operator.open(f"/console/responses/{response_id}")
+        await tab.get_by_text("Every event, by number").click()
         events = tab.locator(".events li")
         await expect(events.filter(has_text="output_text.delta").first).to_be_visible()
         before = await events.count()
@@ -206,7 +207,9 @@ async def test_what_clients_send_runs_nowhere_and_every_page_is_legible(
                 await operator.open(path)
                 await _check_legible(operator, width, path)
             await tab.get_by_role("button", name="Show input and output").click()
-            await expect(tab.locator(".item pre").first).to_contain_text("onerror")
+            await expect(tab.locator(".of-client .markdown")).to_contain_text("onerror")
+            await expect(tab.locator(".of-model .markdown")).to_contain_text("onerror")
+            await tab.get_by_text("Every event, by number").click()
             await expect(tab.locator("[data-tail-state]")).to_have_text("complete")
             await expect(tab.locator(".events")).to_contain_text("onerror")
             await _check_legible(operator, width, "with content")

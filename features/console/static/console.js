@@ -1,4 +1,4 @@
-// What pages do beyond links and forms: live refresh, selection, copying, the tail of events.
+// What pages do beyond links and forms: live refresh, selection, copying.
 "use strict";
 
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -117,60 +117,8 @@ async function onCopy(event) {
   setTimeout(() => { button.textContent = text; }, 1500);
 }
 
-// --- the tail of a response ---
-
-const MOST_LINES = 1000;
-
-function tailLine(event) {
-  const line = document.createElement("li");
-  line.dataset.kind = event.kind;
-  const number = document.createElement("span");
-  number.className = "number";
-  number.textContent = event.first === event.last ? event.first : `${event.first}–${event.last}`;
-  const type = document.createElement("span");
-  type.className = "type";
-  type.textContent = event.count > 1 ? `${event.type} × ${event.count}` : event.type;
-  const detail = document.createElement("span");
-  detail.className = "detail";
-  detail.textContent = event.detail;
-  line.append(number, type, detail);
-  return line;
-}
-
-function setUpTail() {
-  const tail = document.querySelector("[data-tail]");
-  if (tail === null) return;
-  const list = tail.querySelector(".events");
-  const state = tail.querySelector("[data-tail-state]");
-  const follow = tail.querySelector("[data-follow]");
-  tail.querySelector(".filters").hidden = false;
-  const show = () => {
-    for (const box of all("[data-kind]", tail.querySelector(".filters"))) {
-      list.classList.toggle(`without-${box.dataset.kind}`, !box.checked);
-    }
-  };
-  tail.querySelector(".filters").addEventListener("change", show);
-  show();
-  // The browser connects again by itself, and sends the number of the last event.
-  const source = new EventSource(tail.dataset.tail);
-  source.addEventListener("open", () => { state.textContent = "live"; });
-  source.addEventListener("error", () => {
-    state.textContent = source.readyState === EventSource.CLOSED ? "not live" : "connecting again";
-  });
-  source.addEventListener("message", (message) => {
-    list.append(tailLine(JSON.parse(message.data)));
-    while (list.childElementCount > MOST_LINES) list.firstElementChild.remove();
-    if (follow.checked) list.scrollTop = list.scrollHeight;
-  });
-  source.addEventListener("end", () => {
-    source.close();
-    state.textContent = "complete";
-  });
-}
-
 setUpTheme();
 setUpLive();
 setUpSelection();
-setUpTail();
 showCopies();
 document.addEventListener("click", onCopy);

@@ -246,6 +246,8 @@ REQUEST_STATES = Query(
 class ToolCallRow:
     """A call of a server tool."""
 
+    id: str
+    """of its item"""
     turn: int
     """in which the model asked for it; 0: before the first"""
     position: int
@@ -261,7 +263,7 @@ class ToolCallRow:
 
 TOOL_CALLS = Query(
     """
-    SELECT c.turn, c.position, i.type, i.payload ->> 'name' AS name, i.payload ->> 'server_label' AS server,
+    SELECT i.item_id AS id, c.turn, c.position, i.type, i.payload ->> 'name' AS name, i.payload ->> 'server_label' AS server,
            c.started_attempt AS attempt, c.finished,
            c.finished AND coalesce(jsonb_typeof(i.payload -> 'error') <> 'null' OR i.payload ->> 'status' = 'failed',
                                    false) AS failed

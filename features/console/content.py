@@ -1,0 +1,218 @@
+"""Input and output of a response on pages of the console. Only for a session that has asked to see
+them; the audit log has an entry about each response whose content is shown."""
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from starlette.responses import Response
+
+from features.console.conversation import Entry, entries_of, instructions_entry, written_texts
+from features.console.page import Page, PageError, Visit, choice, not_found
+from features.console.page_room import PageRoom, pretty_json, sendable
+from features.console.response_queries import ITEM
+from features.operator.service import record_reveal
+from models.db.database import fetch_idempotent, find_by_id
+from models.db.queries import read
+from models.db.queries.common import PagedItem
+from models.db.queries.read import ResponseRow
+from models.ids import parse_response_id, response_id
+
+_INPUT_ITEMS = 30
+"""The last items of the input, on the page of a response."""
+_OUTPUT_ITEMS = 60
+_LISTED_ITEMS = 60
+"""Items of a page that lists all."""
+_RELATED_ITEMS = 10
+"""Of input and output of a response before this one."""
+_MAX_SIZE = 1024 * 1024
+"""Of all items of a page together (models/wire/json_values.py)."""
+_MAX_ITEM_SIZE = 8 * 1024 * 1024
+"""Of the item on a page of its own."""
+_MAX_SHOWN = 1_000_000
+"""Characters of one item, or of JSON, that are shown."""
+_PAGES = {"input": read.INPUT_ITEMS, "output": read.OUTPUT_PAGE}
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a response was asked and has answered."""
+
+    instructions: Entry | None
+    input: list[Entry]
+    output: list[Entry]
+    has_earlier_input: bool
+    has_more_output: bool
+
+    @property
+    def output_ids(self) -> str:
+        """The ids of the output's items, for the script that adds what is written now."""
+        return json.dumps([entry.id for entry in self.output])
+
+
+def response_id_of(visit: Visit) -> UUID:
+    """The id in the URL. Raises PageError (404) if it cannot be one."""
+    text = visit.request.path_params["response_id"]
+    found = parse_response_id(text)
+    if found is None:
+        raise no_response(text)
+    return found
+
+
+def no_response(text: str) -> PageError:
+    """The error for an id without a response."""
+    return PageError(
+        404,
+        "No such response",
+        f"There is no response {text[:100]}. It was never created, or its retention has ended.",
+    )
+
+
+async def read_content(
+    visit: Visit,
+    identifier: UUID,
+    inputs: int = _INPUT_ITEMS,
+    outputs: int = _OUTPUT_ITEMS,
+) -> Content:
+    """The instructions, the last items of the input, and the first ones of the output. Raises
+    PageError (404)."""
+    row = await _reveal(visit, identifier)
+    found_input = await _read_items(visit, identifier, "input", "desc", inputs + 1)
+    found_output = await _read_items(visit, identifier, "output", "asc", outputs + 1)
+
+    def content() -> Content:
+        room = PageRoom()
+        # The output first: it is what somebody looks for, and the room may end.
+        output = entries_of(_pairs(found_output[:outputs]), room)
+        return Content(
+            instructions=instructions_entry(row.parameters.get("instructions"), room),
+            input=entries_of(_pairs(reversed(found_input[:inputs])), room),
+            output=output,
+            has_earlier_input=len(found_input) > inputs,
+            has_more_output=len(found_output) > outputs,
+        )
+
+    # Other requests go on in between: rendering takes up to a tenth of a second.
+    return await asyncio.to_thread(content)
+
+
+async def _reveal(visit: Visit, identifier: UUID) -> ResponseRow:
+    """Records that the content of a response is shown. Raises PageError (403, 404)."""
+    if not visit.may_read:
+        raise PageError(
+            403,
+            "Inputs and outputs are hidden",
+            "An operator sees them after “Show input and output” on the page of a response.",
+        )
+    row = await find_by_id(visit.pool, read.RESPONSE, identifier)
+    if row is None:
+        raise no_response(response_id(identifier))
+    await record_reveal(visit.pool, identifier, visit.actor)
+    return row
+
+
+async def _read_items(
+    visit: Visit, identifier: UUID, direction: str, order: str, limit: int, after: str | None = None
+) -> Sequence[PagedItem]:
+    values = {"id": identifier, "after": after, "limit": limit, "max_size": _MAX_SIZE}
+    return await fetch_idempotent(visit.pool, _PAGES[direction][order], values)
+
+
+def _pairs(items: Iterable[PagedItem]) -> list[tuple[str, dict[str, Any] | None]]:
+    return [(item.id, item.payload) for item in items]
+
+
+async def show_related(visit: Visit) -> Response:
+    """Input and output of another response of the chain, as a part of a page."""
+    identifier = response_id_of(visit)
+    content = await read_content(visit, identifier, _RELATED_ITEMS, _RELATED_ITEMS)
+    return visit.page("conversation_part.html", id=response_id(identifier), content=content)
+
+
+async def show_items(visit: Visit) -> Response:
+    """All items of the input or output, page by page."""
+    identifier = response_id_of(visit)
+    direction = choice(visit.query, "direction", list(_PAGES), "input")
+    await _reveal(visit, identifier)
+    after = visit.query.get("after")
+    found = await _read_items(visit, identifier, direction, "asc", _LISTED_ITEMS + 1, after)
+    shown = found[:_LISTED_ITEMS]
+    entries = await asyncio.to_thread(entries_of, _pairs(shown), PageRoom())
+    return visit.page(
+        "items.html",
+        id=response_id(identifier),
+        direction=direction,
+        entries=entries,
+        is_first=after is None,
+        next=shown[-1].id if len(found) > len(shown) else None,
+    )
+
+
+async def show_item(visit: Visit) -> Response:
+    """One item, as JSON, and the text of a message as it was written."""
+    identifier = response_id_of(visit)
+    await _reveal(visit, identifier)
+    values = {
+        "id": identifier,
+        "item": visit.query.get("item", ""),
+        "max_size": _MAX_ITEM_SIZE,
+    }
+    found = await fetch_idempotent(visit.pool, ITEM, values)
+    if not found:
+        raise not_found("item")
+    payload = found[0].payload
+    return visit.page(
+        "item.html",
+        id=response_id(identifier),
+        item=found[0],
+        text=None
+        if payload is None
+        else sendable("\n\n".join(written_texts(payload))[:_MAX_SHOWN]),
+        json=None if payload is None else sendable(pretty_json(payload)[:_MAX_SHOWN]),
+        shown=_MAX_SHOWN,
+    )
+
+
+async def show_json(visit: Visit) -> Response:
+    """The request and its items as JSON, and a command that sends the request again."""
+    identifier = response_id_of(visit)
+    row = await _reveal(visit, identifier)
+    found = {
+        direction: await _read_items(visit, identifier, direction, "asc", _LISTED_ITEMS + 1)
+        for direction in _PAGES
+    }
+    shown = {
+        direction: [item.payload for item in items[:_LISTED_ITEMS] if item.payload is not None]
+        for direction, items in found.items()
+    }
+    parameters = {"model": row.model, **row.parameters}
+    is_cut = any(len(shown[direction]) < len(found[direction]) for direction in _PAGES)
+    body = json.dumps(parameters | {"input": shown["input"]}, ensure_ascii=False)
+    return visit.page(
+        "json.html",
+        id=response_id(identifier),
+        parameters=sendable(pretty_json(parameters)[:_MAX_SHOWN]),
+        items={name: sendable(pretty_json(each)[:_MAX_SHOWN]) for name, each in shown.items()},
+        is_cut=is_cut,
+        curl=None if is_cut or len(body) > _MAX_SHOWN else sendable(curl("/responses", body)),
+    )
+
+
+def curl(path: str, body: str | None = None) -> str:
+    """A command for a shell. The key comes from a variable, so no page has one."""
+    lines = [f'curl "$OPENAI_BASE_URL{path}"', '-H "Authorization: Bearer $OPENAI_API_KEY"']
+    if body is not None:
+        quoted = body.replace("'", "'\\''")
+        lines += ["-H 'Content-Type: application/json'", f"-d '{quoted}'"]
+    return " \\\n  ".join(lines)
+
+
+PAGES = (
+    Page("/responses/{response_id}/related", show_related),
+    Page("/responses/{response_id}/items", show_items),
+    Page("/responses/{response_id}/item", show_item),
+    Page("/responses/{response_id}/json", show_json),
+)

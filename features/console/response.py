@@ -13,11 +13,11 @@ from starlette.responses import Response
 from features.console.content import Content, curl, no_response, read_content, response_id_of
 from features.console.page import Page, Visit
 from features.console.response_queries import (
+    BLOCKS_WITH,
     CALLER,
     CHAIN_BEFORE,
     FIRST_OUTPUT,
     OF_CONVERSATION,
-    SMALL_BLOCKS,
     Caller,
     RelatedResponse,
 )
@@ -44,10 +44,8 @@ _MAX_NEXT = 10
 _MAX_CONVERSATION_ITEMS = 200
 """The newest items of a conversation, by which its responses are found."""
 _ITEM_DONE = b"event: response.output_item.done\n"
-_MAX_LOG_BLOCK = 32 * 1024
-_MAX_LOG = 512 * 1024
-"""Bytes of the log that are searched for the ends of tool calls, and of each of its blocks. Large
-blocks have text of the model."""
+_LOG_LIMITS = {"max_blocks": 1000, "max_block": 32 * 1024, "max_bytes": 512 * 1024}
+"""Of the log that is searched for the ends of tool calls. Large blocks have text of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +138,12 @@ async def _read(visit: Visit, identifier: UUID) -> Shown:
 
 
 async def _read_answered(pool: Pool, identifier: UUID) -> dict[str, datetime]:
-    """When items of the output were complete, as far as the small blocks of the log say so."""
-    limits = {"max_block": _MAX_LOG_BLOCK, "max_bytes": _MAX_LOG}
-    blocks = await fetch_idempotent(pool, SMALL_BLOCKS, {"id": identifier, **limits})
+    """When items of the output were complete, as far as the searched part of the log says so."""
+    values = {"id": identifier, "mark": _ITEM_DONE, **_LOG_LIMITS}
+    blocks = await fetch_idempotent(pool, BLOCKS_WITH, values)
     return {
         orjson.loads(frame.partition(b"\ndata: ")[2])["item"].get("id"): block.stored_at
         for block in blocks
-        if _ITEM_DONE in block.frames
         for frame in split_frames(block.frames)
         if frame.startswith(_ITEM_DONE)
     }

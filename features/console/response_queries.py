@@ -90,25 +90,27 @@ a second after it was sent at the latest. No row: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class SmallBlock:
+class StoredBlock:
     """A block of the event log."""
 
     stored_at: datetime
     frames: bytes
 
 
-SMALL_BLOCKS = Query(
+BLOCKS_WITH = Query(
     """
     SELECT block.stored_at, block.frames
     FROM (SELECT e.stored_at, e.frames, e.first_number,
                  sum(octet_length(e.frames)) OVER (ORDER BY e.first_number) AS total
-          FROM event_log e WHERE e.response_id = :id AND octet_length(e.frames) <= CAST(:max_block AS int)) block
+          FROM (SELECT * FROM event_log WHERE response_id = :id AND octet_length(frames) <= CAST(:max_block AS int)
+                ORDER BY first_number LIMIT :max_blocks) e
+          WHERE position(CAST(:mark AS bytea) IN e.frames) > 0) block
     WHERE block.total <= CAST(:max_bytes AS bigint) ORDER BY block.first_number
     """,
-    SmallBlock,
+    StoredBlock,
 )
-"""Selects the blocks of the log of a response that have at most `max_block` bytes, until all together
-have `max_bytes`."""
+"""Selects the blocks of the log of a response that contain `mark`, until all together have `max_bytes`.
+It looks at the first `max_blocks` that have at most `max_block` bytes."""
 
 ITEM = Query(
     """

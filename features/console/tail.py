@@ -57,6 +57,8 @@ class _Line:
     type: str
     item: str
     """the id of the item; empty for an event about none"""
+    status: str
+    """of the item, if the event has it"""
     count: int
     detail: str
 
@@ -72,6 +74,7 @@ class _Line:
             "kind": self.kind,
             "type": self.type,
             "item": self.item,
+            "status": self.status,
             "count": self.count,
             "detail": self.detail if self.is_delta else self.detail[:_MAX_DETAIL],
         }
@@ -104,15 +107,19 @@ def lines_of(block: bytes, *, with_content: bool) -> list[bytes]:
 
 def _line(event: dict[str, Any], *, with_content: bool) -> _Line:
     number, event_type = event["sequence_number"], event["type"]
-    kind, item = kind_of(event_type), str(event.get("item_id") or _item_id(event.get("item")))
+    item = event["item"] if isinstance(event.get("item"), dict) else {}
     # What an item is says its first event; the others are its content.
     is_content = with_content and event_type != "response.output_item.added"
-    detail = (_content(event) if is_content else "") or _facts(event)
-    return _Line(number, number, kind, event_type, item, 1, detail)
-
-
-def _item_id(item: object) -> str:
-    return str(item.get("id") or "") if isinstance(item, dict) else ""
+    return _Line(
+        first=number,
+        last=number,
+        kind=kind_of(event_type),
+        type=event_type,
+        item=str(event.get("item_id") or item.get("id") or ""),
+        status=str(item.get("status") or ""),
+        count=1,
+        detail=(_content(event) if is_content else "") or _facts(event),
+    )
 
 
 def _facts(event: dict[str, Any]) -> str:

@@ -60,16 +60,17 @@ class LiveTexts {
 
   add(event) {
     if (!event.item || this.shown.has(event.item)) return;
-    if (event.type === "response.output_item.added") this.begin(event.item, event.detail);
+    if (event.type === "response.output_item.added") this.begin(event.item, event.detail, event.status);
     else if (event.type.endsWith(".delta")) this.grow(event.item, event.detail);
+    else if (event.type === "response.output_item.done" && event.status === "incomplete") this.drop(event.item);
   }
 
-  begin(item, facts) {
-    const [type, name] = facts.split(", ");
+  begin(item, facts, status) {
+    const [type, name] = facts.split(", ").filter((word) => word !== status);
     const entry = document.createElement("article");
     entry.className = type === "message" ? "entry message of-model" : "entry call";
     const title = document.createElement("h4");
-    title.textContent = TITLES[type] || (type.endsWith("_call") && name) || type;
+    title.textContent = TITLES[type] || name || type;
     const text = document.createElement("div");
     text.className = "text";
     text.dir = "auto";
@@ -79,8 +80,15 @@ class LiveTexts {
     this.texts.set(item, text.firstChild);
   }
 
+  // A death or a broken answer: the turn is repeated, and this item is not part of the output.
+  drop(item) {
+    const entry = this.texts.get(item)?.parentElement.parentElement;
+    if (entry) entry.querySelector("h4").textContent += " (broken off)";
+    entry?.classList.add("broken-off");
+  }
+
   grow(item, piece) {
-    if (!this.texts.has(item)) this.begin(item, "message");
+    if (!this.texts.has(item)) this.begin(item, "message", "");
     const text = this.texts.get(item);
     text.appendData(piece);
     // The whole text is there when the response has ended.

@@ -3,23 +3,21 @@ them; the audit log has an entry about each response whose content is shown."""
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from starlette.responses import Response
 
 from features.console.conversation import Entry, entries_of, instructions_entry, written_texts
 from features.console.page import Page, PageError, Visit, choice, not_found
-from features.console.page_room import PageRoom, pretty_json, sendable
-from features.console.response_queries import ITEM
+from features.console.page_room import MAX_PART, PageRoom, pretty_json, sendable
+from features.console.response_queries import ITEM, LARGE_MESSAGE
 from features.operator.service import record_reveal
 from models.db.database import fetch_idempotent, find_by_id
 from models.db.queries import read
-from models.db.queries.common import PagedItem
 from models.db.queries.read import ResponseRow
 from models.ids import parse_response_id, response_id
+from models.wire.events import Item
 
 _INPUT_ITEMS = 30
 """The last items of the input, on the page of a response."""
@@ -32,6 +30,8 @@ _MAX_SIZE = 1024 * 1024
 """Of all items of a page together (models/wire/json_values.py)."""
 _MAX_ITEM_SIZE = 8 * 1024 * 1024
 """Of the item on a page of its own."""
+_MAX_STORED = 8 * 1024 * 1024
+"""Bytes of a larger one, as it is stored, of which the beginning is shown."""
 _MAX_SHOWN = 1_000_000
 """Characters of one item, or of JSON, that are shown."""
 _PAGES = {"input": read.INPUT_ITEMS, "output": read.OUTPUT_PAGE}
@@ -86,10 +86,10 @@ async def read_content(
     def content() -> Content:
         room = PageRoom()
         # The output first: it is what somebody looks for, and the room may end.
-        output = entries_of(_pairs(found_output[:outputs]), room)
+        output = entries_of(found_output[:outputs], room)
         return Content(
             instructions=instructions_entry(row.parameters.get("instructions"), room),
-            input=entries_of(_pairs(reversed(found_input[:inputs])), room),
+            input=entries_of(reversed(found_input[:inputs]), room),
             output=output,
             has_earlier_input=len(found_input) > inputs,
             has_more_output=len(found_output) > outputs,
@@ -116,13 +116,22 @@ async def _reveal(visit: Visit, identifier: UUID) -> ResponseRow:
 
 async def _read_items(
     visit: Visit, identifier: UUID, direction: str, order: str, limit: int, after: str | None = None
-) -> Sequence[PagedItem]:
+) -> list[tuple[str, Item | None]]:
+    """The ids and payloads of items. One that makes the page too large, and those after it, have
+    none; of the first of them, if it is a message, the beginning is read."""
     values = {"id": identifier, "after": after, "limit": limit, "max_size": _MAX_SIZE}
-    return await fetch_idempotent(visit.pool, _PAGES[direction][order], values)
-
-
-def _pairs(items: Iterable[PagedItem]) -> list[tuple[str, dict[str, Any] | None]]:
-    return [(item.id, item.payload) for item in items]
+    found = await fetch_idempotent(visit.pool, _PAGES[direction][order], values)
+    items = [(item.id, item.payload) for item in found]
+    large = next((at for at, (_, payload) in enumerate(items) if payload is None), None)
+    if large is not None:
+        item = items[large][0]
+        # One character more than is shown, so that it is known to be cut.
+        limits = {"characters": MAX_PART + 1, "max_stored": _MAX_STORED}
+        message = {"id": identifier, "item": item, **limits}
+        for row in await fetch_idempotent(visit.pool, LARGE_MESSAGE, message):
+            if row.text is not None:
+                items[large] = (item, {"type": "message", "role": row.role, "content": row.text})
+    return items
 
 
 async def show_related(visit: Visit) -> Response:
@@ -140,14 +149,14 @@ async def show_items(visit: Visit) -> Response:
     after = visit.query.get("after")
     found = await _read_items(visit, identifier, direction, "asc", _LISTED_ITEMS + 1, after)
     shown = found[:_LISTED_ITEMS]
-    entries = await asyncio.to_thread(entries_of, _pairs(shown), PageRoom())
+    entries = await asyncio.to_thread(entries_of, shown, PageRoom())
     return visit.page(
         "items.html",
         id=response_id(identifier),
         direction=direction,
         entries=entries,
         is_first=after is None,
-        next=shown[-1].id if len(found) > len(shown) else None,
+        next=shown[-1][0] if len(found) > len(shown) else None,
     )
 
 
@@ -155,23 +164,25 @@ async def show_item(visit: Visit) -> Response:
     """One item, as JSON, and the text of a message as it was written."""
     identifier = response_id_of(visit)
     await _reveal(visit, identifier)
-    values = {
-        "id": identifier,
-        "item": visit.query.get("item", ""),
+    limits = {
         "max_size": _MAX_ITEM_SIZE,
+        "max_stored": _MAX_STORED,
+        "characters": _MAX_SHOWN,
     }
+    values = {"id": identifier, "item": visit.query.get("item", ""), **limits}
     found = await fetch_idempotent(visit.pool, ITEM, values)
     if not found:
         raise not_found("item")
-    payload = found[0].payload
+    payload, text, json_text = found[0].payload, "", found[0].beginning
+    if payload is not None:
+        text = sendable("\n\n".join(written_texts(payload))[:_MAX_SHOWN])
+        json_text = sendable(pretty_json(payload)[:_MAX_SHOWN])
     return visit.page(
         "item.html",
         id=response_id(identifier),
         item=found[0],
-        text=None
-        if payload is None
-        else sendable("\n\n".join(written_texts(payload))[:_MAX_SHOWN]),
-        json=None if payload is None else sendable(pretty_json(payload)[:_MAX_SHOWN]),
+        text=text,
+        json=json_text,
         shown=_MAX_SHOWN,
     )
 
@@ -185,7 +196,7 @@ async def show_json(visit: Visit) -> Response:
         for direction in _PAGES
     }
     shown = {
-        direction: [item.payload for item in items[:_LISTED_ITEMS] if item.payload is not None]
+        direction: [item for _, item in items[:_LISTED_ITEMS] if item is not None]
         for direction, items in found.items()
     }
     parameters = {"model": row.model, **row.parameters}

@@ -126,12 +126,15 @@ def _entry(identifier: str, item: Item, room: PageRoom) -> Entry:
         return _reasoning(identifier, item, room)
     if kind in OUTPUTS:
         parts = _result_parts(item, room)
-        return Entry(identifier, EntryKind.RESULT, _words(kind), parts=parts)
+        return Entry(identifier, EntryKind.RESULT, "Result of a tool call", parts=parts)
     if kind in CALLS or kind in SERVER_CALLS or kind == APPROVAL_REQUEST:
         return _call(identifier, item, room)
     if kind == APPROVAL_RESPONSE:
         title = "Approved a tool call" if item.get("approve") else "Refused a tool call"
         return Entry(identifier, EntryKind.OTHER, title, parts=[room.json(_arguments(item))])
+    if kind == "mcp_list_tools":
+        title = f"Tools of {str(item.get('server_label'))[:_MAX_NAME]}"
+        return Entry(identifier, EntryKind.OTHER, sendable(title), parts=[room.json(item)])
     return Entry(identifier, EntryKind.OTHER, _words(kind), parts=[room.json(item)])
 
 

@@ -18,7 +18,7 @@ _MAX_CROWDED_PART = 400
 """The same, when the page is full."""
 _MAX_PAGE = 300_000
 """Characters of all parts after which the page is full."""
-_MARKDOWN_SECONDS = 0.08
+_MARKDOWN_SECONDS = 0.05
 """Of the processor, for all Markdown of a page. Texts after that are shown as they were written."""
 _MAX_INDENTED = 100_000
 """Characters of JSON that are read to indent them."""

@@ -128,7 +128,7 @@ async def _read(visit: Visit, identifier: UUID) -> Shown:
         history=history,
         details=details,
         caller=caller,
-        figures=_figures(history, details, await _read_first_output(pool, history)),
+        figures=_figures(history, details, await _read_first_output(pool, history, details)),
         waterfall=draw(history, tools),
         calls=calls[:_MAX_CALLS],
         has_more_calls=len(calls) > _MAX_CALLS,
@@ -149,7 +149,12 @@ async def _read_answered(pool: Pool, identifier: UUID) -> dict[str, datetime]:
     }
 
 
-async def _read_first_output(pool: Pool, history: History) -> datetime | None:
+async def _read_first_output(
+    pool: Pool, history: History, details: listing.ResponseDetails
+) -> datetime | None:
+    if history.state.status in TERMINAL and not details.output_items:
+        # The only event is that of its end.
+        return None
     opening = history.logs.get(0)
     begun = 0 if opening is None else opening.last + 1
     values = {"id": history.state.id, "begun": begun}
@@ -165,12 +170,21 @@ def _figures(
     tokens = (details.usage or {}).get("output_tokens")
     ran = _run_seconds(history, end)
     return Figures(
-        in_line=_seconds_until(details.started_at, created),
+        in_line=_seconds_until(_first_claim(history), created),
         first_output=_seconds_until(first_output, created),
         duration=seconds_between(created, end),
         speed=tokens / ran if tokens and ran and history.state.status in TERMINAL else None,
         attempts=attempts_on_timeline(details.attempt) if details.attempt else 0,
     )
+
+
+def _first_claim(history: History) -> datetime | None:
+    """The attempts before the first that is stored were deferred; then the row says it, a moment
+    earlier."""
+    attempts = history.attempts
+    if attempts and attempts_on_timeline(attempts[0].attempt) == 1:
+        return attempts[0].claimed_at
+    return history.state.started_at
 
 
 def _seconds_until(at: datetime | None, created: datetime) -> float | None:

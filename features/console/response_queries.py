@@ -3,9 +3,10 @@ when its tools have answered."""
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
-from models.db.queries.common import PagedItem, sql_list
+from models.db.queries.common import sql_list
 from models.db.statement import Query, column
 from models.wire.item_types import CALLS
 
@@ -112,13 +113,48 @@ BLOCKS_WITH = Query(
 """Selects the blocks of the log of a response that contain `mark`, until all together have `max_bytes`.
 It looks at the first `max_blocks` that have at most `max_block` bytes."""
 
+
+@dataclass(frozen=True, slots=True)
+class LargeMessage:
+    """The beginning of a message that is too large to be read."""
+
+    role: str | None
+    text: str | None
+    """of its first part; None: it has none, or the item is no message"""
+
+
+LARGE_MESSAGE = Query(
+    """
+    SELECT i.payload ->> 'role' AS role, left(i.payload #>> '{content,0,text}', CAST(:characters AS int)) AS text
+    FROM items i WHERE i.response_id = :id AND i.item_id = :item AND i.type = 'message'
+      AND pg_column_size(i.payload) <= CAST(:max_stored AS int)
+    ORDER BY i.id LIMIT 1
+    """,
+    LargeMessage,
+)
+"""Selects the beginning of a message. No row: the item is none, or takes more than `max_stored` bytes
+as it is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeItem:
+    """An item for a page of its own."""
+
+    id: str
+    payload: dict[str, Any] | None
+    """None: it is too large"""
+    beginning: str | None
+    """of its JSON, if it is too large, but not by far"""
+
+
 ITEM = Query(
     """
-    SELECT CASE WHEN i.size <= CAST(:max_size AS bigint) THEN i.payload END AS payload, i.size::bigint AS total,
-           i.item_id AS id
+    SELECT i.item_id AS id, CASE WHEN i.size <= CAST(:max_size AS bigint) THEN i.payload END AS payload,
+           CASE WHEN i.size > CAST(:max_size AS bigint) AND pg_column_size(i.payload) <= CAST(:max_stored AS int)
+               THEN left(i.payload::text, CAST(:characters AS int)) END AS beginning
     FROM items i WHERE i.response_id = :id AND i.item_id = :item ORDER BY i.id LIMIT 1
     """,
-    PagedItem,
+    WholeItem,
 )
-"""Selects an item of the input or output of a response, without its payload if that is larger than
-`max_size`. No row: it has none of that id."""
+"""Selects an item of the input or output of a response. `max_size`: of an item that is read as a whole
+(models/wire/json_values.py); `max_stored`: bytes as it is stored. No row: it has none of that id."""

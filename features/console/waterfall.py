@@ -87,7 +87,7 @@ class ToolTimes:
             at = self.answered.get(call.id)
             if call.turn != turn or (at is None and call.finished) or (at and at < begin):
                 continue
-            name = ": ".join(filter(None, (call.server, call.name))) or call.type
+            name = ": ".join(filter(None, (call.server, call.name or call.type.replace("_", " "))))
             is_done = at is not None and at <= end
             kind = SpanKind.FAILED if call.failed and is_done else SpanKind.TOOL
             yield Span(kind, name, begin, at if at and is_done else end, goes_on=not is_done)
@@ -118,17 +118,30 @@ def _is_open(history: History) -> bool:
 def _spans(history: History, tools: ToolTimes) -> Iterator[Span]:
     state, since = history.state, history.timeline[0].at
     gap = Span(SpanKind.LINE, _LINE_LABEL[bool(state.waits)], since, since)
-    turns = 0
+    turns, number = 0, 0
     for attempt in history.attempts:
+        dropped = attempts_on_timeline(attempt.attempt) - number - 1
+        if dropped > 0:
+            if number == 0 and state.started_at is not None:
+                yield replace(gap, begin=since, end=state.started_at)
+                since = state.started_at
+            gap = Span(SpanKind.WAIT, _UPSTREAM_LABEL, since, since, _tries_text(dropped))
+        number += dropped + 1
         yield replace(gap, begin=since, end=attempt.claimed_at)
         since = _end_of(history, attempt)
         yield from _attempt(history, attempt, turns, since, tools)
         turns += len(attempt.turns_ended_at)
         gap = _gap_after(attempt)
     if _is_open(history) and (state.owner is None or state.owner.dead):
-        yield replace(gap, begin=since, end=state.now, goes_on=True)
+        # The page says above why it waits now.
+        yield replace(gap, begin=since, end=state.now, note="", goes_on=True)
 
 
+def _tries_text(tries: int) -> str:
+    return "after 1 try" if tries == 1 else f"after {tries} tries"
+
+
+_UPSTREAM_LABEL = "Waits for an upstream"
 _LINE_LABEL = {False: "In line", True: "Waits for its previous response"}
 
 
@@ -147,7 +160,7 @@ def _gap_after(attempt: AttemptRow) -> Span:
     at = attempt.claimed_at
     if attempt.outcome == "deferred":
         text = failures_text(attempt.failures)
-        return Span(SpanKind.WAIT, "Waits for an upstream", at, at, text)
+        return Span(SpanKind.WAIT, _UPSTREAM_LABEL, at, at, text)
     return Span(SpanKind.LINE, "Waits for a worker", at, at)
 
 
@@ -182,7 +195,11 @@ def _last_turn(
     # The wait after a deferred one says why.
     note = RELEASE_TEXTS[outcome] if outcome not in (None, "deferred") else ""
     if outcome is None and attempt.failures:
-        note = failures_text(attempt.failures)
+        # The page says the message above.
+        names = [
+            f"upstream {each['upstream']} failed ({each['reason']})" for each in attempt.failures
+        ]
+        note = "; ".join(dict.fromkeys(names))
     kind = SpanKind.FAILED if has_failed else SpanKind.TURN
     return Span(
         kind, label, begin, max(begin, end), note, goes_on=outcome is None and _is_open(history)

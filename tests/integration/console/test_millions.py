@@ -66,6 +66,7 @@ async def test_each_page_answers_within_two_tenths_of_a_second(filled: Stack) ->
     )
     slow: dict[str, float] = {}
     async with console_user(filled, OPERATOR_TOKEN) as user:
+        await user.reveal("/console/responses")
         for path in (
             *("", "/activity", "/activity?range=week", "/responses", "/responses?status=queued"),
             *("/responses?model=none&since=30d", "/responses?status=failed&since=30d"),

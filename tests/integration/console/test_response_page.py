@@ -120,7 +120,7 @@ async def test_what_models_and_clients_write_is_never_part_of_a_page(
     )
     parts = [
         {"type": "input_text", "text": link},
-        {"type": "input_image", "image_url": f"https://x.example/{_EVIL}"},
+        {"type": "input_image", "image_url": "https://x.example/cat.png"},
     ]
     options = {"instructions": _EVIL, "tools": [_WEATHER]}
     asked = await api.create(model, input=[{"role": "user", "content": parts}], **options)
@@ -144,16 +144,18 @@ async def test_a_large_output_is_cut_and_whole_on_a_page_of_its_own(
     shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:
     end = "The end of it."
-    model = fake.script(reply("word " * 60_000, end))
-    made = await api.create(model)
+    model = fake.script(reply("word " * 60_000, end), reply("[word] " * 60_000, end))
     async with console_user(shared_stack, OPERATOR_TOKEN) as user:
-        page = await _revealed(user, made)
-        assert len(page.html) < 100_000
-        assert end not in page.html
-        address = re.search(r'href="(/console/responses/[^"]*/item\?[^"]*)">Show all', page.html)
-        assert address is not None
-        whole = await user.get(address[1])
-        assert end in whole.html
+        for beginning in ("word word", "[word] [word]"):
+            page = await _revealed(user, await api.create(model))
+            assert len(page.html) < 100_000
+            assert beginning in page.text
+            assert end not in page.html
+            address = re.search(
+                r'href="(/console/responses/[^"]*/item\?[^"]*)">Show all', page.html
+            )
+            assert address is not None
+            assert end in (await user.get(address[1])).html
 
 
 async def test_all_items_of_a_long_input_are_listed(
@@ -179,7 +181,7 @@ async def test_all_items_of_a_long_input_are_listed(
 async def test_a_failure_is_said_once_above_everything(shared_stack: Stack, api: Api) -> None:
     failed = await api.create_background("a-model-that-nobody-has")
     ended = await api.wait_for_end(failed)
-    message = ended["error"]["message"]
+    message = ended["error"]["message"].rstrip(".")
     async with console_user(shared_stack, OPERATOR_TOKEN) as user:
         page = await user.get(f"/console/responses/{failed}")
         visible = re.sub(r"<details.*?</details>", "", page.html, flags=re.DOTALL)

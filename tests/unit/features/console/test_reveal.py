@@ -14,7 +14,7 @@ _NAME = "backburner-console-reveal"
 
 def _request(value: str | None = None) -> Request:
     headers = [] if value is None else [(b"cookie", f"{_NAME}={value}".encode())]
-    return Request({"type": "http", "scheme": "http", "headers": headers})
+    return Request({"type": "http", "scheme": "http", "path": "/", "headers": headers})
 
 
 def _cookie() -> str:

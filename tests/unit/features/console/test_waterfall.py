@@ -101,6 +101,20 @@ def test_a_death_and_a_wait_for_an_upstream_are_bars() -> None:
     assert notes[3] == "", "the wait says it"
 
 
+def test_tries_that_are_not_stored_any_more_are_part_of_a_wait() -> None:
+    last = _attempt(6, 19, ended=20, outcome="deferred", failures=[_FAILURE])
+    history = _history(Status.IN_PROGRESS, 24, last, started_at=_at(2))
+    waterfall = draw(history, _NO_TOOLS)
+    assert _brief(waterfall) == [
+        ("line", "In line", 0, 2),
+        ("wait", "Waits for an upstream", 2, 17),
+        ("failed", "Turn 1", 19, 1),
+        ("wait", "Waits for an upstream", 20, 4),
+    ]
+    assert waterfall.bars[1].span.note == "after 5 tries"
+    assert waterfall.bars[3].span.goes_on
+
+
 def test_a_call_that_died_with_its_worker_runs_in_both_attempts() -> None:
     history = _history(
         Status.COMPLETED, 10, _attempt(1, 0, 2, ended=4, outcome="died"), _attempt(2, 5)
@@ -130,7 +144,7 @@ def test_what_is_open_goes_on() -> None:
 def test_a_failed_response_has_failed_in_its_last_turn() -> None:
     history = _history(Status.FAILED, 5, _attempt(1, 1, failures=[_FAILURE]))
     last = draw(history, _NO_TOOLS).bars[-1].span
-    assert (last.kind, "gpu-2 failed" in last.note) == (SpanKind.FAILED, True)
+    assert (last.kind, last.note) == (SpanKind.FAILED, "upstream gpu-2 failed (upstream_500)")
 
 
 def test_bars_are_bounded_in_number_and_stay_within_the_width() -> None:

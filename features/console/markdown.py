@@ -39,12 +39,17 @@ def render_markdown(text: str, seconds: float) -> Markup | None:
     return Markup(html)  # noqa: S704  (the parser escapes every text)
 
 
+class _Parser(MarkdownIt):
+    def validateLink(self, url: str) -> bool:  # noqa: N802
+        """Whether an address may be a link; else the text stays as it was written."""
+        return url.strip().lower().startswith(_SCHEMES)
+
+
 @cache
 def _parser() -> MarkdownIt:
     # "commonmark" ends at 20 levels of nesting.
-    parser = MarkdownIt("commonmark", {"html": False, "breaks": True, "langPrefix": ""})
+    parser = _Parser("commonmark", {"html": False, "breaks": True, "langPrefix": ""})
     parser.enable(["table", "strikethrough"])
-    parser.validateLink = _is_allowed  # type: ignore[method-assign]
     parser.core.ruler.push("own_page", _adapt)
     # These are called for every line, and for every character that may begin something.
     parser.block.ruler.before("code", "deadline", _end_late_block)
@@ -64,11 +69,6 @@ def _is_no_rule(deadline: float) -> bool:
     if time.thread_time() > deadline:
         raise _TooSlowError
     return False
-
-
-def _is_allowed(address: str) -> bool:
-    """Whether an address may be a link; else the text stays as it was written."""
-    return address.strip().lower().startswith(_SCHEMES)
 
 
 def _adapt(state: StateCore) -> None:

@@ -85,18 +85,19 @@ def sendable(text: str) -> str:
 
 def pretty_json(value: Any) -> str:
     """JSON to read. A text that has none, or a large one, stays as it is."""
+    found = value
     if isinstance(value, str):
         if len(value) > _MAX_INDENTED:
             return value
         try:
-            value = orjson.loads(value)
+            found = orjson.loads(value)
         except orjson.JSONDecodeError:
             return value
     try:
-        return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+        return orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()
     except TypeError:
         # Large numbers, or more than 254 levels.
-        return one_line_json(value)
+        return one_line_json(found)
 
 
 def one_line_json(value: Any) -> str:

@@ -42,7 +42,7 @@ def _attempt(
 
 
 def _history(status: Status, end: float, *attempts: AttemptRow, **more: Any) -> History:
-    known = {field.name: None for field in fields(ResponseState)}
+    known: dict[str, Any] = {field.name: None for field in fields(ResponseState)}
     values = known | {"status": status, "now": _at(end), "attempt": len(attempts)} | more
     state = ResponseState(**values)
     events = [TimelineEvent(_at(0), "created", ""), TimelineEvent(_at(end), "ended", "")]

@@ -55,7 +55,8 @@ class Figures:
     in_line: float | None
     """from its creation to its first claim"""
     first_output: float | None
-    """from its creation until its first output was stored: about a second too late at most"""
+    """from its creation until its first output was stored: about a second too late at most. None also
+    if that was not before its end."""
     duration: float
     """from its creation to its end, or until now"""
     speed: float | None
@@ -153,7 +154,6 @@ async def _read_first_output(
     pool: Pool, history: History, details: listing.ResponseDetails
 ) -> datetime | None:
     if history.state.status in TERMINAL and not details.output_items:
-        # The only event is that of its end.
         return None
     opening = history.logs.get(0)
     begun = 0 if opening is None else opening.last + 1
@@ -171,7 +171,7 @@ def _figures(
     ran = _run_seconds(history, end)
     return Figures(
         in_line=_seconds_until(_first_claim(history), created),
-        first_output=_seconds_until(first_output, created),
+        first_output=_seconds_until(first_output if first_output != end else None, created),
         duration=seconds_between(created, end),
         speed=tokens / ran if tokens and ran and history.state.status in TERMINAL else None,
         attempts=attempts_on_timeline(details.attempt) if details.attempt else 0,

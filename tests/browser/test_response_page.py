@@ -40,6 +40,7 @@ async def test_a_text_grows_in_one_place_and_is_rendered_at_its_end(
         tab = operator.tab
         await operator.open(f"/console/responses/{response_id}")
         await expect(tab.locator(".waterfall .turn")).to_have_count(1, timeout=_WITHIN)
+        await expect(tab.get_by_text("First output within")).to_be_visible(timeout=_WITHIN)
         assert "**first**" not in await tab.content()
         await tab.get_by_role("button", name="Show input and output").click()
         growing = tab.locator("[data-shown] .of-model .text")

@@ -55,8 +55,8 @@ class Figures:
     in_line: float | None
     """from its creation to its first claim"""
     first_output: float | None
-    """from its creation until its first output was stored, about a second too late at most. None also
-    if that was not before its end"""
+    """from its creation until its first output was stored, about a second too late at most; also
+    None if that was not before its end"""
     duration: float
     """from its creation to its end, or until now"""
     speed: float | None

@@ -39,7 +39,8 @@ GET /docs
 GET /openapi.json
 GET/POST /console/responses/act
 GET/POST /console/retry
-POST /console/responses/{}/content
+POST /console/reveal
+POST /console/hide
 GET/POST /console/workers/drain
 GET/POST /console/projects/keys/revoke
 GET/POST /console/webhooks/change

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 
 from tests.support import keys
 from tests.support.api import until
+from tests.support.console import console_user
 from tests.support.fake_upstream import (
     FakeUpstream,
     call,
     done,
     finish,
+    reply,
     status,
     text,
     usage,
@@ -24,6 +27,7 @@ from tests.support.fake_upstream import (
 from tests.support.mcp_servers import McpServers
 from tests.support.stack import Stack
 from tests.support.strict_types import check_response
+from tests.support.tool_turns import counting_server, tool_turn
 
 POLL_AFTER = "openai-poll-after-ms"
 
@@ -98,6 +102,24 @@ async def test_a_running_response_shows_its_turns_tool_calls_and_tokens(
             return await _progress(client, response_id) is None
 
         await until(has_ended)
+
+
+async def test_an_operator_sees_how_long_each_call_took(
+    tool_stack: Stack, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
+    model = fake.script(tool_turn(("count_read_only", "a")), reply("Counted."))
+    made = await tool_stack.api().create(model, tools=[counting_server(mcp_servers)])
+    async with console_user(tool_stack) as user:
+        user.headers = {"x-forwarded-user": "ada", "x-forwarded-groups": "support"}
+        page = await user.get(f"/console/responses/{made['id']}")
+    bars = re.findall(r'<li class="(\w+)"><span class="label" title="([^"]*)"', page.html)
+    assert bars == [
+        ("line", "In line"),
+        ("tool", "counting: mcp list tools"),
+        ("turn", "Turn 1"),
+        ("tool", "counting: count_read_only"),
+        ("turn", "Turn 2"),
+    ]
 
 
 async def test_a_deferred_response_shows_since_when_and_why_it_waits(

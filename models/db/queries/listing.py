@@ -263,7 +263,8 @@ class ToolCallRow:
 
 TOOL_CALLS = Query(
     """
-    SELECT i.item_id AS id, c.turn, c.position, i.type, i.payload ->> 'name' AS name, i.payload ->> 'server_label' AS server,
+    SELECT i.item_id AS id, c.turn, c.position, i.type,
+           i.payload ->> 'name' AS name, i.payload ->> 'server_label' AS server,
            c.started_attempt AS attempt, c.finished,
            c.finished AND coalesce(jsonb_typeof(i.payload -> 'error') <> 'null' OR i.payload ->> 'status' = 'failed',
                                    false) AS failed

@@ -112,6 +112,8 @@ def test_build_up_and_key(deployment: Deployment) -> None:
     assert {name for name in SERVICES if checkout.containers(name)} == SERVICES
     answer = checkout.run(request.replace("bb-...", deployment.key).replace("gpt-5-mini", "demo"))
     assert '"status":"completed"' in answer.replace(" ", "")
+    login = requests.get(f"{deployment.url}/console/login", timeout=10)
+    assert (login.status_code, 'name="token"' in login.text) == (200, True)
 
 
 def test_image_is_small_unprivileged_and_of_this_version(
@@ -272,6 +274,7 @@ def test_rolling_replacement_refuses_no_request(
 def test_password_and_key_are_in_no_log(deployment: Deployment) -> None:
     checkout = deployment.checkout
     logs = checkout.run("docker compose logs --no-color")
-    values = [line.partition("=")[2] for line in (checkout.folder / ".env").read_text().split()]
+    files = [checkout.folder / name for name in (".env", "backburner.env")]
+    values = [line.partition("=")[2] for file in files for line in file.read_text().split()]
     assert deployment.key not in logs
     assert not [value for value in values if len(value) > 20 and value in logs]

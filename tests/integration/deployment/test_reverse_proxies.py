@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.api import Api
 from tests.support.certificates import Certificate, self_signed
+from tests.support.console import OPERATOR_TOKEN, ConsoleUser
 from tests.support.fake_upstream import FakeUpstream, reply, text, wait_for
 from tests.support.reverse_proxies import Caddy, Nginx, ReverseProxy
 from tests.support.stack import Stack
@@ -63,6 +64,16 @@ async def test_events_are_not_held_back_and_other_pages_are_not_forwarded(
     assert (await proxied.create(fake.script(reply("fine"))))["output_text"] == "fine"
     outside = dataclasses.replace(proxied, base_url=proxied.base_url.removesuffix("/v1"))
     assert (await outside.call("GET", "/readyz")).status == 404
+
+
+async def test_an_operator_logs_in_to_the_console(proxied: Api) -> None:
+    """By a cookie that is bound to https and this host."""
+    console = ConsoleUser(proxied.base_url.removesuffix("/v1"), proxied.session)
+    page = await console.log_in(OPERATOR_TOKEN)
+    assert (page.status, "Overview" in page.text) == (200, True)
+    cookies = {each.key: each for each in proxied.session.cookie_jar}
+    assert cookies["__Host-backburner-console"]["secure"] is True
+    assert (await console.get("/console/responses")).status == 200
 
 
 async def test_a_websocket_passes(

@@ -26,6 +26,10 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{ required "existingSecret: name the secret with DATABASE_URL and REDIS_URL" .Values.existingSecret }}
 {{- end }}
 
+{{- define "backburner.service-account" -}}
+{{ .Values.serviceAccount.name | default (ternary (include "backburner.name" .) "default" .Values.serviceAccount.create) }}
+{{- end }}
+
 {{/* The security of every container. */}}
 {{- define "backburner.container-security" -}}
 allowPrivilegeEscalation: false
@@ -33,9 +37,12 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* The first lines of every pod: (dict "root" $ "values" .Values.web), where values may lack keys. */}}
+{{/* The first lines of every pod: (dict "root" $ "component" "web" "values" .Values.web), where values may lack keys. */}}
 {{- define "backburner.pod" -}}
 automountServiceAccountToken: false
+{{- if or (ne .component "migrate") (not .root.Values.serviceAccount.create) }}
+serviceAccountName: {{ include "backburner.service-account" .root }}
+{{- end }}
 # Kubernetes' own variables for Services would begin with BACKBURNER_ too.
 enableServiceLinks: false
 # Process 1 is then the pod's pause process: Python as process 1 ignores SIGTERM while it imports.
@@ -52,6 +59,13 @@ imagePullSecrets:
   - name: {{ . }}
 {{- end }}
 {{- end }}
+{{- with .values.topologySpread }}
+topologySpreadConstraints:
+{{- $labels := include "backburner.selector" $ | fromYaml }}
+{{- range . }}
+  - {{- toYaml (merge (dict "labelSelector" (dict "matchLabels" $labels)) .) | nindent 4 }}
+{{- end }}
+{{- end }}
 {{- with .values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -63,9 +77,19 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* A change of the configuration replaces the pods that read it. */}}
+{{/* A change of the configuration or of the secret replaces the pods that read it: as for a pod. */}}
 {{- define "backburner.pod-annotations" -}}
-checksum/config: {{ printf "%s%s" .Values.config (toYaml .Values.settings) | sha256sum }}
+checksum/config: {{ printf "%s%s" .root.Values.config (toYaml .root.Values.settings) | sha256sum }}
+checksum/secret: {{ include "backburner.secret-checksum" .root | quote }}
+{{- with .values.podAnnotations }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Of what the secret has now; empty where the chart is rendered without a cluster. */}}
+{{- define "backburner.secret-checksum" -}}
+{{- $secret := lookup "v1" "Secret" .Release.Namespace (include "backburner.secret" .) }}
+{{- if .Values.secretChecksum }}{{ .Values.secretChecksum }}{{ else if $secret }}{{ toJson $secret.data | sha256sum }}{{ end }}
 {{- end }}
 
 {{/* The settings of web and workers. */}}
@@ -88,6 +112,9 @@ env:
 {{- range $name, $value := .Values.settings }}
   - {name: {{ $name }}, value: {{ $value | quote }}}
 {{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . | indent 2 }}
+{{- end }}
 {{- end }}
 
 {{- define "backburner.mounts" -}}
@@ -99,6 +126,9 @@ volumeMounts:
 {{- if .Values.files.existingClaim }}
   - {name: files, mountPath: /files}
 {{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . | indent 2 }}
+{{- end }}
 {{- end }}
 
 {{- define "backburner.volumes" -}}
@@ -109,6 +139,9 @@ volumes:
 {{- end }}
 {{- if .Values.files.existingClaim }}
   - {name: files, persistentVolumeClaim: {claimName: {{ .Values.files.existingClaim }}}}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . | indent 2 }}
 {{- end }}
 {{- end }}
 
@@ -130,7 +163,7 @@ spec:
   template:
     metadata:
       labels: {{- include "backburner.labels" . | nindent 8 }}
-      annotations: {{- include "backburner.pod-annotations" .root | nindent 8 }}
+      annotations: {{- include "backburner.pod-annotations" . | nindent 8 }}
     spec:
       {{- include "backburner.pod" . | nindent 6 }}
       terminationGracePeriodSeconds: {{ .values.terminationGracePeriodSeconds }}

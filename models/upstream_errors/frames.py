@@ -122,9 +122,14 @@ def report_of_text(text: str) -> ErrorReport:
     if text.startswith("{"):
         with contextlib.suppress(ValueError, RecursionError):
             return report_of(json.loads(text))
-    page = page_title(text)
-    if page is None:
+    if page_title(text) is None:
         return _with_status(ErrorReport(message=" ".join(text.split())))
+    return report_of_page(text)
+
+
+def report_of_page(text: str) -> ErrorReport:
+    """The report for a web page, or the beginning of one. Its title often names a status."""
+    page = page_title(text) or ""
     words = f"a web page (HTML): {page}" if page else "a web page (HTML)"
     number = re.match(r"(?:error )?([45]\d\d)\b", page, re.IGNORECASE)
     report = ErrorReport(message=words, status=int(number[1]) if number else 0)

@@ -16,11 +16,12 @@ from models.config.upstream_access import secrets_of
 from models.errors import LimitReached, UpstreamFailed
 from models.http_bodies import is_uncompressed
 from models.tasks import IdleTimeout
+from models.upstream_errors.frames import page_title
 from worker.metrics import UPSTREAM_RETRIES
 from worker.translation.request_parameters import Dialect
 from worker.translation.upstream_events import ChatChunk, UpstreamEvent
 from worker.upstream.chat_chunks import ChunkReader
-from worker.upstream.error_rules import redacted
+from worker.upstream.error_rules import failure_of_page, redacted
 from worker.upstream.failures import (
     CONNECTION_ERRORS,
     compressed,
@@ -80,6 +81,8 @@ class UpstreamCall:
         self._splitter = SseSplitter(
             limit=max(_EVENT_LIMIT, limits.output) if native else _EVENT_LIMIT
         )
+        self._is_labelled_page = False
+        """The content type of the answer is that of a web page."""
         self._has_output = False
         """An event had output of the model."""
         self._finished = False
@@ -140,6 +143,7 @@ class UpstreamCall:
             try:
                 if not is_uncompressed(response.headers):
                     raise compressed()
+                self._is_labelled_page = response.content_type == "text/html"
                 async with aclosing(_reads(response.content)) as reads:
                     yield reads
             finally:
@@ -176,7 +180,7 @@ class UpstreamCall:
         """Our error for one of the connection."""
         if isinstance(error, TimeoutError):
             return self._timeout_error(turn_over=turn_over)
-        failure = failure_of_connection(error)
+        failure = self._page_failure() or failure_of_connection(error)
         return redacted(failure, self._secrets)
 
     def _timeout_error(self, *, turn_over: bool) -> LimitReached:
@@ -194,15 +198,28 @@ class UpstreamCall:
             reason=reason,
         )
 
+    def _page_failure(self) -> UpstreamFailed | None:
+        """The failure for a web page in the place of a stream. None for any other answer, also for
+        a stream that is labelled as a page."""
+        text = self._splitter.text
+        if text is None:
+            return None
+        page = text.decode(errors="replace")
+        is_page = self._is_labelled_page or page_title(page) is not None
+        return failure_of_page(page) if is_page else None
+
     def _parse(self, data: bytes) -> tuple[list[StreamEvent], UpstreamFailed | None]:
         """The events of one read, and the failure of the payload after them: events before a
         failure still count. An empty read is the end of the stream."""
         events: list[StreamEvent] = []
-        for payload in self._splitter.feed(data) if data else self._splitter.flush():
+        payloads = self._splitter.feed(data) if data else self._splitter.flush()
+        if not data and (page := self._page_failure()) is not None:
+            return events, page
+        for payload in payloads:
             try:
                 event = self._reader.read(payload)
             except UpstreamFailed as failure:
-                return events, failure
+                return events, self._page_failure() or failure
             if isinstance(event, UpstreamEvent):
                 self._redact_end(event)
             events.append(event)

@@ -19,7 +19,14 @@ from models.config.upstream_access import (
     without_secrets,
 )
 from models.errors import INSUFFICIENT_QUOTA, UpstreamFailed
-from models.upstream_errors.frames import ErrorReport, report_of, report_of_text, reported_error
+from models.upstream_errors.frames import (
+    ErrorReport,
+    page_title,
+    report_of,
+    report_of_page,
+    report_of_text,
+    reported_error,
+)
 from models.upstream_errors.words import PAYMENT_REQUIRED, is_overflow, is_refused, is_unknown_model
 from models.wire.json_input import clean_text
 
@@ -172,15 +179,27 @@ def failure_of_text(data: bytes) -> UpstreamFailed | None:
     except UnicodeDecodeError:
         return None
     words = " ".join(text.split())
+    if page_title(text) is not None:
+        return failure_of_page(text)
     if not words or _JSON.match(words) or not words.isprintable():
         return None
     return failure_of_report(report_of_text(text))
 
 
-def failure_of_report(report: ErrorReport) -> UpstreamFailed:
-    """The failure for an error inside a stream."""
+def failure_of_page(text: str) -> UpstreamFailed:
+    """The failure for a web page in the place of an answer: often the address is that of a web
+    interface. `text`: the beginning of the page."""
+    report = report_of_page(text)
+    page = excerpt(clean_text(report.message)).rstrip(".")
+    shown = f"The upstream answered with {page}. Does its address lead to an API?"
+    return failure_of_report(report, None if report.status else shown)
+
+
+def failure_of_report(report: ErrorReport, message_shown: str | None = None) -> UpstreamFailed:
+    """The failure for an error inside a stream. `message_shown`: in place of the one that says that
+    the upstream reported an error."""
     message = clean_text(report.message) or "it gave no reason"
-    shown = f"The upstream reported an error: {excerpt(message)}"
+    shown = message_shown or f"The upstream reported an error: {excerpt(message)}"
     status = report.status
     by_words = failure_of_words(status, report, shown, model="")
     if by_words is not None:

@@ -54,6 +54,11 @@ class SseSplitter:
         self.done = False
         """The stream contained `[DONE]`."""
 
+    @property
+    def text(self) -> bytes | None:
+        """The beginning of what is no event and, at first, no JSON; None if an event has begun."""
+        return None if self._is_stream or not self._text else self._text
+
     def feed(self, data: bytes) -> list[bytes]:
         """The payloads that these bytes complete. Raises UpstreamFailed for an event above the
         limit."""

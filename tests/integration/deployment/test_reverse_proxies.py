@@ -68,7 +68,9 @@ async def test_events_are_not_held_back_and_other_pages_are_not_forwarded(
 
 async def test_an_operator_logs_in_to_the_console(proxied: Api) -> None:
     """By a cookie that is bound to https and this host."""
-    console = ConsoleUser(proxied.base_url.removesuffix("/v1"), proxied.session)
+    # As browsers do on https.
+    headers = {"sec-fetch-site": "same-origin"}
+    console = ConsoleUser(proxied.base_url.removesuffix("/v1"), proxied.session, headers)
     page = await console.log_in(OPERATOR_TOKEN)
     assert (page.status, "Overview" in page.text) == (200, True)
     cookies = {each.key: each for each in proxied.session.cookie_jar}

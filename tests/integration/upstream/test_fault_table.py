@@ -425,6 +425,8 @@ async def test_a_redirect_is_not_followed_and_the_credential_not_sent_on(
 # The upstream disconnects, or sends an invalid stream.
 
 REPORTED = "The upstream reported an error:"
+PAGE = "The upstream answered with a web page (HTML)"
+WRONG_ADDRESS = "Does its address lead to an API?"
 UNREACHABLE = "The upstream could not be reached, or closed the connection before it answered."
 NO_HTTP = "The upstream sent something that is no HTTP answer."
 NO_JSON = "The upstream sent a chunk that is not JSON."
@@ -482,13 +484,18 @@ BROKEN_STREAMS = [
     _broken("a header line without end", NO_HTTP, endless(b"x" * 65536, b"HTTP/1.1 200 OK\r\nx: ")),
     _broken(
         "a web page",
-        f"{REPORTED} a web page (HTML): hello",
+        f"{PAGE}: hello. {WRONG_ADDRESS}",
         status(200, b"<html>\n<p>hello</p>\n</html>\n", {"content-type": "text/html"}),
     ),
     _broken(
         "a web page as a stream",
-        f"{REPORTED} a web page (HTML)",
+        f"{PAGE}. {WRONG_ADDRESS}",
         raw(b"<!doctype html>\n<html>\n\n</html>"),
+    ),
+    _broken(
+        "a web page with a script, in another encoding",
+        f"{PAGE}: Caf\ufffd. {WRONG_ADDRESS}",
+        raw("<!doctype html><title>Café</title>\n<script>\n{\n}\n</script>\n".encode("latin-1")),
     ),
     _broken("an empty answer", ENDED_EARLY, status(200, b"")),
     _broken("no content", ENDED_EARLY, raw_bytes(head(SSE, status="204 No Content"))),

@@ -54,6 +54,13 @@ class UpstreamProbe:
     """for a client: what the upstream did instead, without its address"""
 
     @property
+    def sentence(self) -> str:
+        """The problem with its last mark; empty if there is none."""
+        if self.problem is None:
+            return ""
+        return self.problem if self.problem.endswith("?") else f"{self.problem}."
+
+    @property
     def models(self) -> tuple[str, ...]:
         """The names of its models."""
         return tuple(model.id for model in self.listed)
@@ -122,6 +129,8 @@ def _explain_status(upstream: UpstreamSettings, address: str, status: int) -> st
         return f"refuses the key ({status}): set {_variable(upstream, 'API_KEY')}"
     if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
         return f"is behind a proxy that refuses this server (407){_proxy_note(address)}"
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return "answers 429: it limits how often it is called; try again later"
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return f"answers {status}: look into its log{_proxy_note(address)}"
     if status == HTTPStatus.BAD_REQUEST and address.startswith("http://"):

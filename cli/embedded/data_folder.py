@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Self
 
 from cli import ROOT, is_checkout
-from cli.embedded.process import Process, ServerProcess, end_orphan, free_port
+from cli.embedded.process import (
+    Process,
+    ServerProcess,
+    end_orphan,
+    free_port,
+    port_is_free,
+)
 from cli.embedded.unprivileged_user import make_substitute_folder, reachable
 from cli.errors import CommandFailed
 from models import keys
@@ -41,16 +47,24 @@ def default_folder() -> Path:
 
 def database_of(folder: Path) -> str:
     """The address of the database of the `up` that runs in this folder, else of the one that `up`
-    has made there. Raises CommandFailed if there is none."""
+    has made there. Raises CommandFailed if there is none, or if it does not run."""
     from cli.embedded.postgres import Postgres  # it imports psycopg
 
     running = running_up(folder)
     if running is not None and running.database_url is not None:
         return normalise_database_url(running.database_url)
     port, stored = _port_and_credentials(folder, "postgres")
+    if port_is_free("127.0.0.1", port):
+        raise CommandFailed(f"`up` does not run in {folder}: start it with `{_up(folder)}`")
     return Postgres(
         folder / "postgres", folder / "logs", port=port, password=stored.database_password
     ).url
+
+
+def _up(folder: Path) -> str:
+    """The command that starts `up` in this folder."""
+    program = "./dev up" if is_checkout() else "backburner up"
+    return program if folder == default_folder() else f"{program} --data {folder}"
 
 
 def redis_of(folder: Path) -> str:

@@ -122,6 +122,11 @@ class Stack:
         return f"{self._address}/v1"
 
     @property
+    def host(self) -> str:
+        """The address that web listens on."""
+        return self._options.host
+
+    @property
     def _address(self) -> str:
         host = self._client_host()
         return f"http://{f'[{host}]' if ':' in host else host}:{self._ports['web']}"
@@ -134,7 +139,9 @@ class Stack:
         return f"http://127.0.0.1:{self._ports['demo']}/v1"
 
     def start(self, stop: StopSignal) -> None:
-        """Starts everything; returns when web serves and all workers claim.
+        """Starts everything; returns when web serves and all workers claim. The quarantine worker
+        starts then: it has nothing to do before a response's workers have crashed twice, and its
+        imports would delay the others.
 
         Raises CommandFailed or Stopped.
         """
@@ -159,6 +166,7 @@ class Stack:
             with closing(RegisteredWorkers(settings.dsn, schema)) as registered:
                 self._start_applications(settings)
                 self._wait_until_ready(registered, stop)
+            self._launch_worker("worker-quarantine", "--quarantine", settings)
         except (psycopg.Error, DBAPIError) as error:
             raise CommandFailed(
                 f"the database failed while starting: {str(error).splitlines()[0]}"
@@ -207,7 +215,6 @@ class Stack:
 
     def _start_applications(self, settings: Settings) -> None:
         print_progress("Starting web and workers.")
-        environment = self._environment(settings)
         self._launch(
             self._web,
             "web",
@@ -216,27 +223,16 @@ class Stack:
             self._options.host,
             "--port",
             str(self._ports["web"]),
-            settings_environment=environment,
+            settings_environment=self._environment(settings),
         )
         for number in range(1, self._options.workers + 1):
             name = "worker" if self._options.workers == 1 else f"worker-{number}"
-            self._launch(
-                self._workers,
-                name,
-                "worker",
-                "--streams",
-                str(self._options.streams),
-                settings_environment=environment,
-            )
-        self._launch(
-            self._workers,
-            "worker-quarantine",
-            "worker",
-            "--quarantine",
-            settings_environment=environment,
-        )
-        for worker in self._workers:
-            worker.stop_timeout += settings.worker.longest_grace.total_seconds()
+            self._launch_worker(name, f"--streams={self._options.streams}", settings)
+
+    def _launch_worker(self, name: str, option: str, settings: Settings) -> None:
+        environment = self._environment(settings)
+        self._launch(self._workers, name, "worker", option, settings_environment=environment)
+        self._workers[-1].stop_timeout += settings.worker.longest_grace.total_seconds()
 
     def _launch(
         self,

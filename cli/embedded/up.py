@@ -111,7 +111,10 @@ def _down(options: Options) -> str:
 def greeting(stack: Stack, folder: DataFolder, stopped_by: str, model: str) -> str:
     """The text on standard error when everything serves."""
     body = f'{{"model": "{model}", "input": "Hello"}}'
-    console = ""
+    console = (
+        f"\nIt listens on {stack.host}, so other machines can connect, with a key. There is no "
+        "console: set BACKBURNER_CONSOLE__OPERATOR_TOKEN (docs/console.md).\n"
+    )
     if stack.console_url is not None:
         console = (
             "\nThe console (the link logs you in once, within ten minutes):\n\n"
@@ -126,11 +129,17 @@ def greeting(stack: Stack, folder: DataFolder, stopped_by: str, model: str) -> s
 
 
 def tool_notes(settings: Settings) -> list[str]:
-    """One line for each tool that nothing here can run."""
-    return [
+    """One line for each tool that nothing here can run, or runs with less than it could."""
+    notes = [
         f"The tool {tool} cannot run: {variable} is not set (docs/tools.md)."
         for tool, variable in settings.missing_tools.items()
     ]
+    if settings.retrieval.embedding_model is None:
+        notes.append(
+            "The tool file_search finds words, not meanings: "
+            "BACKBURNER_RETRIEVAL__EMBEDDING_MODEL is not set (docs/vector-stores.md)."
+        )
+    return notes
 
 
 def raise_open_file_limit() -> None:
@@ -251,7 +260,7 @@ class UpstreamProbes:
     def problems(self) -> list[str]:
         """One line for each upstream that does not work; waits for the answers."""
         return [
-            f"Warning: {probe.problem}."
+            f"Warning: {probe.sentence}"
             for probe in self._answers().values()
             if probe.problem is not None
         ]

@@ -140,7 +140,7 @@ def _table(batches: Sequence["ListedBatch"]) -> str:
     """A line for each batch."""
     if not batches:
         return "There are no batches."
-    head = ("id", "project", "status", "total", "completed", "failed", "created", "expires")
+    head = ("BATCH", "PROJECT", "STATUS", "TOTAL", "COMPLETED", "FAILED", "CREATED", "EXPIRES")
     rows = [
         (
             batch_id(batch.id),

@@ -84,7 +84,7 @@ async def _log_in_by_link(visit: Visit, link: str) -> Response:
         return await _refuse(
             visit,
             "This link was used, or is older than ten minutes. "
-            "`./dev run console` prints another one.",
+            "`backburner console`, in a checkout `./dev run console`, prints another one.",
         )
     await open_session(visit, Role.OPERATOR, LINK)
     # Not a redirect: if another site has led here, the browser would not send the cookie.

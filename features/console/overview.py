@@ -30,8 +30,14 @@ _SEARCH = 0.03
 """Seconds in which they are looked for."""
 _FULL = 0.9
 """The part of Redis's memory that may be used."""
+_MODEL_WAIT = 1.0
+"""Seconds in which the upstreams are asked for a model that the first request can name."""
 _PROBLEMS: list[Callable[[AppState], Awaitable[list[Problem]]]] = [
     part.problems for part in feature_parts("pages") if hasattr(part, "problems")
+]
+
+_FIRST_MODELS: list[Callable[[AppState], Awaitable[str | None]]] = [
+    part.first_model for part in feature_parts("pages") if hasattr(part, "first_model")
 ]
 
 
@@ -158,6 +164,13 @@ async def _redis_problems(state: AppState) -> list[Problem]:
     return found
 
 
+async def _model_to_try(state: AppState) -> str:
+    """A model that clients can name; `MODEL` if none is known soon."""
+    asked = [asyncio.ensure_future(first_model(state)) for first_model in _FIRST_MODELS]
+    answered = (await asyncio.wait(asked, timeout=_MODEL_WAIT))[0] if asked else set()
+    return next((name for each in answered if (name := each.result())), "MODEL")
+
+
 async def show(visit: Visit) -> Response:
     """The page."""
     state = visit.state
@@ -172,6 +185,7 @@ async def show(visit: Visit) -> Response:
         figures=figures,
         problems=problems,
         looked_at=LOOKED_AT,
+        model_to_try=None if figures.ends.looked_at else await _model_to_try(state),
         failed=(await find(visit.pool, _FAILED, LAST_ID, _SHOWN, _SEARCH)).rows,
     )
 

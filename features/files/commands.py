@@ -84,7 +84,7 @@ def _table(files: Sequence["ListedFile"]) -> str:
     """A line for each file."""
     if not files:
         return "There are no files."
-    head = ("id", "project", "purpose", "bytes", "created", "expires", "name")
+    head = ("FILE", "PROJECT", "PURPOSE", "BYTES", "CREATED", "EXPIRES", "NAME")
     rows = [
         (
             file_id(file.id),

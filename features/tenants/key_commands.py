@@ -140,7 +140,8 @@ def _scopes(names: list[str]) -> "frozenset[Scope]":
 
     unknown = sorted(set(names) - {scope.value for scope in Scope})
     if unknown:
-        raise typer.BadParameter(f"there is no scope {unknown[0]}")
+        known = ", ".join(scope.value for scope in Scope)
+        raise typer.BadParameter(f"there is no scope {unknown[0]}; there are {known}")
     return parse_scopes(names)
 
 

@@ -62,8 +62,9 @@ def to_bad_settings(error: Exception) -> BadSettings:
         case ValidationError():
             file = read_config_file(find_config_file())
             mistakes = [
-                _mistake(tuple(map(str, each["loc"])), each["msg"], file)
+                _mistake(place, f"{each['msg']}{_hint_of_key(place, each['type'])}", file)
                 for each in error.errors(include_url=False, include_input=False)
+                for place in [tuple(map(str, each["loc"]))]
             ]
             return BadSettings(sorted(mistakes, key=lambda mistake: mistake.line or 0))
         case _:
@@ -217,6 +218,19 @@ def _hint(variable: str, known: set[str]) -> str:
     names = {name.removeprefix(PREFIX): name for name in sorted(known)}
     nearest = get_close_matches(variable.removeprefix(PREFIX), names, n=1)
     return f"; the nearest name is {names[nearest[0]]}" if nearest else "; docs/settings.md has all"
+
+
+def _hint_of_key(place: tuple[str, ...], kind: str) -> str:
+    """The nearest name for a key of the file that is no setting; empty for other mistakes, and if
+    no name is near. `kind`: the type of pydantic's error."""
+    if kind != "extra_forbidden":
+        return ""
+    table = f"{PREFIX}{''.join(f'{key}__' for key in place[:-1])}".upper()
+    known = _names(Settings, PREFIX, [key.upper() for key in place])
+    names = [name.removeprefix(table).lower() for name in known if name.startswith(table)]
+    beside = [name for name in names if "__" not in name and name != place[-1]]
+    nearest = get_close_matches(place[-1], beside, n=1)
+    return f"; the nearest name is {nearest[0]}" if nearest else ""
 
 
 def _names(kind: Any, prefix: str, place: Sequence[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-// What pages do beyond links and forms: live refresh, selection, copying.
+// What pages do beyond links and forms: live refresh, selection, keys, copying.
 "use strict";
 
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -98,6 +98,79 @@ function setUpSelection() {
   restoreSelection();
 }
 
+// --- menu of a small screen ---
+
+function setMenu(isOpen) {
+  const button = document.querySelector("[data-menu]");
+  button?.setAttribute("aria-expanded", String(isOpen));
+}
+
+function setUpMenu() {
+  const button = document.querySelector("[data-menu]");
+  button?.addEventListener("click", () => setMenu(button.getAttribute("aria-expanded") !== "true"));
+}
+
+// --- rows: the first link of a row is what the row is about ---
+
+const rowLink = (row) => row.querySelector("a[href]");
+const rowsWithLinks = () => all("table.list tbody tr").filter((row) => rowLink(row) !== null);
+
+function onRowClick(event) {
+  const row = event.target.closest("table.list tbody tr");
+  const isElsewhere = event.target.closest("a, button, input, label, select, summary, td.check") !== null;
+  if (row === null || isElsewhere || rowLink(row) === null) return;
+  if (getSelection().type === "Range") return; // Somebody has marked a text.
+  if (event.ctrlKey || event.metaKey) open(rowLink(row).href, "_blank", "noopener");
+  else rowLink(row).click();
+}
+
+function moveToRow(step) {
+  const rows = rowsWithLinks();
+  const at = rows.findIndex((row) => row.contains(document.activeElement));
+  const next = at === -1 ? 0 : Math.min(Math.max(at + step, 0), rows.length - 1);
+  if (rows.length === 0) return;
+  rowLink(rows[next]).focus();
+  rows[next].scrollIntoView({ block: "nearest" });
+}
+
+// --- keys ---
+
+const isTyped = (target) => target.matches("input:not([type=checkbox]), textarea, select, [contenteditable]");
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  if (event.key === "Escape") {
+    setMenu(false);
+    document.activeElement.blur();
+  } else if (isTyped(event.target)) {
+    return;
+  } else if (event.key === "/") {
+    const field = document.querySelector("[role=search] input:not([type=hidden])");
+    if (field === null) return;
+    event.preventDefault(); // The character is not for the field.
+    field.focus();
+    field.select();
+  } else if (event.key === "j" || event.key === "k") {
+    moveToRow(event.key === "j" ? 1 : -1);
+  }
+}
+
+function setUpKeys() {
+  document.addEventListener("keydown", onKey);
+  document.addEventListener("click", onRowClick);
+  const hint = document.querySelector("[data-keys]");
+  if (hint !== null) hint.hidden = rowsWithLinks().length === 0;
+  // A refresh makes the rows anew: the focus stays on the link to the same page.
+  let address = null;
+  document.body.addEventListener("htmx:beforeSwap", () => {
+    address = document.activeElement.closest("[data-live] a[href]")?.getAttribute("href") ?? null;
+  });
+  document.body.addEventListener("htmx:afterSwap", () => {
+    if (address === null || document.activeElement !== document.body) return;
+    all("[data-live] a[href]").find((link) => link.getAttribute("href") === address)?.focus({ preventScroll: true });
+  });
+}
+
 // --- copying ---
 
 function showCopies() {
@@ -120,5 +193,7 @@ async function onCopy(event) {
 setUpTheme();
 setUpLive();
 setUpSelection();
+setUpMenu();
+setUpKeys();
 showCopies();
 document.addEventListener("click", onCopy);

@@ -156,7 +156,10 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
         "[limits]\nturns = 1\nturns = 2",
         ["line 3: is not TOML: Cannot overwrite a value"],
     ),
-    "an unknown group": ("[limit]\nturns = 1", ["line 1: limit: is not a setting"]),
+    "an unknown group": (
+        "[limit]\nturns = 1",
+        ["line 1: limit: is not a setting; the nearest name is limits"],
+    ),
     "a group in capitals": ("[limits]\n[Limits]", ["line 2: Limits: is not a setting"]),
     "a schema that breaks out of its quotes": (
         'database_schema = "a\\"; DROP SCHEMA public"',
@@ -187,7 +190,7 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     ),
     "an unknown key": (
         TWO + 'baseurl = "x"\n[routes]\n"*" = "a"',
-        ["line 6: upstreams.b.baseurl: is not a setting"],
+        ["line 6: upstreams.b.baseurl: is not a setting; the nearest name is base_url"],
     ),
     "another type": (
         "\n[limits]\n\nturns = 'many'",

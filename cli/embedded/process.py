@@ -66,6 +66,9 @@ class Process:
         self.environment = {"LC_ALL": "C"} if environment is None else dict(environment)
         self.directory = Path("/")
         self.user: User | None = None
+        self.is_held = False
+        """A launch leaves standard input open until `release`: a program that waits for its end
+        does not begin its work before (cli/embedded/prepared.py)."""
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -92,7 +95,7 @@ class Process:
         with open_log(self.log) as log:
             self._child = subprocess.Popen(
                 [*launcher, *self.command],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if self.is_held else subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
@@ -100,6 +103,12 @@ class Process:
                 # a new session: Ctrl-C reaches only this process, which stops its children in order
                 start_new_session=True,
             )
+
+    def release(self) -> None:
+        """Closes the standard input of a held process. Later launches are not held."""
+        self.is_held = False
+        if self._child is not None and self._child.stdin is not None:
+            self._child.stdin.close()
 
     def exit_code(self) -> int | None:
         """The exit code of the latest launch (negative: the signal); None if it runs or was not

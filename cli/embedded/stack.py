@@ -3,17 +3,15 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 import redis
-from sqlalchemy.exc import DBAPIError
 
 from cli import ROOT
-from cli.database.migrate import migrate
 from cli.embedded.data_folder import DataFolder
 from cli.embedded.detached import is_ready
 from cli.embedded.postgres import Postgres
@@ -139,11 +137,11 @@ class Stack:
         return f"http://127.0.0.1:{self._ports['demo']}/v1"
 
     def start(self, stop: StopSignal) -> None:
-        """Starts everything; returns when web serves and all workers claim. The quarantine worker
-        starts then: it has nothing to do before a response's workers have crashed twice, and its
-        imports would delay the others.
+        """Starts everything; returns when web serves and all workers claim.
 
-        Raises CommandFailed or Stopped.
+        Web and workers import their modules while the databases start. The quarantine worker starts
+        at the end: it has nothing to do before a response's workers have crashed twice, and its
+        imports would delay the others. Raises CommandFailed or Stopped.
         """
         if not self.has_upstream:
             self._launch(
@@ -155,7 +153,15 @@ class Stack:
                 "--port",
                 str(self._ports["demo"]),
             )
-        settings = self._start_databases(stop)
+        servers = self._own_servers()
+        settings = self._settings_with(servers)
+        self._launch_applications(settings)
+        # Not at the top: it takes a third of a second, in which the others import their modules.
+        from cli.database.migrate import migrate
+
+        for server in servers.values():
+            self._start_server(server, stop)
+        check_redis(settings.redis_url.get_secret_value())
         print_progress("Preparing the database.")
         schema = settings.database_schema
         migrate(settings.dsn, stop.pause, schema)
@@ -164,10 +170,12 @@ class Stack:
             if is_loopback(self._options.host) or settings.console.has_login:
                 self.console_url = f"{self._address}{LOGIN_PATH}{create_link(settings.dsn, schema)}"
             with closing(RegisteredWorkers(settings.dsn, schema)) as registered:
-                self._start_applications(settings)
+                print_progress("Starting web and workers.")
+                for process in [*self._web, *self._workers]:
+                    process.release()
                 self._wait_until_ready(registered, stop)
-            self._launch_worker("worker-quarantine", "--quarantine", settings)
-        except (psycopg.Error, DBAPIError) as error:
+            self._launch_worker("worker-quarantine", "--quarantine", settings, is_held=False)
+        except psycopg.Error as error:
             raise CommandFailed(
                 f"the database failed while starting: {str(error).splitlines()[0]}"
             ) from error
@@ -177,35 +185,34 @@ class Stack:
         stop_together([*self._web, *self._workers])
         stop_together(self._servers)
 
-    def _start_databases(self, stop: StopSignal) -> Settings:
-        """Starts the databases whose addresses are not set. Returns the settings of web and
-        workers."""
-        database_url, redis_url = (
-            secret_value(self._settings.database_url),
-            secret_value(self._settings.redis_url),
-        )
+    def _own_servers(self) -> dict[str, Postgres | Valkey]:
+        """The databases whose addresses are not set, not started, by the setting of the address."""
         path, logs = self._folder.path, self._folder.logs
-        if database_url is None:
-            postgres = Postgres(
+        servers: dict[str, Postgres | Valkey] = {}
+        if secret_value(self._settings.database_url) is None:
+            servers["database_url"] = Postgres(
                 path / "postgres",
                 logs,
                 port=self._ports["postgres"],
                 password=self._credentials.database_password,
             )
-            self._start_server(postgres, stop)
-            database_url = postgres.url
-        if redis_url is None:
-            valkey = Valkey(
+        if secret_value(self._settings.redis_url) is None:
+            servers["redis_url"] = Valkey(
                 path / "valkey",
                 logs,
                 port=self._ports["valkey"],
                 password=self._credentials.redis_password,
             )
-            self._start_server(valkey, stop)
-            redis_url = valkey.url
-        settings = child_settings(database_url, redis_url)
-        check_redis(redis_url)
-        return settings
+        return servers
+
+    def _settings_with(self, servers: Mapping[str, Postgres | Valkey]) -> Settings:
+        """The settings of web and workers, which use these servers and the configured ones."""
+        configured = {
+            "database_url": secret_value(self._settings.database_url) or "",
+            "redis_url": secret_value(self._settings.redis_url) or "",
+        }
+        own = {name: server.url for name, server in servers.items()}
+        return child_settings(**configured | own)
 
     def _start_server(self, server: ServerProcess, stop: StopSignal) -> None:
         print_progress(f"Starting {server.name}.")
@@ -213,8 +220,8 @@ class Stack:
         self._servers.append(server)
         self.supervisor.add(server)
 
-    def _start_applications(self, settings: Settings) -> None:
-        print_progress("Starting web and workers.")
+    def _launch_applications(self, settings: Settings) -> None:
+        """Launches web and workers, which begin their work when they are released."""
         self._launch(
             self._web,
             "web",
@@ -224,14 +231,22 @@ class Stack:
             "--port",
             str(self._ports["web"]),
             settings_environment=self._environment(settings),
+            is_held=True,
         )
         for number in range(1, self._options.workers + 1):
             name = "worker" if self._options.workers == 1 else f"worker-{number}"
-            self._launch_worker(name, f"--streams={self._options.streams}", settings)
+            self._launch_worker(name, f"--streams={self._options.streams}", settings, is_held=True)
 
-    def _launch_worker(self, name: str, option: str, settings: Settings) -> None:
+    def _launch_worker(self, name: str, option: str, settings: Settings, *, is_held: bool) -> None:
         environment = self._environment(settings)
-        self._launch(self._workers, name, "worker", option, settings_environment=environment)
+        self._launch(
+            self._workers,
+            name,
+            "worker",
+            option,
+            settings_environment=environment,
+            is_held=is_held,
+        )
         self._workers[-1].stop_timeout += settings.worker.longest_grace.total_seconds()
 
     def _launch(
@@ -241,6 +256,7 @@ class Stack:
         module: str,
         *arguments: str,
         settings_environment: dict[str, str] | None = None,
+        is_held: bool = False,
     ) -> None:
         # the children inherit the environment: it may hold settings that `up` does not read
         environment = {
@@ -249,13 +265,15 @@ class Stack:
             **(settings_environment or {}),
             "PYTHONUNBUFFERED": "1",
         }
+        prepared = ["cli.embedded.prepared"] if is_held else []
         process = Process(
             name,
             self._folder.logs / f"{name}.log",
-            [sys.executable, "-m", module, *arguments],
+            [sys.executable, "-m", *prepared, module, *arguments],
             environment=environment,
         )
         process.directory = ROOT
+        process.is_held = is_held
         process.launch()
         group.append(process)
         self.supervisor.add(process)

@@ -134,7 +134,8 @@ def child_name(child: psutil.Process) -> str:
     """One of NAMES; empty if the process is ending."""
     parts = command(child)
     if "-m" in parts:
-        module = parts[parts.index("-m") + 1]
+        names = [part for part in parts if part != "cli.embedded.prepared"]
+        module = names[names.index("-m") + 1]
         return f"{module} --quarantine" if "--quarantine" in parts else module
     program = Path(parts[0]).name if parts else ""
     return "valkey" if "valkey" in program else program

@@ -154,6 +154,14 @@ async def test_everything_is_done_with_the_keyboard(
         await tab.keyboard.type(model)
         await tab.keyboard.press("Enter")
         await expect(tab.locator("tbody tr")).to_have_count(1)
+        await tab.keyboard.press("/")
+        assert await _focused(operator) == "id"
+        await tab.keyboard.press("j")
+        assert await tab.get_by_label("Id or request id").input_value() == "j"
+        await tab.keyboard.press("Escape")
+        await tab.keyboard.press("j")
+        assert await _focused(operator) == made["id"][:21]
+        await operator.open(f"/console/responses?model={model}")
         await _tab_to(operator, made["id"][:21])
         # A refresh in between must not take the focus away.
         await tab.evaluate("htmx.trigger(document.querySelector('[data-live]'), 'refresh')")
@@ -166,6 +174,25 @@ async def test_everything_is_done_with_the_keyboard(
         await tab.keyboard.press("Enter")
         await operator.open("/console")
         assert await tab.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+async def test_a_row_opens_with_a_click_and_a_phone_has_a_folded_menu(
+    watched: Stack, browser: Browser, fake: FakeUpstream
+) -> None:
+    model = fake.script(reply("Hello."))
+    made = await watched.api().create(model)
+    async with logged_in(browser, watched, width=375) as operator:
+        tab = operator.tab
+        link = tab.get_by_role("link", name="Responses", exact=True)
+        await expect(link).to_be_hidden()
+        await tab.get_by_role("button", name="Menu").click()
+        await link.click()
+        await expect(tab.get_by_role("heading")).to_have_text("Responses")
+        await expect(link).to_be_hidden()
+        await operator.open(f"/console/responses?model={model}")
+        await expect(tab.get_by_text(model, exact=True)).to_be_in_viewport()
+        await tab.locator("tbody").get_by_text("completed").click()
+        await expect(tab.get_by_role("heading", level=1)).to_have_text(made["id"])
 
 
 async def _focused(operator: Operator) -> str:

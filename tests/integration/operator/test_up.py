@@ -28,8 +28,10 @@ from cli.embedded.detached import log_lines
 from cli.embedded.postgres import Postgres
 from cli.embedded.process import Process, command_of, free_port
 from cli.embedded.valkey import Valkey
+from models.console_links import LOGIN_PATH, create_link
 from tests.integration.operator.test_operations import in_thread
 from tests.support.api import until
+from tests.support.console import ConsoleUser
 from tests.support.fake_upstream import FakeUpstream
 
 KEY_LENGTH = len("bb-") + 43
@@ -562,6 +564,12 @@ async def test_configured_servers_are_used_and_none_is_started(data: Path) -> No
             children = [child_name(child) for child in psutil.Process(up.process.pid).children()]
             assert sorted(children) == ["web", "worker", "worker", "worker --quarantine"]
             assert not (data / "postgres").exists()
+            async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+                user = ConsoleUser(up.base_url.removesuffix("/v1"), session)
+                await user.get(f"{LOGIN_PATH}{create_link(postgres.url)}")
+                page = await user.get("/console")
+                assert f"curl {up.base_url}/responses" in page.text
+                assert '"model": "MODEL"' in page.text, "its upstream lists none"
 
             # the commands for this folder find these servers, which only `up` was told of
             # The quarantine worker is the last one.

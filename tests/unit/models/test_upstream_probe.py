@@ -26,6 +26,8 @@ class Answers(BaseHTTPRequestHandler):
             status, body = (200, json.dumps(models).encode()) if allowed else (401, b"{}")
         elif self.path == "/busy/v1/models":
             status, body = 503, b""
+        elif self.path == "/limited/v1/models":
+            status, body = 429, b""
         elif self.path == "/page/models":
             status, body = 200, b"<html>It works!</html>"
         self.send_response(status)
@@ -75,6 +77,11 @@ def test_the_models_of_an_upstream_that_works(host: str) -> None:
         ),
         ("http://{host}/busy/v1", KEY, "answers 503: look into its log"),
         ("http://{host}/page", KEY, "has no list of models at http://{host}/page/models: check"),
+        (
+            "http://{host}/limited/v1",
+            KEY,
+            "answers 429: it limits how often it is called",
+        ),
         ("http://{host}/x/v1", KEY, "answers 404 at http://{host}/x/v1/models: check the address"),
         ("https://{host}/v1", KEY, "speaks plain HTTP: use http:// in its address"),
         ("http://127.0.0.1:9/v1", KEY, "refuses the connection: start it, or correct host"),

@@ -7,9 +7,10 @@ of an older release know after a migration whether they may go on (docs/deploy.m
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic.config import Config
-from alembic.script import ScriptDirectory
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 _MIGRATIONS = Path(__file__).parents[2] / "migrations"
 """Beside this package in a checkout, in the image and in an installed wheel."""
@@ -23,8 +24,11 @@ class SchemaState(StrEnum):
     TOO_NEW = "of another version: start the newer one, or make a database from before 0.1.0 anew"
 
 
-def migrations_config() -> Config:
+def migrations_config() -> "Config":
     """Alembic's configuration with the migrations of this release."""
+    # Only a migration needs it: its import would be a quarter of the start of a web process.
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     return config
@@ -37,8 +41,8 @@ def functions() -> bytes:
 
 @cache
 def newest_revision() -> str:
-    """The newest migration of this release."""
-    return ScriptDirectory.from_config(migrations_config()).get_current_head() or ""
+    """The newest migration of this release: a file has the name of its revision."""
+    return max(file.stem for file in (_MIGRATIONS / "versions").glob("[0-9]*.py"))
 
 
 def schema_state(revision: str, oldest_revision: str) -> SchemaState:

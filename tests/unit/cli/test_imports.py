@@ -24,8 +24,9 @@ DATABASE_COMMAND = (
     [
         ("cli.main", {*SLOW, "psycopg"}),
         (DATABASE_COMMAND, SLOW),
+        ("web.__main__", {"alembic", "sqlalchemy"}),
     ],
-    ids=["help", "a command for the database"],
+    ids=["help", "a command for the database", "a web process"],
 )
 def test_slow_libraries_are_not_imported(modules: str, unwanted: set[str]) -> None:
     program = f"import {modules}, json, sys; print(json.dumps(sorted(sys.modules)))"

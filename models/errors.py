@@ -382,6 +382,8 @@ class UpstreamFailed(RunError):
         self.param = param
         self.retry_after = retry_after
         self.envelope_code = envelope_code
+        self.upstream: str | None = None
+        """The configured name of the upstream that was called, once that is known."""
 
     @classmethod
     def of_request(
@@ -501,6 +503,8 @@ class LimitReached(RunError):
         self.message = message
         self.reason = reason
         self.status = status
+        self.upstream: str | None = None
+        """As of UpstreamFailed; None: the limit is not one of a call."""
 
 
 class StatementRefused(RunError):

@@ -20,6 +20,19 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
+class OperatorStatus(StrEnum):
+    """A response's status as operators see it: that of the API, but one that waits for an upstream
+    that has failed is `retrying`, and not `in_progress`."""
+
+    QUEUED = "queued"
+    IN_PROGRESS = "in_progress"
+    RETRYING = "retrying"
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.QUEUED: frozenset({Status.IN_PROGRESS, Status.FAILED, Status.CANCELLED}),
     Status.IN_PROGRESS: frozenset(

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch_idempotent
 from models.db.queries import operations
 from models.db.queries.leases import LIVE_WORKERS
-from models.lifecycle import TRANSITIONS, Lane
+from models.lifecycle import TRANSITIONS, Lane, OperatorStatus
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from models.windows import LANE_OF_WINDOW
 from web.counters import POOL, REGISTRY
@@ -57,6 +57,7 @@ class Backlog(Collector):
         self._rows: list[operations.BacklogRow] | None = None
         self._live: dict[str, int] = {}
         self._waiting_projects: list[operations.WaitingProject] = []
+        self._retrying: list[operations.RetryingResponses] = []
         self._database_bytes = 0
         self.shows_projects = False
         """Whether projects are labels (`metrics.projects`)."""
@@ -90,6 +91,7 @@ class Backlog(Collector):
             self._waiting_projects = await fetch_idempotent(
                 pool, operations.WAITING_PROJECTS, limit
             )
+        self._retrying = await fetch_idempotent(pool, operations.RETRYING_BY_UPSTREAM, {})
         self._rows = await fetch_idempotent(pool, operations.GAUGES, {})
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
@@ -106,7 +108,9 @@ class Backlog(Collector):
 
     def _families(self, rows: list[operations.BacklogRow]) -> list[GaugeMetricFamily]:
         by_status = GaugeMetricFamily(
-            "backburner_responses", "Open responses by status.", labels=["status"]
+            "backburner_responses",
+            "Open responses by status. Those that wait for an upstream are `retrying` only.",
+            labels=["status"],
         )
         depth = GaugeMetricFamily(
             "backburner_queue_depth",
@@ -115,25 +119,36 @@ class Backlog(Collector):
         )
         oldest = GaugeMetricFamily(
             "backburner_queue_oldest_seconds",
-            "Age in seconds of the oldest response that waits for a worker, by queue.",
+            "Seconds since a worker might have claimed the response that waits longest, by queue.",
             labels=["queue"],
         )
         for status in TRANSITIONS:
-            by_status.add_metric(
-                [status.value], sum(row.responses for row in rows if row.status == status)
-            )
+            of_status = [row for row in rows if row.status == status and not row.retrying]
+            by_status.add_metric([status.value], sum(row.responses for row in of_status))
+        retrying = sum(row.responses for row in rows if row.retrying)
+        by_status.add_metric([OperatorStatus.RETRYING.value], retrying)
         for queue in _QUEUES:
             waiting = [row for row in rows if row.waiting and row.queue == queue]
             depth.add_metric([queue], sum(row.responses for row in waiting))
-            oldest.add_metric([queue], max((max(0.0, row.oldest) for row in waiting), default=0.0))
-        deferred = GaugeMetricFamily(
-            "backburner_responses_deferred",
-            "Open responses that wait until an upstream may be called again.",
-            sum(row.responses for row in rows if row.deferred),
+            oldest.add_metric([queue], max((row.oldest for row in waiting), default=0.0))
+        families = [by_status, depth, oldest, *self._line_families(rows)]
+        return [*families, *self._retrying_families(), *self._operator_families()]
+
+    def _retrying_families(self) -> list[GaugeMetricFamily]:
+        count = GaugeMetricFamily(
+            "backburner_responses_retrying",
+            "Open responses that wait for an upstream that has failed, by upstream.",
+            labels=["upstream"],
         )
-        line = self._line_families(rows)
-        families = [by_status, depth, oldest, deferred, *line]
-        return [*families, *self._operator_families()]
+        oldest = GaugeMetricFamily(
+            "backburner_retrying_oldest_seconds",
+            "Seconds since the first failure of the response that has waited longest, by upstream.",
+            labels=["upstream"],
+        )
+        for each in self._retrying:
+            count.add_metric([each.upstream], each.responses)
+            oldest.add_metric([each.upstream], each.oldest)
+        return [count, oldest]
 
     def _line_families(self, rows: list[operations.BacklogRow]) -> list[GaugeMetricFamily]:
         depth = GaugeMetricFamily(
@@ -141,14 +156,14 @@ class Backlog(Collector):
         )
         oldest = GaugeMetricFamily(
             "backburner_lane_oldest_seconds",
-            "Age in seconds of the oldest response that waits for a worker, by lane.",
+            "Seconds since a worker might have claimed the response that waits longest, by lane.",
             labels=["lane"],
         )
         for lane in Lane:
             waiting = [row for row in rows if row.waiting and row.lane == lane]
             name = lane.name.lower()
             depth.add_metric([name], sum(row.responses for row in waiting))
-            oldest.add_metric([name], max((max(0.0, row.oldest) for row in waiting), default=0.0))
+            oldest.add_metric([name], max((row.oldest for row in waiting), default=0.0))
         overdue = GaugeMetricFamily(
             "backburner_windows_overdue",
             "Open responses whose completion window has ended, by window.",

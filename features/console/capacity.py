@@ -10,7 +10,7 @@ from uuid import UUID
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from features.console.overview import LOOKED_AT
+from features.console.outages import Outage, outages_of, project_names, read_waits
 from features.console.page import Change, Page, Visit, confirmed, not_found
 from features.operator import service
 from features.operator.diagnosis import process_text
@@ -79,8 +79,8 @@ class ShownUpstream:
     settings: UpstreamSettings
     states: Sequence[UpstreamState]
     """one for each worker that has written one"""
-    waits: Sequence[console.UpstreamWait]
-    """responses that wait because it failed"""
+    outage: Outage | None
+    """None: it does not fail"""
 
     @property
     def state(self) -> str:
@@ -144,23 +144,25 @@ async def check(visit: Visit) -> Response:
 async def _upstreams_page(
     visit: Visit, checked: str | None, probe: UpstreamProbe | None
 ) -> Response:
-    limit = {"max_rows": LOOKED_AT}
-    waits = await fetch_idempotent(visit.pool, console.UPSTREAM_WAITS, limit)
     workers = await fetch_idempotent(visit.pool, console.LIVE_WORKER_IDS, {})
     states: list[tuple[UpstreamState, ...]] | None = None
     with suppress(*REDIS_ERRORS):
         states = await read_states(visit.state.redis, workers)
     written = [state for of_worker in states or [] for state in of_worker]
+    outages = {each.upstream: each for each in outages_of(await read_waits(visit.pool), written)}
+    circuits = [circuit for state in written for circuit in state.circuits]
     return visit.page(
         "upstreams.html",
         upstreams=[
             ShownUpstream(
                 settings,
                 [state for state in written if state.name == name],
-                [wait for wait in waits if wait.upstream == name],
+                outages.get(name),
             )
             for name, settings in visit.state.routes.server.upstreams.items()
         ],
+        outages=[each.problem(datetime.now(UTC)) for each in outages.values()],
+        projects=await project_names(visit.pool, circuits),
         workers=len(workers),
         known_of=None if states is None else len(states),
         checked=checked,

@@ -5,17 +5,18 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from starlette.responses import Response
 
+from features.console.outages import Outage, read_outages
 from features.console.page import Page, Problem, Visit
 from features.console.responses import find
 from features.operator.filter import LAST_ID, Filter
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries import console, operations
 from models.features import feature_parts
-from models.lifecycle import Status
+from models.lifecycle import OperatorStatus, Status
 from models.redis.client import REDIS_ERRORS, memory_problem
 from web.state import AppState
 
@@ -23,7 +24,7 @@ LOOKED_AT = 10_000
 """Open responses, and newest responses, that the figures are made of at most."""
 _REFRESHED = 2.0
 """Seconds for which the figures are shown again: many may look at the page."""
-_FAILED = Filter(statuses=[Status.FAILED], since=timedelta(hours=1))
+_FAILED = Filter(statuses=[OperatorStatus.FAILED], since=timedelta(hours=1))
 _SHOWN = 5
 """Failed responses that are listed."""
 _SEARCH = 0.03
@@ -45,11 +46,15 @@ _FIRST_MODELS: list[Callable[[AppState], Awaitable[str | None]]] = [
 class Figures:
     """What the database says, and the problems that features know of."""
 
-    waiting: int
-    oldest_seconds: float
-    """of those that wait; 0: none"""
-    deferred: int
+    queued: int
+    awaiting: int
+    """of them: those that wait for their previous response"""
+    retrying: int
     running: int
+    unowned: int
+    """in progress, and waiting for a worker"""
+    oldest_seconds: float
+    """since when a worker might have claimed the one that waits longest; 0: none waits"""
     slots: int | None
     """None: the workers do not say it"""
     workers: int
@@ -59,7 +64,7 @@ class Figures:
     """There are more open responses than were counted."""
     ends: console.RecentEnds
     tokens: console.UsedTokens
-    upstream_waits: list[console.UpstreamWait]
+    outages: list[Outage]
     problems_of_features: list[Problem]
 
     @property
@@ -94,24 +99,28 @@ async def _read(state: AppState) -> Figures:
     pool = state.pool
     limit = {"max_rows": LOOKED_AT}
     rows = await fetch_idempotent(pool, operations.OLDEST_BACKLOG, limit)
-    waiting = [row for row in rows if row.waiting]
+    in_line = [row for row in rows if row.is_in_line]
+    queued = [row for row in rows if row.status == Status.QUEUED and not row.retrying]
+    outages = await read_outages(pool, state.redis)
     slots = await fetch_idempotent(pool, console.SLOTS, {})
     workers = [kind for kind in slots if kind.kind == "worker"]
     [ends] = await fetch_idempotent(pool, console.RECENT_ENDS, limit)
     [tokens] = await fetch_idempotent(pool, console.RECENT_TOKENS, {})
     return Figures(
-        waiting=sum(row.responses for row in waiting),
-        oldest_seconds=max((max(0.0, row.oldest) for row in waiting), default=0.0),
-        deferred=sum(row.responses for row in rows if row.deferred),
-        running=sum(kind.running for kind in slots),
+        queued=sum(row.responses for row in queued),
+        awaiting=sum(row.responses for row in queued if not row.waiting),
+        retrying=sum(each.wait.responses for each in outages if each.wait is not None),
+        running=sum(kind.running - kind.retrying for kind in slots),
+        unowned=sum(row.responses for row in in_line if row.status != Status.QUEUED),
+        oldest_seconds=max((row.oldest for row in in_line), default=0.0),
         slots=sum(kind.slots or 0 for kind in workers) or None,
         workers=sum(kind.workers for kind in workers),
         quarantine_workers=sum(kind.workers for kind in slots if kind.kind == "quarantine"),
-        quarantined=sum(row.responses for row in waiting if row.queue == "quarantine"),
+        quarantined=sum(row.responses for row in in_line if row.queue == "quarantine"),
         is_partial=sum(row.responses for row in rows) >= LOOKED_AT,
         ends=ends,
         tokens=tokens,
-        upstream_waits=await fetch_idempotent(pool, console.UPSTREAM_WAITS, limit),
+        outages=outages,
         problems_of_features=[each for problems in _PROBLEMS for each in await problems(state)],
     )
 
@@ -129,18 +138,9 @@ def _problems_of(figures: Figures) -> list[Problem]:
                 "/responses?status=queued&status=in_progress",
             )
         )
-    found += [_upstream_problem(wait) for wait in figures.upstream_waits]
+    now = datetime.now(UTC)
+    found += [outage.problem(now) for outage in figures.outages]
     return found + figures.problems_of_features
-
-
-def _upstream_problem(wait: console.UpstreamWait) -> Problem:
-    responses = "1 response waits" if wait.responses == 1 else f"{wait.responses} responses wait"
-    since = wait.since.strftime("%H:%M")
-    return Problem(
-        f"The upstream {wait.upstream} fails ({wait.reason}): {wait.message.rstrip('.')}. "
-        f"{responses}; the first began at {since} UTC.",
-        "/responses?status=queued&status=in_progress",
-    )
 
 
 async def _redis_problems(state: AppState) -> list[Problem]:

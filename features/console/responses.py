@@ -20,7 +20,7 @@ from features.operator.service import Action
 from models.db.database import Pool, fetch_idempotent, find_by_id
 from models.db.queries import listing, operations
 from models.ids import parse_response_id, response_id
-from models.lifecycle import Status
+from models.lifecycle import OperatorStatus
 from models.redis.channels import control
 from models.redis.client import REDIS_ERRORS
 from models.time_text import format_duration, parse_duration
@@ -76,10 +76,11 @@ def read_wanted(query: QueryParams) -> Wanted:
     mistakes: list[str] = []
     statuses = []
     for name in query.getlist("status"):
-        if name in list(Status):
-            statuses.append(Status(name))
+        if name in list(OperatorStatus):
+            statuses.append(OperatorStatus(name))
         elif name:
-            mistakes.append(f"There is no status {name[:50]}; there are {', '.join(Status)}.")
+            known = ", ".join(OperatorStatus)
+            mistakes.append(f"There is no status {name[:50]}; there are {known}.")
     texts = {
         name: query.get(name, "").strip()[:_MAX_FIELD] or None
         for name in ("project", "model", "upstream", "reason", "continuation")
@@ -138,6 +139,9 @@ async def find(
     """A page of the newest responses before an id. It reads a bounded number of rows, and no more
     after `budget` seconds."""
     values = wanted.values(limit + 1, before)
+    scan = listing.scan_of_upstream(values["statuses"], wanted.upstream)
+    if scan is not None:
+        return await _search(pool, values, limit, budget, scan)
     if wanted.is_open_only and await _has_few_open(pool):
         rows = await fetch_idempotent(pool, listing.LIST_OPEN_RESPONSES, values)
         return _page(rows, limit)
@@ -149,17 +153,23 @@ async def _has_few_open(pool: Pool) -> bool:
     return (await fetch_idempotent(pool, operations.OPEN_COUNT, limit))[0] <= MAX_OPEN
 
 
-async def _search(pool: Pool, values: dict[str, Any], limit: int, budget: float) -> Found:
+async def _search(
+    pool: Pool,
+    values: dict[str, Any],
+    limit: int,
+    budget: float,
+    scan: listing.ListScan = listing.SCAN_OF_ALL,
+) -> Found:
     """Looks at chunks of responses, the newest first, until the page is full or the time is up."""
     started, chunk = time.monotonic(), _FIRST_CHUNK
     position, rows = values["before"], list[listing.ListedResponseRow]()
     while True:
         chunk_started = time.monotonic()
-        chunk_values = {"since": values["since"], "before": position, "rows": chunk}
-        ends = await fetch_idempotent(pool, listing.CHUNK_END, chunk_values)
+        chunk_values = values | {"before": position, "rows": chunk}
+        ends = await fetch_idempotent(pool, scan.chunk_end, chunk_values)
         down_to = ends[0].id if ends else FIRST_ID
         wanted = {"before": position, "down_to": down_to, "max_rows": limit + 1 - len(rows)}
-        rows += await fetch_idempotent(pool, listing.LIST_RESPONSES, values | wanted)
+        rows += await fetch_idempotent(pool, scan.rows, values | wanted)
         if len(rows) > limit or not ends:
             return _page(rows, limit)
         position, chunk = down_to, min(2 * chunk, _LARGEST_CHUNK)
@@ -194,7 +204,7 @@ async def _count(pool: Pool, wanted: Filter) -> Counts:
     is_partial = await fetch_idempotent(pool, listing.CHUNK_END, ends)
     counted = {row.status: row.responses for row in rows}
     return Counts(
-        {status.value: counted.get(status.value, 0) for status in Status},
+        {status.value: counted.get(status.value, 0) for status in OperatorStatus},
         limit if is_partial else None,
     )
 
@@ -236,7 +246,7 @@ async def show(visit: Visit) -> Response:
         next_before=None if found.next_before is None else response_id(found.next_before),
         counts=counts,
         given=given,
-        statuses=[status.value for status in Status],
+        statuses=[status.value for status in OperatorStatus],
         windows=[window.value for window in CompletionWindow],
         since_choices=_SINCE_CHOICES,
         default_since=format_duration(DEFAULT_SINCE),
@@ -281,7 +291,7 @@ async def confirm(visit: Visit) -> Response:
         row = await find_by_id(visit.pool, operations.STATE, identifier)
         if row is not None:
             text = diagnose(row, live).why
-            affected.append(Affected(response_id(identifier), row.status, text))
+            affected.append(Affected(response_id(identifier), row.operator_status, text))
     if not affected:
         raise PageError(404, "No such response", "All of them were deleted.")
     return visit.page("confirm.html", action=action, meaning=_MEANINGS[action], affected=affected)
@@ -301,7 +311,8 @@ async def _request(visit: Visit, action: Action, identifier: UUID) -> Affected:
     async with visit.pool.connection() as connection:
         requested = await service.request(connection, action, identifier, visit.actor)
     row = await find_by_id(visit.pool, operations.STATE, identifier)
-    public_id, status = response_id(identifier), "deleted" if row is None else row.status
+    status = "deleted" if row is None else row.operator_status
+    public_id = response_id(identifier)
     if requested.refusal is not None:
         return Affected(public_id, status, requested.refusal, is_done=False)
     if (owner := requested.cancelled_worker) is not None:

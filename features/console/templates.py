@@ -25,7 +25,8 @@ _HASH_LENGTH = 12
 _SHORT_ID = len("resp_") + 16
 _STATES = {
     "good": "completed created live enabled active delivered valid closed",
-    "busy": "in_progress draining silent failing validating finalizing cancelling partly_open",
+    "busy": "in_progress retrying draining silent failing validating finalizing cancelling "
+    "partly_open",
     "wait": "queued waiting paused",
     "bad": "open failed dead disabled incomplete expired",
 }

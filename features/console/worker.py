@@ -152,12 +152,12 @@ class ActivityWriter:
     async def _sample(self, written: Sequence[AddedActivity]) -> None:
         limit = {"max_rows": _COUNTED_OPEN}
         rows = await fetch(self._pool, operations.OLDEST_BACKLOG, limit)
-        waiting = [row for row in rows if row.waiting]
+        waiting = [row for row in rows if row.is_in_line]
         slots = await fetch(self._pool, console.SLOTS, {})
         sample: dict[str, object] = {
             "waiting": sum(row.responses for row in waiting),
-            "oldest_seconds": max((max(0.0, row.oldest) for row in waiting), default=0.0),
-            "running": sum(kind.running for kind in slots),
+            "oldest_seconds": max((row.oldest for row in waiting), default=0.0),
+            "running": sum(kind.running - kind.retrying for kind in slots),
         }
         # One statement a row: a statement for both could lock them in another order than others do.
         for row in written:

@@ -13,7 +13,7 @@ from models.errors import UNKNOWN_CONTENT
 from models.ids import response_id
 from models.lifecycle import TERMINAL, Lane
 from models.redis.channels import QUARANTINE, queue_for
-from models.time_text import seconds_between
+from models.time_text import format_seconds, seconds_between
 
 SILENT_AFTER = 30.0
 """Seconds without progress after which a response with a live owner counts as silent."""
@@ -62,6 +62,8 @@ def diagnose(
             )
     if row.deadline < row.now:
         return Diagnosis("late", f"it is past its deadline; its {owner} should end it soon")
+    if row.is_retrying:
+        return Diagnosis("retrying", f"{_retrying_text(row)}; its {owner} tries now")
     idle = seconds_between(row.progressed_at, row.now)
     if idle < SILENT_AFTER:
         return Diagnosis(
@@ -97,12 +99,17 @@ def _unowned(row: ResponseState, live: Mapping[str, int], place: PlaceInLine | N
     if row.waits and row.previous_response_id is not None:
         previous = response_id(row.previous_response_id)
         return Diagnosis("waits_for_previous", f"it waits for the end of {previous}")
-    if row.resume_at is not None and row.resume_at > row.now:
-        pause, left = (seconds_between(row.now, at) for at in (row.resume_at, row.deadline))
+    pause = 0.0 if row.resume_at is None else seconds_between(row.now, row.resume_at)
+    if row.is_retrying:
+        next_try = f"next try in {format_seconds(pause)}" if pause else "its next try is due"
+        left = format_seconds(seconds_between(row.now, row.deadline))
+        return Diagnosis(
+            "retrying", f"{_retrying_text(row)}; {next_try}, and its deadline is in {left}"
+        )
+    if pause:
         return Diagnosis(
             "deferred",
-            f"{failures_text(row.failures)}; a worker claims it again in {pause:.0f} s, "
-            f"and its deadline is in {left:.0f} s",
+            f"it was given up with an error; a worker claims it again in {format_seconds(pause)}",
         )
     if place is not None:
         since = seconds_between(row.created_at, row.now)
@@ -133,6 +140,13 @@ def _end_cause(row: ResponseState) -> str | None:
     if row.fail_requested_at is not None:
         return _AWAITED_IN_VAIN if row.waits else "an operator asked for it to fail"
     return "it is past its deadline" if row.deadline < row.now else None
+
+
+def _retrying_text(row: ResponseState) -> str:
+    """Since when it waits for its upstream, how often it was tried, and what happened last."""
+    tries = "1 try has" if row.failed_tries == 1 else f"{row.failed_tries} tries have"
+    since = seconds_between(row.retrying_since or row.now, row.now)
+    return f"{tries} failed in {format_seconds(since)}; {failures_text(row.failures)}"
 
 
 def _reason_suffix(row: ResponseState) -> str:

@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any, Self
 from uuid import UUID
 
-from models.lifecycle import TERMINAL, Status
+from models.lifecycle import TERMINAL, OperatorStatus
 
 DEFAULT_SINCE = timedelta(hours=24)
 """How old a response may be that a list shows, unless only open ones are requested."""
-OPEN = [status for status in Status if status not in TERMINAL]
+OPEN = [status for status in OperatorStatus if status not in TERMINAL]
 FIRST_ID, LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
 """Before and behind all ids."""
 _MIN_PREFIX_LENGTH = 6
@@ -21,7 +21,7 @@ _MIN_PREFIX_LENGTH = 6
 class Filter:
     """Conditions that a response must fit; None: any."""
 
-    statuses: list[Status] | None = None
+    statuses: list[OperatorStatus] | None = None
     project: str | None = None
     model: str | None = None
     upstream: str | None = None

@@ -2,8 +2,9 @@
 the timeline that they make."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import zip_longest
 from uuid import UUID
 
 from features.operator.diagnosis import Diagnosis, diagnose, failures_text, process_text
@@ -100,10 +101,15 @@ def timeline(
     blocks = {block.attempt: block for block in stored}
     events = [*_creation(row, blocks.get(0)), *_requests(row)]
     turns, previous = 0, 0
-    for attempt in attempts:
+    for attempt, following in zip_longest(attempts, attempts[1:]):
         events += _dropped(attempt, previous)
         previous = attempt.attempt
-        events += _attempt(attempt, blocks.get(attempt.attempt), turns)
+        # The rest of a dead worker's log is stored by the attempt that follows: it is shown before.
+        latest = row.now if following is None else following.claimed_at
+        events += [
+            replace(event, at=min(event.at, latest))
+            for event in _attempt(attempt, blocks.get(attempt.attempt), turns)
+        ]
         turns += len(attempt.turns_ended_at)
     if row.owner is not None and row.owner.dead:
         text = f"attempt {row.attempt} {RELEASE_TEXTS['died']}"
@@ -161,7 +167,7 @@ def _dropped(attempt: AttemptRow, previous: int) -> Iterator[TimelineEvent]:
     first, last = previous + 1, attempt.attempt - 1
     if first <= last and first // ATTEMPTS_PER_TIMELINE == last // ATTEMPTS_PER_TIMELINE:
         which = f"attempt {first} was" if first == last else f"attempts {first}-{last} were"
-        text = f"{which} deferred too; of deferrals in a row only the last is stored"
+        text = f"{which} deferred too; of deferrals in a row the first and the last are stored"
         yield TimelineEvent(attempt.claimed_at, "deferred_before", text)
 
 

@@ -102,6 +102,8 @@ async def list_responses(database: Connection, wanted: Filter, limit: int) -> Re
     """The newest responses that fit a filter, at most `limit`."""
     statement = listing.LIST_OPEN_RESPONSES if wanted.is_open_only else listing.LIST_RESPONSES
     values = wanted.values(limit + 1)
+    if (scan := listing.scan_of_upstream(values["statuses"], wanted.upstream)) is not None:
+        statement = scan.rows
     rows = await fetch(database, statement, values)
     since = values["since"]
     return ResponseList(

@@ -42,6 +42,7 @@ _COLOURS = {
     "completed": GREEN,
     "live": GREEN,
     "in_progress": YELLOW,
+    "retrying": YELLOW,
     "draining": YELLOW,
     "silent": YELLOW,
     "failed": RED,
@@ -227,18 +228,28 @@ def responses(found: ResponseList) -> str:
     def row(each: ListedResponseRow, short: bool) -> tuple[str, ...]:
         return (
             _response_id(each.public_id, short=short),
-            state_text(each.status),
+            state_text(each.operator_status),
             format_seconds(each.age_seconds) if short else format_date(each.created_at),
             "" if each.run_seconds is None else format_seconds(each.run_seconds),
             clean(each.model),
             each.upstream or "",
             _window(each.window, missed=each.missed_window),
-            each.reason if each.reason and each.reason != each.status else "",
+            _list_reason(each),
         )
 
     head = ("RESPONSE", "STATUS", "CREATED", "RAN", "MODEL", "UPSTREAM", "WINDOW", "REASON")
     text = fitted_table(found.responses, head, row, ["MODEL", "UPSTREAM"], empty=empty)
     return f"{text}\n… and more; --limit shows them" if found.more else text
+
+
+def _list_reason(row: ListedResponseRow) -> str:
+    """Why it failed, is incomplete, or waits for its upstream."""
+    if row.failed_tries is not None:
+        tries = "1 try" if row.failed_tries == 1 else f"{row.failed_tries} tries"
+        next_try = row.next_try_seconds
+        pause = f"next in {format_seconds(next_try)}" if next_try else "next now"
+        return f"{tries}, {pause}: {clean(row.last_error or '')}"
+    return row.reason if row.reason and row.reason != row.status else ""
 
 
 def _window(window: str | None, *, missed: bool | None) -> str:
@@ -256,7 +267,8 @@ def _listed_fields(row: ListedResponseRow) -> Fields:
     return fields_of(
         row,
         "id status background project model upstream reason attempt input_tokens output_tokens"
-        " created_at completed_at age_seconds run_seconds window missed_window continuation_id",
+        " created_at completed_at age_seconds run_seconds window missed_window continuation_id"
+        " operator_status retrying_since failed_tries next_try_at last_error",
         id=row.public_id,
     )
 
@@ -268,7 +280,7 @@ def response(report: ResponseReport) -> str:
     input_tokens, output_tokens = _tokens(facts)
     mode = "background" if facts.background else "foreground"
     shown = {
-        "status": state_text(facts.status),
+        "status": state_text(facts.operator_status),
         "now": clean(report.why),
         "reason": facts.reason,
         "error": clean(facts.error["message"]) if facts.error else None,

@@ -20,7 +20,7 @@ from features.operator.connection import (
     show,
 )
 from features.operator.filter import Filter
-from models.lifecycle import Status
+from models.lifecycle import OperatorStatus, Status
 from models.windows import CompletionWindow
 
 if TYPE_CHECKING:
@@ -42,16 +42,18 @@ Response = Annotated[
 ]
 Wait = Annotated[float, typer.Option(min=0, help="Seconds to wait until it is acted on.")]
 Statuses = Annotated[
-    list[Status] | None,
+    list[OperatorStatus] | None,
     typer.Option(
         "--status",
         metavar="STATUS",
-        help=f"Its status: {', '.join(Status)}. May be given several times.",
+        help=f"Its status: {', '.join(OperatorStatus)}. May be given several times.",
     ),
 ]
 Project = Annotated[str | None, typer.Option(help="The name of its project.")]
 Model = Annotated[str | None, typer.Option(help="Its model, as the client named it.")]
-UpstreamName = Annotated[str | None, typer.Option(help="The upstream that answered its last turn.")]
+UpstreamName = Annotated[
+    str | None, typer.Option(help="The upstream that failed, else that answered its last turn.")
+]
 Reason = Annotated[
     str | None, typer.Option(help="Why it failed or is incomplete: upstream_500, deadline, …")
 ]

@@ -178,6 +178,7 @@ class Ownership:
                 "service_tier": ending.service_tier,
                 "upstream_fields": ending.upstream_fields and Jsonb(ending.upstream_fields),
                 "upstream": ending.upstream,
+                "failed_upstream": ending.failed_upstream,
                 "history_size": ending.history_size,
                 "steers": 0 if steering is None else steering.steers,
                 "changed": Jsonb(
@@ -295,6 +296,16 @@ class Ownership:
         except DATABASE_UNAVAILABLE as error:
             logger.warning(
                 "failures_not_recorded", response=public_id(claim.id), error=str(error).strip()
+            )
+
+    async def record_answer(self, claim: Claim) -> None:
+        """Records that an upstream answers a response that was `retrying`. If Postgres is
+        unavailable, it is only logged: the next checkpoint or the ending records it too."""
+        try:
+            await fetch(self._pool, run_queries.RECORD_ANSWER, self._values(claim))
+        except DATABASE_UNAVAILABLE as error:
+            logger.warning(
+                "answer_not_recorded", response=public_id(claim.id), error=str(error).strip()
             )
 
     async def release(

@@ -46,6 +46,7 @@ class _Request:
             "usage": ending.usage,
             "error": ending.error,
             "upstream": ending.upstream,
+            "failed_upstream": ending.failed_upstream,
             "service_tier": ending.service_tier,
             "upstream_fields": ending.upstream_fields,
             "reason": ending.reason,

@@ -75,6 +75,8 @@ class Ending:
     """of a native upstream's Response object (models/wire/response.py)"""
     upstream: str | None = None
     """which upstream answered the last turn"""
+    failed_upstream: str | None = None
+    """the upstream because of which it has failed"""
     history_size: int | None = None
     """of what a continuation begins with (models/wire/json_values.py); None: not known"""
     steering: Steering | None = None

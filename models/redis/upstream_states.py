@@ -32,6 +32,8 @@ class OpenCircuit(msgspec.Struct, frozen=True, omit_defaults=True):
     """None: the upstream as a whole"""
     project: str | None = None
     """the id of the one whose calls are refused; None: those of all"""
+    since: float = 0.0
+    """when it opened first without a call that succeeded since, in seconds since the epoch"""
 
 
 class UpstreamState(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -230,6 +230,7 @@ class Attempt:
             service_tier=final.service_tier,
             upstream_fields=self.output.upstream_fields,
             upstream=self.output.upstream,
+            failed_upstream=end_state.upstream,
             history_size=self._history_size_of(final),
         )
 
@@ -263,6 +264,7 @@ class Attempt:
             error=end_state.error,
             reason=end_state.reason,
             failure=end_state.failure,
+            failed_upstream=end_state.upstream,
             history_size=self.history_size,
         )
 

@@ -62,6 +62,7 @@ class AttemptWriter:
         """The response that was stored with the ending; a worker has to run it."""
         self._last_block: Block | None = None
         """The last frames of a stored ending."""
+        self._is_retrying = attempt.claim.row.is_retrying
 
     def open(self) -> None:
         """The journal stores and publishes the log from now on."""
@@ -85,6 +86,12 @@ class AttemptWriter:
     async def wait_for_room(self) -> None:
         """Waits until the log has room for more bytes (I12)."""
         await self._journal.wait_for_room(self.log)
+
+    async def record_answer(self) -> None:
+        """Records that an upstream answers: the response is not `retrying` any more."""
+        if self._is_retrying:
+            self._is_retrying = False
+            await self._ownership.record_answer(self._claim)
 
     async def checkpoint(
         self,
@@ -275,7 +282,7 @@ def _ended_line(attempt: Attempt, log: EventLog, ending: Ending) -> EndedLine:
         model=row.model,
         background=row.background,
         attempts=attempts,
-        upstream=ending.upstream,
+        upstream=ending.failed_upstream or ending.upstream,
         queued_seconds=row.seconds_queued if is_first else None,
         first_token_seconds=log.first_event_seconds,
         seconds=seconds,

@@ -3,7 +3,7 @@
 Pure: no I/O and no clock.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -39,6 +39,8 @@ class EndState:
     """The column `responses.reason`: why it ended, for operators and metrics."""
     failure: dict[str, Any] | None = None
     """HTTP status, code, param and retry_after for a foreground client that got no output."""
+    upstream: str | None = None
+    """The upstream because of which it failed."""
 
 
 CANCELLED = EndState(Status.CANCELLED, reason="cancelled")
@@ -57,7 +59,8 @@ def end_state_of_error(error: RunError) -> EndState:
         case Cancelled():
             return CANCELLED
         case LimitReached():
-            return _failed(error.message, reason=error.reason, failure={"status": error.status})
+            failed = _failed(error.message, reason=error.reason, failure={"status": error.status})
+            return replace(failed, upstream=error.upstream)
         case UpstreamFailed():
             failure = {
                 "status": error.status,
@@ -65,7 +68,8 @@ def end_state_of_error(error: RunError) -> EndState:
                 "param": error.param,
                 "retry_after": error.retry_after,
             }
-            return _failed(error.message, code=error.code, reason=error.reason, failure=failure)
+            failed = _failed(error.message, code=error.code, reason=error.reason, failure=failure)
+            return replace(failed, upstream=error.upstream)
         case StatementRefused():
             message = "The server could not read or store this response."
             return _failed(message, reason="statement_refused", failure={"status": 500})

@@ -103,10 +103,13 @@ async def first_answer(
             outcome = "busy" if isinstance(error, UpstreamBusy) else "failed"
             UPSTREAM_TURNS.labels(candidate.name, outcome).inc()
             failure, failed_call = repeated.judge(candidate, error)
+            error.upstream = failure.upstream = candidate.name
             attempt.failed_calls.append(failed_call)
             if failure.reason == NO_SUCH_MODEL:
                 # With the name that the client knows, not the upstream's.
-                raise no_such_model(attempt.facts.model) from error
+                missing = no_such_model(attempt.facts.model)
+                missing.upstream = candidate.name
+                raise missing from error
             if has_begun() or not may_succeed_elsewhere(failure):
                 if failure is error:
                     raise
@@ -126,5 +129,6 @@ async def first_answer(
 def note_failure(
     attempt: Attempt, candidate: Candidate, failure: UpstreamFailed | LimitReached
 ) -> None:
-    """Keeps the failure for `explain`."""
+    """Keeps the failure for `explain`, and the upstream with it."""
+    failure.upstream = candidate.name
     attempt.failed_calls.append(FailedCall(candidate.name, failure.reason, failure.message))

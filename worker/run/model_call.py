@@ -248,6 +248,7 @@ class ModelCaller:
                 if self._has_emitted:
                     permit.record_success()
                     observation.record_output()
+                    await self._context.writer.record_answer()
                 await self._context.writer.wait_for_room()
                 if len(chunks) > _FAST_READ:
                     await self._resources.fast_reads.wait(self._project)

@@ -51,6 +51,8 @@ class Circuit:
         """Calls that are running."""
         self.last_reason = ""
         """The reason of the last failure."""
+        self.opened_at = 0.0
+        """When it opened, in seconds since the epoch; a probe that fails does not change it."""
 
     @property
     def is_open(self) -> bool:
@@ -87,6 +89,7 @@ class Circuit:
         if as_probe:
             self._open(now, min(self._pause * 2, self._first_pause * _MAX_PAUSE_FACTOR))
         elif not self.is_open and self._is_outage:
+            self.opened_at = time.time()
             self._open(now, self._first_pause)
 
     def record_end(self, *, as_probe: bool) -> None:
@@ -230,6 +233,7 @@ class Circuits:
                 round(circuit.wait(now), 1),
                 model,
                 None if project is None else admin_id(PROJECT, project),
+                round(circuit.opened_at, 1),
             )
             for model, project, circuit in circuits
             if circuit.is_open

@@ -49,10 +49,22 @@ function setUpLive() {
   });
   setTimeout(refreshLive, 1000 * Number(live.dataset.live));
   const stale = document.getElementById("stale");
-  const setStale = (isStale) => { stale.hidden = !isStale; };
+  const setStale = (isStale) => {
+    stale.hidden = !isStale;
+    document.body.classList.toggle("is-stale", isStale);
+  };
   document.body.addEventListener("htmx:sendError", () => setStale(true));
   document.body.addEventListener("htmx:responseError", () => setStale(true));
-  document.body.addEventListener("htmx:afterSwap", () => { setStale(false); restoreSelection(); showCopies(); });
+  let unfolded = [];
+  document.body.addEventListener("htmx:beforeSwap", () => {
+    unfolded = all("[data-live] details[open][id]").map((details) => details.id);
+  });
+  document.body.addEventListener("htmx:afterSwap", () => {
+    setStale(false);
+    for (const id of unfolded) document.getElementById(id)?.setAttribute("open", "");
+    restoreSelection();
+    showCopies();
+  });
 }
 
 // --- selection: kept while the list is refreshed ---

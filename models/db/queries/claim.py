@@ -72,6 +72,8 @@ class ClaimedRow:
     """of the request that made it, for the usage of its tools"""
     window_ends_at: float | None
     """in seconds since the epoch; null: it has no completion window"""
+    is_retrying: bool
+    """an upstream has failed, and none has answered since"""
 
 
 _MAX_INPUT_BYTES = 16 * 1024
@@ -126,7 +128,8 @@ def claim_sql(
                secrets.key_id AS secrets_key_id, secrets.sealed AS sealed_secrets, {input_items} AS input,
                {_LAST_FAILURES} AS last_failures,
                {_TURN_REPEATS} AS turn_repeats, lane, api_key_id,
-               extract(epoch FROM window_ends_at)::float AS window_ends_at
+               extract(epoch FROM window_ends_at)::float AS window_ends_at,
+               failed_upstream IS NOT NULL AS is_retrying
                {last_column}
         FROM claimed LEFT JOIN job_secrets secrets ON secrets.response_id = claimed.id"""
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.db.statement import Query
-from models.lifecycle import TERMINAL, TRANSITIONS
+from models.lifecycle import TERMINAL, TRANSITIONS, OperatorStatus
 from models.windows import WINDOW_OF_LANE
 from models.wire.json_values import VALUE_SIZE
 
@@ -75,6 +75,17 @@ WINDOW = "CASE r.lane {} END".format(
 MISSED_WINDOW = "coalesce(r.completed_at, clock_timestamp()) > r.window_ends_at"
 """Response `r` has ended after its completion window, or has not ended although that is over; null:
 it has no window."""
+RETRYING = f"(r.failed_upstream IS NOT NULL AND r.status IN {OPEN})"
+"""Response `r` waits for an upstream that has failed: none has answered it since."""
+OPERATOR_STATUS = f"CASE WHEN {RETRYING} THEN '{OperatorStatus.RETRYING}' ELSE r.status END"
+"""The `OperatorStatus` of response `r`."""
+UPSTREAM = "coalesce(r.failed_upstream, r.upstream)"
+"""The upstream of response `r` that operators see: the one that failed, else the one that answered
+its last turn."""
+LAST_ERROR = f"""CASE WHEN {RETRYING} THEN (
+        SELECT a.failures #>> '{{-1,message}}' FROM attempts a WHERE a.response_id = r.id AND a.failures IS NOT NULL
+        ORDER BY a.attempt DESC LIMIT 1) END"""
+"""The message of the failure for which response `r` is `retrying`, or null."""
 NOT_DEFERRED = "(r.resume_at IS NULL OR r.resume_at <= clock_timestamp())"
 """Not deferred, or deferred until a time that has passed."""
 CREATE_IS_SETTLED = """(r.attempt > 0 OR r.enqueue_count > 0 OR r.confirmed OR NOT EXISTS (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from models.db.queries.common import OPEN, bounded_sum
+from models.db.queries.common import RETRYING, bounded_sum, sql_list
 from models.db.statement import Query, Statement, column
 
 INSERT_LINK = Statement(
@@ -97,32 +97,61 @@ RECENT_TOKENS = Query(
 
 @dataclass(frozen=True, slots=True)
 class UpstreamWait:
-    """The responses that wait because an upstream failed."""
+    """The responses that are `retrying` because one upstream has failed."""
 
     upstream: str
-    reason: str
-    message: str
-    """of one of the failures"""
     responses: int
     since: datetime
-    """the first claim of the one that was claimed first"""
+    """the first of these failures"""
+    next_try_at: datetime | None
+    """null: all of them are tried now, or their time has come"""
+    projects: list[str]
+    """names of some of their projects"""
+    project_count: int
+    reason: str | None
+    """of the last failure that says something about the upstream, else of the last one"""
+    message: str | None
 
 
+UPSTREAM_FULL = "upstream_full"
+"""The reason of what waits because an upstream is at its limit of calls."""
+_UNTRIED = ("upstream_down", UPSTREAM_FULL)
+"""Reasons of failures without a call: the upstream's circuit is open, or it is at its limit."""
+_MAX_UPSTREAMS = 50
+_MAX_PROJECTS = 3
+_SAMPLES = 3
+"""Responses at either end whose failures are read."""
+_NEXT_UPSTREAM = f"SELECT r.failed_upstream FROM responses r WHERE {RETRYING}"
 UPSTREAM_WAITS = Query(
     f"""
-    SELECT f.last ->> 'upstream' AS upstream, f.last ->> 'reason' AS reason, min(f.last ->> 'message') AS message,
-           count(*) AS responses,
-           min(coalesce(r.started_at, r.created_at)) AS since
-    FROM (SELECT o.id, o.started_at, o.created_at
-          FROM (SELECT * FROM responses WHERE status IN {OPEN} ORDER BY deadline LIMIT :max_rows) o
-          WHERE o.worker IS NULL AND o.resume_at > clock_timestamp() LIMIT 1000) r
-    CROSS JOIN LATERAL (SELECT a.failures -> -1 AS last FROM attempts a WHERE a.response_id = r.id
-                        ORDER BY a.attempt DESC LIMIT 1) f
-    WHERE f.last IS NOT NULL GROUP BY 1, 2 ORDER BY 4 DESC LIMIT 20
+    WITH RECURSIVE upstream (name) AS (
+        ({_NEXT_UPSTREAM} ORDER BY r.failed_upstream LIMIT 1)
+        UNION ALL
+        SELECT ({_NEXT_UPSTREAM} AND r.failed_upstream > u.name ORDER BY r.failed_upstream LIMIT 1) FROM upstream u
+        WHERE u.name IS NOT NULL)
+    SELECT u.name AS upstream, w.responses, w.since, w.next_try_at,
+           ARRAY(SELECT p.name FROM projects p WHERE p.id = ANY(w.project_ids[:{_MAX_PROJECTS}]) ORDER BY p.name)
+               AS projects, cardinality(w.project_ids) AS project_count, f.reason, f.message
+    FROM (SELECT name FROM upstream WHERE name IS NOT NULL LIMIT {_MAX_UPSTREAMS}) u
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS responses, min(o.retrying_since) AS since,
+               min(o.resume_at) FILTER (WHERE o.resume_at > clock_timestamp()) AS next_try_at,
+               array_agg(DISTINCT o.project_id) AS project_ids,
+               (array_agg(o.id ORDER BY o.retrying_since))[:{_SAMPLES}]
+                   || (array_agg(o.id ORDER BY o.enqueued_at DESC))[:{_SAMPLES}] AS samples
+        FROM (SELECT r.id, r.project_id, r.retrying_since, r.resume_at, r.enqueued_at FROM responses r
+              WHERE r.failed_upstream = u.name AND {RETRYING} LIMIT :max_rows) o) w
+    LEFT JOIN LATERAL (
+        SELECT c.call ->> 'reason' AS reason, c.call ->> 'message' AS message
+        FROM attempts a CROSS JOIN LATERAL jsonb_array_elements(a.failures) AS c (call)
+        WHERE a.response_id = ANY(w.samples) AND c.call ->> 'upstream' = u.name
+        ORDER BY c.call ->> 'reason' IN {sql_list(_UNTRIED)}, a.ended_at DESC LIMIT 1) f ON true
+    WHERE w.responses > 0
+    ORDER BY w.responses DESC, u.name
     """,
     UpstreamWait,
 )
-"""Counts the deferred among the oldest `max_rows` open responses by the failure that they wait for."""
+"""Counts what waits for each upstream that has failed, at most `max_rows` responses of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +161,8 @@ class Slots:
     kind: str
     workers: int
     running: int
+    retrying: int
+    """of these responses: an upstream that has failed is tried for them now"""
     slots: int | None
     """null: none of them states it"""
 
@@ -139,14 +170,30 @@ class Slots:
 SLOTS = Query(
     """
     SELECT w.kind, count(*) AS workers,
-           sum((SELECT count(*) FROM responses r WHERE r.worker = w.id))::bigint AS running,
+           sum(owned.running)::bigint AS running, sum(owned.retrying)::bigint AS retrying,
            sum(w.slots)::bigint AS slots
-    FROM workers w WHERE NOT w.dead AND w.expires_at > clock_timestamp() AND w.kind <> 'web' GROUP BY w.kind
+    FROM workers w CROSS JOIN LATERAL (SELECT count(*) AS running, count(r.failed_upstream) AS retrying
+                                       FROM responses r WHERE r.worker = w.id) owned
+    WHERE NOT w.dead AND w.expires_at > clock_timestamp() AND w.kind <> 'web' GROUP BY w.kind
     """,
     Slots,
 )
 """Counts slots and running responses of the live workers. At most as many responses are read as
 there are slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectName:
+    """A project and its name."""
+
+    id: UUID
+    name: str
+
+
+PROJECT_NAMES = Query(
+    "SELECT id, name FROM projects WHERE id = ANY(CAST(:ids AS uuid[]))", ProjectName
+)
+"""Selects the names of these projects; those that do not exist are left out."""
 
 LIVE_WORKER_IDS = column(
     "SELECT id FROM workers WHERE NOT dead AND expires_at > clock_timestamp() AND kind <> 'web' LIMIT 1000",

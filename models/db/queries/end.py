@@ -46,10 +46,21 @@ _UPDATE_CONVERSATION = """updated_conversation AS (
 """For the response in `updated`, which becomes part of its conversation."""
 
 
+def _failed_upstream(status: str, failed_upstream: str, upstream: str) -> str:
+    """The value of `failed_upstream` of response `r`, which ends so. `failed_upstream`: of the ending;
+    null: it did not end because of an upstream. `upstream`: that answered its last turn."""
+    known = f"{failed_upstream}, r.failed_upstream"
+    return f"""CASE {status} WHEN '{Status.FAILED}' THEN coalesce({known}, {upstream}, r.upstream)
+        WHEN '{Status.CANCELLED}' THEN r.failed_upstream END"""
+
+
 def _end(status: Status) -> str:
     condition = "" if status is Status.CANCELLED else "AND r.cancel_requested_at IS NULL"
     if status in MAY_BE_FOLLOWED:
         condition += " AND r.steers = CAST(:steers AS int)"
+    failed_upstream = _failed_upstream(
+        f"'{status}'", "CAST(:failed_upstream AS text)", "CAST(:upstream AS text)"
+    )
     conversation = (
         "CASE WHEN r.store THEN r.conversation_id END"
         if status in _JOINS_CONVERSATION
@@ -60,6 +71,7 @@ def _end(status: Status) -> str:
              updated AS (UPDATE responses r SET status = '{status}', worker = NULL,
                                 turns = r.turns + CAST(:turns AS int), usage = :usage, error = :error,
                                 upstream = coalesce(:upstream, r.upstream), service_tier = :service_tier,
+                                failed_upstream = {failed_upstream},
                                 upstream_fields = CAST(:upstream_fields AS json), reason = :reason, failure = :failure,
                                 unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at),
                                 expires_at = {EXPIRES_AT_END},
@@ -107,6 +119,8 @@ _INSERT_OUTPUTS = insert_items(
     on_conflict="ON CONFLICT DO NOTHING",
 )
 
+_FAILED_UPSTREAM = _failed_upstream("owned.status", "owned.failed_upstream", "owned.upstream")
+
 END_TOGETHER = Query(
     f"""
     WITH {FENCE},
@@ -114,18 +128,19 @@ END_TOGETHER = Query(
              SELECT * FROM ROWS FROM (
                  jsonb_to_recordset(CAST(:endings AS jsonb)) AS (
                      id uuid, attempt int, status text, turns int, usage jsonb, error jsonb, upstream text,
-                     service_tier text, upstream_fields json, reason text, failure jsonb,
+                     failed_upstream text, service_tier text, upstream_fields json, reason text, failure jsonb,
                      unanswered_calls text[], completed_at bigint, history_size bigint, position int, items jsonb,
                      origins jsonb, first int, last int),
                  unnest({array("frames", "bytea")})
-             ) AS t (id, attempt, status, turns, usage, error, upstream, service_tier, upstream_fields, reason, failure,
-                     unanswered_calls, completed_at, history_size, position, items, origins, first, last, frames)),
+             ) AS t (id, attempt, status, turns, usage, error, upstream, failed_upstream, service_tier,
+                     upstream_fields, reason, failure, unanswered_calls, completed_at, history_size, position, items, origins, first, last, frames)),
          owned AS MATERIALIZED (SELECT given.* FROM me CROSS JOIN {locked_responses("given")}
                                 WHERE {_OWNED_BY_ATTEMPT} AND {_NOT_CANCELLED} AND {_NOT_STEERED}
                                   AND r.conversation_id IS NULL),
          updated AS (UPDATE responses r SET status = owned.status, worker = NULL, turns = r.turns + owned.turns,
                             usage = owned.usage, error = owned.error,
                             upstream = coalesce(owned.upstream, r.upstream), service_tier = owned.service_tier,
+                            failed_upstream = {_FAILED_UPSTREAM},
                             upstream_fields = owned.upstream_fields, reason = owned.reason, failure = owned.failure,
                             unanswered_calls = owned.unanswered_calls, completed_at = to_timestamp(owned.completed_at),
                             expires_at = {EXPIRES_AT_END},

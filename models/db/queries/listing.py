@@ -1,13 +1,23 @@
 """Responses as an operator lists them, over all projects."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from models.db.queries.common import MISSED_WINDOW, OPEN, WINDOW
+from models.db.queries.common import (
+    LAST_ERROR,
+    MISSED_WINDOW,
+    OPEN,
+    OPERATOR_STATUS,
+    RETRYING,
+    UPSTREAM,
+    WINDOW,
+)
 from models.db.statement import Query, column
 from models.ids import response_id
+from models.lifecycle import OperatorStatus
 from models.time_text import seconds_between
 
 
@@ -22,7 +32,7 @@ class ListedResponseRow:
     """its name"""
     model: str
     upstream: str | None
-    """that answered its last turn"""
+    """that has failed, else that answered its last turn"""
     reason: str | None
     attempt: int
     input_tokens: int | None
@@ -38,6 +48,14 @@ class ListedResponseRow:
     missed_window: bool | None
     """it has ended too late, or has not ended although its window is over; null: it has none"""
     continuation_id: str | None
+    operator_status: str
+    """its `OperatorStatus`"""
+    retrying_since: datetime | None
+    """the first failure of the upstream; null: it is not `retrying`, as for the next three"""
+    failed_tries: int | None
+    next_try_at: datetime | None
+    """null also while it is tried"""
+    last_error: str | None
     now: datetime
 
     @property
@@ -51,6 +69,11 @@ class ListedResponseRow:
         return round(seconds_between(self.created_at, self.now), 3)
 
     @property
+    def next_try_seconds(self) -> float:
+        """Until its upstream is tried again; 0: now, or it is not `retrying`."""
+        return seconds_between(self.now, self.next_try_at or self.now)
+
+    @property
     def run_seconds(self) -> float | None:
         """From its first claim to its end, or until now; None: no worker has claimed it."""
         if self.started_at is None:
@@ -59,12 +82,15 @@ class ListedResponseRow:
 
 
 _LISTED = f"""
-    r.id, r.status, r.background, p.name AS project, r.model, r.upstream, r.reason, r.attempt,
+    r.id, r.status, r.background, p.name AS project, r.model, {UPSTREAM} AS upstream, r.reason, r.attempt,
     (r.usage ->> 'input_tokens')::bigint AS input_tokens, (r.usage ->> 'output_tokens')::bigint AS output_tokens,
     r.created_at, r.started_at, r.completed_at, CASE WHEN r.completed_at IS NOT NULL THEN coalesce(
         (SELECT e.stored_at FROM event_log e WHERE e.response_id = r.id ORDER BY e.first_number DESC LIMIT 1),
         r.completed_at) END AS ended_at,
-    {WINDOW} AS window, {MISSED_WINDOW} AS missed_window, r.continuation_id, clock_timestamp() AS now"""
+    {WINDOW} AS window, {MISSED_WINDOW} AS missed_window, r.continuation_id,
+    {OPERATOR_STATUS} AS operator_status, CASE WHEN {RETRYING} THEN r.retrying_since END AS retrying_since,
+    CASE WHEN {RETRYING} THEN r.failed_tries END AS failed_tries,
+    CASE WHEN {RETRYING} THEN r.resume_at END AS next_try_at, {LAST_ERROR} AS last_error, clock_timestamp() AS now"""
 
 _ID_AT = """CAST(rpad(lpad(to_hex(floor(extract(epoch FROM now() - CAST(:since AS interval) - interval '1 hour')
                                             * 1000)::bigint), 12, '0'), 32, '0') AS uuid)"""
@@ -76,7 +102,7 @@ _FITS = f"""r.delete_requested_at IS NULL
     AND (CAST(:since AS interval) IS NULL OR r.created_at >= now() - CAST(:since AS interval))
           AND (CAST(:project AS text) IS NULL OR p.name = CAST(:project AS text))
           AND (CAST(:model AS text) IS NULL OR r.model = CAST(:model AS text))
-          AND (CAST(:upstream AS text) IS NULL OR r.upstream = CAST(:upstream AS text))
+          AND (CAST(:upstream AS text) IS NULL OR {UPSTREAM} = CAST(:upstream AS text))
           AND (CAST(:reason AS text) IS NULL OR r.reason = CAST(:reason AS text))
           AND (CAST(:window AS text) IS NULL OR {WINDOW} = CAST(:window AS text))
           AND (NOT CAST(:missed AS boolean) OR {MISSED_WINDOW})
@@ -90,7 +116,7 @@ def _list(condition: str) -> Query[ListedResponseRow]:
     return Query(
         f"""
         SELECT {_LISTED} FROM responses r JOIN projects p ON p.id = r.project_id
-        WHERE {condition} AND (CAST(:statuses AS text[]) IS NULL OR r.status = ANY(CAST(:statuses AS text[])))
+        WHERE {condition} AND (CAST(:statuses AS text[]) IS NULL OR {OPERATOR_STATUS} = ANY(CAST(:statuses AS text[])))
           AND {_FITS}
         ORDER BY r.id DESC LIMIT :max_rows
         """,
@@ -115,22 +141,61 @@ class ChunkEnd:
     created_at: datetime
 
 
-CHUNK_END = Query(
-    f"""
-    SELECT r.id, r.created_at FROM responses r
-    WHERE r.id >= coalesce({_ID_AT}, CAST('00000000-0000-0000-0000-000000000000' AS uuid))
-      AND r.id < CAST(:before AS uuid)
-    ORDER BY r.id DESC OFFSET CAST(:rows AS int) LIMIT 1
-    """,
-    ChunkEnd,
-)
+def _chunk_end(condition: str) -> Query[ChunkEnd]:
+    return Query(
+        f"""
+        SELECT r.id, r.created_at FROM responses r
+        WHERE {condition} AND r.id >= coalesce({_ID_AT}, CAST('00000000-0000-0000-0000-000000000000' AS uuid))
+          AND r.id < CAST(:before AS uuid)
+        ORDER BY r.id DESC OFFSET CAST(:rows AS int) LIMIT 1
+        """,
+        ChunkEnd,
+    )
+
+
+CHUNK_END = _chunk_end("true")
 """Selects where the next `rows` responses end that LIST_RESPONSES would read. No row: it would not
 read so many."""
+
+_OF_UPSTREAM = "r.failed_upstream = CAST(:upstream AS text)"
+_FAILED = f"{_OF_UPSTREAM} AND r.status = 'failed'"
+_RETRYING = f"{_OF_UPSTREAM} AND r.status IN {OPEN}"
+LIST_FAILED_OF_UPSTREAM = _list(f"{_FAILED} AND {_IN_RANGE}")
+"""LIST_RESPONSES of those that failed with one upstream, by an index of these."""
+FAILED_CHUNK_END = _chunk_end(_FAILED)
+"""CHUNK_END for LIST_FAILED_OF_UPSTREAM."""
+LIST_RETRYING_OF_UPSTREAM = _list(f"{_RETRYING} AND {_IN_RANGE}")
+"""LIST_RESPONSES of those that wait for one upstream, by an index of these."""
+RETRYING_CHUNK_END = _chunk_end(_RETRYING)
+"""CHUNK_END for LIST_RETRYING_OF_UPSTREAM."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListScan:
+    """How a list reads responses, the newest first."""
+
+    rows: Query[ListedResponseRow]
+    chunk_end: Query[ChunkEnd]
+
+
+SCAN_OF_ALL = ListScan(LIST_RESPONSES, CHUNK_END)
+_SCANS = {
+    OperatorStatus.FAILED.value: ListScan(LIST_FAILED_OF_UPSTREAM, FAILED_CHUNK_END),
+    OperatorStatus.RETRYING.value: ListScan(LIST_RETRYING_OF_UPSTREAM, RETRYING_CHUNK_END),
+}
+
+
+def scan_of_upstream(statuses: Sequence[str] | None, upstream: str | None) -> ListScan | None:
+    """How responses with these statuses are found by an index of what failed or waits because of an
+    upstream; None: there is no such index."""
+    if upstream is None or statuses is None or len(statuses) != 1:
+        return None
+    return _SCANS.get(statuses[0])
 
 
 @dataclass(frozen=True, slots=True)
 class StatusCount:
-    """How many of the responses that were looked at have a status and fit."""
+    """How many of the responses that were looked at have an `OperatorStatus` and fit."""
 
     status: str
     responses: int
@@ -138,11 +203,11 @@ class StatusCount:
 
 STATUS_COUNTS = Query(
     f"""
-    SELECT r.status, count(*) AS responses
+    SELECT {OPERATOR_STATUS} AS status, count(*) AS responses
     FROM (SELECT * FROM responses r
           WHERE r.id >= coalesce({_ID_AT}, CAST('00000000-0000-0000-0000-000000000000' AS uuid))
           ORDER BY r.id DESC LIMIT :max_rows) r
-    JOIN projects p ON p.id = r.project_id WHERE {_FITS} GROUP BY r.status
+    JOIN projects p ON p.id = r.project_id WHERE {_FITS} GROUP BY 1
     """,
     StatusCount,
 )
@@ -164,7 +229,10 @@ class ResponseDetails:
     background: bool
     project: str
     model: str
+    operator_status: str
+    """its `OperatorStatus`"""
     upstream: str | None
+    """that has failed, else that answered its last turn"""
     reason: str | None
     error: dict[str, Any] | None
     attempt: int
@@ -204,8 +272,8 @@ class ResponseDetails:
 
 RESPONSE_DETAILS = Query(
     f"""
-    SELECT r.id, r.status, r.background, p.name AS project, r.model, r.upstream, r.reason, r.error, r.attempt, r.turns,
-           r.usage, r.store,
+    SELECT r.id, r.status, r.background, p.name AS project, r.model, {OPERATOR_STATUS} AS operator_status,
+           {UPSTREAM} AS upstream, r.reason, r.error, r.attempt, r.turns, r.usage, r.store,
            r.previous_response_id, r.conversation_id, r.created_at, r.started_at, r.completed_at, r.deadline,
            r.expires_at,
            r.delete_requested_at IS NOT NULL AS deleted, r.service_tier, r.request_id, r.traceparent,

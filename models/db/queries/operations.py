@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from models.db.queries.common import NOT_DEFERRED, OPEN, STOPPED, journal_of
+from models.db.queries.common import NOT_DEFERRED, OPEN, RETRYING, STOPPED, journal_of
 from models.db.statement import Query, column
-from models.lifecycle import IN_LINE, QUARANTINE_THRESHOLD
+from models.lifecycle import IN_LINE, QUARANTINE_THRESHOLD, TERMINAL, OperatorStatus
 from models.time_text import seconds_between
 
 _CRASHES = "r.crashes + (w.dead IS TRUE)::int"
@@ -63,6 +63,10 @@ class ResponseState:
     completed_at: datetime | None
     reason: str | None
     error: dict[str, Any] | None
+    failed_upstream: str | None
+    """that it waits for, or that it failed with (models/db/tables)"""
+    retrying_since: datetime | None
+    failed_tries: int
     crashes: int
     """owners that crashed since the last checkpoint, a dead owner without a successor included"""
     worker: UUID | None
@@ -74,10 +78,21 @@ class ResponseState:
     expires_at: datetime | None
     now: datetime
     progressed_at: datetime
-    """when it was created, claimed, released, or when events were stored, whichever was last"""
+    """when it was created, claimed, released, or when events were stored, whichever was last; of one
+    that is `retrying`, when an upstream failed first: tries in vain are no progress"""
     failures: list[dict[str, Any]] | None
-    """of the last attempt, if it was deferred: the upstreams that failed, each with `upstream`,
-    `reason` and `message`; it waits for the last one"""
+    """of the last attempt that was deferred, while it waits: the upstreams that failed, each with
+    `upstream`, `reason` and `message`; it waits for the last one"""
+
+    @property
+    def is_retrying(self) -> bool:
+        """Whether it waits for an upstream that has failed: none has answered it since."""
+        return self.failed_upstream is not None and self.status not in TERMINAL
+
+    @property
+    def operator_status(self) -> str:
+        """Its `OperatorStatus`."""
+        return OperatorStatus.RETRYING if self.is_retrying else self.status
 
     @property
     def owner(self) -> Owner | None:
@@ -94,7 +109,7 @@ _COLUMNS = f"""
     r.enqueued_at, r.deadline,
     r.resume_at, r.waits, r.upstream, r.previous_response_id, r.conversation_id,
     r.cancel_requested_at, r.fail_requested_at, r.requeue_requested_at, r.delete_requested_at, r.completed_at,
-    r.reason, r.error,
+    r.reason, r.error, r.failed_upstream, r.retrying_since, r.failed_tries,
     {_CRASHES} AS crashes, r.worker, w.kind, w.host, w.pid, w.dead, w.expires_at,
     clock_timestamp() AS now, progress.at AS progressed_at, progress.failures"""
 
@@ -102,10 +117,13 @@ _STATE = f"""
     SELECT {_COLUMNS}
     FROM responses r LEFT JOIN workers w ON w.id = r.worker
     CROSS JOIN LATERAL (
-        SELECT greatest(r.created_at,
-                        (SELECT e.stored_at FROM event_log e WHERE e.response_id = r.id
-                         ORDER BY e.first_number DESC LIMIT 1),
-                        last.claimed_at, last.ended_at) AS at, last.failures
+        SELECT CASE WHEN {RETRYING} THEN r.retrying_since ELSE greatest(
+                   r.created_at, (SELECT e.stored_at FROM event_log e WHERE e.response_id = r.id
+                                  ORDER BY e.first_number DESC LIMIT 1),
+                   last.claimed_at, last.ended_at) END AS at,
+               CASE WHEN {RETRYING} THEN (SELECT a.failures FROM attempts a WHERE a.response_id = r.id
+                                          AND a.failures IS NOT NULL ORDER BY a.attempt DESC LIMIT 1)
+                   ELSE last.failures END AS failures
         FROM (SELECT) one
         LEFT JOIN LATERAL (SELECT a.claimed_at, a.ended_at, a.failures FROM attempts a WHERE a.response_id = r.id
                            ORDER BY a.attempt DESC LIMIT 1) last ON true
@@ -128,7 +146,7 @@ STUCK = Query(
     ResponseState,
 )
 """Selects the open responses without progress for longer than `idle`, the longest first; not those
-that wait for their previous one."""
+that wait for their previous one. Tries that fail are no progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,20 +359,34 @@ STILL_RUNNING = column("SELECT id FROM workers WHERE id = ANY(:ids) AND NOT dead
 
 @dataclass(frozen=True, slots=True)
 class BacklogRow:
-    """Open responses with the same queue, lane, status, `waiting` and `deferred`."""
+    """Open responses with the same queue, lane, status, `waiting` and `retrying`."""
 
     queue: str
     lane: int
     status: str
     waiting: bool
     """no live worker owns them, and one may claim them now"""
-    deferred: bool
-    """no worker claims them before a later time"""
+    retrying: bool
+    """they wait for an upstream that has failed; those that are `waiting` too may be tried now"""
     responses: int
     oldest: float
-    """seconds since the creation of the oldest"""
+    """seconds since a worker might have claimed the first of them"""
     overdue: int
     """of them, those whose completion window has ended"""
+
+    @property
+    def is_in_line(self) -> bool:
+        """Whether they wait for nothing but a worker."""
+        return self.waiting and not self.retrying
+
+
+_DUE_AT = """CASE WHEN r.worker IS NOT NULL THEN w.expires_at
+                 WHEN r.enqueue_count = 0 THEN greatest(r.enqueued_at, r.resume_at)
+                 ELSE coalesce((SELECT a.ended_at FROM attempts a WHERE a.response_id = r.id
+                                ORDER BY a.attempt DESC LIMIT 1), r.created_at) END"""
+"""Since when a worker might have claimed response `r`, which no live worker owns: since the death of
+its owner `w`, its creation or release, or the end of its pause. One that was enqueued again has
+another `enqueued_at`."""
 
 
 def _backlog(source: str) -> Query[BacklogRow]:
@@ -363,9 +395,9 @@ def _backlog(source: str) -> Query[BacklogRow]:
         SELECT CASE WHEN {_CRASHES} >= {QUARANTINE_THRESHOLD} THEN 'quarantine' WHEN r.background THEN 'background'
             ELSE 'interactive' END AS queue,
                r.lane, r.status, (r.status = 'queued' OR r.worker IS NULL OR w.dead IS TRUE)
-                 AND {NOT_DEFERRED} AS waiting, NOT {NOT_DEFERRED} AS deferred,
+                 AND {NOT_DEFERRED} AS waiting, r.failed_upstream IS NOT NULL AS retrying,
                count(*) AS responses,
-               extract(epoch FROM clock_timestamp() - min(r.created_at))::float AS oldest,
+               greatest(extract(epoch FROM clock_timestamp() - min({_DUE_AT})), 0)::float AS oldest,
                count(*) FILTER (WHERE r.window_ends_at <= clock_timestamp()) AS overdue
         FROM {source} r LEFT JOIN workers w ON w.id = r.worker WHERE r.status IN {OPEN} GROUP BY 1, 2, 3, 4, 5
         """,
@@ -379,6 +411,27 @@ OLDEST_BACKLOG = _backlog(
     f"(SELECT * FROM responses WHERE status IN {OPEN} ORDER BY deadline LIMIT :max_rows)"
 )
 """The same of the open responses with the earliest deadlines, which are the oldest."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryingResponses:
+    """The responses that wait for one upstream, which has failed."""
+
+    upstream: str
+    responses: int
+    oldest: float
+    """seconds since the first of these failures"""
+
+
+RETRYING_BY_UPSTREAM = Query(
+    f"""
+    SELECT r.failed_upstream AS upstream, count(*) AS responses,
+           greatest(extract(epoch FROM clock_timestamp() - min(r.retrying_since)), 0)::float AS oldest
+    FROM responses r WHERE {RETRYING} GROUP BY r.failed_upstream
+    """,
+    RetryingResponses,
+)
+"""Counts the responses that are `retrying`. It reads an index that has no others."""
 
 OPEN_COUNT = column(
     f"""

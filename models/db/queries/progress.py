@@ -52,4 +52,4 @@ LAST_ATTEMPTS = Query(
     ReleasedAttempt,
 )
 """Selects the last attempts of a response, the newest first. Of attempts that were deferred one after
-the other only the last is stored (run.RELEASE)."""
+the other only the first and the last are stored (run.RELEASE)."""

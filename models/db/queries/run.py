@@ -88,11 +88,21 @@ def insert_output(conversation: str = "CAST(NULL AS uuid)") -> str:
     return f"stored AS ({insert})"
 
 
+_ANSWERED_BY_TURN = ", ".join(
+    f"{name} = CASE WHEN CAST(:turns AS int) > 0 THEN {value} ELSE r.{name} END"
+    for name, value in (
+        ("failed_upstream", "NULL"),
+        ("retrying_since", "NULL"),
+        ("failed_tries", "0"),
+    )
+)
+"""After a turn of the model the response is not `retrying` any more."""
+
 CHECKPOINT = column(
     f"""
     WITH {FENCE},
          updated AS (UPDATE responses r SET turns = r.turns + CAST(:turns AS int), crashes = 0, usage = :usage,
-                            upstream = coalesce(:upstream, r.upstream),
+                            upstream = coalesce(:upstream, r.upstream), {_ANSWERED_BY_TURN},
                             checkpoint_number = :last, next_output_index = :next_output_index
                      FROM me WHERE {OWNED} AND r.checkpoint_number < CAST(:last AS int)
                      RETURNING r.id, r.steers),
@@ -163,7 +173,12 @@ RELEASE = column(
                             requeue_requested_at = NULL,
                             crashes = r.crashes + (given.outcome = 'error')::int,
                             resume_at = clock_timestamp() + given.pause,
-                            reason = CAST(given.failures AS jsonb) #>> '{{-1,reason}}'
+                            reason = CAST(given.failures AS jsonb) #>> '{{-1,reason}}',
+                            failed_upstream = coalesce(CAST(given.failures AS jsonb) #>> '{{-1,upstream}}',
+                                                       r.failed_upstream),
+                            retrying_since = CASE WHEN given.failures IS NULL THEN r.retrying_since
+                                ELSE coalesce(r.retrying_since, clock_timestamp()) END,
+                            failed_tries = r.failed_tries + (given.failures IS NOT NULL)::int
                      FROM owned JOIN given USING (id) WHERE r.id = owned.id RETURNING given.*),
          logged AS ({INSERT_INTO_LOG}
                     SELECT id, first, last, attempt, frames FROM updated WHERE first <= last ON CONFLICT DO NOTHING),
@@ -172,7 +187,9 @@ RELEASE = column(
                       WHERE a.response_id = updated.id AND a.attempt = updated.attempt),
          dropped AS (DELETE FROM attempts a USING updated
                      WHERE updated.outcome = 'deferred' AND a.response_id = updated.id
-                     AND a.attempt < updated.attempt AND a.outcome = 'deferred' AND a.turns_ended_at = '{{}}'),
+                     AND a.attempt < updated.attempt AND a.outcome = 'deferred' AND a.turns_ended_at = '{{}}'
+                     AND (SELECT b.outcome FROM attempts b WHERE b.response_id = a.response_id
+                          AND b.attempt < a.attempt ORDER BY b.attempt DESC LIMIT 1) = 'deferred'),
          notified AS MATERIALIZED (SELECT pg_notify('backburner_orphans', '') FROM updated
                                    WHERE outcome = 'handed_over' LIMIT 1)
     SELECT id FROM updated WHERE (SELECT count(*) FROM notified) >= 0
@@ -182,8 +199,9 @@ RELEASE = column(
 """Releases those of these responses that run in this process as these attempts, each with its log
 complete. `outcomes`: why, as in `attempts`; only `error` counts as a crash. `pauses`: for how long
 no worker may claim them, or null. `failures`: of a deferred response, the failed calls of upstreams
-as a JSON array; the last one gives the row's `reason`. Of attempts that were deferred one after
-another only the last is kept, because a response may wait for a day. If any is handed over, the
+as a JSON array; the last one gives the row's `reason`, and the response is `retrying`. Of attempts
+that were deferred one after another only the first and the last are kept, because a response may
+wait for a day. If any is handed over, the
 sweeps of all workers are notified (leases.LISTEN_FOR_ORPHANS). A response without a row: see
 RELEASED."""
 
@@ -197,6 +215,18 @@ RELEASED = column(
 """Selects those of these attempts that an earlier try of RELEASE has released. This process does
 not own the other ones any more."""
 
+
+RECORD_ANSWER = column(
+    f"""
+    WITH {FENCE},
+         updated AS (UPDATE responses r SET failed_upstream = NULL, retrying_since = NULL, failed_tries = 0
+                     FROM me WHERE {OWNED} RETURNING r.id)
+    SELECT id FROM updated
+    """,
+    UUID,
+)
+"""Records that an upstream answers a response that was `retrying`. No row: this process does not own
+it."""
 
 RECORD_FAILURES = Statement(f"""
     WITH {FENCE}

@@ -118,6 +118,14 @@ responses = Table(
         "deferred: not claimed before this time, except to end it; of a follow-up that was never"
         " claimed: its place in line, before it came (ADR 0072)",
     ),
+    optional(
+        "failed_upstream",
+        Text,
+        "of an open response: the upstream that has failed, until one answers (`retrying`);"
+        " of a failed one: the upstream that it used last",
+    ),
+    optional("retrying_since", TIMESTAMP, "the first of these failures"),
+    required("failed_tries", Integer, "tries that have failed since then", default="0"),
     required(
         "lane",
         SmallInteger,
@@ -220,6 +228,18 @@ responses = Table(
         "continuation_id",
         "started_at",
         where="continuation_id IS NOT NULL",
+    ),
+    partial_index(
+        "ix_responses_retrying",
+        "failed_upstream",
+        "id",
+        where=f"failed_upstream IS NOT NULL AND {_is_open}",
+    ),
+    partial_index(
+        "ix_responses_failed_upstream",
+        "failed_upstream",
+        "id",
+        where="failed_upstream IS NOT NULL AND status = 'failed'",
     ),
     Index("ix_responses_expires_at", "expires_at"),
     partial_index("ix_responses_request_id", "request_id", where="request_id IS NOT NULL"),

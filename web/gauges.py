@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import Gauge
 from prometheus_client.core import GaugeMetricFamily
@@ -61,6 +61,8 @@ class Backlog(Collector):
         self._database_bytes = 0
         self.shows_projects = False
         """Whether projects are labels (`metrics.projects`)."""
+        self.upstreams: Sequence[str] = ()
+        """The names of those that are configured."""
         self._refreshed_at = float("-inf")
         self._measured_at = float("-inf")
         self._lock = asyncio.Lock()
@@ -145,9 +147,11 @@ class Backlog(Collector):
             "Seconds since the first failure of the response that has waited longest, by upstream.",
             labels=["upstream"],
         )
-        for each in self._retrying:
-            count.add_metric([each.upstream], each.responses)
-            oldest.add_metric([each.upstream], each.oldest)
+        known = dict.fromkeys(self.upstreams, (0, 0.0))
+        known |= {each.upstream: (each.responses, each.oldest) for each in self._retrying}
+        for upstream, (responses, seconds) in known.items():
+            count.add_metric([upstream], responses)
+            oldest.add_metric([upstream], seconds)
         return [count, oldest]
 
     def _line_families(self, rows: list[operations.BacklogRow]) -> list[GaugeMetricFamily]:
@@ -202,6 +206,7 @@ def bind(state: AppState) -> None:
     """Makes the gauges read this state."""
     POOL.pool = state.pool
     BACKLOG.shows_projects = state.settings.metrics.projects
+    BACKLOG.upstreams = tuple(state.routes.server.upstreams)
     READERS.set_function(lambda: state.bus.readers)
     BODY_BYTES.set_function(lambda: state.budgets.bodies.used)
     BUS_HEALTHY.set_function(lambda: float(state.bus.healthy))

@@ -19,18 +19,20 @@ ANALYZE conversation;
 CREATE TEMPORARY TABLE many AS SELECT n, gen_random_uuid() AS id, n % 1000 = 0 AND n > :rows - 2000 AS waits FROM generate_series(1, :rows) n;
 ANALYZE many;
 
--- One of a hundred is open: most are owned, two wait, and some twenty have lost their owner. One of ten continues the one before
+-- One of a hundred is open: most are owned, two wait, and some twenty have lost their owner. One of four of these waits for an
+-- upstream, and one of a hundred has failed with it. One of ten continues the one before
 -- it. One of fifty belongs to a conversation. One of a hundred has expired. The purge has hidden the first ones.
 INSERT INTO responses (id, project_id, status, background, store, model, parameters, previous_response_id, conversation_id, created_at,
                        started_at, completed_at, expires_at, deadline, worker, web, attempt, enqueued_at, delete_requested_at,
-                       request_id)
-SELECT many.id, project.id, CASE WHEN waits THEN 'queued' WHEN n % 100 = 0 THEN 'in_progress' ELSE 'completed' END,
+                       request_id, failed_upstream, retrying_since)
+SELECT many.id, project.id, CASE WHEN waits THEN 'queued' WHEN n % 100 = 0 THEN 'in_progress'
+                                     WHEN n % 100 = 30 THEN 'failed' ELSE 'completed' END,
        n % 2 = 0, true, 'm', '{}', CASE WHEN n % 10 = 1 THEN previous.id END, conversation.id,
        now() - interval '30 days' * (:rows - n) / :rows, now(), CASE WHEN n % 100 <> 0 THEN now() END,
        now() + interval '30 days' * (n - :rows / 100) / :rows, now() + interval '1 day',
        CASE WHEN n % 100 = 0 AND NOT waits THEN CASE WHEN n <= 2200 THEN dead.id ELSE owner.id END END, web.id,
        CASE WHEN waits THEN 0 ELSE 1 END, now(), CASE WHEN n < 20 THEN now() END,
-       'req_' || n
+       'req_' || n, CASE WHEN n % 400 = 0 OR n % 100 = 30 THEN 'u' END, CASE WHEN n % 400 = 0 THEN now() END
 FROM many CROSS JOIN projects project CROSS JOIN dead
 LEFT JOIN (SELECT n + 1 AS next, id FROM many WHERE n % 10 = 0) previous ON previous.next = n
 LEFT JOIN conversation ON conversation.nr = n / 50 AND n % 50 = 0 AND n % 100 <> 0

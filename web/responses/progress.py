@@ -2,7 +2,7 @@
 
 What it has done follows from its row and from the fold of its events, so it costs no statement. The
 place in line costs one statement a second for each line: a project's responses in one lane. That of
-a deferred response costs one look into its last attempts.
+a response that waits for its upstream costs one look at its last failure.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from uuid import UUID
 
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries.line import LINE_PLACES, MAX_COUNTED
-from models.db.queries.progress import HELD_CALLS, LAST_ATTEMPTS, ReleasedAttempt
+from models.db.queries.progress import HELD_CALLS, LAST_FAILURE
 from models.db.queries.read import OpenFigures, ShownResponseRow
 from models.ids import response_id
 from models.load.line_pace import LinePace
@@ -41,9 +41,6 @@ _MAX_LINES = 256
 """Lines that one process keeps, each with the places of its first responses."""
 _YEAR = 365 * 86_400.0
 """Seconds. One that waits for its previous response is deferred for longer (lifecycle.NEVER)."""
-_MAX_ATTEMPTS = 8
-"""Attempts that are looked at of a deferred response."""
-_DEFERRED = ("deferred", "repeated")
 _LATEST = 7 * 86_400
 """Seconds: a start that is expected later than this is not known."""
 
@@ -156,7 +153,7 @@ class ProgressReads:
         if pause > _YEAR:
             return None if found.previous is None else WaitsForPrevious(response_id(found.previous))
         if pause > 0:
-            return await self._deferral(found)
+            return await self._deferral(found, pause)
         if figures.place_at is None:
             return None
         key = _LineKey(found.project, figures.lane, found.background)
@@ -167,41 +164,17 @@ class ProgressReads:
         await line.refresh(self._pool, key)
         return line.wait_at(figures.place_at, found.now)
 
-    async def _deferral(self, found: OpenResponse) -> WaitsForUpstream:
-        values = {"id": found.id, "max_rows": _MAX_ATTEMPTS}
-        attempts = await fetch_idempotent(self._pool, LAST_ATTEMPTS, values)
-        figures = found.figures
-        return deferral(attempts, found.now, figures.pause or 0, figures.run_seconds)
-
-
-def deferral(
-    attempts: Sequence[ReleasedAttempt], now: float, pause: float, run_seconds: float | None
-) -> WaitsForUpstream:
-    """What a response waits for that may run again in `pause` seconds. `attempts`: its last ones,
-    the newest first. `run_seconds`: since its first claim.
-
-    Between two attempts that are stored, others were deferred, one after the other.
-    """
-    next_try_at = round(now + pause)
-    if not attempts or attempts[0].outcome not in _DEFERRED:
-        return WaitsForUpstream(next_try_at)
-    newest = attempts[0]
-    first, base = newest, newest.attempt - attempts_on_timeline(newest.attempt)
-    begin = None if run_seconds is None else now - run_seconds
-    for attempt in attempts[1:]:
-        if attempt.attempt <= base:
-            break
-        if attempt.outcome not in _DEFERRED:
-            base, begin = attempt.attempt, attempt.ended_at
-            break
-        first = attempt
-    since = first.ended_at if first.attempt - base == 1 else begin
-    return WaitsForUpstream(
-        next_try_at,
-        since=None if since is None else int(since),
-        tries=newest.attempt - base,
-        last_error=newest.last_error,
-    )
+    async def _deferral(self, found: OpenResponse, pause: float) -> WaitsForUpstream:
+        figures, next_try_at = found.figures, round(found.now + pause)
+        if figures.retrying_since is None:
+            return WaitsForUpstream(next_try_at)
+        failures = await fetch_idempotent(self._pool, LAST_FAILURE, {"id": found.id})
+        return WaitsForUpstream(
+            next_try_at,
+            since=int(figures.retrying_since),
+            tries=figures.failed_tries,
+            last_error=failures[0] if failures else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,26 +30,12 @@ HELD_CALLS = Query(
 `shown`: how many items of its output are shown. One row."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReleasedAttempt:
-    """An attempt, how it ended, and when."""
-
-    attempt: int
-    outcome: str | None
-    """null: it runs"""
-    ended_at: float | None
-    """in seconds since the epoch"""
-    last_error: str | None
-    """of a deferred attempt: the upstream's failure, in the words that its client sees if the response
-    fails with it"""
-
-
-LAST_ATTEMPTS = Query(
+LAST_FAILURE = column(
     """
-    SELECT attempt, outcome, extract(epoch FROM ended_at)::float8 AS ended_at, failures #>> '{-1,message}' AS last_error
-    FROM attempts WHERE response_id = :id ORDER BY attempt DESC LIMIT :max_rows
+    SELECT failures #>> '{-1,message}' FROM attempts WHERE response_id = :id AND failures IS NOT NULL
+    ORDER BY attempt DESC LIMIT 1
     """,
-    ReleasedAttempt,
+    str,
 )
-"""Selects the last attempts of a response, the newest first. Of attempts that were deferred one after
-the other only the first and the last are stored (run.RELEASE)."""
+"""Selects the last failure of an upstream of a response, in the words that its client sees if the
+response fails with it. No row: none is stored."""

@@ -274,6 +274,10 @@ class OpenFigures:
     turns: int
     """that have ended and that another one followed"""
     lane: int
+    retrying_since: float | None
+    """its upstream's first failure, since the epoch; null: it is not `retrying`"""
+    failed_tries: int
+    """since then"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,13 +307,15 @@ class ShownResponseRow(ResponseRow):
     items_size: int
     """of the output items that the caller lacks (models/wire/json_values.py)"""
     figures: list[Any]
-    """of OpenFigures, in their order: six columns would make each GET a tenth slower"""
+    """of OpenFigures, in their order: columns of their own would make each GET a tenth slower"""
 
     @property
     def open_figures(self) -> OpenFigures:
         """How far it is, if it has not ended."""
-        age, pause, run_seconds, place_at, turns, lane = self.figures
-        return OpenFigures(age, pause, run_seconds, place_at, int(turns), int(lane))
+        age, pause, run_seconds, place_at, turns, lane, since, tries = self.figures
+        return OpenFigures(
+            age, pause, run_seconds, place_at, int(turns), int(lane), since, int(tries)
+        )
 
     def blocks(self, *, journalled: bool) -> list[LogBlock]:
         """The blocks of the event log, or those of the journal."""
@@ -342,7 +348,7 @@ def _shown_responses(is_shown: str) -> Query[ShownResponseRow]:
                            extract(epoch FROM r.resume_at - clock_timestamp())::float8,
                            extract(epoch FROM clock_timestamp() - r.started_at)::float8,
                            CASE WHEN {IN_LINE} THEN extract(epoch FROM {PLACE_IN_LINE})::float8 END,
-                           r.turns, r.lane] AS figures,
+                           r.turns, r.lane, extract(epoch FROM r.retrying_since)::float8, r.failed_tries] AS figures,
                      r.status = 'in_progress' AND r.attempt = a.known_attempt
                      AND r.worker IS NOT DISTINCT FROM a.known_worker
                      AND r.checkpoint_number = a.checkpoint AS is_continued

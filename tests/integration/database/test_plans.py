@@ -72,6 +72,7 @@ READ_ALL_OPEN = {
     "operations.GAUGES",
     "organization.CANCEL_OF_PROJECT",
     "organization.MARK_CANCELLED",
+    "operations.RETRYING_BY_UPSTREAM",
     "operations.WAITING_PROJECTS",
     "quotas.OPEN_RESPONSES",
     "quotas.QUOTA_STATE",
@@ -253,6 +254,7 @@ async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -
         "by_model": True,
     }
     filtered = values | {"model": "none", "statuses": ["failed"]}
+    of_upstream = values | {"upstream": "u", "statuses": ["failed"]}
     [end] = await _fetch(database, listing.CHUNK_END, values)
     cases = {
         **dict.fromkeys((*BOUNDED, *_OF_CONSOLE), values),
@@ -260,6 +262,7 @@ async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -
         "listing.STATUS_COUNTS": filtered,
         "retrieval.LIST_ALL_STORES": values | {"max_rows": 5},
         "listing.LIST_RESPONSES": filtered | {"down_to": end.id},
+        **dict.fromkeys(_OF_UPSTREAM, of_upstream),
     }
     pages = {}
     for name, known in cases.items():
@@ -301,6 +304,12 @@ def _read_as_a_whole(plan: dict[str, Any]) -> set[str]:
     }
 
 
+_OF_UPSTREAM = [
+    "listing.LIST_FAILED_OF_UPSTREAM",
+    "listing.FAILED_CHUNK_END",
+    "listing.LIST_RETRYING_OF_UPSTREAM",
+    "listing.RETRYING_CHUNK_END",
+]
 _OF_CONSOLE = [
     "activity.READ_ACTIVITY",
     "console.LIVE_WORKER_IDS",
@@ -351,7 +360,7 @@ _OF_RUNNING = [
     "operations.MADE_BY_REQUEST",
     "operations.STATE",
     "progress.HELD_CALLS",
-    "progress.LAST_ATTEMPTS",
+    "progress.LAST_FAILURE",
     "progress.PROJECT_OF",
     "read.INPUT_ITEMS[asc]",
     "read.JOURNAL_BATCHES",

@@ -58,6 +58,7 @@ LABELS = {
     "status": {
         "queued",
         "in_progress",
+        "retrying",
         "completed",
         "incomplete",
         "failed",
@@ -161,7 +162,8 @@ WEB_METRICS = PROCESS_METRICS | {
     "backburner_database_bytes",
     "backburner_files",
     "backburner_file_bytes",
-    "backburner_responses_deferred",
+    "backburner_responses_retrying",
+    "backburner_retrying_oldest_seconds",
     "backburner_http_request_seconds",
     "backburner_responses",
     "backburner_queue_depth",
@@ -756,14 +758,25 @@ async def test_the_backlog_is_counted_by_the_index_of_open_rows(database_server:
             "UPDATE responses SET resume_at = clock_timestamp() + interval '1 h' WHERE id = %s",
             [response_ids[5]],
         )
+        await connection.execute(
+            "UPDATE responses SET failed_upstream = 'u', retrying_since = now() - interval '1 h',"
+            " created_at = now() - interval '2 h', enqueued_at = now() - interval '1 h',"
+            " resume_at = now() - interval '10 s' WHERE id = %s",
+            [response_ids[4]],
+        )
         await connection.execute("ANALYZE responses")
         plan = await run_sql(connection, f"EXPLAIN {operations.GAUGES.sql}", {})
         gauges = await fetch(connection, operations.GAUGES, {})
+        [retrying] = await fetch(connection, operations.RETRYING_BY_UPSTREAM, {})
     await pool.close()
     assert any("ix_responses_deadline" in row["QUERY PLAN"] for row in plan), plan
     assert {
-        (row.queue, row.status, row.waiting, row.deferred, row.responses) for row in gauges
+        (row.queue, row.status, row.waiting, row.retrying, row.responses) for row in gauges
     } == {
-        ("background", "queued", True, False, 5),
-        ("background", "queued", False, True, 1),
+        ("background", "queued", True, False, 4),
+        ("background", "queued", True, True, 1),
+        ("background", "queued", False, False, 1),
     }
+    [due] = [row.oldest for row in gauges if row.retrying]
+    assert 10 <= due < 600, "it waits for a worker since its pause is over"
+    assert (retrying.upstream, retrying.responses, retrying.oldest >= 3600) == ("u", 1, True)

@@ -645,13 +645,18 @@ async def _console_says_what_waits(own_stack: Stack) -> None:
         await user.get(f"{LOGIN_PATH}{create_link(own_stack.dsn)}")
 
         async def problem() -> bool:
-            return "The upstream down fails (" in (await user.get("/console")).text
+            return "3 responses of default wait." in (await user.get("/console")).text
 
         await until(problem, every=0.5)
         page = await user.get("/console")
-        assert "; the first began at" in page.text
-        link = page.html.split("; the first began at")[1].split('href="')[1].split('"')[0]
-        assert 'title="any"' in (await user.get(unescape(link))).html
+        assert page.text.count("down fails since") == 1, "one line, whatever the failures say"
+        assert "(The upstream could not be reached" in page.text
+        assert "Nothing is wrong" not in page.text
+        link = page.html.split("down fails since")[1].split('href="')[1].split('"')[0]
+        assert (await user.get(unescape(link))).html.count('title="any"') == 3
+        upstreams = await user.get("/console/upstreams")
+        assert upstreams.text.count("down fails since") == 1
+        assert "proj_" not in upstreams.text, "projects have names"
 
 
 async def test_a_deferred_response_survives_the_death_of_its_worker(
@@ -680,7 +685,7 @@ async def test_a_deferred_response_survives_the_death_of_its_worker(
                 (await backburner(own_stack, "explain", response_id, "--json")).facts
                 for response_id in ids
             ]
-            return "deferred" in [facts["response"]["state"] for facts in explained]
+            return "retrying" in [facts["response"]["state"] for facts in explained]
 
         await until(has_deferred)
         await _console_says_what_waits(own_stack)
@@ -692,8 +697,7 @@ async def test_a_deferred_response_survives_the_death_of_its_worker(
                 await _assert_completes(api, response_id, "Here I am.")
             assert len(upstream.requests_for("any")) == len(ids)
         explained = await backburner(own_stack, "explain", ids[0])
-        failed_call = "deferred: upstream down failed (upstream_"
-        assert failed_call in explained.out
+        assert "attempt 1 deferred: upstream down failed (upstream_unreachable)" in explained.out
         assert "its last turn was answered by the upstream down" in explained.out
 
 

@@ -86,17 +86,21 @@ def explanation_fields(history: History) -> Fields:
 
 def _state_fields(row: ResponseState, diagnosis: Diagnosis) -> Fields:
     """One response now. `idle_seconds`: since its last progress; of an ended response, until its
-    end."""
+    end. `next_try_at`: of a `retrying` one; null also while it is tried."""
     return fields_of(
         row,
         "id status state why background model conversation queue attempt crashes turns"
-        " enqueue_count worker idle_seconds created_at completed_at deadline reason error",
+        " enqueue_count worker idle_seconds created_at completed_at deadline reason error"
+        " operator_status failed_upstream retrying_since failed_tries next_try_at",
         id=response_id(row.id),
         state=diagnosis.state,
         why=diagnosis.why,
         conversation=row.conversation_id and conversation_id(row.conversation_id),
         queue=queue_for(background=row.background, crashes=row.crashes),
         idle_seconds=_idle_seconds(row),
+        retrying_since=row.retrying_since if row.is_retrying else None,
+        failed_tries=row.failed_tries if row.is_retrying else None,
+        next_try_at=row.resume_at if row.is_retrying else None,
     )
 
 

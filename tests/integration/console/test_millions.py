@@ -71,6 +71,8 @@ async def test_each_page_answers_within_two_tenths_of_a_second(filled: Stack) ->
             *("", "/activity", "/activity?range=week", "/responses", "/responses?status=queued"),
             *("/responses?model=none&since=30d", "/responses?status=failed&since=30d"),
             *("/responses?window=8h&missed=yes&since=30d", "/responses?continuation=a&since=30d"),
+            *("/responses?status=failed&upstream=u&since=30d", "/responses?status=retrying"),
+            *("/responses?status=retrying&upstream=u&project=none",),
             *("/responses?metadata=a%3Db&since=30d", f"/responses/{newest}", "/workers"),
             *("/upstreams", "/projects", f"/projects/{project}", "/webhooks", "/batches", "/files"),
             *("/vector-stores", f"/vector-stores/{store}?status=failed", "/usage?days=30"),

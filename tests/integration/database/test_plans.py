@@ -254,7 +254,7 @@ async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -
         "by_model": True,
     }
     filtered = values | {"model": "none", "statuses": ["failed"]}
-    of_upstream = values | {"upstream": "u", "statuses": ["failed"]}
+    of_upstream = values | {"upstream": "u", "max_rows": rows // 2, "rows": rows // 2}
     [end] = await _fetch(database, listing.CHUNK_END, values)
     cases = {
         **dict.fromkeys((*BOUNDED, *_OF_CONSOLE), values),

@@ -23,6 +23,7 @@ MAX_COUNTED = 10_000
 """Responses of one upstream that are counted."""
 _ANSWERED_WITH = "The upstream answered with "
 _MAX_MODELS = 3
+_UNTRIED = "Nothing has called it lately; the next call is a try."
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,11 @@ class Outage:
         """It does not fail: as many calls run there as are allowed."""
         is_only_full = self.wait is not None and self.wait.reason == console.UPSTREAM_FULL
         return is_only_full and not self.circuits
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing waits for it and nothing calls it: it may be well again."""
+        return self.wait is None and not any(each.seconds for each in self.circuits)
 
     @property
     def since(self) -> datetime | None:
@@ -58,19 +64,24 @@ class Outage:
 
     def problem(self, now: datetime) -> Problem:
         """The sentence for operators."""
-        return Problem(self.text(now), self.link, is_note=self.is_full)
+        return Problem(self.text(now), self.link, is_note=self.is_full or self.is_over)
 
     def text(self, now: datetime) -> str:
         """As `gpu-2 fails since 13:07 UTC (HTTP 500: out of memory). 3 responses of pay wait. Next
         try in 14 s.`"""
         since = "" if self.since is None else f" since {_clock_time(self.since, now)}"
+        if self.is_over:
+            # A circuit closes only when a call succeeds.
+            return f"{self.upstream} has failed{self._models}{since} ({self._cause}). {_UNTRIED}"
         does = "is at its limit of calls" if self.is_full else f"fails{self._models}"
         cause = "" if self.is_full else f" ({self._cause})"
         return f"{self.upstream} {does}{since}{cause}. {self._waiting} {self._next_try(now)}"
 
     @property
     def _models(self) -> str:
-        """If it fails for some models only."""
+        """If it fails for some models only; what waits may be of others."""
+        if self.wait is not None:
+            return ""
         models = {each.model for each in self.circuits}
         if not models or None in models or len(models) > _MAX_MODELS:
             return ""
@@ -97,12 +108,12 @@ class Outage:
 
     def _next_try(self, now: datetime) -> str:
         if self.wait is None:
-            seconds = min(each.seconds for each in self.circuits)
+            seconds = min(each.seconds for each in self.circuits if each.seconds)
         elif self.wait.next_try_at is None:
             return "It is tried now."
         else:
             seconds = seconds_between(now, self.wait.next_try_at)
-        return f"Next try in {format_seconds(seconds)}." if seconds else "The next call tries it."
+        return f"Next try in {format_seconds(seconds)}."
 
 
 def _clock_time(at: datetime, now: datetime) -> str:

@@ -130,15 +130,15 @@ UPSTREAM_WAITS = Query(
         SELECT ({_NEXT_UPSTREAM} AND r.failed_upstream > u.name ORDER BY r.failed_upstream LIMIT 1) FROM upstream u
         WHERE u.name IS NOT NULL)
     SELECT u.name AS upstream, w.responses, w.since, w.next_try_at,
-           ARRAY(SELECT p.name FROM projects p WHERE p.id = ANY(w.project_ids[:{_MAX_PROJECTS}]) ORDER BY p.name)
+           ARRAY(SELECT p.name FROM projects p WHERE p.id = ANY(w.project_ids[1 : {_MAX_PROJECTS}]) ORDER BY p.name)
                AS projects, cardinality(w.project_ids) AS project_count, f.reason, f.message
     FROM (SELECT name FROM upstream WHERE name IS NOT NULL LIMIT {_MAX_UPSTREAMS}) u
     CROSS JOIN LATERAL (
         SELECT count(*) AS responses, min(o.retrying_since) AS since,
                min(o.resume_at) FILTER (WHERE o.resume_at > clock_timestamp()) AS next_try_at,
                array_agg(DISTINCT o.project_id) AS project_ids,
-               (array_agg(o.id ORDER BY o.retrying_since))[:{_SAMPLES}]
-                   || (array_agg(o.id ORDER BY o.enqueued_at DESC))[:{_SAMPLES}] AS samples
+               (array_agg(o.id ORDER BY o.retrying_since))[1 : {_SAMPLES}]
+                   || (array_agg(o.id ORDER BY o.enqueued_at DESC))[1 : {_SAMPLES}] AS samples
         FROM (SELECT r.id, r.project_id, r.retrying_since, r.resume_at, r.enqueued_at FROM responses r
               WHERE r.failed_upstream = u.name AND {RETRYING} LIMIT :max_rows) o) w
     LEFT JOIN LATERAL (

@@ -831,6 +831,7 @@ _NULL = (
         "failure",
         "service_tier",
         "upstream",
+        "failed_upstream",
         "upstream_fields",
         "result",
         "conversation",

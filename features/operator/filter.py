@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any, Self
 from uuid import UUID
 
-from models.lifecycle import TERMINAL, OperatorStatus
+from models.lifecycle import OperatorStatus
 
 DEFAULT_SINCE = timedelta(hours=24)
 """How old a response may be that a list shows, unless only open ones are requested."""
-OPEN = [status for status in OperatorStatus if status not in TERMINAL]
+OPEN = [OperatorStatus.QUEUED, OperatorStatus.IN_PROGRESS, OperatorStatus.RETRYING]
 FIRST_ID, LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
 """Before and behind all ids."""
 _MIN_PREFIX_LENGTH = 6

@@ -11,8 +11,10 @@ from uuid import UUID
 from redis.asyncio import Redis
 
 from features.console.page import Problem
+from features.operator.diagnosis import cause_text
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries import console
+from models.db.queries.common import UPSTREAM_FULL
 from models.ids import PROJECT, parse_admin_id
 from models.lifecycle import OperatorStatus
 from models.redis.client import REDIS_ERRORS
@@ -21,7 +23,6 @@ from models.time_text import format_seconds, seconds_between
 
 MAX_COUNTED = 10_000
 """Responses of one upstream that are counted."""
-_ANSWERED_WITH = "The upstream answered with "
 _MAX_MODELS = 3
 _UNTRIED = "Nothing has called it lately; the next call is a try."
 
@@ -38,7 +39,7 @@ class Outage:
     @property
     def is_full(self) -> bool:
         """It does not fail: as many calls run there as are allowed."""
-        is_only_full = self.wait is not None and self.wait.reason == console.UPSTREAM_FULL
+        is_only_full = self.wait is not None and self.wait.reason == UPSTREAM_FULL
         return is_only_full and not self.circuits
 
     @property
@@ -92,7 +93,7 @@ class Outage:
         wait = self.wait
         if wait is None or wait.message is None:
             return self.circuits[0].reason if self.circuits else "the failure is not stored"
-        return wait.message.removeprefix(_ANSWERED_WITH).rstrip(".")
+        return cause_text(wait.message)
 
     @property
     def _waiting(self) -> str:

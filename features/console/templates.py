@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 import features
 from features.console.plots import compact, short_time
+from features.operator.diagnosis import cause_text
 from models.features import FEATURES
 from models.ids import response_id
 from models.time_text import format_date, format_precise, format_seconds
@@ -56,6 +57,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         badge=badge,
+        cause=cause_text,
         count=count,
         duration=format_seconds,
         date=format_date,

@@ -153,6 +153,14 @@ def _reason_suffix(row: ResponseState) -> str:
     return f" ({row.reason})" if row.reason else ""
 
 
+_ANSWERED_WITH = "The upstream answered with "
+
+
+def cause_text(message: str) -> str:
+    """A failure of an upstream in few words: `HTTP 500: out of memory`."""
+    return message.removeprefix(_ANSWERED_WITH).rstrip(".")
+
+
 def failures_text(failures: Sequence[Mapping[str, Any]] | None) -> str:
     """Why a response was deferred. None: no call of an upstream failed."""
     if not failures:

@@ -104,8 +104,9 @@ def timeline(
     for attempt, following in zip_longest(attempts, attempts[1:]):
         events += _dropped(attempt, previous)
         previous = attempt.attempt
-        # The rest of a dead worker's log is stored by the attempt that follows: it is shown before.
+        # The end of its log may be stored later: with its release, or by the attempt that follows.
         latest = row.now if following is None else following.claimed_at
+        latest = min(latest, attempt.ended_at or latest)
         events += [
             replace(event, at=min(event.at, latest))
             for event in _attempt(attempt, blocks.get(attempt.attempt), turns)

@@ -18,7 +18,7 @@ from cli.output import (
     wrap,
 )
 from features.operator.connection import Fields, fields_of
-from features.operator.diagnosis import Diagnosis
+from features.operator.diagnosis import Diagnosis, cause_text
 from features.operator.history import History
 from features.operator.operations import (
     OperatorRequest,
@@ -252,7 +252,7 @@ def _list_reason(row: ListedResponseRow) -> str:
         tries = "1 try" if row.failed_tries == 1 else f"{row.failed_tries} tries"
         next_try = row.next_try_seconds
         pause = f"next in {format_seconds(next_try)}" if next_try else "next now"
-        return f"{tries}, {pause}: {clean(row.last_error or '')}"
+        return f"{tries}, {pause}: {clean(cause_text(row.last_error or ''))}"
     return row.reason if row.reason and row.reason != row.status else ""
 
 

@@ -82,10 +82,15 @@ OPERATOR_STATUS = f"CASE WHEN {RETRYING} THEN '{OperatorStatus.RETRYING}' ELSE r
 UPSTREAM = "coalesce(r.failed_upstream, r.upstream)"
 """The upstream of response `r` that operators see: the one that failed, else the one that answered
 its last turn."""
-LAST_ERROR = f"""CASE WHEN {RETRYING} THEN (
-        SELECT a.failures #>> '{{-1,message}}' FROM attempts a WHERE a.response_id = r.id AND a.failures IS NOT NULL
-        ORDER BY a.attempt DESC LIMIT 1) END"""
-"""The message of the failure for which response `r` is `retrying`, or null."""
+UPSTREAM_FULL = "upstream_full"
+"""The reason of what waits because an upstream is at its limit of calls."""
+UNTRIED = sql_list(("upstream_down", UPSTREAM_FULL))
+"""Reasons of failures without a call: the upstream's circuit is open, or it is at its limit. They say
+less than those of a call."""
+LAST_FAILURES = f"""(SELECT a.failures FROM attempts a WHERE a.response_id = r.id AND a.failures IS NOT NULL
+        ORDER BY a.failures #>> '{{-1,reason}}' IN {UNTRIED}, a.attempt DESC LIMIT 1)"""
+"""The failures of upstreams for which response `r` is `retrying`: of the last attempt that called one,
+else of the last attempt."""
 NOT_DEFERRED = "(r.resume_at IS NULL OR r.resume_at <= clock_timestamp())"
 """Not deferred, or deferred until a time that has passed."""
 CREATE_IS_SETTLED = """(r.attempt > 0 OR r.enqueue_count > 0 OR r.confirmed OR NOT EXISTS (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from models.db.queries.common import RETRYING, bounded_sum, sql_list
+from models.db.queries.common import RETRYING, UNTRIED, bounded_sum
 from models.db.statement import Query, Statement, column
 
 INSERT_LINK = Statement(
@@ -113,10 +113,6 @@ class UpstreamWait:
     message: str | None
 
 
-UPSTREAM_FULL = "upstream_full"
-"""The reason of what waits because an upstream is at its limit of calls."""
-_UNTRIED = ("upstream_down", UPSTREAM_FULL)
-"""Reasons of failures without a call: the upstream's circuit is open, or it is at its limit."""
 _MAX_UPSTREAMS = 50
 _MAX_PROJECTS = 3
 _SAMPLES = 3
@@ -145,7 +141,7 @@ UPSTREAM_WAITS = Query(
         SELECT c.call ->> 'reason' AS reason, c.call ->> 'message' AS message
         FROM attempts a CROSS JOIN LATERAL jsonb_array_elements(a.failures) AS c (call)
         WHERE a.response_id = ANY(w.samples) AND c.call ->> 'upstream' = u.name
-        ORDER BY c.call ->> 'reason' IN {sql_list(_UNTRIED)}, a.ended_at DESC LIMIT 1) f ON true
+        ORDER BY c.call ->> 'reason' IN {UNTRIED}, a.ended_at DESC LIMIT 1) f ON true
     WHERE w.responses > 0
     ORDER BY w.responses DESC, u.name
     """,

@@ -11,7 +11,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from models.db.queries.common import NOT_DEFERRED, OPEN, RETRYING, STOPPED, journal_of
+from models.db.queries.common import (
+    LAST_FAILURES,
+    NOT_DEFERRED,
+    OPEN,
+    RETRYING,
+    STOPPED,
+    journal_of,
+)
 from models.db.statement import Query, column
 from models.lifecycle import IN_LINE, QUARANTINE_THRESHOLD, TERMINAL, OperatorStatus
 from models.time_text import seconds_between
@@ -81,8 +88,8 @@ class ResponseState:
     """when it was created, claimed, released, or when events were stored, whichever was last; of one
     that is `retrying`, when an upstream failed first: tries in vain are no progress"""
     failures: list[dict[str, Any]] | None
-    """of the last attempt that was deferred, while it waits: the upstreams that failed, each with
-    `upstream`, `reason` and `message`; it waits for the last one"""
+    """of the last attempt that called an upstream in vain, while it is `retrying`: those that failed,
+    each with `upstream`, `reason` and `message`; it waits for the last one"""
 
     @property
     def is_retrying(self) -> bool:
@@ -121,9 +128,7 @@ _STATE = f"""
                    r.created_at, (SELECT e.stored_at FROM event_log e WHERE e.response_id = r.id
                                   ORDER BY e.first_number DESC LIMIT 1),
                    last.claimed_at, last.ended_at) END AS at,
-               CASE WHEN {RETRYING} THEN (SELECT a.failures FROM attempts a WHERE a.response_id = r.id
-                                          AND a.failures IS NOT NULL ORDER BY a.attempt DESC LIMIT 1)
-                   ELSE last.failures END AS failures
+               CASE WHEN {RETRYING} THEN {LAST_FAILURES} ELSE last.failures END AS failures
         FROM (SELECT) one
         LEFT JOIN LATERAL (SELECT a.claimed_at, a.ended_at, a.failures FROM attempts a WHERE a.response_id = r.id
                            ORDER BY a.attempt DESC LIMIT 1) last ON true

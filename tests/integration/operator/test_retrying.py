@@ -16,7 +16,7 @@ from tests.support.stack import Stack
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """Two background responses whose model answers 503."""
+    """Two background responses whose model answers 429, for which no circuit opens."""
 
     model: str
     ids: tuple[str, str]
@@ -29,7 +29,7 @@ class Retried:
 @pytest.fixture(scope="module")
 async def retried(shared_stack: Stack, fake: FakeUpstream) -> AsyncIterator[Retried]:
     api = shared_stack.api()
-    model = fake.script([status(503)])
+    model = fake.script([status(429)])
     made = Retried(model, (await api.create_background(model), await api.create_background(model)))
 
     async def tried_twice() -> bool:
@@ -71,7 +71,7 @@ async def test_the_list_and_its_filters_know_the_status(
     page = await user.get(f"/console/responses?model={retried.model}")
     assert 'badge busy">retrying</span> 2<' in page.html
     assert 'badge busy">in progress</span> 0<' in page.html
-    assert "The fake upstream says 503." in page.html
+    assert "The fake upstream says 429" in page.html
     options = ("--status", "retrying", "--upstream", "default")
     listed = await command_facts(shared_stack, "responses", "list", *options)
     found = [each for each in listed["responses"] if each["id"] in retried.ids]
@@ -79,7 +79,7 @@ async def test_the_list_and_its_filters_know_the_status(
     for each in found:
         assert (each["status"], each["operator_status"]) == ("in_progress", "retrying")
         assert (each["upstream"], each["failed_tries"] > 1) == ("default", True)
-        assert each["last_error"].endswith("says 503.")
+        assert each["last_error"].endswith("says 429.")
         assert each["retrying_since"] > each["created_at"]
     text = (await backburner(shared_stack, "responses", "list", *options)).out
     assert "tries, next " in text
@@ -95,7 +95,7 @@ async def test_the_overview_has_one_line_for_the_upstream(
 
     said = await until(line, every=0.5)
     assert said is not None
-    assert "(HTTP 503: The fake upstream says 503). 2 responses of default wait. " in said
+    assert "The fake upstream says 429). 2 responses of default wait. " in said
     page = await user.get("/console")
     assert page.text.count("default fails since ") == 1
     assert "Nothing is wrong" not in page.text
@@ -116,9 +116,9 @@ async def test_stuck_and_explain_tell_of_tries_in_vain(
     assert await stuck("1") == ["retrying", "retrying"], "a try in vain is no progress"
     assert await stuck("1h") == []
     explained = await command_facts(shared_stack, "explain", retried.ids[0])
-    assert "upstream default failed (upstream_503)" in explained["response"]["why"]
+    assert "upstream default failed (upstream_429)" in explained["response"]["why"]
     assert explained["attempts"][0]["attempt"] == 1, "the first failure is kept"
-    assert explained["attempts"][0]["failures"][0]["reason"] == "upstream_503"
+    assert explained["attempts"][0]["failures"][0]["reason"] == "upstream_429"
 
 
 async def test_the_metrics_count_it_for_its_upstream_only(

@@ -76,7 +76,7 @@ class Ending:
     upstream: str | None = None
     """which upstream answered the last turn"""
     failed_upstream: str | None = None
-    """the upstream because of which it has failed"""
+    """of one that has failed: the upstream because of which, else the one that answered last"""
     history_size: int | None = None
     """of what a continuation begins with (models/wire/json_values.py); None: not known"""
     steering: Steering | None = None

@@ -230,9 +230,15 @@ class Attempt:
             service_tier=final.service_tier,
             upstream_fields=self.output.upstream_fields,
             upstream=self.output.upstream,
-            failed_upstream=end_state.upstream,
+            failed_upstream=self._failed_upstream(end_state),
             history_size=self._history_size_of(final),
         )
+
+    def _failed_upstream(self, end_state: EndState) -> str | None:
+        """The upstream that operators see of a response that has failed."""
+        if end_state.status is not Status.FAILED:
+            return None
+        return end_state.upstream or self.output.upstream
 
     def _history_size_of(self, final: FinalOutput) -> int | None:
         """The size of what a continuation begins with; None if it is not known."""
@@ -264,7 +270,7 @@ class Attempt:
             error=end_state.error,
             reason=end_state.reason,
             failure=end_state.failure,
-            failed_upstream=end_state.upstream,
+            failed_upstream=self._failed_upstream(end_state),
             history_size=self.history_size,
         )
 

@@ -79,7 +79,8 @@ RETRYING = f"(r.failed_upstream IS NOT NULL AND r.status IN {OPEN})"
 """Response `r` waits for an upstream that has failed: none has answered it since."""
 OPERATOR_STATUS = f"CASE WHEN {RETRYING} THEN '{OperatorStatus.RETRYING}' ELSE r.status END"
 """The `OperatorStatus` of response `r`."""
-UPSTREAM = "coalesce(r.failed_upstream, r.upstream)"
+UPSTREAM = """CASE WHEN r.status IN ('completed', 'incomplete') THEN r.upstream
+        ELSE coalesce(r.failed_upstream, r.upstream) END"""
 """The upstream of response `r` that operators see: the one that failed, else the one that answered
 its last turn."""
 UPSTREAM_FULL = "upstream_full"

@@ -46,21 +46,15 @@ _UPDATE_CONVERSATION = """updated_conversation AS (
 """For the response in `updated`, which becomes part of its conversation."""
 
 
-def _failed_upstream(status: str, failed_upstream: str, upstream: str) -> str:
-    """The value of `failed_upstream` of response `r`, which ends so. `failed_upstream`: of the ending;
-    null: it did not end because of an upstream. `upstream`: that answered its last turn."""
-    known = f"{failed_upstream}, r.failed_upstream"
-    return f"""CASE {status} WHEN '{Status.FAILED}' THEN coalesce({known}, {upstream}, r.upstream)
-        WHEN '{Status.CANCELLED}' THEN r.failed_upstream END"""
-
-
 def _end(status: Status) -> str:
     condition = "" if status is Status.CANCELLED else "AND r.cancel_requested_at IS NULL"
     if status in MAY_BE_FOLLOWED:
         condition += " AND r.steers = CAST(:steers AS int)"
-    failed_upstream = _failed_upstream(
-        f"'{status}'", "CAST(:failed_upstream AS text)", "CAST(:upstream AS text)"
-    )
+    failed_upstream = ""
+    if status is Status.FAILED:
+        failed_upstream = (
+            "failed_upstream = coalesce(:failed_upstream, r.failed_upstream, r.upstream),"
+        )
     conversation = (
         "CASE WHEN r.store THEN r.conversation_id END"
         if status in _JOINS_CONVERSATION
@@ -71,7 +65,7 @@ def _end(status: Status) -> str:
              updated AS (UPDATE responses r SET status = '{status}', worker = NULL,
                                 turns = r.turns + CAST(:turns AS int), usage = :usage, error = :error,
                                 upstream = coalesce(:upstream, r.upstream), service_tier = :service_tier,
-                                failed_upstream = {failed_upstream},
+                                {failed_upstream}
                                 upstream_fields = CAST(:upstream_fields AS json), reason = :reason, failure = :failure,
                                 unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at),
                                 expires_at = {EXPIRES_AT_END},
@@ -119,8 +113,6 @@ _INSERT_OUTPUTS = insert_items(
     on_conflict="ON CONFLICT DO NOTHING",
 )
 
-_FAILED_UPSTREAM = _failed_upstream("owned.status", "owned.failed_upstream", "owned.upstream")
-
 END_TOGETHER = Query(
     f"""
     WITH {FENCE},
@@ -140,7 +132,8 @@ END_TOGETHER = Query(
          updated AS (UPDATE responses r SET status = owned.status, worker = NULL, turns = r.turns + owned.turns,
                             usage = owned.usage, error = owned.error,
                             upstream = coalesce(owned.upstream, r.upstream), service_tier = owned.service_tier,
-                            failed_upstream = {_FAILED_UPSTREAM},
+                            failed_upstream = coalesce(owned.failed_upstream, r.failed_upstream,
+                                CASE owned.status WHEN '{Status.FAILED}' THEN r.upstream END),
                             upstream_fields = owned.upstream_fields, reason = owned.reason, failure = owned.failure,
                             unanswered_calls = owned.unanswered_calls, completed_at = to_timestamp(owned.completed_at),
                             expires_at = {EXPIRES_AT_END},

@@ -125,7 +125,8 @@ END_TOGETHER = Query(
                      origins jsonb, first int, last int),
                  unnest({array("frames", "bytea")})
              ) AS t (id, attempt, status, turns, usage, error, upstream, failed_upstream, service_tier,
-                     upstream_fields, reason, failure, unanswered_calls, completed_at, history_size, position, items, origins, first, last, frames)),
+                     upstream_fields, reason, failure, unanswered_calls, completed_at, history_size, position, items,
+                     origins, first, last, frames)),
          owned AS MATERIALIZED (SELECT given.* FROM me CROSS JOIN {locked_responses("given")}
                                 WHERE {_OWNED_BY_ATTEMPT} AND {_NOT_CANCELLED} AND {_NOT_STEERED}
                                   AND r.conversation_id IS NULL),

@@ -90,7 +90,8 @@ _LISTED = f"""
     {WINDOW} AS window, {MISSED_WINDOW} AS missed_window, r.continuation_id,
     {OPERATOR_STATUS} AS operator_status, CASE WHEN {RETRYING} THEN r.retrying_since END AS retrying_since,
     CASE WHEN {RETRYING} THEN r.failed_tries END AS failed_tries,
-    CASE WHEN {RETRYING} THEN r.resume_at END AS next_try_at, CASE WHEN {RETRYING} THEN {LAST_FAILURES} #>> '{{-1,message}}' END AS last_error, clock_timestamp() AS now"""
+    CASE WHEN {RETRYING} THEN r.resume_at END AS next_try_at,
+    CASE WHEN {RETRYING} THEN {LAST_FAILURES} #>> '{{-1,message}}' END AS last_error, clock_timestamp() AS now"""
 
 _ID_AT = """CAST(rpad(lpad(to_hex(floor(extract(epoch FROM now() - CAST(:since AS interval) - interval '1 hour')
                                             * 1000)::bigint), 12, '0'), 32, '0') AS uuid)"""

@@ -154,6 +154,7 @@ def test_no_statement_is_so_long_that_psycopg_reads_it_again_each_time() -> None
         "create.INSERT_IN_CONVERSATION",
         "create.INSERT_IN_CONVERSATION_WITH_KEY",
         "create.INSERT_WITH_KEY",
+        "end.END_TOGETHER",
         "line.CLAIM_NEXT",
         "line.NEXT_IN_LINE",
         "read.SHOWN_RESPONSES",

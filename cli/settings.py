@@ -1,14 +1,18 @@
 """The settings of the operator's commands, which need no database."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from cli.addresses import is_of_up
 from cli.errors import CommandFailed
 from models.config.addresses import DEFAULT_SCHEMA
 from models.config.config_file import BadSettings
 from models.config.configuration import (
+    PREFIX,
     SETTINGS_ERRORS,
     build,
     find_unknown_variables,
@@ -22,6 +26,16 @@ from models.config.values import SchemaName
 NO_DATABASE = "postgresql://unused"
 NO_REDIS = "redis://unused"
 """Addresses for commands that use neither server; the settings need both."""
+
+
+UP_DEFAULTS = {
+    "BACKBURNER_WEB__GRACE": "3",
+    "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
+    "BACKBURNER_WEB_SEARCH__OMIT": "true",
+}
+"""Defaults of `up` that differ from those of other deployments. Web and workers stop together, so a
+longer grace does not help. A client of a server on the loopback can reach the loopback anyway.
+Codex, which always sends a `web_search`, works without a search provider."""
 
 
 class StackSettings(FileBackedSettings):
@@ -91,6 +105,37 @@ def configured_settings() -> Settings:
             "REDIS_URL": ("redis_url", NO_REDIS),
         }
         return build(**dict(value for variable, value in unused.items() if variable in absent))
+
+
+def deployment_settings(data: Path | None) -> Settings:
+    """The settings with which web and workers of the command's deployment run: also what `up` adds
+    for its children, if it is that of a data folder. The addresses of the servers are not among
+    them. Raises CommandFailed or BadSettings."""
+    from cli.embedded.data_folder import default_folder
+
+    addresses = {"database_url": SecretStr(NO_DATABASE), "redis_url": SecretStr(NO_REDIS)}
+    try:
+        if not is_of_up(data):
+            return build(**addresses)
+        settings = build(**addresses, **_defaults_of_up())
+    except BadSettings as bad:
+        raise startup_error(bad) from bad
+    if settings.files.folder is not None:
+        return settings
+    folder = ((data or default_folder()) / "files").absolute()
+    files = settings.files.model_copy(update={"folder": folder})
+    return settings.model_copy(update={"files": files})
+
+
+def _defaults_of_up() -> dict[str, Any]:
+    """The defaults of `up` for what this environment does not set."""
+    variables = {name.upper() for name in os.environ}  # noqa: TID251  (only the names)
+    groups: dict[str, dict[str, str]] = {}
+    for variable, value in UP_DEFAULTS.items():
+        if variable not in variables:
+            group, name = variable.removeprefix(PREFIX).lower().split("__")
+            groups.setdefault(group, {})[name] = value
+    return groups
 
 
 def startup_error(bad: BadSettings) -> CommandFailed | BadSettings:

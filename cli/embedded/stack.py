@@ -20,7 +20,7 @@ from cli.embedded.supervisor import StopSignal, Supervisor, stop_together
 from cli.embedded.valkey import Valkey
 from cli.errors import CommandFailed
 from cli.output import print_progress
-from cli.settings import StackSettings, child_settings, secret_value
+from cli.settings import UP_DEFAULTS, StackSettings, child_settings, secret_value
 from models import keys
 from models.config.addresses import DEFAULT_SCHEMA
 from models.config.config_file import PATH_VARIABLE, find_config_file
@@ -33,14 +33,6 @@ from models.hosts import is_loopback
 
 READY_TIMEOUT = 60.0
 """Longest time in seconds from the launch of web and workers until they serve."""
-DEFAULTS = {
-    "BACKBURNER_WEB__GRACE": "3",
-    "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
-    "BACKBURNER_WEB_SEARCH__OMIT": "true",
-}
-"""Defaults that differ from those of other deployments. Web and workers stop together, so a longer
-grace does not help. A client of a server on the loopback can reach the loopback anyway. Codex,
-which always sends a `web_search`, works without a search provider."""
 
 
 @dataclass(frozen=True)
@@ -260,7 +252,7 @@ class Stack:
     ) -> None:
         # the children inherit the environment: it may hold settings that `up` does not read
         environment = {
-            **DEFAULTS,
+            **UP_DEFAULTS,
             **os.environ,  # noqa: TID251
             **(settings_environment or {}),
             "PYTHONUNBUFFERED": "1",

@@ -49,14 +49,14 @@ def create_endpoint(
     data: Data = None,
 ) -> None:
     """Make an endpoint, and print its id and its signing secret, which is not shown again."""
-    from cli.settings import NO_DATABASE, NO_REDIS, child_settings
+    from cli.settings import deployment_settings
     from features.tenants.project_commands import find_project
     from features.webhooks import service
     from models.egress import EgressPolicy
     from models.projects.policy import ProjectPolicy
 
     async def create(database: "Connection") -> "SigningSecret":
-        settings = child_settings(NO_DATABASE, NO_REDIS)
+        settings = deployment_settings(data)
         sealer, most = _sealer(data), settings.webhooks.endpoints
         _require_types(types or ())
         row = await find_project(database, project)

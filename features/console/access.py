@@ -25,6 +25,7 @@ from models.db.queries import console as statements
 
 _SESSION_COOKIE = "backburner-console"
 _REVEAL_COOKIE = "backburner-console-reveal"
+_NOTICE_COOKIE = "backburner-console-notice"
 _HOST_PREFIX = "__Host-"
 """Browsers accept such a name only for a cookie of https, of exactly this host."""
 REVEALED = 3600
@@ -154,6 +155,27 @@ def is_revealed(request: Request, session: Session) -> bool:
     if not session.may_act or not until.isascii() or not until.isdigit():
         return False
     return int(until) >= time.time() and is_token_of(seal, session.token, f"reveal {until}")
+
+
+def set_notice_cookie(
+    request: Request, response: Response, session: Session, value: str, path: str
+) -> None:
+    """Lets the next page of this session show a notice (features/console/notice.py). `path`: as for
+    `set_session_cookie`."""
+    sealed = f"{value}.{derived_token(session.token, f'notice {value}')}"
+    _set_cookie(request, response, _NOTICE_COOKIE, sealed, path)
+
+
+def delete_notice_cookie(request: Request, response: Response, path: str) -> None:
+    """The notice is shown. `path`: as for `set_session_cookie`."""
+    _delete_cookie(request, response, _NOTICE_COOKIE, path)
+
+
+def notice_of(request: Request, session: Session) -> str | None:
+    """The notice that this session is to be shown; None: there is none."""
+    cookie = request.cookies.get(_cookie_name(request, _NOTICE_COOKIE), "")
+    value, _, seal = cookie.partition(".")
+    return value if value and is_token_of(seal, session.token, f"notice {value}") else None
 
 
 def _set_cookie(request: Request, response: Response, name: str, value: str, path: str) -> None:

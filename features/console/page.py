@@ -21,10 +21,14 @@ from features.console.access import (
     Role,
     Session,
     Sessions,
+    delete_notice_cookie,
     is_revealed,
     is_same_origin,
     is_token_of,
+    notice_of,
+    set_notice_cookie,
 )
+from features.console.notice import Notice
 from features.console.site import CONSOLE
 from features.console.templates import render
 from features.operator.filter import LAST_ID
@@ -204,11 +208,30 @@ class Visit:
     def page(self, template: str, *, status: int = 200, **values: object) -> Response:
         """The page that a template makes of these values."""
         html = render(template, visit=self, **values)
-        return HTMLResponse(html, status_code=status, headers=HEADERS)
+        answer = HTMLResponse(html, status_code=status, headers=HEADERS)
+        if self.notice is not None:
+            delete_notice_cookie(self.request, answer, self.root)
+        return answer
+
+    @cached_property
+    def notice(self) -> Notice | None:
+        """What the action before has done, for this page to show once. A refresh takes only a part
+        of a page, which has no notice."""
+        if self.session is None or "hx-request" in self.request.headers:
+            return None
+        value = notice_of(self.request, self.session)
+        return None if value is None else Notice.from_cookie(value)
 
     def redirect(self, path: str = "", **parameters: object) -> Response:
         """Sends the browser to another page of the console, with a GET."""
         return RedirectResponse(self.url(path, **parameters), 303, headers=HEADERS)
+
+    def done(self, path: str, notice: Notice) -> Response:
+        """Sends the browser to a page of the console, which shows the notice. `path`: below the
+        console, with its parameters."""
+        answer = RedirectResponse(f"{self.root}{path}", 303, headers=HEADERS)
+        set_notice_cookie(self.request, answer, self.user, notice.to_cookie(), self.root)
+        return answer
 
     def shown(self, text: str) -> str:
         """A text with URLs in it. Who only looks does not see what is behind their hosts: it may be
@@ -254,6 +277,12 @@ def _without_path(url: re.Match[str]) -> str:
     host = re.split(r"[/?#\\]", url[2], maxsplit=1)[0]
     shown = host.rpartition("@")[2]
     return f"{url[1]}{shown}{'' if url[2] == shown else '/…'}"
+
+
+def back_path(visit: Visit, fields: QueryParams, default: str) -> str:
+    """Where an action leads to: the page that it comes from, with its filter, if the field `back`
+    has its address. The path is below the console, with its parameters."""
+    return visit.own_path(fields.get("back", "")) or default
 
 
 def choice(fields: QueryParams, name: str, among: Collection[str], default: str = "") -> str:
@@ -319,6 +348,8 @@ class Change:
     """below the console: where it comes from, and leads to"""
     make: Callable[[Connection], Awaitable[object]]
     """in a transaction of this connection"""
+    done: str = ""
+    """what the page after it says; empty: the label"""
     is_harmless: bool = False
     facts: Sequence[tuple[str, str]] = ()
     """what it is about, by name"""
@@ -335,9 +366,11 @@ def confirmed(
         return visit.page("confirm_change.html", change=await read(visit, visit.query), path=path)
 
     async def make(visit: Visit) -> Response:
-        change = await read(visit, await visit.form(visit.user.token))
+        fields = await visit.form(visit.user.token)
+        change = await read(visit, fields)
         async with visit.pool.connection() as connection:
             await change.make(connection)
-        return visit.redirect(change.back)
+        notice = Notice(change.done or f"Done: {change.label}.")
+        return visit.done(back_path(visit, fields, change.back), notice)
 
     return Page(path, ask), Page(path, make, method="POST")

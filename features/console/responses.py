@@ -11,7 +11,8 @@ from uuid import UUID
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from features.console.page import PAGE_SIZE, Page, PageError, Visit, choice
+from features.console.notice import Notice, outcome
+from features.console.page import PAGE_SIZE, Page, PageError, Visit, back_path, choice
 from features.operator import service
 from features.operator.diagnosis import diagnose
 from features.operator.filter import DEFAULT_SINCE, FIRST_ID, LAST_ID, Filter, id_range
@@ -38,7 +39,7 @@ _BUDGET = 0.1
 """Seconds after which a search stops and says how far it has looked."""
 _MAX_FIELD = 200
 _SINCE_CHOICES = ("1h", "6h", "24h", "7d", "30d")
-_MOST = 100
+MOST_SELECTED = 100
 """Responses of one action."""
 _MEANINGS = {
     Action.CANCEL: "They end as cancelled, as if their clients had cancelled them. Output so far "
@@ -261,8 +262,7 @@ class Affected:
     id: str
     status: str
     text: str
-    """what it does now; or what the action has done"""
-    is_done: bool = True
+    """what it does now"""
 
 
 def _action(fields: QueryParams) -> Action:
@@ -270,14 +270,15 @@ def _action(fields: QueryParams) -> Action:
     return Action(choice(fields, "action", list(Action)))
 
 
-def _ids(texts: list[str]) -> list[UUID]:
-    """Raises PageError (400) for none, for too many, and for what is no id."""
+def selected_ids(texts: list[str]) -> list[UUID]:
+    """The responses of an action. Raises PageError (400) for none, for too many, and for what is no
+    id."""
     ids = [parse_response_id(text) for text in dict.fromkeys(texts)]
     found = [identifier for identifier in ids if identifier is not None]
     if not found or len(found) < len(ids):
         raise PageError(400, "Nothing selected", "Select responses in the list first.")
-    if len(found) > _MOST:
-        raise PageError(400, "Too many", f"Select at most {_MOST} responses.")
+    if len(found) > MOST_SELECTED:
+        raise PageError(400, "Too many", f"Select at most {MOST_SELECTED} responses.")
     return found
 
 
@@ -287,41 +288,47 @@ async def confirm(visit: Visit) -> Response:
     action = _action(visit.query)
     live = await live_counts(visit.pool)
     affected = []
-    for identifier in _ids(visit.query.getlist("id")):
+    for identifier in selected_ids(visit.query.getlist("id")):
         row = await find_by_id(visit.pool, operations.STATE, identifier)
         if row is not None:
             text = diagnose(row, live).why
             affected.append(Affected(response_id(identifier), row.operator_status, text))
     if not affected:
         raise PageError(404, "No such response", "All of them were deleted.")
-    return visit.page("confirm.html", action=action, meaning=_MEANINGS[action], affected=affected)
+    return visit.page(
+        "confirm.html",
+        action=action,
+        meaning=_MEANINGS[action],
+        affected=affected,
+        back=back_path(visit, visit.query, "/responses"),
+    )
 
 
 async def act(visit: Visit) -> Response:
-    """Does it, each with its entry in the audit log."""
+    """Does it, each with its entry in the audit log, and returns to the list with its filter."""
     fields = await visit.form(visit.user.token)
     action = _action(fields)
-    results = [
-        await _request(visit, action, identifier) for identifier in _ids(fields.getlist("id"))
-    ]
-    return visit.page("acted.html", action=action, results=results)
+    done, refused = [], []
+    for identifier in selected_ids(fields.getlist("id")):
+        requested = await _request(visit, action, identifier)
+        if requested.refusal is not None:
+            refused.append(requested.refusal)
+        elif requested.is_recorded:
+            done.append(f"{action} requested; a worker, or a sweep, acts on it")
+        else:
+            done.append("it was cancelled before")
+    notice = Notice(outcome(done, refused), is_warning=bool(refused))
+    return visit.done(back_path(visit, fields, "/responses"), notice)
 
 
-async def _request(visit: Visit, action: Action, identifier: UUID) -> Affected:
+async def _request(visit: Visit, action: Action, identifier: UUID) -> service.Requested:
     async with visit.pool.connection() as connection:
         requested = await service.request(connection, action, identifier, visit.actor)
-    row = await find_by_id(visit.pool, operations.STATE, identifier)
-    status = "deleted" if row is None else row.operator_status
-    public_id = response_id(identifier)
-    if requested.refusal is not None:
-        return Affected(public_id, status, requested.refusal, is_done=False)
     if (owner := requested.cancelled_worker) is not None:
         # Without Redis nothing is lost: the worker sees the cancel at its next heartbeat.
         with suppress(*REDIS_ERRORS):
             await visit.state.redis.publish(control(owner), identifier.hex.encode())
-    if not requested.is_recorded:
-        return Affected(public_id, status, "it was cancelled before")
-    return Affected(public_id, status, f"{action} requested; its worker, or a sweep, acts on it")
+    return requested
 
 
 PAGES = (

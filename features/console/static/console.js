@@ -84,7 +84,11 @@ function showSelection(boxes) {
   const text = document.querySelector("[data-selected]");
   if (text === null) return;
   text.textContent = selected.size ? `${selected.size} selected` : "Select responses to act on them.";
-  for (const button of all("#selection button[name=action]")) button.disabled = selected.size === 0;
+  // A button may need one response at least, or exactly as many as it says.
+  for (const button of all("#selection button")) {
+    const wanted = Number(button.dataset.selects || 0);
+    button.disabled = wanted ? selected.size !== wanted : selected.size === 0;
+  }
   const box = document.querySelector("[data-all]");
   box.hidden = boxes.length === 0;
   box.checked = boxes.length > 0 && selected.size === boxes.length;

@@ -1,1 +1,1 @@
-"""A response that has ended without being completed is run again, as a new one (ADR 0073)."""
+"""A response that has ended is run again, as a new one (ADR 0073)."""

@@ -6,7 +6,7 @@ from typing import Any
 from models.db.queries.read import ResponseRow
 from models.errors import InvalidRequest
 from models.ids import conversation_id, response_id
-from models.lifecycle import TERMINAL, Status
+from models.lifecycle import TERMINAL
 from models.wire.checks.basic import Array, OpenObject
 from models.wire.checks.faults import not_an_object, shorten, unknown_parameter
 from models.wire.events import Item
@@ -20,19 +20,12 @@ _NOT_REPEATED = (RETRY_OF, "stream_options")
 
 
 def require_retryable(row: ResponseRow) -> None:
-    """Raises InvalidRequest for a response that is not to be run again."""
+    """Raises InvalidRequest for a response that has not ended."""
     if row.status not in TERMINAL:
         raise InvalidRequest(
             "The response has not ended. Cancel it first, or wait for its end.",
             param="response_id",
             code="response_not_ended",
-        )
-    if row.status == Status.COMPLETED:
-        raise InvalidRequest(
-            "The response is completed. Only one that has failed, was cancelled or is incomplete "
-            "is run again.",
-            param="response_id",
-            code="response_completed",
         )
 
 

@@ -1,11 +1,13 @@
 """The command of an operator that runs responses again."""
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.option_groups import with_groups
 from cli.options import AsJson, Data
-from cli.output import print_status, table
+from cli.output import print_result, print_status, table
 from features.operator.connection import (
     EXIT_CODES_HELP,
     EXIT_REFUSED,
@@ -14,31 +16,67 @@ from features.operator.connection import (
     run,
     show,
 )
-from features.operator.response_commands import app
+from features.operator.filter import Filter
+from features.operator.response_commands import (
+    ACTION_LIMIT,
+    FilterOptions,
+    Limit,
+    Responses,
+    Yes,
+    app,
+)
 from models.ids import response_id
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
+    from features.operator.operations import ResponseList
     from models.db.connection import Connection
 
-Responses = Annotated[
-    list[str], typer.Argument(metavar="RESPONSE_ID", help="Ids, or the beginnings of ids.")
+OtherModel = Annotated[
+    str | None,
+    typer.Option("--with-model", metavar="MODEL", help="Run them with this model instead."),
 ]
-Model = Annotated[str | None, typer.Option(help="Run them with this model instead of their own.")]
 
 
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Which responses are to be run again, and with which model."""
+
+    names: list[str]
+    wanted: Filter
+    limit: int
+    is_confirmed: bool
+    model: str | None
+
+
+# Commands import when they run, as in cli/main.py.
 @app.command("retry", epilog=EXIT_CODES_HELP)
+@with_groups
 def retry(
-    responses: Responses, model: Model = None, as_json: AsJson = False, data: Data = None
+    *,
+    responses: Responses = None,
+    chosen: FilterOptions,
+    with_model: OtherModel = None,
+    limit: Limit = ACTION_LIMIT,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    data: Data = None,
 ) -> None:
-    """Run responses again that failed, were cancelled or are incomplete, as new ones in the
-    background.
+    """Run responses again that have ended, as new ones in the background.
 
-    A worker begins within seconds. The old ones stay as they are. Quotas do not refuse it.
+    A worker begins within seconds. The old ones stay as they are. Quotas do not refuse it. With a
+    filter: those that failed, were cancelled or are incomplete, unless --status says otherwise, and
+    were not run again before.
     """
     # Before the connection: a connection has the array types that are known when it is made.
     import models.db.arrays  # noqa: F401
 
-    made, refusals = run(data, lambda database: _run_again(database, responses, model))
+    wanted, names = chosen.filter(), responses or []
+    if bool(names) is not wanted.is_empty:
+        raise typer.BadParameter("name responses, or give a filter such as --model; not both")
+    order = _Order(names, wanted, limit or ACTION_LIMIT, yes, with_model)
+    made, refusals = run(data, lambda database: _run_again(database, order))
     show(made, _table, as_json=as_json)
     for refusal in refusals:
         print_status(f"backburner: {refusal}")
@@ -46,9 +84,7 @@ def retry(
         raise typer.Exit(EXIT_REFUSED)
 
 
-async def _run_again(
-    database: "Connection", names: list[str], model: str | None
-) -> tuple[list[Fields], list[str]]:
+async def _run_again(database: "Connection", order: _Order) -> tuple[list[Fields], list[str]]:
     """What was made, and a sentence for each that was not."""
     from cli.settings import configured_settings
     from features.operator.operations import resolve_ids
@@ -56,16 +92,55 @@ async def _run_again(
 
     settings = configured_settings()
     times = StoreTimes(settings.retention, settings.limits.queue_wait)
-    ids, refusals = await resolve_ids(database, names)
+    if order.names:
+        ids, refusals = await resolve_ids(database, order.names)
+    else:
+        ids, refusals = await _matching(database, order), []
     made: list[Fields] = []
     for identifier in ids:
         try:
-            new = await run_again(database, identifier, model, operator(), times)
+            new = await run_again(database, identifier, order.model, operator(), times)
         except NotRetried as refused:
             refusals.append(f"{response_id(identifier)} is not run again: {refused}")
         else:
             made.append({"id": response_id(new), "retry_of": response_id(identifier)})
     return made, refusals
+
+
+async def _matching(database: "Connection", order: _Order) -> "list[UUID]":
+    """The responses that fit the filter, but those that were run again before or cannot be. Ends
+    the command if it was not confirmed."""
+    from features.operator import operations, report
+    from features.retry.service import NOT_COMPLETED, find_candidate
+
+    wanted = replace(order.wanted, statuses=order.wanted.statuses or NOT_COMPLETED)
+    found = await operations.list_responses(database, wanted, order.limit)
+    candidates = [await find_candidate(database, each.id) for each in found.responses]
+    runnable = {
+        each.id for each in candidates if each and each.retried_by is None and each.refusal is None
+    }
+    left_out = len(found.responses) - len(runnable)
+    chosen = replace(found, responses=[row for row in found.responses if row.id in runnable])
+    if left_out:
+        print_status(f"{left_out} more fit, but were run again before, or cannot be.")
+    if chosen.responses and not order.is_confirmed:
+        print_result(report.responses(chosen))
+    if not chosen.responses or not order.is_confirmed:
+        print_status(_intention(chosen))
+        raise typer.Exit(EXIT_REFUSED if chosen.responses else 0)
+    if chosen.more:
+        print_status(f"More than {order.limit} fit; the newest are taken.")
+    return [row.id for row in chosen.responses]
+
+
+def _intention(found: "ResponseList") -> str:
+    """What the command would do."""
+    count = len(found.responses)
+    if not count:
+        return "No response fits; nothing was done."
+    more = "; more fit than --limit allows" if found.more else ""
+    noun = "response" if count == 1 else "responses"
+    return f"Nothing was done. With --yes: run {count} {noun} again{more}."
 
 
 def _table(made: list[Fields]) -> str:

@@ -12,7 +12,6 @@ from web.http.json_responses import POLL_HEADER
 
 CODES = {
     "response_not_ended": "the response that is to be run again has not ended",
-    "response_completed": "the response that is to be run again is completed",
     "mcp_credentials_required": "addresses and credentials of MCP servers must be sent again",
 }
 

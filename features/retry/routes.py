@@ -47,7 +47,7 @@ RetryBody = Annotated[JsonBody, Depends(_retry_body)]
 
 @router.post("/{response_id}/retry")
 async def retry(response_id: str, request: Request, key: Key, body: RetryBody) -> Response:
-    """Runs a response again that failed, was cancelled or is incomplete, as a new one."""
+    """Runs a response that has ended again, as a new one."""
     state = app_state(request)
     row = await state.response_store.find_row(key.project_id, response_id)
     require_retryable(row)

@@ -9,14 +9,19 @@ import orjson
 
 from features.audit import record
 from features.retry.body import mcp_servers
-from features.retry.queries import STORED_REQUEST, StoredRequest
-from models.db.database import Connection, execute, fetch, find_by_id
+from features.retry.queries import (
+    MAX_INPUT,
+    REQUEST_WITHOUT_INPUT,
+    STORED_REQUEST,
+    StoredRequest,
+)
+from models.db.database import Connection, Pool, execute, fetch, find_by_id
 from models.db.queries import create
 from models.db.queries.audit import Actor, AuditEntry
 from models.db.queries.create import NewRow, insert_values
 from models.ids import new_uuid, response_id
 from models.lifecycle import TERMINAL, Lane, Status
-from models.projects.policy import ZERO_RETENTION_SECONDS, ProjectPolicy
+from models.projects.policy import ZERO_RETENTION_SECONDS, ProjectPolicy, may_use
 from models.wire.events import ResponseCreated, ResponseQueued, frame
 from models.wire.purpose import Purpose, split_stored_parameters
 from models.wire.response import RETRY_OF, ResponseFacts, response_object
@@ -24,6 +29,9 @@ from models.wire.response import RETRY_OF, ResponseFacts, response_object
 _MAX_MODEL = 512
 """Characters of the name of a model, as in a create."""
 _NOT_CONTINUED = (Status.FAILED, Status.CANCELLED)
+_DELETED = "it was deleted"
+NOT_COMPLETED = [status for status in Status if status in TERMINAL - {Status.COMPLETED}]
+"""What is run again of a selection by a filter without a status."""
 
 
 class NotRetried(Exception):
@@ -38,6 +46,39 @@ class StoreTimes:
     queue_wait: timedelta
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A response that somebody wants to run again."""
+
+    id: UUID
+    project_id: UUID
+    project: str
+    policy: ProjectPolicy
+    status: str
+    model: str
+    retried_by: UUID | None
+    """the response that runs it again already"""
+    refusal: str | None
+    """why it cannot be run again; None: it can"""
+
+
+async def find_candidate(on: Pool | Connection, response: UUID) -> Candidate | None:
+    """What would be run again. None: it is deleted, or its project is archived."""
+    stored = await find_by_id(on, REQUEST_WITHOUT_INPUT, response)
+    if stored is None:
+        return None
+    return Candidate(
+        stored.id,
+        stored.project_id,
+        stored.project,
+        ProjectPolicy.from_json(stored.policy),
+        stored.status,
+        stored.model,
+        stored.retried_by,
+        _refusal(stored),
+    )
+
+
 async def run_again(
     connection: Connection, retried: UUID, model: str | None, actor: Actor, times: StoreTimes
 ) -> UUID:
@@ -47,9 +88,9 @@ async def run_again(
     async with connection.transaction():
         stored = await find_by_id(connection, STORED_REQUEST, retried)
         if stored is None or (refusal := _refusal(stored)) is not None:
-            raise NotRetried("it was deleted" if stored is None else refusal)
-        if model is not None and not (0 < len(model) <= _MAX_MODEL and model.isprintable()):
-            raise NotRetried("that is no name of a model")
+            raise NotRetried(_DELETED if stored is None else refusal)
+        if model is not None:
+            _require_model(stored, model)
         row = _new_row(stored, model or stored.model)
         values = insert_values([row], None, times.retention, times.queue_wait)
         await fetch(connection, create.INSERT, values)
@@ -60,12 +101,18 @@ async def run_again(
     return row.id
 
 
+def _require_model(stored: StoredRequest, model: str) -> None:
+    """Raises NotRetried for what is no name of a model, or of one that the project may not use."""
+    if not (0 < len(model) <= _MAX_MODEL and model.isprintable()):
+        raise NotRetried("that is no name of a model")
+    if not may_use(model, ProjectPolicy.from_json(stored.policy).models):
+        raise NotRetried(f"its project may not use the model {model}")
+
+
 def _refusal(stored: StoredRequest) -> str | None:
     """Why the response is not run again; None: it can be."""
     if stored.status not in TERMINAL:
         return "it has not ended"
-    if stored.status == Status.COMPLETED:
-        return "it is completed"
     if split_stored_parameters(stored.parameters).purpose is not Purpose.ANSWER:
         return "it is no response of a client"
     if mcp_servers(stored.parameters):
@@ -75,7 +122,7 @@ def _refusal(stored: StoredRequest) -> str | None:
         )
     if stored.conversation_id is not None:
         return "it is in a conversation, where only its client can run it again"
-    if stored.input is None:
+    if stored.input_size > MAX_INPUT:
         return "its input is too large for this; its client can run it again"
     return _refusal_of_previous(stored)
 

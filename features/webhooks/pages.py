@@ -1,15 +1,18 @@
 """The endpoints of webhooks, and what was and is to be delivered to them."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from uuid import UUID
 
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from features.console.notice import Notice
 from features.console.page import (
     Change,
     Page,
+    PageError,
     Problem,
     Visit,
     choice,
@@ -17,8 +20,8 @@ from features.console.page import (
     not_found,
     read_list,
 )
+from features.webhooks import new_endpoint, service
 from features.webhooks import queries as statements
-from features.webhooks import service
 from features.webhooks.events import event_id
 from features.webhooks.service import EndpointFields
 from features.webhooks.service import public_id as _endpoint_id
@@ -85,7 +88,24 @@ async def show(visit: Visit) -> Response:
         state=state,
         states=[(each, each) for each in _STATES],
         looked_at=_LOOKED_AT,
+        now=datetime.now(UTC),
     )
+
+
+async def send_test(visit: Visit) -> Response:
+    """Has a worker deliver a test event, next. The page of the endpoint shows the result."""
+    fields = await visit.form(visit.user.token)
+    endpoint = await _endpoint(visit, fields.get("id", ""))
+    async with visit.pool.connection() as connection:
+        sent = await service.send_test(connection, endpoint, None, visit.actor)
+    if sent is None:
+        raise PageError(409, "It is disabled", "Enable the endpoint first.")
+    event, event_type = sent
+    notice = Notice(
+        f"A worker delivers a test event next: {event_id(event)} ({event_type}). Its result "
+        "appears below."
+    )
+    return visit.done(f"/webhooks/{_endpoint_id(endpoint.id)}", notice)
 
 
 async def problems(state: AppState) -> list[Problem]:
@@ -116,6 +136,7 @@ async def _change(visit: Visit, fields: QueryParams) -> Change:
         label=action.capitalize(),
         back=f"/webhooks/{_endpoint_id(endpoint.id)}",
         make=make,
+        done=f"The endpoint is {action}d.",
         is_harmless=action == "enable",
         facts=_facts(endpoint),
     )
@@ -137,6 +158,7 @@ async def _resend(visit: Visit, fields: QueryParams) -> Change:
         label="Deliver again",
         back=f"/webhooks/{_endpoint_id(endpoint.id)}",
         make=make,
+        done=f"{event_id(delivery.event_id)} is delivered again, next.",
         is_harmless=True,
         facts=[*_facts(endpoint), ("Event", event)],
     )
@@ -173,6 +195,9 @@ async def _counts(pool: Pool, endpoints: Sequence[UUID]) -> dict[UUID, statement
 
 PAGES = (
     Page("/webhooks", show_list, menu="Webhooks", is_by_project=True),
+    Page("/webhooks/new", new_endpoint.show_form),
+    Page("/webhooks/new", new_endpoint.make, method="POST"),
+    Page("/webhooks/test", send_test, method="POST"),
     *confirmed("/webhooks/change", _change),
     *confirmed("/webhooks/resend", _resend),
     Page("/webhooks/{id}", show),

@@ -147,6 +147,8 @@ class Endpoint:
     disabled_reason: str | None
     failures: int
     failing_since: datetime | None
+    paused_until: datetime | None
+    """nothing is sent to it before, because of failures; null: it is not paused now"""
     waiting: int
     """deliveries that are to be tried"""
     secret_key_id: str
@@ -164,7 +166,7 @@ _ENDPOINTS = """
     SELECT e.id, e.project_id, p.name AS project, e.name, e.url, e.types, e.created_at,
            coalesce(e.updated_at, e.created_at) AS updated_at,
            e.disabled_at, CASE WHEN e.disabled_at IS NOT NULL THEN e.disabled_reason END AS disabled_reason, e.failures,
-           e.failing_since,
+           e.failing_since, CASE WHEN e.paused_until > clock_timestamp() THEN e.paused_until END AS paused_until,
            (SELECT count(*) FROM webhook_deliveries d
             WHERE d.endpoint_id = e.id AND d.next_attempt_at IS NOT NULL)::int AS waiting, e.secret_key_id, e.secrets
     FROM webhook_endpoints e JOIN projects p ON p.id = e.project_id WHERE e.deleted_at IS NULL"""
@@ -272,6 +274,7 @@ class ListedDelivery:
     """`waiting`, `delivered` or `failed`"""
     attempts: int
     next_attempt_at: datetime | None
+    """not before the pause of its endpoint has ended"""
     delivered_at: datetime | None
     last_status: int | None
     last_error: str | None
@@ -281,8 +284,12 @@ _STATE = """CASE WHEN d.next_attempt_at IS NOT NULL THEN 'waiting' WHEN d.delive
     ELSE 'delivered' END"""
 _DELIVERY = f"""d.id, d.endpoint_id, d.event_id, d.type, d.object_id, d.created_at, {_STATE} AS state,
                d.attempts, d.next_attempt_at, d.delivered_at, d.last_status, d.last_error"""
-_DELIVERIES = f"SELECT d.* FROM (SELECT {_DELIVERY} FROM webhook_deliveries d) d"
-_DELIVERIES_LOOKED_AT = f"""SELECT d.* FROM (
+_SHOWN_DELIVERY = """d.id, d.endpoint_id, d.event_id, d.type, d.object_id, d.created_at, d.state, d.attempts,
+    CASE WHEN d.next_attempt_at IS NOT NULL THEN greatest(d.next_attempt_at, (
+        SELECT e.paused_until FROM webhook_endpoints e WHERE e.id = d.endpoint_id)) END AS next_attempt_at,
+    d.delivered_at, d.last_status, d.last_error"""
+_DELIVERIES = f"SELECT {_SHOWN_DELIVERY} FROM (SELECT {_DELIVERY} FROM webhook_deliveries d) d"
+_DELIVERIES_LOOKED_AT = f"""SELECT {_SHOWN_DELIVERY} FROM (
         SELECT {_DELIVERY} FROM webhook_deliveries d
         WHERE d.endpoint_id = :endpoint
           AND (CAST(:after AS uuid) IS NULL

@@ -10,6 +10,7 @@ from starlette.routing import Route, Router
 from features.console import (
     activity,
     capacity,
+    compare,
     content,
     login,
     overview,
@@ -66,6 +67,7 @@ PAGES: tuple[Page, ...] = (
     *responses.PAGES,
     *reveal.PAGES,
     *tail.PAGES,
+    *compare.PAGES,
     *content.PAGES,
     *response.PAGES,
     *capacity.PAGES,

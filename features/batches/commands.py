@@ -1,4 +1,4 @@
-"""Batches, as an operator lists, shows, follows and cancels them."""
+"""Batches, as an operator lists, shows, follows, cancels and retries them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +7,7 @@ import typer
 
 from cli.errors import RequestRefused
 from cli.options import AsJson, Data
-from cli.output import print_status, table
+from cli.output import clean, print_status, table
 from features.operator.connection import (
     EXIT_CODES_HELP,
     EXIT_INTERRUPTED,
@@ -21,6 +21,8 @@ from models.ids import batch_id, file_id, parse_batch_id
 from models.time_text import format_time
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from features.batches.queries import ListedBatch
     from models.db.connection import Connection
 
@@ -80,6 +82,45 @@ def cancel_batch(
     _show(run(data, cancel), follow, as_json, data)
 
 
+@app.command("retry", epilog=EXIT_CODES_HELP)
+def retry_batch(
+    batch: Batch, follow: Follow = False, as_json: AsJson = False, data: Data = None
+) -> None:
+    """Run the failed requests of a batch again, in a new batch.
+
+    Also those that were not executed before it expired or was cancelled. The new batch has the
+    window, the metadata and the key of the old one. It reads and writes files, so it needs the
+    settings of the server.
+    """
+
+    async def retry(database: "Connection") -> "ListedBatch":
+        row = await _find(database, batch)
+        return await _find(database, batch_id(await _retry(database, row, data)))
+
+    _show(run(data, retry), follow, as_json, data)
+
+
+async def _retry(database: "Connection", batch: "ListedBatch", data: Data) -> "UUID":
+    """The new batch. Raises RequestRefused."""
+    from cli.settings import deployment_settings
+    from features.batches.retry import BatchFiles, BatchNotRetried, retry_failed
+    from models.files.opening import open_storage
+    from models.files.storage import StorageError
+
+    settings = deployment_settings(data)
+    storage = open_storage(settings)
+    if storage is None:
+        raise RequestRefused("there is no storage: set BACKBURNER_FILES__FOLDER, as of the server")
+    try:
+        return await retry_failed(database, BatchFiles(storage, settings.files), batch, operator())
+    except BatchNotRetried as refused:
+        raise RequestRefused(f"it is not run again: {refused}") from None
+    except (StorageError, TimeoutError) as error:
+        raise RequestRefused(f"the files cannot be read or written: {error}") from None
+    finally:
+        await storage.close()
+
+
 async def _find(database: "Connection", name: str) -> "ListedBatch":
     """The batch with this id. Raises RequestRefused."""
     from features.batches.queries import SHOW_BATCH
@@ -119,9 +160,13 @@ async def _follow(database: "Connection", batch: "ListedBatch") -> "ListedBatch"
 def _fields(batch: "ListedBatch") -> Fields:
     return fields_of(
         batch,
-        "id project status model total started completed failed completion_window created_at"
-        " expires_at ended_at input_file output_file error_file errors",
+        "id project status model models metadata retry_of retried_by total started completed"
+        " failed completion_window created_at expires_at ended_at input_file output_file"
+        " error_file errors",
         id=batch_id(batch.id),
+        models=batch.model_names,
+        retry_of=batch.retry_of and batch_id(batch.retry_of),
+        retried_by=batch.retried_by and batch_id(batch.retried_by),
         started=batch.expanded,
         input_file=file_id(batch.input_file_id),
         output_file=batch.output_file_id and file_id(batch.output_file_id),
@@ -164,7 +209,7 @@ def _text(batch: "ListedBatch") -> str:
     lines = [
         _progress(batch),
         f"project      {batch.project}",
-        f"model        {batch.model or '-'}",
+        f"model        {clean(', '.join(batch.model_names)) or '-'}",
         f"window       {batch.completion_window}, until {format_time(batch.expires_at)}",
         f"created      {format_time(batch.created_at)}",
         f"ended        {format_time(batch.ended_at) if batch.ended_at else '-'}",
@@ -172,6 +217,10 @@ def _text(batch: "ListedBatch") -> str:
         f"output file  {output_file}",
         f"error file   {error_file}",
     ]
+    if batch.retry_of:
+        lines.append(f"runs again   the failed requests of {batch_id(batch.retry_of)}")
+    if batch.retried_by:
+        lines.append(f"run again    in {batch_id(batch.retried_by)}")
     for error in batch.errors or ():
         where = "file" if error["line"] is None else f"line {error['line']}"
         lines.append(f"{where}: {error['code']}: {error['message']}")

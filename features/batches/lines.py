@@ -13,6 +13,8 @@ ENDPOINTS: Final = (RESPONSES, "/v1/chat/completions", "/v1/embeddings")
 """The endpoints that the requests of a batch may be for."""
 MAX_CUSTOM_ID = 512
 """Characters."""
+MAX_MODEL = 512
+"""Characters of a name of a model that are stored, as in a create."""
 _GROUP_LINES = 200
 _GROUP_BYTES = 1024 * 1024
 
@@ -163,9 +165,14 @@ class CheckedLines:
 
     numbers: list[int] = field(default_factory=list)
     custom_ids: list[str] = field(default_factory=list)
-    model: str | None = None
-    """of the first request"""
+    models: dict[str, None] = field(default_factory=dict)
+    """of the requests, in their order, each once"""
     errors: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def model(self) -> str | None:
+        """Of the first request that names one."""
+        return next(iter(self.models), None)
 
 
 def check_lines(lines: Sequence[InputLine], endpoint: str, limits: BodyLimits) -> CheckedLines:
@@ -182,6 +189,6 @@ def check_lines(lines: Sequence[InputLine], endpoint: str, limits: BodyLimits) -
         checked.numbers.append(line.number)
         checked.custom_ids.append(request.custom_id)
         model = request.body.get("model")
-        if checked.model is None and type(model) is str:
-            checked.model = model
+        if type(model) is str:
+            checked.models.setdefault(model[:MAX_MODEL])
     return checked

@@ -19,6 +19,7 @@ from models.db.queries.common import (
     OPEN,
     bounded_page,
 )
+from models.db.queries.file_contents import IS_OPEN
 from models.db.queries.quotas import OPEN_BATCH
 from models.db.queries.read import RESPONSE_COLUMNS, ResponseRow
 from models.db.statement import Query, column
@@ -134,15 +135,21 @@ FIND_INPUT = column(
 was deleted."""
 
 
+MAX_MODELS = 10
+"""Names of models that a batch stores."""
 MOVE_VALIDATION = column(
     """
     UPDATE batches b SET validated_lines = :to_line, validated_bytes = :to_byte, model = coalesce(b.model, :model),
+           models = (SELECT coalesce(array_agg(m.name ORDER BY m.nr), '{}')
+                     FROM (SELECT u.name, min(u.nr) AS nr
+                           FROM unnest(coalesce(b.models, '{}') || CAST(:models AS text[])) WITH ORDINALITY AS u (name, nr)
+                           GROUP BY u.name ORDER BY min(u.nr) LIMIT CAST(:max_models AS int)) m),
            collector_until = clock_timestamp() + CAST(:lease AS interval), collector_crashes = 0
     WHERE b.id = :id AND b.status = 'validating' AND b.ending IS NULL AND b.validated_bytes = :from_byte RETURNING b.id
     """,
     UUID,
 )
-"""Moves the cursor of the validation. No row: another worker has done it, or the batch is ending."""
+"""Moves the cursor of the validation, and adds models that are new. No row: another worker has done it, or the batch is ending."""
 INSERT_LINES = column(
     """
     INSERT INTO batch_lines (batch_id, line, custom_id)
@@ -403,6 +410,26 @@ class ListedBatch:
     endpoint: str
     input_tokens: int
     output_tokens: int
+    api_key_id: UUID
+    metadata: dict[str, str] | None
+    models: list[str] | None
+    """of its requests, in their order; at most MAX_MODELS; null: made by an earlier release"""
+    retry_of: UUID | None
+    """the batch whose failed requests it runs again"""
+    retried_by: UUID | None
+
+    @property
+    def model_names(self) -> list[str]:
+        """Its models, as far as they are known."""
+        return self.models or ([] if self.model is None else [self.model])
+
+    @property
+    def shown_models(self) -> str:
+        """Its model, or how many it has."""
+        names = self.model_names
+        if len(names) < 2:
+            return "".join(names)
+        return f"{len(names)}{' or more' if len(names) == MAX_MODELS else ''} models"
 
     @property
     def has_ended(self) -> bool:
@@ -417,7 +444,8 @@ class ListedBatch:
 
 _LISTED = """b.id, b.project_id, p.name AS project, b.status, b.model, b.input_file_id, b.completion_window,
     b.created_at, b.expires_at, b.ended_at, b.total, b.expanded, b.completed,
-           b.failed, b.errors, b.output_file_id, b.error_file_id, b.endpoint, b.input_tokens, b.output_tokens"""
+           b.failed, b.errors, b.output_file_id, b.error_file_id, b.endpoint, b.input_tokens, b.output_tokens,
+    b.api_key_id, b.metadata, b.models, b.retry_of, b.retried_by"""
 LIST_ALL_BATCHES = Query(
     f"""
     SELECT {_LISTED.replace("b.errors", "NULL::json AS errors")} FROM batches b JOIN projects p ON p.id = b.project_id
@@ -432,6 +460,54 @@ SHOW_BATCH = Query(
     f"SELECT {_LISTED} FROM batches b JOIN projects p ON p.id = b.project_id WHERE b.id = :id",
     ListedBatch,
 )
+
+RETRY_BATCH = column(
+    f"""
+    WITH retried AS (
+        SELECT b.* FROM batches b JOIN projects p ON p.id = b.project_id
+        WHERE b.id = :retried AND b.ended_at IS NOT NULL AND p.archived_at IS NULL),
+         input AS (
+             UPDATE files f SET bytes = :bytes, completed_at = clock_timestamp(), expires_at = f.created_at + f.lifetime
+             FROM retried WHERE f.id = :file AND {IS_OPEN} RETURNING f.id),
+         made AS (
+             INSERT INTO batches (id, project_id, api_key_id, endpoint, input_file_id, completion_window, metadata,
+                                  output_lifetime, expires_at, retry_of)
+             SELECT :id, b.project_id, b.api_key_id, b.endpoint, input.id, b.completion_window, b.metadata,
+                    b.output_lifetime, clock_timestamp() + (b.expires_at - b.created_at), b.id
+             FROM retried b CROSS JOIN input RETURNING id),
+         linked AS (UPDATE batches b SET retried_by = made.id FROM made WHERE b.id = :retried),
+         audited AS ({recorded("made")})
+    SELECT id FROM made
+    """,
+    UUID,
+)
+"""Completes the file `file`, makes the batch `id` of it, as `retried` but for its requests, and adds
+the entry to the audit log. No row: there is no such batch that has ended, its project is archived,
+or the file is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResponse:
+    """A response that was made of a line of a batch."""
+
+    id: UUID
+    status: str
+    model: str
+    upstream: str | None
+    reason: str | None
+    created_at: datetime
+
+
+RESPONSES_OF_BATCH = Query(
+    """
+    SELECT r.id, r.status, r.model, r.upstream, r.reason, r.created_at
+    FROM (SELECT * FROM responses WHERE request_id = :request_id LIMIT CAST(:look_at AS int)) r
+    WHERE CAST(:status AS text) IS NULL OR r.status = :status ORDER BY r.id LIMIT :max_rows
+    """,
+    BatchResponse,
+)
+"""Selects the first responses that were made of a batch, among `look_at` of them. `request_id`: the
+public id of the batch."""
 
 _RESTS = "statement_timestamp() + interval '1 minute'"
 REPAIR_BATCHES = column(

@@ -24,6 +24,7 @@ from features.batches.queries import (
     END_VALIDATION,
     INSERT_LINES,
     MAX_ERRORS,
+    MAX_MODELS,
     MOVE_VALIDATION,
 )
 from features.batches.take_queries import TakenBatch
@@ -81,6 +82,8 @@ class Validation:
             "to_line": group[-1].number,
             "to_byte": group[-1].end,
             "model": checked.model,
+            "models": Texts(list(checked.models)),
+            "max_models": MAX_MODELS,
             "lease": LEASE,
         }
         async with self._pool.connection() as connection, connection.transaction():

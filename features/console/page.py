@@ -335,6 +335,15 @@ async def read_list(
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """Something new that a change has made."""
+
+    path: str
+    """of its page, below the console"""
+    notice: str
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """A change, and what a person reads before it is made."""
 
@@ -347,7 +356,7 @@ class Change:
     back: str
     """below the console: where it comes from, and leads to"""
     make: Callable[[Connection], Awaitable[object]]
-    """in a transaction of this connection"""
+    """in a transaction of this connection; may return a Made, to lead elsewhere than back"""
     done: str = ""
     """what the page after it says; empty: the label"""
     is_harmless: bool = False
@@ -369,7 +378,9 @@ def confirmed(
         fields = await visit.form(visit.user.token)
         change = await read(visit, fields)
         async with visit.pool.connection() as connection:
-            await change.make(connection)
+            made = await change.make(connection)
+        if isinstance(made, Made):
+            return visit.done(made.path, Notice(made.notice))
         notice = Notice(change.done or f"Done: {change.label}.")
         return visit.done(back_path(visit, fields, change.back), notice)
 

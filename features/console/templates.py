@@ -16,7 +16,7 @@ import features
 from features.console.plots import compact, short_time
 from features.operator.diagnosis import cause_text
 from models.features import FEATURES
-from models.ids import response_id
+from models.ids import batch_id, response_id
 from models.time_text import format_date, format_precise, format_seconds
 from models.version import VERSION
 
@@ -66,6 +66,7 @@ def _environment() -> Environment:
         clock=clock,
         precise_clock=precise_clock,
         precise=format_precise,
+        batch_id=batch_id,
         response_id=response_id,
         compact=compact,
         prose=prose,

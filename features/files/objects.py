@@ -96,6 +96,14 @@ def parse_expires_after(fields: Mapping[str, Any]) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+def shorter_lifetime(wanted: timedelta | None, of_project: timedelta | None) -> timedelta | None:
+    """How long a file is kept: not longer than its project keeps anything. None: until it is
+    deleted."""
+    if wanted is None or of_project is None:
+        return wanted or of_project
+    return min(wanted, of_project)
+
+
 def check_kind(filename: str, purpose: str, examination: Examination) -> str | None:
     """What the bytes of the whole file are found to be. Raises InvalidRequest if they are not what
     the file's name or its purpose claims."""

@@ -24,6 +24,7 @@ from features.files.objects import (
     file_object,
     parse_expires_after,
     parse_purpose,
+    shorter_lifetime,
 )
 from features.quotas.refusal import too_much_stored
 from models.config.settings import Settings
@@ -242,10 +243,7 @@ class FileStore:
         than its project keeps anything. None: until it is deleted."""
         if wanted is None and purpose in (FilePurpose.BATCH, FilePurpose.BATCH_OUTPUT):
             wanted = self._limits.batch_retention
-        of_project = key.policy.retention
-        if wanted is None or of_project is None:
-            return wanted or of_project
-        return min(wanted, of_project)
+        return shorter_lifetime(wanted, key.policy.retention)
 
     async def _require_quota(self, connection: Any, key: ApiKey, new_id: UUID, size: int) -> None:
         """In the transaction that stores the file. Raises QuotaExceeded."""

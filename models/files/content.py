@@ -8,7 +8,7 @@ from uuid import UUID
 
 import psycopg
 
-from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
+from models.db.database import DATABASE_UNAVAILABLE, Connection, Pool, fetch
 from models.db.queries.file_contents import FINISH_PART, FORGET_PART, INSERT_PART, PartRow
 from models.files.storage import FileStorage, StorageError, part_key
 from models.ids import new_uuid
@@ -19,7 +19,7 @@ class FileGone(Exception):
 
 
 async def write_part(
-    pool: Pool,
+    pool: Pool | Connection,
     storage: FileStorage,
     file: UUID,
     chunks: AsyncIterator[bytes],
@@ -54,7 +54,7 @@ async def write_part(
     return PartRow(part, size)
 
 
-async def _discard(pool: Pool, storage: FileStorage, part: UUID) -> None:
+async def _discard(pool: Pool | Connection, storage: FileStorage, part: UUID) -> None:
     try:
         await storage.discard(part_key(part))
         await fetch(pool, FORGET_PART, {"part": part})

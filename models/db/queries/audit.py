@@ -176,7 +176,7 @@ FIND = Query(f"SELECT {_SHOWN} FROM audit a WHERE a.id = :id", AuditRow)
 ACTIONS = frozenset(
     (
         *("admin.refuse", "authentication.fail"),
-        "batch.cancel",
+        *("batch.cancel", "batch.retry", "batch.reveal"),
         *("console.link", "console.login", "console.logout", "console.reveal"),
         *("conversation.delete", "conversation.item.delete"),
         *("file.delete", "upload.cancel"),

@@ -82,6 +82,9 @@ batches = Table(
         "ending", Text, "the terminal status that it will have; null: none but `completed` is known"
     ),
     optional("model", Text, "of its first request"),
+    optional("models", ARRAY(Text), "of its requests, the first ten"),
+    optional("retry_of", Uuid, "the batch whose failed requests it runs again"),
+    optional("retried_by", Uuid, "the batch that runs its failed requests again"),
     optional("errors", JSON, "of its input file"),
     required("created_at", TIMESTAMP, default="now()"),
     required("expires_at", TIMESTAMP, "end of completion_window"),

@@ -29,13 +29,18 @@ class WordDiff:
 
 
 def word_diff(a: str, b: str) -> WordDiff:
-    """Compares two texts word by word, with the space behind each word. Too slow for an event
+    """Compares two texts word by word, without the space between them. Too slow for an event
     loop."""
     words_a, words_b = _WORD.findall(a), _WORD.findall(b)
     compared_a, compared_b = words_a[:MAX_WORDS], words_b[:MAX_WORDS]
     pieces_a, pieces_b = list[Piece](), list[Piece]()
     # Frequent words alone are no match: without this rule a text of few words takes minutes.
-    matcher = SequenceMatcher(None, compared_a, compared_b, autojunk=True)
+    matcher = SequenceMatcher(
+        None,
+        [word.rstrip() for word in compared_a],
+        [word.rstrip() for word in compared_b],
+        autojunk=True,
+    )
     for kind, a_from, a_to, b_from, b_to in matcher.get_opcodes():
         _add(pieces_a, compared_a[a_from:a_to], differs=kind != "equal")
         _add(pieces_b, compared_b[b_from:b_to], differs=kind != "equal")

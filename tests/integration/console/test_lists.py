@@ -350,11 +350,18 @@ async def test_who_only_looks_sees_the_lists_and_changes_nothing(
             "projects/keys/revoke",
             "webhooks/change",
             "webhooks/resend",
+            "webhooks/new",
+            "webhooks/test",
             "batches/cancel",
+            "batches/retry",
+            "retry",
             "schedules/change",
             "upstreams/check",
         ):
             refused = await reader.post(f"/console/{path}", [("form_token", token)])
             assert refused.status == 403
+        for path in ("webhooks/new", "batches/retry", "retry"):
+            assert (await reader.get(f"/console/{path}")).status == 403
         shown = await reader.get(f"/console/webhooks/{admin_id('whe', things.endpoint)}")
         assert "Deliver again" not in shown.text
+        assert "Send a test event" not in shown.text

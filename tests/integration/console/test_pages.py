@@ -176,11 +176,18 @@ async def test_an_operator_cancels_after_a_confirmation(
         ]
         done = await user.post("/console/responses/act", fields)
         assert "cancel requested" in done.text
-        assert "Not done: it has already ended as completed" in done.text
+        assert "Not done with 1 response: it has already ended as completed." in done.text
+        assert "Not done" not in (await user.get("/console/responses")).text, "it is shown once"
         assert (await api.wait_for_end(running))["status"] == "cancelled"
         again = await user.post("/console/responses/act", fields[:-1])
         assert "it was cancelled before" in again.text, "as over the API, that is no error"
         assert "Not done" not in again.text
+        back = ("back", "/console/responses?status=cancelled&model=m")
+        kept = await user.post("/console/responses/act", [*fields[:-1], back], follows=False)
+        assert kept.headers["location"] == "/console/responses?status=cancelled&model=m"
+        elsewhere = ("back", "//elsewhere.example/console")
+        lost = await user.post("/console/responses/act", [*fields[:-1], elsewhere], follows=False)
+        assert lost.headers["location"] == "/console/responses"
         assert (
             await _audited(shared_stack, running) == "response.cancel by console (operator token)"
         )

@@ -25,7 +25,8 @@ async def test_commands_run_a_response_again(
 ) -> None:
     failed = await api.wait_for_end(await api.create_background(fake.script([fail()]), input="Go."))
     other = fake.script(reply("again"))
-    result = await _run(shared_stack, "retry", failed["id"], "--model", other, "--json")
+    again = ("retry", failed["id"], "--with-model")
+    result = await _run(shared_stack, *again, other, "--json")
     assert result.exit_code == 0, result.output
     [made] = json.loads(result.stdout)
     ended = await api.wait_for_end(made["id"])
@@ -33,15 +34,36 @@ async def test_commands_run_a_response_again(
     assert (await api.get(failed["id"]))["retried_by"] == made["id"]
     assert f"run again  by {made['id']}" in (await _run(shared_stack, "show", failed["id"])).stdout
     assert f"runs again  {failed['id']}" in (await _run(shared_stack, "show", made["id"])).stdout
-    refused = await _run(shared_stack, "retry", made["id"])
-    assert (refused.exit_code, "it is completed" in refused.stderr) == (1, True)
-    refused = await _run(shared_stack, "retry", failed["id"], "--model", "")
+    refused = await _run(shared_stack, *again, "")
     assert (refused.exit_code, "no name of a model" in refused.stderr) == (1, True)
     [entry] = await audit_entries(shared_stack, action="response.retry", object=failed["id"])
     assert entry["details"] == {"retry": made["id"], "model": other}
+    assert (await _run(shared_stack, "retry")).exit_code == 2, "neither ids nor a filter"
 
 
-async def test_a_button_of_the_console_runs_a_response_again(
+async def test_a_command_runs_again_what_fits_a_filter_and_was_not_run_again(
+    shared_stack: Stack, api: Api, fake: FakeUpstream
+) -> None:
+    model = fake.script([fail()], [fail()], reply("completed"), reply("again"))
+    ids = [await api.create_background(model, input="Go.")]
+    for _ in range(2):
+        await api.wait_for_end(ids[-1])
+        ids.append(await api.create_background(model, input="Go."))
+    assert (await api.wait_for_end(ids[-1]))["status"] == "completed"
+    again = ("retry", "--model", model, "--since", "1h")
+    asked = await _run(shared_stack, *again)
+    assert (asked.exit_code, "With --yes: run 2 responses again" in asked.stderr) == (1, True)
+    assert [each[:21] in asked.stdout for each in ids] == [True, True, False]
+    assert len(fake.requests_for(model)) == 3
+    made = json.loads((await _run(shared_stack, *again, "--yes", "--json")).stdout)
+    assert {each["retry_of"] for each in made} == set(ids[:2])
+    for each in made:
+        assert (await api.wait_for_end(each["id"]))["output_text"] == "again"
+    nothing = await _run(shared_stack, *again, "--yes")
+    assert (nothing.exit_code, "2 more fit, but were run again before" in nothing.stderr) == (0, 1)
+
+
+async def test_the_console_runs_responses_again(
     shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script([fail()], reply("again"))
@@ -51,20 +73,37 @@ async def test_a_button_of_the_console_runs_a_response_again(
         await reader.log_in(READ_ONLY_TOKEN)
         assert "Run again" not in (await reader.get(page)).text
         assert (await reader.get(ask)).status == 403
-    async with console_user(shared_stack) as operator:
-        await operator.log_in(OPERATOR_TOKEN)
+    async with console_user(shared_stack, OPERATOR_TOKEN) as operator:
         assert "Run again" in (await operator.get(page)).text
         form = await operator.get(ask)
-        fields = [("id", failed["id"]), ("model", model)]
+        assert f'<option value="{model}">' in form.html
+        fields = [("id", failed["id"]), ("model", "")]
         assert (await operator.post("/console/retry", fields)).status == 403, "without its token"
         shown = await operator.post("/console/retry", [*fields, ("form_token", form.form_token)])
-        assert "Run again by" in shown.text
+        assert f"Runs again {failed['id'][:21]}" in shown.text
+        assert "1 response: run again as a new one" in shown.text
         new = (await api.get(failed["id"]))["retried_by"]
         assert (await api.wait_for_end(new))["output_text"] == "again"
-        refused = await operator.post(
-            "/console/retry", [("id", new), ("form_token", form.form_token)]
-        )
-        assert (refused.status, "it is completed" in refused.text) == (409, True)
+
+        other, open_one = fake.script(reply("other")), fake.script([text("x"), hang()])
+        running = await api.create_background(open_one)
+        fields = [("id", each) for each in (failed["id"], new, running)]
+        fields += [("model", other), ("back", "/console/responses?status=completed")]
+        ids = "&".join(f"id={value}" for name, value in fields if name == "id")
+        asked = await operator.get(f"/console/retry?{ids}")
+        assert "Run 3 responses again?" in asked.text
+        assert "Not run again: it has not ended" in asked.text
+        assert f"was run again before, as {new[:21]}" in asked.text
+        done = await operator.post("/console/retry", [*fields, ("form_token", form.form_token)])
+        assert "2 responses: run again as a new one" in done.text
+        assert "Not done with 1 response: it has not ended." in done.text
+        newest = (await api.get(new))["retried_by"]
+        ended = await api.wait_for_end(newest)
+        assert (ended["model"], ended["output_text"]) == (other, "other")
+        alone = [("id", running), ("form_token", form.form_token)]
+        refused = await operator.post("/console/retry", alone)
+        assert (refused.status, "it has not ended" in refused.text) == (409, True)
+        await api.cancel(running)
 
 
 async def test_operators_see_what_a_response_waits_for(

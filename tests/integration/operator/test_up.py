@@ -33,6 +33,8 @@ from tests.integration.operator.test_operations import in_thread
 from tests.support.api import until
 from tests.support.console import ConsoleUser
 from tests.support.fake_upstream import FakeUpstream
+from tests.support.webhook_receiver import webhook_receiver
+from tests.support.webhooks import unwrap
 
 KEY_LENGTH = len("bb-") + 43
 NAMES = ["cli.demo_upstream", "postgres", "valkey", "web", "worker", "worker --quarantine"]
@@ -351,6 +353,26 @@ async def test_keys_create_makes_a_working_key(shared_up: Up) -> None:
     assert (await other_client.get("/models"))[0] == 200
     other_client.key += "x"
     assert (await other_client.get("/models"))[0] == 401
+
+
+async def test_a_webhook_on_this_machine_is_made_by_the_command_and_gets_a_test_event(
+    shared_up: Up,
+) -> None:
+    async with webhook_receiver() as receiver:
+        where = ("--data", str(shared_up.data))
+        made = await run_command("webhooks", "create", receiver.url, *where)
+        assert made.code == 0, made.err
+        endpoint, secret = made.out.split()
+        assert (await run_command("webhooks", "test", endpoint, *where)).code == 0
+        await until(lambda: receiver.hooks, within=30)
+        assert unwrap(receiver.hooks[0], secret).type == "response.completed"
+        private = await run_command("webhooks", "create", "http://10.0.0.1/hook", *where)
+        assert (private.code, "may not be reached" in private.err) == (1, True)
+        elsewhere = await run_command(
+            "webhooks", "create", receiver.url, *where, BACKBURNER_EGRESS__ALLOW="10.0.0.0/8"
+        )
+        assert elsewhere.code == 1, "what the environment says counts, as for `up`"
+        await run_command("webhooks", "delete", endpoint, *where)
 
 
 async def run_command(*arguments: str, **settings: str) -> CommandResult:

@@ -41,6 +41,8 @@ GET/POST /console/responses/act
 GET/POST /console/retry
 POST /console/reveal
 POST /console/hide
+POST /console/webhooks/test
+GET/POST /console/webhooks/new
 GET/POST /console/workers/drain
 GET/POST /console/projects/keys/revoke
 GET/POST /console/webhooks/change

@@ -4,7 +4,6 @@ import re
 
 from playwright.async_api import Browser, expect
 
-from tests.browser.test_console import _check_legible
 from tests.support.browser import logged_in
 from tests.support.fake_upstream import FakeUpstream, fail, reply
 from tests.support.stack import Stack
@@ -34,21 +33,21 @@ async def test_failed_ones_are_selected_run_again_with_another_model_and_compare
             await expect(compare).to_be_enabled()
             await again.click()
             await expect(tab.get_by_role("heading")).to_have_text("Run 2 responses again?")
-            await _check_legible(operator, width, "run again")
+            await operator.check_legible(width, "run again")
             await tab.get_by_label("Model").fill(other)
             await tab.get_by_role("button", name="Run 2 again").click()
             await expect(tab.get_by_role("status").first).to_contain_text("2 responses: run again")
             assert tab.url.endswith(listed), "the filter is kept"
-            await _check_legible(operator, width, "notice")
+            await operator.check_legible(width, "notice")
             await tab.reload()
             await expect(tab.locator("main")).not_to_contain_text("2 responses: run again")
 
             await tab.locator(f"#open-{failed[0]}").click()
             await tab.locator("#compare").click()
             await expect(tab).to_have_url(re.compile(r"/responses/compare\?a="))
-            await _check_legible(operator, width, "compare")
+            await operator.check_legible(width, "compare")
             new = (await api.get(failed[0]))["retried_by"]
             assert (await api.wait_for_end(new))["model"] == other
             await tab.get_by_role("button", name="Show input and output").click()
             await expect(tab.locator("ins").first).to_contain_text("onerror")
-            await _check_legible(operator, width, "compare with content")
+            await operator.check_legible(width, "compare with content")

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from features.console.app import MENU
-from tests.support.browser import CONTRASTS, Operator, logged_in
+from tests.support.browser import Operator, logged_in
 from tests.support.fake_upstream import FakeUpstream, finish, hang, reply, text, usage, wait_for
 from tests.support.fake_upstream import done as end_of_stream
 from tests.support.stack import ROOT, Stack
@@ -232,19 +232,13 @@ async def test_what_clients_send_runs_nowhere_and_every_page_is_legible(
             tab = operator.tab
             for path in paths:
                 await operator.open(path)
-                await _check_legible(operator, width, path)
+                await operator.check_legible(width, path)
             await tab.get_by_role("button", name="Show input and output").click()
             await expect(tab.locator(".of-client .markdown")).to_contain_text("onerror")
             await expect(tab.locator(".of-model .markdown")).to_contain_text("onerror")
             await tab.get_by_text("Every event, by number").click()
             await expect(tab.locator("[data-tail-state]")).to_have_text("complete")
             await expect(tab.locator(".events")).to_contain_text("onerror")
-            await _check_legible(operator, width, "with content")
+            await operator.check_legible(width, "with content")
 
     await asyncio.gather(look("light", 1280), look("dark", 375))
-
-
-async def _check_legible(operator: Operator, width: int, where: str) -> None:
-    low = await operator.tab.evaluate(CONTRASTS)
-    assert not low, (where, low)
-    assert await operator.tab.evaluate("document.documentElement.scrollWidth") <= width, where

@@ -93,6 +93,12 @@ class Operator:
         """Opens a page. `path`: with `/console`."""
         await self.tab.goto(f"{self.origin}{path}")
 
+    async def check_legible(self, width: int, where: str) -> None:
+        """Every text has enough contrast, and nothing is wider than the window."""
+        low = await self.tab.evaluate(CONTRASTS)
+        assert not low, (where, low)
+        assert await self.tab.evaluate("document.documentElement.scrollWidth") <= width, where
+
     async def save(self, folder: Path, name: str) -> None:
         """Saves a picture of the tab."""
         await self.tab.screenshot(path=folder / f"{name}.png")

@@ -85,16 +85,9 @@ def _of_environment(variable: str) -> str | None:
 
 
 def is_of_up(data: Path | None) -> bool:
-    """Whether a command is about the deployment of a data folder, and not about another one that
-    DATABASE_URL names. Raises CommandFailed or BadSettings."""
-    from cli.embedded.data_folder import default_folder, running_up
-
-    address = database_url()
-    if data is not None or address is None:
-        return True
-    running = running_up(default_folder())
-    used = None if running is None else running.database_url
-    return used is not None and normalise_database_url(used) == address
+    """Whether a command is about the deployment of a data folder, as in `resolve_database`. Raises
+    CommandFailed or BadSettings."""
+    return data is not None or database_url() is None
 
 
 def resolve_redis_url(data: Path | None) -> str | None:

@@ -202,7 +202,7 @@ def _facts_of(side: Side) -> dict[str, str]:
         "Upstream": row.upstream or "",
         "Project": row.project,
         "Reason": row.reason or "",
-        "Waited for its first claim": _between(row.created_at, row.started_at),
+        "Until its first claim": _between(row.created_at, row.started_at),
         "Ran": _between(row.started_at, side.ended_at),
         "Input tokens": count(usage.get("input_tokens")),
         "Cached of these": count(cached or None),

@@ -47,7 +47,7 @@ async def show_responses(visit: Visit) -> Response:
         has_more=len(found) > _MOST_RESPONSES,
         most=_MOST_RESPONSES,
         looked_at=_LOOKED_AT,
-        status=status,
+        chosen=status,
         statuses=[(each.value, each.value.replace("_", " ")) for each in Status],
     )
 

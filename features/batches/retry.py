@@ -85,8 +85,8 @@ async def _write_input(
     dies, the purge deletes it."""
     errors, given = batch.error_file_id, batch.input_file_id
     for name, identifier in (("error", errors), ("input", given)):
-        values = {"id": identifier, "project": batch.project_id}
-        if not await fetch_idempotent(on, FIND_INPUT, values):
+        wanted = {"id": identifier, "project": batch.project_id}
+        if not await fetch_idempotent(on, FIND_INPUT, wanted):
             raise BatchNotRetried(f"its {name} file was deleted")
     parts = [await fetch_idempotent(on, FILE_PARTS, {"id": each}) for each in (errors, given)]
     settings = files.settings

@@ -68,7 +68,7 @@ async def test_pages_of_the_list_follow_one_another(
     made = [(await api.create(model, metadata={"pages": "1"}))["id"] for _ in range(3)]
     async with console_user(shared_stack, OPERATOR_TOKEN) as user:
         html = await _listed(user, f"metadata=pages%3D1&before={made[2]}")
-        assert [each in html for each in made] == [True, True, False]
+        assert [f'id="open-{each}"' in html for each in made] == [True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -19,10 +20,11 @@ import aiohttp
 import psutil
 import psycopg
 import pytest
+from aiohttp import web
 
 from cli import ROOT
 from cli.demo_upstream.replies import MARK
-from cli.embedded.data_folder import Credentials, DataFolder
+from cli.embedded.data_folder import Credentials, DataFolder, database_of
 from cli.embedded.data_folder import running_up as running_up_of
 from cli.embedded.detached import log_lines
 from cli.embedded.postgres import Postgres
@@ -358,21 +360,81 @@ async def test_keys_create_makes_a_working_key(shared_up: Up) -> None:
 async def test_a_webhook_on_this_machine_is_made_by_the_command_and_gets_a_test_event(
     shared_up: Up,
 ) -> None:
+    async def webhooks(*arguments: str, **settings: str) -> tuple[int | None, str, str]:
+        command = ("webhooks", *arguments, "--data", str(shared_up.data))
+        ran = await in_thread(command, environment(**settings))
+        return ran.code, ran.out, ran.err
+
     async with webhook_receiver() as receiver:
-        where = ("--data", str(shared_up.data))
-        made = await run_command("webhooks", "create", receiver.url, *where)
-        assert made.code == 0, made.err
-        endpoint, secret = made.out.split()
-        assert (await run_command("webhooks", "test", endpoint, *where)).code == 0
+        code, out, err = await webhooks("create", receiver.url)
+        assert code == 0, err
+        endpoint, secret = out.split()
+        assert (await webhooks("test", endpoint))[0] == 0
         await until(lambda: receiver.hooks, within=30)
         assert unwrap(receiver.hooks[0], secret).type == "response.completed"
-        private = await run_command("webhooks", "create", "http://10.0.0.1/hook", *where)
-        assert (private.code, "may not be reached" in private.err) == (1, True)
-        elsewhere = await run_command(
-            "webhooks", "create", receiver.url, *where, BACKBURNER_EGRESS__ALLOW="10.0.0.0/8"
+        code, _, err = await webhooks("create", "http://10.0.0.1/hook")
+        assert (code, "may not be reached" in err) == (1, True)
+        private = {"BACKBURNER_EGRESS__ALLOW": "10.0.0.0/8"}
+        assert (await webhooks("create", receiver.url, **private))[0] == 1, "as of `up`"
+        assert (await webhooks("delete", endpoint))[0] == 0
+
+
+async def test_the_console_makes_and_tests_a_webhook_and_shows_its_pause(shared_up: Up) -> None:
+    dsn = database_of(shared_up.data)
+    link = await asyncio.to_thread(create_link, dsn)
+    origin, name = shared_up.base_url.removesuffix("/v1"), "jobs <script>alert(1)</script>"
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with webhook_receiver() as receiver, aiohttp.ClientSession(cookie_jar=jar) as session:
+        user = ConsoleUser(origin, session)
+        await user.get(f"{LOGIN_PATH}{link}")
+        token = ("form_token", (await user.get("/console/webhooks/new")).form_token)
+        fields = [token, ("project", "default"), ("name", name), ("url", receiver.url)]
+        for changed, words in (
+            (("url", "http://10.9.9.9/"), "may not be reached"),
+            (("project", "nobodys"), "There is no project nobodys"),
+            (("type", "batch.begun"), "There are response.completed"),
+        ):
+            kept = [each for each in fields if each[0] != changed[0]]
+            refused = await user.post("/console/webhooks/new", [*kept, changed])
+            assert (refused.status, words in refused.text) == (400, True), refused.text
+            assert "&lt;script&gt;" in refused.html, "what was written stays in the form"
+        made = await user.post("/console/webhooks/new", [*fields, ("type", "response.failed")])
+        assert "<script>alert" not in made.html
+        secret, endpoint = (
+            re.findall(rf"{prefix}[A-Za-z0-9+/=]+", made.text)[0] for prefix in ("whsec_", "whe_")
         )
-        assert elsewhere.code == 1, "what the environment says counts, as for `up`"
-        await run_command("webhooks", "delete", endpoint, *where)
+        path, of_it = f"/console/webhooks/{endpoint}", [token, ("id", endpoint)]
+        page = await user.get(path)
+        assert (secret in page.html, name in page.text) == (False, True)
+
+        tested = await user.post("/console/webhooks/test", of_it)
+        assert "A worker delivers a test event next" in tested.text
+        await until(lambda: receiver.hooks, within=30)
+        assert unwrap(receiver.hooks[0], secret).type == "response.failed", "one that it gets"
+
+        async def shows(words: str) -> bool:
+            return words in (await user.get(path)).text
+
+        await until(lambda: shows("HTTP 200"))
+        receiver.answer = lambda: web.Response(status=500)
+        await user.post("/console/webhooks/test", of_it)
+        await until(lambda: shows("1 tries in a row have failed"))
+        # Much longer than the pause of the delivery, which has failed once.
+        pause = "UPDATE webhook_endpoints SET paused_until = now() + interval '4 min'"
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+            await connection.execute(pause.encode())
+        assert await shows("After the last failure nothing is sent before")
+        assert re.search(
+            r"waiting response.failed .* 1 in 4 min, \d{4}-", (await user.get(path)).text
+        )
+        disable = [*of_it, ("action", "disable")]
+        assert (
+            "The endpoint is disabled."
+            in (await user.post("/console/webhooks/change", disable)).text
+        )
+        refused = await user.post("/console/webhooks/test", of_it)
+        assert (refused.status, "Enable the endpoint first." in refused.text) == (409, True)
+        assert await shows("when it is enabled")
 
 
 async def run_command(*arguments: str, **settings: str) -> CommandResult:

@@ -197,7 +197,6 @@ def _facts_of(side: Side) -> dict[str, str]:
     cached = (usage.get("input_tokens_details") or {}).get("cached_tokens")
     reasoning = (usage.get("output_tokens_details") or {}).get("reasoning_tokens")
     return {
-        "Status": row.status.replace("_", " "),
         "Model": row.model,
         "Upstream": row.upstream or "",
         "Project": row.project,

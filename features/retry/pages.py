@@ -55,8 +55,7 @@ async def make(visit: Visit) -> Response:
             refused.append(str(refusal))
     if len(candidates) == 1 and refused:
         raise PageError(409, "It is not run again", f"The reason: {refused[0]}.")
-    text = "run again as a new one in the background"
-    notice = Notice(outcome([text] * len(made), refused), is_warning=bool(refused))
+    notice = Notice(_notice_text(len(made), refused), is_warning=bool(refused))
     new = f"/responses/{response_id(made[0])}" if len(made) == 1 else ""
     if not visit.own_path(fields.get("back", "")) and new:
         return visit.done(new, notice)
@@ -64,6 +63,12 @@ async def make(visit: Visit) -> Response:
         back_path(visit, fields, "/responses"),
         Notice(notice.text, new, "Show the new one", notice.is_warning),
     )
+
+
+def _notice_text(made: int, refused: list[str]) -> str:
+    subject = {0: "", 1: "One response runs again in the background. "}
+    done = subject.get(made, f"{made} responses run again in the background. ")
+    return f"{done}{outcome([], refused)}".strip()
 
 
 async def _candidates(visit: Visit, ids: list[str]) -> list[Candidate]:

@@ -81,7 +81,7 @@ async def test_the_console_runs_responses_again(
         assert (await operator.post("/console/retry", fields)).status == 403, "without its token"
         shown = await operator.post("/console/retry", [*fields, ("form_token", form.form_token)])
         assert f"Runs again {failed['id'][:21]}" in shown.text
-        assert "1 response: run again as a new one" in shown.text
+        assert "One response runs again in the background." in shown.text
         new = (await api.get(failed["id"]))["retried_by"]
         assert (await api.wait_for_end(new))["output_text"] == "again"
 
@@ -95,7 +95,7 @@ async def test_the_console_runs_responses_again(
         assert "Not run again: it has not ended" in asked.text
         assert f"was run again before, as {new[:21]}" in asked.text
         done = await operator.post("/console/retry", [*fields, ("form_token", form.form_token)])
-        assert "2 responses: run again as a new one" in done.text
+        assert "2 responses run again in the background. Not done" in done.text
         assert "Not done with 1 response: it has not ended." in done.text
         newest = (await api.get(new))["retried_by"]
         ended = await api.wait_for_end(newest)

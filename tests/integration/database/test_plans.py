@@ -248,6 +248,7 @@ async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -
         "hash": b"hash",
         "store": database.vector_store,
         "status": None,
+        "request_id": "batch_1",
         "width": 600,
         "first": date(2026, 1, 1),
         "by_project": True,
@@ -329,6 +330,7 @@ _OF_CONSOLE = [
     "listing.TOOL_CALLS",
     "usage.USAGE_BY_DAY",
     "retrieval.ENTRIES_PAGE",
+    "batches.RESPONSES_OF_BATCH",
 ]
 _OF_RUNNING = [
     "claim.CHECKPOINTED_OUTPUT",
@@ -424,6 +426,7 @@ _OF_CHAINS = [
     "chains.READY_SUCCESSORS",
     "chains.WAIT",
     "create.NOTE_RETRY",
+    "retry.REQUEST_WITHOUT_INPUT",
     "retry.STORED_REQUEST",
 ]
 _OF_FILES = [
@@ -466,6 +469,7 @@ _OF_BATCHES = [
     "batches.LIST_BATCHES",
     "batches.take.MOVE_EXPANSION",
     "batches.MOVE_VALIDATION",
+    "batches.RETRY_BATCH",
     "batches.NUMBER_PART",
     "quotas.COUNTED_BATCHES",
     "batches.READY_LINES",
@@ -760,6 +764,11 @@ def _of_batch(database: ManyResponses) -> dict[str, object]:
         "open_until": datetime.now(UTC),
         "part": database.part,
         "model": "m",
+        "models": Texts(["m", "n"]),
+        "max_models": 10,
+        "retried": new_uuid(),
+        "bytes": 1,
+        **AUDITED,
         "rows": 2,
     }
 

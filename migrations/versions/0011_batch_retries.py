@@ -2,7 +2,7 @@
 
 from alembic import op
 
-revision = "0010_batch_retries"
+revision = "0011_batch_retries"
 down_revision = "0005_steering"
 branch_labels = None
 depends_on = None

@@ -30,7 +30,7 @@ _MAX_MODEL = 512
 """Characters of the name of a model, as in a create."""
 _NOT_CONTINUED = (Status.FAILED, Status.CANCELLED)
 _DELETED = "it was deleted"
-NOT_COMPLETED = [status for status in Status if status in TERMINAL - {Status.COMPLETED}]
+NOT_COMPLETED = [OperatorStatus(each) for each in Status if each in TERMINAL - {Status.COMPLETED}]
 """What is run again of a selection by a filter without a status."""
 
 

@@ -20,7 +20,7 @@ from models.db.queries import create
 from models.db.queries.audit import Actor, AuditEntry
 from models.db.queries.create import NewRow, insert_values
 from models.ids import new_uuid, response_id
-from models.lifecycle import TERMINAL, Lane, Status
+from models.lifecycle import TERMINAL, Lane, OperatorStatus, Status
 from models.projects.policy import ZERO_RETENTION_SECONDS, ProjectPolicy, may_use
 from models.wire.events import ResponseCreated, ResponseQueued, frame
 from models.wire.purpose import Purpose, split_stored_parameters

@@ -3,6 +3,7 @@
 from starlette.responses import Response
 
 from features.batches import queries as statements
+from features.console.access import EVERYONE
 from features.console.page import HEADERS, Page, PageError, Visit, choice, not_found
 from features.files.content_response import ContentResponse, content_headers
 from features.files.queries import FILE_PARTS, FIND_FILE
@@ -22,7 +23,7 @@ _LOOKED_AT = 10_000
 async def find_batch(visit: Visit, public_id: str) -> statements.ListedBatch:
     """Raises PageError (404)."""
     batch = await find_by_id(visit.pool, statements.SHOW_BATCH, parse_batch_id(public_id))
-    if batch is None:
+    if batch is None or not visit.owns(batch.project_id):
         raise not_found("batch")
     return batch
 
@@ -81,6 +82,6 @@ async def download(visit: Visit) -> Response:
 
 
 PAGES = (
-    Page("/batches/{id}/responses", show_responses),
-    Page("/batches/{id}/files/{kind}", download),
+    Page("/batches/{id}/responses", show_responses, roles=EVERYONE),
+    Page("/batches/{id}/files/{kind}", download, roles=EVERYONE),
 )

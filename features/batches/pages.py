@@ -10,6 +10,7 @@ from features.batches import queries as statements
 from features.batches.batch_contents import FILES, find_batch
 from features.batches.failed_lines import FailedLines, read_failed
 from features.batches.retry import BatchFiles, BatchNotRetried, refusal, retry_failed
+from features.console.access import EVERYONE
 from features.console.page import (
     Change,
     Made,
@@ -161,9 +162,9 @@ async def _cancel(visit: Visit, fields: QueryParams) -> Change:
 
 
 PAGES = (
-    Page("/batches", show_list, menu="Batches", is_by_project=True),
+    Page("/batches", show_list, menu="Batches", is_by_project=True, roles=EVERYONE),
     *confirmed("/batches/cancel", _cancel),
     *confirmed("/batches/retry", _retry),
-    Page("/batches/{id}", show),
+    Page("/batches/{id}", show, roles=EVERYONE),
     *batch_contents.PAGES,
 )

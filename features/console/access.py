@@ -13,6 +13,7 @@ from datetime import timedelta
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from pydantic import SecretStr
 from starlette.requests import Request
@@ -46,6 +47,25 @@ class Role(StrEnum):
     OPERATOR = "operator"
     READ_ONLY = "read_only"
     """sees everything but inputs and outputs, and changes nothing"""
+    PROJECT = "project"
+    """sees one project, with inputs and outputs, and changes nothing"""
+
+
+OPERATORS = frozenset((Role.OPERATOR,))
+STAFF = frozenset((Role.OPERATOR, Role.READ_ONLY))
+EVERYONE = frozenset(Role)
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectLogin:
+    """The key that somebody of a project has logged in with."""
+
+    key_id: UUID
+    prefix: str
+    """the first characters of the key"""
+    project_id: UUID
+    project: str
+    """the name of its project"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +76,23 @@ class Session:
     role: Role
     name: str
     """who it is, for the audit log"""
+    of_project: ProjectLogin | None = None
+    """of the role PROJECT"""
 
     @property
     def may_act(self) -> bool:
-        """Whether this role may change something, and see inputs and outputs."""
+        """Whether this role may change something."""
         return self.role is Role.OPERATOR
+
+    @property
+    def may_reveal(self) -> bool:
+        """Whether this role may see inputs and outputs, when it asks for them."""
+        return self.role is not Role.READ_ONLY
 
     @property
     def needs_proxy(self) -> bool:
         """A proxy has named who it is. The session is valid only while the proxy still does."""
-        return self.name not in LOGIN_NAMES
+        return self.of_project is None and self.name not in LOGIN_NAMES
 
     @property
     def form_token(self) -> str:
@@ -90,26 +117,28 @@ class Sessions:
         self._pool = pool
         self._lifetime = lifetime
 
-    async def open(self, role: Role, name: str) -> Session:
-        """A new session."""
-        session = Session(new_token(), role, name)
+    async def open(self, role: Role, name: str, of_project: ProjectLogin | None = None) -> Session:
+        """A new session. `of_project`: of the role PROJECT."""
+        session = Session(new_token(), role, name, of_project)
         values = {
             "hash": hash_token(session.token),
             "role": role.value,
             "name": name,
+            "api_key": None if of_project is None else of_project.key_id,
             "lifetime": self._lifetime,
         }
         await execute(self._pool, statements.INSERT_SESSION, values)
         return session
 
     async def find(self, request: Request) -> Session | None:
-        """The session of a request's cookie; None if there is none, or if it has ended."""
+        """The session of a request's cookie; None if there is none, or if it has ended. That of a
+        project ends with its key."""
         token = request.cookies.get(_cookie_name(request, _SESSION_COOKIE))
         if not token:
             return None
         values = {"hash": hash_token(token)}
         for row in await fetch_idempotent(self._pool, statements.FIND_SESSION, values):
-            return Session(token, Role(row.role), row.name)
+            return Session(token, Role(row.role), row.name, _project_login(row))
         return None
 
     async def end(self, session: Session) -> None:
@@ -120,6 +149,12 @@ class Sessions:
         """Whether a one-time link is valid; then it is not any more."""
         values = {"hash": hash_token(token)}
         return bool(await fetch(self._pool, statements.USE_LINK, values))
+
+
+def _project_login(row: statements.StoredSession) -> ProjectLogin | None:
+    if row.key_id is None or row.prefix is None or row.project_id is None or row.project is None:
+        return None
+    return ProjectLogin(row.key_id, row.prefix, row.project_id, row.project)
 
 
 def set_session_cookie(request: Request, response: Response, session: Session, path: str) -> None:
@@ -152,7 +187,7 @@ def is_revealed(request: Request, session: Session) -> bool:
     them within `REVEALED` seconds."""
     value = request.cookies.get(_cookie_name(request, _REVEAL_COOKIE), "")
     until, _, seal = value.partition(".")
-    if not session.may_act or not until.isascii() or not until.isdigit():
+    if not session.may_reveal or not until.isascii() or not until.isdigit():
         return False
     return int(until) >= time.time() and is_token_of(seal, session.token, f"reveal {until}")
 

@@ -1,4 +1,7 @@
-"""The application of the console: its pages and static files, its errors, and who may call."""
+"""The application of the console: its pages and static files, its errors, and who may call.
+
+A role sees the pages that name it (`Page.roles`); the role of a project none that does not.
+"""
 
 from dataclasses import dataclass
 
@@ -9,6 +12,7 @@ from starlette.routing import Route, Router
 
 from features.console import (
     activity,
+    audit,
     capacity,
     compare,
     content,
@@ -20,9 +24,10 @@ from features.console import (
     tail,
 )
 from features.console.access import Session, proxy_user, set_session_cookie
-from features.console.page import Page, PageError, Visit
+from features.console.page import PROJECT_PAGE, Page, PageError, Visit
 from features.console.site import CONSOLE
 from features.console.templates import STATIC, static_hash
+from models.db.connection import ACTING_PROJECT
 from models.db.database import DATABASE_UNAVAILABLE
 from models.errors import ApiError
 from models.features import feature_parts
@@ -57,8 +62,12 @@ async def _static_file(visit: Visit) -> Response:
     )
 
 
+def _no_page() -> PageError:
+    return PageError(404, "No such page", "There is no page at this address.")
+
+
 async def _no_such_page(_visit: Visit) -> Response:
-    raise PageError(404, "No such page", "There is no page at this address.")
+    raise _no_page()
 
 
 PAGES: tuple[Page, ...] = (
@@ -71,6 +80,7 @@ PAGES: tuple[Page, ...] = (
     *content.PAGES,
     *response.PAGES,
     *capacity.PAGES,
+    *audit.PAGES,
     *login.PAGES,
     Page("/static/{name}", _static_file, needs_login=False),
     *(page for part in feature_parts("pages") for page in part.PAGES),
@@ -125,9 +135,27 @@ class _Endpoint:
         trust_connection = visit.request.scope.get("state", {}).get("trust_connection")
         if trust_connection is not None:
             trust_connection()
-        if self.page.method == "POST" and not self.page.is_for_all:
-            visit.require_operator()
-        return await self.page.respond(visit)
+        visit.menu = [page for page in MENU if session.role in page.allowed]
+        if session.of_project is not None and not self.page.path.strip("/"):
+            return visit.redirect(PROJECT_PAGE)
+        if session.role not in self.page.allowed:
+            raise _refused(session)
+        if session.of_project is None:
+            return await self.page.respond(visit)
+        ACTING_PROJECT.set(session.of_project.project_id)
+        answer = await self.page.respond(visit)
+        if "{" in self.page.path and not visit.has_compared:
+            logger.error("console_page_without_project", page=self.page.path)
+            raise _no_page()
+        return answer
+
+
+def _refused(session: Session) -> PageError:
+    """For a page that the role does not have. Somebody of a project does not learn that there is
+    one."""
+    if session.of_project is not None:
+        return _no_page()
+    return PageError(403, "Not allowed", "Your login only allows you to look.")
 
 
 def _error_page(visit: Visit, error: Exception) -> Response:

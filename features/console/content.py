@@ -8,6 +8,7 @@ from uuid import UUID
 
 from starlette.responses import Response
 
+from features.console.access import EVERYONE
 from features.console.conversation import Entry, entries_of, instructions_entry, written_texts
 from features.console.page import Page, PageError, Visit, choice, not_found
 from features.console.page_room import MAX_PART, PageRoom, pretty_json, sendable
@@ -15,6 +16,7 @@ from features.console.response_queries import ITEM, LARGE_MESSAGE
 from features.operator.service import record_reveal
 from models.db.database import fetch_idempotent, find_by_id
 from models.db.queries import read
+from models.db.queries.listing import RESPONSE_DETAILS, ResponseDetails
 from models.db.queries.read import ResponseRow
 from models.ids import parse_response_id, response_id
 from models.wire.events import Item
@@ -71,6 +73,14 @@ def no_response(text: str) -> PageError:
     )
 
 
+async def read_details(visit: Visit, identifier: UUID) -> ResponseDetails:
+    """Raises PageError (404) if there is no such response, or not for this user."""
+    details = await find_by_id(visit.pool, RESPONSE_DETAILS, identifier)
+    if details is None or not visit.owns(details.project):
+        raise no_response(response_id(identifier))
+    return details
+
+
 async def read_content(
     visit: Visit,
     identifier: UUID,
@@ -107,6 +117,7 @@ async def _reveal(visit: Visit, identifier: UUID) -> ResponseRow:
             "Inputs and outputs are hidden",
             "An operator sees them after “Show input and output” on the page of a response.",
         )
+    await read_details(visit, identifier)
     row = await find_by_id(visit.pool, read.RESPONSE, identifier)
     if row is None:
         raise no_response(response_id(identifier))
@@ -222,8 +233,8 @@ def curl(path: str, body: str | None = None) -> str:
 
 
 PAGES = (
-    Page("/responses/{response_id}/related", show_related),
-    Page("/responses/{response_id}/items", show_items),
-    Page("/responses/{response_id}/item", show_item),
-    Page("/responses/{response_id}/json", show_json),
+    Page("/responses/{response_id}/related", show_related, roles=EVERYONE),
+    Page("/responses/{response_id}/items", show_items, roles=EVERYONE),
+    Page("/responses/{response_id}/item", show_item, roles=EVERYONE),
+    Page("/responses/{response_id}/json", show_json, roles=EVERYONE),
 )

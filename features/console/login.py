@@ -1,13 +1,17 @@
-"""Logging in and out: by a token of the settings, or by a link that is valid once."""
+"""Logging in and out: by a token of the settings, by a key of a project with the scope `console`,
+or by a link that is valid once."""
 
 import asyncio
 
+from starlette.datastructures import QueryParams
 from starlette.responses import HTMLResponse, Response
 
 from features.console.access import (
+    EVERYONE,
     LINK,
     OPERATOR_TOKEN,
     READ_ONLY_TOKEN,
+    ProjectLogin,
     Role,
     Session,
     delete_reveal_cookie,
@@ -18,8 +22,12 @@ from features.console.access import (
 )
 from features.console.page import Page, Visit
 from models.console_links import new_token
-from models.db.database import execute
+from models.db.arrays import Byteas
+from models.db.database import execute, fetch_idempotent
+from models.db.queries.api_keys import FIND_API_KEYS, TOUCH_API_KEY, ApiKey
 from models.db.queries.audit import RECORD, AuditEntry
+from models.keys import hash_key
+from models.projects.scopes import Scope
 from web.http.clients import KeyGuesses
 
 _LOGIN_COOKIE = "backburner-console-login"
@@ -27,8 +35,8 @@ _LOGIN_COOKIE = "backburner-console-login"
 _PURPOSE = "login"
 _GUESSES = KeyGuesses(20)
 """Of this process. They count apart from those of API keys."""
-_LINK_LOOKUPS = asyncio.Semaphore(2)
-"""Links that are looked up at a time: wrong ones take no more of the pool."""
+_LOOKUPS = asyncio.Semaphore(2)
+"""Links and keys that are looked up at a time: wrong ones take no more of the pool."""
 _TOKEN_NAMES = {Role.OPERATOR: OPERATOR_TOKEN, Role.READ_ONLY: READ_ONLY_TOKEN}
 
 
@@ -66,19 +74,42 @@ def _form(visit: Visit, *, status: int = 200, problem: str | None = None) -> Res
 
 
 async def log_in(visit: Visit) -> Response:
-    """Logs in with a token."""
+    """Logs in with a token, or with a key of a project."""
     fields = await visit.form(visit.request.cookies.get(_LOGIN_COOKIE, ""), _PURPOSE)
-    role = role_of_token(visit.settings, fields.get("token", "").strip())
-    if role is None:
+    given = fields.get("token", "").strip()
+    role = role_of_token(visit.settings, given)
+    if role is not None:
+        await open_session(visit, role, _TOKEN_NAMES[role])
+        return _logged_in(visit, fields)
+    key = await _find_key(visit, given)
+    if key is None:
         return await _refuse(visit, "This token is not valid.")
-    await open_session(visit, role, _TOKEN_NAMES[role])
+    if Scope.CONSOLE not in key.scopes:
+        return await _refuse(visit, "This key has not the scope console: it is for the API.")
+    login = ProjectLogin(key.id, key.prefix, key.project_id, key.project)
+    await open_session(visit, Role.PROJECT, f"console (key {key.prefix})", login)
+    return _logged_in(visit, fields)
+
+
+async def _find_key(visit: Visit, given: str) -> ApiKey | None:
+    """A valid key; None: it is none. Its use is noted."""
+    async with _LOOKUPS:
+        values = {"hashes": Byteas([hash_key(given)])}
+        for key in await fetch_idempotent(visit.pool, FIND_API_KEYS, values):
+            await execute(visit.pool, TOUCH_API_KEY, {"id": key.id})
+            return key
+    return None
+
+
+def _logged_in(visit: Visit, fields: QueryParams) -> Response:
+    """Leads to the page that was wanted."""
     answer = visit.redirect(visit.own_path(fields.get("next", "")))
     set_session_cookie(visit.request, answer, visit.user, visit.root)
     return answer
 
 
 async def _log_in_by_link(visit: Visit, link: str) -> Response:
-    async with _LINK_LOOKUPS:
+    async with _LOOKUPS:
         is_valid = await visit.sessions.use_link(link)
     if not is_valid:
         return await _refuse(
@@ -101,9 +132,11 @@ async def _refuse(visit: Visit, problem: str) -> Response:
     return _form(visit, status=403, problem=problem)
 
 
-async def open_session(visit: Visit, role: Role, name: str) -> Session:
+async def open_session(
+    visit: Visit, role: Role, name: str, of_project: ProjectLogin | None = None
+) -> Session:
     """The session of somebody who has just logged in. The audit log says so."""
-    visit.session = await visit.sessions.open(role, name)
+    visit.session = await visit.sessions.open(role, name, of_project)
     await record(visit, "console.login")
     return visit.session
 
@@ -128,5 +161,5 @@ async def record(visit: Visit, action: str) -> None:
 PAGES = (
     Page("/login", show_login, needs_login=False),
     Page("/login", log_in, method="POST", needs_login=False),
-    Page("/logout", log_out, method="POST", is_for_all=True),
+    Page("/logout", log_out, method="POST", roles=EVERYONE),
 )

@@ -18,6 +18,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from features.console.access import (
+    OPERATORS,
+    STAFF,
     Role,
     Session,
     Sessions,
@@ -31,6 +33,7 @@ from features.console.access import (
 from features.console.notice import Notice
 from features.console.site import CONSOLE
 from features.console.templates import render
+from features.operator.diagnosis import PROCESS_TEXT
 from features.operator.filter import LAST_ID
 from models.config.feature_groups import ConsoleSettings
 from models.db.database import Connection, Pool, fetch_idempotent
@@ -44,6 +47,8 @@ RowT = TypeVar("RowT")
 
 PAGE_SIZE = 50
 """Rows of a page of a list."""
+PROJECT_PAGE = "/project"
+"""Where the console begins for somebody of a project (features/tenants/project_pages.py)."""
 _MAX_FIELD = 200
 """Characters of a filter."""
 _MAX_FORM = 64 * 1024
@@ -97,13 +102,24 @@ class Page:
     respond: "Callable[[Visit], Awaitable[Response]]"
     method: str = "GET"
     needs_login: bool = True
-    is_for_all: bool = False
-    """a POST that is also for somebody who only looks"""
+    roles: Collection[Role] | None = None
+    """who may use it; None: STAFF, and for a POST only OPERATORS.
+
+    A page that is also for PROJECT is a list whose query has the parameter `project` (`Visit.query`
+    has that of the login), or it is about one thing whose project it gives to `Visit.owns`.
+    """
     menu: str | None = None
     """its name in the menu; None: it is not there"""
     is_by_project: bool = False
     """It is a list, and its parameter `project` names the project whose rows it shows. The page of
     a project has a link to it."""
+
+    @property
+    def allowed(self) -> Collection[Role]:
+        """The roles that may use it."""
+        if self.roles is not None:
+            return self.roles
+        return STAFF if self.method == "GET" else OPERATORS
 
 
 @dataclass
@@ -117,6 +133,8 @@ class Visit:
     """the template of its path, for the menu"""
     menu: Sequence[Page] = ()
     """the pages in the menu"""
+    has_compared: bool = False
+    """The page has found that what it shows belongs to the project of the login (`owns`)."""
 
     @cached_property
     def state(self) -> AppState:
@@ -140,8 +158,26 @@ class Visit:
 
     @property
     def query(self) -> QueryParams:
-        """The parameters of the URL."""
-        return self.request.query_params
+        """The parameters of the URL. For somebody of a project, `project` is always the name of
+        that one, so no list has rows of another."""
+        given = self.request.query_params
+        login = None if self.session is None else self.session.of_project
+        if login is None:
+            return given
+        others = [(name, value) for name, value in given.multi_items() if name != "project"]
+        return QueryParams([*others, ("project", login.project)])
+
+    def owns(self, project: UUID | str) -> bool:
+        """Whether the user may see something of this project, given by its id or name. If not,
+        the page answers as if there was no such thing.
+
+        For somebody of a project, a page about one thing is not shown unless it has asked.
+        """
+        login = self.user.of_project
+        if login is not None and project not in (login.project_id, login.project):
+            return False
+        self.has_compared = True
+        return True
 
     def text(self, name: str) -> str | None:
         """A filter of the URL; None if it is not set."""
@@ -162,6 +198,15 @@ class Visit:
     def actor(self) -> Actor:
         """Who is logged in, for the audit log."""
         client = self.request.client
+        if (login := self.user.of_project) is not None:
+            return Actor(
+                ActorKind.KEY,
+                key_id=login.key_id,
+                key_prefix=login.prefix,
+                project=login.project,
+                address=client.host if client else None,
+                request_id=request_record(self.request).id,
+            )
         return Actor(
             ActorKind.OPERATOR,
             os_user=self.user.name,
@@ -234,14 +279,17 @@ class Visit:
         return answer
 
     def shown(self, text: str) -> str:
-        """A text with URLs in it. Who only looks does not see what is behind their hosts: it may be
-        a secret, as in the address of a webhook."""
+        """A text with URLs and processes in it. Who only looks does not see what is behind the
+        hosts of URLs: it may be a secret, as in the address of a webhook. Somebody of a project
+        does not see where processes run."""
+        if self.user.of_project is not None:
+            text = PROCESS_TEXT.sub(r"\1", text)
         return text if self.user.may_act else _URL.sub(_without_path, text)
 
     @cached_property
     def may_read(self) -> bool:
-        """Whether inputs and outputs are shown: the user is an operator, and has asked to see them
-        in this session (features/console/reveal.py). A page that shows those of one response also
+        """Whether inputs and outputs are shown: the role allows it, and they were asked for in this
+        session (features/console/reveal.py). A page that shows those of one response also
         records it (`record_reveal` in features/operator/service.py)."""
         return is_revealed(self.request, self.user)
 

@@ -10,7 +10,15 @@ from uuid import UUID
 import orjson
 from starlette.responses import Response
 
-from features.console.content import Content, curl, no_response, read_content, response_id_of
+from features.console.access import EVERYONE
+from features.console.content import (
+    Content,
+    curl,
+    no_response,
+    read_content,
+    read_details,
+    response_id_of,
+)
 from features.console.page import Page, Visit
 from features.console.response_queries import (
     BLOCKS_WITH,
@@ -116,10 +124,10 @@ class Shown:
 async def _read(visit: Visit, identifier: UUID) -> Shown:
     """Raises PageError (404) if there is no such response."""
     pool = visit.pool
+    details = await read_details(visit, identifier)
     history = await read_history(pool, identifier)
-    details = await find_by_id(pool, listing.RESPONSE_DETAILS, identifier)
     caller = await find_by_id(pool, CALLER, identifier)
-    if history is None or details is None or caller is None:
+    if history is None or caller is None:
         raise no_response(response_id(identifier))
     most = {"id": identifier, "max_rows": _MAX_CALLS + 1}
     calls = await fetch_idempotent(pool, listing.TOOL_CALLS, most)
@@ -243,4 +251,4 @@ async def show(visit: Visit) -> Response:
     )
 
 
-PAGES = (Page("/responses/{response_id}", show),)
+PAGES = (Page("/responses/{response_id}", show, roles=EVERYONE),)

@@ -11,6 +11,7 @@ from uuid import UUID
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from features.console.access import EVERYONE
 from features.console.notice import Notice, outcome
 from features.console.page import PAGE_SIZE, Page, PageError, Visit, back_path, choice
 from features.operator import service
@@ -221,11 +222,17 @@ async def _named(pool: Pool, text: str) -> list[UUID]:
     return await fetch_idempotent(pool, operations.MADE_BY_REQUEST, values)
 
 
+async def _owned(visit: Visit, named: list[UUID]) -> list[UUID]:
+    """Those of these responses that the user may see."""
+    found = [await find_by_id(visit.pool, listing.RESPONSE_DETAILS, each) for each in named]
+    return [each.id for each in found if each is not None and visit.owns(each.project)]
+
+
 async def show(visit: Visit) -> Response:
     """The page; for an id, the page of that response."""
     wanted = read_wanted(visit.query)
     if wanted.id_text:
-        named = await _named(visit.pool, wanted.id_text)
+        named = await _owned(visit, await _named(visit.pool, wanted.id_text))
         if len(named) == 1:
             return visit.redirect(f"/responses/{response_id(named[0])}")
         wanted.mistakes.append(
@@ -332,7 +339,7 @@ async def _request(visit: Visit, action: Action, identifier: UUID) -> service.Re
 
 
 PAGES = (
-    Page("/responses", show, menu="Responses", is_by_project=True),
+    Page("/responses", show, menu="Responses", is_by_project=True, roles=EVERYONE),
     Page("/responses/act", confirm),
     Page("/responses/act", act, method="POST"),
 )

@@ -1,4 +1,4 @@
-"""Inputs and outputs of clients: hidden, until an operator asks to see them in this session.
+"""Inputs and outputs of clients: hidden, until somebody asks to see them in this session.
 
 The audit log has an entry when a session asks (`console.reveal`), and one for each response whose
 page shows them then (`response.reveal`).
@@ -6,7 +6,7 @@ page shows them then (`response.reveal`).
 
 from starlette.responses import Response
 
-from features.console.access import delete_reveal_cookie, set_reveal_cookie
+from features.console.access import Role, delete_reveal_cookie, set_reveal_cookie
 from features.console.login import record
 from features.console.page import Page, Visit
 
@@ -28,7 +28,8 @@ async def hide(visit: Visit) -> Response:
     return answer
 
 
+_ROLES = frozenset((Role.OPERATOR, Role.PROJECT))
 PAGES = (
-    Page("/reveal", reveal, method="POST"),
-    Page("/hide", hide, method="POST"),
+    Page("/reveal", reveal, method="POST", roles=_ROLES),
+    Page("/hide", hide, method="POST", roles=_ROLES),
 )

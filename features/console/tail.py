@@ -15,11 +15,10 @@ from uuid import UUID
 import orjson
 from starlette.responses import Response
 
-from features.console.content import no_response, response_id_of
+from features.console.access import EVERYONE
+from features.console.content import read_details, response_id_of
 from features.console.page import HEADERS, Page, PageError, Visit
 from features.operator.service import record_reveal
-from models.db.database import find_by_id
-from models.db.queries import operations
 from models.wire.events import split_frames
 from web.http.body import held_bytes
 from web.http.request_record import request_record
@@ -149,8 +148,7 @@ async def follow(visit: Visit) -> Response:
     """The events behind a number, to the end of the response."""
     identifier = response_id_of(visit)
     after = _after(visit)
-    if await find_by_id(visit.pool, operations.STATE, identifier) is None:
-        raise no_response(visit.request.path_params["response_id"])
+    await read_details(visit, identifier)
     if visit.may_read:
         await record_reveal(visit.pool, identifier, visit.actor)
     held = visit.state.budgets.streams.reserve("")
@@ -187,4 +185,4 @@ async def _frames(
                 yield b"".join(lines)
 
 
-PAGES = (Page("/responses/{response_id}/events", follow),)
+PAGES = (Page("/responses/{response_id}/events", follow, roles=EVERYONE),)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from starlette.responses import Response
 
+from features.console.access import EVERYONE
 from features.console.page import Page, Problem, Visit, project_of, read_list
 from features.files import queries as statements
 from features.operator.filter import LAST_ID
@@ -52,4 +53,4 @@ def _disk_problems(folder: Path | None) -> list[Problem]:
     return [Problem(f"The disk of files ({folder}) is {used} % full.")]
 
 
-PAGES = (Page("/files", show, menu="Files", is_by_project=True),)
+PAGES = (Page("/files", show, menu="Files", is_by_project=True, roles=EVERYONE),)

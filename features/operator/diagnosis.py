@@ -3,6 +3,7 @@
 `live` counts the live processes by kind (leases.LIVE_WORKERS).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -180,6 +181,10 @@ def _tries_text(call: Mapping[str, Any]) -> str:
     if tries < 2:
         return ""
     return f" ({tries} times in a row; it answered other requests of the model before {between})"
+
+
+PROCESS_TEXT = re.compile(r"(\w+ process) \d+ on [^\s;,:]+")
+"""What `process_text` makes; its group does not say where the process runs."""
 
 
 def process_text(kind: str, pid: int, host: str) -> str:

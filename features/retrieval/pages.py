@@ -5,6 +5,7 @@ from uuid import UUID
 
 from starlette.responses import Response
 
+from features.console.access import EVERYONE
 from features.console.page import (
     Page,
     Visit,
@@ -44,7 +45,7 @@ async def show(visit: Visit) -> Response:
     identifier = _parse_store(visit.request.path_params["id"])
     values = {"id": identifier, "look_at": _COUNTED_OF_ONE, "max_rows": 1}
     stores = await fetch_idempotent(visit.pool, statements.SHOW_STORE, values)
-    if not stores:
+    if not stores or not visit.owns(stores[0].project):
         raise not_found("vector store")
     status = choice(visit.query, "status", _STATUSES) if visit.query.get("status") else None
     of_store = {"store": identifier, "status": status}
@@ -71,6 +72,6 @@ def _parse_entry(text: str) -> UUID | None:
 
 
 PAGES = (
-    Page("/vector-stores", show_list, menu="Vector stores", is_by_project=True),
-    Page("/vector-stores/{id}", show),
+    Page("/vector-stores", show_list, menu="Vector stores", is_by_project=True, roles=EVERYONE),
+    Page("/vector-stores/{id}", show, roles=EVERYONE),
 )

@@ -5,6 +5,7 @@ from functools import partial
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from features.console.access import EVERYONE
 from features.console.page import (
     Change,
     Page,
@@ -111,13 +112,13 @@ async def _change(visit: Visit, fields: QueryParams) -> Change:
 async def _schedule(visit: Visit, schedule: str) -> ScheduleRow:
     identifier = parse_admin_id(SCHEDULE, schedule)
     found = await find_by_id(visit.pool, statements.ANY_SCHEDULE, identifier)
-    if found is None:
+    if found is None or not visit.owns(found.project_id):
         raise not_found("schedule")
     return found
 
 
 PAGES = (
-    Page("/schedules", show_list, menu="Schedules", is_by_project=True),
+    Page("/schedules", show_list, menu="Schedules", is_by_project=True, roles=EVERYONE),
     *confirmed("/schedules/change", _change),
-    Page("/schedules/{id}", show),
+    Page("/schedules/{id}", show, roles=EVERYONE),
 )

@@ -8,6 +8,7 @@ from uuid import UUID
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from features.console.access import EVERYONE
 from features.console.notice import Notice
 from features.console.page import (
     Change,
@@ -171,7 +172,7 @@ def _facts(endpoint: statements.Endpoint) -> list[tuple[str, str]]:
 async def _endpoint(visit: Visit, public_id: str) -> statements.Endpoint:
     identifier = parse_admin_id(WEBHOOK_ENDPOINT, public_id)
     found = await find_by_id(visit.pool, statements.ANY_ENDPOINT, identifier)
-    if found is None:
+    if found is None or not visit.owns(found.project_id):
         raise not_found("endpoint")
     return found
 
@@ -194,11 +195,11 @@ async def _counts(pool: Pool, endpoints: Sequence[UUID]) -> dict[UUID, statement
 
 
 PAGES = (
-    Page("/webhooks", show_list, menu="Webhooks", is_by_project=True),
+    Page("/webhooks", show_list, menu="Webhooks", is_by_project=True, roles=EVERYONE),
     Page("/webhooks/new", new_endpoint.show_form),
     Page("/webhooks/new", new_endpoint.make, method="POST"),
     Page("/webhooks/test", send_test, method="POST"),
     *confirmed("/webhooks/change", _change),
     *confirmed("/webhooks/resend", _resend),
-    Page("/webhooks/{id}", show),
+    Page("/webhooks/{id}", show, roles=EVERYONE),
 )

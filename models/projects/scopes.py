@@ -13,6 +13,8 @@ class Scope(StrEnum):
     """Only requests that change nothing."""
     FILES = "files"
     """The files of its project, their uploads and vector stores; its batches may only be read."""
+    CONSOLE = "console"
+    """A login to the console that shows its project; nothing of the API."""
     ADMIN = "admin"
     """The projects, keys and usage of the whole server; nothing of a project."""
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
 
+from models.db.queries.common import IS_VALID
 from models.db.statement import Query, Statement, column
 from models.projects.policy import DEFAULT_POLICY, ProjectPolicy
 from models.projects.scopes import DEFAULT_SCOPES, Scope, parse_scopes
@@ -61,10 +62,6 @@ class ApiKey:
         )
 
 
-IS_VALID = """k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
-    AND p.archived_at IS NULL"""
-"""Whether requests with key `k` of project `p` are accepted."""
-
 _SELECT_API_KEY = """
     SELECT k.id, k.project_id, p.name AS project, k.prefix, k.hash, k.scopes, k.allowed_models, k.expires_at,
            extract(epoch FROM k.expires_at - clock_timestamp())::float AS seconds_left, p.policy
@@ -85,7 +82,11 @@ VALID_KEYS = column(
     UUID,
 )
 """Selects those of the keys `ids` that are valid."""
-TOUCH_API_KEY = Statement("UPDATE api_keys SET last_used_at = clock_timestamp() WHERE id = :id")
+TOUCH_API_KEY = Statement("""
+    UPDATE api_keys SET last_used_at = clock_timestamp()
+    WHERE id = :id AND (last_used_at IS NULL OR last_used_at < clock_timestamp() - interval '1 minute')
+""")
+"""Notes that a key is used. Several processes together write once a minute."""
 
 
 @dataclass(frozen=True, slots=True)

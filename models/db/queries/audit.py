@@ -169,6 +169,38 @@ EXPORT = Query(
     AuditRow,
 )
 """Selects the oldest entries behind the position (`at`, `id`) that fit the filter, as LIST does."""
+_LOOKED_AT = """SELECT * FROM audit a
+    WHERE (a.at, a.id) < (CAST(:at AS timestamptz), CAST(:id AS uuid))
+      AND a.at >= coalesce(CAST(:begin AS timestamptz), '-infinity') ORDER BY a.at DESC, a.id DESC"""
+LOOK = Query(
+    f"""
+    SELECT {_SHOWN} FROM ({_LOOKED_AT} LIMIT :look_at) a
+    WHERE (CAST(:who AS text) IS NULL OR a.actor = :who OR starts_with(a.os_user, CAST(:who AS text))
+           OR starts_with(a.key_prefix, CAST(:who AS text)) OR a.address = :who)
+      AND (CAST(:project AS text) IS NULL OR a.project = CAST(:project AS text))
+      AND (CAST(:action AS text) IS NULL OR a.action = CAST(:action AS text)
+           OR starts_with(a.action, CAST(:action AS text) || '.'))
+    ORDER BY a.at DESC, a.id DESC LIMIT :max_rows
+    """,
+    AuditRow,
+)
+"""Selects those of the newest `look_at` entries before the position (`at`, `id`), and not before
+`begin`, that fit the filter; null: any. `who`: a kind of actor, an address, or the beginning of a
+user or key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where an entry is in the log."""
+
+    at: datetime
+    id: UUID
+
+
+LOOK_END = Query(
+    f"SELECT l.at, l.id FROM ({_LOOKED_AT}) l OFFSET CAST(:look_at AS int) - 1 LIMIT 1", Position
+)
+"""Selects the last entry that LOOK reads. No row: there are fewer than `look_at`."""
 FIND = Query(f"SELECT {_SHOWN} FROM audit a WHERE a.id = :id", AuditRow)
 """Selects an entry by its id."""
 

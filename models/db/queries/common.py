@@ -271,6 +271,10 @@ class LogBlock:
     frames: bytes
 
 
+IS_VALID = """k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
+    AND p.archived_at IS NULL"""
+"""Whether key `k` of project `p` is accepted."""
+
 LATEST = "(statement_timestamp() + interval '5 seconds')"
 """A transaction that set a time may have begun later than this statement. No time of an event is
 later, unless the clock of the database was set back.

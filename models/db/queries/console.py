@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from models.db.queries.common import RETRYING, UNTRIED, bounded_sum
+from models.db.queries.common import IS_VALID, RETRYING, UNTRIED, bounded_sum
 from models.db.statement import Query, Statement, column
+from models.projects.scopes import Scope
 
 INSERT_LINK = Statement(
     "INSERT INTO console_links (hash, expires_at) VALUES (:hash, clock_timestamp() + CAST(:lifetime AS interval))"
@@ -26,8 +27,8 @@ USE_LINK = column(
 
 INSERT_SESSION = Statement(
     """
-    INSERT INTO console_sessions (hash, role, name, expires_at)
-    VALUES (:hash, :role, :name, clock_timestamp() + CAST(:lifetime AS interval))
+    INSERT INTO console_sessions (hash, role, name, api_key_id, expires_at)
+    VALUES (:hash, :role, :name, CAST(:api_key AS uuid), clock_timestamp() + CAST(:lifetime AS interval))
     """
 )
 
@@ -39,13 +40,25 @@ class StoredSession:
     role: str
     name: str
     """who it is, for the audit log"""
+    key_id: UUID | None
+    """the key of a session of a project; it and what follows is null for others"""
+    prefix: str | None
+    project_id: UUID | None
+    project: str | None
+    """its name"""
 
 
 FIND_SESSION = Query(
-    "SELECT role, name FROM console_sessions WHERE hash = :hash AND expires_at > clock_timestamp()",
+    f"""
+    SELECT s.role, s.name, k.id AS key_id, k.prefix, p.id AS project_id, p.name AS project
+    FROM console_sessions s LEFT JOIN (api_keys k JOIN projects p ON p.id = k.project_id) ON k.id = s.api_key_id
+    WHERE s.hash = :hash AND s.expires_at > clock_timestamp()
+      AND (s.role <> 'project' OR ('{Scope.CONSOLE}' = ANY(k.scopes) AND {IS_VALID}))
+    """,
     StoredSession,
 )
-"""Selects a session by the SHA-256 of its token. No row: it ended, has expired, or never was."""
+"""Selects a session by the SHA-256 of its token. No row: it ended, has expired, or never was; that of
+a project also if its key is not valid any more."""
 DELETE_SESSION = Statement(
     "DELETE FROM console_sessions WHERE hash = :hash OR expires_at < clock_timestamp()"
 )

@@ -49,6 +49,7 @@ projects = Table(
         default="false",
     ),
     CheckConstraint("weight > 0", name="weight"),
+    Index("ix_projects_lower_name", text('lower(name) COLLATE "C"'), "id"),
 )
 
 service_accounts = Table(
@@ -183,10 +184,11 @@ console_sessions = Table(
     "console_sessions",
     metadata,
     Column("hash", LargeBinary, primary_key=True, doc="SHA-256 of the token in the cookie"),
-    required("role", Text, "operator or read_only"),
+    required("role", Text, "operator, read_only or project"),
     required("name", Text, "who it is, for the audit log"),
     required("created_at", TIMESTAMP, default="clock_timestamp()"),
     required("expires_at", TIMESTAMP),
+    optional("api_key_id", Uuid, "of a project: the key of the login"),
 )
 
 console_links = Table(

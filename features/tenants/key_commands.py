@@ -36,7 +36,8 @@ def create_key(
     scope: Annotated[
         list[str] | None,
         typer.Option(
-            help="What it may do: responses, read, files or admin; several times for several.",
+            help="What it may do: responses, read, files, console or admin; several times for "
+            "several.",
             show_default="responses",
         ),
     ] = None,

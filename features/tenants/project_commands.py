@@ -282,18 +282,12 @@ def _json_object(text: str) -> dict[str, Any]:
 
 def _routes(options: list[str]) -> dict[str, Any]:
     """The routes of options such as `gpt-*=cloud-a,local` and `fast=cloud-a:gpt-5-mini`."""
-    routes = {}
-    for option in options:
-        pattern, equals, targets = option.partition("=")
-        if not equals or not pattern or not targets:
-            raise typer.BadParameter("--route must be PATTERN=UPSTREAM")
-        routes[pattern] = [_target(target) for target in targets.split(",")]
-    return routes
+    from models.projects.changes import BadPolicy, parse_routes
 
-
-def _target(text: str) -> str | dict[str, str]:
-    upstream, colon, model = text.partition(":")
-    return {"upstream": upstream, "model": model} if colon else upstream
+    try:
+        return parse_routes(options)
+    except BadPolicy as bad:
+        raise typer.BadParameter(f"--route: {bad.message}") from None
 
 
 def _warn_of_unconfigured(policy: dict[str, Any]) -> None:

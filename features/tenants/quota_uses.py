@@ -1,6 +1,7 @@
 """What a project uses of its quotas, for operators (docs/limits.md, "Per project")."""
 
 import math
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,12 +13,12 @@ from redis.asyncio import Redis
 from models.config.groups import CacheSettings, QuotaSettings
 from models.db.database import Connection, Pool, fetch_idempotent
 from models.db.queries.file_contents import STORED_FILES
-from models.db.queries.quotas import COUNTED_BATCHES, QUOTA_STATE
+from models.db.queries.quotas import COUNTED_BATCHES, OPEN_BY_PROJECT, QUOTA_STATE
 from models.db.queries.usage import USED_TOKENS
 from models.projects.quotas import WINDOW, ProjectQuotas
 from models.redis.channels import cache_share_keys
 from models.redis.client import REDIS_ERRORS
-from models.redis.quota_counters import CONNECTIONS, quota_keys
+from models.redis.quota_counters import CONNECTIONS, Period, quota_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,11 @@ class QuotaUse:
     """None: it was not counted, or it has no limit and only Redis counts it"""
     limit: int | None
     """None: there is none"""
+
+    @property
+    def part(self) -> float:
+        """Of the limit that is used; 0 if that is not known."""
+        return (self.used or 0) / self.limit if self.limit else 0.0
 
 
 def quota_limits(
@@ -99,6 +105,62 @@ def _token_periods() -> dict[str, datetime]:
     return {"tokens_per_day": today, "tokens_per_month": today.replace(day=1)}
 
 
+COMPARED = (
+    *("requests_per_minute", "tokens_per_minute", "tokens_per_day", "tokens_per_month"),
+    *("running", "stored_bytes"),
+)
+"""The quotas whose use is cheap to read of many projects."""
+_OPEN = 20_000
+"""Open responses that are counted by project at most."""
+_MEASURED = ("requests", "tokens", "stored")
+
+
+async def compared_uses(
+    pool: Pool, redis: Redis, projects: Mapping[UUID, Mapping[str, int | None]]
+) -> dict[UUID, list[QuotaUse]]:
+    """What each project uses of the quotas COMPARED that limit it. `projects`: their limits.
+    Without Redis only what the database counts is known."""
+    open_counts = await fetch_idempotent(pool, OPEN_BY_PROJECT, {"max_rows": _OPEN})
+    running = {row.project_id: row.counted for row in open_counts}
+    counted: dict[UUID, dict[str, int]] = {}
+    with suppress(*REDIS_ERRORS):
+        counted = await _counted_of_many(redis, projects)
+    uses: dict[UUID, list[QuotaUse]] = {}
+    for project, limits in projects.items():
+        used = counted.get(project, {}) | {"running": running.get(project, 0)}
+        uses[project] = [
+            QuotaUse(name, used.get(name), limits[name]) for name in COMPARED if limits[name]
+        ]
+    return uses
+
+
+async def _counted_of_many(
+    redis: Redis, projects: Mapping[UUID, Mapping[str, int | None]]
+) -> dict[UUID, dict[str, int]]:
+    """The same of what Redis counts. Raises what REDIS_ERRORS names."""
+    period = Period.at(time.time())
+    budgets = {"tokens_per_day": f"day:{period.day}", "tokens_per_month": f"month:{period.month}"}
+    limited = {
+        project: limits
+        for project, limits in projects.items()
+        if any(limits[name] for name in COMPARED if name != "running")
+    }
+    pipeline = redis.pipeline(transaction=False)
+    pipeline.time()
+    for project in limited:
+        pipeline.hmget(quota_keys(project)[0], [*_MEASURED, *budgets.values()])
+    clock, *answers = await pipeline.execute()
+    now, found = clock[0] * 1000 + clock[1] // 1000, {}
+    for (project, limits), (requests, tokens, stored, *sums) in zip(
+        limited.items(), answers, strict=True
+    ):
+        used = _rates({"requests": requests, "tokens": tokens}, limits, now)
+        used |= {"stored_bytes": int(stored or 0)}
+        used |= {name: int(each) for name, each in zip(budgets, sums, strict=True) if each}
+        found[project] = used
+    return found
+
+
 _RATES = {"requests": "requests_per_minute", "tokens": "tokens_per_minute"}
 
 
@@ -116,12 +178,23 @@ async def read_counted_uses(
     clock, numbers, connections, cached = await pipeline.execute()
     now = clock[0] * 1000 + clock[1] // 1000
     uses = {"cache_bytes": int(cached or 0), "stored_bytes": int(numbers.get(b"stored", 0))}
-    for name, quota in _RATES.items():
-        left = max(0.0, float(numbers.get(name.encode(), 0)) - now) / (WINDOW * 1000)
-        uses[quota] = math.ceil(left * limits.get(quota, 0))
+    drained = {name: numbers.get(name.encode()) for name in _RATES}
+    uses |= _rates(drained, limits, now)
     for kind in CONNECTIONS:
         uses[kind.name] = sum(_open(connections, kind.name, now))
     return {name: use for name, use in uses.items() if name == "cache_bytes" or limits.get(name)}
+
+
+def _rates(
+    drained: Mapping[str, bytes | None], limits: Mapping[str, int | None], now: int
+) -> dict[str, int]:
+    """What is used of the rates. `drained`: when each is unused again, in milliseconds as `now`."""
+    return {
+        quota: math.ceil(
+            max(0.0, float(drained[name] or 0) - now) / (WINDOW * 1000) * (limits.get(quota) or 0)
+        )
+        for name, quota in _RATES.items()
+    }
 
 
 def _open(connections: Mapping[bytes, bytes], kind: str, now: int) -> Iterator[int]:

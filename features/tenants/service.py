@@ -26,6 +26,10 @@ class NameTaken(Exception):
     """Another project has the name."""
 
 
+class KeyMadeBefore(Exception):
+    """The form that makes a key was sent twice."""
+
+
 class DefaultProject(Exception):
     """The default project cannot be archived."""
 
@@ -207,10 +211,12 @@ async def create_key(
     grant: KeyGrant,
     actor: Actor,
     account: UUID | None = None,
+    key: UUID | None = None,
 ) -> tuple[KeyDetails, str] | None:
     """A new key, and its value, which cannot be read later. `account`: the service account that
-    owns it. None: the project is archived."""
-    value, key = new_key(), new_uuid()
+    owns it. `key`: its id, if that was chosen before. None: the project is archived. Raises
+    KeyMadeBefore."""
+    value, key = new_key(), key or new_uuid()
     values = {
         "id": key,
         "project": project.id,
@@ -223,8 +229,11 @@ async def create_key(
     entry = AuditEntry(
         actor, "key.create", value[:KEY_PREFIX_LENGTH], project=project.name, details=details
     )
-    if not await act(connection, statements.CREATE_KEY, values, entry):
-        return None
+    try:
+        if not await act(connection, statements.CREATE_KEY, values, entry):
+            return None
+    except UniqueViolation:
+        raise KeyMadeBefore from None
     [made] = await fetch(connection, statements.KEY_OF_ANY_PROJECT, {"id": key})
     return made, value
 

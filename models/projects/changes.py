@@ -1,7 +1,7 @@
 """Changes of a policy, as commands and the admin API make them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -65,6 +65,34 @@ def _without_nulls(value: Any) -> Any:
 def _unknown(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The top-level fields that only a later release knows."""
     return {name: value for name, value in stored.items() if name not in ProjectPolicy.model_fields}
+
+
+def parse_routes(lines: Iterable[str]) -> dict[str, Any]:
+    """Routes of a project, as people write them: `gpt-*=cloud-a,local`, and
+    `fast=cloud-a:gpt-5-mini` for another name there. Raises BadPolicy."""
+    routes = {}
+    for line in lines:
+        pattern, equals, targets = (part.strip() for part in line.partition("="))
+        if not equals or not pattern or not targets:
+            raise BadPolicy("routes", f"{line[:100]!r} is no PATTERN=UPSTREAM")
+        routes[pattern] = [_target(target.strip()) for target in targets.split(",")]
+    return routes
+
+
+def _target(text: str) -> str | dict[str, str]:
+    upstream, colon, model = text.partition(":")
+    return {"upstream": upstream, "model": model} if colon else upstream
+
+
+def format_routes(routes: Mapping[str, Any]) -> list[str]:
+    """What `parse_routes` reads. `routes`: as a policy is stored."""
+    return [
+        f"{pattern}={','.join(map(_target_text, targets))}" for pattern, targets in routes.items()
+    ]
+
+
+def _target_text(target: str | Mapping[str, str]) -> str:
+    return target if isinstance(target, str) else f"{target['upstream']}:{target['model']}"
 
 
 def is_name(text: str) -> bool:

@@ -32,6 +32,41 @@ LIST_PROJECTS = Query(
     ProjectDetails,
 )
 """Selects projects, the oldest first, behind the one with the id `after`; null: from the start."""
+PROJECTS_BY_NAME = Query(
+    f"""
+    SELECT {_PROJECT} FROM (
+        SELECT * FROM projects p
+        WHERE (lower(p.name) COLLATE "C", p.id)
+              > (lower(coalesce((SELECT q.name FROM projects q WHERE q.id = CAST(:after AS uuid)), '')) COLLATE "C",
+                 coalesce(CAST(:after AS uuid), '00000000-0000-0000-0000-000000000000'))
+        ORDER BY lower(p.name) COLLATE "C", p.id LIMIT :look_at) p
+    WHERE (CAST(:include_archived AS bool) OR p.archived_at IS NULL)
+      AND (CAST(:name AS text) IS NULL OR position(lower(CAST(:name AS text)) IN lower(p.name)) > 0)
+    ORDER BY lower(p.name) COLLATE "C", p.id LIMIT :max_rows
+    """,
+    ProjectDetails,
+)
+"""Selects projects by name, behind the one with the id `after`; null: from the start. `name`: what
+their names contain, in any case; null: any. At most `look_at` are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastUse:
+    """When a request last had one of a project's keys."""
+
+    project_id: UUID
+    at: datetime | None
+
+
+LAST_USES = Query(
+    """
+    SELECT p.id AS project_id, (SELECT max(k.last_used_at) FROM (SELECT k.last_used_at FROM api_keys k
+                                                                 WHERE k.project_id = p.id LIMIT 1000) k) AS at
+    FROM unnest(CAST(:projects AS uuid[])) AS p (id)
+    """,
+    LastUse,
+)
+"""Reads up to a thousand keys of each of these projects."""
 FIND_PROJECTS = Query(
     f"""
     SELECT {_PROJECT} FROM projects p

@@ -38,6 +38,38 @@ ENDED_RESPONSES = column(
 
 
 @dataclass(frozen=True, slots=True)
+class OpenCounts:
+    """The open responses of a project, of those that were looked at."""
+
+    project_id: UUID
+    open: int
+    counted: int
+    """those that the quota `running` counts: not in a batch"""
+    running: int
+    """a worker has them"""
+    deferred: int
+    """they wait until an upstream is tried again"""
+
+    @property
+    def waiting(self) -> int:
+        """Those that wait for a slot, or for another response."""
+        return self.open - self.running - self.deferred
+
+
+OPEN_BY_PROJECT = Query(
+    f"""
+    SELECT r.project_id, count(*) AS open, count(*) FILTER (WHERE r.lane <> {Lane.BATCH.value}) AS counted,
+           count(*) FILTER (WHERE r.worker IS NOT NULL) AS running,
+           count(*) FILTER (WHERE r.worker IS NULL AND NOT coalesce(r.waits, false)
+                              AND r.resume_at > clock_timestamp()) AS deferred
+    FROM (SELECT * FROM responses WHERE status IN {OPEN} ORDER BY deadline LIMIT :max_rows) r GROUP BY r.project_id
+    """,
+    OpenCounts,
+)
+"""Counts the oldest `max_rows` open responses by project: for operators."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConversationCount:
     """How many conversations a project has."""
 

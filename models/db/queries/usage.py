@@ -104,6 +104,32 @@ USED_TOKENS = column(
 
 
 @dataclass(frozen=True, slots=True)
+class LatelyUsed:
+    """What a project has used within 24 hours, of the entries that were looked at."""
+
+    project_id: UUID
+    entries: int
+    requests: int
+    tokens: int
+
+
+USED_LATELY = Query(
+    f"""
+    SELECT p.id AS project_id, n.entries, n.requests, n.tokens FROM unnest(CAST(:projects AS uuid[])) AS p (id)
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS entries, {bounded_sum("e.requests")} AS requests,
+               {bounded_sum("e.input_tokens + e.output_tokens")} AS tokens
+        FROM (SELECT * FROM usage_entries e
+              WHERE e.project_id = p.id AND e.ended_at > clock_timestamp() - interval '24 hours'
+              ORDER BY e.ended_at DESC LIMIT :look_at) e) n
+    """,
+    LatelyUsed,
+)
+"""Sums up what each of these projects has used within 24 hours. Of each at most the newest `look_at`
+entries are read."""
+
+
+@dataclass(frozen=True, slots=True)
 class UsageRow:
     """What a group has used in one bucket of time. A label is null if it is not grouped by."""
 

@@ -222,7 +222,7 @@ async def test_a_drain_reaches_only_the_process_that_was_named(
 async def test_a_project_shows_quotas_and_keys_and_a_key_is_revoked(
     shared_stack: Stack, user: ConsoleUser, things: Things
 ) -> None:
-    assert "lists-" in (await _shown(user, "projects")).text
+    assert "lists-" in (await _shown(user, "projects?name=LISTS-")).text
     path = f"projects/{admin_id('proj', things.project)}"
     page = await _shown(user, path)
     assert "running 0 7" in page.text

@@ -75,8 +75,17 @@ async def test_each_page_answers_within_two_tenths_of_a_second(filled: Stack) ->
             *("/responses?status=retrying&upstream=u&project=none",),
             *("/responses?metadata=a%3Db&since=30d", f"/responses/{newest}", "/workers"),
             *(f"/responses/compare?a={newest}&b={newest}", f"/retry?id={newest}", "/webhooks/new"),
-            *("/upstreams", "/projects", f"/projects/{project}", "/webhooks", "/batches", "/files"),
+            *(
+                "/upstreams",
+                "/projects",
+                "/projects?order=name&name=x",
+                f"/projects/{project}",
+                "/webhooks",
+                "/batches",
+                "/files",
+            ),
             *("/vector-stores", f"/vector-stores/{store}?status=failed", "/usage?days=30"),
+            *("/audit", "/audit?who=nobody"),
         ):
             times = []
             for _ in range(4):  # the first one may read from the disk

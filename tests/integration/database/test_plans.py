@@ -95,6 +95,7 @@ BOUNDED = {
     "files.LIST_ALL_FILES",
     "operations.OLDEST_BACKLOG",
     "operations.OPEN_COUNT",
+    "quotas.OPEN_BY_PROJECT",
 }
 """They read one end of an index, as many rows as their parameter says: for operators."""
 _ENTRY = "FROM vector_store_files WHERE delete_requested_at IS NULL ORDER BY id"

@@ -45,6 +45,10 @@ POST /console/webhooks/test
 GET/POST /console/webhooks/new
 GET/POST /console/workers/drain
 GET/POST /console/projects/keys/revoke
+GET/POST /console/projects/new
+GET/POST /console/projects/delete
+GET/POST /console/projects/{}/edit
+GET/POST /console/projects/{}/keys/new
 GET/POST /console/webhooks/change
 GET/POST /console/webhooks/resend
 GET/POST /console/batches/cancel

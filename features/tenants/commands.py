@@ -1,7 +1,8 @@
 """The commands for projects: what they have used, and the groups for projects and keys."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,15 +51,21 @@ def show_usage(
     data: Data = None,
 ) -> None:
     """Show requests and tokens that projects have used. Days are those of UTC."""
-    groups = by or ["day"]
+    groups, keys = by or ["day"], dict[str, str]()
 
     async def sums(database: "Connection") -> list[dict[str, Any]]:
         rows = await _rows(database, project, model, since, groups)
         names = await _project_names(database) if "project" in groups else {}
+        if "key" in groups and not as_json:
+            keys.update(await _key_names(database))
         return _sums(rows, groups, names)
 
     used = run(data, sums)
-    show(_with_factors(used) if "window" in groups else used, _table, as_json=as_json)
+    show(
+        _with_factors(used) if "window" in groups else used,
+        partial(_table, keys=keys),
+        as_json=as_json,
+    )
 
 
 def _with_factors(sums: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -112,12 +119,28 @@ def _sums(
     return [dict(zip(by, labels, strict=True)) | counts for labels, counts in sums.items()]
 
 
-def _table(facts: Sequence[dict[str, Any]]) -> str:
-    """One line per group."""
+def _table(facts: Sequence[dict[str, Any]], keys: Mapping[str, str]) -> str:
+    """One line per group. `keys`: what people recognise each key by, by its id."""
     if not facts:
         return "nothing was used"
     head = [name.upper().replace("_", " ") for name in facts[0]]
-    return table(head, [[clean(str(value)) for value in row.values()] for row in facts])
+
+    def text(name: str, value: object) -> str:
+        shown = keys.get(str(value), value) if name == "key" else value
+        return clean(str(shown))
+
+    return table(head, [[text(name, value) for name, value in row.items()] for row in facts])
+
+
+async def _key_names(database: "Connection") -> dict[str, str]:
+    """First characters, name and project of each key, by its id."""
+    from models.db.database import fetch
+    from models.db.queries.organization import LIST_KEYS
+
+    return {
+        str(key.id): " ".join(filter(None, (f"{key.prefix}…", key.name, f"of {key.project}")))
+        for key in await fetch(database, LIST_KEYS, {"project": None})
+    }
 
 
 async def _project_names(database: "Connection") -> dict[str, str]:

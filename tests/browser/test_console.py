@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
+from features.console.access import Role
 from features.console.app import MENU
 from tests.support.browser import Operator, logged_in
 from tests.support.fake_upstream import FakeUpstream, finish, hang, reply, text, usage, wait_for
@@ -220,8 +221,11 @@ async def test_what_clients_send_runs_nowhere_and_every_page_is_legible(
     answered = (await api.create(model, input=_EVIL, metadata={_EVIL: _EVIL}))["id"]
     failed = await api.create_background(_EVIL, input=_EVIL)
     await api.wait_for_end(failed)
+    project = await watched.value("SELECT 'proj_' || replace(min(id::text), '-', '') FROM projects")
     paths = (
-        *(f"/console{page.path}" for page in MENU),
+        *(f"/console{page.path}" for page in MENU if Role.OPERATOR in page.allowed),
+        *("/console/projects/new", f"/console/projects/{project}/keys/new"),
+        f"/console/projects/{project}/edit",
         f"/console/responses/{failed}",
         f"/console/responses/act?action=fail&id={failed}",
         f"/console/responses/{answered}",

@@ -1,4 +1,4 @@
-"""The projects and their keys (project_pages.py, key_pages.py), and what was used by day, project
+"""The projects and their keys (project_*.py, key_pages.py), and what was used by day, project
 and model."""
 
 from datetime import UTC, datetime, timedelta
@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from features.console.access import EVERYONE
 from features.console.page import Page, Visit, choice, project_of
-from features.tenants import key_pages, project_pages
+from features.tenants import key_pages, project_changes, project_list, project_pages
 from models.db.database import fetch_idempotent
 from models.db.queries import usage
 
@@ -59,6 +59,8 @@ async def show_usage(visit: Visit) -> Response:
 
 
 PAGES = (
+    *project_list.PAGES,
+    *project_changes.PAGES,
     *key_pages.PAGES,
     *project_pages.PAGES,
     Page("/usage", show_usage, menu="Usage", roles=EVERYONE),

@@ -1,5 +1,5 @@
-"""One project in the console: what waits and runs, its quotas, usage and keys. It is also the page with
-which a login of a project begins."""
+"""One project in the console: what waits and runs, its quotas, usage and keys. A login of a project
+begins with this page."""
 
 import asyncio
 from dataclasses import dataclass

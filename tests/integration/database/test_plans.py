@@ -221,7 +221,8 @@ async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -
     rows = 200
     names = ("project", "purpose", "model", "upstream", "reason", "statuses", "since")
     bounded = dict.fromkeys(names)
-    values = bounded | {
+    values = bounded | dict.fromkeys(("after", "name", "who", "action", "begin"))
+    values |= {
         "before": UUID(int=2**128 - 1),
         "down_to": UUID(int=0),
         "metadata_key": None,
@@ -254,6 +255,9 @@ async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -
         "first": date(2026, 1, 1),
         "by_project": True,
         "by_model": True,
+        "projects": Uuids([database.project]),
+        "include_archived": False,
+        "at": datetime.max.replace(tzinfo=UTC),
     }
     filtered = values | {"model": "none", "statuses": ["failed"]}
     of_upstream = values | {"upstream": "u", "max_rows": rows // 2, "rows": rows // 2}
@@ -314,6 +318,8 @@ _OF_UPSTREAM = [
 ]
 _OF_CONSOLE = [
     "activity.READ_ACTIVITY",
+    "audit.LOOK",
+    "audit.LOOK_END",
     "console.LIVE_WORKER_IDS",
     "console.DELETE_SESSION",
     "console.FIND_SESSION",
@@ -329,7 +335,10 @@ _OF_CONSOLE = [
     "listing.CHUNK_END",
     "listing.NEXT_RESPONSES",
     "listing.TOOL_CALLS",
+    "organization.LAST_USES",
+    "organization.PROJECTS_BY_NAME",
     "usage.USAGE_BY_DAY",
+    "usage.USED_LATELY",
     "retrieval.ENTRIES_PAGE",
     "batches.RESPONSES_OF_BATCH",
 ]

@@ -80,10 +80,10 @@ PAGES: tuple[Page, ...] = (
     *content.PAGES,
     *response.PAGES,
     *capacity.PAGES,
-    *audit.PAGES,
     *login.PAGES,
     Page("/static/{name}", _static_file, needs_login=False),
     *(page for part in feature_parts("pages") for page in part.PAGES),
+    *audit.PAGES,
     Page("/{rest:path}", _no_such_page),
 )
 MENU = tuple(page for page in PAGES if page.menu is not None)
@@ -135,7 +135,8 @@ class _Endpoint:
         trust_connection = visit.request.scope.get("state", {}).get("trust_connection")
         if trust_connection is not None:
             trust_connection()
-        visit.menu = [page for page in MENU if session.role in page.allowed]
+        own_first = sorted(MENU, key=lambda page: page.path != PROJECT_PAGE)
+        visit.menu = [page for page in own_first if session.role in page.allowed]
         if session.of_project is not None and not self.page.path.strip("/"):
             return visit.redirect(PROJECT_PAGE)
         if session.role not in self.page.allowed:

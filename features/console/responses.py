@@ -224,8 +224,12 @@ async def _named(pool: Pool, text: str) -> list[UUID]:
 
 async def _owned(visit: Visit, named: list[UUID]) -> list[UUID]:
     """Those of these responses that the user may see."""
-    found = [await find_by_id(visit.pool, listing.RESPONSE_DETAILS, each) for each in named]
-    return [each.id for each in found if each is not None and visit.owns(each.project)]
+    owned = []
+    for identifier in named:
+        details = await find_by_id(visit.pool, listing.RESPONSE_DETAILS, identifier)
+        if details is not None and visit.owns(details.project):
+            owned.append(identifier)
+    return owned
 
 
 async def show(visit: Visit) -> Response:

@@ -56,14 +56,14 @@ def field_groups(settings: Settings) -> list[FieldGroup]:
         )),
         FieldGroup("Quotas", "Empty: as the settings say. 0: no limit.", tuple(_quotas(settings))),
         FieldGroup("Models and requests", "", (
+            FormField("highest_tier", "Highest tier", "any", choices=("default", "flex")),
+            FormField("limits.body", "Largest request", format_size(settings.limits.body)),
+            FormField("limits.text", "The same without files", format_size(settings.limits.text)),
             FormField("models", "Models", "all", "Names and patterns, one in a line.",
                       has_lines=True),
             FormField("routes", "Routes of its own", "those of the configuration",
                       "PATTERN=UPSTREAM[:MODEL],… in each line, in place of those of the "
                       f"configuration. {_NO_ROUTES}: no model at all.", has_lines=True),
-            FormField("highest_tier", "Highest tier", "any", choices=("default", "flex")),
-            FormField("limits.body", "Largest request", format_size(settings.limits.body)),
-            FormField("limits.text", "The same without files", format_size(settings.limits.text)),
         )),
         FieldGroup("Storage and network", "", (
             FormField("retention", "Responses are kept for", format_duration(settings.retention)),
@@ -127,8 +127,10 @@ def changes_of(texts: Mapping[str, str], stored: Mapping[str, str]) -> ProjectFi
     policy: dict[str, Any] = {}
     routes: dict[str, Any] | None = None
     for name, text in changed.items():
-        if name in ("name", "weight"):
-            body[name] = _value(name, text) or ("" if name == "name" else None)
+        if name == "name":
+            body["name"] = text.strip()
+        elif name == "weight":
+            body["weight"] = _value(name, text)
         elif name == "routes" and text.strip():
             is_none = text.strip() == _NO_ROUTES
             routes = {} if is_none else parse_routes(_lines(text))
@@ -148,7 +150,7 @@ def _value(name: str, text: str) -> Any:
     if name in ("zero_retention", "egress.public"):
         return _FLAGS.get(text, text)
     is_number = text.isascii() and text.isdecimal() and len(text) < 20
-    return int(text) if is_number and name not in ("name", "retention") else text
+    return int(text) if is_number and name != "retention" else text
 
 
 def _put(policy: dict[str, Any], place: str, value: Any) -> None:

@@ -12,4 +12,4 @@ def upgrade() -> None:
     # Additive: the release before ignores the column, and refuses a session of a project, whose
     # role it does not know.
     op.execute("ALTER TABLE console_sessions ADD COLUMN api_key_id uuid")
-    op.execute('CREATE INDEX ix_projects_lower_name ON projects (lower(name) COLLATE "C", id)')
+    op.execute("CREATE INDEX ix_projects_lower_name ON projects (lower(name), id)")

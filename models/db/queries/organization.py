@@ -36,13 +36,13 @@ PROJECTS_BY_NAME = Query(
     f"""
     SELECT {_PROJECT} FROM (
         SELECT * FROM projects p
-        WHERE (lower(p.name) COLLATE "C", p.id)
-              > (lower(coalesce((SELECT q.name FROM projects q WHERE q.id = CAST(:after AS uuid)), '')) COLLATE "C",
+        WHERE (lower(p.name), p.id)
+              > (lower(coalesce((SELECT q.name FROM projects q WHERE q.id = CAST(:after AS uuid)), '')),
                  coalesce(CAST(:after AS uuid), '00000000-0000-0000-0000-000000000000'))
-        ORDER BY lower(p.name) COLLATE "C", p.id LIMIT :look_at) p
+        ORDER BY lower(p.name), p.id LIMIT :look_at) p
     WHERE (CAST(:include_archived AS bool) OR p.archived_at IS NULL)
       AND (CAST(:name AS text) IS NULL OR position(lower(CAST(:name AS text)) IN lower(p.name)) > 0)
-    ORDER BY lower(p.name) COLLATE "C", p.id LIMIT :max_rows
+    ORDER BY lower(p.name), p.id LIMIT :max_rows
     """,
     ProjectDetails,
 )

@@ -49,7 +49,7 @@ projects = Table(
         default="false",
     ),
     CheckConstraint("weight > 0", name="weight"),
-    Index("ix_projects_lower_name", text('lower(name) COLLATE "C"'), "id"),
+    Index("ix_projects_lower_name", text("lower(name)"), "id"),
 )
 
 service_accounts = Table(

@@ -18,11 +18,11 @@ from models.db.queries import organization, usage
 from models.db.queries.organization import ProjectDetails
 from models.db.queries.usage import LatelyUsed
 
-_COMPARED = 1_000
+_COMPARED = 500
 """Projects that are compared to find those that are near a limit: the first ones by name."""
 _LOOKED_AT = 20_000
 """Projects that a search by name looks at."""
-_ENTRIES = 30_000
+_ENTRIES = 20_000
 """Entries of usage that are summed up for a page of projects."""
 _ORDERS = {"limit": "nearest to a limit first", "name": "by name"}
 

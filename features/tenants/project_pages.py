@@ -13,7 +13,7 @@ from features.console.page import PROJECT_PAGE, Page, Visit, not_found, read_lis
 from features.console.responses import find
 from features.operator.filter import LAST_ID, Filter
 from features.tenants.project_form import field_groups, texts_of
-from features.tenants.quota_uses import QuotaUse, quota_limits, quota_uses
+from features.tenants.quota_uses import QuotaUse, compared_uses, quota_limits, quota_uses
 from models.db.database import fetch_idempotent, find_by_id
 from models.db.queries import organization, usage
 from models.db.queries.organization import ProjectDetails
@@ -28,6 +28,7 @@ _DAYS = 14
 _DAY = 86_400
 _LOOKED_AT = 20_000
 """Open responses that are counted by project."""
+_BUDGETS = ("tokens_per_day", "tokens_per_month")
 _FAILED = 5
 """Failed responses that are listed."""
 _SEARCH = 0.03
@@ -131,9 +132,15 @@ def _policy_text(visit: Visit, project: ProjectDetails) -> list[tuple[str, str]]
 
 
 async def _quotas(visit: Visit, project: ProjectDetails) -> list[QuotaUse]:
-    """The quotas that limit the project, and what is used of those that are cheap to count."""
-    limits, redis = limits_of(visit, project), visit.state.redis
-    return await quota_uses(visit.pool, redis, project.id, limits, counts_unlimited=False)
+    """The quotas that limit the project, and what is used of those that are cheap to count. Tokens of
+    days and months are those that Redis has counted: to sum them up takes too long."""
+    limits, pool, redis = limits_of(visit, project), visit.pool, visit.state.redis
+    others = limits | dict.fromkeys(_BUDGETS)
+    uses, compared = await asyncio.gather(
+        quota_uses(pool, redis, project.id, others, counts_unlimited=False),
+        compared_uses(pool, redis, {project.id: limits}),
+    )
+    return [*uses, *(use for use in compared[project.id] if use.name in _BUDGETS)]
 
 
 async def _usage(visit: Visit, project: ProjectDetails) -> list[DayOfUsage]:

@@ -30,7 +30,8 @@ async def test_a_project_a_key_and_a_login_are_made_by_clicks(
 
         await operator.open("/console/projects")
         await tab.get_by_role("link", name="New project").click()
-        await tab.keyboard.type(name)  # the field has the focus
+        await expect(tab.get_by_label("Name", exact=True)).to_be_focused()
+        await tab.keyboard.type(name)
         await tab.get_by_label("Running", exact=True).fill("lots")
         await tab.keyboard.press("Enter")
         await expect(tab.get_by_label("Running")).to_be_focused()

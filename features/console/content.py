@@ -111,13 +111,13 @@ async def read_content(
 
 async def _reveal(visit: Visit, identifier: UUID) -> ResponseRow:
     """Records that the content of a response is shown. Raises PageError (403, 404)."""
+    await read_details(visit, identifier)
     if not visit.may_read:
         raise PageError(
             403,
             "Inputs and outputs are hidden",
             "An operator sees them after “Show input and output” on the page of a response.",
         )
-    await read_details(visit, identifier)
     row = await find_by_id(visit.pool, read.RESPONSE, identifier)
     if row is None:
         raise no_response(response_id(identifier))

@@ -132,8 +132,8 @@ def _policy_text(visit: Visit, project: ProjectDetails) -> list[tuple[str, str]]
 
 
 async def _quotas(visit: Visit, project: ProjectDetails) -> list[QuotaUse]:
-    """The quotas that limit the project, and what is used of those that are cheap to count. Tokens of
-    days and months are those that Redis has counted: to sum them up takes too long."""
+    """The quotas that limit the project, and what is used of those that are cheap to count. Tokens
+    of days and months are those that Redis has counted: to sum them up takes too long."""
     limits, pool, redis = limits_of(visit, project), visit.pool, visit.state.redis
     others = limits | dict.fromkeys(_BUDGETS)
     uses, compared = await asyncio.gather(

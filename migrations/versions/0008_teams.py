@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0008_teams"
-down_revision = "0005_steering"
+down_revision = "0007_batch_retries"
 branch_labels = None
 depends_on = None
 

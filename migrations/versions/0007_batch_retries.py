@@ -2,7 +2,7 @@
 
 from alembic import op
 
-revision = "0011_batch_retries"
+revision = "0007_batch_retries"
 down_revision = "0006_retrying"
 branch_labels = None
 depends_on = None

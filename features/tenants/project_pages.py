@@ -20,7 +20,7 @@ from models.db.queries.organization import ProjectDetails
 from models.db.queries.quotas import OPEN_BY_PROJECT, OpenCounts
 from models.ids import API_KEY, PROJECT, admin_id, parse_admin_id
 from models.keys import DEFAULT_PROJECT
-from models.lifecycle import Status
+from models.lifecycle import OperatorStatus
 from models.projects.policy import DEFAULT_POLICY, ProjectPolicy
 
 _DAYS = 14
@@ -86,7 +86,7 @@ async def _show(visit: Visit, project: ProjectDetails) -> Response:
         fetch_idempotent(pool, OPEN_BY_PROJECT, {"max_rows": _LOOKED_AT}),
         find(
             pool,
-            Filter(statuses=[Status.FAILED], project=project.name, since=timedelta(days=1)),
+            Filter(statuses=[OperatorStatus.FAILED], project=project.name, since=timedelta(days=1)),
             LAST_ID,
             _FAILED,
             _SEARCH,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from models.db.queries.common import ENDED, OPEN
+from models.db.queries.common import ENDED, OPEN, RETRYING
 from models.db.statement import Query, column
 from models.lifecycle import Lane
 
@@ -46,22 +46,21 @@ class OpenCounts:
     counted: int
     """those that the quota `running` counts: not in a batch"""
     running: int
-    """a worker has them"""
-    deferred: int
-    """they wait until an upstream is tried again"""
+    """a worker has them, and their upstream has not failed"""
+    retrying: int
+    """their upstream has failed, and none has answered since"""
 
     @property
     def waiting(self) -> int:
         """Those that wait for a slot, or for another response."""
-        return self.open - self.running - self.deferred
+        return self.open - self.running - self.retrying
 
 
 OPEN_BY_PROJECT = Query(
     f"""
     SELECT r.project_id, count(*) AS open, count(*) FILTER (WHERE r.lane <> {Lane.BATCH.value}) AS counted,
-           count(*) FILTER (WHERE r.worker IS NOT NULL) AS running,
-           count(*) FILTER (WHERE r.worker IS NULL AND NOT coalesce(r.waits, false)
-                              AND r.resume_at > clock_timestamp()) AS deferred
+           count(*) FILTER (WHERE r.worker IS NOT NULL AND NOT {RETRYING}) AS running,
+           count(*) FILTER (WHERE {RETRYING}) AS retrying
     FROM (SELECT * FROM responses WHERE status IN {OPEN} ORDER BY deadline LIMIT :max_rows) r GROUP BY r.project_id
     """,
     OpenCounts,

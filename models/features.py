@@ -12,6 +12,7 @@ from types import ModuleType
 FEATURES = (
     "operator",
     "console",
+    "search",
     "reference",
     "tenants",
     "quotas",

@@ -21,6 +21,7 @@ from features.console import (
     response,
     responses,
     reveal,
+    saved_filters,
     tail,
 )
 from features.console.access import Session, proxy_user, set_session_cookie
@@ -74,6 +75,7 @@ PAGES: tuple[Page, ...] = (
     *overview.PAGES,
     *activity.PAGES,
     *responses.PAGES,
+    *saved_filters.PAGES,
     *reveal.PAGES,
     *tail.PAGES,
     *compare.PAGES,

@@ -3,7 +3,7 @@ are selected."""
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -12,10 +12,14 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from features.console.access import EVERYONE
+from features.console.choices import Choices, near_model, read_choices
 from features.console.notice import Notice, outcome
 from features.console.page import PAGE_SIZE, Page, PageError, Visit, back_path, choice
-from features.operator import service
+from features.console.previews import read_previews
+from features.console.saved_filters import read_saved_filters
+from features.operator import document_search, service
 from features.operator.diagnosis import diagnose
+from features.operator.document_search import Found, SearchTooSlow, has_few_open, look_up
 from features.operator.filter import DEFAULT_SINCE, FIRST_ID, LAST_ID, Filter, id_range
 from features.operator.history import live_counts
 from features.operator.service import Action
@@ -28,17 +32,21 @@ from models.redis.client import REDIS_ERRORS
 from models.time_text import format_duration, parse_duration
 from models.windows import CompletionWindow
 
-MAX_OPEN = 20_000
-"""Open responses up to which a list of open ones reads all of them."""
 _COUNTED = 10_000
 """The newest responses that are counted by status."""
-_COUNTED_WITH_METADATA = 2_000
+_COUNTED_WITH_PARAMETERS = 2_000
+"""The same if what clients have set has to be read."""
 _FIRST_CHUNK = 1_000
 """Responses that are looked at together; each further chunk has twice as many."""
 _LARGEST_CHUNK = 4_000
 _BUDGET = 0.1
 """Seconds after which a search stops and says how far it has looked."""
 _MAX_FIELD = 200
+_TEXTS = (
+    *("project", "model", "upstream", "reason", "continuation"),
+    *("text", "user", "safety_identifier", "prompt_cache_key", "key"),
+)
+"""The parameters that are fields of a filter as they are."""
 _SINCE_CHOICES = ("1h", "6h", "24h", "7d", "30d")
 MOST_SELECTED = 100
 """Responses of one action."""
@@ -62,17 +70,6 @@ class Wanted:
     """sentences about parameters that cannot be read"""
 
 
-@dataclass(slots=True)
-class Found:
-    """A page of the list."""
-
-    rows: list[listing.ListedResponseRow] = field(default_factory=list)
-    next_before: UUID | None = None
-    """where the next page begins; None: this is the last one"""
-    looked_back_to: datetime | None = None
-    """The search stopped here before the page was full; None: it did not."""
-
-
 def read_wanted(query: QueryParams) -> Wanted:
     """The filter of a URL."""
     mistakes: list[str] = []
@@ -83,9 +80,8 @@ def read_wanted(query: QueryParams) -> Wanted:
         elif name:
             known = ", ".join(OperatorStatus)
             mistakes.append(f"There is no status {name[:50]}; there are {known}.")
-    texts = {
-        name: query.get(name, "").strip()[:_MAX_FIELD] or None
-        for name in ("project", "model", "upstream", "reason", "continuation")
+    texts: dict[str, Any] = {
+        name: query.get(name, "").strip()[:_MAX_FIELD] or None for name in _TEXTS
     }
     window = query.get("window", "").strip() or None
     if window is not None and window not in list(CompletionWindow):
@@ -136,23 +132,29 @@ def _metadata(text: str, mistakes: list[str]) -> tuple[str, str] | None:
 
 
 async def find(
-    pool: Pool, wanted: Filter, before: UUID, limit: int, budget: float = _BUDGET
+    pool: Pool,
+    wanted: Filter,
+    before: UUID,
+    limit: int,
+    budget: float = _BUDGET,
+    *,
+    texts: bool = True,
 ) -> Found:
     """A page of the newest responses before an id. It reads a bounded number of rows, and no more
-    after `budget` seconds."""
+    after `budget` seconds. `texts`: as for `document_search.search`, which raises SearchTooSlow."""
+    if wanted.searches_documents and (wanted.text is not None or not wanted.is_open_only):
+        async with pool.connection() as connection:
+            return await document_search.search(
+                connection, wanted, before, limit, texts=texts, budget=budget
+            )
     values = wanted.values(limit + 1, before)
     scan = listing.scan_of_upstream(values["statuses"], wanted.upstream)
     if scan is not None:
         return await _search(pool, values, limit, budget, scan)
-    if wanted.is_open_only and await _has_few_open(pool):
+    if wanted.is_open_only and await has_few_open(pool):
         rows = await fetch_idempotent(pool, listing.LIST_OPEN_RESPONSES, values)
-        return _page(rows, limit)
+        return Found.page(rows, limit)
     return await _search(pool, values, limit, budget)
-
-
-async def _has_few_open(pool: Pool) -> bool:
-    limit = {"max_rows": MAX_OPEN + 1}
-    return (await fetch_idempotent(pool, operations.OPEN_COUNT, limit))[0] <= MAX_OPEN
 
 
 async def _search(
@@ -173,20 +175,15 @@ async def _search(
         wanted = {"before": position, "down_to": down_to, "max_rows": limit + 1 - len(rows)}
         rows += await fetch_idempotent(pool, scan.rows, values | wanted)
         if len(rows) > limit or not ends:
-            return _page(rows, limit)
+            return Found.page(rows, limit)
         position, chunk = down_to, min(2 * chunk, _LARGEST_CHUNK)
         now = time.monotonic()
         # The next chunk takes as long as this one at least.
         if (now - started) + (now - chunk_started) > budget:
-            found = _page(rows, limit)
+            found = Found.page(rows, limit)
             found.next_before = position
             found.looked_back_to = ends[0].created_at
             return found
-
-
-def _page(rows: list[listing.ListedResponseRow], limit: int) -> Found:
-    has_more = len(rows) > limit
-    return Found(rows[:limit], rows[limit - 1].id if has_more else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +195,11 @@ class Counts:
     """None: all of the time were counted"""
 
 
-async def _count(pool: Pool, wanted: Filter) -> Counts:
-    limit = _COUNTED_WITH_METADATA if wanted.metadata else _COUNTED
+async def _count(pool: Pool, wanted: Filter) -> Counts | None:
+    """None: with words they cannot be counted."""
+    if wanted.text is not None:
+        return None
+    limit = _COUNTED_WITH_PARAMETERS if wanted.searches_documents else _COUNTED
     values = wanted.values(limit)
     rows = await fetch_idempotent(pool, listing.STATUS_COUNTS, values)
     ends = {"since": values["since"], "before": LAST_ID, "rows": limit}
@@ -244,26 +244,69 @@ async def show(visit: Visit) -> Response:
             if named
             else f"There is no response {wanted.id_text}. It was never created, or it was deleted."
         )
-    found, counts = Found(), None
-    if not wanted.mistakes:
-        found = await find(visit.pool, wanted.filter, wanted.before, PAGE_SIZE)
-        counts = await _count(visit.pool, wanted.filter)
+    is_whole_page = "hx-request" not in visit.request.headers
+    choices = await read_choices(visit) if is_whole_page else Choices()
+    listed = await _read_list(visit, wanted)
     parameters = [(name, value) for name, value in visit.query.multi_items() if value]
     given = {name: visit.query.getlist(name) for name, _ in parameters if name != "before"}
+    next_before = listed.found.next_before
+    is_first = wanted.before == LAST_ID
     return visit.page(
         "responses.html",
         status=400 if wanted.mistakes else 200,
         wanted=wanted,
-        found=found,
-        next_before=None if found.next_before is None else response_id(found.next_before),
-        counts=counts,
+        found=listed.found,
+        next_before=None if next_before is None else response_id(next_before),
+        counts=listed.counts,
         given=given,
         statuses=[status.value for status in OperatorStatus],
         windows=[window.value for window in CompletionWindow],
         since_choices=_SINCE_CHOICES,
         default_since=format_duration(DEFAULT_SINCE),
-        is_first=wanted.before == LAST_ID,
+        is_first=is_first,
+        is_live=is_first and not wanted.mistakes and wanted.filter.text is None,
+        choices=choices,
+        near_model=near_model(wanted.filter.model, choices) if not listed.found.rows else [],
+        previews=await read_previews(visit, listed.found.rows),
+        saved=await read_saved_filters(visit) if is_whole_page else [],
+        searchable_from=listed.searchable_from,
+        is_text_searched=visit.state.settings.search.text,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    found: Found
+    counts: Counts | None
+    searchable_from: datetime | None
+    """older responses may have no search documents yet; None: all have them"""
+
+
+async def _read_list(visit: Visit, wanted: Wanted) -> _Listed:
+    """What the page shows. Adds to the mistakes of `wanted`. A search for words is recorded in the
+    audit log."""
+    pool, nothing = visit.pool, _Listed(Found([]), None, None)
+    if wanted.filter.text is not None:
+        visit.require_operator()
+    async with pool.connection() as connection:
+        looked_up, mistakes = await look_up(connection, wanted.filter)
+    wanted.mistakes.extend(mistakes)
+    if wanted.mistakes:
+        return nothing
+    if looked_up.text is not None:
+        await service.record_search(pool, looked_up, visit.actor)
+    texts = visit.state.settings.search.text
+    try:
+        found = await find(pool, looked_up, wanted.before, PAGE_SIZE, texts=texts)
+    except SearchTooSlow:
+        wanted.mistakes.append(
+            "The search takes too long. Add a rarer word, a project or a shorter time."
+        )
+        return nothing
+    searchable_from = None
+    if looked_up.searches_documents:
+        searchable_from = await document_search.searchable_from(pool)
+    return _Listed(found, await _count(pool, looked_up), searchable_from)
 
 
 @dataclass(frozen=True, slots=True)

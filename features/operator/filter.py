@@ -8,6 +8,17 @@ from typing import Any, Self
 from uuid import UUID
 
 from models.lifecycle import OperatorStatus
+from models.search_text import (
+    CACHE_KEY,
+    KEY,
+    METADATA,
+    PROJECT,
+    SAFETY_IDENTIFIER,
+    USER,
+    digest,
+    marks_query,
+    search_words,
+)
 
 DEFAULT_SINCE = timedelta(hours=24)
 """How old a response may be that a list shows, unless only open ones are requested."""
@@ -19,7 +30,8 @@ _MIN_PREFIX_LENGTH = 6
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Conditions that a response must fit; None: any."""
+    """Conditions that a response must fit; None: any. In `project` and `model` a `*` stands for any
+    characters."""
 
     statuses: list[OperatorStatus] | None = None
     project: str | None = None
@@ -34,11 +46,26 @@ class Filter:
     """only those that have missed their completion window"""
     continuation: str | None = None
     """the `continuation_id`"""
+    text: str | None = None
+    """words of its input and output, as `search_words` reads them"""
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    key: str | None = None
+    """the name of an API key, or its first characters"""
+    names: "Names | None" = None
+    """what `project` and `key` name; None: they were not looked up, and no response has the key"""
 
     @property
     def is_empty(self) -> bool:
         """No condition is given."""
         return self == Filter()
+
+    @property
+    def searches_documents(self) -> bool:
+        """It is found by the search documents, however long ago it was created."""
+        wanted = (self.text, self.user, self.safety_identifier, self.prompt_cache_key, self.key)
+        return any(value is not None for value in (*wanted, self.metadata))
 
     @property
     def is_open_only(self) -> bool:
@@ -53,13 +80,13 @@ class Filter:
         """The parameters of the statements in models/db/queries/listing.py. `before`: only
         responses with smaller ids, the next page."""
         since = self.since
-        if since is None and not self.is_open_only:
+        if since is None and not self.is_open_only and not self.searches_documents:
             since = DEFAULT_SINCE
         key, value = self.metadata or (None, None)
         return {
             "statuses": [status.value for status in self.statuses] if self.statuses else None,
-            "project": self.project,
-            "model": self.model,
+            "project": _like(self.project),
+            "model": _like(self.model),
             "upstream": self.upstream,
             "reason": self.reason,
             "metadata_key": key,
@@ -67,11 +94,54 @@ class Filter:
             "window": self.window,
             "missed": self.missed,
             "continuation": self.continuation,
+            "user": self.user,
+            "safety_identifier": self.safety_identifier,
+            "prompt_cache_key": self.prompt_cache_key,
+            "keys": None if self.key is None else list(self.names.keys if self.names else ()),
             "since": since,
             "before": before,
             "down_to": FIRST_ID,
             "max_rows": max_rows,
         }
+
+    def document_values(self) -> dict[str, Any]:
+        """The further parameters of `listing.SEARCH_RESPONSES` but `times`. The marks are what all
+        documents must have; each of them may be one of several."""
+        names = self.names or Names()
+        keys = [f"{KEY}{key.hex}" for key in names.keys]
+        pair = None if self.metadata is None else "=".join(self.metadata)
+        marks = [
+            [f"{PROJECT}{names.project.hex}"] if names.project is not None else [],
+            keys if self.key is not None else [],
+            _mark(USER, self.user),
+            _mark(SAFETY_IDENTIFIER, self.safety_identifier),
+            _mark(CACHE_KEY, self.prompt_cache_key),
+            _mark(METADATA, pair),
+        ]
+        return {
+            "marks": " & ".join(f"({marks_query(each)})" for each in marks if each),
+            "words": None if self.text is None else search_words(self.text),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What names of a filter stand for."""
+
+    project: UUID | None = None
+    """None: none was given, or one with `*`"""
+    keys: tuple[UUID, ...] = ()
+
+
+def _like(pattern: str | None) -> str | None:
+    """A pattern of SQL for a text with `*`."""
+    if pattern is None:
+        return None
+    return re.sub(r"([\\%_])", r"\\\1", pattern).replace("*", "%")
+
+
+def _mark(kind: str, value: str | None) -> list[str]:
+    return [] if value is None else [f"{kind}{digest(value)}"]
 
 
 def id_prefix(name: str) -> str | None:

@@ -9,17 +9,17 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from cli.errors import RequestRefused
 from cli.output import clean, print_status
-from features.operator import service
+from features.operator import document_search, service
 from features.operator.connection import operator
 from features.operator.diagnosis import Diagnosis, diagnose
-from features.operator.filter import Filter, id_range
+from features.operator.filter import LAST_ID, Filter, id_range
 from features.operator.history import History, live_counts, read_history
 from features.operator.service import Action, other_end
 from models.db.database import Connection, fetch, find_by_id
@@ -35,6 +35,8 @@ MAX_LISTED = 200
 """Most responses that `stuck` shows."""
 POLL_INTERVAL = 0.1
 """Seconds between two checks whether requests were acted on."""
+_SEARCH_SECONDS = 10
+"""For which a search by words, or by what clients have set, goes back in time."""
 _MAX_MADE = 10
 """Most responses of one request that are named."""
 
@@ -99,7 +101,15 @@ async def stuck(database: Connection, idle: timedelta) -> StuckResponses:
 
 
 async def list_responses(database: Connection, wanted: Filter, limit: int) -> ResponseList:
-    """The newest responses that fit a filter, at most `limit`."""
+    """The newest responses that fit a filter, at most `limit`. The audit log records a search for
+    words. Raises RequestRefused for a name that nothing has."""
+    wanted, mistakes = await document_search.look_up(database, wanted)
+    if mistakes:
+        raise RequestRefused(" ".join(mistakes))
+    if wanted.text is not None:
+        await service.record_search(database, wanted, operator())
+    if wanted.searches_documents and (wanted.text is not None or not wanted.is_open_only):
+        return await _search(database, wanted, limit)
     statement = listing.LIST_OPEN_RESPONSES if wanted.is_open_only else listing.LIST_RESPONSES
     values = wanted.values(limit + 1)
     if (scan := listing.scan_of_upstream(values["statuses"], wanted.upstream)) is not None:
@@ -109,6 +119,23 @@ async def list_responses(database: Connection, wanted: Filter, limit: int) -> Re
     return ResponseList(
         rows[:limit],
         more=len(rows) > limit,
+        since_seconds=None if since is None else since.total_seconds(),
+    )
+
+
+async def _search(database: Connection, wanted: Filter, limit: int) -> ResponseList:
+    try:
+        found = await document_search.search(
+            database, wanted, LAST_ID, limit, texts=True, budget=_SEARCH_SECONDS
+        )
+    except document_search.SearchTooSlow:
+        raise RequestRefused("the search takes too long: add a rarer word, or --since") from None
+    since = wanted.since
+    if found.looked_back_to is not None:
+        since = datetime.now(UTC) - found.looked_back_to
+    return ResponseList(
+        found.rows,
+        more=found.next_before is not None,
         since_seconds=None if since is None else since.total_seconds(),
     )
 

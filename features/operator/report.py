@@ -236,13 +236,24 @@ def responses(found: ResponseList) -> str:
             format_seconds(each.age_seconds) if short else format_date(each.created_at),
             "" if each.run_seconds is None else format_seconds(each.run_seconds),
             clean(each.model),
+            clean(each.project),
             each.upstream or "",
             _window(each.window, missed=each.missed_window),
             _list_reason(each),
         )
 
-    head = ("RESPONSE", "STATUS", "CREATED", "RAN", "MODEL", "UPSTREAM", "WINDOW", "REASON")
-    text = fitted_table(found.responses, head, row, ["MODEL", "UPSTREAM"], empty=empty)
+    head = (
+        "RESPONSE",
+        "STATUS",
+        "CREATED",
+        "RAN",
+        "MODEL",
+        "PROJECT",
+        "UPSTREAM",
+        "WINDOW",
+        "REASON",
+    )
+    text = fitted_table(found.responses, head, row, ["MODEL", "PROJECT", "UPSTREAM"], empty=empty)
     return f"{text}\n… and more; --limit shows them" if found.more else text
 
 

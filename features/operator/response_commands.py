@@ -49,8 +49,13 @@ Statuses = Annotated[
         help=f"Its status: {', '.join(OperatorStatus)}. May be given several times.",
     ),
 ]
-Project = Annotated[str | None, typer.Option(help="The name of its project.")]
-Model = Annotated[str | None, typer.Option(help="Its model, as the client named it.")]
+Project = Annotated[
+    str | None, typer.Option(help="The name of its project; `*` stands for any characters.")
+]
+Model = Annotated[
+    str | None,
+    typer.Option(help="Its model, as the client named it; `*` stands for any characters."),
+]
 UpstreamName = Annotated[
     str | None, typer.Option(help="The upstream that failed, else that answered its last turn.")
 ]
@@ -67,11 +72,33 @@ Missed = Annotated[
 Continuation = Annotated[
     str | None, typer.Option(metavar="ID", help="The continuation_id that the client gave it.")
 ]
+Text = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WORDS",
+        help='Words of its input and output: all of them; "a phrase"; a or b; -not. The audit log '
+        "records it.",
+    ),
+]
+User = Annotated[str | None, typer.Option(help="The `user` of the request.")]
+SafetyIdentifier = Annotated[
+    str | None, typer.Option(metavar="ID", help="The `safety_identifier` of the request.")
+]
+PromptCacheKey = Annotated[
+    str | None, typer.Option(metavar="KEY", help="The `prompt_cache_key` of the request.")
+]
+Key = Annotated[
+    str | None,
+    typer.Option(help="The name of the API key of the request, or its first characters."),
+]
+Metadata = Annotated[
+    str | None, typer.Option(metavar="KEY=VALUE", help="An entry of its metadata.")
+]
 Since = Annotated[
     timedelta | None,
     duration_option(
         "How long ago it was created at most: 90s, 15m, 7d.",
-        "24h; any time if only open ones are wanted",
+        "24h; any time for open ones, words, a user, key, metadata or identifier",
     ),
 ]
 Limit = Annotated[
@@ -98,9 +125,15 @@ class FilterOptions:
     window: Window = None
     missed: Missed = False
     continuation: Continuation = None
+    text: Text = None
+    user: User = None
+    safety_identifier: SafetyIdentifier = None
+    prompt_cache_key: PromptCacheKey = None
+    key: Key = None
+    metadata: Metadata = None
 
     def filter(self) -> Filter:
-        """What a response must fit."""
+        """What a response must fit. Raises BadParameter."""
         return Filter(
             self.statuses,
             self.project,
@@ -111,7 +144,21 @@ class FilterOptions:
             window=self.window,
             missed=self.missed,
             continuation=self.continuation,
+            text=self.text,
+            user=self.user,
+            safety_identifier=self.safety_identifier,
+            prompt_cache_key=self.prompt_cache_key,
+            key=self.key,
+            metadata=None if self.metadata is None else _metadata(self.metadata),
         )
+
+
+def _metadata(text: str) -> tuple[str, str]:
+    """A key of metadata, and its value."""
+    key, mark, value = text.partition("=")
+    if not mark or not key:
+        raise typer.BadParameter("--metadata must be KEY=VALUE")
+    return key, value
 
 
 # Commands import when they run, as in cli/main.py.
@@ -222,6 +269,8 @@ def _add_action(action: str, description: str) -> None:
         data: Data = None,
     ) -> None:
         wanted, names = chosen.filter(), responses or []
+        if wanted.text is not None:
+            raise typer.BadParameter("--text finds only responses that have ended")
         if bool(names) is not wanted.is_empty:
             raise typer.BadParameter("name responses, or give a filter such as --model; not both")
         _act(action, _Order(names, wanted, limit or ACTION_LIMIT, yes, wait), as_json, data)

@@ -7,9 +7,10 @@ from enum import StrEnum
 from uuid import UUID
 
 from features.audit import act
+from features.operator.filter import Filter
 from models.db.database import Connection, Pool, execute, find_by_id
 from models.db.queries import operations
-from models.db.queries.audit import RECORD_ABOUT_RESPONSE, Actor, AuditEntry
+from models.db.queries.audit import RECORD, RECORD_ABOUT_RESPONSE, Actor, AuditEntry
 from models.db.queries.operations import FoundProcess, RecordedRequest, ResponseState
 from models.db.statement import Query
 from models.ids import response_id
@@ -64,6 +65,13 @@ async def record_reveal(on: Pool | Connection, response: UUID, actor: Actor) -> 
     """Records that input or output of a response is shown to an operator."""
     entry = AuditEntry(actor, "response.reveal", response_id(response))
     await execute(on, RECORD_ABOUT_RESPONSE, {"response": response, **entry.values()})
+
+
+async def record_search(on: Pool | Connection, wanted: Filter, actor: Actor) -> None:
+    """Records that an operator searches inputs and outputs for words."""
+    project = wanted.project if wanted.names and wanted.names.project else None
+    entry = AuditEntry(actor, "response.search", project=project, details={"text": wanted.text})
+    await execute(on, RECORD, entry.values())
 
 
 async def drain(

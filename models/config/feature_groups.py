@@ -91,6 +91,17 @@ class ConsoleSettings(Group):
         return bool(self.user_header) or any(token is not None for token in tokens)
 
 
+class SearchSettings(Group):
+    """How operators find responses ([console.md](console.md#finding-a-response))."""
+
+    text: bool = True
+    """Whether they find responses by words of input and output; `text_search` in the policy of a
+    project overrides it. If it becomes false, the stored words are deleted."""
+    characters: int = Field(default=4096, ge=100, le=65536)
+    """Characters of the input, the newest items first, and as many of the output whose words are
+    stored, for responses that end from now on."""
+
+
 class ExtractionSettings(Group):
     """What the process that reads a file of a vector store may use (docs/file-kinds.md)."""
 

@@ -41,6 +41,7 @@ from models.config.feature_groups import (
     RetrievalSettings,
     S3Settings,
     ScheduleSettings,
+    SearchSettings,
     SteeringSettings,
     WebhookSettings,
 )
@@ -161,6 +162,7 @@ class Settings(FileBackedSettings):
     schedules: ScheduleSettings = ScheduleSettings()
     steering: SteeringSettings = SteeringSettings()
     console: ConsoleSettings = ConsoleSettings()
+    search: SearchSettings = SearchSettings()
     extraction: ExtractionSettings = ExtractionSettings()
     retrieval: RetrievalSettings = RetrievalSettings()
     audit: AuditSettings = AuditSettings()

@@ -94,6 +94,9 @@ class ProjectPolicy(Group):
     """How long a stored response is kept after its end."""
     zero_retention: bool = False
     """Nothing is stored for longer than it is needed: `store` counts as false."""
+    text_search: bool | None = None
+    """Whether operators find its responses by words of input and output. Never with zero
+    retention."""
     models: tuple[str, ...] | None = None
     """The models that it may use: names, or patterns with `*`."""
     highest_tier: HighestTier | None = None

@@ -48,6 +48,14 @@ INSERT INTO attempts (response_id, attempt, worker, kind, host, pid)
 SELECT many.id, 1, owner.id, 'worker', 'host', 1 FROM many JOIN owner ON owner.nr = n / 100 % 50 WHERE NOT waits;
 INSERT INTO tool_calls (response_id, position, output_index, turn, finished)
 SELECT id, 0, 0, 1, true FROM many WHERE n % 10 = 0;
+-- All that have ended have search documents, a word of their own, and one that all have. Each tenth is of the same user.
+INSERT INTO search_documents (response_id, has_text, document)
+SELECT many.id, true, to_tsvector('simple', 'frequent w' || n) || array_to_tsvector(array_remove(ARRAY[
+       '§p' || replace(project.id::text, '-', ''), '§m' || at.minute, '§h' || at.minute / 60, '§d' || at.minute / 1440,
+       CASE WHEN n % 10 = 0 THEN '§u' || encode(substr(sha256(convert_to('user', 'UTF8')), 1, 16), 'hex') END], NULL))
+FROM many CROSS JOIN projects project
+CROSS JOIN LATERAL (SELECT floor(extract(epoch FROM now() - interval '30 days' * (:rows - n) / :rows) / 60)::bigint AS minute) at
+WHERE n % 100 <> 0;
 INSERT INTO job_secrets (response_id, key_id, sealed) SELECT id, 'key', 'sealed' FROM many WHERE n % 100 = 0;
 INSERT INTO idempotency_keys (project_id, key, body_hash, response_id, expires_at)
 SELECT project.id, CASE WHEN n % 4 = 0 THEN 'sdk:' ELSE 'client:' END || n, decode(md5(n::text), 'hex'), many.id, now() + interval '1 day' * (n - :rows / 100) / :rows

@@ -215,7 +215,7 @@ ACTIONS = frozenset(
         *("key.create", "key.revoke", "key.rotate", "key.update"),
         *("project.create", "project.delete", "project.set"),
         *("response.cancel", "response.delete", "response.fail"),
-        *("response.requeue", "response.retry", "response.reveal"),
+        *("response.requeue", "response.retry", "response.reveal", "response.search"),
         *("schedule.create", "schedule.delete", "schedule.pause", "schedule.resume"),
         *("schedule.run", "schedule.set"),
         "secrets.rotate",

@@ -209,3 +209,30 @@ LIVE_WORKER_IDS = column(
     UUID,
 )
 """Selects the live workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFilter:
+    """A filter of the list of responses that somebody has saved."""
+
+    name: str
+    query: str
+    """the parameters of the page, as in its address"""
+
+
+SAVED_FILTERS = Query(
+    "SELECT name, query FROM console_filters WHERE login = :login ORDER BY name LIMIT :max_rows",
+    SavedFilter,
+)
+SAVE_FILTER = column(
+    """
+    INSERT INTO console_filters (login, name, query)
+    SELECT CAST(:login AS text), CAST(:name AS text), CAST(:query AS text)
+    WHERE (SELECT count(*) FROM console_filters WHERE login = CAST(:login AS text) AND name <> CAST(:name AS text))
+          < :max_rows
+    ON CONFLICT (login, name) DO UPDATE SET query = excluded.query RETURNING name
+    """,
+    str,
+)
+"""Saves a filter, in place of one with the same name. No row: the login has `max_rows` others."""
+DELETE_FILTER = Statement("DELETE FROM console_filters WHERE login = :login AND name = :name")

@@ -15,6 +15,7 @@ from models.db.queries.common import (
     UPSTREAM,
     WINDOW,
 )
+from models.db.queries.search_documents import HAS_TEXT
 from models.db.statement import Query, column
 from models.ids import response_id
 from models.lifecycle import OperatorStatus
@@ -99,15 +100,22 @@ _ID_AT = """CAST(rpad(lpad(to_hex(floor(extract(epoch FROM now() - CAST(:since A
 of its web process: an hour of difference is allowed."""
 
 
+def _parameter(name: str) -> str:
+    """The client has set this parameter of the request to `:name`; null: to anything."""
+    return f"(CAST(:{name} AS text) IS NULL OR r.parameters ->> '{name}' = CAST(:{name} AS text))"
+
+
 _FITS = f"""r.delete_requested_at IS NULL
     AND (CAST(:since AS interval) IS NULL OR r.created_at >= now() - CAST(:since AS interval))
-          AND (CAST(:project AS text) IS NULL OR p.name = CAST(:project AS text))
-          AND (CAST(:model AS text) IS NULL OR r.model = CAST(:model AS text))
+          AND (CAST(:project AS text) IS NULL OR p.name LIKE CAST(:project AS text))
+          AND (CAST(:model AS text) IS NULL OR r.model LIKE CAST(:model AS text))
           AND (CAST(:upstream AS text) IS NULL OR {UPSTREAM} = CAST(:upstream AS text))
           AND (CAST(:reason AS text) IS NULL OR r.reason = CAST(:reason AS text))
           AND (CAST(:window AS text) IS NULL OR {WINDOW} = CAST(:window AS text))
           AND (NOT CAST(:missed AS boolean) OR {MISSED_WINDOW})
           AND (CAST(:continuation AS text) IS NULL OR r.continuation_id = CAST(:continuation AS text))
+          AND (CAST(:keys AS uuid[]) IS NULL OR r.api_key_id = ANY(CAST(:keys AS uuid[])))
+          AND {_parameter("user")} AND {_parameter("safety_identifier")} AND {_parameter("prompt_cache_key")}
           AND (CAST(:metadata_key AS text) IS NULL
                OR r.parameters -> 'metadata' ->> CAST(:metadata_key AS text) = CAST(:metadata_value AS text))"""
 _IN_RANGE = f"r.id >= greatest({_ID_AT}, CAST(:down_to AS uuid)) AND r.id < CAST(:before AS uuid)"
@@ -132,6 +140,32 @@ that time and to the id `down_to`."""
 LIST_OPEN_RESPONSES = _list(f"r.status IN {OPEN} AND r.id < CAST(:before AS uuid)")
 """Selects the newest of the responses that have not ended, and fit the parameters as in
 LIST_RESPONSES. It reads all open responses."""
+
+_QUERY = "websearch_to_tsquery('simple', CAST(:words AS text))"
+SEARCH_RESPONSES = Query(
+    f"""
+    WITH query AS MATERIALIZED (
+             SELECT CAST(:times AS tsquery) && CAST(:marks AS tsquery)
+                    && CASE WHEN CAST(:words AS text) IS NULL THEN '' ELSE {_QUERY} END AS query
+             WHERE CAST(:words AS text) IS NULL OR numnode({_QUERY}) > 0),
+         matching AS MATERIALIZED (
+             SELECT d.response_id, d.has_text FROM search_documents d WHERE d.document @@ (SELECT query FROM query))
+    SELECT {_LISTED}
+    FROM (SELECT * FROM matching d
+          WHERE d.response_id >= CAST(:down_to AS uuid) AND d.response_id < CAST(:before AS uuid)
+          ORDER BY d.response_id DESC) d
+    CROSS JOIN LATERAL (SELECT * FROM responses r WHERE r.id = d.response_id OFFSET 0) r
+    JOIN projects p ON p.id = r.project_id
+    WHERE (CAST(:words AS text) IS NULL OR d.has_text AND {HAS_TEXT})
+      AND (CAST(:statuses AS text[]) IS NULL OR {OPERATOR_STATUS} = ANY(CAST(:statuses AS text[])))
+      AND {_FITS}
+    ORDER BY d.response_id DESC LIMIT :max_rows
+    """,
+    ListedResponseRow,
+)
+"""Selects the newest of the responses whose search documents have one of the marks `times`, all
+`marks` and `words`, and that fit the parameters of LIST_RESPONSES. `times` bounds how many documents
+are read; `words` as `websearch_to_tsquery` reads them, null: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,3 +387,69 @@ NEXT_RESPONSES = column(
     UUID,
 )
 """Selects the first responses that continue this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The beginnings of what a response was asked last, and of what it answered."""
+
+    id: UUID
+    input: str | None
+    output: str | None
+    """null: it has none, or its message is large"""
+
+
+def _message_text(direction: str, condition: str, order: str) -> str:
+    return f"""(SELECT left((SELECT string_agg(part ->> 'text', ' ') FROM jsonb_array_elements(
+                         CASE jsonb_typeof(m.payload -> 'content') WHEN 'array' THEN m.payload -> 'content'
+                              ELSE '[]' END) part), CAST(:characters AS int))
+                FROM (SELECT * FROM items i WHERE i.response_id = given.id AND i.direction = '{direction}'
+                      ORDER BY i.position {order} LIMIT 20) m
+                WHERE m.type = 'message' AND m.size <= 65536 {condition} LIMIT 1)"""
+
+
+PREVIEWS = Query(
+    f"""
+    SELECT given.id, {_message_text("input", "AND m.payload ->> 'role' = 'user'", "DESC")} AS input,
+           {_message_text("output", "", "ASC")} AS output
+    FROM unnest((SELECT CAST(:ids AS uuid[]))) AS given (id)
+    """,
+    Preview,
+)
+"""Selects the beginnings of the last message of the user and of the first message of the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecentValues:
+    """What the newest responses have; each without duplicates, sorted."""
+
+    models: list[str]
+    upstreams: list[str]
+    metadata: list[str]
+    """keys"""
+
+
+RECENT_VALUES = Query(
+    """
+    WITH newest AS MATERIALIZED (SELECT r.model, r.upstream, r.parameters -> 'metadata' AS metadata
+                                 FROM responses r ORDER BY r.id DESC LIMIT :max_rows)
+    SELECT ARRAY(SELECT DISTINCT model FROM newest ORDER BY model LIMIT 200) AS models,
+           ARRAY(SELECT DISTINCT upstream FROM newest WHERE upstream IS NOT NULL ORDER BY upstream LIMIT 200)
+               AS upstreams,
+           ARRAY(SELECT DISTINCT key FROM newest CROSS JOIN LATERAL json_object_keys(
+                     CASE json_typeof(metadata) WHEN 'object' THEN metadata ELSE '{}' END) key
+                 ORDER BY key LIMIT 200) AS metadata
+    """,
+    RecentValues,
+)
+"""Collects the values of the newest `max_rows` responses. Always one row."""
+PROJECT_NAMES = column("SELECT name FROM projects ORDER BY name LIMIT :max_rows", str)
+PROJECT_NAMED = column("SELECT id FROM projects WHERE name = :name", UUID)
+KEYS_NAMED = column(
+    """
+    SELECT id FROM api_keys WHERE name = CAST(:key AS text) OR starts_with(prefix, CAST(:prefix AS text))
+    ORDER BY id LIMIT :max_rows
+    """,
+    UUID,
+)
+"""Selects the keys with this name, or with these first characters."""

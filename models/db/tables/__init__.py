@@ -7,7 +7,7 @@ migrations and these files differ. No statement is built from these objects; the
 """
 
 # Each module adds its tables to the metadata.
-from models.db.tables import files, organization, responses, schedules
+from models.db.tables import files, organization, responses, schedules, search
 from models.db.tables.base import metadata
 
 OPTIONAL_COLUMNS = frozenset((("vector_store_chunks", "embedding"),))
@@ -25,4 +25,5 @@ __all__ = [
     "organization",
     "responses",
     "schedules",
+    "search",
 ]

@@ -24,6 +24,7 @@ from models.db.queries.create import NewRow, insert_values
 from models.db.statement import NumberedQuery, Query, RowT
 from models.db.sync import Parameters
 from models.ids import new_uuid
+from models.search_text import Minutes, marks_query
 from tests.support.audit import AUDITED
 from tests.support.many_responses import fill
 from tests.support.stack import Databases
@@ -39,6 +40,7 @@ LARGE = {"responses", "items", "event_log", "attempts", "tool_calls", "idempoten
     "vector_store_chunks",
     "schedules",
     "schedule_runs",
+    "search_documents",
 }
 """The tables that grow with the responses, and have at least MIN_PAGES pages here."""
 MIN_PAGES = 10
@@ -94,8 +96,10 @@ BOUNDED = {
     "files.FILES_BY_PROJECT",
     "files.LIST_ALL_FILES",
     "operations.OLDEST_BACKLOG",
+    "listing.RECENT_VALUES",
     "operations.OPEN_COUNT",
     "quotas.OPEN_BY_PROJECT",
+    "search_documents.OLDEST_DOCUMENT",
 }
 """They read one end of an index, as many rows as their parameter says: for operators."""
 _ENTRY = "FROM vector_store_files WHERE delete_requested_at IS NULL ORDER BY id"
@@ -225,11 +229,8 @@ async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -
     values |= {
         "before": UUID(int=2**128 - 1),
         "down_to": UUID(int=0),
-        "metadata_key": None,
-        "metadata_value": None,
-        "window": None,
+        **dict.fromkeys(_OF_FILTERS),
         "missed": False,
-        "continuation": None,
         "max_rows": rows,
         "limit": rows,
         "rows": rows,
@@ -258,7 +259,11 @@ async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -
         "projects": Uuids([database.project]),
         "include_archived": False,
         "at": datetime.max.replace(tzinfo=UTC),
+        "texts": True,
+        "ids": Uuids(database.ended),
     }
+    minute = int(datetime.now(UTC).timestamp()) // 60
+    documents = {"times": marks_query(Minutes(minute - 60, minute).marks()), "marks": ""}
     filtered = values | {"model": "none", "statuses": ["failed"]}
     of_upstream = values | {"upstream": "u", "max_rows": rows // 2, "rows": rows // 2}
     [end] = await _fetch(database, listing.CHUNK_END, values)
@@ -269,6 +274,7 @@ async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -
         "retrieval.LIST_ALL_STORES": values | {"max_rows": 5},
         "listing.LIST_RESPONSES": filtered | {"down_to": end.id},
         **dict.fromkeys(_OF_UPSTREAM, of_upstream),
+        "listing.SEARCH_RESPONSES": values | documents | {"words": "frequent", "max_rows": 50},
     }
     pages = {}
     for name, known in cases.items():
@@ -316,6 +322,10 @@ _OF_UPSTREAM = [
     "listing.LIST_RETRYING_OF_UPSTREAM",
     "listing.RETRYING_CHUNK_END",
 ]
+_OF_FILTERS = (
+    *("metadata_key", "metadata_value", "window", "continuation", "words", "keys"),
+    *("user", "safety_identifier", "prompt_cache_key"),
+)
 _OF_CONSOLE = [
     "activity.READ_ACTIVITY",
     "audit.LOOK",
@@ -334,6 +344,7 @@ _OF_CONSOLE = [
     "console.response.OF_CONVERSATION",
     "listing.CHUNK_END",
     "listing.NEXT_RESPONSES",
+    "listing.PREVIEWS",
     "listing.TOOL_CALLS",
     "organization.LAST_USES",
     "organization.PROJECTS_BY_NAME",
@@ -541,6 +552,10 @@ _OF_STORES = [
     "retrieval.UPDATE_STORE",
     "retrieval.VISIBLE_FILES",
 ]
+_OF_SEARCH = [
+    "search_documents.ADD_DOCUMENTS",
+    "search_documents.DELETE_DOCUMENTS",
+]
 _OF_HIDDEN = [
     "retention.DELETE_HIDDEN",
     "retention.DELETE_LOG",
@@ -593,6 +608,7 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
         **{name: common | {"ids": Uuids(database.orphans)} for name in _OF_ORPHANS},
         **{name: common | {"id": database.ended[0]} for name in _OF_ENDED},
         **{name: common | _of_chain(database) for name in _OF_CHAINS},
+        **{name: common | {"texts": True, "characters": 100} for name in _OF_SEARCH},
         **{name: common | {"ids": Uuids(database.hidden)} for name in _OF_HIDDEN},
         **{name: common | _of_file(database) for name in _OF_FILES},
         **{name: common | _of_batch(database) for name in _OF_BATCHES},

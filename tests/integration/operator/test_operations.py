@@ -282,8 +282,10 @@ async def test_responses_are_listed_by_what_is_known_of_them(
     assert await ids("--model", failed_model, *by_reason) == {failed_id}
     assert {done["id"], failed_id} <= await ids("--project", "default", "--since", "1h")
     assert await ids("--upstream", "default", "--model", done_model) == {done["id"]}
-    for nothing in (["--project", "none"], ["--since", "0"], ["--upstream", "none"]):
+    for nothing in (["--project", "none*"], ["--since", "0"], ["--upstream", "none"]):
         assert await ids("--model", done_model, *nothing) == set()
+    typo = await backburner(own_stack, "responses", "list", "--project", "defualt")
+    assert (typo.code, "Did you mean default?" in typo.err) == (REFUSED, True)
     newest = await command_facts(own_stack, "responses", "list", "--limit", "1")
     assert newest["more"] is True
     [listed] = newest["responses"]

@@ -43,6 +43,8 @@ POST /console/reveal
 POST /console/hide
 POST /console/webhooks/test
 GET/POST /console/webhooks/new
+POST /console/responses/filters
+POST /console/responses/filters/delete
 GET/POST /console/workers/drain
 GET/POST /console/projects/keys/revoke
 GET/POST /console/projects/new

@@ -1,0 +1,1 @@
+"""Search documents: what operators find responses by."""

@@ -1,0 +1,112 @@
+"""A search by documents finds what is far back, in order, however often it has to stop."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from features.operator import document_search
+from features.operator.filter import LAST_ID, Filter
+from features.search.worker import SearchDocuments
+from models.config.feature_groups import SearchSettings
+from models.db.database import Connection, Pool, connect, execute, fetch, open_pool
+from models.db.queries.search_documents import WALK_STATE
+from models.db.statement import Statement
+from models.ids import new_uuid
+from tests.support.stack import Databases
+from tests.support.worker_rows import settings_for
+
+HOURS = 75
+"""A response for each of so many hours, and one that is open and older than all."""
+_INSERT = """
+    INSERT INTO responses (id, project_id, status, background, store, model, parameters, created_at,
+                           expires_at, deadline, enqueued_at)
+    SELECT %(id)s, p.id, %(status)s, true, true, 'm', %(parameters)s, %(at)s,
+           now() + interval '1 day', now(), now()
+    FROM projects p
+"""
+
+
+def _id_of(at: datetime) -> UUID:
+    low = new_uuid().int & (2**80 - 1)
+    return UUID(int=int(at.timestamp() * 1000) << 80 | low)
+
+
+@asynccontextmanager
+async def _searched(databases: Databases) -> AsyncIterator[tuple[Pool, Connection, list[UUID]]]:
+    """A database with documents; and the responses of the user `a`, the newest first: every second
+    one."""
+    dsn, now, ids = await databases.create_copy(), datetime.now(UTC), list[UUID]()
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+        await connection.execute("INSERT INTO projects (id, name) VALUES (gen_random_uuid(), 'p')")
+        for hour in range(HOURS + 1):
+            at, is_open = now - timedelta(hours=hour), hour == HOURS
+            is_of_user = is_open or hour % 2 == 0
+            new = _id_of(at)
+            values = {
+                "id": new,
+                "status": "queued" if is_open else "completed",
+                "parameters": '{"user": "a"}' if is_of_user else '{"user": "b"}',
+                "at": at,
+            }
+            await connection.execute(_INSERT, values)
+            if is_of_user:
+                ids.append(new)
+    settings = settings_for(dsn)
+    pool = open_pool(settings, "search", 2)
+    await pool.open()
+    try:
+        async with await connect(settings, "search") as database:
+            yield pool, database, ids
+    finally:
+        await pool.close()
+
+
+async def _all_pages(database: Connection, wanted: Filter, budget: float) -> list[list[UUID]]:
+    pages, before = list[list[UUID]](), LAST_ID
+    while True:
+        found = await document_search.search(
+            database, wanted, before, 10, texts=True, budget=budget
+        )
+        pages.append([row.id for row in found.rows])
+        if found.next_before is None:
+            return pages
+        assert found.next_before < before
+        before = found.next_before
+
+
+async def test_a_search_finds_everything_once_in_order(
+    database_server: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document_search, "NEWEST", 3)
+    async with _searched(database_server) as (pool, database, ids):
+        documents = SearchDocuments(pool, SearchSettings())
+        await documents.walk()
+        [state] = await fetch(database, WALK_STATE, {})
+        assert state.completed_at is not None
+        wanted = Filter(user="a")
+        full = await _all_pages(database, wanted, 60)
+        assert [len(page) for page in full] == [10, 10, 10, 9]
+        stopped = await _all_pages(database, wanted, 0)
+        assert len(stopped) > len(full), "without time a search stops after each range"
+        for pages in (full, stopped):
+            assert [each for page in pages for each in page] == ids
+        recent = await _all_pages(database, Filter(user="a", since=timedelta(hours=5)), 60)
+        assert recent == [ids[:3]]
+
+
+async def test_the_walk_makes_what_a_killed_worker_has_not(database_server: Databases) -> None:
+    """And again what somebody has deleted."""
+    some = Statement("DELETE FROM search_documents WHERE response_id < :id")
+    async with _searched(database_server) as (pool, database, ids):
+        documents = SearchDocuments(pool, SearchSettings())
+        await documents.walk()
+        await execute(database, some, {"id": ids[2]})
+        await execute(database, Statement("UPDATE search_walk SET next_at = '-infinity'"), {})
+        await documents.walk()
+        async with database.cursor() as cursor:
+            await cursor.execute("SELECT count(*) FROM search_documents")
+            assert await cursor.fetchone() == (HOURS,)

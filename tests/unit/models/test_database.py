@@ -157,6 +157,7 @@ def test_no_statement_is_so_long_that_psycopg_reads_it_again_each_time() -> None
         "end.END_TOGETHER",
         "line.CLAIM_NEXT",
         "line.NEXT_IN_LINE",
+        "listing.SEARCH_RESPONSES",
         "read.SHOWN_RESPONSES",
         "read.WATCHED_RESPONSES",
         "search_documents.ADD_DOCUMENTS",

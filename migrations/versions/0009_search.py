@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0007_search"
-down_revision = "0006_retrying"
+revision = "0009_search"
+down_revision = "0008_teams"
 branch_labels = None
 depends_on = None
 

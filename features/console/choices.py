@@ -26,7 +26,9 @@ class Choices:
 
 
 async def read_choices(visit: Visit) -> Choices:
-    """The values that are known now."""
+    """The values that are known now. Of other projects a project's login learns none."""
+    if (own := visit.user.of_project) is not None:
+        return Choices((own.project,))
     limit = {"max_rows": _MAX_PROJECTS}
     projects = await fetch_idempotent(visit.pool, listing.PROJECT_NAMES, limit)
     [recent] = await fetch_idempotent(visit.pool, listing.RECENT_VALUES, {"max_rows": _NEWEST})

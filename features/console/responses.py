@@ -3,7 +3,7 @@ are selected."""
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -235,6 +235,8 @@ async def _owned(visit: Visit, named: list[UUID]) -> list[UUID]:
 async def show(visit: Visit) -> Response:
     """The page; for an id, the page of that response."""
     wanted = read_wanted(visit.query)
+    if visit.user.of_project is not None:
+        wanted = replace(wanted, filter=replace(wanted.filter, is_exact=True))
     if wanted.id_text:
         named = await _owned(visit, await _named(visit.pool, wanted.id_text))
         if len(named) == 1:

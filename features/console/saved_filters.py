@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from features.console.access import STAFF
 from features.console.page import Page, PageError, Visit
 from models.db.database import execute, fetch, fetch_idempotent
 from models.db.queries import console
@@ -39,7 +40,9 @@ def _normal(pairs: list[tuple[str, str]]) -> str:
 
 
 async def read_saved_filters(visit: Visit) -> list[SavedLink]:
-    """Those of this login, by name."""
+    """Those of this login, by name. A project's login has none: its name is that of a key."""
+    if visit.user.of_project is not None:
+        return []
     values = {"login": visit.user.name, "max_rows": _MAX_FILTERS}
     rows = await fetch_idempotent(visit.pool, console.SAVED_FILTERS, values)
     shown = _normal(visit.query.multi_items())
@@ -82,6 +85,6 @@ async def delete(visit: Visit) -> Response:
 
 
 PAGES = (
-    Page("/responses/filters", save, method="POST", is_for_all=True),
-    Page("/responses/filters/delete", delete, method="POST", is_for_all=True),
+    Page("/responses/filters", save, method="POST", roles=STAFF),
+    Page("/responses/filters/delete", delete, method="POST", roles=STAFF),
 )

@@ -62,7 +62,7 @@ async def look_up(database: Connection, wanted: Filter) -> tuple[Filter, list[st
     """The filter with what its names stand for, and a sentence for each name that nothing has and
     each text that has no word."""
     mistakes, project, keys = [], None, list[UUID]()
-    if wanted.project is not None and "*" not in wanted.project:
+    if wanted.project is not None and (wanted.is_exact or "*" not in wanted.project):
         found = await fetch(database, listing.PROJECT_NAMED, {"name": wanted.project})
         project = found[0] if found else None
         if project is None:

@@ -55,6 +55,8 @@ class Filter:
     """the name of an API key, or its first characters"""
     names: "Names | None" = None
     """what `project` and `key` name; None: they were not looked up, and no response has the key"""
+    is_exact: bool = False
+    """a `*` in `project` is a character of its name"""
 
     @property
     def is_empty(self) -> bool:
@@ -85,7 +87,7 @@ class Filter:
         key, value = self.metadata or (None, None)
         return {
             "statuses": [status.value for status in self.statuses] if self.statuses else None,
-            "project": _like(self.project),
+            "project": _like(self.project, is_exact=self.is_exact),
             "model": _like(self.model),
             "upstream": self.upstream,
             "reason": self.reason,
@@ -133,11 +135,12 @@ class Names:
     keys: tuple[UUID, ...] = ()
 
 
-def _like(pattern: str | None) -> str | None:
+def _like(pattern: str | None, *, is_exact: bool = False) -> str | None:
     """A pattern of SQL for a text with `*`."""
     if pattern is None:
         return None
-    return re.sub(r"([\\%_])", r"\\\1", pattern).replace("*", "%")
+    escaped = re.sub(r"([\\%_])", r"\\\1", pattern)
+    return escaped if is_exact else escaped.replace("*", "%")
 
 
 def _mark(kind: str, value: str | None) -> list[str]:

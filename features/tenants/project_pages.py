@@ -86,7 +86,12 @@ async def _show(visit: Visit, project: ProjectDetails) -> Response:
         fetch_idempotent(pool, OPEN_BY_PROJECT, {"max_rows": _LOOKED_AT}),
         find(
             pool,
-            Filter(statuses=[OperatorStatus.FAILED], project=project.name, since=timedelta(days=1)),
+            Filter(
+                statuses=[OperatorStatus.FAILED],
+                project=project.name,
+                is_exact=True,
+                since=timedelta(days=1),
+            ),
             LAST_ID,
             _FAILED,
             _SEARCH,

@@ -215,7 +215,7 @@ async def test_a_login_of_a_project_sees_all_of_its_own(
     async with console_user(shared_stack, own.login) as user:
         first = await user.get("/console")
         assert own.name in first.text
-        assert "Put off" in first.text
+        assert "Retrying" in first.text
         menu = first.html.partition("</nav>")[0]
         assert "/console/responses" in menu
         for absent in ("workers", "upstreams", "audit", "activity", "/console/projects"):

@@ -42,6 +42,10 @@ class EndedLine(msgspec.Struct, frozen=True, kw_only=True):
     """until its end"""
     usage: Mapping[str, Any] | None = None
     output: Iterable[Item] = ()
+    project: UUID | None = None
+    """not part of the line"""
+    cost: int | None = None
+    """in billionths of the currency (models/prices.py); not part of the line"""
 
     def write(self) -> None:
         """Writes the line."""

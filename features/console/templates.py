@@ -17,6 +17,7 @@ from features.console.plots import compact, short_time
 from features.operator.diagnosis import cause_text
 from models.features import FEATURES
 from models.ids import batch_id, response_id
+from models.prices import shown_cost
 from models.time_text import format_date, format_precise, format_seconds
 from models.version import VERSION
 
@@ -59,6 +60,7 @@ def _environment() -> Environment:
         badge=badge,
         cause=cause_text,
         count=count,
+        cost=shown_cost,
         duration=format_seconds,
         date=format_date,
         size=size,

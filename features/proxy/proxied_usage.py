@@ -10,6 +10,7 @@ from models.db.database import DATABASE_UNAVAILABLE, Jsonb, Pool, execute
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.usage import INSERT_PROXIED
 from models.ids import new_uuid
+from models.prices import PriceList, UsedAmounts
 from models.wire.proxied_usage import TokenUsage, UsageKind
 
 logger = structlog.get_logger()
@@ -23,8 +24,10 @@ class ProxiedUsage:
     """Collects entries of one web process, and writes them once a second. A process that is killed
     loses those of its last second."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, prices: PriceList | None = None) -> None:
+        """`prices` None: no cost is known."""
         self._pool = pool
+        self._prices = prices
         self._waiting: list[dict[str, object]] = []
 
     def add_tokens(
@@ -35,9 +38,10 @@ class ProxiedUsage:
         usage: TokenUsage,
         kind: UsageKind = UsageKind.COMPLETIONS,
         units: int = 0,
+        tier: str | None = None,
     ) -> None:
         """A model was called for this key. `model`: as clients name it. `units`: what its kind
-        counts besides tokens."""
+        counts besides tokens. `tier`: the service tier, for the cost."""
         if len(self._waiting) >= _MAX_WAITING:
             return
         tokens = asdict(usage)
@@ -54,8 +58,24 @@ class ProxiedUsage:
                 "requests": 1,
                 **tokens,
                 "units": units,
+                "cost": self._cost(model, upstream, usage, units, tier),
             }
         )
+
+    def _cost(
+        self, model: str, upstream: str, usage: TokenUsage, units: int, tier: str | None
+    ) -> int | None:
+        """None: not known. Without any token the upstream has not counted them."""
+        if self._prices is None:
+            return None
+        amounts = UsedAmounts(
+            input_tokens=usage.input_tokens,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.output_tokens,
+            units=units,
+            has_tokens=bool(usage.input_tokens or usage.output_tokens),
+        )
+        return self._prices.cost(model, upstream, amounts, tier=tier)
 
     async def run(self) -> None:
         """Writes what was collected. Never returns."""

@@ -46,6 +46,8 @@ class ProxiedRequest(ABC):
     """Whether all of it can be sent again, to another upstream."""
     failure: ApiError | None = None
     """The error of the client's that ended the sending of the body."""
+    service_tier: str | None = None
+    """The tier that it asks for, as far as that is known."""
 
     def __init__(self, receive: Receive) -> None:
         """`receive`: the client's messages behind the body."""
@@ -84,6 +86,8 @@ class JsonRequest(ProxiedRequest):
         # As chat completions and speech have it.
         value = body.value
         self.wants_stream = value.get("stream") is True or value.get("stream_format") == "sse"
+        tier = value.get("service_tier")
+        self.service_tier = tier if isinstance(tier, str) else None
         spoken = value.get("input")
         self._units = {
             UsageKind.IMAGES: image_count(value.get(IMAGES)),

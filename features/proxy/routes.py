@@ -120,7 +120,8 @@ def _record_usage(
     kind, used = call.endpoint.usage_kind, usage or NO_TOKENS
     is_audio = kind is UsageKind.AUDIO_TRANSCRIPTIONS
     units = used.seconds if is_audio else call.request.units(kind)
-    Proxy.in_state(state).usage.add_tokens(key, call.model, upstream, used, kind, units)
+    usages, tier = Proxy.in_state(state).usage, call.request.service_tier
+    usages.add_tokens(key, call.model, upstream, used, kind, units, tier)
 
 
 async def _forward(state: AppState, call: ProxiedCall) -> ProxiedResponse:

@@ -17,6 +17,7 @@ from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import request_headers
 from models.errors import UPSTREAM_UNREACHABLE, RunFailed
 from models.load.budget import SharedBudget
+from models.prices import PriceList
 from web.state import AppState, Feature
 
 logger = structlog.get_logger()
@@ -30,7 +31,8 @@ class Proxy(Feature):
 
     def __init__(self, state: AppState) -> None:
         super().__init__(state)
-        self.usage = ProxiedUsage(state.pool)
+        prices = PriceList(state.settings.prices, state.settings)
+        self.usage = ProxiedUsage(state.pool, prices)
         web = state.settings.web
         self.spools = SharedBudget(
             "uploads", web.spools, web.spools_per_project, web.bodies_wait.total_seconds()

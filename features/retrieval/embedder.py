@@ -5,7 +5,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +25,7 @@ from models.config.upstream_access import (
 )
 from models.fence import fenced
 from models.http_bodies import BodyTooLarge, read_bounded
+from models.prices import PriceList, UsedAmounts
 from models.projects.routes import ProjectRoutes
 from models.upstream_errors.frames import ErrorReport, report_of, report_of_text
 from models.upstream_errors.words import is_refused, is_too_large
@@ -63,6 +64,8 @@ class Embeddings:
     tokens: int
     """as the upstream has counted them; 0 if it does not"""
     upstream: str
+    cost: int | None = None
+    """in billionths of the currency (models/prices.py); None: not known"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,11 @@ class _ServerError(EmbeddingsUnavailable):
 class Embedder:
     """Calls upstreams for one process."""
 
-    def __init__(self, settings: RetrievalSettings, routes: ProjectRoutes) -> None:
+    def __init__(
+        self, settings: RetrievalSettings, routes: ProjectRoutes, prices: PriceList | None = None
+    ) -> None:
+        """`prices` None: no cost is known."""
+        self._prices = prices
         self._timeout = settings.embedding_time.total_seconds()
         self._routes = routes
         self._session: aiohttp.ClientSession | None = None
@@ -119,7 +126,7 @@ class Embedder:
         unavailable: EmbeddingsUnavailable | None = None
         for destination in destinations:
             try:
-                return await self._embed(destination, texts, dimensions)
+                embeddings = await self._embed(destination, texts, dimensions)
             except EmbeddingsUnavailable as error:
                 logger.info(
                     "embeddings_unavailable",
@@ -128,8 +135,17 @@ class Embedder:
                     error=str(error),
                 )
                 unavailable = unavailable or error
+            else:
+                return replace(embeddings, cost=self._cost(model, embeddings))
         assert unavailable is not None  # there is a destination
         raise unavailable
+
+    def _cost(self, model: str, embeddings: Embeddings) -> int | None:
+        if self._prices is None:
+            return None
+        tokens = embeddings.tokens
+        amounts = UsedAmounts(input_tokens=tokens, has_tokens=tokens > 0)
+        return self._prices.cost(model, embeddings.upstream, amounts)
 
     async def close(self) -> None:
         """Closes all connections."""

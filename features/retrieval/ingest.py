@@ -305,6 +305,7 @@ class Ingest:
             "model": None if embeddings is None else entry.embedding_model,
             "upstream": None if embeddings is None else embeddings.upstream,
             "input_tokens": 0 if embeddings is None else embeddings.tokens,
+            "cost": None if embeddings is None else embeddings.cost,
         }
         query = STORE_CHUNKS["plain" if embeddings is None else "embedded"]
         sent_at = time.monotonic()

@@ -127,6 +127,7 @@ class ChunkSearch:
             "models": Texts([model for model, _ in calls]),
             "upstreams": Texts([answer.upstream for _, answer in calls]),
             "tokens": Ints([answer.tokens for _, answer in calls]),
+            "costs": [answer.cost for _, answer in calls],
         }
         return embedded, used
 

@@ -133,11 +133,11 @@ meanwhile."""
 TOUCH_STORES = Statement(f"""
     WITH used AS (
         INSERT INTO usage_entries (project_id, api_key_id, model, upstream, service_tier, kind, requests, input_tokens,
-                                   cached_tokens, output_tokens, reasoning_tokens)
+                                   cached_tokens, output_tokens, reasoning_tokens, cost)
         SELECT CAST(:project AS uuid), CAST(:api_key AS uuid), u.model, u.upstream, NULL, '{UsageKind.EMBEDDINGS}', 1,
-               u.tokens, 0, 0, 0
-        FROM unnest(CAST(:models AS text[]), CAST(:upstreams AS text[]), CAST(:tokens AS int[]))
-            AS u (model, upstream, tokens))
+               u.tokens, 0, 0, 0, u.cost
+        FROM unnest(CAST(:models AS text[]), CAST(:upstreams AS text[]), CAST(:tokens AS int[]),
+                    CAST(:costs AS bigint[])) AS u (model, upstream, tokens, cost))
     UPDATE vector_stores SET last_active_at = clock_timestamp(),
            expires_at = clock_timestamp() + expires_after_days * interval '1 day'
     WHERE id = ANY(CAST(:ids AS uuid[])) AND last_active_at < clock_timestamp() - interval '1 minute'

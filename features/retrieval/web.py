@@ -7,6 +7,7 @@ from features.retrieval.rewriter import QueryRewriter
 from features.retrieval.search import ChunkSearch
 from features.retrieval.store_access import StoreAccess
 from features.retrieval.stores import VectorStores
+from models.prices import PriceList
 from web.state import AppState, Feature
 
 
@@ -16,7 +17,8 @@ class Retrieval(Feature):
     def __init__(self, state: AppState) -> None:
         super().__init__(state)
         settings, pool, routes = state.settings, state.pool, state.routes
-        self._embedder = Embedder(settings.retrieval, routes)
+        prices = PriceList(settings.prices, settings)
+        self._embedder = Embedder(settings.retrieval, routes, prices)
         self._rewriter = QueryRewriter(
             settings.retrieval, routes, Proxy.in_state(state).usage.add_tokens
         )

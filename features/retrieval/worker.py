@@ -19,7 +19,7 @@ class RetrievalTasks(WorkerFeature):
     def __init__(self, resources: Resources) -> None:
         super().__init__(resources)
         settings = resources.settings
-        self._embedder = Embedder(settings.retrieval, ProjectRoutes(settings))
+        self._embedder = Embedder(settings.retrieval, ProjectRoutes(settings), resources.prices)
         self._search = ChunkSearch(resources.pool, self._embedder)
         resources.tools[FILE_SEARCH] = self._file_search
 

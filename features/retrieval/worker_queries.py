@@ -148,9 +148,9 @@ def _store_chunks(has_embeddings: bool) -> Query[int]:
                          AS c (text, tokens, embedding, nr)),
              used AS (
                  INSERT INTO usage_entries (project_id, api_key_id, model, upstream, service_tier, kind, requests,
-                                            input_tokens, cached_tokens, output_tokens, reasoning_tokens)
+                                            input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost)
                  SELECT entry.project_id, NULL, CAST(:model AS text), CAST(:upstream AS text), NULL,
-                        '{UsageKind.EMBEDDINGS}', 1, CAST(:input_tokens AS bigint), 0, 0, 0
+                        '{UsageKind.EMBEDDINGS}', 1, CAST(:input_tokens AS bigint), 0, 0, 0, CAST(:cost AS bigint)
                  FROM entry WHERE CAST(:model AS text) IS NOT NULL)
         SELECT chunks FROM entry
         """,

@@ -1,20 +1,22 @@
 """The commands for projects: what they have used, and the groups for projects and keys."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.errors import RequestRefused
 from cli.options import AsJson, Data, duration_option
-from cli.output import clean, table
+from cli.output import clean, print_result, table
 from features.operator.connection import EXIT_CODES_HELP, run, show
 from features.tenants import key_commands, project_commands
 
 if TYPE_CHECKING:
+    from models.config.prices import PriceSettings
     from models.db.connection import Connection
+    from models.db.queries.organization import KeyDetails
     from models.db.queries.usage import UsageRow
 
 app = typer.Typer()
@@ -31,6 +33,7 @@ _LABELS = {
 }
 _GROUPS = ("day", "hour", *_LABELS)
 _COUNTS = ("requests", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+_UNPRICED = "requests_without_cost"
 
 
 # Commands import when they run, as in cli/main.py.
@@ -48,32 +51,24 @@ def show_usage(
         ),
     ] = None,
     as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for a spreadsheet.")] = False,
     data: Data = None,
 ) -> None:
-    """Show requests and tokens that projects have used. Days are those of UTC."""
-    groups, keys = by or ["day"], dict[str, str]()
+    """Show requests and tokens that projects have used, and their cost. Days are those of UTC."""
+    from cli.settings import configured_settings
+
+    groups = by or ["day"]
+    prices = configured_settings().prices
 
     async def sums(database: "Connection") -> list[dict[str, Any]]:
         rows = await _rows(database, project, model, since, groups)
-        names = await _project_names(database) if "project" in groups else {}
-        if "key" in groups and not as_json:
-            keys.update(await _key_names(database))
-        return _sums(rows, groups, names)
+        return _sums(rows, groups, await _names(database, rows, groups), prices)
 
     used = run(data, sums)
-    show(
-        _with_factors(used) if "window" in groups else used,
-        partial(_table, keys=keys),
-        as_json=as_json,
-    )
-
-
-def _with_factors(sums: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The sums with the factor of the price of each one's window."""
-    from cli.settings import configured_settings
-
-    prices = configured_settings().prices
-    return [each | {"price_factor": prices.factor_of(each["window"])} for each in sums]
+    if as_csv:
+        print_result(_csv(used, groups).rstrip())
+    else:
+        show(used, _table, as_json=as_json)
 
 
 async def _rows(
@@ -106,57 +101,104 @@ async def _rows(
     return await fetch(database, USAGE, values)
 
 
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What ids stand for."""
+
+    projects: dict[str, str]
+    keys: "dict[str, KeyDetails]"
+
+
+async def _names(database: "Connection", rows: "Sequence[UsageRow]", by: Sequence[str]) -> _Names:
+    from models.db.database import fetch
+    from models.db.queries.organization import KEYS_BY_ID, LIST_PROJECTS
+
+    every = {"include_archived": True, "after": None, "max_rows": 100_000}
+    projects = await fetch(database, LIST_PROJECTS, every) if "project" in by else []
+    ids = list({row.api_key_id for row in rows if row.api_key_id is not None})
+    keys = await fetch(database, KEYS_BY_ID, {"ids": ids}) if ids else []
+    return _Names({str(row.id): row.name for row in projects}, {str(row.id): row for row in keys})
+
+
 def _sums(
-    rows: "Sequence[UsageRow]", by: Sequence[str], projects: dict[str, str]
+    rows: "Sequence[UsageRow]", by: Sequence[str], names: _Names, prices: "PriceSettings"
 ) -> list[dict[str, Any]]:
-    """Sums, one for each group: `by` names what they are grouped by, and their first keys."""
+    """Sums, one for each group: `by` names what they are grouped by, and their first fields."""
+    from models.prices import exact_cost
+
     sums: dict[tuple[str, ...], dict[str, int]] = {}
+    costs: dict[tuple[str, ...], int] = {}
     for row in rows:
-        labels = tuple(_label(row, name, projects) for name in by)
-        group = sums.setdefault(labels, dict.fromkeys(_COUNTS, 0))
+        labels = tuple(_label(row, name) for name in by)
+        group = sums.setdefault(labels, dict.fromkeys((*_COUNTS, _UNPRICED), 0))
         for count in _COUNTS:
             group[count] += getattr(row, count)
-    return [dict(zip(by, labels, strict=True)) | counts for labels, counts in sums.items()]
+        group[_UNPRICED] += row.unpriced
+        if row.cost is not None:
+            costs[labels] = costs.get(labels, 0) + row.cost
+    return [
+        {
+            **_named(dict(zip(by, labels, strict=True)), names),
+            **{count: counts[count] for count in _COUNTS},
+            "cost": exact_cost(costs[labels]) if labels in costs else None,
+            "currency": prices.currency,
+            _UNPRICED: counts[_UNPRICED],
+            **({"price_factor": _factor(prices, labels, by)} if "window" in by else {}),
+        }
+        for labels, counts in sums.items()
+    ]
 
 
-def _table(facts: Sequence[dict[str, Any]], keys: Mapping[str, str]) -> str:
-    """One line per group. `keys`: what people recognise each key by, by its id."""
-    if not facts:
-        return "nothing was used"
-    head = [name.upper().replace("_", " ") for name in facts[0]]
-
-    def text(name: str, value: object) -> str:
-        shown = keys.get(str(value), value) if name == "key" else value
-        return clean(str(shown))
-
-    return table(head, [[text(name, value) for name, value in row.items()] for row in facts])
+def _factor(prices: "PriceSettings", labels: tuple[str, ...], by: Sequence[str]) -> float:
+    return prices.factor_of(labels[by.index("window")])
 
 
-async def _key_names(database: "Connection") -> dict[str, str]:
-    """First characters, name and project of each key, by its id."""
-    from models.db.database import fetch
-    from models.db.queries.organization import LIST_KEYS
-
-    return {
-        str(key.id): " ".join(filter(None, (f"{key.prefix}…", key.name, f"of {key.project}")))
-        for key in await fetch(database, LIST_KEYS, {"project": None})
-    }
-
-
-async def _project_names(database: "Connection") -> dict[str, str]:
-    from models.db.database import fetch
-    from models.db.queries.organization import LIST_PROJECTS
-
-    values = {"include_archived": True, "after": None, "max_rows": 100_000}
-    return {str(row.id): row.name for row in await fetch(database, LIST_PROJECTS, values)}
-
-
-def _label(row: "UsageRow", name: str, projects: dict[str, str]) -> str:
+def _label(row: "UsageRow", name: str) -> str:
     if name in ("day", "hour"):
         begin = datetime.fromtimestamp(row.bucket, UTC)
         return f"{begin:%Y-%m-%d}" if name == "day" else f"{begin:%Y-%m-%dT%H:00Z}"
-    value = str(getattr(row, _LABELS[name]) or "")
-    return projects.get(value, value) if name == "project" else value
+    return str(getattr(row, _LABELS[name]) or "")
+
+
+def _named(labels: dict[str, str], names: _Names) -> dict[str, str]:
+    """The labels with names in place of ids: of a project its name, of a key its first characters,
+    and with it its name and project. What is deleted keeps its id."""
+    named: dict[str, str] = {}
+    for label, value in labels.items():
+        if label == "project":
+            named[label] = names.projects.get(value, value)
+        elif label == "key":
+            key = names.keys.get(value)
+            named[label] = value if key is None else key.prefix
+            named["name"] = (key and key.name) or ""
+            if "project" not in labels:
+                named["project"] = "" if key is None else key.project
+        else:
+            named[label] = value
+    return named
+
+
+def _table(facts: Sequence[dict[str, Any]]) -> str:
+    """One line per group. What is not known of any is left out."""
+    if not facts:
+        return "nothing was used"
+    known_costs = any(row["cost"] is not None for row in facts)
+    hidden = {"currency", _UNPRICED} if known_costs else {"currency", _UNPRICED, "cost"}
+    if known_costs and any(row[_UNPRICED] for row in facts):
+        hidden.remove(_UNPRICED)
+    shown = [{name: row[name] for name in row if name not in hidden} for row in facts]
+    for row, fact in zip(shown, facts, strict=True):
+        if known_costs:
+            row["cost"] = f"{fact['cost']} {fact['currency']}" if fact["cost"] is not None else "-"
+    head = [name.upper().replace("_", " ") for name in shown[0]]
+    return table(head, [[clean(str(value)) for value in row.values()] for row in shown])
+
+
+def _csv(facts: Sequence[dict[str, Any]], by: Sequence[str]) -> str:
+    from models.csv_text import csv_text
+
+    head = list(facts[0]) if facts else list(by)
+    return csv_text(head, [list(row.values()) for row in facts])
 
 
 COMMANDS = (("projects", project_commands.app), ("keys", key_commands.app), (None, app))

@@ -1,6 +1,6 @@
 """The admin API in the document: projects, keys, service accounts, usage (docs/projects.md)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from openai.types.admin.organization import AdminAPIKey, Project
 from openai.types.admin.organization.projects import ProjectAPIKey, ProjectServiceAccount
@@ -38,7 +38,14 @@ from features.reference.schemas import (
     text,
 )
 from features.tenants.bodies import MAX_SECONDS, PROJECT_SCOPES
-from features.tenants.usage_routes import GROUPS, LATEST, UNITS, WIDTHS
+from features.tenants.usage_routes import (
+    COST_GROUPS,
+    COST_WIDTHS,
+    GROUPS,
+    LATEST,
+    UNITS,
+    WIDTHS,
+)
 from models.ids import API_KEY, PROJECT, SERVICE_ACCOUNT
 from models.projects.changes import MAX_NAME, MAX_WEIGHT
 from models.projects.scopes import Scope
@@ -58,6 +65,7 @@ def operations() -> dict[str, Json]:
     """Name of a route's function -> its operation."""
     named = {**_project_operations(), **_key_operations(), **_account_operations()}
     named |= {f"usage_{kind.value}": _usage(kind) for kind in UsageKind}
+    named["costs"] = _costs()
     return admin_operations(named)
 
 
@@ -167,26 +175,40 @@ def _account_operations() -> dict[str, Json]:
 
 
 def _usage(kind: UsageKind) -> Json:
-    time = integer(0, LATEST)
-    groups = array_of(one_of_texts(GROUPS[kind]))
-    start = query_parameter("start_time", time, "In seconds since the epoch.")
     return operation(
         f"Usage: {kind.value.replace('_', ' ')}",
         response("A page of buckets of time.", "UsagePage"),
-        parameters=[
-            {**start, "required": True},
-            query_parameter("end_time", time, "In seconds since the epoch; without it: now."),
-            query_parameter(
-                "bucket_width", one_of_texts(WIDTHS) | {"default": "1d"}, "The width of a bucket."
-            ),
-            query_parameter("limit", integer(1, 31), "Buckets."),
-            query_parameter("group_by", groups, "What sums are apart for."),
-            *(
-                query_parameter(name, STRINGS, "Only of these.")
-                for name in ("project_ids", "api_key_ids", "models")
-            ),
-        ],
+        parameters=_bucket_parameters(WIDTHS, GROUPS[kind], 31, "models"),
     )
+
+
+def _costs() -> Json:
+    return operation(
+        "Costs",
+        response("A page of days.", "CostPage"),
+        parameters=_bucket_parameters(COST_WIDTHS, COST_GROUPS, 180, "line_items"),
+    )
+
+
+def _bucket_parameters(
+    widths: Iterable[str], groups: Iterable[str], most_buckets: int, models: str
+) -> list[Json]:
+    """`models`: the parameter with names of models."""
+    time = integer(0, LATEST)
+    start = query_parameter("start_time", time, "In seconds since the epoch.")
+    return [
+        {**start, "required": True},
+        query_parameter("end_time", time, "In seconds since the epoch; without it: now."),
+        query_parameter(
+            "bucket_width", one_of_texts(widths) | {"default": "1d"}, "The width of a bucket."
+        ),
+        query_parameter("limit", integer(1, most_buckets), "Buckets."),
+        query_parameter("group_by", array_of(one_of_texts(groups)), "What sums are apart for."),
+        *(
+            query_parameter(name, STRINGS, "Only of these.")
+            for name in ("project_ids", "api_key_ids", models)
+        ),
+    ]
 
 
 # --- schemas ---
@@ -272,13 +294,33 @@ def _usage_objects() -> dict[str, Schema]:
             ),
         },
     )
-    bucket = object_schema(
+    cost = object_schema(
+        {
+            "object": const("organization.costs.result"),
+            "amount": nullable(object_schema({"value": {"type": "number"}, "currency": STRING})),
+            **dict.fromkeys(
+                ("line_item", "project_id", "user_id", "api_key_id", "upstream", "quantity"),
+                nullable(STRING),
+            ),
+            "num_requests_without_cost": COUNT,
+        }
+    )
+    return {
+        "UsageResult": result,
+        "CostResult": cost,
+        "UsageBucket": _bucket("UsageResult"),
+        "CostBucket": _bucket("CostResult"),
+        "UsagePage": numbered_page_of(reference("UsageBucket"), "page"),
+        "CostPage": numbered_page_of(reference("CostBucket"), "page"),
+    }
+
+
+def _bucket(result: str) -> Schema:
+    return object_schema(
         {
             "object": const("bucket"),
             "start_time": SECONDS,
             "end_time": SECONDS,
-            "results": array_of(reference("UsageResult")),
+            "results": array_of(reference(result)),
         }
     )
-    page = numbered_page_of(reference("UsageBucket"), "page")
-    return {"UsageResult": result, "UsageBucket": bucket, "UsagePage": page}

@@ -1,6 +1,7 @@
-"""/v1/organization/usage: what projects have used, in OpenAI's shapes (docs/projects.md)."""
+"""/v1/organization/usage and /costs: what projects have used, in OpenAI's shapes
+(docs/projects.md)."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from models.db.database import fetch_idempotent
 from models.db.queries.usage import USAGE, UsageRow, usage_values
 from models.errors import InvalidRequest
 from models.ids import API_KEY, PROJECT, admin_id, parse_admin_id
+from models.prices import BILLIONTHS
 from models.wire.checks.faults import missing
 from models.wire.proxied_usage import UsageKind
 from web.http.auth import Admin
@@ -18,10 +20,20 @@ from web.http.body import counted_json
 from web.http.params import boolean, choice, integer
 from web.state import app_state
 
-router = APIRouter(prefix="/v1/organization/usage")
+router = APIRouter(prefix="/v1/organization")
 
 WIDTHS = {"1m": (60, 60, 1440), "1h": (3600, 24, 168), "1d": (86_400, 7, 31)}
 """Width of a bucket -> its seconds, and how many a page has by default and at most."""
+COST_WIDTHS = {"1d": (86_400, 7, 180)}
+"""The same for costs."""
+COST_GROUPS = {
+    "project_id": "project_id",
+    "user_id": "user_id",
+    "api_key_id": "api_key_id",
+    "line_item": "model",
+    "upstream": "upstream",
+}
+"""What costs may be grouped by -> the label of usage. A line item is a model."""
 _DAY = WIDTHS["1d"][0]
 _COMMON_GROUPS = ("project_id", "user_id", "api_key_id", "model")
 GROUPS = {
@@ -61,10 +73,10 @@ class _Page:
     """None: until now"""
 
     @classmethod
-    def of(cls, request: Request) -> "_Page":
+    def of(cls, request: Request, widths: Mapping[str, tuple[int, int, int]] = WIDTHS) -> "_Page":
         """Raises InvalidRequest."""
-        width, default_limit, max_limit = WIDTHS[
-            choice(request, "bucket_width", tuple(WIDTHS)) or "1d"
+        width, default_limit, max_limit = widths[
+            choice(request, "bucket_width", tuple(widths)) or "1d"
         ]
         start = integer(request, "start_time", minimum=0, maximum=LATEST)
         if start is None:
@@ -127,7 +139,7 @@ def _route(kind: UsageKind) -> Callable[..., Awaitable[Response]]:
 
 for _kind in UsageKind:
     router.add_api_route(
-        f"/{_kind.value}",
+        f"/usage/{_kind.value}",
         _route(_kind),
         methods=["GET"],
         name=f"usage_{_kind.value}",
@@ -135,20 +147,25 @@ for _kind in UsageKind:
     )
 
 
+@router.get("/costs", name="costs", description="What it cost, in buckets of a day.")
+async def costs(request: Request, _key: Admin) -> Response:
+    """Sums of the known costs."""
+    page = _Page.of(request, COST_WIDTHS)
+    groups = _groups(request, tuple(COST_GROUPS))
+    models = _texts(request, "line_items") or None
+    values = _values(request, page, [COST_GROUPS[name] for name in groups], models=models)
+    page, rows = await _read(request, page, values)
+    state = app_state(request)
+    currency = state.settings.prices.currency.lower()
+    results: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        results.setdefault(row.bucket, []).append(_cost_result(row, currency))
+    return await counted_json(request, page.to_json(results, state.lease.clock.now()))
+
+
 async def _usage(request: Request, kind: UsageKind) -> dict[str, Any]:
     """What was used of this kind. Raises InvalidRequest."""
-    page, groups = _Page.of(request), _groups(request, kind)
-    values = usage_values(
-        *page.bounds,
-        page.width,
-        groups,
-        kind=kind.value,
-        project_ids=_ids(request, "project_ids", PROJECT),
-        api_key_ids=_ids(request, "api_key_ids", API_KEY),
-        models=_texts(request, "models") or None,
-        batch=_batch(request),
-        max_rows=MAX_RESULTS + 1,
-    )
+    page, groups = _Page.of(request), _groups(request, GROUPS[kind])
     for name in _NOT_KEPT:
         if _texts(request, name):
             raise InvalidRequest(
@@ -156,12 +173,10 @@ async def _usage(request: Request, kind: UsageKind) -> dict[str, Any]:
                 param=name,
                 code="unsupported_parameter",
             )
+    models, batch = _texts(request, "models") or None, _batch(request)
+    values = _values(request, page, groups, kind=kind.value, models=models, batch=batch)
+    page, rows = await _read(request, page, values)
     state = app_state(request)
-    rows = [] if _texts(request, "user_ids") else await fetch_idempotent(state.pool, USAGE, values)
-    if len(rows) > MAX_RESULTS:
-        # The last bucket may have more results than were read: the next page begins with it.
-        page = page.until(rows[-1].bucket)
-        rows = [row for row in rows if row.bucket < rows[-1].bucket]
     results: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         result = _result(row, kind)
@@ -171,12 +186,40 @@ async def _usage(request: Request, kind: UsageKind) -> dict[str, Any]:
     return page.to_json(results, state.lease.clock.now())
 
 
-def _groups(request: Request, kind: UsageKind) -> list[str]:
+def _values(
+    request: Request, page: _Page, groups: Sequence[str], **wanted: object
+) -> dict[str, object]:
+    """The parameters of USAGE. `wanted`: further ones that are not null."""
+    return usage_values(
+        *page.bounds,
+        page.width,
+        groups,
+        project_ids=_ids(request, "project_ids", PROJECT),
+        api_key_ids=_ids(request, "api_key_ids", API_KEY),
+        max_rows=MAX_RESULTS + 1,
+        **wanted,
+    )
+
+
+async def _read(
+    request: Request, page: _Page, values: dict[str, object]
+) -> tuple[_Page, list[UsageRow]]:
+    """The rows, and the page that they fill. Raises InvalidRequest."""
+    if _texts(request, "user_ids"):
+        return page, []
+    rows = await fetch_idempotent(app_state(request).pool, USAGE, values)
+    if len(rows) <= MAX_RESULTS:
+        return page, rows
+    # The last bucket may have more results than were read: the next page begins with it.
+    last = rows[-1].bucket
+    return page.until(last), [row for row in rows if row.bucket < last]
+
+
+def _groups(request: Request, among: Sequence[str]) -> list[str]:
     groups = _texts(request, "group_by")
-    if unknown := sorted(set(groups).difference(GROUPS[kind])):
+    if unknown := sorted(set(groups).difference(among)):
         raise InvalidRequest(
-            f"Invalid value: '{unknown[0][:100]}'. Supported values are: "
-            f"{', '.join(GROUPS[kind])}.",
+            f"Invalid value: '{unknown[0][:100]}'. Supported values are: {', '.join(among)}.",
             param="group_by",
             code="invalid_value",
         )
@@ -216,6 +259,23 @@ def _ids(request: Request, name: str, prefix: str) -> list[Any] | None:
     if not texts:
         return None
     return [found for text in texts if (found := parse_admin_id(prefix, text)) is not None]
+
+
+def _cost_result(row: UsageRow, currency: str) -> dict[str, Any]:
+    amount = None
+    if row.cost is not None:
+        amount = {"value": row.cost / BILLIONTHS, "currency": currency}
+    return {
+        "object": "organization.costs.result",
+        "amount": amount,
+        "line_item": row.model,
+        "project_id": None if row.project_id is None else admin_id(PROJECT, row.project_id),
+        "user_id": None,
+        "api_key_id": None if row.api_key_id is None else admin_id(API_KEY, row.api_key_id),
+        "upstream": row.upstream,
+        "quantity": None,
+        "num_requests_without_cost": row.unpriced,
+    }
 
 
 def _result(row: UsageRow, kind: UsageKind) -> dict[str, Any]:

@@ -64,23 +64,6 @@ class LineSettings(Group):
     others."""
 
 
-class PriceSettings(Group):
-    """What responses of a completion window cost, as a factor, for reports of usage. Nothing else
-    depends on it."""
-
-    window_2h: float = Field(default=1, ge=0, le=100)
-    """The factor for `completion_window: 2h`."""
-    window_8h: float = Field(default=1, ge=0, le=100)
-    """The factor for `completion_window: 8h`."""
-    batch: float = Field(default=1, ge=0, le=100)
-    """The factor for requests in batches."""
-
-    def factor_of(self, window: str | None) -> float:
-        """The factor of a window; None: without one."""
-        factors = {"2h": self.window_2h, "8h": self.window_8h, "batch": self.batch}
-        return factors.get(window or "", 1.0)
-
-
 class LimitSettings(Group):
     """Limits that end responses which are stuck or too large."""
 
@@ -362,5 +345,5 @@ class MetricsSettings(Group):
     models: int = Field(default=20, ge=0, le=1000)
     """Most model names besides those of routes without `*`; any other is `other`."""
     projects: bool = False
-    """Also counts by project id: 8 series each in each worker, of 1 000 projects; the 100 projects
+    """Also counts by project id: 9 series each in each worker, of 1 000 projects; the 100 projects
     with most waiting responses."""

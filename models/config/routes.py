@@ -90,12 +90,12 @@ class Routes:
             own = settings.routes or {"*": (RouteTarget(upstream=next(iter(self.upstreams))),)}
         self.patterns: dict[str, Route] = dict(own)
         """Targets by pattern, in the configured order."""
-        self.by_precedence = sorted(
-            self.patterns, key=lambda pattern: ("*" in pattern, _specificity(pattern))
-        )
+        self.by_precedence = by_precedence(self.patterns)
         """The patterns, the one that wins first."""
         self._wildcards = [
-            (pattern, _expression(pattern)) for pattern in self.by_precedence if "*" in pattern
+            (pattern, pattern_expression(pattern))
+            for pattern in self.by_precedence
+            if "*" in pattern
         ]
 
     def find(self, model: str) -> tuple[Destination, ...]:
@@ -175,7 +175,7 @@ def _client_name(pattern: str, target: RouteTarget, upstream: str, model: str) -
     upstream_pattern = target.model or pattern
     if target.upstream != upstream or "*" not in upstream_pattern:
         return None
-    match = _expression(upstream_pattern).fullmatch(model)
+    match = pattern_expression(upstream_pattern).fullmatch(model)
     if match is None:
         return None
     return model if target.model is None else pattern.replace("*", match[1])
@@ -191,11 +191,16 @@ def limits_of(limits: LimitSettings, upstream: UpstreamSettings) -> LimitSetting
     return limits.model_copy(update=overrides)
 
 
+def by_precedence(patterns: Iterable[str]) -> list[str]:
+    """Patterns, the one that wins first."""
+    return sorted(patterns, key=lambda pattern: ("*" in pattern, _specificity(pattern)))
+
+
 def _specificity(pattern: str) -> int:
     return -len(pattern.replace("*", ""))
 
 
-def _expression(pattern: str) -> re.Pattern[str]:
+def pattern_expression(pattern: str) -> re.Pattern[str]:
     """A regular expression for a pattern; its group is what the first `*` matches."""
     return re.compile(
         ".*".join(map(re.escape, pattern.split("*"))).replace(".*", "(.*)", 1), re.DOTALL

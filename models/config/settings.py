@@ -55,13 +55,13 @@ from models.config.groups import (
     LineSettings,
     McpSettings,
     MetricsSettings,
-    PriceSettings,
     QuotaSettings,
     ToolSettings,
     TraceSettings,
     WebSearchSettings,
     WorkerSettings,
 )
+from models.config.prices import PriceSettings
 from models.config.routes import Route, routing_errors
 from models.config.upstream import UpstreamSettings
 from models.config.values import Duration, SchemaName, SentinelAddress, TextList

@@ -30,6 +30,7 @@ from models.config.dialect import (
     StructuredOutput,
     ToolChoice,
 )
+from models.config.prices import ModelPrices
 from models.config.values import Duration, Group, HttpAddress, TextList
 
 _NEVER_OMITTED = frozenset(("model", "messages", "stream"))
@@ -147,6 +148,9 @@ class UpstreamSettings(Group):
     """Failures in a row after which a worker does not call the upstream, or a model there."""
     circuit_pause: Duration = timedelta(seconds=10)
     """For how long; doubles with each failed probe, up to four times."""
+    prices: ModelPrices = {}
+    """What models cost at this upstream, in place of `prices.models` (docs/projects.md,
+    "Costs")."""
 
     @property
     def plain_headers(self) -> dict[str, str]:

@@ -169,6 +169,7 @@ class Ownership:
                 "origins": Jsonb(ending.origins),
                 "position": ending.position,
                 "usage": ending.usage and Jsonb(ending.usage),
+                "cost": ending.cost,
                 "turns": ending.turns,
                 "error": ending.error and Jsonb(ending.error),
                 "reason": ending.reason,

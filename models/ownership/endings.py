@@ -44,6 +44,7 @@ class _Request:
             "status": ending.status,
             "turns": ending.turns,
             "usage": ending.usage,
+            "cost": ending.cost,
             "error": ending.error,
             "upstream": ending.upstream,
             "failed_upstream": ending.failed_upstream,

@@ -81,6 +81,8 @@ class Ending:
     """of what a continuation begins with (models/wire/json_values.py); None: not known"""
     steering: Steering | None = None
     """None: it is not known that the response was steered"""
+    cost: int | None = None
+    """in billionths of the currency (models/prices.py); None: not known"""
 
 
 @dataclass(frozen=True, slots=True)

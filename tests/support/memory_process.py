@@ -18,6 +18,7 @@ from models.errors import FailedCall
 from models.ownership.claims import ReleaseReason
 from models.ownership.steps import Ending, Step, Tail
 from models.ownership.takeover import Claim, EndReason
+from models.prices import PriceList
 from models.projects.policy import DEFAULT_POLICY
 from models.secrets import Sealer
 from models.tracing.spans import NO_SPAN
@@ -250,6 +251,7 @@ class MemoryProcess:
             upstreams=cast("Any", self.upstream),
             job_queue=cast("Any", self),
             egress=EgressPolicy(settings.egress),
+            prices=PriceList(settings.prices, settings),
             sealer=Sealer(()),
             token_counter=cast("Any", None),
             cache=cast("Any", None),

@@ -33,6 +33,7 @@ from models.ownership.lease import Lease
 from models.ownership.takeover import Claim
 from models.ownership.timeline import attempts_on_timeline
 from models.ownership.watch import Watch
+from models.prices import PriceList
 from models.project_policies import ProjectPolicies
 from models.redis.answer_cache import AnswerCache
 from models.redis.channels import BACKGROUND
@@ -53,7 +54,7 @@ from worker.process.limits import MemoryBudget
 from worker.process.memory_pressure import MemoryPressure
 from worker.process.purge import Purger
 from worker.run.end_state import StopReason
-from worker.run.model_metrics import LABELS, observe_end
+from worker.run.model_metrics import LABELS, count_cost, observe_end
 from worker.run.resources import QuotaNotices, Resources, WorkerFeature
 from worker.run.runner import Run
 from worker.tools.toolbox import OWN_TOOLS
@@ -195,6 +196,7 @@ class Engine:
             upstreams=connections.upstreams,
             job_queue=connections.job_queue,
             egress=EgressPolicy(settings.egress),
+            prices=PriceList(self._settings.prices, self._settings),
             sealer=Sealer(settings.sealing_keys),
             token_counter=RequestTokenCounter(),
             cache=connections.cache,
@@ -330,7 +332,9 @@ def _count_attempt(run: Run) -> None:
         seconds = max(0.0, time.time() - row.created_at)
         if attempts_on_timeline(row.attempt) == 1:
             seconds = row.seconds_queued + time.monotonic() - run.started_at
-        observe_end(row.model, run.upstream, str(row.project_id), run.end_state.status, seconds)
+        project = str(row.project_id)
+        observe_end(row.model, run.upstream, project, run.end_state.status, seconds)
+        count_cost(row.model, run.upstream, project, run.cost)
         metrics.RESPONSES_ENDED.labels(run.end_state.status.value).inc()
         if run.end_state.status is Status.FAILED:
             metrics.count_failure(run.end_state.reason)

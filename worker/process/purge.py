@@ -118,9 +118,10 @@ class Purger:
         await self._roll_up_usage(steps)
 
     async def _roll_up_usage(self, steps: PurgeSteps) -> None:
-        """Sums up the usage of days that have ended, then deletes old entries."""
-        while await steps.once(usage.ROLL_UP_DAY, _ROWS):
-            pass
+        """Sums up the usage of days and hours that have ended, then deletes old entries."""
+        for step in (usage.ROLL_UP_DAY, usage.ROLL_UP_HOUR):
+            while await steps.once(step, _ROWS):
+                pass
         await steps.repeat(usage.DELETE_OLD_ENTRIES, {"keep": self._settings.worker.usage_entries})
 
     async def _delete_expired_audit(self, steps: PurgeSteps) -> None:

@@ -19,8 +19,10 @@ from models.errors import Cancelled, FailedCall, LeaseLost, Steered
 from models.ownership.claims import Ownership, ReleaseReason
 from models.ownership.steps import EMPTY_TAIL, Ending, Steering, Tail
 from models.ownership.timeline import attempts_on_timeline
+from models.prices import PriceList, response_amounts
 from models.secrets import Sealer
 from models.uncancellable import run_uncancellable
+from models.windows import WINDOW_OF_LANE
 from models.wire.events import Event, Item
 from models.wire.response import filter_events
 from worker.log.event_log import Block, EventLog
@@ -46,9 +48,10 @@ class AttemptWriter:
         ownership: Ownership,
         on_ended: Sequence[Callable[[EndedLine], None]] = (),
         sealer: Sealer | None = None,
+        prices: PriceList | None = None,
     ) -> None:
         """`on_ended`: called with the log line of an ending once it is stored. `sealer`: of the
-        client's credentials, for a successor."""
+        client's credentials, for a successor. `prices` None: no cost is known."""
         self.log = EventLog.of(attempt.claim)
         self._attempt = attempt
         self._claim = attempt.claim
@@ -58,6 +61,9 @@ class AttemptWriter:
         self.is_awaited = False
         """Another response may have waited for the ending that is stored."""
         self._sealer = sealer or Sealer(())
+        self._prices = prices
+        self.cost: int | None = None
+        """What the response cost, once its ending is stored (models/prices.py)."""
         self.successor: UUID | None = None
         """The response that was stored with the ending; a worker has to run it."""
         self._last_block: Block | None = None
@@ -231,11 +237,11 @@ class AttemptWriter:
         ending: Ending = ending_of(
             end_state, completed_at=completed_at, tail_with=self.log.unflushed
         )
-        if steering is not None:
-            ending = replace(ending, steering=steering)
+        ending = replace(ending, steering=steering, cost=self._cost_of(ending))
         last_block = self._journal.unpublished(self.log, ending.tail)
         self.is_awaited = await self._ownership.end(self._claim, ending)
         self._last_block = last_block
+        self.cost = ending.cost
         count_missed_window(self._claim.row, completed_at)
         if steering is not None and steering.successor is not None:
             self.successor = steering.successor.id
@@ -243,6 +249,20 @@ class AttemptWriter:
         line.write()
         for count_end in self._on_ended:
             count_end(line)
+
+    def _cost_of(self, ending: Ending) -> int | None:
+        """The cost of all turns, at the price of the upstream that answered the last one."""
+        if self._prices is None:
+            return None
+        row = self._claim.row
+        requested_tier = self._attempt.facts.parameters.get("service_tier")
+        return self._prices.cost(
+            row.model,
+            ending.upstream,
+            response_amounts(ending.usage, self._attempt.output.turns + ending.turns),
+            tier=ending.service_tier or requested_tier,
+            window=WINDOW_OF_LANE.get(row.lane),
+        )
 
     def publish_end(self) -> None:
         """Makes readers see the ending, or look for it if it could not be stored."""
@@ -283,6 +303,8 @@ def _ended_line(attempt: Attempt, log: EventLog, ending: Ending) -> EndedLine:
         background=row.background,
         attempts=attempts,
         upstream=ending.failed_upstream or ending.upstream,
+        project=row.project_id,
+        cost=ending.cost,
         queued_seconds=row.seconds_queued if is_first else None,
         first_token_seconds=log.first_event_seconds,
         seconds=seconds,

@@ -17,6 +17,7 @@ from models.config.groups import MetricsSettings
 from models.errors import UNKNOWN_CONTENT, FailedCall
 from models.lifecycle import TERMINAL, Status
 from models.metrics import SECOND_BUCKETS
+from models.prices import BILLIONTHS
 from models.tracing.spans import Span
 from worker.metrics import UNKNOWN_CONTENT_TURNS, counter, histogram
 from worker.run.attempt import Attempt
@@ -65,6 +66,17 @@ PROJECT_TOKENS = counter(
     "backburner_project_tokens",
     "As backburner_tokens_total, by project. Only with BACKBURNER_METRICS__PROJECTS.",
     ["project", "kind"],
+)
+COST = counter(
+    "backburner_cost",
+    "What responses cost, in the currency of the settings, by the upstream of the last turn; "
+    "without those whose cost is not known.",
+    ["model", "upstream"],
+)
+PROJECT_COST = counter(
+    "backburner_project_cost",
+    "As backburner_cost_total, by project. Only with BACKBURNER_METRICS__PROJECTS.",
+    ["project"],
 )
 
 
@@ -153,6 +165,16 @@ def observe_end(
         for each in TERMINAL:
             PROJECT_RESPONSES.labels(label, each.value)
         PROJECT_RESPONSES.labels(label, status.value).inc()
+
+
+def count_cost(model: str, upstream: str | None, project: str, cost: int | None) -> None:
+    """Counts what a response cost, in billionths of the currency; None: nobody knows."""
+    if not cost:
+        return
+    COST.labels(LABELS.model(model), upstream or NO_UPSTREAM).inc(cost / BILLIONTHS)
+    label = LABELS.project(project)
+    if label is not None:
+        PROJECT_COST.labels(label).inc(cost / BILLIONTHS)
 
 
 _TOKEN_COUNTS = {

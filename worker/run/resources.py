@@ -22,6 +22,7 @@ from models.load.pacing import Pacer
 from models.ownership.claims import Ownership
 from models.ownership.lease import DatabaseClock
 from models.ownership.takeover import Claim
+from models.prices import PriceList
 from models.project_policies import ProjectPolicies
 from models.projects.quotas import Limits, ProjectQuotaCache
 from models.redis.answer_cache import AnswerCache
@@ -88,6 +89,7 @@ class Resources:
     upstreams: Upstreams
     job_queue: JobQueue
     egress: EgressPolicy
+    prices: PriceList
     sealer: Sealer
     token_counter: RequestTokenCounter
     cache: AnswerCache

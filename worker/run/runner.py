@@ -79,6 +79,7 @@ class Run:
             resources.ownership,
             resources.on_ended,
             resources.sealer,
+            resources.prices,
         )
         self._context: RunContext | None = None
         self._span = NO_SPAN
@@ -97,6 +98,11 @@ class Run:
     def upstream(self) -> str | None:
         """The upstream of the last turn; None if none was answered."""
         return self._attempt.output.upstream
+
+    @property
+    def cost(self) -> int | None:
+        """What the response cost, in billionths of the currency; None: not known, or not ended."""
+        return self._writer.cost
 
     @property
     def has_finished_turn(self) -> bool:

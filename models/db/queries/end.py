@@ -63,7 +63,7 @@ def _end(status: Status) -> str:
     return f"""
         WITH {FENCE},
              updated AS (UPDATE responses r SET status = '{status}', worker = NULL,
-                                turns = r.turns + CAST(:turns AS int), usage = :usage, error = :error,
+                                turns = r.turns + CAST(:turns AS int), usage = :usage, cost = CAST(:cost AS bigint), error = :error,
                                 upstream = coalesce(:upstream, r.upstream), service_tier = :service_tier,
                                 {failed_upstream}
                                 upstream_fields = CAST(:upstream_fields AS json), reason = :reason, failure = :failure,
@@ -119,19 +119,19 @@ END_TOGETHER = Query(
          given AS (
              SELECT * FROM ROWS FROM (
                  jsonb_to_recordset(CAST(:endings AS jsonb)) AS (
-                     id uuid, attempt int, status text, turns int, usage jsonb, error jsonb, upstream text,
+                     id uuid, attempt int, status text, turns int, usage jsonb, cost bigint, error jsonb, upstream text,
                      failed_upstream text, service_tier text, upstream_fields json, reason text, failure jsonb,
                      unanswered_calls text[], completed_at bigint, history_size bigint, position int, items jsonb,
                      origins jsonb, first int, last int),
                  unnest({array("frames", "bytea")})
-             ) AS t (id, attempt, status, turns, usage, error, upstream, failed_upstream, service_tier,
+             ) AS t (id, attempt, status, turns, usage, cost, error, upstream, failed_upstream, service_tier,
                      upstream_fields, reason, failure, unanswered_calls, completed_at, history_size, position, items,
                      origins, first, last, frames)),
          owned AS MATERIALIZED (SELECT given.* FROM me CROSS JOIN {locked_responses("given")}
                                 WHERE {_OWNED_BY_ATTEMPT} AND {_NOT_CANCELLED} AND {_NOT_STEERED}
                                   AND r.conversation_id IS NULL),
          updated AS (UPDATE responses r SET status = owned.status, worker = NULL, turns = r.turns + owned.turns,
-                            usage = owned.usage, error = owned.error,
+                            usage = owned.usage, cost = owned.cost, error = owned.error,
                             upstream = coalesce(owned.upstream, r.upstream), service_tier = owned.service_tier,
                             failed_upstream = coalesce(owned.failed_upstream, r.failed_upstream,
                                 CASE owned.status WHEN '{Status.FAILED}' THEN r.upstream END),
@@ -159,7 +159,7 @@ Its ending is then sent alone."""
 COMPLETE_PRECOMPUTED = column(
     f"""
     WITH updated AS (UPDATE responses r SET status = 'completed', started_at = clock_timestamp(),
-                            completed_at = to_timestamp(:completed_at), usage = :usage,
+                            completed_at = to_timestamp(:completed_at), usage = :usage, cost = 0,
                             service_tier = :service_tier, unanswered_calls = :unanswered_calls,
                             history_size = CAST(:history_size AS bigint), expires_at = {
         EXPIRES_AT_END
@@ -207,7 +207,7 @@ class CancelledResponse:
 def _cancel_queued(condition: str = "", audited: str = "") -> Query[CancelledResponse]:
     return Query(
         f"""
-        WITH updated AS (UPDATE responses r SET status = 'cancelled', cancel_requested_at = clock_timestamp(),
+        WITH updated AS (UPDATE responses r SET status = 'cancelled', cost = 0, cancel_requested_at = clock_timestamp(),
                                 completed_at = to_timestamp(:completed_at),
                                 reason = :reason, expires_at = {EXPIRES_AT_END}
                          WHERE id = :id AND status IN ('queued')

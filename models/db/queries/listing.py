@@ -273,6 +273,8 @@ class ResponseDetails:
     attempt: int
     turns: int
     usage: dict[str, Any] | None
+    cost: int | None
+    """in billionths of the currency (models/prices.py); null: not known, or not ended"""
     store: bool
     previous_response_id: UUID | None
     conversation_id: UUID | None
@@ -308,7 +310,7 @@ class ResponseDetails:
 RESPONSE_DETAILS = Query(
     f"""
     SELECT r.id, r.status, r.background, p.name AS project, r.model, {OPERATOR_STATUS} AS operator_status,
-           {UPSTREAM} AS upstream, r.reason, r.error, r.attempt, r.turns, r.usage, r.store,
+           {UPSTREAM} AS upstream, r.reason, r.error, r.attempt, r.turns, r.usage, r.cost, r.store,
            r.previous_response_id, r.conversation_id, r.created_at, r.started_at, r.completed_at, r.deadline,
            r.expires_at,
            r.delete_requested_at IS NOT NULL AS deleted, r.service_tier, r.request_id, r.traceparent,

@@ -193,6 +193,8 @@ KEY_OF_ANY_PROJECT = Query(f"{_KEYS} WHERE k.id = :id", KeyDetails)
 """Any key, also a revoked one. No row: there is none."""
 PROJECT_BY_ID = Query(f"SELECT {_PROJECT} FROM projects p WHERE p.id = :id", ProjectDetails)
 """Any project, also an archived one. No row: there is none."""
+KEYS_BY_ID = Query(f"{_KEYS} WHERE k.id = ANY(CAST(:ids AS uuid[]))", KeyDetails)
+"""Selects these keys, also revoked ones, in any order."""
 FIND_KEYS = Query(
     f"""
     {_KEYS} WHERE k.prefix = :name OR k.hash = :hash OR replace(k.id::text, '-', '') LIKE CAST(:digits AS text) || '%'

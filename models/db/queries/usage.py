@@ -2,7 +2,11 @@
 
 An entry is written by the statement that ends a response (docs/projects.md, "Why"). The purge sums
 up each day (UTC) once, when it has ended, in `usage_days`; `usage_rollup.rolled_until` is the first
-day that is not there yet.
+day that is not there yet. Until then the hours of a day that have ended are in `usage_hours`, for
+pages that must be fast; `usage_rollup.hours_until` is the first hour that is not there yet.
+
+`cost` is in billionths of the currency (models/prices.py), null if it is not known; `unpriced` of a
+sum counts the requests of which it is not.
 """
 
 from collections.abc import Sequence
@@ -24,6 +28,21 @@ _ALL_COUNTS = f"{_COUNTS}, units"
 """Responses have no `kind` and no `units`: they are completions. Proxied requests have no `batch` and
 no `completion_window`."""
 _SUMS = ", ".join(f"{bounded_sum(name)} AS {name}" for name in _ALL_COUNTS.split(", "))
+_UNPRICED_SUM = (
+    "sum(coalesce({0}.unpriced, CASE WHEN {0}.cost IS NULL THEN {0}.requests ELSE 0 END))"
+)
+
+
+def _known_costs(alias: str) -> str:
+    """The sum of the costs that are known, null if none is; and the requests without one."""
+    return (
+        f"least(sum({alias}.cost), {LARGEST_SUM})::bigint AS cost,"
+        f" least(coalesce({_UNPRICED_SUM.format(alias)}, 0), {LARGEST_SUM})::bigint AS unpriced"
+    )
+
+
+_ENTRY_COSTS = "e.cost, CASE WHEN e.cost IS NULL THEN e.requests ELSE 0 END AS unpriced"
+"""Of one entry, as of a sum."""
 
 
 def _tokens(path: str) -> str:
@@ -33,10 +52,10 @@ def _tokens(path: str) -> str:
 USED_COLUMNS = f"""r.project_id, r.api_key_id, r.model, r.upstream, r.service_tier,
     nullif(r.lane = {Lane.BATCH.value}, false) AS batch,
     CASE r.lane WHEN {Lane.WINDOW_2H.value} THEN '2h' WHEN {Lane.WINDOW_8H.value} THEN '8h' END AS completion_window,
-    r.usage, r.turns"""
+    r.usage, r.turns, r.cost"""
 """What the CTE `updated` of an ending returns for INSERT_USED; `r` is the response after it."""
-INSERT_USED = f"""INSERT INTO usage_entries ({_LABELS}, batch, completion_window, {_COUNTS})
-                  SELECT {_LABELS}, batch, completion_window, turns, {_tokens("input_tokens")},
+INSERT_USED = f"""INSERT INTO usage_entries ({_LABELS}, batch, completion_window, cost, {_COUNTS})
+                  SELECT {_LABELS}, batch, completion_window, cost, turns, {_tokens("input_tokens")},
                          {_tokens("input_tokens_details,cached_tokens")},
                          {_tokens("output_tokens")}, {_tokens("output_tokens_details,reasoning_tokens")}
                   FROM updated WHERE turns > 0 AND (usage IS NULL OR usage -> '{COUNTED_BY}' IS NULL)"""
@@ -44,10 +63,10 @@ INSERT_USED = f"""INSERT INTO usage_entries ({_LABELS}, batch, completion_window
 called a model, or only counted tokens."""
 
 INSERT_PROXIED = Statement(f"""
-    INSERT INTO usage_entries (entry_id, {_ALL_LABELS}, {_ALL_COUNTS})
-    SELECT entry_id, {_ALL_LABELS}, {_ALL_COUNTS} FROM jsonb_to_recordset(CAST(:entries AS jsonb)) AS e (
+    INSERT INTO usage_entries (entry_id, {_ALL_LABELS}, cost, {_ALL_COUNTS})
+    SELECT entry_id, {_ALL_LABELS}, cost, {_ALL_COUNTS} FROM jsonb_to_recordset(CAST(:entries AS jsonb)) AS e (
         entry_id uuid, project_id uuid, api_key_id uuid, model text, upstream text, service_tier text, kind text,
-        batch boolean, completion_window text, requests bigint, input_tokens bigint, cached_tokens bigint,
+        batch boolean, completion_window text, cost bigint, requests bigint, input_tokens bigint, cached_tokens bigint,
         output_tokens bigint, reasoning_tokens bigint, units bigint)
     ON CONFLICT (entry_id) WHERE entry_id IS NOT NULL DO NOTHING
 """)
@@ -58,17 +77,39 @@ ROLL_UP_DAY = column(
     WITH day AS (UPDATE usage_rollup SET rolled_until = rolled_until + 1
                  WHERE rolled_until < ((statement_timestamp() - interval '1 hour') AT TIME ZONE 'UTC')::date
                  RETURNING rolled_until - 1 AS day),
-         rolled AS (INSERT INTO usage_days (day, {_ALL_LABELS}, {_ALL_COUNTS})
-                    SELECT day.day, {_ALL_LABELS}, {_SUMS}
-                    FROM day JOIN usage_entries e ON e.ended_at >= day.day::timestamp AT TIME ZONE 'UTC'
-                      AND e.ended_at < (day.day + 1)::timestamp AT TIME ZONE 'UTC'
-                    GROUP BY day.day, {_ALL_LABELS})
+         rolled AS (INSERT INTO usage_days (day, {_ALL_LABELS}, {_ALL_COUNTS}, cost, unpriced)
+                    SELECT day.day, {_ALL_LABELS}, {_SUMS}, {_known_costs("e")}
+                    FROM day CROSS JOIN LATERAL (
+                        SELECT e.*, NULL::bigint AS unpriced FROM usage_entries e
+                        WHERE e.ended_at >= day.day::timestamp AT TIME ZONE 'UTC'
+                          AND e.ended_at < (day.day + 1)::timestamp AT TIME ZONE 'UTC') e
+                    GROUP BY day.day, {_ALL_LABELS}),
+         replaced AS (DELETE FROM usage_hours h USING day
+                      WHERE h.hour < (day.day + 1)::timestamp AT TIME ZONE 'UTC')
     SELECT 1 FROM day
     """,
     int,
 )
-"""Sums up the oldest day that is not summed up yet, if it ended more than an hour ago. No row: there
-is none."""
+"""Sums up the oldest day that is not summed up yet, if it ended more than an hour ago, in place of
+its hours. No row: there is none."""
+ROLL_UP_HOUR = column(
+    f"""
+    WITH next AS MATERIALIZED (
+             SELECT greatest(hours_until, rolled_until::timestamp AT TIME ZONE 'UTC') AS hour FROM usage_rollup),
+         hour AS (UPDATE usage_rollup SET hours_until = next.hour + interval '1 hour' FROM next
+                  WHERE next.hour < statement_timestamp() - interval '65 minutes' RETURNING next.hour),
+         rolled AS (INSERT INTO usage_hours (hour, {_ALL_LABELS}, {_ALL_COUNTS}, cost, unpriced)
+                    SELECT hour.hour, {_ALL_LABELS}, {_SUMS}, {_known_costs("e")}
+                    FROM hour CROSS JOIN LATERAL (
+                        SELECT e.*, NULL::bigint AS unpriced FROM usage_entries e
+                        WHERE e.ended_at >= hour.hour AND e.ended_at < hour.hour + interval '1 hour') e
+                    GROUP BY hour.hour, {_ALL_LABELS})
+    SELECT 1 FROM hour
+    """,
+    int,
+)
+"""Sums up the oldest hour that is not summed up yet, if it ended more than five minutes ago. An
+entry that is stored later still counts in its day. No row: there is none."""
 DELETE_OLD_ENTRIES = column(
     """
     WITH old AS MATERIALIZED (
@@ -151,6 +192,10 @@ class UsageRow:
     reasoning_tokens: int
     units: int
     """images, characters of speech, or seconds of audio"""
+    cost: int | None
+    """in billionths of the currency, of the requests whose cost is known; null: of none it is"""
+    unpriced: int
+    """requests whose cost is not known"""
 
 
 def _wanted(alias: str) -> str:
@@ -162,13 +207,13 @@ def _wanted(alias: str) -> str:
     )
 
 
-def _used_columns(alias: str) -> str:
+def _used_columns(alias: str, costs: str) -> str:
     names = f"{_LABELS}, {_ALL_COUNTS}".split(", ")
     return (
         ", ".join(f"{alias}.{name}" for name in names)
         + f", coalesce({alias}.batch, false) AS batch"
         + f", CASE WHEN {alias}.batch THEN '{CompletionWindow.BATCH}' ELSE {alias}.completion_window END"
-        " AS completion_window"
+        f" AS completion_window, {costs}"
     )
 
 
@@ -182,19 +227,19 @@ def _grouped(name: str) -> str:
 USAGE = Query(
     f"""
     WITH used AS (
-        SELECT extract(epoch FROM d.day)::bigint AS at, {_used_columns("d")}
+        SELECT extract(epoch FROM d.day)::bigint AS at, {_used_columns("d", "d.cost, d.unpriced")}
         FROM usage_days d, usage_rollup w
         WHERE CAST(:width AS bigint) = 86400 AND d.day < w.rolled_until
           AND d.day >= to_timestamp(:first) AT TIME ZONE 'UTC' AND d.day < to_timestamp(:last) AT TIME ZONE 'UTC'
           AND {_wanted("d")}
         UNION ALL
-        SELECT extract(epoch FROM e.ended_at)::bigint AS at, {_used_columns("e")}
+        SELECT extract(epoch FROM e.ended_at)::bigint AS at, {_used_columns("e", _ENTRY_COSTS)}
         FROM usage_entries e, usage_rollup w
         WHERE e.ended_at >= to_timestamp(:first) AND e.ended_at < to_timestamp(:last)
           AND (CAST(:width AS bigint) < 86400 OR e.ended_at >= w.rolled_until::timestamp AT TIME ZONE 'UTC')
             AND {_wanted("e")})
     SELECT u.at / CAST(:width AS bigint) * CAST(:width AS bigint) AS bucket,
-           {", ".join(_grouped(name) for name in _GROUPABLE)}, {_SUMS}
+           {", ".join(_grouped(name) for name in _GROUPABLE)}, {_SUMS}, {_known_costs("u")}
     FROM used u GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 ORDER BY 1, 2, 3, 4, 5, 6, 7, 8 LIMIT :max_rows
     """,
     UsageRow,
@@ -221,53 +266,111 @@ def usage_values(
 
 
 @dataclass(frozen=True, slots=True)
-class DayUsage:
-    """What a group has used on one day (UTC), for operators. A label is null if it is not grouped
-    by."""
+class UsageSum:
+    """What a group has used, for operators. A label is null if it is not grouped by, or if it is
+    not known."""
 
-    day: date
+    is_total: bool
+    """It is the sum of all groups."""
+    day: date | None
+    """in UTC"""
+    project_id: UUID | None
     project: str | None
     """its name; of a deleted project its id"""
+    key_id: UUID | None
+    key: str | None
+    """the first characters of the key; of a deleted one null"""
+    key_name: str | None
     model: str | None
-    rows: int
-    """that were summed up"""
-    is_rolled: bool
-    """the day is summed up by the purge"""
+    upstream: str | None
+    summed_rows: int
+    """that were read of `usage_days` and `usage_hours`"""
+    entries: int
+    """that were read besides"""
     requests: int
     input_tokens: int
     cached_tokens: int
     output_tokens: int
+    cost: int | None
+    """as in UsageRow"""
+    unpriced: int
+
+    @property
+    def tokens(self) -> int:
+        """Input and output."""
+        return self.input_tokens + self.output_tokens
+
+
+_SUM_LABELS = ("project_id", "api_key_id", "model", "upstream")
+_SUM_COUNTS = ("requests", "input_tokens", "cached_tokens", "output_tokens")
 
 
 def _fits(alias: str) -> str:
-    return f"""(CAST(:project AS uuid) IS NULL OR {alias}.project_id = :project)
-      AND (CAST(:model AS text) IS NULL OR {alias}.model = :model)"""
+    filters = {
+        "project_id": "project",
+        "api_key_id": "key",
+        "model": "model",
+        "upstream": "upstream",
+    }
+    types = {"project_id": "uuid", "api_key_id": "uuid"}
+    return " AND ".join(
+        f"(CAST(:{parameter} AS {types.get(name, 'text')}) IS NULL OR {alias}.{name} = :{parameter})"
+        for name, parameter in filters.items()
+    )
 
 
-_SHOWN = "requests, input_tokens, cached_tokens, output_tokens"
-USAGE_BY_DAY = Query(
+def _read(alias: str) -> str:
+    return ", ".join(f"{alias}.{name}" for name in (*_SUM_LABELS, *_SUM_COUNTS))
+
+
+def _group(name: str) -> str:
+    return f"CASE WHEN '{name}' = ANY(CAST(:group_by AS text[])) THEN u.{name} END AS {name}"
+
+
+_GROUPS = ", ".join(("day", *_SUM_LABELS))
+_DAY_OF = "({} AT TIME ZONE 'UTC')::date"
+USAGE_SUMS = Query(
     f"""
     WITH used AS (
-        (SELECT d.day, d.project_id, d.model, true AS is_rolled, {", ".join(f"d.{name}" for name in _SHOWN.split(", "))}
-         FROM usage_days d, usage_rollup w WHERE d.day >= CAST(:first AS date) AND d.day < w.rolled_until
-           AND {_fits("d")} ORDER BY d.day DESC LIMIT :look_at)
+        (SELECT d.day, {_read("d")}, d.cost, d.unpriced, 1 AS summed
+         FROM usage_days d, usage_rollup w WHERE d.day >= CAST(:first AS date) AND d.day <= CAST(:last AS date)
+           AND d.day < w.rolled_until AND {_fits("d")} ORDER BY d.day DESC LIMIT :max_summed)
         UNION ALL
-        (SELECT (e.ended_at AT TIME ZONE 'UTC')::date, e.project_id, e.model, false,
-                {", ".join(f"e.{name}" for name in _SHOWN.split(", "))}
-         FROM usage_entries e, usage_rollup w WHERE e.ended_at >= w.rolled_until::timestamp AT TIME ZONE 'UTC'
-           AND {_fits("e")} LIMIT :look_at)),
+        (SELECT {_DAY_OF.format("h.hour")}, {_read("h")}, h.cost, h.unpriced, 1
+         FROM usage_hours h, usage_rollup w WHERE h.hour >= CAST(:first AS date)::timestamp AT TIME ZONE 'UTC'
+           AND h.hour < (CAST(:last AS date) + 1)::timestamp AT TIME ZONE 'UTC'
+           AND h.hour >= w.rolled_until::timestamp AT TIME ZONE 'UTC' AND {_fits("h")} LIMIT :max_summed)
+        UNION ALL
+        (SELECT {_DAY_OF.format("e.ended_at")}, {_read("e")}, {_ENTRY_COSTS}, 0
+         FROM usage_entries e, usage_rollup w WHERE e.ended_at >= CAST(:first AS date)::timestamp AT TIME ZONE 'UTC'
+           AND e.ended_at < (CAST(:last AS date) + 1)::timestamp AT TIME ZONE 'UTC'
+           AND e.ended_at >= greatest(w.hours_until, w.rolled_until::timestamp AT TIME ZONE 'UTC')
+           AND {_fits("e")} LIMIT :max_entries)),
+         labelled AS (
+        SELECT {_group("day")}, {", ".join(map(_group, _SUM_LABELS))},
+               {", ".join(f"u.{name}" for name in _SUM_COUNTS)}, u.cost, u.unpriced, u.summed
+        FROM used u),
          summed AS (
-        SELECT u.day, CASE WHEN :by_project THEN u.project_id END AS project_id,
-               CASE WHEN :by_model THEN u.model END AS model, count(*) AS rows,
-               bool_and(u.is_rolled) AS is_rolled,
-               {", ".join(f"{bounded_sum(f'u.{name}')} AS {name}" for name in _SHOWN.split(", "))}
-        FROM used u WHERE u.day >= CAST(:first AS date) GROUP BY 1, 2, 3)
-    SELECT s.day, CASE WHEN :by_project THEN coalesce(p.name, s.project_id::text) END AS project, s.model, s.rows,
-           s.is_rolled, {", ".join(f"s.{name}" for name in _SHOWN.split(", "))}
-    FROM summed s LEFT JOIN projects p ON p.id = s.project_id
-    ORDER BY s.day DESC, s.input_tokens + s.output_tokens DESC, 2, 3 LIMIT :max_rows
+        SELECT grouping(day, project_id, api_key_id, model, upstream) > 0 AS is_total, {_GROUPS},
+               sum(l.summed) AS summed_rows, count(*) - sum(l.summed) AS entries,
+               {", ".join(f"{bounded_sum(f'l.{name}')} AS {name}" for name in _SUM_COUNTS)}, {_known_costs("l")}
+        FROM labelled l GROUP BY GROUPING SETS (({_GROUPS}), ())),
+         shown AS (
+        SELECT s.* FROM summed s WHERE s.requests > 0 OR s.is_total
+        ORDER BY s.is_total DESC, s.day DESC NULLS LAST, s.cost DESC NULLS LAST,
+                 s.input_tokens + s.output_tokens DESC, s.requests DESC, {_GROUPS} LIMIT :max_rows)
+    SELECT s.is_total, s.day, s.project_id, coalesce(p.name, s.project_id::text) AS project, s.api_key_id AS key_id,
+           k.prefix AS key, k.name AS key_name, s.model, s.upstream, coalesce(s.summed_rows, 0)::bigint AS summed_rows,
+           coalesce(s.entries, 0)::bigint AS entries, s.requests, s.input_tokens, s.cached_tokens, s.output_tokens,
+           s.cost, s.unpriced
+    FROM shown s LEFT JOIN api_keys k ON k.id = s.api_key_id
+    LEFT JOIN projects p ON p.id = coalesce(s.project_id, k.project_id)
+    ORDER BY s.is_total DESC, s.day DESC NULLS LAST, s.cost DESC NULLS LAST,
+             s.input_tokens + s.output_tokens DESC, s.requests DESC, {", ".join(f"s.{name}" for name in _GROUPS.split(", "))}
     """,
-    DayUsage,
+    UsageSum,
+    is_planned_anew=True,
 )
-"""Sums up what was used since the day `first`, the newest day first. At most `look_at` rows of days
-that are summed up are read, and as many of those that are not."""
+"""Sums up what was used from the day `first` to the day `last`, by the labels `group_by`: the total,
+then the newest day and the most expensive group first, `max_rows` rows. At most `max_summed` rows of
+days, as many of hours, and `max_entries` entries are read."""

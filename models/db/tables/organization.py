@@ -116,6 +116,15 @@ def _counts() -> list[Column[int]]:
     return [
         *(Column(name, BigInteger, nullable=False) for name in names),
         optional("units", BigInteger, "images, characters of speech, or seconds of audio"),
+        optional("cost", BigInteger, "in billionths of the currency (models/prices.py)"),
+    ]
+
+
+def _sums() -> list[Column[int]]:
+    """Of a sum. Its `cost` is that of the requests whose cost is known."""
+    return [
+        *_counts(),
+        optional("unpriced", BigInteger, "requests without a cost; null: all, if `cost` is null"),
     ]
 
 
@@ -140,9 +149,19 @@ usage_days = Table(
     required("project_id", Uuid),
     required("day", Date, "in UTC"),
     *_labels(),
-    *_counts(),
+    *_sums(),
     Index("ix_usage_days_project_id", "project_id", "day"),
     Index("ix_usage_days_day", "day"),
+)
+
+usage_hours = Table(
+    "usage_hours",
+    metadata,
+    required("project_id", Uuid),
+    required("hour", TIMESTAMP, "its begin; deleted when the day is in usage_days"),
+    *_labels(),
+    *_sums(),
+    Index("ix_usage_hours_hour", "hour"),
 )
 
 usage_rollup = Table(
@@ -152,8 +171,9 @@ usage_rollup = Table(
     required(
         "rolled_until",
         Date,
-        "days before this one are in usage_days, all others only in usage_entries",
+        "days before this one are in usage_days, all others in usage_entries",
     ),
+    optional("hours_until", TIMESTAMP, "hours of other days before this one are in usage_hours"),
     CheckConstraint("single", name="single"),
 )
 
@@ -222,6 +242,7 @@ activity = Table(
     count("failed"),
     count("input_tokens"),
     count("output_tokens"),
+    count("cost", "in billionths of the currency"),
     required(
         "first_token_counts",
         ARRAY(Integer),
@@ -231,6 +252,20 @@ activity = Table(
     required(
         "total_counts", ARRAY(Integer), "responses by the time until their end", default="'{}'"
     ),
+)
+
+activity_parts = Table(
+    "activity_parts",
+    metadata,
+    Column("width", SmallInteger, primary_key=True, autoincrement=False, doc="as in activity"),
+    Column("kind", Text, primary_key=True, doc="model, project or upstream"),
+    Column("begins_at", TIMESTAMP, primary_key=True),
+    Column("name", Text, primary_key=True, doc="of it; of a project the id; empty: all others"),
+    count("completed"),
+    count("failed"),
+    count("input_tokens"),
+    count("output_tokens"),
+    count("cost", "in billionths of the currency"),
 )
 
 # The processes, and the releases that run on these tables.

@@ -70,6 +70,11 @@ responses = Table(
     optional("previous_response_id", Uuid),
     optional("conversation_id", Uuid, "no foreign key: kept after the conversation is deleted"),
     optional("usage", JSONB),
+    optional(
+        "cost",
+        BigInteger,
+        "set at the end, in billionths of the currency (models/prices.py); null: not known",
+    ),
     optional("upstream", Text, "the configured name of the upstream that answered the last turn"),
     optional("service_tier", Text, "the tier that the upstream reported"),
     optional(

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from features.batches.forwarded import batch_request
-from models.config.groups import LineSettings, PriceSettings
+from models.config.groups import LineSettings
+from models.config.prices import PriceSettings
 from models.errors import InvalidRequest
 from models.lifecycle import LANE_ORDER, Lane
 from models.windows import WINDOW_OF_LANE, CompletionWindow, WindowTimes, placement_of

@@ -70,6 +70,11 @@ def unix_seconds(value: UUID) -> float:
     return (value.int >> 80) / 1000
 
 
+def first_id_at(seconds: float) -> UUID:
+    """The smallest id that can be made at a time. `seconds`: since the epoch."""
+    return UUID(int=int(seconds * 1000) << 80)
+
+
 def _parse(text: str, prefix: str) -> UUID | None:
     digits = text.removeprefix(prefix)
     return UUID(hex=digits) if digits != text and _HEX.fullmatch(digits) else None

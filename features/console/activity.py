@@ -1,13 +1,30 @@
 """Plots of the last hour, day or week, and the same as a table."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from starlette.responses import Response
 
+from features.console.activity_parts import KINDS
 from features.console.page import Page, Visit, choice
-from features.console.plots import HEIGHT, WIDTH, Plot, Series, TimeAxis, compact, draw, short_time
+from features.console.part_plots import list_link, plots_by_part, read_parts
+from features.console.plots import (
+    BOTTOM,
+    DURATIONS,
+    HEIGHT,
+    LEFT,
+    NUMBERS,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Measure,
+    Plot,
+    Series,
+    TimeAxis,
+    draw,
+)
 from models.db.database import fetch_idempotent
 from models.db.queries.activity import (
     MINUTE,
@@ -17,6 +34,7 @@ from models.db.queries.activity import (
     add_counts,
     percentile,
 )
+from models.prices import BILLIONTHS
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +70,8 @@ class Moment:
     failed: float | None = None
     input_tokens: float | None = None
     output_tokens: float | None = None
+    cost: float | None = None
+    """in the currency, for an hour"""
     first_token: tuple[float | None, float | None] = (None, None)
     """in seconds: half of the responses took no longer, and 95 % of them"""
     total: tuple[float | None, float | None] = (None, None)
@@ -72,6 +92,7 @@ class Moment:
             failed=sum(row.failed for row in rows) / minutes,
             input_tokens=sum(row.input_tokens for row in rows) / minutes,
             output_tokens=sum(row.output_tokens for row in rows) / minutes,
+            cost=60 * sum(row.cost for row in rows) / BILLIONTHS / minutes,
             first_token=(percentile(first_tokens, 0.5), percentile(first_tokens, 0.95)),
             total=(percentile(totals, 0.5), percentile(totals, 0.95)),
         )
@@ -92,43 +113,45 @@ def moments_of(rows: Sequence[ActivityRow], axis: TimeAxis) -> list[Moment]:
     return [Moment.of(slot, axis.step / 60) for slot in slots]
 
 
-def plots_of(moments: Sequence[Moment], axis: TimeAxis) -> list[Plot]:
-    """All plots of the page."""
-    return [
-        draw("Waiting", [Series("waiting", [m.waiting for m in moments])], axis, compact),
-        draw(
-            "Oldest that waits",
-            [Series("oldest", [m.oldest_seconds for m in moments])],
-            axis,
-            short_time,
+def plots_of(
+    moments: Sequence[Moment],
+    axis: TimeAxis,
+    link: Callable[[int], str] | None = None,
+    currency: str | None = None,
+) -> list[Plot]:
+    """All plots of the page. `link`: the address of what happened in a slot. `currency` None:
+    without a plot of costs."""
+
+    def plot(title: str, series: Sequence[Series], measure: Measure = NUMBERS) -> Plot:
+        return draw(title, series, axis, measure, link)
+
+    plots = [
+        plot("Waiting", [Series("waiting", [m.waiting for m in moments])]),
+        plot(
+            "Oldest that waits", [Series("oldest", [m.oldest_seconds for m in moments])], DURATIONS
         ),
-        draw("Running", [Series("running", [m.running for m in moments])], axis, compact),
-        draw(
+        plot("Running", [Series("running", [m.running for m in moments])]),
+        plot(
             "Ended, per minute",
             [
                 Series("completed", [m.completed for m in moments]),
                 Series("failed", [m.failed for m in moments], is_bad=True),
             ],
-            axis,
-            compact,
         ),
-        draw(
-            "Time to the first token",
-            _percentiles([m.first_token for m in moments]),
-            axis,
-            short_time,
-        ),
-        draw("Time to the end", _percentiles([m.total for m in moments]), axis, short_time),
-        draw(
+        plot("Time to the first token", _percentiles([m.first_token for m in moments]), DURATIONS),
+        plot("Time to the end", _percentiles([m.total for m in moments]), DURATIONS),
+        plot(
             "Tokens, per minute",
             [
                 Series("input", [m.input_tokens for m in moments]),
                 Series("output", [m.output_tokens for m in moments]),
             ],
-            axis,
-            compact,
         ),
     ]
+    if currency is not None:
+        costs = [Series("cost", [m.cost for m in moments])]
+        plots.append(plot(f"Cost ({currency}), per hour", costs))
+    return plots
 
 
 def _percentiles(pairs: Sequence[tuple[float | None, float | None]]) -> list[Series]:
@@ -151,15 +174,29 @@ async def show(visit: Visit) -> Response:
     values = {"width": chosen.width, "since": begin}
     moments = moments_of(await fetch_idempotent(visit.pool, READ_ACTIVITY, values), axis)
     is_table = visit.query.get("table") == "1"
+    by = choice(visit.query, "by", ("", *KINDS))
+    currency = visit.state.settings.prices.currency
+    shows_cost = any(moment.cost for moment in moments)
+    link = partial(list_link, visit, axis)
+    plots: list[Plot] = []
+    if by and not is_table:
+        parts = await read_parts(visit, by, chosen.width, axis)
+        plots = plots_by_part(visit, by, parts, axis, currency)
+    elif not is_table:
+        plots = plots_of(moments, axis, link, currency if shows_cost else None)
     return visit.page(
         "activity.html",
         ranges=[(each, f"last {each}") for each in _RANGES],
         range=name,
         is_table=is_table,
-        plots=[] if is_table else plots_of(moments, axis),
-        rows=[(axis.time(at), moment) for at, moment in enumerate(moments)][::-1],
+        by=by,
+        kinds=[("", "all together"), *((kind, f"by {kind}") for kind in KINDS)],
+        plots=plots,
+        rows=[(axis.time(at), link(at), moment) for at, moment in enumerate(moments)][::-1],
         has_data=any(moment != Moment() for moment in moments),
+        currency=currency if shows_cost else None,
         size=(WIDTH, HEIGHT),
+        edges=(LEFT, RIGHT, TOP, BOTTOM),
     )
 
 

@@ -1,25 +1,44 @@
 """Plots as SVG: where lines, grid and labels are. Pure; the template activity.html draws them.
 
-A plot has two series at most, which differ in colour and in their dashes. A time without a value is
+A plot has six series at most, which differ in colour and in their dashes. A time without a value is
 a gap in the line.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 WIDTH, HEIGHT = 400, 150
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 394, 8, 126
+LEFT, RIGHT, TOP, BOTTOM = 58, 394, 8, 126
+"""The edges of the grid. Left of it the longest labels have room."""
 _GRID_LINES = 4
 _ROOM = 2
 """Slots at both ends without a label: it would not fit."""
 _SPACE = "\u00a0"
 """Before a unit: no line ends there."""
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
+_TIME_STEPS = (
+    *(1.0, 2.0, 5.0, 10.0, 15.0, 30.0),
+    *(minutes * _MINUTE for minutes in (1, 2, 5, 10, 15, 30)),
+    *(hours * _HOUR for hours in (1, 2, 3, 6, 12)),
+    *(days * _DAY for days in (1, 2, 5, 10)),
+)
+"""Distances of grid lines from one second on, as clocks and calendars divide time."""
 
 Values = Sequence[float | None]
 Format = Callable[[float], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What values of a plot are."""
+
+    text: Format
+    """writes a value"""
+    step: Callable[[float], float]
+    """the distance of grid lines, a round number, that is not smaller than a wanted one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +50,12 @@ class Series:
     """one for each slot of time; None: not known"""
     is_bad: bool = False
     """what it counts is a problem"""
+    is_rest: bool = False
+    """it is what no other series has"""
+    link: str | None = None
+    """the address of what it is about"""
+    point_link: Callable[[int], str] | None = None
+    """the same of one slot; None: points have no links"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +66,17 @@ class PlotLine:
     path: str
     kind: str
     """the class of its colour"""
+    link: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A value of one series that can be clicked."""
+
+    x: float
+    y: float
+    link: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +86,7 @@ class Slot:
     x: float
     width: float
     text: str
+    link: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +102,7 @@ class Plot:
     ticks: list[tuple[float, str]]
     """position and label of times"""
     slots: list[Slot]
+    points: list[Point]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +137,36 @@ class TimeAxis:
         return datetime.fromtimestamp(self.begin.timestamp() + at * self.step, UTC)
 
 
-def draw(title: str, series: Sequence[Series], axis: TimeAxis, text: Format) -> Plot:
-    """The plot of one or two series. `text` writes a value."""
+def draw(
+    title: str,
+    series: Sequence[Series],
+    axis: TimeAxis,
+    measure: "Measure",
+    slot_link: Callable[[int], str] | None = None,
+) -> Plot:
+    """The plot of up to six series. `slot_link`: the address of what happened in a slot."""
     known = [value for each in series for value in each.values if value is not None]
     # Without data, or with zeros alone, a grid of whole numbers.
-    step = _grid_step(max(known, default=0.0) or float(_GRID_LINES))
-    top = step * _GRID_LINES
+    step = _grid_step(max(known, default=0.0) or float(_GRID_LINES), measure)
+    top, text = step * _GRID_LINES, measure.text
     return Plot(
         title=title,
         summary="; ".join(_summary(each, text) for each in series),
         lines=[
-            PlotLine(each.name, _path(each.values, top), "bad" if each.is_bad else f"line{at}")
+            PlotLine(each.name, _path(each.values, top), _kind(each, at), each.link)
             for at, each in enumerate(series, 1)
         ],
         grid=[(_y(step * at, top), text(step * at)) for at in range(_GRID_LINES + 1)],
-        ticks=[(_x(at, axis.count), text) for at, text in axis.ticks()],
-        slots=_slots(series, axis, text),
+        ticks=[(_x(at, axis.count), label) for at, label in axis.ticks()],
+        slots=_slots(series, axis, text, slot_link),
+        points=[point for each in series for point in _points(each, axis, top, text)],
     )
+
+
+def _kind(series: Series, at: int) -> str:
+    if series.is_bad:
+        return "bad"
+    return "rest" if series.is_rest else f"line{at}"
 
 
 def compact(value: float) -> str:
@@ -127,8 +178,8 @@ def compact(value: float) -> str:
 
 
 def short_time(seconds: float) -> str:
-    """A duration: `20 ms`, `1.5 s`, `5 min`, `2 h`."""
-    for size, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s")):
+    """A duration: `20 ms`, `1.5 s`, `5 min`, `2 h`, `3 d`."""
+    for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (1.0, "s")):
         if seconds >= size:
             return f"{seconds / size:.3g}{_SPACE}{unit}"
     return f"{1000 * seconds:.3g}{_SPACE}ms" if seconds else "0"
@@ -144,19 +195,36 @@ def _summary(series: Series, text: Format) -> str:
     return f"{series.name}: last {newest}, max {text(max(known))}"
 
 
-def _grid_step(largest: float) -> float:
-    """The distance of grid lines, a round number, so that four of them hold the largest value."""
-    wanted = max(largest, 0.004) / _GRID_LINES
+def _grid_step(largest: float, measure: Measure) -> float:
+    """The distance of grid lines, so that four of them hold the largest value."""
+    return measure.step(max(largest, 0.004) / _GRID_LINES * 0.999)
+
+
+def round_step(wanted: float) -> float:
+    """A number with one digit, or 2.5, and zeros."""
     size: float = 10.0 ** math.floor(math.log10(wanted))
-    return next(each * size for each in _STEPS if each * size >= wanted * 0.999)
+    return next(each * size for each in _STEPS if each * size >= wanted)
+
+
+def time_step(wanted: float) -> float:
+    """A duration in seconds: 1, 2, 5, 10, 15 or 30 s or min, some hours, or days."""
+    if wanted <= _TIME_STEPS[0] / 2:
+        return round_step(wanted)
+    return next((each for each in _TIME_STEPS if each >= wanted), None) or (
+        round_step(wanted / _DAY) * _DAY
+    )
+
+
+NUMBERS = Measure(compact, round_step)
+DURATIONS = Measure(short_time, time_step)
 
 
 def _x(at: float, count: int) -> float:
-    return round(_LEFT + (_RIGHT - _LEFT) * (at + 0.5) / count, 1)
+    return round(LEFT + (RIGHT - LEFT) * (at + 0.5) / count, 1)
 
 
 def _y(value: float, top: float) -> float:
-    return round(_BOTTOM - (_BOTTOM - _TOP) * value / top, 1)
+    return round(BOTTOM - (BOTTOM - TOP) * value / top, 1)
 
 
 def _path(values: Values, top: float) -> str:
@@ -172,8 +240,19 @@ def _path(values: Values, top: float) -> str:
     return "".join(parts)
 
 
-def _slots(series: Sequence[Series], axis: TimeAxis, text: Format) -> list[Slot]:
-    width = round((_RIGHT - _LEFT) / axis.count, 2)
+def _points(series: Series, axis: TimeAxis, top: float, text: Format) -> Iterator[Point]:
+    """The values above 0, if they have links."""
+    link = series.point_link
+    for at, value in enumerate(series.values):
+        if link is not None and value:
+            shown = f"{axis.label(at)}: {series.name} {text(value)}"
+            yield Point(_x(at, axis.count), _y(value, top), link(at), shown)
+
+
+def _slots(
+    series: Sequence[Series], axis: TimeAxis, text: Format, link: Callable[[int], str] | None
+) -> list[Slot]:
+    width = round((RIGHT - LEFT) / axis.count, 2)
     slots = []
     for at in range(axis.count):
         known = [
@@ -182,5 +261,6 @@ def _slots(series: Sequence[Series], axis: TimeAxis, text: Format) -> list[Slot]
             if (value := each.values[at]) is not None
         ]
         shown = f"{axis.label(at)}: {', '.join(known) or 'no data'}"
-        slots.append(Slot(round(_LEFT + at * width, 1), width, shown))
+        address = link(at) if link is not None and known else None
+        slots.append(Slot(round(LEFT + at * width, 1), width, shown, address))
     return slots

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from features.console.activity_parts import CountsByPart
 from models.db.arrays import Ints
-from models.db.database import DATABASE_UNAVAILABLE, Pool, execute, fetch
+from models.db.database import DATABASE_UNAVAILABLE, Jsonb, Pool, execute, fetch
 from models.db.queries import console, operations
 from models.db.queries.activity import (
     ADD_ACTIVITY,
@@ -52,8 +53,10 @@ class _EndCounts:
     failed: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    cost: int = 0
     first_token: list[int] = field(default_factory=_no_durations)
     total: list[int] = field(default_factory=_no_durations)
+    parts: CountsByPart = field(default_factory=CountsByPart)
 
     def values(self) -> dict[str, object]:
         """The parameters of ADD_ACTIVITY. Durations without any are empty arrays."""
@@ -62,6 +65,8 @@ class _EndCounts:
             "failed": self.failed,
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
+            "cost": self.cost,
+            "parts": Jsonb(self.parts.largest()),
             "first_token_counts": Ints(self.first_token if any(self.first_token) else []),
             "total_counts": Ints(self.total if any(self.total) else []),
         }
@@ -76,6 +81,8 @@ class Activity:
     def count_end(self, line: EndedLine) -> None:
         """Counts a response that has ended. Cancelled ones count with their tokens only."""
         counts = self._counts
+        counts.parts.add(line)
+        counts.cost += line.cost or 0
         if line.usage is not None:
             counts.input_tokens += line.usage.get("input_tokens") or 0
             counts.output_tokens += line.usage.get("output_tokens") or 0
@@ -102,8 +109,10 @@ class Activity:
             now.failed + taken.failed,
             now.input_tokens + taken.input_tokens,
             now.output_tokens + taken.output_tokens,
+            now.cost + taken.cost,
             add_counts((now.first_token, taken.first_token)),
             add_counts((now.total, taken.total)),
+            now.parts.merged(taken.parts),
         )
 
 

@@ -6,6 +6,9 @@ are two hundred rows of minutes and a thousand of ten minutes at most: the purge
 
 Percentiles cannot be added up, but counts in buckets can: of several processes, and of several
 minutes.
+
+What has ended is also counted by model, project and upstream, in `activity_parts`: of each time and
+kind `MAX_NAMES` names, and all others together as `OTHERS`.
 """
 
 from bisect import bisect_left
@@ -14,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import zip_longest
 
-from models.db.queries.common import LARGEST_SUM
+from models.db.queries.common import LARGEST_SUM, bounded_sum
 from models.db.statement import Query, Statement, column
 
 MINUTE = 60
@@ -35,15 +38,44 @@ def _sum(name: str) -> str:
                 FROM unnest(a.{name}, excluded.{name}) WITH ORDINALITY AS t (stored, added, bucket))"""
 
 
-_COUNTS = ("completed", "failed", "input_tokens", "output_tokens")
+MAX_NAMES = 30
+"""Names of one kind and time that are counted apart. A few more if several workers add new ones at
+once."""
+OTHERS = ""
+_COUNTS = ("completed", "failed", "input_tokens", "output_tokens", "cost")
 _DURATIONS = ("first_token_counts", "total_counts")
+_WIDTHS = f"(VALUES ({MINUTE}), ({TEN_MINUTES})) AS w (width)"
+_BEGINS_AT = f"to_timestamp(floor((extract(epoch FROM statement_timestamp()) - {MINUTE}) / w.width) * w.width)"
 ADD_ACTIVITY = Query(
     f"""
+    WITH given AS MATERIALIZED (
+             SELECT w.width, {_BEGINS_AT} AS begins_at, p.*
+             FROM {_WIDTHS} CROSS JOIN jsonb_to_recordset(CAST(:parts AS jsonb)) AS p (
+                 kind text, name text, completed numeric, failed numeric, input_tokens numeric,
+                 output_tokens numeric, cost numeric)),
+         stored AS MATERIALIZED (
+             SELECT s.width, s.kind, s.name
+             FROM (SELECT DISTINCT width, kind, begins_at FROM given) g
+             JOIN activity_parts s ON s.width = g.width AND s.kind = g.kind AND s.begins_at = g.begins_at),
+         ranked AS (
+             SELECT g.*, g.name = '{OTHERS}' OR s.name IS NOT NULL
+                    OR row_number() OVER (PARTITION BY g.width, g.kind, s.name IS NULL
+                                          ORDER BY g.completed + g.failed DESC, g.name)
+                       + (SELECT count(*) FROM stored c WHERE c.width = g.width AND c.kind = g.kind
+                                                          AND c.name <> '{OTHERS}') <= {MAX_NAMES} AS is_named
+             FROM given g LEFT JOIN stored s ON s.width = g.width AND s.kind = g.kind AND s.name = g.name),
+         parts AS (
+             INSERT INTO activity_parts AS a (width, kind, begins_at, name, {", ".join(_COUNTS)})
+             SELECT width, kind, begins_at, CASE WHEN is_named THEN name ELSE '{OTHERS}' END AS name,
+                    {", ".join(f"least(sum({name}), {LARGEST_SUM})::bigint" for name in _COUNTS)}
+             FROM ranked GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+             ON CONFLICT (width, kind, begins_at, name) DO UPDATE SET
+                 {", ".join(f"{name} = least(a.{name} + excluded.{name}, {LARGEST_SUM})" for name in _COUNTS)})
     INSERT INTO activity AS a (width, begins_at, {", ".join((*_COUNTS, *_DURATIONS))})
-    SELECT w.width, to_timestamp(floor((extract(epoch FROM statement_timestamp()) - {MINUTE}) / w.width) * w.width),
+    SELECT w.width, {_BEGINS_AT},
            {", ".join(f"least(CAST(:{name} AS numeric), {LARGEST_SUM})::bigint" for name in _COUNTS)},
            {", ".join(f"CAST(:{name} AS int[])" for name in _DURATIONS)}
-    FROM (VALUES ({MINUTE}), ({TEN_MINUTES})) AS w (width) ORDER BY w.width
+    FROM {_WIDTHS} ORDER BY w.width
     ON CONFLICT (width, begins_at) DO UPDATE SET
         {", ".join(f"{name} = least(a.{name} + excluded.{name}, {LARGEST_SUM})" for name in _COUNTS)},
         {", ".join(f"{name} = coalesce({_sum(name)}, '{{}}')" for name in _DURATIONS)}
@@ -51,8 +83,8 @@ ADD_ACTIVITY = Query(
     """,
     AddedActivity,
 )
-"""Adds to the minute that ended last, and to the ten minutes that it is part of. Two rows, the
-minute first."""
+"""Adds to the minute that ended last, and to the ten minutes that it is part of, also by part
+(`parts`). Two rows, the minute first."""
 
 TAKE_SAMPLE = column(
     f"""
@@ -72,10 +104,12 @@ SET_SAMPLE = Statement(
 )
 """Stores what waits and runs; of ten minutes the largest numbers."""
 
+_IS_OLD = f"""begins_at < statement_timestamp() - CASE width WHEN {MINUTE} THEN interval '3 hours'
+        ELSE interval '8 days' END"""
 DELETE_OLD_ACTIVITY = column(
     f"""
-    DELETE FROM activity WHERE begins_at < statement_timestamp() - CASE width WHEN {MINUTE} THEN interval '3 hours'
-        ELSE interval '8 days' END RETURNING 1
+    WITH parts AS (DELETE FROM activity_parts WHERE {_IS_OLD} RETURNING 1)
+    DELETE FROM activity WHERE {_IS_OLD} RETURNING 1
     """,
     int,
 )
@@ -95,6 +129,8 @@ class ActivityRow:
     failed: int
     input_tokens: int
     output_tokens: int
+    cost: int
+    """in billionths of the currency"""
     first_token_counts: list[int]
     """by bucket (models/db/queries/activity.py), as the next one"""
     total_counts: list[int]
@@ -102,13 +138,49 @@ class ActivityRow:
 
 READ_ACTIVITY = Query(
     """
-    SELECT begins_at, waiting, oldest_seconds, running, completed, failed, input_tokens, output_tokens,
+    SELECT begins_at, waiting, oldest_seconds, running, completed, failed, input_tokens, output_tokens, cost,
            first_token_counts, total_counts
     FROM activity WHERE width = :width AND begins_at >= CAST(:since AS timestamptz) ORDER BY begins_at LIMIT 2000
     """,
     ActivityRow,
 )
 """Selects the rows of this width, the oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartSlot:
+    """What has ended of one part in one slot of time."""
+
+    slot: int
+    """its number, from 0"""
+    name: str
+    """OTHERS: of all that are not among the largest"""
+    completed: int
+    failed: int
+    input_tokens: int
+    output_tokens: int
+    cost: int
+
+
+READ_PARTS = Query(
+    f"""
+    WITH slots AS (
+        SELECT floor(extract(epoch FROM p.begins_at - CAST(:since AS timestamptz)) / CAST(:step AS int))::int AS slot,
+               p.name, {", ".join(f"sum(p.{name}) AS {name}" for name in _COUNTS)}
+        FROM activity_parts p
+        WHERE p.width = :width AND p.kind = :kind AND p.begins_at >= CAST(:since AS timestamptz)
+        GROUP BY 1, 2),
+         largest AS MATERIALIZED (
+        SELECT name FROM slots WHERE name <> '{OTHERS}' GROUP BY name
+        ORDER BY sum(completed + failed) DESC, sum(input_tokens + output_tokens) DESC, name LIMIT :names)
+    SELECT s.slot, coalesce(l.name, '{OTHERS}') AS name,
+           {", ".join(f"{bounded_sum(f's.{name}')} AS {name}" for name in _COUNTS)}
+    FROM slots s LEFT JOIN largest l ON l.name = s.name GROUP BY 1, 2 ORDER BY 1, 2 LIMIT 10000
+    """,
+    PartSlot,
+)
+"""Sums up the parts of one kind since the time `since`, in slots of `step` seconds: the `names` that
+have ended most, and all others together."""
 
 
 _SMALLEST = 0.01

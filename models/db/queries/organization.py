@@ -191,6 +191,10 @@ KEYS_PAGE = Query(
 `before`."""
 KEY_OF_ANY_PROJECT = Query(f"{_KEYS} WHERE k.id = :id", KeyDetails)
 """Any key, also a revoked one. No row: there is none."""
+PROJECTS_BY_ID = Query(
+    f"SELECT {_PROJECT} FROM projects p WHERE p.id = ANY(CAST(:ids AS uuid[]))", ProjectDetails
+)
+"""Selects these projects, also archived ones, in any order."""
 PROJECT_BY_ID = Query(f"SELECT {_PROJECT} FROM projects p WHERE p.id = :id", ProjectDetails)
 """Any project, also an archived one. No row: there is none."""
 KEYS_BY_ID = Query(f"{_KEYS} WHERE k.id = ANY(CAST(:ids AS uuid[]))", KeyDetails)

@@ -138,6 +138,10 @@ async def database_server(
         yield server
 
 
+PRICES = '{"priced-*": {"input": 2.5, "cached_input": 0.25, "output": 10}}'
+"""Of the shared deployment: what models with other names cost is not known."""
+
+
 @pytest.fixture(scope="session")
 async def shared_stack(
     tmp_path_factory: pytest.TempPathFactory,
@@ -151,6 +155,9 @@ async def shared_stack(
         "BACKBURNER_WEB_SEARCH__OMIT": "true",
         "BACKBURNER_PRICES__WINDOW_2H": "0.75",
         "BACKBURNER_PRICES__WINDOW_8H": "0.5",
+        "BACKBURNER_PRICES__FLEX": "0.5",
+        "BACKBURNER_PRICES__CURRENCY": "EUR",
+        "BACKBURNER_PRICES__MODELS": PRICES,
         **CONSOLE_SETTINGS,
     }
     async with stack(

@@ -1,13 +1,15 @@
 """What workers write for the plots, and what the page shows of it."""
 
 import asyncio
+import html
+import re
 from collections.abc import AsyncIterator
 
 import pytest
 
 from features.console.worker import Activity, ActivityWriter
 from models.db.database import Pool, fetch, open_pool
-from models.db.queries.activity import DELETE_OLD_ACTIVITY
+from models.db.queries.activity import DELETE_OLD_ACTIVITY, MAX_NAMES, OTHERS
 from models.ended_line import EndedLine
 from models.ids import new_uuid
 from models.lifecycle import Status
@@ -16,12 +18,15 @@ from tests.support.stack import Databases, Stack
 from tests.support.worker_rows import settings_for
 
 
-def _line(status: Status, seconds: float, first_token: float | None = 0.2) -> EndedLine:
+def _line(
+    status: Status, seconds: float, first_token: float | None = 0.2, model: str = "m"
+) -> EndedLine:
     return EndedLine(
         response=new_uuid(),
         request=None,
         status=status,
-        model="m",
+        model=model,
+        cost=250,
         background=True,
         seconds=seconds,
         first_token_seconds=first_token,
@@ -57,6 +62,30 @@ async def test_workers_add_up_what_they_have_ended_and_one_of_them_samples(pool:
     minute, ten_minutes = await _rows(pool)
     assert minute == (60, True, 0, 0, 3, 1, 50, 3, 4)
     assert ten_minutes == (600, False, 0, 0, 3, 1, 50, 3, 4)
+
+
+async def test_names_are_counted_apart_up_to_a_number_of_each_minute(pool: Pool) -> None:
+    """Also those that several workers add at once: clients choose the names of models."""
+    workers = Activity(), Activity()
+    for worker, activity in enumerate(workers):
+        for name in range(2 * MAX_NAMES):
+            activity.count_end(_line(Status.FAILED, 1.0, model=f"{worker}-{name}"))
+        activity.count_end(_line(Status.COMPLETED, 1.0, model="both"))
+        activity.count_end(_line(Status.COMPLETED, 1.0, model="both"))
+    await ActivityWriter(pool, workers[0]).write()
+    await ActivityWriter(pool, workers[1]).write()
+    async with pool.connection() as connection:
+        cursor = await connection.execute(
+            "SELECT width, kind, count(*) FILTER (WHERE name <> %s), sum(completed), sum(failed),"
+            " sum(cost), sum(completed) FILTER (WHERE name = 'both') FROM activity_parts"
+            " GROUP BY width, kind ORDER BY width, kind",
+            [OTHERS],
+        )
+        rows = await cursor.fetchall()
+    sums = (4, 4 * MAX_NAMES, 250 * (4 * MAX_NAMES + 4))
+    expected = [("model", MAX_NAMES, *sums, 4), ("project", 0, *sums, None)]
+    expected.append(("upstream", 1, *sums, None))
+    assert rows == [(width, *each) for width in (60, 600) for each in expected]
 
 
 async def test_what_could_not_be_written_is_written_the_next_time(
@@ -100,3 +129,25 @@ async def test_the_plots_say_in_words_and_in_a_table_what_they_show(shared_stack
         for name in ("day", "week"):
             assert (await user.get(f"/console/activity?range={name}")).status == 200
         assert (await user.get("/console/activity?range=year")).status == 400
+
+
+async def test_a_plot_by_model_leads_to_the_responses_of_that_time(shared_stack: Stack) -> None:
+    name = f"plotted-{new_uuid()}"
+    await shared_stack.value(
+        "INSERT INTO activity_parts (width, kind, begins_at, name, completed, cost)"
+        " VALUES (60, 'model', date_trunc('minute', now() - interval '5 minutes'), %s, 9000,"
+        " 1000000000) RETURNING 1",
+        name,
+    )
+    async with console_user(shared_stack, OPERATOR_TOKEN) as user:
+        page = await user.get("/console/activity?by=model")
+        assert "Cost (EUR), per hour, by model" in page.text
+        links = re.findall(rf'href="(/console/responses\?model={name}[^"]+)"', page.html)
+        assert len(links) == 4 + 3  # the names of all plots, and the points of all but "Failed"
+        for link in links:
+            listed = await user.get(html.unescape(link))
+            assert listed.status == 200, listed.text
+            assert "mistake" not in listed.html
+        for kind in ("project", "upstream"):
+            assert (await user.get(f"/console/activity?by={kind}&range=week")).status == 200
+        assert (await user.get("/console/activity?by=key")).status == 400

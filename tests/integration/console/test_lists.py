@@ -299,16 +299,17 @@ async def test_a_vector_store_says_why_its_file_has_failed(
     assert (await user.get(f"/console/vector-stores/{store}?status=lost")).status == 400
 
 
-async def test_usage_is_summed_up_by_day_project_and_model(
-    user: ConsoleUser, things: Things
-) -> None:
+async def test_usage_is_summed_up_in_groups(user: ConsoleUser, things: Things) -> None:
     project = quote(things.name)
-    for group in ("day", "project", "model", "both"):
+    for group in ("day", "project", "key", "model", "upstream", "both"):
         page = await _shown(user, f"usage?by={group}&days=1&project={project}")
         assert "3 12 345 0 678" in page.text
-        assert ("lists-" in page.text.partition("Day (UTC)")[2]) is (group in ("project", "both"))
+        table = page.text.partition("Of these cached")[2]
+        assert ("lists-" in table) is (group in ("project", "both"))
     assert "There is no project nobodys." in (await _shown(user, "usage?project=nobodys")).text
-    assert (await user.get("/console/usage?by=hour")).status == 400
+    assert "Nothing was used." in (await _shown(user, "usage?day=2020-01-31")).text
+    for wrong in ("by=hour", "days=2", "day=yesterday"):
+        assert (await user.get(f"/console/usage?{wrong}")).status == 400
 
 
 async def test_an_upstream_shows_what_workers_know_of_it_and_is_checked(

@@ -22,6 +22,29 @@ _USAGE = """
     SELECT p.id, now() - n * interval '80 ms', 'model-' || n % 20, 1, 100, 0, 50, 0
     FROM generate_series(1, 1000000) n, (SELECT id FROM projects LIMIT 1) p
 """
+_HOURS = """
+    WITH done AS (UPDATE usage_rollup
+                  SET hours_until = date_trunc('hour', now()) - interval '1 hour'
+                  RETURNING hours_until)
+    INSERT INTO usage_hours (project_id, hour, model, requests, input_tokens, cached_tokens,
+                             output_tokens, reasoning_tokens, cost, unpriced)
+    SELECT project_id, date_trunc('hour', ended_at), model, sum(requests), sum(input_tokens), 0,
+           sum(output_tokens), 0, NULL, sum(requests)
+    FROM usage_entries, done WHERE ended_at < hours_until GROUP BY 1, 2, 3
+"""
+_DAYS = """
+    INSERT INTO usage_days (project_id, day, model, requests, input_tokens, cached_tokens,
+                            output_tokens, reasoning_tokens, cost, unpriced)
+    SELECT p.id, (now() AT TIME ZONE 'UTC')::date - d, 'model-' || n, 100, 1000, 0, 50, 0, n, 0
+    FROM generate_series(1, 89) d, generate_series(1, 1000) n, (SELECT id FROM projects LIMIT 1) p
+"""
+_PARTS = """
+    INSERT INTO activity_parts (width, kind, begins_at, name, completed, cost)
+    SELECT w, kind, to_timestamp(floor(extract(epoch FROM now()) / w) * w) - n * w * interval '1 s',
+           'name-' || name, name, name
+    FROM (VALUES (60), (600)) v (w), generate_series(0, 1100) n, generate_series(1, 31) name,
+         (VALUES ('model'), ('upstream')) k (kind)
+"""
 _ACTIVITY = """
     INSERT INTO activity (width, begins_at, waiting, oldest_seconds, running, first_token_counts,
                           total_counts)
@@ -42,7 +65,7 @@ class _FilledDatabases(Databases):
         dsn = await self._of.create_copy()
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
             await fill(connection, _RESPONSES)
-            for statement in (_USAGE, _ACTIVITY, "ANALYZE"):
+            for statement in (_USAGE, _HOURS, _DAYS, _ACTIVITY, _PARTS, "ANALYZE"):
                 await connection.execute(statement.encode())
         return dsn
 
@@ -87,6 +110,7 @@ async def test_each_page_answers_within_two_tenths_of_a_second(filled: Stack) ->
             ),
             *("/vector-stores", f"/vector-stores/{store}?status=failed", "/usage?days=30"),
             *("/audit", "/audit?who=nobody"),
+            *("/usage?days=90&by=both", "/usage?days=1&by=model", "/activity?by=model&range=week"),
         ):
             times = []
             for _ in range(4):  # the first one may read from the disk

@@ -217,3 +217,31 @@ async def test_claims_and_endings_are_not_planned_each_time(database: SeededData
     # A claim alone, claims together, endings.
     assert len(kept) == 3
     assert all(row["generic_plans"] > 0 for row in kept)
+
+
+async def test_endings_of_two_workers_at_once_have_their_own_costs(
+    database: SeededDatabase,
+) -> None:
+    """No sum is a row for which endings wait, and none is lost."""
+    workers = await database.create_worker(), await database.create_worker()
+    cost, endings = 1, []
+    for worker in workers:
+        for claim in await _take_all(worker, [await database.create_response() for _ in range(6)]):
+            one = replace(ending(Status.COMPLETED, 2, 4), turns=1, cost=None if cost > 8 else cost)
+            endings.append(worker.ownership.end(claim, one))
+            cost *= 2
+    before = await _stored_costs(database)
+    await asyncio.gather(*endings)
+    after = await _stored_costs(database)
+    assert [new - old for new, old in zip(after, before, strict=True)] == [12, 15, 8]
+
+
+async def _stored_costs(database: SeededDatabase) -> list[int]:
+    """How many entries there are, the sum of their costs, and how many have none."""
+    [sums] = await run_sql(
+        database.pool,
+        "SELECT count(*) AS entries, coalesce(sum(cost), 0)::int AS cost,"
+        " count(*) FILTER (WHERE cost IS NULL) AS unknown FROM usage_entries",
+        {},
+    )
+    return [sums["entries"], sums["cost"], sums["unknown"]]

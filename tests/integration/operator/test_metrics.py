@@ -194,6 +194,7 @@ WORKER_METRICS = PROCESS_METRICS | {
     "backburner_unknown_content",
     "backburner_turn_repeats",
     "backburner_unmet_requests",
+    "backburner_cost",
     "backburner_tokens",
     "backburner_tool_call_seconds",
     "backburner_running",

@@ -226,6 +226,9 @@ async def test_usage_outlives_responses(shared_stack: Stack, fake: FakeUpstream)
             "cached_tokens": 80,
             "output_tokens": 40,
             "reasoning_tokens": 10,
+            "cost": None,
+            "currency": "EUR",
+            "requests_without_cost": 2,
         }
     ]
     assert "usage" in (await backburner(shared_stack, "usage", "--by", "project")).out

@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0009_costs"
-down_revision = "0005_steering"
+revision = "0010_costs"
+down_revision = "0009_search"
 branch_labels = None
 depends_on = None
 

@@ -60,7 +60,8 @@ class PriceList:
         """The price of a model, as clients name it, at an upstream: the upstream's own, else the
         common one."""
         own = self._of_upstreams.get(upstream or "")
-        return (own and own.find(model)) or self._common.find(model)
+        price = None if own is None else own.find(model)
+        return self._common.find(model) if price is None else price
 
     def cost(
         self,
@@ -126,7 +127,7 @@ def _amount(price: ModelPrice, used: UsedAmounts) -> Decimal | None:
     """The amount without factors; None: a part of it is not known."""
     cached_price = price.input if price.cached_input is None else price.cached_input
     by_token = (
-        (used.input_tokens - used.cached_tokens, price.input),
+        (max(0, used.input_tokens - used.cached_tokens), price.input),
         (used.cached_tokens, cached_price),
         (used.output_tokens, price.output),
     )
@@ -154,11 +155,12 @@ def response_amounts(usage: Mapping[str, Any] | None, turns: int) -> UsedAmounts
         return UsedAmounts(requests=turns, has_tokens=False)
     if COUNTED_BY in usage:
         return UsedAmounts(requests=0)
+    details = usage.get("input_tokens_details") or {}
     return UsedAmounts(
         requests=turns,
-        input_tokens=usage["input_tokens"],
-        cached_tokens=usage["input_tokens_details"]["cached_tokens"],
-        output_tokens=usage["output_tokens"],
+        input_tokens=usage.get("input_tokens") or 0,
+        cached_tokens=details.get("cached_tokens") or 0,
+        output_tokens=usage.get("output_tokens") or 0,
     )
 
 

@@ -156,8 +156,16 @@ def _changed_setting(key: str, info: FieldInfo, value: Any, source: str) -> Chan
         return ChangedSetting(key, value, format_size(value), source)
     elif isinstance(value, tuple):
         value = list(value)
+    elif isinstance(value, dict) and any(isinstance(each, BaseModel) for each in value.values()):
+        value = {name: each.model_dump(exclude_unset=True) for name, each in value.items()}
+        tables = (f"{name} ({_format_table(each)})" for name, each in value.items())
+        return ChangedSetting(key, value, ", ".join(tables), source)
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return ChangedSetting(key, value, text, source)
+
+
+def _format_table(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def configuration_text(facts: EffectiveConfiguration) -> str:

@@ -4,8 +4,7 @@ Clients choose the names of models, so a part is named only if it is among the l
 all others are counted together.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 
 from models.db.queries.activity import MAX_NAMES, OTHERS
 from models.ended_line import EndedLine
@@ -17,14 +16,14 @@ NO_UPSTREAM = "-"
 """The name for what no upstream has answered; no upstream is called so."""
 _MAX_NAME = 200
 """Characters of a name."""
-_MAX_COUNTED = 2_000
-"""Names of one kind that are counted apart until they are written."""
+_MAX_COUNTED = 5_000
+"""Names that are counted apart until they are written."""
 
 Part = tuple[str, str]
 """A kind, and a name of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PartCounts:
     """What was counted of a part. `cost`: in billionths of the currency."""
 
@@ -34,14 +33,18 @@ class PartCounts:
     output_tokens: int = 0
     cost: int = 0
 
-    def __add__(self, other: "PartCounts") -> "PartCounts":
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return PartCounts(*(mine + its for mine, its in pairs))
-
     @property
     def ended(self) -> int:
         """How many have ended."""
         return self.completed + self.failed
+
+    def add(self, other: "PartCounts") -> None:
+        """Adds what was counted elsewhere."""
+        self.completed += other.completed
+        self.failed += other.failed
+        self.input_tokens += other.input_tokens
+        self.output_tokens += other.output_tokens
+        self.cost += other.cost
 
     @classmethod
     def of(cls, line: EndedLine) -> "PartCounts":
@@ -60,55 +63,37 @@ class PartCounts:
 class CountsByPart:
     """The counts of one process since they were written last."""
 
-    def __init__(self, counts: Mapping[Part, PartCounts] | None = None) -> None:
-        self._counts: dict[Part, PartCounts] = dict(counts or {})
+    def __init__(self) -> None:
+        self._counts: dict[Part, PartCounts] = {}
 
     def add(self, line: EndedLine) -> None:
         """Counts a response that has ended."""
         counts = PartCounts.of(line)
-        names = {
-            MODEL: line.model[:_MAX_NAME],
-            PROJECT: OTHERS if line.project is None else str(line.project),
-            UPSTREAM: line.upstream or NO_UPSTREAM,
-        }
-        for part in names.items():
-            self._add(part, counts)
+        self._add((MODEL, line.model[:_MAX_NAME]), counts)
+        self._add((PROJECT, OTHERS if line.project is None else str(line.project)), counts)
+        self._add((UPSTREAM, line.upstream or NO_UPSTREAM), counts)
 
-    def merged(self, other: "CountsByPart") -> "CountsByPart":
-        """Both together."""
-        merged = CountsByPart(self._counts)
+    def add_all(self, other: "CountsByPart") -> None:
+        """Adds what was counted elsewhere."""
         for part, counts in other._counts.items():  # noqa: SLF001  (of the same class)
-            merged._add(part, counts)
-        return merged
+            self._add(part, counts)
 
     def largest(self) -> list[dict[str, object]]:
         """The largest parts of each kind, and all others together, as ADD_ACTIVITY takes them."""
+        kept = {(kind, name) for kind in KINDS for name in self._largest_names(kind)}
         shown: dict[Part, PartCounts] = {}
-        for kind in KINDS:
-            names = [name for each, name in self._counts if each == kind and name != OTHERS]
-            names.sort(key=lambda name: (-self._counts[kind, name].ended, name))
-            kept = frozenset(names[:MAX_NAMES])
-            for name in (*names, OTHERS):
-                part = (kind, name if name in kept else OTHERS)
-                counts = self._counts.get((kind, name), PartCounts())
-                shown[part] = shown.get(part, PartCounts()) + counts
-        return list(_rows(shown.items()))
+        for part, counts in self._counts.items():
+            named = part if part in kept else (part[0], OTHERS)
+            shown.setdefault(named, PartCounts()).add(counts)
+        return [
+            {"kind": kind, "name": name, **asdict(counts)} for (kind, name), counts in shown.items()
+        ]
+
+    def _largest_names(self, kind: str) -> list[str]:
+        names = [name for each, name in self._counts if each == kind and name != OTHERS]
+        return sorted(names, key=lambda name: (-self._counts[kind, name].ended, name))[:MAX_NAMES]
 
     def _add(self, part: Part, counts: PartCounts) -> None:
-        if part not in self._counts and len(self._counts) >= len(KINDS) * _MAX_COUNTED:
+        if part not in self._counts and len(self._counts) >= _MAX_COUNTED:
             part = (part[0], OTHERS)
-        self._counts[part] = self._counts.get(part, PartCounts()) + counts
-
-
-def _rows(parts: Iterable[tuple[Part, PartCounts]]) -> Iterable[dict[str, object]]:
-    for (kind, name), counts in parts:
-        if counts != PartCounts():
-            yield {
-                "kind": kind,
-                "name": name,
-                "completed": counts.completed,
-                "failed": counts.failed,
-                "input_tokens": counts.input_tokens,
-                "output_tokens": counts.output_tokens,
-                "cost": counts.cost,
-            }
+        self._counts.setdefault(part, PartCounts()).add(counts)

@@ -104,6 +104,7 @@ class Activity:
     def put_back(self, taken: _EndCounts) -> None:
         """Counts this again: it could not be written."""
         now = self._counts
+        now.parts.add_all(taken.parts)
         self._counts = _EndCounts(
             now.completed + taken.completed,
             now.failed + taken.failed,
@@ -112,7 +113,7 @@ class Activity:
             now.cost + taken.cost,
             add_counts((now.first_token, taken.first_token)),
             add_counts((now.total, taken.total)),
-            now.parts.merged(taken.parts),
+            now.parts,
         )
 
 

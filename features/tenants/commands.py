@@ -170,7 +170,7 @@ def _named(labels: dict[str, str], names: _Names) -> dict[str, str]:
         elif label == "key":
             key = names.keys.get(value)
             named[label] = value if key is None else key.prefix
-            named["name"] = (key and key.name) or ""
+            named["name"] = "" if key is None else key.name or ""
             if "project" not in labels:
                 named["project"] = "" if key is None else key.project
         else:

@@ -299,9 +299,9 @@ def _usage_objects() -> dict[str, Schema]:
             "object": const("organization.costs.result"),
             "amount": nullable(object_schema({"value": {"type": "number"}, "currency": STRING})),
             **dict.fromkeys(
-                ("line_item", "project_id", "user_id", "api_key_id", "upstream", "quantity"),
-                nullable(STRING),
+                ("line_item", "project_id", "user_id", "api_key_id", "upstream"), nullable(STRING)
             ),
+            "quantity": nullable({"type": "number"}),
             "num_requests_without_cost": COUNT,
         }
     )

@@ -39,6 +39,7 @@ _GROUPS = {
     "both": "project and model",
 }
 """What a row is about."""
+_PARAMETERS = ("by", "days", "day", "project", "key", "model", "upstream")
 _NEXT_GROUP = {"day": "project", "project": "model", "key": "model", "upstream": "model"}
 """What a row is about -> by what the page shows that row alone."""
 
@@ -127,7 +128,7 @@ async def show(visit: Visit) -> Response:
         most_tokens=max((row.tokens for row in rows), default=0),
         currency=settings.prices.currency,
         key_text=key_text,
-        download=visit.url("/usage/csv", **dict(visit.query)),
+        download=visit.url("/usage/csv", **{name: visit.text(name) for name in _PARAMETERS}),
     )
 
 

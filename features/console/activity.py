@@ -1,6 +1,6 @@
 """Plots of the last hour, day or week, and the same as a table."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -9,7 +9,14 @@ from starlette.responses import Response
 
 from features.console.activity_parts import KINDS
 from features.console.page import Page, Visit, choice
-from features.console.part_plots import list_link, plots_by_part, read_parts
+from features.console.part_plots import (
+    COMPLETED,
+    FAILED,
+    ListLink,
+    list_link,
+    plots_by_part,
+    read_parts,
+)
 from features.console.plots import (
     BOTTOM,
     DURATIONS,
@@ -23,6 +30,7 @@ from features.console.plots import (
     Plot,
     Series,
     TimeAxis,
+    Values,
     draw,
 )
 from models.db.database import fetch_idempotent
@@ -116,11 +124,17 @@ def moments_of(rows: Sequence[ActivityRow], axis: TimeAxis) -> list[Moment]:
 def plots_of(
     moments: Sequence[Moment],
     axis: TimeAxis,
-    link: Callable[[int], str] | None = None,
+    link: ListLink | None = None,
     currency: str | None = None,
 ) -> list[Plot]:
-    """All plots of the page. `link`: the address of what happened in a slot. `currency` None:
-    without a plot of costs."""
+    """All plots of the page. `link`: the address of what happened in a slot; None: without links.
+    `currency` None: without a plot of costs."""
+
+    def ended(name: str, values: Values, statuses: Sequence[str], *, is_bad: bool) -> Series:
+        if link is None:
+            return Series(name, values, is_bad)
+        of_slot = partial(link, statuses=statuses)
+        return Series(name, values, is_bad, link=of_slot(None), point_link=of_slot)
 
     def plot(title: str, series: Sequence[Series], measure: Measure = NUMBERS) -> Plot:
         return draw(title, series, axis, measure, link)
@@ -134,8 +148,8 @@ def plots_of(
         plot(
             "Ended, per minute",
             [
-                Series("completed", [m.completed for m in moments]),
-                Series("failed", [m.failed for m in moments], is_bad=True),
+                ended("completed", [m.completed for m in moments], COMPLETED, is_bad=False),
+                ended("failed", [m.failed for m in moments], FAILED, is_bad=True),
             ],
         ),
         plot("Time to the first token", _percentiles([m.first_token for m in moments]), DURATIONS),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from typing import Protocol
 from uuid import UUID
 
 from features.console.activity_parts import NO_UPSTREAM, PROJECT
@@ -22,9 +23,15 @@ _SHOWN = 5
 """Names that have a line of their own."""
 _SPARE = 60
 """Seconds by which a list begins earlier: it counts back from when it is opened."""
-_COMPLETED = (Status.COMPLETED.value, Status.INCOMPLETE.value)
-_FAILED = (Status.FAILED.value,)
-_ENDED = (*_COMPLETED, *_FAILED)
+COMPLETED = (Status.COMPLETED.value, Status.INCOMPLETE.value)
+FAILED = (Status.FAILED.value,)
+_ENDED = (*COMPLETED, *FAILED)
+
+
+class ListLink(Protocol):
+    """The address of the list of a slot; None: of all the time."""
+
+    def __call__(self, at: int | None, /, statuses: Sequence[str] = ...) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,7 @@ def list_link(
     visit: Visit,
     axis: TimeAxis,
     at: int | None,
+    /,
     statuses: Sequence[str] = (),
     filters: dict[str, str] | None = None,
 ) -> str:
@@ -119,9 +127,9 @@ def plots_by_part(
         plot(
             f"Completed, per minute, by {kind}",
             lambda slot: slot.completed / minutes,
-            _COMPLETED,
+            COMPLETED,
         ),
-        plot(f"Failed, per minute, by {kind}", lambda slot: slot.failed / minutes, _FAILED),
+        plot(f"Failed, per minute, by {kind}", lambda slot: slot.failed / minutes, FAILED),
         plot(
             f"Tokens, per minute, by {kind}",
             lambda slot: (slot.input_tokens + slot.output_tokens) / minutes,

@@ -190,15 +190,12 @@ def _values(
     request: Request, page: _Page, groups: Sequence[str], **wanted: object
 ) -> dict[str, object]:
     """The parameters of USAGE. `wanted`: further ones that are not null."""
-    return usage_values(
-        *page.bounds,
-        page.width,
-        groups,
-        project_ids=_ids(request, "project_ids", PROJECT),
-        api_key_ids=_ids(request, "api_key_ids", API_KEY),
-        max_rows=MAX_RESULTS + 1,
+    return usage_values(*page.bounds, page.width, groups) | {
+        "project_ids": _ids(request, "project_ids", PROJECT),
+        "api_key_ids": _ids(request, "api_key_ids", API_KEY),
+        "max_rows": MAX_RESULTS + 1,
         **wanted,
-    )
+    }
 
 
 async def _read(

@@ -36,7 +36,7 @@ _UNPRICED_SUM = (
 def _known_costs(alias: str) -> str:
     """The sum of the costs that are known, null if none is; and the requests without one."""
     return (
-        f"least(sum({alias}.cost), {LARGEST_SUM})::bigint AS cost,"
+        f"CASE WHEN sum({alias}.cost) IS NOT NULL THEN least(sum({alias}.cost), {LARGEST_SUM})::bigint END AS cost,"
         f" least(coalesce({_UNPRICED_SUM.format(alias)}, 0), {LARGEST_SUM})::bigint AS unpriced"
     )
 

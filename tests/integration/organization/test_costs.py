@@ -69,6 +69,7 @@ async def team(shared_stack: Stack, fake: FakeUpstream) -> Team:
             "SELECT cost FROM responses WHERE id = %s", parse_response_id(created)
         )
     prefix = account.api_key.value[:8]
+    assert project.name is not None
     return Team(project.id, project.name, account.api_key.value, prefix, costs)
 
 

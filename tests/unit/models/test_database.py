@@ -155,12 +155,15 @@ def test_no_statement_is_so_long_that_psycopg_reads_it_again_each_time() -> None
         "create.INSERT_IN_CONVERSATION_WITH_KEY",
         "create.INSERT_WITH_KEY",
         "end.END_TOGETHER",
+        "end.END[completed]",
+        "end.END[incomplete]",
         "line.CLAIM_NEXT",
         "line.NEXT_IN_LINE",
         "listing.SEARCH_RESPONSES",
         "read.SHOWN_RESPONSES",
         "read.WATCHED_RESPONSES",
         "search_documents.ADD_DOCUMENTS",
+        "usage.USAGE_SUMS",
     }
     for statement in too_long.values():
         assert isinstance(statement, Query)

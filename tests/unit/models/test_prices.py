@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from models.config.configuration import BadSettings, build
+from models.config.config_file import BadSettings
+from models.config.configuration import build
 from models.config.prices import PriceSettings
 from models.config.settings import Settings
 from models.prices import PriceList, UsedAmounts, exact_cost, response_amounts, shown_cost
@@ -35,10 +36,10 @@ def _list(**upstream_prices: Any) -> PriceList:
         for name, prices in {"one": {}, **upstream_prices}.items()
     }
     settings = Settings(
-        database_url="postgresql://x",  # type: ignore[arg-type]
-        redis_url="redis://x",  # type: ignore[arg-type]
-        upstreams=upstreams,  # type: ignore[arg-type]
-        routes={"*": "one"},  # type: ignore[dict-item]
+        database_url="postgresql://x",
+        redis_url="redis://x",
+        upstreams=upstreams,
+        routes={"*": "one"},
         prices=PriceSettings(**_PRICES),
     )
     return PriceList(settings.prices, settings)

@@ -171,10 +171,11 @@ def exact_cost(cost: int) -> str:
 
 
 def shown_cost(cost: int) -> str:
-    """A cost for people, without the currency: two decimals, or three digits below 1."""
+    """A cost for people, without the currency: two decimals and narrow spaces between thousands, or
+    three digits below 1."""
     value = Decimal(cost).scaleb(-9)
     if value >= 1:
-        return f"{value:,.2f}"
+        return f"{value:,.2f}".replace(",", "\u202f")
     if cost == 0:
         return "0"
     text = f"{Context(prec=3, rounding=ROUND_HALF_UP).plus(value):f}"

@@ -63,7 +63,8 @@ def _end(status: Status) -> str:
     return f"""
         WITH {FENCE},
              updated AS (UPDATE responses r SET status = '{status}', worker = NULL,
-                                turns = r.turns + CAST(:turns AS int), usage = :usage, cost = CAST(:cost AS bigint), error = :error,
+                                turns = r.turns + CAST(:turns AS int), usage = :usage, cost = CAST(:cost AS bigint),
+                                error = :error,
                                 upstream = coalesce(:upstream, r.upstream), service_tier = :service_tier,
                                 {failed_upstream}
                                 upstream_fields = CAST(:upstream_fields AS json), reason = :reason, failure = :failure,

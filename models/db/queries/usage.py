@@ -36,7 +36,7 @@ _UNPRICED_SUM = (
 def _known_costs(alias: str) -> str:
     """The sum of the costs that are known, null if none is; and the requests without one."""
     return (
-        f"CASE WHEN sum({alias}.cost) IS NOT NULL THEN least(sum({alias}.cost), {LARGEST_SUM})::bigint END AS cost,"
+        f"CASE WHEN count({alias}.cost) > 0 THEN least(sum({alias}.cost), {LARGEST_SUM})::bigint END AS cost,"
         f" least(coalesce({_UNPRICED_SUM.format(alias)}, 0), {LARGEST_SUM})::bigint AS unpriced"
     )
 
@@ -366,7 +366,8 @@ USAGE_SUMS = Query(
     FROM shown s LEFT JOIN api_keys k ON k.id = s.api_key_id
     LEFT JOIN projects p ON p.id = coalesce(s.project_id, k.project_id)
     ORDER BY s.is_total DESC, s.day DESC NULLS LAST, s.cost DESC NULLS LAST,
-             s.input_tokens + s.output_tokens DESC, s.requests DESC, {", ".join(f"s.{name}" for name in _GROUPS.split(", "))}
+             s.input_tokens + s.output_tokens DESC, s.requests DESC,
+             {", ".join(f"s.{name}" for name in _GROUPS.split(", "))}
     """,
     UsageSum,
     is_planned_anew=True,

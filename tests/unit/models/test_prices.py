@@ -108,7 +108,7 @@ def test_costs_are_written_without_loss_for_programs_and_short_for_people() -> N
     costs = (0, 1, 1_100_000, 25_000_000, 1_000_000_000, 1_234_567_891_000_000)
     exact = ["0", "0.000000001", "0.0011", "0.025", "1", "1234567.891"]
     assert [exact_cost(cost) for cost in costs] == exact
-    shown = ["0", "0.000000001", "0.0011", "0.025", "1.00", "1,234,567.89"]
+    shown = ["0", "0.000000001", "0.0011", "0.025", "1.00", "1\u202f234\u202f567.89"]
     assert [shown_cost(cost) for cost in costs] == shown
     assert shown_cost(123_456_789) == "0.123"
 

@@ -264,6 +264,7 @@ async def test_the_console_reads_no_more_than_it_says(database: ManyResponses) -
         "last": date(2030, 1, 1),
         "key": None,
         "group_by": ["project_id", "model"],
+        "look_at": rows,
         "max_summed": rows,
         "max_entries": rows,
     }
@@ -742,6 +743,7 @@ def _of_store(database: ManyResponses) -> dict[str, object]:
         "tokens": Ints([1]),
         "models": Texts(["m"]),
         "upstreams": Texts(["u"]),
+        "costs": Bigints([1]),
         "embeddings": Texts(["[1,0,0,0]"]),
         "embedding": "[1,0,0,0]",
         "dimensions": 4,
@@ -867,6 +869,7 @@ def _common_values(database: ManyResponses) -> dict[str, object]:
 _NULL = (
     *(
         "usage",
+        "cost",
         "error",
         "reason",
         "failure",

@@ -52,7 +52,7 @@ class Bounds:
     summed: int
     """rows of days, and as many of hours"""
     entries: int
-    """entries of the last hours"""
+    """entries of the last minutes"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 An entry is written by the statement that ends a response (docs/projects.md, "Why"). The purge sums
 up each day (UTC) once, when it has ended, in `usage_days`; `usage_rollup.rolled_until` is the first
-day that is not there yet. Until then the hours of a day that have ended are in `usage_hours`, for
-pages that must be fast; `usage_rollup.hours_until` is the first hour that is not there yet.
+day that is not there yet. Until then the hours of a day are in `usage_hours`, for pages that must be
+fast; `usage_rollup.hours_until` is the end of the last ten minutes that are in them.
 
 `cost` is in billionths of the currency (models/prices.py), null if it is not known; `unpriced` of a
 sum counts the requests of which it is not.
@@ -92,24 +92,30 @@ ROLL_UP_DAY = column(
 )
 """Sums up the oldest day that is not summed up yet, if it ended more than an hour ago, in place of
 its hours. No row: there is none."""
+_ALL_SUMMED = f"{_ALL_LABELS}, {_ALL_COUNTS}, cost, unpriced"
 ROLL_UP_HOUR = column(
     f"""
     WITH next AS MATERIALIZED (
-             SELECT greatest(hours_until, rolled_until::timestamp AT TIME ZONE 'UTC') AS hour FROM usage_rollup),
-         hour AS (UPDATE usage_rollup SET hours_until = next.hour + interval '1 hour' FROM next
-                  WHERE next.hour < statement_timestamp() - interval '65 minutes' RETURNING next.hour),
-         rolled AS (INSERT INTO usage_hours (hour, {_ALL_LABELS}, {_ALL_COUNTS}, cost, unpriced)
-                    SELECT hour.hour, {_ALL_LABELS}, {_SUMS}, {_known_costs("e")}
-                    FROM hour CROSS JOIN LATERAL (
-                        SELECT e.*, NULL::bigint AS unpriced FROM usage_entries e
-                        WHERE e.ended_at >= hour.hour AND e.ended_at < hour.hour + interval '1 hour') e
-                    GROUP BY hour.hour, {_ALL_LABELS})
-    SELECT 1 FROM hour
+             SELECT greatest(hours_until, rolled_until::timestamp AT TIME ZONE 'UTC') AS at FROM usage_rollup),
+         part AS (UPDATE usage_rollup SET hours_until = next.at + interval '10 minutes' FROM next
+                  WHERE next.at < statement_timestamp() - interval '12 minutes'
+                  RETURNING next.at, date_trunc('hour', next.at, 'UTC') AS hour),
+         before AS (DELETE FROM usage_hours h USING part WHERE h.hour = part.hour
+                    RETURNING h.hour, {", ".join(f"h.{name}" for name in _ALL_SUMMED.split(", "))}),
+         summed AS (SELECT * FROM before UNION ALL
+                    SELECT part.hour, {", ".join(f"e.{name}" for name in f"{_ALL_LABELS}, {_ALL_COUNTS}".split(", "))},
+                           {_ENTRY_COSTS}
+                    FROM part JOIN usage_entries e ON e.ended_at >= part.at
+                      AND e.ended_at < part.at + interval '10 minutes'),
+         rolled AS (INSERT INTO usage_hours (hour, {_ALL_SUMMED})
+                    SELECT s.hour, {_ALL_LABELS}, {_SUMS}, {_known_costs("s")}
+                    FROM summed s GROUP BY s.hour, {_ALL_LABELS})
+    SELECT 1 FROM part
     """,
     int,
 )
-"""Sums up the oldest hour that is not summed up yet, if it ended more than five minutes ago. An
-entry that is stored later still counts in its day. No row: there is none."""
+"""Adds the next ten minutes to the sums of their hour, if they ended more than two minutes ago. An
+entry that is stored later still counts in its day. No row: there are none."""
 DELETE_OLD_ENTRIES = column(
     """
     WITH old AS MATERIALIZED (

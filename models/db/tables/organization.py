@@ -173,7 +173,7 @@ usage_rollup = Table(
         Date,
         "days before this one are in usage_days, all others in usage_entries",
     ),
-    optional("hours_until", TIMESTAMP, "hours of other days before this one are in usage_hours"),
+    optional("hours_until", TIMESTAMP, "of other days, the time before this is in usage_hours"),
     CheckConstraint("single", name="single"),
 )
 

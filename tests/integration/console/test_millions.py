@@ -24,7 +24,7 @@ _USAGE = """
 """
 _HOURS = """
     WITH done AS (UPDATE usage_rollup
-                  SET hours_until = date_trunc('hour', now()) - interval '1 hour'
+                  SET hours_until = to_timestamp(floor(extract(epoch FROM now()) / 600 - 1) * 600)
                   RETURNING hours_until)
     INSERT INTO usage_hours (project_id, hour, model, requests, input_tokens, cached_tokens,
                              output_tokens, reasoning_tokens, cost, unpriced)

@@ -21,7 +21,7 @@ from models.db.queries.organization import FIND_KEYS
 from models.ids import API_KEY, parse_admin_id
 from models.prices import PriceList
 
-_PAGE = Bounds(rows=500, summed=100_000, entries=200_000)
+_PAGE = Bounds(rows=500, summed=50_000, entries=200_000)
 _DOWNLOAD = Bounds(rows=50_000, summed=1_000_000, entries=1_000_000)
 _DAY_CHOICES = {
     "1": "today",

@@ -339,18 +339,20 @@ USAGE_SUMS = Query(
     f"""
     WITH used AS (
         (SELECT d.day, {_read("d")}, d.cost, d.unpriced, 1 AS summed
-         FROM usage_days d, usage_rollup w WHERE d.day >= CAST(:first AS date) AND d.day <= CAST(:last AS date)
-           AND d.day < w.rolled_until AND {_fits("d")} ORDER BY d.day DESC LIMIT :max_summed)
+         FROM usage_days d WHERE d.day >= CAST(:first AS date) AND d.day <= CAST(:last AS date)
+           AND d.day < (SELECT rolled_until FROM usage_rollup) AND {_fits("d")} ORDER BY d.day DESC LIMIT :max_summed)
         UNION ALL
         (SELECT {_DAY_OF.format("h.hour")}, {_read("h")}, h.cost, h.unpriced, 1
-         FROM usage_hours h, usage_rollup w WHERE h.hour >= CAST(:first AS date)::timestamp AT TIME ZONE 'UTC'
+         FROM usage_hours h WHERE h.hour >= CAST(:first AS date)::timestamp AT TIME ZONE 'UTC'
            AND h.hour < (CAST(:last AS date) + 1)::timestamp AT TIME ZONE 'UTC'
-           AND h.hour >= w.rolled_until::timestamp AT TIME ZONE 'UTC' AND {_fits("h")} LIMIT :max_summed)
+           AND h.hour >= (SELECT rolled_until::timestamp AT TIME ZONE 'UTC' FROM usage_rollup)
+           AND {_fits("h")} LIMIT :max_summed)
         UNION ALL
         (SELECT {_DAY_OF.format("e.ended_at")}, {_read("e")}, {_ENTRY_COSTS}, 0
-         FROM usage_entries e, usage_rollup w WHERE e.ended_at >= CAST(:first AS date)::timestamp AT TIME ZONE 'UTC'
+         FROM usage_entries e WHERE e.ended_at >= CAST(:first AS date)::timestamp AT TIME ZONE 'UTC'
            AND e.ended_at < (CAST(:last AS date) + 1)::timestamp AT TIME ZONE 'UTC'
-           AND e.ended_at >= greatest(w.hours_until, w.rolled_until::timestamp AT TIME ZONE 'UTC')
+           AND e.ended_at >= (SELECT greatest(hours_until, rolled_until::timestamp AT TIME ZONE 'UTC')
+                              FROM usage_rollup)
            AND {_fits("e")} LIMIT :max_entries)),
          labelled AS (
         SELECT {_group("day")}, {", ".join(map(_group, _SUM_LABELS))},

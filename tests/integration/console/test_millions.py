@@ -36,7 +36,7 @@ _DAYS = """
     INSERT INTO usage_days (project_id, day, model, requests, input_tokens, cached_tokens,
                             output_tokens, reasoning_tokens, cost, unpriced)
     SELECT p.id, (now() AT TIME ZONE 'UTC')::date - d, 'model-' || n, 100, 1000, 0, 50, 0, n, 0
-    FROM generate_series(1, 89) d, generate_series(1, 1000) n, (SELECT id FROM projects LIMIT 1) p
+    FROM generate_series(1, 89) d, generate_series(1, 500) n, (SELECT id FROM projects LIMIT 1) p
 """
 _PARTS = """
     INSERT INTO activity_parts (width, kind, begins_at, name, completed, cost)

@@ -156,6 +156,7 @@ def test_no_statement_is_so_long_that_psycopg_reads_it_again_each_time() -> None
         "create.INSERT_WITH_KEY",
         "end.END_TOGETHER",
         "end.END[completed]",
+        "end.END[failed]",
         "end.END[incomplete]",
         "line.CLAIM_NEXT",
         "line.NEXT_IN_LINE",

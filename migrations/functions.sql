@@ -9,6 +9,29 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- The fence of a process (models/db/queries/common.py). Everything that it writes takes its lock, shared, until the
+-- transaction ends. Null: the process was declared dead. The row is read after the lock is there, in a snapshot of its
+-- own, so a reap that this has waited for is seen.
+CREATE OR REPLACE FUNCTION fence(process uuid) RETURNS uuid LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    alive uuid;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended(process::text, 1));
+    SELECT id INTO alive FROM workers WHERE id = process AND NOT dead;
+    RETURN alive;
+END $$;
+
+CREATE OR REPLACE FUNCTION lock_fence(process uuid) RETURNS void LANGUAGE sql VOLATILE AS $$
+    SELECT pg_advisory_xact_lock(hashtextextended(process::text, 1))
+$$;
+
+-- Whoever declares a process dead has the lock of its fence: also a release that locks only the row.
+CREATE OR REPLACE FUNCTION close_fence() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM lock_fence(NEW.id);
+    RETURN NEW;
+END $$;
+
 -- The audit log only grows. An entry is never changed; it is deleted only by a transaction that has set an age, and
 -- never within a day. This protects against mistakes and injected SQL; the owner of the table can drop the triggers.
 CREATE OR REPLACE FUNCTION refuse_audit_change() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -82,7 +105,7 @@ END $$;
 DO $$
 DECLARE
     made name[] := ARRAY(SELECT tgname FROM pg_trigger
-                         WHERE tgrelid = ANY ('{projects, api_keys, audit, responses}'::regclass[]));
+                         WHERE tgrelid = ANY ('{projects, api_keys, audit, responses, workers}'::regclass[]));
 BEGIN
     IF NOT 'projects_changed' = ANY (made) THEN
         CREATE TRIGGER projects_changed AFTER UPDATE OF name, policy, weight, archived_at OR DELETE ON projects
@@ -112,6 +135,10 @@ BEGIN
         WHEN (NEW.awaited AND NEW.status IN ('completed', 'incomplete', 'failed', 'cancelled')
               AND OLD.status NOT IN ('completed', 'incomplete', 'failed', 'cancelled'))
         EXECUTE FUNCTION release_waiting_responses();
+    END IF;
+    IF NOT 'death_closes_the_fence' = ANY (made) THEN
+        CREATE TRIGGER death_closes_the_fence BEFORE UPDATE OF dead ON workers FOR EACH ROW
+        WHEN (NEW.dead AND NOT OLD.dead) EXECUTE FUNCTION close_fence();
     END IF;
     IF NOT 'queued_steers_are_returned' = ANY (made) THEN
         CREATE TRIGGER queued_steers_are_returned AFTER UPDATE OF status ON responses FOR EACH ROW

@@ -207,6 +207,7 @@ class Watch:
             await execute(connection, leases.SET_LOCK_TIMEOUT, {})
             duration = self._settings.lease.duration
             values = {"id": process.id, "seen": process.expires_at, "lease": duration}
+            await fetch(connection, leases.REAP_LOCK_FENCE, {"id": process.id})
             if not await fetch(connection, _REAP_LOCK[cause], values):
                 return
             ended = f"reaped by {self._lease.id}"

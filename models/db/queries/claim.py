@@ -9,6 +9,7 @@ from models.db.queries.common import (
     CRASHES_IN_TURN_OF_ORPHAN,
     CRASHES_OF_ORPHAN,
     FENCE,
+    FENCE_WITH_PROCESS,
     IN_TURN,
     INSERT_INTO_LOG,
     NOT_DEFERRED,
@@ -21,8 +22,6 @@ from models.db.queries.common import (
 )
 from models.db.statement import Query, Statement, column
 from models.lifecycle import Crashes
-
-_FENCE_WITH_PROCESS = FENCE.replace("SELECT id", "SELECT id, kind, host, pid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def claim_sql(
     before the UPDATE, which are then a part of its `source`; `recursive`: the word, if one of them
     is. `last_column`: one more than ClaimedRow has."""
     return f"""
-        WITH {recursive} {_FENCE_WITH_PROCESS}, {first}
+        WITH {recursive} {FENCE_WITH_PROCESS}, {first}
              claimed AS (UPDATE responses r SET worker = me.id,
                                 attempt = greatest(r.attempt + 1, CAST(:first_attempt AS int)), status = 'in_progress',
                                 crashes = {CRASHES_OF_ORPHAN}, requeue_requested_at = NULL, resume_at = NULL,

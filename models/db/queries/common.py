@@ -1,15 +1,18 @@
 """Pieces of SQL that several statements share: each rule of a WHERE clause is written here once.
 
-Each write of a worker begins with the fence: the worker's row in `workers`, not dead, locked FOR
-KEY SHARE. A reaper locks that row FOR UPDATE, which conflicts with the fence. A heartbeat is a
-plain UPDATE of non-key columns, which does not conflict (FOR SHARE would starve it). Then the
-responses are locked, in id order where there are several. Everything is READ COMMITTED and, where
-possible, one autocommitted statement.
+Each write of a worker begins with the fence: an advisory lock of the worker, shared, and then the
+look whether its row in `workers` is not dead (the function `fence`, migrations/functions.sql). A
+reap takes that lock exclusively. It is no lock of the row, because each of those is a record in the
+WAL and, where several sessions have one, a multixact: a worker that streams would make fifty a
+second. Then the responses are locked, in id order where there are several. Everything is READ
+COMMITTED and, where possible, one autocommitted statement.
 
 Why the statements have their shapes:
 - A claim tests EXISTS (a dead owner), never NOT EXISTS (a live owner). The second form let two
   live owners claim the same response.
-- A reap locks FOR UPDATE first. A bare UPDATE that sets `dead` fences nothing.
+- The fence is a function that is VOLATILE: it looks at the row in a snapshot of its own, after it
+  has the lock. The statement's snapshot is older, and may not show a reap that it has waited for.
+- A reap locks the fence first, then the row FOR UPDATE: a fenced statement may write to the row.
 - A flush needs only the fence, because only a live worker itself releases its responses.
 - A change of status names the statuses it may leave (models/lifecycle.py). No code reads a status,
   decides, and then writes.
@@ -47,8 +50,11 @@ OPEN = sql_list(TRANSITIONS)
 ENDED = sql_list(TERMINAL)
 """The terminal statuses."""
 
-FENCE = "me AS MATERIALIZED (SELECT id FROM workers WHERE id = :me AND NOT dead FOR KEY SHARE)"
-"""`me`: this process's row, or nothing once the process was declared dead."""
+_FENCE = "fence(CAST(:me AS uuid)) AS f (id)"
+FENCE = f"me AS MATERIALIZED (SELECT id FROM {_FENCE} WHERE id IS NOT NULL)"
+"""`me`: this process's id, or nothing once the process was declared dead."""
+FENCE_WITH_PROCESS = f"me AS MATERIALIZED (SELECT w.id, w.kind, w.host, w.pid FROM {_FENCE} JOIN workers w ON w.id = f.id)"
+"""`me` with what `workers` has of the process."""
 STOPPED = "stopped"
 """`workers.ended` of a process that stopped by itself; of one that was reaped it names the
 reaper."""

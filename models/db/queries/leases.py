@@ -136,6 +136,9 @@ WATCHED_PROCESSES = Query(
 """Selects all other processes that are not declared dead. A lock that is free is taken shared, so
 that processes which watch at the same time see the same, and only until the statement ends."""
 
+REAP_LOCK_FENCE = column("SELECT lock_fence(:id) IS NOT NULL AS locked", bool)
+"""Waits until no statement of this process is within its fence, and lets none in until the
+transaction ends."""
 REAP_LOCK_EXPIRED = column(
     f"""
     SELECT id FROM workers WHERE id = :id AND NOT dead AND expires_at = :seen AND {_HAS_EXPIRED} FOR UPDATE
@@ -164,12 +167,12 @@ NOTIFY_ORPHANS = Statement("NOTIFY backburner_orphans")
 """Notifies all workers that responses may have lost their owner, or that clients may have lost their
 web process: a process was declared dead, or handed its responses over."""
 SET_LOCK_TIMEOUT = Statement("SET LOCAL lock_timeout = '500ms'")
-"""For the rest of the transaction: how long REAP_LOCK waits for a row lock."""
+"""For the rest of the transaction: how long each of the REAP_LOCK_… waits."""
 SET_HEARTBEAT_TIMEOUT = Statement("SET statement_timeout = '1500ms'")
 """For the heartbeat's session: it must notice early that Postgres does not answer."""
 SET_JOURNAL_COMMIT = Statement("SET synchronous_commit = off")
-"""For the journal's session: the row lock of the fence would otherwise cost a disk sync with each
-batch. The journal is UNLOGGED, so it does not survive a crash of Postgres in any case."""
+"""For the journal's session. The journal is UNLOGGED, so it does not survive a crash of Postgres in
+any case, and no batch has to wait for the disk."""
 END_SESSIONS = column(
     """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity

@@ -98,7 +98,7 @@ responses = Table(
     optional("completed_at", TIMESTAMP, "when it reached a terminal status"),
     required("expires_at", TIMESTAMP),
     required("deadline", TIMESTAMP),
-    optional("worker", Uuid, "the owner; null if no process owns it", references="workers.id"),
+    optional("worker", Uuid, "the owner, of `workers`; null if no process owns it"),
     optional(
         "web",
         Uuid,

@@ -1,8 +1,12 @@
 """The watch: a task in every process that declares dead processes dead (ADR 0023); and the messages
 of responses that wait without an owner, which may have been lost.
 
-The watch looks at all other processes four times a second, on a connection of its own, so that a
-process whose pool is busy still sees deaths. A process is declared dead for one of two reasons:
+Three processes have a *seat*, an advisory lock of a session: they look at all others, four times a
+second. The rest look at a few neighbours every two seconds, and whether a seat is free. So what the
+watch costs grows with the processes, and not with their square. A seat is free as soon as its
+process dies. Processes that only stand still keep theirs: their neighbours declare them dead when
+their leases have expired, and end their sessions. The session is one of its own, so that a process
+whose pool is busy still sees deaths. A process is declared dead for one of two reasons:
 
 - *Its connections have ended*: the lock of its tie is free, its lease was not renewed for
   `_silence`, and it is not connected to Redis either. This proves little while Postgres is slow or
@@ -40,7 +44,9 @@ from models.redis.client import REDIS_ERRORS
 logger = structlog.get_logger()
 
 _INTERVAL = 0.25
-"""Seconds between two looks."""
+"""Seconds between two looks of a process that has a seat."""
+_NEIGHBOUR_INTERVAL = 2.0
+"""Seconds between two looks of one that has none."""
 _MAX_LEASE_ANSWER_TIME = 1.0
 """Seconds. If a look took longer, Postgres was stalled and could not renew leases either."""
 _MAX_TIE_ANSWER_TIME = 0.5
@@ -84,8 +90,6 @@ class Watch:
         """`deaths`: counts the processes that this one declares dead. `on_orphans()`: called after
         a process was declared dead, here or elsewhere, and after a worker has handed over its
         responses."""
-        self.live_workers = 1
-        """How many workers, this one included, were not declared dead at the last look."""
         self._settings = settings
         self._lease = lease
         self._redis = redis
@@ -109,9 +113,7 @@ class Watch:
                 async with connection:
                     if self._on_orphans is not None:
                         await self._listen(connection, self._on_orphans)
-                    while True:
-                        await self._look(connection)
-                        await asyncio.sleep(_INTERVAL)
+                    await self._watch(connection)
             except DATABASE_UNAVAILABLE as error:
                 if not self._is_failing:
                     logger.warning("watch_database_unavailable", error=str(error).strip())
@@ -119,15 +121,28 @@ class Watch:
             self._forget()
             await asyncio.sleep(_INTERVAL)
 
-    async def _listen(self, connection: Connection, on_orphans: Callable[[], None]) -> None:
-        """From now on notifications arrive with the answers to the statements of a look."""
-        connection.add_notify_handler(lambda _: on_orphans())
-        await execute(connection, leases.LISTEN_FOR_ORPHANS, {})
+    async def _watch(self, connection: Connection) -> None:
+        """Looks until the connection ends, and with it the seat."""
+        if self._on_orphans is not None:
+            await execute(connection, leases.LISTEN_FOR_ORPHANS, {})
+        has_seat = False
+        while True:
+            has_seat = has_seat or bool(await fetch(connection, leases.TAKE_SEAT, {}))
+            await self._look(connection, has_seat=has_seat)
+            pause = _INTERVAL if has_seat else _NEIGHBOUR_INTERVAL
+            # They arrive with the answers to statements too, and are kept until here.
+            async for _ in connection.notifies(timeout=pause, stop_after=1):
+                self._tell_of_orphans()
 
-    async def _look(self, connection: Connection) -> None:
+    def _tell_of_orphans(self) -> None:
+        if self._on_orphans is not None:
+            self._on_orphans()
+
+    async def _look(self, connection: Connection, *, has_seat: bool) -> None:
         values = {"me": self._lease.id, "lease": self._settings.lease.duration}
+        query = leases.WATCHED_PROCESSES if has_seat else leases.WATCHED_NEIGHBOURS
         sent_at = time.monotonic()
-        processes = await fetch(connection, leases.WATCHED_PROCESSES, values)
+        processes = await fetch(connection, query, values)
         now = time.monotonic()
         self._is_failing = False
         dead = [
@@ -135,14 +150,10 @@ class Watch:
             for process, cause in self._judge(processes, now, now - sent_at)
             if cause is Cause.LEASE_EXPIRED or await self._has_left_redis(process)
         ]
-        alive = {process.id for process in processes} - {process.id for process, _ in dead}
-        self.live_workers = 1 + sum(
-            process.kind == "worker" and process.id in alive for process in processes
-        )
         for process, cause in dead:
             await self._declare_dead(connection, process, cause)
-        if dead and self._on_orphans is not None:
-            self._on_orphans()
+        if dead:
+            self._tell_of_orphans()
 
     def _judge(
         self, processes: list[WatchedProcess], now: float, answer_time: float
@@ -198,9 +209,15 @@ class Watch:
         try:
             await self._reap(connection, process, cause)
         except psycopg.errors.LockNotAvailable:
-            # A suspended process can hold the lock of its row forever in an open transaction.
-            await execute(connection, leases.END_SESSIONS, {"name": str(process.id)})
+            # A suspended process can hold the lock of its fence forever in an open transaction.
+            await self._end_sessions(connection, process)
             await self._reap(connection, process, cause)
+        if cause is Cause.LEASE_EXPIRED:
+            # It may have a seat.
+            await self._end_sessions(connection, process)
+
+    async def _end_sessions(self, connection: Connection, process: WatchedProcess) -> None:
+        await execute(connection, leases.END_SESSIONS, {"name": str(process.id)})
 
     async def _reap(self, connection: Connection, process: WatchedProcess, cause: Cause) -> None:
         async with connection.transaction():

@@ -16,8 +16,9 @@ from models.celery.queue import JobQueue
 from models.config.settings import Settings
 from models.db.database import DATABASE_UNAVAILABLE, RETRY_DELAY, Pool, fetch
 from models.db.queries import sweep
+from models.db.queries.leases import LIVE_WORKERS
 from models.ownership.lease import Lease
-from models.ownership.watch import Watch, enqueue_waiting
+from models.ownership.watch import enqueue_waiting
 from worker.intake.capacity import Capacity
 from worker.intake.intake import Intake
 
@@ -60,13 +61,13 @@ class Sweeper:
         its responses over."""
         self._has_orphans.set()
 
-    async def run(self, watch: Watch) -> None:
-        """Sweeps. Never returns. `watch`: knows how many workers share the orphans."""
+    async def run(self) -> None:
+        """Sweeps. Never returns."""
         while True:
             claims_all = self._has_orphans.is_set()
             self._has_orphans.clear()
             try:
-                await self._sweep(watch, claims_all=claims_all)
+                await self._sweep(claims_all=claims_all)
             except DATABASE_UNAVAILABLE as error:
                 logger.warning("sweep_database_unavailable", error=str(error).strip())
                 if claims_all:
@@ -76,10 +77,10 @@ class Sweeper:
                 async with asyncio.timeout(self._settings.lease.sweep.total_seconds()):
                     await self._has_orphans.wait()
 
-    async def _sweep(self, watch: Watch, *, claims_all: bool) -> None:
+    async def _sweep(self, *, claims_all: bool) -> None:
         await self._end_orphans()
         if claims_all and not self._settings.quarantine:
-            await self._claim_all_orphans(watch)
+            await self._claim_all_orphans()
             return
         free = self._capacity.free_for_background
         share = -(-free // _TAKE_FRACTION)
@@ -100,7 +101,7 @@ class Sweeper:
         values = {"max_rows": self._capacity.free_for_endings}
         self._intake.spawn(await fetch(self._pool, sweep.ORPHANS_TO_END, values), to_end=True)
 
-    async def _claim_all_orphans(self, watch: Watch) -> None:
+    async def _claim_all_orphans(self) -> None:
         """Claims orphans until no slot is free, or it has tried to claim all. Each worker takes
         its share of them at random, then of those that are left, so that few claims collide."""
         tried: set[UUID] = set()
@@ -108,10 +109,15 @@ class Sweeper:
             orphans = [each for each in await self._orphans(free + len(tried)) if each not in tried]
             if not orphans:
                 return
-            share = random.sample(orphans, -(-len(orphans) // watch.live_workers))[:free]
+            share = random.sample(orphans, -(-len(orphans) // await self._live_workers()))[:free]
             self._intake.spawn(share)
             tried.update(share)
             await asyncio.sleep(_SHARE_PAUSE)
+
+    async def _live_workers(self) -> int:
+        """How many workers have a valid lease, this one included."""
+        counts = await fetch(self._pool, LIVE_WORKERS, {})
+        return max(1, sum(each.live for each in counts if each.kind == "worker"))
 
     async def _orphans(self, max_rows: int, *, in_line: bool = True) -> list[UUID]:
         if not max_rows or not self._lease.is_fresh:

@@ -242,7 +242,7 @@ class Engine:
 
         watch = Watch(settings, self._lease, connections.redis, metrics.DEATHS, on_orphans)
         self._side_tasks.start(watch.run(), "watch")
-        self._side_tasks.start(sweeper.run(watch), "sweeper")
+        self._side_tasks.start(sweeper.run(), "sweeper")
 
     def _serve_metrics(self) -> None:
         LABELS.configure(self._settings.metrics, Routes(self._settings).patterns)

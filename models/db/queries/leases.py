@@ -125,16 +125,37 @@ class WatchedProcess:
 
 _HAS_EXPIRED = "(expires_at < clock_timestamp() OR expires_at > clock_timestamp() + 2 * CAST(:lease AS interval))"
 """The lease has run out, or was not renewed since the clock of the database was set back."""
-WATCHED_PROCESSES = Query(
+_NEIGHBOURS = 3
+_SEATS = 3
+
+
+def _watched(more: str = "") -> Query[WatchedProcess]:
+    return Query(
+        f"""
+        SELECT id, kind, expires_at, {_HAS_EXPIRED} AS expired,
+               CASE WHEN tied THEN pg_try_advisory_xact_lock_shared({_tie_key("id")}) ELSE false END AS untied
+        FROM workers WHERE NOT dead AND id <> :me {more} ORDER BY id
+        """,
+        WatchedProcess,
+    )
+
+
+TAKE_SEAT = column(
     f"""
-    SELECT id, kind, expires_at, {_HAS_EXPIRED} AS expired,
-           CASE WHEN tied THEN pg_try_advisory_xact_lock_shared({_tie_key("id")}) ELSE false END AS untied
-    FROM workers WHERE NOT dead AND id <> :me ORDER BY id
+    SELECT seat FROM generate_series(1, {_SEATS}) AS s (seat)
+    WHERE pg_try_advisory_lock(hashtextextended('watch ' || current_schema() || seat, 0)) LIMIT 1
     """,
-    WatchedProcess,
+    int,
 )
+"""Takes a seat of those who watch all processes, which the session holds until it ends. No row: all
+are taken."""
+WATCHED_PROCESSES = _watched()
 """Selects all other processes that are not declared dead. A lock that is free is taken shared, so
 that processes which watch at the same time see the same, and only until the statement ends."""
+WATCHED_NEIGHBOURS = _watched(f"""
+          AND id IN ((SELECT id FROM workers WHERE NOT dead AND id > :me ORDER BY id LIMIT {_NEIGHBOURS})
+                     UNION ALL (SELECT id FROM workers WHERE NOT dead ORDER BY id LIMIT {_NEIGHBOURS}))""")
+"""WATCHED_PROCESSES of the next few, and of the first ones, which are next to the last ones."""
 
 REAP_LOCK_FENCE = column("SELECT lock_fence(:id) IS NOT NULL AS locked", bool)
 """Waits until no statement of this process is within its fence, and lets none in until the

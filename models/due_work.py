@@ -5,6 +5,9 @@ process that dies leaves rows that are due again when their leases have ended. E
 a statement of its own that takes rows, because what is fair depends on its table: webhooks have a
 limit for each endpoint, files of vector stores a reserve for projects that have none in work,
 batches a turn that all processes share.
+
+Nearly always nothing is due. So one statement of a process asks for all kinds (`DuePoll`), and the
+processes of a deployment together look as often as one that is alone.
 """
 
 import asyncio
@@ -13,11 +16,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Generic
+from typing import Generic, Literal
 
 import structlog
 
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
+from models.db.queries.due import due_query
 from models.db.statement import Query, RowT
 from models.fence import RowLease, RowLeaseEnded
 from models.tasks import cancel_all
@@ -26,6 +30,44 @@ logger = structlog.get_logger()
 
 _TAKEN_BY_OTHERS = 0.2
 """Seconds until the next look if other processes have taken what was due."""
+_POLL = 0.5
+"""Seconds between two looks of a `DuePoll` whose process is the only one of its kind."""
+_LONGEST_POLL = 60.0
+"""Seconds between two of one among many."""
+
+
+class DuePoll:
+    """The looks of one process for work that is due, of all kinds."""
+
+    def __init__(self, pool: Pool, kind: Literal["worker", "web"]) -> None:
+        """`kind`: of this process."""
+        self._pool = pool
+        self._kind = kind
+        self._asked: list[str] = []
+        self._wakes: list[Callable[[], None]] = []
+        self._query = due_query(())
+        self._pause = _POLL
+
+    def add(self, is_due: Query[bool], wake: Callable[[], None]) -> None:
+        """From now on `wake` is called when `is_due`, a statement without parameters that selects
+        one boolean, finds something."""
+        self._asked.append(is_due.sql)
+        self._wakes.append(wake)
+        self._query = due_query(self._asked)
+
+    async def run(self) -> None:
+        """Looks until it is cancelled."""
+        await repeat("due_work", self._look, lambda: self._pause)
+
+    async def _look(self) -> None:
+        wakes = list(self._wakes)
+        if not wakes:
+            return
+        [found] = await fetch(self._pool, self._query, {"kind": self._kind})
+        self._pause = min(_LONGEST_POLL, _POLL * max(1, found.processes))
+        for wake, is_due in zip(wakes, found.due, strict=True):
+            if is_due:
+                wake()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +80,7 @@ class KindOfWork(Generic[RowT]):
     """takes due rows for the time `lease`"""
     lease: timedelta
     poll: float
-    """seconds until due rows are looked for again, if no task ends before"""
+    """seconds until due rows are looked for again, if no task ends before; without a `DuePoll`"""
     room: Callable[[Sequence[RowT]], Mapping[str, object] | None]
     """the parameters of `take` beside the lease, from the rows that are worked on here now; None:
     no more of them may be"""
@@ -60,16 +102,21 @@ class DueWork(Generic[RowT]):
         self._kind = kind
         self._tasks: dict[asyncio.Task[None], RowT] = {}
         self._has_room = asyncio.Event()
-        self._pause = kind.poll
-        """Seconds until the next look."""
+        self._poll = self._pause = kind.poll
+        """Seconds until the next look, as it is by default and now."""
 
     @property
     def running(self) -> list[RowT]:
         """The rows that are worked on here now."""
         return list(self._tasks.values())
 
+    def find_by(self, poll: DuePoll, is_due: Query[bool]) -> None:
+        """From now on due rows are found by `poll`, which asks `is_due`."""
+        poll.add(is_due, self.wake)
+        self._poll = self._pause = _LONGEST_POLL
+
     def wake(self) -> None:
-        """Looks for due rows at once: this process has made one."""
+        """Looks for due rows at once: one was found, or this process has made one."""
         self._has_room.set()
 
     async def run(self) -> None:
@@ -84,7 +131,7 @@ class DueWork(Generic[RowT]):
     async def _start_due(self) -> None:
         """Takes rows and starts to work on them, until none is due or there is no room."""
         kind = self._kind
-        self._pause = kind.poll
+        self._pause = self._poll
         while (room := kind.room(self.running)) is not None:
             if not await self._is_due():
                 return

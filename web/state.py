@@ -19,6 +19,7 @@ from models.db.database import (
     retry_while_unavailable,
 )
 from models.db.queries.api_keys import ApiKey
+from models.due_work import DuePoll
 from models.egress import EgressPolicy
 from models.files.opening import open_storage
 from models.ids import response_id
@@ -74,6 +75,8 @@ class AppState:
         """The rules of this deployment; projects may have others."""
         self.storage = open_storage(settings)
         """None: this server stores no files"""
+        self.due_poll = DuePoll(pool, "web")
+        """Finds what features have to do at a time."""
         self.hooks = Hooks()
         self.keys = auth.Keys(pool, settings.web.guesses)
         self.open_requests = OpenRequests(pool)
@@ -170,6 +173,7 @@ class AppState:
         state.side_tasks.start(state.keys.refused.run(), "refused-requests")
         state.side_tasks.start(MemoryTrimmer(pool, state.budgets.bodies).run(), "freed-memory")
         state.side_tasks.start(state.bus.run(), "bus")
+        state.side_tasks.start(state.due_poll.run(), "due-work")
         watch = Watch(settings, lease, state.redis, counters.DEATHS)
         state.side_tasks.start(watch.run(), "watch")
         polls = LogPolls(settings, pool, state.bus)

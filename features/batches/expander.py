@@ -31,6 +31,7 @@ from features.batches.lines import (
     read_lines,
 )
 from features.batches.take_queries import (
+    EXPANSION_IS_DUE,
     MOVE_EXPANSION,
     RELEASE_EXPANSION,
     SET_EXPANDED,
@@ -54,6 +55,7 @@ from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, fetch_idempotent
 from models.db.queries.api_keys import FIND_API_KEY_BY_ID, ApiKey
 from models.db.queries.create import INSERT_WITH_OPTIONS, NewRow, insert_values
+from models.due_work import DuePoll
 from models.errors import (
     ApiError,
     IncorrectApiKey,
@@ -120,9 +122,11 @@ class Expander:
         self._quotas = quotas
         self._job_queue = job_queue
 
-    async def run(self) -> None:
-        """Expands until it is cancelled."""
-        await work_on_batches(self._pool, TAKE_TO_EXPAND, RELEASE_EXPANSION, self._try)
+    async def run(self, poll: DuePoll) -> None:
+        """Expands until it is cancelled. `poll`: finds due batches."""
+        await work_on_batches(
+            self._pool, TAKE_TO_EXPAND, RELEASE_EXPANSION, EXPANSION_IS_DUE, self._try, poll
+        )
 
     async def _try(self, batch: ExpandedBatch) -> timedelta:
         try:

@@ -46,6 +46,24 @@ def _next_batch(cursor: str, is_ready: str) -> str:
              LIMIT 1)"""
 
 
+def _is_due(cursor: str, is_ready: str) -> Query[bool]:
+    """Whether `_next_batch` may find one."""
+    return column(
+        f"""
+        SELECT EXISTS (SELECT 1 FROM batches b
+                       WHERE {OPEN_BATCH} AND {is_ready} AND b.{cursor} <= clock_timestamp()) AS due
+        """,
+        bool,
+    )
+
+
+_TO_EXPAND = "b.status = 'in_progress' AND b.ending IS NULL AND b.expanded < b.total"
+BATCH_IS_DUE = _is_due("collector_until", "true")
+"""For TAKE_BATCH."""
+EXPANSION_IS_DUE = _is_due("expander_until", _TO_EXPAND)
+"""For TAKE_TO_EXPAND."""
+
+
 def _lease(work: str) -> str:
     """For how long batch `b` is taken: `lease`, doubled with each crash of those that had it."""
     return f"CAST(:lease AS interval) * power(2, least(b.{work}_crashes, 8))"
@@ -129,7 +147,7 @@ class ExpandedBatch:
 
 
 TAKE_TO_EXPAND = Query(
-    f"""{_next_batch("expander_until", "b.status = 'in_progress' AND b.ending IS NULL AND b.expanded < b.total")}
+    f"""{_next_batch("expander_until", _TO_EXPAND)}
     UPDATE batches b SET expander_until = clock_timestamp() + {_lease("expander")},
            expander_crashes = b.expander_crashes + 1 FROM due WHERE b.id = due.id
     RETURNING b.id, b.project_id, b.api_key_id, b.endpoint, b.input_file_id, b.expanded_lines, b.expanded_bytes,

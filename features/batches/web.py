@@ -29,7 +29,7 @@ class Batches(Feature):
             state.quotas,
             state.job_queue,
         )
-        state.side_tasks.start(expander.run(), "batches")
+        state.side_tasks.start(expander.run(state.due_poll), "batches")
 
 
 FEATURE = Batches

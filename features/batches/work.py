@@ -26,7 +26,7 @@ from models.db.database import (
     retry_while_unavailable,
 )
 from models.db.statement import Query
-from models.due_work import DueWork, KindOfWork
+from models.due_work import DuePoll, DueWork, KindOfWork
 from models.errors import Unavailable
 from models.fence import RowLease
 from models.files.content import read_content
@@ -106,11 +106,14 @@ async def work_on_batches(
     pool: Pool,
     take: Query[BatchT],
     release: Query[UUID],
+    is_due: Query[bool],
     work: Callable[[BatchT], Awaitable[timedelta]],
+    poll: DuePoll,
 ) -> None:
-    """Works on one batch after the other until it is cancelled. `take` and `release`: statements.
-    `work`: does what there is to do for a batch, and returns after what time there may be more; it
-    may raise InputGone, StorageError, Unavailable and IntegrityError."""
+    """Works on one batch after the other until it is cancelled. `take`, `release` and `is_due`:
+    statements. `poll`: finds due batches. `work`: does what there is to do for a batch, and returns
+    after what time there may be more; it may raise InputGone, StorageError, Unavailable and
+    IntegrityError."""
 
     async def work_on(batch: BatchT, _: RowLease) -> None:
         try:
@@ -123,7 +126,9 @@ async def work_on_batches(
         released = {"id": batch.id, "pause": pause}
         await retry_while_unavailable(lambda: fetch(pool, release, released))
 
-    await DueWork(pool, KindOfWork("batches", take, LEASE, _POLL, _room, work_on, _facts)).run()
+    due = DueWork(pool, KindOfWork("batches", take, LEASE, _POLL, _room, work_on, _facts))
+    due.find_by(poll, is_due)
+    await due.run()
 
 
 async def _work_or_fail(

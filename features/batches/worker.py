@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from features.batches.collection import Collection
 from features.batches.queries import CANCEL_LINES, DELETE_LINES, END_BATCH
-from features.batches.take_queries import RELEASE_BATCH, TAKE_BATCH, TakenBatch
+from features.batches.take_queries import BATCH_IS_DUE, RELEASE_BATCH, TAKE_BATCH, TakenBatch
 from features.batches.validation import Validation
 from features.batches.work import (
     CRASHED,
@@ -23,6 +23,7 @@ from features.batches.work import (
 )
 from models.config.settings import Settings
 from models.db.database import Pool, fetch
+from models.due_work import DuePoll
 from models.files.storage import FileStorage
 from models.ids import batch_id
 from models.redis.channels import control
@@ -45,9 +46,9 @@ class BatchProgress:
         self._validation = Validation(settings, pool, storage)
         self._collection = Collection(settings, pool, storage)
 
-    async def run(self) -> None:
-        """Works until it is cancelled."""
-        await work_on_batches(self._pool, TAKE_BATCH, RELEASE_BATCH, self._try)
+    async def run(self, poll: DuePoll) -> None:
+        """Works until it is cancelled. `poll`: finds due batches."""
+        await work_on_batches(self._pool, TAKE_BATCH, RELEASE_BATCH, BATCH_IS_DUE, self._try, poll)
 
     async def _try(self, batch: TakenBatch) -> timedelta:
         outcome = await self._work_on(batch)
@@ -121,7 +122,7 @@ class BatchTasks(WorkerFeature):
             progress = BatchProgress(
                 resources.settings, resources.pool, resources.redis, resources.storage
             )
-            resources.side_tasks.start(progress.run(), "batches")
+            resources.side_tasks.start(progress.run(resources.due_poll), "batches")
 
 
 FEATURE = BatchTasks

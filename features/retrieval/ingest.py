@@ -35,6 +35,7 @@ from features.retrieval.worker_queries import (
     DEFER_ENTRY,
     END_ENTRY,
     HIDE_ENTRY,
+    IS_DUE,
     KEEP_ENTRY,
     KNOWN_FAILURE,
     STORE_CHUNKS,
@@ -46,7 +47,7 @@ from models.config.settings import Settings
 from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
 from models.db.queries.file_contents import FileRow
-from models.due_work import DueWork, KindOfWork
+from models.due_work import DuePoll, DueWork, KindOfWork
 from models.fence import FENCE, RowLease, RowLeaseEnded
 from models.files.content import read_content
 from models.files.storage import FileStorage, StorageError
@@ -132,8 +133,10 @@ class Ingest:
         """One whose workers have crashed: nothing else is taken until it has ended."""
         self._one_has_ended = asyncio.Event()
 
-    async def run(self) -> None:
-        """Ingests until it is cancelled. No error ends it: the process runs responses too."""
+    async def run(self, poll: DuePoll) -> None:
+        """Ingests until it is cancelled. No error ends it: the process runs responses too. `poll`:
+        finds due entries."""
+        self._due.find_by(poll, IS_DUE)
         sweep = asyncio.create_task(self._indexes.sweep(self._pool), name="vector-index-sweep")
         try:
             await self._due.run()

@@ -34,7 +34,7 @@ class RetrievalTasks(WorkerFeature):
                 self._embedder,
                 resources.policies,
             )
-            resources.side_tasks.start(ingest.run(), "ingest")
+            resources.side_tasks.start(ingest.run(resources.due_poll), "ingest")
 
     async def close(self) -> None:
         """Closes the connections to upstreams."""

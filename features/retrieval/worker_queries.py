@@ -43,6 +43,13 @@ class TakenEntry:
 
 _WAITS = "e.status = 'in_progress' AND e.delete_requested_at IS NULL"
 
+IS_DUE = column(
+    f"""
+    SELECT EXISTS (SELECT 1 FROM vector_store_files e WHERE {_WAITS} AND e.next_attempt_at <= clock_timestamp()) AS due
+    """,
+    bool,
+)
+"""Whether TAKE_ENTRIES may find some."""
 TAKE_ENTRIES = Query(
     f"""
     WITH RECURSIVE {projects_with("vector_store_files", "e", _WAITS)},

@@ -34,6 +34,16 @@ class Delivery:
     """a rotation is going on: sign with both secrets"""
 
 
+IS_DUE = column(
+    """
+    SELECT EXISTS (SELECT 1 FROM webhook_endpoints e
+                   WHERE e.disabled_at IS NULL AND (e.paused_until IS NULL OR e.paused_until <= clock_timestamp())
+                     AND EXISTS (SELECT 1 FROM webhook_deliveries d
+                                 WHERE d.endpoint_id = e.id AND d.next_attempt_at <= clock_timestamp())) AS due
+    """,
+    bool,
+)
+"""Whether TAKE_DELIVERIES may find some."""
 TAKE_DELIVERIES = Query(
     """
     WITH busy AS (SELECT * FROM unnest(CAST(:busy AS uuid[]), CAST(:tries AS int[])) AS b (id, tries)),

@@ -13,7 +13,14 @@ from datetime import timedelta
 import structlog
 
 from features.webhooks.events import event_id
-from features.webhooks.queries import DELIVERED, NOT_DELIVERED, TAKE_DELIVERIES, Delivery, Failure
+from features.webhooks.queries import (
+    DELIVERED,
+    IS_DUE,
+    NOT_DELIVERED,
+    TAKE_DELIVERIES,
+    Delivery,
+    Failure,
+)
 from features.webhooks.sender import (
     DISABLE_AFTER,
     EXPIRY,
@@ -25,7 +32,7 @@ from features.webhooks.sender import (
 from models.config.feature_groups import WebhookSettings
 from models.db.arrays import Ints, Uuids
 from models.db.database import Pool, execute, fetch, retry_while_unavailable
-from models.due_work import DueWork, KindOfWork
+from models.due_work import DuePoll, DueWork, KindOfWork
 from models.egress import EgressPolicy
 from models.fence import FENCE, RowLease
 from models.ids import WEBHOOK_ENDPOINT, admin_id
@@ -63,12 +70,14 @@ class Deliverer:
         self._egress = egress
         self._policies = policies
 
-    async def run(self) -> None:
+    async def run(self, poll: DuePoll) -> None:
         """Delivers until it is cancelled; then tries that run are cancelled too, and another worker
-        makes them again."""
+        makes them again. `poll`: finds due deliveries."""
         lease = self._settings.timeout + _STORING
         kind = KindOfWork("webhooks", TAKE_DELIVERIES, lease, _POLL, _room, self._deliver, _facts)
-        await DueWork(self._pool, kind).run()
+        work = DueWork(self._pool, kind)
+        work.find_by(poll, IS_DUE)
+        await work.run()
 
     async def _deliver(self, delivery: Delivery, lease: RowLease) -> None:
         """Tries a delivery and stores what came of it."""
@@ -156,7 +165,7 @@ class WebhookTasks(WorkerFeature):
             resources.egress,
             resources.policies,
         )
-        resources.side_tasks.start(deliverer.run(), "webhooks")
+        resources.side_tasks.start(deliverer.run(resources.due_poll), "webhooks")
 
 
 FEATURE = WebhookTasks

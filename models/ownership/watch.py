@@ -111,8 +111,6 @@ class Watch:
             try:
                 connection = await connect(self._settings, str(self._lease.id))
                 async with connection:
-                    if self._on_orphans is not None:
-                        await self._listen(connection, self._on_orphans)
                     await self._watch(connection)
             except DATABASE_UNAVAILABLE as error:
                 if not self._is_failing:
@@ -126,8 +124,11 @@ class Watch:
         if self._on_orphans is not None:
             await execute(connection, leases.LISTEN_FOR_ORPHANS, {})
         has_seat = False
+        leaves_seats = self._lease.kind == "web"  # once, to workers: they are faster
         while True:
-            has_seat = has_seat or bool(await fetch(connection, leases.TAKE_SEAT, {}))
+            if not (has_seat or leaves_seats):
+                has_seat = bool(await fetch(connection, leases.TAKE_SEAT, {}))
+            leaves_seats = False
             await self._look(connection, has_seat=has_seat)
             pause = _INTERVAL if has_seat else _NEIGHBOUR_INTERVAL
             # They arrive with the answers to statements too, and are kept until here.

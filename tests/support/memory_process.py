@@ -262,6 +262,7 @@ class MemoryProcess:
             storage=None,
             redis=cast("Any", None),
             side_tasks=cast("Any", None),
+            due_poll=cast("Any", None),
             tools={},
             tracer=None,
             exit_process=cast("Any", lambda: self.exits.append("exit")),

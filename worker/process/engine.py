@@ -20,6 +20,7 @@ from models.config.settings import Settings
 from models.confinement.policy import PROTECTIONS, missing
 from models.db.connection import ACTING_PROJECT
 from models.db.database import Pool, open_pool
+from models.due_work import DuePoll
 from models.egress import EgressPolicy
 from models.features import feature_parts
 from models.fence import FENCE
@@ -210,6 +211,7 @@ class Engine:
             tools=dict(OWN_TOOLS),
             tracer=open_tracer(settings, self._lease.kind),
             exit_process=self._lease.exit_process,
+            due_poll=DuePoll(connections.pool, "worker"),
         )
 
     def _start_beside(self) -> None:
@@ -219,6 +221,7 @@ class Engine:
         if not self._settings.quarantine:
             for feature in self._features:
                 feature.start()
+            self._side_tasks.start(self._resources.due_poll.run(), "due-work")
 
     def start_side_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Runs `work` beside the responses, until `stop`. If it fails, the process exits."""

@@ -14,6 +14,7 @@ from models.config.groups import QuotaSettings
 from models.config.routes import passthrough_of
 from models.config.settings import Settings
 from models.db.database import Pool
+from models.due_work import DuePoll
 from models.egress import EgressPolicy
 from models.ended_line import EndedLine
 from models.files.storage import FileStorage
@@ -109,6 +110,8 @@ class Resources:
     """None if traces are off."""
     exit_process: Callable[[], NoReturn]
     """Ends the process now. Its journal is recovered by the next owners of its responses."""
+    due_poll: DuePoll
+    """Finds what features have to do at a time."""
     fast_reads: Pacer = field(default_factory=lambda: Pacer(_FAST_READS))
     """For streams whose upstream sends faster than a model writes: their work would fill the event
     loop, and everybody else's would wait."""

@@ -53,7 +53,8 @@ ENDED = sql_list(TERMINAL)
 _FENCE = "fence(CAST(:me AS uuid)) AS f (id)"
 FENCE = f"me AS MATERIALIZED (SELECT id FROM {_FENCE} WHERE id IS NOT NULL)"
 """`me`: this process's id, or nothing once the process was declared dead."""
-FENCE_WITH_PROCESS = f"me AS MATERIALIZED (SELECT w.id, w.kind, w.host, w.pid FROM {_FENCE} JOIN workers w ON w.id = f.id)"
+FENCE_WITH_PROCESS = f"""me AS MATERIALIZED (SELECT w.id, w.kind, w.host, w.pid
+                          FROM {_FENCE} JOIN workers w ON w.id = f.id)"""
 """`me` with what `workers` has of the process."""
 STOPPED = "stopped"
 """`workers.ended` of a process that stopped by itself; of one that was reaped it names the

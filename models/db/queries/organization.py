@@ -115,6 +115,11 @@ ARCHIVED_WITH_OPEN = column(
     "SELECT p.id FROM projects p WHERE p.archived_at IS NOT NULL AND NOT p.cancelled", UUID
 )
 """Archived projects of which something may be open."""
+ARCHIVED_IS_DUE = column(
+    "SELECT EXISTS (SELECT 1 FROM projects p WHERE p.archived_at IS NOT NULL AND NOT p.cancelled) AS due",
+    bool,
+)
+"""Whether there is one."""
 MARK_CANCELLED = column(
     f"""
     UPDATE projects p SET cancelled = true WHERE p.id = :id AND p.archived_at < clock_timestamp() - interval '1 minute'

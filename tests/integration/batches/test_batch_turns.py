@@ -28,6 +28,7 @@ from models.config.feature_groups import FileSettings
 from models.config.settings import Settings
 from models.db.database import fetch, open_pool
 from models.db.statement import Query
+from models.due_work import DuePoll
 from models.files.content import write_part
 from models.files.opening import open_storage
 from models.ids import new_uuid
@@ -85,7 +86,9 @@ class StoredBatches:
         unused: list[Any] = [None] * 4
         expander = Expander(self._settings, self.pool, self._storage, *unused)
         progress = BatchProgress(self._settings, self.pool, unused[0], self._storage)
-        tasks = [asyncio.create_task(work.run()) for work in (expander, progress)]
+        poll = DuePoll(self.pool, "worker")
+        tasks = [asyncio.create_task(work.run(poll)) for work in (expander, progress)]
+        tasks.append(asyncio.create_task(poll.run()))
         yield
         await cancel_all(tasks)
 

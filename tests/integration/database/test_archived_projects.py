@@ -9,6 +9,7 @@ from features.tenants import worker as archived_projects
 from features.tenants.worker import cancel_archived
 from models.db.database import fetch
 from models.db.queries.organization import ARCHIVE_PROJECT
+from models.due_work import DuePoll
 from models.tasks import cancel_all
 from tests.support.api import until
 from tests.support.sql import run_sql
@@ -42,7 +43,9 @@ async def test_an_archived_project_is_cancelled_in_groups(
 
     await fetch(database.pool, ARCHIVE_PROJECT, {"id": database.project})
     assert await left() == 5
-    task = asyncio.create_task(cancel_archived(database.pool))
+    poll = DuePoll(database.pool, "worker")
+    works = (cancel_archived(database.pool, poll), poll.run())
+    tasks = [asyncio.create_task(work) for work in works]
     try:
         await until(are_none_left, 20)
         assert not await is_marked(), "a web process may not have noticed yet"
@@ -52,4 +55,4 @@ async def test_an_archived_project_is_cancelled_in_groups(
         await run_sql(database.pool, past)
         await until(is_marked, 20)
     finally:
-        await cancel_all([task])
+        await cancel_all(tasks)

@@ -305,14 +305,36 @@ async def test_an_open_fenced_transaction_blocks_the_reaper_but_not_the_heartbea
             assert await fetch(fenced, claim_queries.FENCE_ALONE, {"me": owner.id})
             await reaper.execute("SET lock_timeout = '300ms'")
             with pytest.raises(psycopg.errors.LockNotAvailable):
-                await fetch(reaper, leases.REAP_LOCK_EXPIRED, reap)
-        assert await fetch(reaper, leases.REAP_LOCK_EXPIRED, reap)
+                await fetch(reaper, leases.REAP_LOCK_FENCE, {"id": owner.id})
+            # A release of before locks only the row.
+            assert await fetch(reaper, leases.REAP_LOCK_EXPIRED, reap)
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                await execute(reaper, leases.REAP, {"id": owner.id, "ended": "test"})
         async with fenced.transaction():
             assert await fetch(fenced, claim_queries.FENCE_ALONE, {"me": owner.id})
             assert await fetch(
                 reaper, leases.RENEW, {"me": owner.id, "lease": timedelta(seconds=60)}
             )
         await reaper.execute("RESET lock_timeout")
+
+
+async def test_a_fenced_statement_that_waits_for_a_reap_sees_it(database: SeededDatabase) -> None:
+    owner = await database.create_worker()
+    waits = "SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+
+    async def is_waiting() -> bool:
+        return bool((await run_sql(database.pool, waits))[0]["n"])
+
+    async with database.pool.connection() as reaper:
+        async with reaper.transaction():
+            await fetch(reaper, leases.REAP_LOCK_FENCE, {"id": owner.id})
+            fenced = asyncio.create_task(
+                fetch(database.pool, claim_queries.FENCE_ALONE, {"me": owner.id})
+            )
+            await until(is_waiting)
+            await execute(reaper, leases.REAP, {"id": owner.id, "ended": "test"})
+        # Its snapshot is older than the reap.
+        assert await fenced == []
 
 
 async def test_a_lease_renewed_since_it_was_seen_is_not_reaped(database: SeededDatabase) -> None:

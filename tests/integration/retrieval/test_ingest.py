@@ -39,12 +39,14 @@ from models.config.upstream import UpstreamSettings
 from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import Json, execute, fetch, open_pool
 from models.db.queries.audit import Actor, ActorKind, AuditEntry
+from models.due_work import DuePoll
 from models.files.content import write_part
 from models.files.opening import open_storage
 from models.ids import new_uuid
 from models.ownership.lease import AccessRevision
 from models.project_policies import ProjectPolicies
 from models.projects.routes import ProjectRoutes
+from models.tasks import cancel_all
 from tests.support.api import until
 from tests.support.embeddings import embeddings
 from tests.support.fake_upstream import (
@@ -109,12 +111,12 @@ class Stores:
         embedder = Embedder(self.settings.retrieval, ProjectRoutes(self.settings))
         policies = ProjectPolicies(self.pool, AccessRevision())
         ingest = Ingest(self.settings, self.pool, self._storage, embedder, policies)
-        task = asyncio.create_task(ingest.run())
+        poll = DuePoll(self.pool, "worker")
+        tasks = {asyncio.create_task(work) for work in (ingest.run(poll), poll.run())}
         try:
             yield ingest
         finally:
-            task.cancel()
-            await asyncio.wait((task,))
+            await cancel_all(tasks)
             await embedder.close()
 
     async def make_due(self) -> None:

@@ -30,7 +30,7 @@ logger = structlog.get_logger()
 
 _TAKEN_BY_OTHERS = 0.2
 """Seconds until the next look if other processes have taken what was due."""
-_POLL = 0.5
+_POLL = 1.0
 """Seconds between two looks of a `DuePoll` whose process is the only one of its kind."""
 _LONGEST_POLL = 60.0
 """Seconds between two of one among many."""

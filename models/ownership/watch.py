@@ -1,7 +1,7 @@
 """The watch: a task in every process that declares dead processes dead (ADR 0023); and the messages
 of responses that wait without an owner, which may have been lost.
 
-Three processes have a *seat*, an advisory lock of a session: they look at all others, four times a
+Three processes have a *seat*, an advisory lock of a session: they look at all others, twice a
 second. The rest look at a few neighbours every two seconds, and whether a seat is free. So what the
 watch costs grows with the processes, and not with their square. A seat is free as soon as its
 process dies. Processes that only stand still keep theirs: their neighbours declare them dead when
@@ -43,7 +43,7 @@ from models.redis.client import REDIS_ERRORS
 
 logger = structlog.get_logger()
 
-_INTERVAL = 0.25
+_INTERVAL = 0.5
 """Seconds between two looks of a process that has a seat."""
 _NEIGHBOUR_INTERVAL = 2.0
 """Seconds between two looks of one that has none."""

@@ -8,6 +8,7 @@ from tests.support.fake_upstream import reply
 TIES = """
     FROM pg_locks l JOIN pg_stat_activity a USING (pid)
     WHERE l.locktype = 'advisory' AND l.granted AND l.mode = 'ExclusiveLock' AND a.datname = current_database()
+      AND (l.classid::bigint << 32 | l.objid::bigint) = hashtextextended(a.application_name, 0)
 """  # noqa: E501
 COUNT_TIES = f"SELECT count(*) {TIES}"
 COUNT_OLD_TIES = f"{COUNT_TIES} AND a.backend_start < clock_timestamp() - interval '5.5 seconds'"

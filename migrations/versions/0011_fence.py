@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0010_fence"
-down_revision = "0005_steering"
+revision = "0011_fence"
+down_revision = "0010_costs"
 branch_labels = None
 depends_on = None
 

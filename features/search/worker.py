@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -30,6 +31,7 @@ from models.db.queries.search_documents import (
     EXAMINE,
     EXAMINED,
     TAKE_STEP,
+    WALK_IS_DUE,
 )
 from models.due_work import repeat
 from models.ended_line import EndedLine
@@ -47,6 +49,10 @@ _MAX_ENDED: Final = 5_000
 """Responses that are remembered here; older ones are left to the walk."""
 _STEP: Final = timedelta(seconds=2)
 """Between two steps of the walk."""
+_REST: Final = timedelta(seconds=5)
+"""Before the next step of a walk that is at its end and has found nothing to do."""
+_LEASE: Final = timedelta(seconds=20)
+"""For a step; a worker that dies in it has left the next one to another worker then."""
 _LAST = UUID(int=2**128 - 1)
 
 
@@ -57,10 +63,15 @@ class SearchDocuments:
         self._pool = pool
         self._settings = settings
         self._ended: deque[UUID] = deque(maxlen=_MAX_ENDED)
+        self._walk_is_due = True
 
     def note_end(self, line: EndedLine) -> None:
         """A response has ended here."""
         self._ended.append(line.response)
+
+    def note_due(self) -> None:
+        """The next step of the walk is due."""
+        self._walk_is_due = True
 
     async def run(self) -> None:
         """Works until it is cancelled."""
@@ -71,29 +82,36 @@ class SearchDocuments:
         self._ended.clear()
         for ids in _groups(ended):
             await self._add(ids)
-        await self.walk()
+        if self._walk_is_due:
+            self._walk_is_due = False
+            await self.walk()
 
     async def walk(self) -> None:
         """A step of the walk, if one is due and no other process takes it: the newest responses,
         and those before its position."""
-        taken = await fetch(self._pool, TAKE_STEP, {"pause": _STEP})
+        taken = await fetch(self._pool, TAKE_STEP, {"pause": _LEASE})
         if not taken:
             return
-        await self._check(_LAST)
-        last = await self._check(taken[0])
-        position = {"position": last or _LAST, "completed": last is None}
-        await execute(self._pool, END_STEP, position)
+        newest = await self._check(_LAST)
+        step = await self._check(taken[0])
+        is_idle = step.last is None and not (newest.changed or step.changed)
+        values = {
+            "position": step.last or _LAST,
+            "completed": step.last is None,
+            "pause": _REST if is_idle else _STEP,
+        }
+        await execute(self._pool, END_STEP, values)
 
-    async def _check(self, before: UUID) -> UUID | None:
-        """Makes the documents of the newest responses before an id as they must be. Returns the
-        oldest of these responses; None: there are no older ones."""
+    async def _check(self, before: UUID) -> "_Checked":
+        """Makes the documents of the newest responses before an id as they must be."""
         values = {"before": before, "texts": self._settings.text}
         [found] = await fetch(self._pool, EXAMINE, values)
         if found.wrong:
             await execute(self._pool, DELETE_DOCUMENTS, {"ids": Uuids(found.wrong)})
-        for ids in _groups([*found.missing, *found.wrong]):
+        made = [*found.missing, *found.wrong]
+        for ids in _groups(made):
             await self._add(ids)
-        return found.last if found.examined == EXAMINED else None
+        return _Checked(found.last if found.examined == EXAMINED else None, len(made))
 
     async def _add(self, ids: Sequence[UUID]) -> None:
         started = time.monotonic()
@@ -116,6 +134,16 @@ class SearchDocuments:
         await asyncio.sleep(time.monotonic() - started)
 
 
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """Some responses whose documents are as they must be."""
+
+    last: UUID | None
+    """the oldest of them; None: there are no older ones"""
+    changed: int
+    """documents that were made"""
+
+
 def _groups(ids: Sequence[UUID]) -> list[Sequence[UUID]]:
     return [ids[first : first + _GROUP] for first in range(0, len(ids), _GROUP)]
 
@@ -130,6 +158,7 @@ class Search(WorkerFeature):
     def start(self) -> None:
         """Begins to make documents."""
         self.resources.on_ended.append(self._documents.note_end)
+        self.resources.due_poll.add(WALK_IS_DUE, self._documents.note_due)
         self.resources.side_tasks.start(self._documents.run(), "search-documents")
 
 

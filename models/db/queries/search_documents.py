@@ -112,8 +112,12 @@ TAKE_STEP = column(
     """,
     UUID,
 )
-"""Takes the next step of the walk; no other process takes one within `pause`. No row: another one
-has taken it."""
+"""Takes the next step of the walk; no other process takes one within `pause`, or before END_STEP. No
+row: another one has taken it."""
+WALK_IS_DUE = column(
+    "SELECT EXISTS (SELECT 1 FROM search_walk WHERE next_at < clock_timestamp()) AS due", bool
+)
+"""For TAKE_STEP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +153,11 @@ DELETE_DOCUMENTS = Statement(
 )
 END_STEP = Statement(
     """
-    UPDATE search_walk SET position = :position,
+    UPDATE search_walk SET position = :position, next_at = clock_timestamp() + CAST(:pause AS interval),
            completed_at = CASE WHEN CAST(:completed AS boolean) THEN clock_timestamp() ELSE completed_at END
     """
 )
-"""Stores where the walk goes on, and whether it has reached the oldest response."""
+"""Stores where the walk goes on, after how long, and whether it has reached the oldest response."""
 
 
 @dataclass(frozen=True, slots=True)

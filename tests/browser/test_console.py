@@ -156,9 +156,9 @@ async def test_everything_is_done_with_the_keyboard(
         await tab.keyboard.press("Enter")
         await expect(tab.locator("tbody tr")).to_have_count(1)
         await tab.keyboard.press("/")
-        assert await _focused(operator) == "id"
+        assert await _focused(operator) == "text"
         await tab.keyboard.press("j")
-        assert await tab.get_by_label("Id or request id").input_value() == "j"
+        assert await tab.get_by_label("Words of input or output").input_value() == "j"
         await tab.keyboard.press("Escape")
         await tab.keyboard.press("j")
         assert await _focused(operator) == made["id"][:21]

@@ -329,7 +329,8 @@ def send_valid(server: FuzzedServer, operation: str) -> None:
         for name, ids in existing_ids(server, operation).items():
             if name in case.path_parameters:
                 case.path_parameters[name] = ids[-1]
-        case.query = {"start_time": 0} if operation.startswith("usage_") else {}
+        needs_time = operation == "costs" or operation.startswith("usage_")
+        case.query = {"start_time": 0} if needs_time else {}
         case.headers = {}
         if operation in valid_bodies(server):
             case.body = valid_bodies(server)[operation]

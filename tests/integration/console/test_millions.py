@@ -95,7 +95,7 @@ async def test_each_page_answers_within_two_tenths_of_a_second(filled: Stack) ->
             *("/responses?model=none&since=30d", "/responses?status=failed&since=30d"),
             *("/responses?window=8h&missed=yes&since=30d", "/responses?continuation=a&since=30d"),
             *("/responses?status=failed&upstream=u&since=30d", "/responses?status=retrying"),
-            *("/responses?status=retrying&upstream=u&project=none",),
+            *("/responses?status=retrying&upstream=u&project=default",),
             *("/responses?text=w500001", "/responses?text=frequent", "/responses?user=user"),
             *("/responses?metadata=a%3Db&since=30d", f"/responses/{newest}", "/workers"),
             *(f"/responses/compare?a={newest}&b={newest}", f"/retry?id={newest}", "/webhooks/new"),

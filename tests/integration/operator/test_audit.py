@@ -133,7 +133,7 @@ async def test_operators_actions_are_recorded_with_their_user_and_listed(
     listed = await backburner(
         shared_stack, "audit", "--since", "1h", "--action", "response", "--json"
     )
-    assert response in [each["object"] for each in json.loads(listed.stdout)]
+    assert response in [each.get("object") for each in json.loads(listed.stdout)]
     shown = await backburner(shared_stack, "audit", "--project", "default", "--since", "1h")
     assert f"{entry['os_user']} from" in shown.stdout
     none = await backburner(shared_stack, "audit", "--project", "nobody", "--json")

@@ -141,6 +141,6 @@ async def test_a_project_whose_requests_break_a_model_stops_it_for_itself_alone(
 
         async def is_shown() -> bool:
             page = await user.get("/console/upstreams")
-            return f"does not call the model {model} for the project proj_" in page.text
+            return f"does not call the model {model} for the project default" in page.text
 
         await until(is_shown, every=0.5)

@@ -1,12 +1,13 @@
 """The watch: a task in every process that declares dead processes dead (ADR 0023); and the messages
 of responses that wait without an owner, which may have been lost.
 
-Three processes have a *seat*, an advisory lock of a session: they look at all others, twice a
-second. The rest look at a few neighbours every two seconds, and whether a seat is free. So what the
-watch costs grows with the processes, and not with their square. A seat is free as soon as its
-process dies. Processes that only stand still keep theirs: their neighbours declare them dead when
-their leases have expired, and end their sessions. The session is one of its own, so that a process
-whose pool is busy still sees deaths. A process is declared dead for one of two reasons:
+Three processes have a *seat*, an advisory lock of a session: they look at all others, two to four
+times a second. The rest look at a few neighbours, where there are many every two seconds, and
+whether a seat is free. So what the watch costs grows with the processes, and not with their square.
+A seat is free as soon as its process dies. Processes that only stand still keep theirs: their
+neighbours declare them dead when their leases have expired, and end their sessions. The session is
+one of its own, so that a process whose pool is busy still sees deaths. A process is declared dead
+for one of two reasons:
 
 - *Its connections have ended*: the lock of its tie is free, its lease was not renewed for
   `_silence`, and it is not connected to Redis either. This proves little while Postgres is slow or
@@ -43,10 +44,14 @@ from models.redis.client import REDIS_ERRORS
 
 logger = structlog.get_logger()
 
-_INTERVAL = 0.5
-"""Seconds between two looks of a process that has a seat."""
+_INTERVAL = 0.25
+"""Seconds between two looks of the process that has the first seat."""
+_SLOW_INTERVAL = 0.5
+"""Seconds between two looks of one that has another seat, or none among few processes."""
 _NEIGHBOUR_INTERVAL = 2.0
-"""Seconds between two looks of one that has none."""
+"""Seconds between two looks of one that has none among many."""
+_FEW = 5
+"""Other processes."""
 _MAX_LEASE_ANSWER_TIME = 1.0
 """Seconds. If a look took longer, Postgres was stalled and could not renew leases either."""
 _MAX_TIE_ANSWER_TIME = 0.5
@@ -123,14 +128,14 @@ class Watch:
         """Looks until the connection ends, and with it the seat."""
         if self._on_orphans is not None:
             await execute(connection, leases.LISTEN_FOR_ORPHANS, {})
-        has_seat = False
+        seat: int | None = None
         leaves_seats = self._lease.kind == "web"  # once, to workers: they are faster
         while True:
-            if not (has_seat or leaves_seats):
-                has_seat = bool(await fetch(connection, leases.TAKE_SEAT, {}))
+            if seat is None and not leaves_seats:
+                seat = next(iter(await fetch(connection, leases.TAKE_SEAT, {})), None)
             leaves_seats = False
-            await self._look(connection, has_seat=has_seat)
-            pause = _INTERVAL if has_seat else _NEIGHBOUR_INTERVAL
+            seen = await self._look(connection, has_seat=seat is not None)
+            pause = _pause(seat, seen)
             # They arrive with the answers to statements too, and are kept until here.
             async for _ in connection.notifies(timeout=pause, stop_after=1):
                 self._tell_of_orphans()
@@ -139,7 +144,8 @@ class Watch:
         if self._on_orphans is not None:
             self._on_orphans()
 
-    async def _look(self, connection: Connection, *, has_seat: bool) -> None:
+    async def _look(self, connection: Connection, *, has_seat: bool) -> int:
+        """Returns how many processes it has looked at."""
         values = {"me": self._lease.id, "lease": self._settings.lease.duration}
         query = leases.WATCHED_PROCESSES if has_seat else leases.WATCHED_NEIGHBOURS
         sent_at = time.monotonic()
@@ -155,6 +161,7 @@ class Watch:
             await self._declare_dead(connection, process, cause)
         if dead:
             self._tell_of_orphans()
+        return len(processes)
 
     def _judge(
         self, processes: list[WatchedProcess], now: float, answer_time: float
@@ -233,6 +240,13 @@ class Watch:
             await execute(connection, leases.NOTIFY_ORPHANS, {})
         logger.warning("worker_reaped", reaped=str(process.id), cause=cause.value)
         self._deaths.inc()
+
+
+def _pause(seat: int | None, seen: int) -> float:
+    """Seconds until the next look of a process with this seat, that has seen so many others."""
+    if seat == 1:
+        return _INTERVAL
+    return _SLOW_INTERVAL if seat is not None or seen <= _FEW else _NEIGHBOUR_INTERVAL
 
 
 def _first_seen(before: dict[_Seen, float], keys: list[_Seen], now: float) -> dict[_Seen, float]:

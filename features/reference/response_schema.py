@@ -256,6 +256,7 @@ _SEALED = {
 }
 _MCP_OUTPUT = {"description": "The text of the tool's result."}
 _UNLISTED = {"description": "Why the server's tools, or some of them, could not be listed."}
+_ACTIONS = {"description": "What the client is to do, in order, before it makes a screenshot."}
 _OUTPUT_ITEMS = (
     _item(
         sdk.ResponseCompactionItem,
@@ -276,6 +277,10 @@ _OUTPUT_ITEMS = (
     _item(response_output_item.LocalShellCall),
     _item(sdk.ResponseApplyPatchToolCall),
     _item(sdk.ResponseToolSearchCall, execution=const("client"), arguments=OBJECT),
+    _item(
+        sdk.ResponseComputerToolCall,
+        {"actions": _ACTIONS, "action": {"description": "Only of a `computer_use_preview`."}},
+    ),
     _item(sdk.ResponseFunctionToolCallOutputItem, output=STRING),
     _item(response_output_item.McpListTools, {"error": _UNLISTED}, status=_CAN_FAIL),
     _item(

@@ -126,16 +126,30 @@ class FilePlace:
     item: int
     field: str
     """`content` of a message, `output` of a call's output."""
-    part: int
+    part: int | None
+    """None: the field is no list of parts, but one screenshot."""
     kind: str
-    """the type of the part: `input_file` or `input_image`"""
+    """the type of the part: `input_file`, `input_image` or `computer_screenshot`"""
     name: str
     """`file_url` or `file_id`"""
     value: str
 
     def path(self, item: int, where: str = "input") -> str:
         """The place as an error names it, if the item is `where[item]`."""
-        return f"{where}[{item}].{self.field}[{self.part}].{self.name}"
+        part = "" if self.part is None else f"[{self.part}]"
+        return f"{where}[{item}].{self.field}{part}.{self.name}"
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it is the place of an image."""
+        return self.kind != "input_file"
+
+    def part_of(self, item: Item) -> dict[str, Any]:
+        """The part that has the URL or the id."""
+        part: dict[str, Any] = (
+            item[self.field] if self.part is None else item[self.field][self.part]
+        )
+        return part
 
 
 def file_places(items: list[Item]) -> Iterator[FilePlace]:
@@ -150,6 +164,8 @@ def file_places(items: list[Item]) -> Iterator[FilePlace]:
                 for name in _FILE_NAMES
                 if name in part
             )
+        elif type(parts) is dict and "file_id" in parts:
+            yield FilePlace(index, field, None, parts["type"], "file_id", parts["file_id"])
 
 
 _FILE_NAMES = ("file_url", "file_id")

@@ -5,7 +5,7 @@ The fields of a tool are checked in models/wire/checks/tools.py.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from models.errors import InvalidRequest
@@ -26,6 +26,11 @@ _OMIT_HINT = (
     ", or BACKBURNER_WEB_SEARCH__OMIT=true, which leaves it out for clients that always send it"
 )
 
+COMPUTER_PREVIEW = "computer_use_preview"
+"""The type of the older computer tool, whose calls have one action each."""
+COMPUTERS = ("computer", "computer_use", COMPUTER_PREVIEW)
+"""The types of the computer tool."""
+
 CALL_ITEM_TYPES = {
     "function": "function_call",
     "custom": "custom_tool_call",
@@ -33,15 +38,13 @@ CALL_ITEM_TYPES = {
     "local_shell": "local_shell_call",
     "shell": "shell_call",
     "apply_patch": "apply_patch_call",
+    **dict.fromkeys(COMPUTERS, "computer_call"),
 }
 """type of a tool -> type of its call item."""
 
 NATIVE_ONLY_TOOLS = (
     "code_interpreter",
     "image_generation",
-    "computer",
-    "computer_use",
-    "computer_use_preview",
     "programmatic_tool_calling",
 )
 """Tools that only a native upstream can run. They are passed to it as the client sent them. So is a
@@ -71,6 +74,12 @@ def is_native_only(tool: Mapping[str, Any]) -> bool:
     return kind in NATIVE_ONLY_TOOLS or (kind == FILE_SEARCH and not is_own_file_search(tool))
 
 
+def is_unchecked(tool: Mapping[str, Any]) -> bool:
+    """Whether a native upstream gets the tool as the client sent it, with any fields that it may
+    have."""
+    return is_native_only(tool) or tool["type"] in ("shell", *COMPUTERS)
+
+
 @dataclass(frozen=True, slots=True)
 class CallTarget:
     """What a tool call refers to, whatever name the upstream gets for it."""
@@ -80,6 +89,8 @@ class CallTarget:
     name: str = ""
     """Empty for a built-in tool, of which there is only one."""
     namespace: str | None = None
+    takes_one_action: bool = field(default=False, compare=False)
+    """The client is one of the older computer tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +117,12 @@ def callable_tools(tools: Iterable[dict[str, Any]]) -> Iterator[CallableTool]:
                     tool["description"],
                 )
         elif tool["type"] in CALL_ITEM_TYPES:
-            yield CallableTool(
-                CallTarget(CALL_ITEM_TYPES[tool["type"]], tool.get("name", "")), tool
+            target = CallTarget(
+                CALL_ITEM_TYPES[tool["type"]],
+                tool.get("name", ""),
+                takes_one_action=tool["type"] == COMPUTER_PREVIEW,
             )
+            yield CallableTool(target, tool)
 
 
 def added_tools(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

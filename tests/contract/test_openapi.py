@@ -197,7 +197,13 @@ def test_the_document_knows_every_output_item() -> None:
         if isinstance(item, client_calls.OpenBuiltInCall):
             item.push(
                 json.dumps(
-                    {"commands": ["ls"], "command": ["ls"], "type": "delete_file", "path": "a"}
+                    {
+                        "commands": ["ls"],
+                        "command": ["ls"],
+                        "type": "delete_file",
+                        "path": "a",
+                        "actions": ["screenshot"],
+                    }
                 )
             )
         made.add(item.to_json()["type"])

@@ -32,12 +32,11 @@ WITHOUT_EFFECT_AT_NATIVE = {
 """The same for a native upstream. The tools are those that this server runs."""
 
 _ADDED = r"input\[(additional_tools|tool_search_output)\].tools"
-_HOSTED = r"code_interpreter|computer\w*|image_generation|programmatic_tool_calling"
+_HOSTED = r"code_interpreter|image_generation|programmatic_tool_calling"
 
 REFUSED_ANYWHERE = {
     r"prompt": "Send the text in 'instructions' and 'input'",
     r"input\[configuration_update\]": "Send 'reasoning' and 'text' with the request",
-    r"input\[computer_call_output\].output\[\w+\].file_id": "output.image_url",
     rf"{_ADDED}\[(file_search|mcp|{_HOSTED})\]": "Send it in 'tools' of the request",
     rf"{_ADDED}\[shell\].environment\[container_": "Use the environment 'local'",
     rf"{_ADDED}\[tool_search\].execution='server'": "Set 'execution' to 'client'",
@@ -50,7 +49,6 @@ REFUSED_AT_CHAT = {
     r"moderation": "send the texts to POST /v1/moderations, or use a model whose upstream is",
     rf"tool_choice\[\w+\](.type='({_HOSTED})')?$": "not found in 'tools'",
     r"tools\[code_interpreter\]": "Offer an MCP server that does, or a 'function' or a 'shell'",
-    r"tools\[computer(_use_preview)?\]": "Offer an MCP server that does, or a 'function'",
     r"tools\[image_generation\]": "Call POST /v1/images/generations",
     r"tools\[programmatic_tool_calling\]": "Leave this tool out",
     r"tools\[shell\].environment\[container_": "Use the environment 'local'",

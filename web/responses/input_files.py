@@ -110,7 +110,7 @@ def _require_found(places: Sequence[FilePlace], stored: Mapping[str, FileRow], w
 
 def _require_suitable(place: FilePlace, items: list[Item], file: FileRow, where: str) -> None:
     """Raises InvalidRequest if the part may not have this file."""
-    part = items[place.item][place.field][place.part]
+    part = place.part_of(items[place.item])
     param = place.path(place.item, where)
     if file.purpose in _FOR_BATCHES:
         raise InvalidRequest(
@@ -120,13 +120,14 @@ def _require_suitable(place: FilePlace, items: list[Item], file: FileRow, where:
             code="invalid_value",
         )
     is_image = file.media_type in IMAGES
-    if place.kind == "input_image" and not is_image:
+    if place.is_image and not is_image:
+        hint = " Send it as 'input_file'." if place.kind == "input_image" else ""
         raise _wrong_kind(
             param,
             "Expected image type to be a supported format: .jpeg, .jpg, .png, .gif, .webp but got "
-            f"'{file.filename}'. Send it as 'input_file'.",
+            f"'{file.filename}'.{hint}",
         )
-    if place.kind == "input_file" and is_image:
+    if not place.is_image and is_image:
         raise _wrong_kind(
             param,
             f"Expected a document, but got the image '{file.filename}'. Send it as 'input_image'.",

@@ -107,7 +107,7 @@ class Attachments:
             source = _Downloaded(place.value, param_of(place), self._downloads)
             file, download = await self._reserve_and_read(source, bytes_left, deadline)
             bytes_left -= file.size
-            part = inlined[place.item][place.field][place.part]
+            part = place.part_of(inlined[place.item])
             name = part.get("filename") or download.name or "file"
             inlined[place.item] = _replaced(
                 inlined[place.item], place, {"filename": name, "file_data": file}
@@ -124,10 +124,10 @@ class Attachments:
             if place.name != "file_id" or place.value not in self._by_id:
                 continue
             name, file = self._by_id[place.value]
-            part = items[place.item][place.field][place.part]
+            part = place.part_of(items[place.item])
             fields = (
                 {"image_url": file}
-                if place.kind == "input_image"
+                if place.is_image
                 else {"filename": part.get("filename") or name, "file_data": file}
             )
             placed[place.item] = _replaced(placed[place.item], place, fields)
@@ -222,7 +222,7 @@ class Attachments:
         missing = [place for place in places if ids[place.value] not in rows]
         if missing:
             names = ", ".join(dict.fromkeys(place.value for place in missing[:10]))
-            is_image = missing[0].kind == "input_image"
+            is_image = missing[0].is_image
             raise _unavailable(
                 f"Files [{names}] were not found.",
                 param_of(missing[0]),
@@ -315,9 +315,12 @@ def _has_file(part: dict[str, Any]) -> bool:
 
 def _replaced(item: Item, place: FilePlace, fields: dict[str, Any]) -> Item:
     """The item with these fields in the place of the URL or id."""
+    part = {key: value for key, value in place.part_of(item).items() if key != place.name}
+    part |= fields
+    if place.part is None:
+        return {**item, place.field: part}
     parts: list[dict[str, Any]] = list(item[place.field])
-    part = {key: value for key, value in parts[place.part].items() if key != place.name}
-    parts[place.part] = {**part, **fields}
+    parts[place.part] = part
     return {**item, place.field: parts}
 
 

@@ -13,7 +13,14 @@ from typing import Any
 
 from models.wire.events import Item
 from models.wire.item_types import ADDS_TOOLS
-from models.wire.tools import CallableTool, CallTarget, added_tools, callable_tools, match_choice
+from models.wire.tools import (
+    COMPUTERS,
+    CallableTool,
+    CallTarget,
+    added_tools,
+    callable_tools,
+    match_choice,
+)
 from worker.translation.functions import (
     ServerFunction,
     function_parameters,
@@ -24,6 +31,7 @@ from worker.translation.functions import (
 )
 from worker.translation.items.citations import NO_SOURCES, Sources, citation_sources
 from worker.translation.items.client_tools import BUILT_IN_TOOLS, CUSTOM_TOOL_ARGUMENT
+from worker.translation.items.computer_actions import ACTION_SCHEMA, display_text
 
 Function = dict[str, Any]
 """A chat function without its name: `description`, `parameters`, `strict`."""
@@ -246,10 +254,10 @@ def _override_key(target: CallTarget) -> tuple[str | None, str, str]:
 def _function(client_tool: CallableTool) -> Function:
     tool, item = client_tool.tool, client_tool.target.item
     if item in BUILT_IN_TOOLS:
-        return {
-            "description": _built_in_description(client_tool),
-            "parameters": tool.get("parameters") or BUILT_IN_TOOLS[item].parameters,
-        }
+        parameters = tool.get("parameters") or BUILT_IN_TOOLS[item].parameters
+        if client_tool.target.takes_one_action:
+            parameters = ACTION_SCHEMA
+        return {"description": _built_in_description(client_tool), "parameters": parameters}
     function: Function = {
         name: tool[name] for name in ("description", "parameters", "strict") if name in tool
     }
@@ -271,11 +279,13 @@ def _function(client_tool: CallableTool) -> Function:
 
 
 def _built_in_description(client_tool: CallableTool) -> str:
-    """The client's description or ours, and a list of the skills."""
+    """The client's description or ours, the display, and a list of the skills."""
     tool = client_tool.tool
     description: str = (
         tool.get("description") or BUILT_IN_TOOLS[client_tool.target.item].description
     )
+    if tool["type"] in COMPUTERS:
+        return description + display_text(tool)
     skills = tool.get("environment", {}).get("skills", ())
     if not skills:
         return description

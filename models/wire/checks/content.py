@@ -48,12 +48,7 @@ class _Image(Check):
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
         part = _IMAGE(value, where)
-        if ("image_url" in part) == ("file_id" in part):
-            message = (
-                f"Invalid '{where}': an 'input_image' needs exactly one of "
-                "'image_url' and 'file_id'."
-            )
-            raise InvalidRequest(message, param=where, code="invalid_value")
+        _require_one_source(part, where, "an 'input_image'")
         if "image_url" in part and not part["image_url"].startswith(_URL_SCHEMES):
             message = (
                 f"Invalid '{where}.image_url'. Expected a valid URL, "
@@ -69,6 +64,34 @@ class _Image(Check):
         forms[0]["properties"]["image_url"]["pattern"] = pattern
         required = {} if scope.is_input else {"required": ["detail"]}
         return {**schema, **required, "anyOf": forms}
+
+
+_SCREENSHOT = Record(
+    {},
+    {
+        "image_url": String(pattern=r"(https?://|data:)\S*", expected="an image URL"),
+        "file_id": FILE_ID,
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Screenshot(Check):
+    """A `computer_screenshot`: its URL, or the id of a file."""
+
+    def __call__(self, value: Any, where: str) -> dict[str, Any]:
+        part = _SCREENSHOT(value, where)
+        _require_one_source(part, where, "a 'computer_screenshot'")
+        return part
+
+    def schema(self, scope: SchemaScope) -> Schema:
+        return {**_SCREENSHOT.schema(scope), "anyOf": _exactly_one(_IMAGE_SOURCES)}
+
+
+def _require_one_source(part: dict[str, Any], where: str, noun: str) -> None:
+    if ("image_url" in part) == ("file_id" in part):
+        message = f"Invalid '{where}': {noun} needs exactly one of 'image_url' and 'file_id'."
+        raise InvalidRequest(message, param=where, code="invalid_value")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from models.wire.checks.content import (
     OPEN_OBJECT,
     TEXT,
     TOOL_OUTPUT,
+    Screenshot,
 )
 from models.wire.checks.faults import missing, wrong_type
 from models.wire.checks.tools import ADDED_TOOLS
@@ -209,13 +210,7 @@ _PATCH = Tagged(
         "delete_file": Record({"path": TEXT}),
     }
 )
-_SCREENSHOT = Tagged(
-    {
-        "computer_screenshot": Record(
-            {"image_url": String(pattern=r"(https?://|data:)\S*", expected="an image URL")}
-        )
-    }
-)
+_SCREENSHOT = Tagged({"computer_screenshot": Screenshot()})
 
 
 def _call(fields: Mapping[str, Check], optional: Mapping[str, Check] | None = None) -> Record:

@@ -13,6 +13,7 @@ from models.wire.checks.basic import (
     Check,
     Choice,
     Component,
+    Integer,
     JsonObject,
     OpenObject,
     Record,
@@ -29,6 +30,8 @@ from models.wire.checks.server_tools import (
     require_one_search,
 )
 from models.wire.tools import (
+    COMPUTER_PREVIEW,
+    COMPUTERS,
     FILE_SEARCH,
     NATIVE_ONLY_TOOLS,
     WEB_SEARCH,
@@ -102,11 +105,6 @@ _INSTEAD = {
     "a 'shell' whose calls you run yourself",
     "image_generation": "the upstream makes no images in a response. Call POST "
     "/v1/images/generations, or offer an MCP server or a 'function' that does",
-    **dict.fromkeys(
-        ("computer", "computer_use", "computer_use_preview"),
-        "the upstream controls no computer. Offer an MCP server that does, or a 'function' whose "
-        "calls you run yourself",
-    ),
     "programmatic_tool_calling": "the model calls each tool itself here. Leave this tool out",
 }
 """Hosted tools -> what to use at a chat upstream."""
@@ -149,6 +147,12 @@ _SHELL = Record(
         )
     },
 )
+_PIXELS = Integer(1, 100_000)
+_DISPLAY = {
+    "display_width": _PIXELS,
+    "display_height": _PIXELS,
+    "environment": Choice("windows", "mac", "linux", "ubuntu", "browser"),
+}
 _DOMAINS = Array(String(non_empty=True, at_most=253), at_most=100)
 _WEB_SEARCH = Record(
     {},
@@ -216,12 +220,16 @@ _CLIENT_TOOLS: dict[str, Check] = {
     "local_shell": _EMPTY,
     "shell": _SHELL,
     "apply_patch": _EMPTY,
+    **dict.fromkeys(COMPUTERS, Record({}, _DISPLAY)),
+    COMPUTER_PREVIEW: Record(_DISPLAY),
     **dict.fromkeys(sorted(WEB_SEARCH), _WEB_SEARCH),
 }
 _SERVER_TOOLS: dict[str, Check] = {FILE_SEARCH: FILE_SEARCH_TOOL, "mcp": McpTool()}
 _PASSED_ON: dict[str, Check] = {
     FILE_SEARCH: _NativeFileSearch(),
-    **dict.fromkeys((*NATIVE_ONLY_TOOLS, "shell", "tool_search", *sorted(WEB_SEARCH)), _PASSED),
+    **dict.fromkeys(
+        (*NATIVE_ONLY_TOOLS, *COMPUTERS, "shell", "tool_search", *sorted(WEB_SEARCH)), _PASSED
+    ),
 }
 
 
@@ -310,7 +318,7 @@ _NAMED = Record({"name": _NAME}, {"namespace": _NAME})
 _BUILT_IN_TOOLS = (
     *sorted(WEB_SEARCH),
     *("file_search", "code_interpreter", "image_generation"),
-    *("computer", "computer_use", "computer_use_preview"),
+    *COMPUTERS,
     *("shell", "local_shell", "apply_patch", "programmatic_tool_calling", "tool_search"),
 )
 _CHOICES: dict[str, Check] = {

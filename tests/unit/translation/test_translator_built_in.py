@@ -31,6 +31,7 @@ TOOLS: list[JSON] = [
     {"type": "local_shell"},
     {"type": "apply_patch"},
     {"type": "tool_search", "execution": "client"},
+    {"type": "computer"},
     {"type": "function", "name": "look"},
 ]
 OFFER = build_tool_catalog({"tools": TOOLS})
@@ -169,6 +170,79 @@ def test_two_calls_at_one_index_are_two() -> None:
     assert kinds(turn) == ["shell_call/a completed", "shell_call/b completed"]
 
 
+def actions(*made: JSON) -> JSON:
+    return {"actions": list(made), "pending_safety_checks": []}
+
+
+CLICK = {"type": "click", "button": "left", "x": 10, "y": 20}
+MENDED: list[tuple[JSON, *tuple[JSON, ...]]] = [
+    (
+        {"actions": [{"type": "click", "x": 10, "y": 20}, {"type": "wait", "ms": 5}]},
+        CLICK,
+        {"type": "wait"},
+    ),
+    ({"actions": '[{"type": "click", "x": 10, "y": 20}]'}, CLICK),
+    ({"actions": {"type": "click", "x": "10", "y": 19.6}}, CLICK),
+    ({"actions": ["screenshot"]}, {"type": "screenshot"}),
+    ({"action": "screenshot"}, {"type": "screenshot"}),
+    ({"action": {"type": "click", "x": [10, 20]}}, CLICK),
+    ({"type": "click", "coordinate": "[10, 20]", "button": "left"}, CLICK),
+    ({"type": "click", "x": "10, 20"}, CLICK),
+    ({"action": "left_click", "coordinate": [10, 20]}, CLICK),
+    (
+        {"action": "middle-click", "coordinate": {"x": 10, "y": 20}, "keys": ["CTRL"]},
+        CLICK | {"button": "wheel", "keys": ["CTRL"]},
+    ),
+    (
+        {"type": "double_click", "x": 10, "y": 20},
+        {"type": "double_click", "keys": None, "x": 10, "y": 20},
+    ),
+    ({"action": "mouse_move", "x": 10, "y": 20}, {"type": "move", "x": 10, "y": 20}),
+    ({"action": "key", "text": "ctrl++"}, {"type": "keypress", "keys": ["ctrl", "+"]}),
+    ({"type": "keypress", "keys": '["CTRL", "C"]'}, {"type": "keypress", "keys": ["CTRL", "C"]}),
+    ({"type": "type", "text": 2026}, {"type": "type", "text": "2026"}),
+    ({"type": "type", "text": "[1]"}, {"type": "type", "text": "[1]"}),
+    (
+        {"actions": r'[{"type": "type", "text": "a\u0000\ud800"}]'},
+        {"type": "type", "text": "a\ufffd\ufffd"},
+    ),
+    (
+        {"type": "scroll", "x": 1, "y": 2, "scroll_y": "-300"},
+        {"type": "scroll", "scroll_x": 0, "scroll_y": -300, "x": 1, "y": 2},
+    ),
+    (
+        {"type": "drag", "path": [[1, 2], {"x": 3, "y": "4"}]},
+        {"type": "drag", "path": [{"x": 1, "y": 2}, {"x": 3, "y": 4}]},
+    ),
+    (
+        {"action": "left_click_drag", "start_coordinate": [1, 2], "coordinate": [3, 4]},
+        {"type": "drag", "path": [{"x": 1, "y": 2}, {"x": 3, "y": 4}]},
+    ),
+]
+UNCLEAR: list[JSON] = [
+    {},
+    {"actions": [{"type": "screenshot"}, {"type": "fly"}]},
+    {"actions": [{"type": "screenshot"}, 7]},
+    {"actions": [{}]},
+    {"type": "click"},
+    {"type": "click", "x": 10},
+    {"type": "click", "x": 0.4, "y": 0.5},
+    {"type": "click", "x": True, "y": 1},
+    {"type": "click", "x": 1e300, "y": 1},
+    {"type": "click", "x": "9" * 400, "y": 1},
+    {"type": "click", "x": 1, "y": 2, "button": "third"},
+    {"type": "click", "x": 1, "y": 2, "button": ["left"]},
+    {"type": "click", "x": "(1, 2, 3)"},
+    {"type": "drag", "path": [[1, 2]]},
+    {"type": "drag", "path": "from here to there"},
+    {"type": "keypress", "keys": []},
+    {"type": "keypress", "keys": ["a", 1]},
+    {"type": "scroll", "x": 1, "y": 2},
+    {"type": "scroll", "scroll_y": 3},
+    {"type": "scroll", "x": 1, "y": 2, "scroll_y": "far"},
+    {"type": "type", "text": None},
+]
+
 READ: list[tuple[str, Any, JSON | None]] = [
     ("shell_call", {"commands": "ls"}, {"action": {"commands": ["ls"]}}),
     (
@@ -203,6 +277,8 @@ READ: list[tuple[str, Any, JSON | None]] = [
     ("apply_patch_call", {"operation": "create_file", "path": "a", "diff": ""}, None),
     ("tool_search_call", {}, {"execution": "client", "arguments": {}}),
     ("computer_call", {"actions": []}, None),
+    *(("computer_call", arguments, actions(*made)) for arguments, *made in MENDED),
+    *(("computer_call", arguments, None) for arguments in UNCLEAR),
 ]
 
 
@@ -217,7 +293,7 @@ ANYTHING = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["commands", "command", "env", "type", "path", "diff", "operation", "x"]
+                ["commands", "command", "env", "type", "path", "diff", "operation", "x", "actions"]
             ),
             inner,
         )
@@ -226,7 +302,7 @@ ANYTHING = st.recursive(
 )
 
 
-@given(st.sampled_from([kind for kind in BUILT_IN_TOOLS if kind != "computer_call"]), ANYTHING)
+@given(st.sampled_from(sorted(BUILT_IN_TOOLS)), ANYTHING)
 def test_any_arguments_of_a_model_make_a_call(item: str, arguments: Any) -> None:
     """Valid arguments become the item, others a function call with all of the text. No arguments
     are an empty object."""

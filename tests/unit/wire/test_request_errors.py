@@ -16,7 +16,7 @@ NO_SEARCH_CHOICE = (
 )
 SUPPORTED_TOOLS = (
     "Supported values are: 'function', 'custom', 'namespace', 'tool_search', 'local_shell', "
-    "'shell', 'apply_patch', 'web_search', "
+    "'shell', 'apply_patch', 'computer', 'computer_use', 'computer_use_preview', 'web_search', "
     "'web_search_2025_08_26', 'web_search_preview', 'web_search_preview_2025_03_11', "
     "'file_search', and 'mcp'."
 )

@@ -91,6 +91,7 @@ FULL: dict[str, Any] = {
         },
         {"type": "local_shell"},
         {"type": "apply_patch"},
+        {"type": "computer", "display_width": 1, "display_height": 1, "environment": "linux"},
     ],
     "tool_choice": {
         "type": "allowed_tools",

@@ -64,8 +64,10 @@ def with_tools_to_choose(body: JSON, *, native: bool) -> JSON:
     tool = {"type": "function" if kind == "allowed_tools" else kind}
     tool |= {"name": "x"} if kind in ("function", "custom", "allowed_tools") else {}
     tool |= {"server_label": "x", "server_url": "https://e.com"} if kind == "mcp" else {}
+    if kind == "computer_use_preview":
+        tool |= {"display_width": 1, "display_height": 1, "environment": "linux"}
     tool |= {"vector_store_ids": ["x"]} if kind == "file_search" else {}
-    hosted = ("computer", "image_generation", "code_interpreter", "programmatic")
+    hosted = ("image_generation", "code_interpreter", "programmatic")
     return body if kind.startswith(hosted) and not native else body | {"tools": [tool]}
 
 

@@ -299,13 +299,7 @@ def _output_content(output: Item, tool_catalog: ToolCatalog) -> str | list[Part]
                 else "No tools were found."
             )
         case "computer_call_output":
-            return [
-                {
-                    "type": "input_image",
-                    "image_url": output["output"]["image_url"],
-                    "detail": "auto",
-                }
-            ]
+            return [{**output["output"], "type": "input_image"}]
         case _:
             content: str | list[Part] = output["output"]
             return content

@@ -180,6 +180,22 @@ class OpenToolSearchCall(OpenBuiltInCall):
     prefix = ID_PREFIXES[kind]
 
 
+class OpenComputerCall(OpenBuiltInCall):
+    """`computer_call`: actions with mouse and keyboard, or one for a client that takes only one. Of
+    several actions such a client gets the first: its screenshot shows the model what was done.
+    """
+
+    kind = "computer_call"
+    prefix = ID_PREFIXES[kind]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        fields = super().fields
+        if self.target.takes_one_action and "actions" in fields:
+            fields["action"] = fields.pop("actions")[0]
+        return fields
+
+
 CALL_KINDS: dict[str, type[OpenClientCall]] = {
     kind.kind: kind
     for kind in (
@@ -189,6 +205,7 @@ CALL_KINDS: dict[str, type[OpenClientCall]] = {
         OpenLocalShellCall,
         OpenPatchCall,
         OpenToolSearchCall,
+        OpenComputerCall,
     )
 }
 """type of a call's item -> its class."""

@@ -1,8 +1,8 @@
 """Client tools that a chat upstream gets as functions.
 
-**Built-in tools** that the client runs: shell, patches, tool search. A chat upstream gets a plain
-function in the place of each. The arguments that the model writes become the fields of the client's
-item. The fields become arguments again when the item comes back in the history.
+**Built-in tools** that the client runs: shell, patches, tool search, computer. A chat upstream gets
+a plain function in the place of each. The arguments that the model writes become the fields of the
+client's item. The fields become arguments again when the item comes back in the history.
 
 **Custom tools**, which take free text. A chat upstream sends a function's arguments as JSON. So the
 tool is offered as a function with one string argument (worker/translation/tool_catalog.py), and the
@@ -20,6 +20,7 @@ from typing import Any
 from models.errors import InvalidRequest
 from models.wire.events import Item
 from models.wire.json_input import clean_text, decode_body
+from worker.translation.items import computer_actions
 
 CUSTOM_TOOL_ARGUMENT = "input"
 """The name of the only argument of a function that stands for a custom tool."""
@@ -334,13 +335,10 @@ BUILT_IN_TOOLS: dict[str, BuiltInTool] = {
     ),
     "computer_call": BuiltInTool(
         name="computer",
-        description="",
-        parameters={},
-        to_fields=lambda _: None,
-        to_arguments=lambda item: {
-            name: item[name] for name in ("action", "actions") if name in item
-        },
+        description=computer_actions.DESCRIPTION,
+        parameters=computer_actions.BATCH_SCHEMA,
+        to_fields=computer_actions.computer_fields,
+        to_arguments=computer_actions.computer_arguments,
     ),
 }
-"""type of a call's item -> the tool. No upstream is offered a computer; its calls only occur in
-histories."""
+"""type of a call's item -> the tool."""

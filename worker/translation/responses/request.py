@@ -16,7 +16,7 @@ from models.wire.checks.parameters import NATIVE_ONLY_PARAMETERS
 from models.wire.encrypted_content import is_sealed_here, parse_tagged
 from models.wire.events import Item
 from models.wire.item_types import OUTPUTS
-from models.wire.tools import FILE_SEARCH, WEB_SEARCH, is_own_file_search
+from models.wire.tools import COMPUTERS, FILE_SEARCH, WEB_SEARCH, is_own_file_search
 from worker.translation.functions import matches_choice
 from worker.translation.history.walk import (
     AnsweredServerCall,
@@ -64,7 +64,7 @@ _OUTPUTS_WITH_STATUS = frozenset(("apply_patch_call_output",))
 """Types of outputs whose status is part of the result."""
 
 _CLIENT_TOOLS = frozenset(
-    ("function", "custom", "namespace", "tool_search", "local_shell", "apply_patch")
+    ("function", "custom", "namespace", "tool_search", "local_shell", "apply_patch", *COMPUTERS)
 )
 """Types of tools that the client runs."""
 

@@ -94,8 +94,8 @@ PARAMETERS: dict[str, str] = {
     "`local_shell`, `apply_patch`, `computer` and `tool_search`. This server lists and calls the "
     "tools of an `mcp` server; its credentials and the path of its address are never shown again. "
     "It searches its own vector stores for `file_search`. Tools that a model's upstream runs "
-    "itself (`code_interpreter`, …) are passed to it if it supports the Responses API; otherwise they are "
-    "refused.",
+    "itself (`code_interpreter`, …) are passed to it if it supports the Responses API; otherwise "
+    "they are refused.",
     "tool_choice": "Whether the model must call a tool, and which. The tool must be among `tools` "
     "or the tools that `input` adds; `required` needs at least one.",
     "parallel_tool_calls": "Whether the model may call several tools in one turn.",

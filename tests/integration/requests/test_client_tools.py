@@ -3,12 +3,13 @@
 Tested with the official client and over HTTP.
 """
 
+import base64
 import json
 from typing import Any
 
 import openai
 import pytest
-from openai.types.responses import ResponseToolSearchCall
+from openai.types.responses import ResponseCompletedEvent, ResponseToolSearchCall
 
 from tests.support.api import JSON, Api, Stream, decode
 from tests.support.contract_rules import assert_stream_obeys_contract
@@ -262,6 +263,18 @@ SHELL_RESULTS = [
     {"stdout": "", "stderr": "", "outcome": {"type": "timeout"}},
 ]
 
+CLICK: JSON = {"type": "click", "x": 1, "y": 2, "button": "left"}
+SCREENSHOT: JSON = {
+    "type": "computer_screenshot",
+    "image_url": "data:image/png;base64,iVBORw0KGgo=",
+}
+PREVIEW: JSON = {
+    "type": "computer_use_preview",
+    "display_width": 1024,
+    "display_height": 768,
+    "environment": "browser",
+}
+
 KINDS: list[tuple[JSON, str, str, JSON, JSON, str]] = [
     (
         {"type": "shell", "environment": {"type": "local"}},
@@ -322,6 +335,30 @@ KINDS: list[tuple[JSON, str, str, JSON, JSON, str]] = [
         {"type": "tool_search_call", "execution": "client", "arguments": {"q": "weather"}},
         {"type": "tool_search_output", "execution": "client", "tools": [SHOP]},
         "These tools can be called now: shop__find.",
+    ),
+    (
+        {"type": "computer"},
+        "computer",
+        json.dumps({"actions": [CLICK, {"type": "type", "text": "Ulm"}]}),
+        {
+            "type": "computer_call",
+            "actions": [CLICK, {"type": "type", "text": "Ulm"}],
+            "pending_safety_checks": [],
+        },
+        {"type": "computer_call_output", "output": SCREENSHOT},
+        "[image: see the next user message]",
+    ),
+    (
+        PREVIEW,
+        "computer",
+        json.dumps(CLICK),
+        {"type": "computer_call", "action": CLICK, "pending_safety_checks": []},
+        {
+            "type": "computer_call_output",
+            "output": SCREENSHOT,
+            "acknowledged_safety_checks": [{"id": "s", "code": "c", "message": "m"}],
+        },
+        "[image: see the next user message]",
     ),
 ]
 
@@ -417,6 +454,7 @@ INVALID_ARGUMENTS: list[tuple[str, str, str]] = [
     ("no diff", "apply_patch", '{"type": "update_file", "path": "a"}'),
     ("no path", "apply_patch", '{"type": "delete_file", "path": ""}'),
     ("nested too deeply", "apply_patch", '{"a":' * 1000 + "1" + "}" * 1000),
+    ("an unknown action", "computer", '{"actions": [{"type": "fly"}]}'),
     ("NaN", "tool_search", '{"a": NaN}'),
     ("two objects", "tool_search", '{"a": 1}{"b": 2}'),
 ]
@@ -436,6 +474,7 @@ async def test_invalid_arguments_become_a_function_call(
         {"type": "local_shell"},
         {"type": "apply_patch"},
         {"type": "tool_search", "execution": "client"},
+        {"type": "computer"},
     ]
     stream = await read_events(
         api,
@@ -859,14 +898,104 @@ async def read_foreground(api: Api, script: Script, fake: FakeUpstream, **body: 
     return stream
 
 
-# Computer calls in the history.
+# A computer.
+
+
+@pytest.mark.parametrize(
+    ("chosen", "tool"),
+    [("computer", {"type": "computer"}), ("computer_use", PREVIEW), (PREVIEW["type"], PREVIEW)],
+)
+async def test_a_computer_can_be_chosen(
+    api: Api, fake: FakeUpstream, chosen: str, tool: JSON
+) -> None:
+    model = fake.script(reply("ok"))
+    response = await api.create(model, tools=[tool, LOOK], tool_choice={"type": chosen})
+    check_response(response)
+    assert fake.requests_for(model)[0].body["tool_choice"] == {
+        "type": "function",
+        "function": {"name": "computer"},
+    }
+    function = functions_sent(fake, model)["computer"]
+    is_preview = tool is PREVIEW
+    assert ("actions" in function["parameters"]["properties"]) != is_preview
+    assert ("1024 x 768" in function["description"]) == is_preview
+
+
+def computer_turn(call_id: str, *actions: JSON) -> Script:
+    return call_turn(call(0, call_id, "computer", json.dumps({"actions": actions})))
+
+
+async def test_a_client_operates_a_computer_until_the_model_answers(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
+    """The loop of OpenAI's guide: streamed, in the background, with `truncation: auto`, and with
+    screenshots by address and as a stored file."""
+    model = fake.script(
+        computer_turn("call_1", {"type": "screenshot"}),
+        computer_turn("call_2", {"type": "click", "x": "10", "y": 20}, {"type": "wait"}),
+        computer_turn("call_3", {"action": "key", "text": "ctrl+c"}),
+        reply("Copied."),
+    )
+    png = b"\x89PNG\r\n\x1a\n" + bytes(16)
+    stored = await client.files.create(file=("screen.png", png), purpose="user_data")
+    tools: list[Any] = [{"type": "computer"}]
+    done: list[JSON] = []
+    given: Any = "Copy it."
+    before: str | None = None
+    previous: str | None = None
+    for turn in range(4):
+        stream = await client.responses.create(
+            model=model,
+            input=given,
+            previous_response_id=previous,
+            tools=tools,
+            truncation="auto",
+            background=turn % 2 == 1,
+            stream=True,
+        )
+        events = [event async for event in stream]
+        assert isinstance(events[-1], ResponseCompletedEvent)
+        response = events[-1].response
+        calls = [item for item in response.output if item.type == "computer_call"]
+        done += [
+            action.model_dump(exclude_unset=True) for it in calls for action in it.actions or ()
+        ]
+        source = {"file_id": stored.id} if turn == 1 else {"image_url": SCREENSHOT["image_url"]}
+        given = [
+            {
+                "type": "computer_call_output",
+                "call_id": each.call_id,
+                "acknowledged_safety_checks": each.pending_safety_checks,
+                "output": {"type": "computer_screenshot", **source},
+            }
+            for each in calls
+        ]
+        before, previous = previous, response.id
+    assert response.output_text == "Copied."
+    assert done == [
+        {"type": "screenshot"},
+        {"type": "click", "button": "left", "x": 10, "y": 20},
+        {"type": "wait"},
+        {"type": "keypress", "keys": ["ctrl", "c"]},
+    ]
+    images = [
+        part["image_url"]["url"]
+        for message in fake.requests_for(model)[-1].messages
+        if message["role"] == "user" and isinstance(message["content"], list)
+        for part in message["content"]
+        if part["type"] == "image_url"
+    ]
+    as_data = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    assert images == [SCREENSHOT["image_url"], as_data, SCREENSHOT["image_url"]]
+    assert before is not None
+    [kept] = (await client.responses.input_items.list(before)).data
+    assert kept.type == "computer_call_output"
+    assert (kept.output.file_id, kept.output.image_url) == (stored.id, None)
 
 
 async def test_a_computer_call_in_the_history_reaches_the_model(
     api: Api, fake: FakeUpstream
 ) -> None:
-    click = {"type": "click", "x": 1, "y": 2, "button": "left"}
-    screenshot = {"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0KGgo="}
     model = fake.script(reply("ok"))
     history = [
         {
@@ -874,27 +1003,27 @@ async def test_a_computer_call_in_the_history_reaches_the_model(
             "id": "cu_1",
             "call_id": "c",
             "status": "completed",
-            "actions": [click],
+            "actions": [CLICK],
             "pending_safety_checks": [],
         },
-        {"type": "computer_call_output", "call_id": "c", "output": screenshot},
+        {"type": "computer_call_output", "call_id": "c", "output": SCREENSHOT},
         {"role": "user", "content": "What now?"},
     ]
     response = await api.create(model, input=history)
     call_message, tool_message, image_message, _ = fake.requests_for(model)[0].messages
     assert call_message["tool_calls"][0]["function"]["name"] == "computer"
     assert json.loads(call_message["tool_calls"][0]["function"]["arguments"]) == {
-        "actions": [click]
+        "actions": [CLICK]
     }
     assert tool_message["content"] == "[image: see the next user message]"
     assert image_message["content"][1] == {
         "type": "image_url",
-        "image_url": {"url": screenshot["image_url"]},
+        "image_url": {"url": SCREENSHOT["image_url"]},
     }
     items = (await api.call("GET", f"/responses/{response['id']}/input_items?order=asc")).body[
         "data"
     ]
-    assert items[1]["output"] == screenshot
+    assert items[1]["output"] == SCREENSHOT
 
 
 # What is refused.
@@ -923,7 +1052,11 @@ REFUSED: list[tuple[str, JSON, str]] = [
         {"tools": [{"type": "tool_search", "execution": "server"}]},
         "tools[0].execution",
     ),
-    ("a computer", {"tools": [{"type": "computer_use_preview"}]}, "tools[0].type"),
+    (
+        "a computer without a display",
+        {"tools": [PREVIEW | {"display_width": None}]},
+        "tools[0].display_width",
+    ),
     (
         "a namespace without a name",
         {"tools": [{"type": "namespace", "description": "", "tools": []}]},
@@ -999,17 +1132,17 @@ REFUSED: list[tuple[str, JSON, str]] = [
         "input[0].output[0].outcome.type",
     ),
     (
-        "a screenshot without an address",
+        "a screenshot without an image",
         {
             "input": [
                 {
                     "type": "computer_call_output",
                     "call_id": "a",
-                    "output": {"type": "computer_screenshot", "file_id": "f"},
+                    "output": {"type": "computer_screenshot"},
                 }
             ]
         },
-        "input[0].output.image_url",
+        "input[0].output",
     ),
 ]
 

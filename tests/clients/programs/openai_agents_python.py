@@ -3,12 +3,15 @@ guardrail, hosted MCP.
 """
 
 import asyncio
+import base64
 import os
 import sys
 
 from agents import (
     Agent,
     ApplyPatchTool,
+    Computer,
+    ComputerTool,
     HostedMCPTool,
     ModelSettings,
     OpenAIChatCompletionsModel,
@@ -177,6 +180,57 @@ async def client_tools() -> None:
     assert "created" in patched.final_output
 
 
+async def computer() -> None:
+    """The SDK carries the actions out and sends a screenshot."""
+
+    class Screen(Computer):
+        def __init__(self) -> None:
+            self.done: list[tuple[object, ...]] = []
+
+        def screenshot(self) -> str:
+            return base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
+
+        def click(self, x: int, y: int, button: str) -> None:
+            self.done.append((button, x, y))
+
+        def keypress(self, keys: list[str]) -> None:
+            self.done.append(("keys", *keys))
+
+        def double_click(self, x: int, y: int) -> None:
+            self.done.append(("double", x, y))
+
+        def drag(self, path: list[tuple[int, int]]) -> None:
+            self.done.append(("drag", *path))
+
+        def move(self, x: int, y: int) -> None:
+            self.done.append(("move", x, y))
+
+        def scroll(self, x: int, y: int, scroll_x: int, scroll_y: int) -> None:
+            self.done.append(("scroll", x, y, scroll_x, scroll_y))
+
+        def type(self, text: str) -> None:
+            self.done.append(("type", text))
+
+        def wait(self) -> None:
+            self.done.append(("wait",))
+
+    screen = Screen()
+    agent = Agent(name="Hand", model=MODEL, tools=[ComputerTool(computer=screen)])
+    ran = await Runner.run(
+        agent,
+        'Copy. [[call computer {"actions": [{"type": "click", "x": "1", "y": 2},'
+        ' {"type": "keypress", "keys": "ctrl+c"}]}]][[then]]'
+        '[[call computer {"action": "left_click_drag", "start_coordinate": [1, 2], '
+        '"coordinate": [3, 4]}]][[then]][[say Copied.]]',
+    )
+    assert ran.final_output == "Copied."
+    assert screen.done == [
+        ("left", 1, 2),
+        ("keys", "ctrl", "c"),
+        ("drag", (1, 2), (3, 4)),
+    ], screen.done
+
+
 async def chat() -> None:
     agent = Agent(
         name="Chat",
@@ -213,6 +267,7 @@ SCENARIOS = (
     hosted_mcp,
     conversation,
     client_tools,
+    computer,
     chat,
     socket,
 )

@@ -68,7 +68,7 @@ CLIENTS = (
                 "structured",
                 "hosted_mcp",
             ),
-            *("conversation", "client_tools", "chat", "socket"),
+            *("conversation", "client_tools", "computer", "chat", "socket"),
         ),
     ),
     Client(

@@ -227,7 +227,8 @@ def _integer(value: Any) -> int | None:
         value = float(value)
     if type(value) not in (int, float) or abs(value) >= 2**31 or 0 < abs(value) < 1:
         return None
-    return round(value)
+    rounded: int = round(value)
+    return rounded
 
 
 def _held_keys(written: Json) -> Json:

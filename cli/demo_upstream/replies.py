@@ -23,6 +23,9 @@ MAX_QUOTE = 200
 MAX_DEPTH = 8
 """Levels of an example; a schema may refer to itself."""
 
+_RETURNED = re.compile("The (image|file) that tool call")
+"""How a message begins that has what a tool message cannot have."""
+
 EXAMPLES: dict[str, Any] = {
     "integer": 1,
     "number": 1.5,
@@ -74,7 +77,7 @@ def reply_to(body: dict[str, Any]) -> DemoReply:
 
 
 def _text_for(body: dict[str, Any]) -> str:
-    last = body["messages"][-1]
+    last = _last_message(body)
     if body["model"] == "demo-slow":
         start = f"{MARK} I say one word a second for a minute:"
         return " ".join(
@@ -102,11 +105,7 @@ def _call_for(body: dict[str, Any]) -> Call | None:
     wanted = [each for each in functions if each.get("name") == FILE_SEARCH]
     if body["model"] == "demo-tools":
         wanted += functions
-    if (
-        not wanted
-        or body.get("tool_choice") == "none"
-        or body["messages"][-1].get("role") == "tool"
-    ):
+    if not wanted or body.get("tool_choice") == "none" or _last_message(body).get("role") == "tool":
         return None
     schema = wanted[0].get("parameters") or {}
     arguments = {
@@ -163,6 +162,15 @@ def _resolve_reference(root: Any, reference: str) -> Any:
     for step in reference.split("/")[1:]:
         root = root.get(step) if isinstance(root, dict) else None
     return root
+
+
+def _last_message(body: dict[str, Any]) -> dict[str, Any]:
+    """The last message; the tool's result if the last one only has its image or file."""
+    *earlier, last = body["messages"]
+    if earlier and earlier[-1].get("role") == "tool" and _RETURNED.match(_text_of(last)):
+        last = earlier[-1]
+    found: dict[str, Any] = last
+    return found
 
 
 def _last_user_text(body: dict[str, Any]) -> str:

@@ -204,6 +204,8 @@ def _arguments(item: Item) -> Any:
 
 def _result_parts(item: Item, room: PageRoom) -> list[Part]:
     output = item.get("output")
+    if _is_known_part(output):  # a screenshot
+        output = [output]
     if isinstance(output, list) and all(_is_known_part(part) for part in output):
         return _content_parts(output, room)
     return [room.json(output if output is not None else _arguments(item), "Result")]

@@ -244,10 +244,13 @@ async def test_tools_model_answers_in_text_after_a_tools_result(base_url: str) -
         {"role": "assistant", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "rain"},
     ]
-    _, body = await post(
-        base_url, {"model": "demo-tools", "messages": messages, "tools": [WEATHER]}
-    )
-    assert body["choices"][0]["message"]["content"] == f"{MARK} The tool answered: rain"
+    image = {"type": "text", "text": "The image that tool call call_1 returned:"}
+    for more in ([], [{"role": "user", "content": [image]}]):
+        _, body = await post(
+            base_url,
+            {"model": "demo-tools", "messages": [*messages, *more], "tools": [WEATHER]},
+        )
+        assert body["choices"][0]["message"]["content"] == f"{MARK} The tool answered: rain"
 
 
 async def test_slow_model_takes_a_minute_and_sends_its_first_word_at_once(base_url: str) -> None:

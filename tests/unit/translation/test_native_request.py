@@ -295,6 +295,8 @@ def test_the_upstreams_own_tools_share_the_limit_of_calls() -> None:
     assert build_request(tools=value, calls_left=0)["tools"] == value[:1]
     assert "max_tool_calls" not in build_request(tools=value[:1], calls_left=3)
     assert "max_tool_calls" not in build_request(tools=value)
+    computer = [{"type": "computer", "of_the_future": True}]
+    assert build_request(tools=computer, calls_left=0)["tools"] == computer, "the client runs it"
     assert "tool_choice" not in build_request(tools=value[1:], calls_left=0, tool_choice="auto"), (
         "no choice without tools"
     )

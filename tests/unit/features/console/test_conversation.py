@@ -78,6 +78,9 @@ def test_files_and_images_are_names() -> None:
         "File: report.pdf",
         "File: file_1",
     ]
+    screenshot = parts[1] | {"type": "computer_screenshot"}
+    [result] = _entries({"type": "computer_call_output", "call_id": "c", "output": screenshot})
+    assert [part.text for part in result.parts] == ["Image: image/png, about 6 KiB"]
 
 
 def test_long_instructions_are_folded() -> None:

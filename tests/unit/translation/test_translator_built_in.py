@@ -233,6 +233,7 @@ UNCLEAR: list[JSON] = [
     {"type": "click", "x": 1, "y": 2, "button": "third"},
     {"type": "click", "x": 1, "y": 2, "button": ["left"]},
     {"type": "click", "x": "(1, 2, 3)"},
+    {"type": "click", "x": 1, "y": 2, "keys": [16]},
     {"type": "drag", "path": [[1, 2]]},
     {"type": "drag", "path": "from here to there"},
     {"type": "keypress", "keys": []},

@@ -140,7 +140,7 @@ def _action(written: Any) -> Json | None:
         written = {"type": written}
     if not isinstance(written, dict):
         return None
-    name = written.get("type", written.get("action"))
+    name = written.get("type") or written.get("action")
     if not isinstance(name, str):
         return None
     name = name.strip().lower().replace("-", "_")
@@ -167,7 +167,10 @@ def _drag(written: Json) -> Json | None:
     if path is None:
         path = [written.get("start_coordinate"), written.get("coordinate")]
     points = [_point(each) for each in path] if isinstance(path, list) else []
-    return {"path": points, **_held_keys(written)} if len(points) > 1 and all(points) else None
+    held = _held_keys(written)
+    if held is None or len(points) < 2 or not all(points):
+        return None
+    return {"path": points, **held}
 
 
 def _keypress(written: Json) -> Json | None:
@@ -197,8 +200,8 @@ def _no_fields(_written: Json) -> Json:
 
 def _mouse_fields(written: Json) -> Json | None:
     """The point of an action of the mouse, and the keys to hold."""
-    point = _point(written)
-    return {**point, **_held_keys(written)} if point else None
+    point, held = _point(written), _held_keys(written)
+    return None if point is None or held is None else {**point, **held}
 
 
 def _point(value: Any) -> Json | None:
@@ -206,8 +209,7 @@ def _point(value: Any) -> Json | None:
     in `coordinate` or `x`."""
     if isinstance(value, dict):
         if value.get("y") is None:
-            inner = value.get("coordinate", value.get("x"))
-            return _point(inner)
+            return _point(value.get("coordinate", value.get("x")))
         value = [value.get("x"), value["y"]]
     elif isinstance(value, str):
         value = _NUMBER.findall(value)
@@ -231,9 +233,12 @@ def _integer(value: Any) -> int | None:
     return rounded
 
 
-def _held_keys(written: Json) -> Json:
-    keys = _keys(written.get("keys"))
-    return {"keys": keys} if keys else {}
+def _held_keys(written: Json) -> Json | None:
+    """`keys`, if there are any; None if they are not valid."""
+    if not written.get("keys"):
+        return {}
+    keys = _keys(written["keys"])
+    return {"keys": keys} if keys else None
 
 
 def _keys(value: Any) -> list[str] | None:

@@ -164,7 +164,7 @@ def file_places(items: list[Item]) -> Iterator[FilePlace]:
                 for name in _FILE_NAMES
                 if name in part
             )
-        elif item["type"] == "computer_call_output" and "file_id" in parts:
+        elif item["type"] == "computer_call_output" and type(parts) is dict and "file_id" in parts:
             yield FilePlace(index, field, None, parts["type"], "file_id", parts["file_id"])
 
 

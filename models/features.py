@@ -22,6 +22,7 @@ FEATURES = (
     "model_list",
     "batches",
     "retrieval",
+    "images",
     "steering",
     "websocket",
     "webhooks",

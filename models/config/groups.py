@@ -263,6 +263,21 @@ class WebSearchSettings(Group):
         return self
 
 
+class ImageSettings(Group):
+    """The tool `image_generation` at upstreams that do not have it (docs/tools.md)."""
+
+    model: Annotated[str | None, EMPTY_IS_UNSET] = None
+    """The model that makes images, by a route of `/v1/images/*`. Unset: only native upstreams have
+    the tool."""
+    response_format: Annotated[Literal["b64_json"] | None, EMPTY_IS_UNSET] = None
+    """Sent to the model's upstream. Some engines answer only with an address without it; OpenAI's
+    models refuse it."""
+    bytes: Bytes = Field(default=12 * 1024 * 1024, ge=1)
+    """Largest image that is made or edited."""
+    inputs: int = Field(default=16, ge=1)
+    """Most images of one edit; the newest ones."""
+
+
 class CompactionSettings(Group):
     """Compaction: a summary that replaces a long history (docs/state.md)."""
 

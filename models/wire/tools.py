@@ -16,6 +16,9 @@ WEB_SEARCH = frozenset(
 )
 """The types of the web search tool."""
 
+IMAGE_GENERATION = "image_generation"
+"""The type of the tool that makes and edits images."""
+
 FILE_SEARCH = "file_search"
 """The type of the tool that searches in vector stores."""
 _OWN_STORE = re.compile("vs_[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
@@ -38,14 +41,15 @@ CALL_ITEM_TYPES = {
 
 NATIVE_ONLY_TOOLS = (
     "code_interpreter",
-    "image_generation",
+    IMAGE_GENERATION,
     "computer",
     "computer_use",
     "computer_use_preview",
     "programmatic_tool_calling",
 )
 """Tools that only a native upstream can run. They are passed to it as the client sent them. So is a
-file search in vector stores of the upstream (`is_native_only`)."""
+file search in vector stores of the upstream (`is_native_only`). For other upstreams this server
+makes the images itself, if its settings name a model for it."""
 
 
 def has_domain_secrets(value: Any) -> bool:
@@ -196,6 +200,20 @@ def require_no_search(
             param=f"{where}[{index}]",
             code="unsupported_parameter",
         )
+
+
+def require_no_images(tools: Iterable[dict[str, Any]]) -> None:
+    """Raises InvalidRequest for an image generation, which neither this server nor the model's
+    upstream can run."""
+    for index, tool in enumerate(tools):
+        if tool["type"] == IMAGE_GENERATION:
+            raise InvalidRequest(
+                f"Nothing can run tools of the type '{IMAGE_GENERATION}' here: the model's "
+                "upstream makes no images in a response, and this server has no model for it. "
+                "Leave the tool out, or let the server's operator set BACKBURNER_IMAGES__MODEL.",
+                param=f"tools[{index}]",
+                code="unsupported_parameter",
+            )
 
 
 def _require_one_match(chosen: dict[str, Any], count: int) -> None:

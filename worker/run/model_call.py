@@ -15,7 +15,7 @@ from models.errors import LimitReached, UpstreamFailed
 from models.tracing.spans import NO_SPAN
 from models.wire.events import Event, Item
 from models.wire.response import SEALED_REASONING
-from models.wire.tools import is_native_only
+from models.wire.tools import IMAGE_GENERATION, is_native_only
 from worker.metrics import UPSTREAM_TURNS
 from worker.run.context import RunContext
 from worker.run.failover import first_answer, note_failure
@@ -152,7 +152,11 @@ class ModelCaller:
         candidates = await self._context.candidates()
         parameters = self._context.parameters
         tools = parameters.get("tools", ())
-        native_only = next((tool["type"] for tool in tools if is_native_only(tool)), None)
+        own = (IMAGE_GENERATION,) if self._resources.settings.images.model is not None else ()
+        native_only = next(
+            (tool["type"] for tool in tools if is_native_only(tool) and tool["type"] not in own),
+            None,
+        )
         if native_only is not None:
             candidates = [each for each in candidates if each.upstream.is_native]
             if not candidates:

@@ -136,6 +136,31 @@ _REQUIRE_APPROVAL = ByJsonType(
     "'always', 'never', or an object with filters",
     {str: Choice("always", "never"), dict: Record({}, {"always": _FILTER, "never": _FILTER})},
 )
+IMAGE_GENERATION_TOOL = Record(
+    {},
+    {
+        "action": Choice("auto", "generate", "edit"),
+        "background": Choice("auto", "opaque", "transparent"),
+        "input_fidelity": Choice("low", "high"),
+        "input_image_mask": Record(
+            {},
+            {
+                "file_id": String(non_empty=True),
+                "image_url": String(pattern=r"(https?://|data:)\S*", expected="an image URL"),
+            },
+        ),
+        "model": String(non_empty=True),
+        "moderation": Choice("auto", "low"),
+        "output_compression": Integer(0, 100),
+        "output_format": Choice(
+            *("png", "webp", "jpeg", "gif"), refused={"svg": "images are made of pixels here"}
+        ),
+        "partial_images": Integer(0, 3),
+        "quality": Choice("auto", "low", "medium", "high", "xhigh", "max"),
+        "size": String(pattern="auto|[1-9][0-9]{1,4}x[1-9][0-9]{1,4}"),
+    },
+)
+"""Whether the model that makes images knows an option is for its upstream to say."""
 _FIELDS = Record(
     {
         "server_label": String(non_empty=True, at_most=64, pattern="[A-Za-z][A-Za-z0-9_-]*"),

@@ -24,12 +24,14 @@ from models.wire.checks.faults import missing
 from models.wire.checks.json_schema import require_function_schema
 from models.wire.checks.server_tools import (
     FILE_SEARCH_TOOL,
+    IMAGE_GENERATION_TOOL,
     McpTool,
     require_distinct_labels,
     require_one_search,
 )
 from models.wire.tools import (
     FILE_SEARCH,
+    IMAGE_GENERATION,
     NATIVE_ONLY_TOOLS,
     WEB_SEARCH,
     has_domain_secrets,
@@ -100,8 +102,6 @@ _OR_NATIVE = ", or use a model whose upstream is a native one (docs/upstreams.md
 _INSTEAD = {
     "code_interpreter": "nothing runs code here. Offer an MCP server that does, or a 'function' or "
     "a 'shell' whose calls you run yourself",
-    "image_generation": "the upstream makes no images in a response. Call POST "
-    "/v1/images/generations, or offer an MCP server or a 'function' that does",
     **dict.fromkeys(
         ("computer", "computer_use", "computer_use_preview"),
         "the upstream controls no computer. Offer an MCP server that does, or a 'function' whose "
@@ -218,7 +218,11 @@ _CLIENT_TOOLS: dict[str, Check] = {
     "apply_patch": _EMPTY,
     **dict.fromkeys(sorted(WEB_SEARCH), _WEB_SEARCH),
 }
-_SERVER_TOOLS: dict[str, Check] = {FILE_SEARCH: FILE_SEARCH_TOOL, "mcp": McpTool()}
+_SERVER_TOOLS: dict[str, Check] = {
+    FILE_SEARCH: FILE_SEARCH_TOOL,
+    IMAGE_GENERATION: IMAGE_GENERATION_TOOL,
+    "mcp": McpTool(),
+}
 _PASSED_ON: dict[str, Check] = {
     FILE_SEARCH: _NativeFileSearch(),
     **dict.fromkeys((*NATIVE_ONLY_TOOLS, "shell", "tool_search", *sorted(WEB_SEARCH)), _PASSED),
@@ -309,7 +313,7 @@ def _require_new(
 _NAMED = Record({"name": _NAME}, {"namespace": _NAME})
 _BUILT_IN_TOOLS = (
     *sorted(WEB_SEARCH),
-    *("file_search", "code_interpreter", "image_generation"),
+    *("file_search", "code_interpreter", IMAGE_GENERATION),
     *("computer", "computer_use", "computer_use_preview"),
     *("shell", "local_shell", "apply_patch", "programmatic_tool_calling", "tool_search"),
 )

@@ -293,6 +293,35 @@ def _decoded_query(text: str) -> Any:
         return clean_text(text)
 
 
+class OpenImageCall(OpenServerCall):
+    """A call that makes or edits an image.
+
+    It gets the model's prompt as `revised_prompt`, and its `action`, when the arguments are
+    complete; the arguments themselves have no events.
+    """
+
+    kind = "image_generation_call"
+    prefix = ID_PREFIXES[kind]
+    completed_event = ImageCompleted
+
+    def open_events(self) -> list[Event]:
+        return [self.added(), ImageInProgress(self.id, self.output_index)]
+
+    def arguments_done(self) -> list[Event]:
+        arguments = _decoded_query(self.arguments)
+        prompt, action = arguments, None
+        if isinstance(arguments, dict):
+            prompt, action = arguments.get("prompt"), arguments.get("action")
+        if isinstance(prompt, str) and prompt.strip() and not prompt.lstrip().startswith("{"):
+            self.fields = {**self.fields, "revised_prompt": prompt.strip()}
+        if action in ("generate", "edit"):
+            self.fields = {**self.fields, "action": action}
+        return [ImageGenerating(self.id, self.output_index)]
+
+    def failure_fields(self, message: str) -> dict[str, Any]:
+        return {"error": {"type": "image_generation_error", "code": None, "message": message}}
+
+
 _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
 
 
@@ -329,7 +358,11 @@ def base64_of(url: str) -> str:
 
 
 _CALL_CLASSES: dict[str, type[OpenServerCall]] = {
-    kind.kind: kind for kind in (OpenListTools, OpenMcpCall, OpenWebSearchCall, OpenFileSearchCall)
+    kind.kind: kind
+    for kind in (
+        *(OpenListTools, OpenMcpCall, OpenWebSearchCall, OpenFileSearchCall),
+        OpenImageCall,
+    )
 }
 
 

@@ -9,8 +9,14 @@ from uuid import UUID
 from starlette.responses import Response
 
 from features.console.access import EVERYONE
-from features.console.conversation import Entry, entries_of, instructions_entry, written_texts
-from features.console.page import Page, PageError, Visit, choice, not_found
+from features.console.conversation import (
+    Entry,
+    entries_of,
+    image_in,
+    instructions_entry,
+    written_texts,
+)
+from features.console.page import HEADERS, Page, PageError, Visit, choice, not_found
 from features.console.page_room import MAX_PART, PageRoom, pretty_json, sendable
 from features.console.response_queries import ITEM, LARGE_MESSAGE
 from features.operator.service import record_reveal
@@ -198,6 +204,20 @@ async def show_item(visit: Visit) -> Response:
     )
 
 
+async def show_image(visit: Visit) -> Response:
+    """The image that a call has made, as a file for the browser."""
+    identifier = response_id_of(visit)
+    await _reveal(visit, identifier)
+    limits = {"max_size": _MAX_ITEM_SIZE, "max_stored": 0, "characters": 0}
+    values = {"id": identifier, "item": visit.query.get("item", ""), **limits}
+    found = await fetch_idempotent(visit.pool, ITEM, values)
+    payload = found[0].payload if found else None
+    image = None if payload is None else await asyncio.to_thread(image_in, payload)
+    if image is None:
+        raise not_found("image")
+    return Response(image[0], media_type=image[1], headers=HEADERS)
+
+
 async def show_json(visit: Visit) -> Response:
     """The request and its items as JSON, and a command that sends the request again."""
     identifier = response_id_of(visit)
@@ -236,5 +256,6 @@ PAGES = (
     Page("/responses/{response_id}/related", show_related, roles=EVERYONE),
     Page("/responses/{response_id}/items", show_items, roles=EVERYONE),
     Page("/responses/{response_id}/item", show_item, roles=EVERYONE),
+    Page("/responses/{response_id}/image", show_image, roles=EVERYONE),
     Page("/responses/{response_id}/json", show_json, roles=EVERYONE),
 )

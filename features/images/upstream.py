@@ -239,8 +239,12 @@ class ImageUpstreams:
 
     def _get_session(self) -> aiohttp.ClientSession:
         if self._session is None:
+            # A kept connection may end while a request is sent: its outcome would be unknown.
             self._session = aiohttp.ClientSession(
-                cookie_jar=aiohttp.DummyCookieJar(), trust_env=True, trace_configs=[fenced()]
+                connector=aiohttp.TCPConnector(force_close=True),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=True,
+                trace_configs=[fenced()],
             )
         return self._session
 

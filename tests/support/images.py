@@ -59,7 +59,6 @@ def streamed(partial: list[bytes], last: bytes, kind: str = "image_generation") 
     """A stream with partial images, and the image."""
 
     async def step(exchange: Exchange) -> None:
-        await exchange.begin(200, {"content-type": "text/event-stream"})
         for number, content in enumerate(partial):
             event = {
                 "type": f"{kind}.partial_image",
@@ -69,6 +68,5 @@ def streamed(partial: list[bytes], last: bytes, kind: str = "image_generation") 
             await exchange.event(event)
         event = {"type": f"{kind}.completed", "b64_json": b64(last), "usage": USAGE}
         await exchange.event(event)
-        await exchange.end()
 
     return [step]

@@ -51,7 +51,7 @@ REFUSED_AT_CHAT = {
     rf"tool_choice\[\w+\](.type='({_HOSTED})')?$": "not found in 'tools'",
     r"tools\[code_interpreter\]": "Offer an MCP server that does, or a 'function' or a 'shell'",
     r"tools\[computer(_use_preview)?\]": "Offer an MCP server that does, or a 'function'",
-    r"tools\[image_generation\]": "Call POST /v1/images/generations",
+    r"tools\[image_generation\]": "set BACKBURNER_IMAGES__MODEL",
     r"tools\[programmatic_tool_calling\]": "Leave this tool out",
     r"tools\[shell\].environment\[container_": "Use the environment 'local'",
     r"tools\[tool_search\].execution='server'": "Set 'execution' to 'client'",

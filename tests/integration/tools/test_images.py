@@ -3,9 +3,11 @@
 import asyncio
 import base64
 import json
+from functools import partial
 from typing import Any
 
 import openai
+import psycopg
 import pytest
 
 from tests.conftest import PrivateStack
@@ -316,25 +318,48 @@ async def test_options_are_checked(
     assert refused["param"].startswith(param)
 
 
+async def test_two_images_of_one_turn_are_shown_one_after_the_other(
+    tool_stack: Stack, fake: FakeUpstream
+) -> None:
+    painter = tool(fake, streamed([png(1)], png(2)), partial_images=1)
+    turn = [_paint("A cat"), _paint("A dog", 1), finish("tool_calls"), usage(), done()]
+    stream = await read(tool_stack.api(), fake.script(turn, reply("Done")), tools=[painter])
+    assert [item.get("result") for item in stream.final["output"]] == [b64(png(2))] * 2 + [None]
+
+
 @pytest.mark.long
 @pytest.mark.timeout(90)
 async def test_after_a_kill_the_image_is_not_paid_for_twice(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    """The worker is killed while the upstream answers: nobody knows whether it was paid."""
-    answers = asyncio.Event()
+    """Two workers are killed: one before the upstream answers, one when it has answered, and
+    before that is stored. Nobody knows then whether the image was made."""
     settings = {**SHORT_LEASES, "BACKBURNER_IMAGES__MODEL": IMAGE_MODEL}
+    never = asyncio.Event()
     async with private_stack(settings=settings) as running:
-        painter = tool(fake, [wait_for(answers), *image(png())])
-        model = fake.script(painting(), reply("Done"))
         api = running.api()
-        response_id = await api.create_background(model, tools=[painter])
-        await until(lambda: fake.requests_for(painter["model"]), 20)
-        running.kill(running.workers[0])
-        answers.set()
-        await running.start_worker()
-        ended = await api.wait_for_end(response_id, within=40)
-        assert len(fake.requests_for(painter["model"])) == 1
-        failed = ended["output"][0]
-        assert (ended["status"], failed["status"]) == ("completed", "failed")
-        assert "may or may not have happened" in failed["error"]["message"]
+        for answers in (False, True):
+            painter = tool(fake, image(png()) if answers else [wait_for(never)])
+            model = fake.script(painting(), reply("Done"))
+            async with await psycopg.AsyncConnection.connect(running.dsn) as held:
+                await held.execute("LOCK TABLE usage_entries IN SHARE MODE")
+                response_id = await api.create_background(model, tools=[painter])
+                await until(partial(_is_reached, running, fake, painter, answers), 20)
+                running.kill(running.workers[-1])
+                await running.start_worker()
+            ended = await api.wait_for_end(response_id, within=40)
+            assert len(fake.requests_for(painter["model"])) == 1
+            failed = ended["output"][0]
+            assert (ended["status"], failed["status"]) == ("completed", "failed")
+            assert "may or may not have happened" in failed["error"]["message"]
+        never.set()
+
+
+async def _is_reached(running: Stack, fake: FakeUpstream, painter: JSON, answers: bool) -> bool:
+    """The upstream has the request; if it answers, its usage waits for the lock."""
+    waits = (
+        "SELECT count(*) > 0 FROM pg_locks"
+        " WHERE relation = 'usage_entries'::regclass AND NOT granted"
+    )
+    is_sent = bool(fake.requests_for(painter["model"]))
+    return is_sent and (not answers or await running.value(waits))

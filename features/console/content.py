@@ -14,6 +14,7 @@ from features.console.conversation import (
     entries_of,
     image_in,
     instructions_entry,
+    is_image_id,
     written_texts,
 )
 from features.console.page import HEADERS, Page, PageError, Visit, choice, not_found
@@ -36,6 +37,8 @@ _RELATED_ITEMS = 10
 """Of input and output of a response before this one."""
 _MAX_SIZE = 1024 * 1024
 """Of all items of a page together (models/wire/json_values.py)."""
+_IMAGES = 4
+"""Large images behind which the next items of a page are read."""
 _MAX_ITEM_SIZE = 8 * 1024 * 1024
 """Of the item on a page of its own."""
 _MAX_STORED = 8 * 1024 * 1024
@@ -132,15 +135,29 @@ async def _reveal(visit: Visit, identifier: UUID) -> ResponseRow:
 
 
 async def _read_items(
-    visit: Visit, identifier: UUID, direction: str, order: str, limit: int, after: str | None = None
+    visit: Visit,
+    identifier: UUID,
+    direction: str,
+    order: str,
+    limit: int,
+    after: str | None = None,
+    images: int = _IMAGES,
 ) -> list[tuple[str, Item | None]]:
     """The ids and payloads of items. One that makes the page too large, and those after it, have
-    none; of the first of them, if it is a message, the beginning is read."""
+    none; of the first of them, if it is a message, the beginning is read. So many `images` do not
+    count."""
     values = {"id": identifier, "after": after, "limit": limit, "max_size": _MAX_SIZE}
     found = await fetch_idempotent(visit.pool, _PAGES[direction][order], values)
     items = [(item.id, item.payload) for item in found]
     large = next((at for at, (_, payload) in enumerate(items) if payload is None), None)
-    if large is not None:
+    if large is not None and is_image_id(items[large][0]) and images:
+        # What stands behind an image is read beside it.
+        item = items[large][0]
+        more = await _read_items(
+            visit, identifier, direction, order, limit - large - 1, item, images - 1
+        )
+        items[large + 1 :] = more
+    elif large is not None:
         item = items[large][0]
         # One character more than is shown, so that it is known to be cut.
         limits = {"characters": MAX_PART + 1, "max_stored": _MAX_STORED}

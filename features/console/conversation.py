@@ -93,10 +93,7 @@ def entries_of(items: Iterable[tuple[str, Item | None]], room: PageRoom) -> list
     calls: dict[str, Entry] = {}
     for identifier, item in items:
         if item is None:
-            large = Entry(identifier, EntryKind.OTHER, "A large item", is_large=True)
-            if identifier.startswith(f"{ID_PREFIXES[IMAGE_CALL]}_"):
-                large.parts.append(Part(PartKind.IMAGE, "Image"))
-            entries.append(large)
+            entries.append(_large_entry(identifier))
             continue
         kind = _type(item)
         call = calls.get(str(item.get("call_id"))) if kind in OUTPUTS else None
@@ -108,6 +105,20 @@ def entries_of(items: Iterable[tuple[str, Item | None]], room: PageRoom) -> list
         if kind in CALLS:
             calls[str(item.get("call_id"))] = entry
     return entries
+
+
+def _large_entry(identifier: str) -> Entry:
+    """An item that was not read, because of its size. An image is shown by its id."""
+    if not is_image_id(identifier):
+        return Entry(identifier, EntryKind.OTHER, "A large item", is_large=True)
+    entry = Entry(identifier, EntryKind.CALL, _words("image_generation"), is_folded=False)
+    entry.parts.append(Part(PartKind.IMAGE, "Image"))
+    return entry
+
+
+def is_image_id(identifier: str) -> bool:
+    """Whether the id is one of calls that make images."""
+    return identifier.startswith(f"{ID_PREFIXES[IMAGE_CALL]}_")
 
 
 def instructions_entry(instructions: object, room: PageRoom) -> Entry | None:
@@ -195,6 +206,7 @@ def _call(identifier: str, item: Item, room: PageRoom) -> Entry:
             entry.parts.append(room.json(item[name], label))
     if isinstance(image := item.get("result"), str):
         entry.parts.append(Part(PartKind.IMAGE, f"Image, {_size(image)}", "Result"))
+        entry.is_folded = False
     if item.get("status") in ("failed", "incomplete"):
         entry.title += f" ({item['status']})"
     return entry

@@ -199,7 +199,7 @@ async def test_an_image_that_was_made_is_shown_to_those_who_may_read(
     content = png(4, 1200)
     url = f"data:image/png;base64,{b64(content)}"
     images = [{"type": "image_url", "image_url": {"url": url}}]
-    model = fake.script([delta({"images": images}), finish(), usage(), done()])
+    model = fake.script([delta({"images": images}), text("A grey dot."), finish(), done()])
     response = await api.create(model)
     item = next(each for each in response["output"] if each["type"] == "image_generation_call")
     async with console_user(shared_stack, OPERATOR_TOKEN) as user:
@@ -209,6 +209,7 @@ async def test_an_image_that_was_made_is_shown_to_those_who_may_read(
         [address] = re.findall(r'<img class="picture"[^>]* src="([^"]+)"', page.html)
         assert unescape(address) == path
         assert b64(content)[:100] not in page.html
+        assert "A grey dot." in page.text
         async with user.session.get(f"{user.origin}{path}") as shown:
             assert (shown.content_type, await shown.read()) == ("image/png", content)
         assert (await user.get(path[:-1])).status == 404

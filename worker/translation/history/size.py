@@ -111,6 +111,11 @@ def _count_object(value: dict[str, Any], count_text: TokenCounter) -> int:
             len(str(value["input_audio"].get("data", ""))) * 10 // AUDIO_BYTES_PER_SECOND
             + OVERHEAD_TOKENS
         )
+    if kind == "image_generation_call":
+        # A model is told of an image that was made here, and sees one that its upstream made.
+        seen = 0 if "answer" in value or not value.get("result") else IMAGE_TOKENS
+        rest = {name: value[name] for name in ("answer", "revised_prompt") if name in value}
+        return seen + count_tokens(rest, count_text) + OVERHEAD_TOKENS
     inside = sum(
         count_tokens(field, count_text)
         for name, field in value.items()

@@ -30,7 +30,6 @@ RENEW = fragment(leases.RENEW, "UPDATE workers SET expires_at")
 LOCK = fragment(claim.LOCK_ORPHANS, "IS NOT NULL AS started")
 """Part of the statement that locks a response before its takeover, inside the transaction."""
 REAP_LOCK = fragment(leases.REAP_LOCK_UNTIED, "NOT dead AND expires_at =")
-LOOK = fragment(leases.WATCHED_PROCESSES, "WHERE NOT dead AND id <>")
 ORPHANS = fragment(sweep.ORPHANS, "IS NOT NULL OR r.requeue_requested_at IS NOT NULL")
 CLAIM_NEW = fragment(claim.CLAIM_UNOWNED_TOGETHER, "r.worker IS NULL AND r.crashes = 0")
 
@@ -291,7 +290,7 @@ async def _start_reaping(lab: Lab) -> tuple[WorkerLoad, Service, HeldAnswer]:
     Returns the load, that sweeper and the held reply.
     """
     worker_load = await WorkerLoad.of(lab)
-    look = lab.stack.webs[0].proxies.postgres.hold_answer(LOOK)
+    look = lab.stack.webs[0].proxies.postgres.hold_answer(RENEW)
     await look.answered.wait()
     held_answers = {
         process: process.proxies.postgres.hold_answer(REAP_LOCK) for process in worker_load.others

@@ -16,8 +16,8 @@ a process that was declared dead (I5).
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
@@ -109,7 +109,8 @@ class Watch:
     async def _listen(self, on_orphans: Callable[[], None]) -> None:
         """Waits for the notifications of other processes."""
         while True:
-            with _logged("orphans_not_listened_for"):
+            # While Postgres is away, the heartbeat says so.
+            with suppress(*DATABASE_UNAVAILABLE):
                 async with await connect(self._settings, str(self._lease.id)) as connection:
                     await execute(connection, leases.LISTEN_FOR_ORPHANS, {})
                     async for _ in connection.notifies():
@@ -123,8 +124,11 @@ class Watch:
             if sighting is None:
                 self._forget()
                 continue
-            with _logged("watch_database_unavailable"):
+            try:
                 await self._act(sighting)
+            except DATABASE_UNAVAILABLE as error:
+                # The next sighting shows the same.
+                logger.warning("watch_database_unavailable", error=str(error).strip())
 
     async def _act(self, sighting: Sighting) -> None:
         """Declares dead what is dead."""
@@ -218,15 +222,6 @@ class Watch:
             await execute(connection, leases.NOTIFY_ORPHANS, {})
         logger.warning("worker_reaped", reaped=str(process.id), cause=cause.value)
         self._deaths.inc()
-
-
-@contextmanager
-def _logged(event: str) -> Iterator[None]:
-    """Postgres may be unavailable in this block: that is logged, and the block left."""
-    try:
-        yield
-    except DATABASE_UNAVAILABLE as error:
-        logger.warning(event, error=str(error).strip())
 
 
 def _first_seen(before: dict[_Seen, float], keys: list[_Seen], now: float) -> dict[_Seen, float]:

@@ -285,19 +285,19 @@ async def _assert_works_without_redis(lab: Lab, worker_load: WorkerLoad) -> None
 
 async def _start_reaping(lab: Lab) -> tuple[WorkerLoad, Service, HeldAnswer]:
     """Kills a worker; the first sweeper that locks its row to reap it waits for the held reply. The
-    web process sees nothing meanwhile.
+    web process declares nothing dead meanwhile: its Redis does not answer.
 
     Returns the load, that sweeper and the held reply.
     """
     worker_load = await WorkerLoad.of(lab)
-    look = lab.stack.webs[0].proxies.postgres.hold_answer(RENEW)
-    await look.answered.wait()
+    redis = lab.stack.webs[0].proxies.redis
+    redis.hang()
     held_answers = {
         process: process.proxies.postgres.hold_answer(REAP_LOCK) for process in worker_load.others
     }
     lab.kill(worker_load.victim)
     reaper = await _first_held(held_answers)
-    look.release()
+    redis.heal()
     return worker_load, reaper, held_answers[reaper]
 
 

@@ -40,8 +40,10 @@ class EventStreamResponse(EventSourceResponse):
         frames: AsyncGenerator[bytes],
         settings: WebSettings,
         on_end: Callable[[], None] | None,
+        keep_alive: bytes = _KEEP_ALIVE,
     ) -> None:
         super().__init__(frames, headers=SSE_HEADERS)
+        self._keep_alive = keep_alive
         self._on_end = on_end
         self._frames = frames
         self._ping_seconds = settings.ping.total_seconds()
@@ -116,7 +118,9 @@ class EventStreamResponse(EventSourceResponse):
         """Raises SendTimeoutError."""
         try:
             async with asyncio.timeout(self._send_seconds):
-                await send({"type": "http.response.body", "body": _KEEP_ALIVE, "more_body": True})
+                await send(
+                    {"type": "http.response.body", "body": self._keep_alive, "more_body": True}
+                )
         except TimeoutError:
             _log_slow_client(scope)
             raise SendTimeoutError from None
@@ -126,13 +130,15 @@ def sse_response(
     frames: AsyncGenerator[bytes],
     settings: WebSettings,
     on_end: Callable[[], None] | None = None,
+    keep_alive: bytes = _KEEP_ALIVE,
 ) -> EventStreamResponse:
-    """Streams `frames`, of which none is empty. `on_end`: called at the end.
+    """Streams `frames`, of which none is empty. `on_end`: called at the end. `keep_alive`: sent
+    while there are none.
 
     At a stop, `EventReader.close` ends background streams. Foreground ones have the grace period,
     then `EventReader.abort` ends them too.
     """
-    return EventStreamResponse(frames, settings, on_end)
+    return EventStreamResponse(frames, settings, on_end, keep_alive)
 
 
 async def _is_disconnected(receive: Receive, within: float) -> bool:

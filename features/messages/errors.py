@@ -34,11 +34,17 @@ def error_body(error: ApiError, request_id: str) -> dict[str, Any]:
     """The body of an answer, and the data of an event."""
     status = status_of(error)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    message = error.message
-    if error.code == "context_length_exceeded" and _TOO_LONG not in message:
-        message = f"{_TOO_LONG}: {message}"
     return {
         "type": "error",
-        "error": {"type": kind, "message": message},
+        "error": {"type": kind, "message": _message(error)},
         "request_id": request_id,
     }
+
+
+def _message(error: ApiError) -> str:
+    """The message, with the place that it is about: Anthropic has no field for that."""
+    if error.code == "context_length_exceeded":
+        return f"{_TOO_LONG}: {error.message}"
+    if error.param is None or f"'{error.param}'" in error.message:
+        return error.message
+    return f"{error.param}: {error.message}"

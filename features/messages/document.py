@@ -9,7 +9,7 @@ from models.wire.api_schema import Schema, const, nullable, object_schema
 from web.routes.unstored import COUNT_HEADER
 
 _HELLO: Json = {"model": "demo", "messages": [{"role": "user", "content": "Hello."}]}
-_STATUSES = (*UPSTREAM_STATUSES, 402, 403, 500, 529)
+_STATUSES = (*UPSTREAM_STATUSES, 402, 403, 415, 500, 503, 529)
 
 
 def operations() -> dict[str, Json]:

@@ -27,7 +27,6 @@ from models.wire.checks.basic import (
 from models.wire.checks.faults import missing, not_an_object
 from models.wire.response import SEALED_REASONING
 from models.wire.without_effect import shown_name
-from web.routes.unstored import COUNT_PARAMETERS
 
 Json = dict[str, Any]
 
@@ -81,6 +80,8 @@ _REFUSED = {
     "container": "nothing runs code here",
 }
 """Parameters without which the request would mean something else -> what to do."""
+_NOT_COUNTED = ("include", "max_tool_calls")
+"""Parameters of a create that a count does not have."""
 _EFFORTS = ((4_096, "low"), (16_384, "medium"), (_MAX_INTEGER, "high"))
 """Largest budget of thinking, in tokens -> the effort."""
 
@@ -141,7 +142,7 @@ def count_request(body: Any) -> Json:
     """The create whose input tokens are counted. Raises InvalidRequest."""
     without_limit = {"max_tokens": 1, **body} if type(body) is dict else body
     create = _common_parameters(_checked(without_limit))
-    return {"store": False} | {name: create[name] for name in create if name in COUNT_PARAMETERS}
+    return {"store": False, **{name: create[name] for name in create if name not in _NOT_COUNTED}}
 
 
 def _checked(body: Any) -> Json:

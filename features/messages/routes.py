@@ -71,8 +71,8 @@ async def create_message(request: Request, key: Key, body: AdmittedBody) -> Resp
     background with an empty message that has its id."""
     state, record = app_state(request), request_record(request)
     translated = await _translate(state, request, key, body)
-    estimate = await _estimate_input(body)
     body.value = translated.body
+    estimate = await _estimate_input(body)
     options = CreateOptions(record.id, stop=tuple(translated.stop))
     accepted = await state.create_response.create(key, body, request.headers, options)
     record.note_response(accepted.id)
@@ -168,6 +168,8 @@ async def _stream_response(
         reading.cancel()
         await asyncio.wait({reading})
         await events.aclose()
+        if accepted.on_stream_end is not None:
+            accepted.on_stream_end()
         raise
     frames = _message_frames(events, reading, opening, stream)
     return sse_response(frames, state.settings.web, accepted.on_stream_end, keep_alive=PING)

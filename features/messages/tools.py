@@ -161,7 +161,7 @@ TOOLS = Array(_Tool())
 
 def _function(tool: Json) -> Json:
     # Without `strict` OpenAI's own models would take a schema as a strict one.
-    named = {name: tool[name] for name in ("name", "description") if name in tool}
+    named: Json = {name: tool[name] for name in ("name", "description") if name in tool}
     schema, strict = tool["input_schema"], tool.get("strict", False)
     return {"type": "function", **named, "parameters": schema, "strict": strict}
 

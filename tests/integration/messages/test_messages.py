@@ -326,18 +326,25 @@ async def test_a_repeated_request_gets_the_same_message(
     assert len(fake.requests_for(model)) == 3
 
 
+@pytest.mark.parametrize(("steps", "streams"), [([text("Go")], True), ([], True), ([], False)])
 async def test_a_client_that_leaves_cancels_its_message(
-    claude: anthropic.AsyncAnthropic, fake: FakeUpstream
+    claude: anthropic.AsyncAnthropic, fake: FakeUpstream, steps: list[Any], streams: bool
 ) -> None:
-    for model in (fake.script([text("Go"), hang()]), fake.script([hang()])):
-        asking = asyncio.create_task(
-            claude.messages.create(model=model, max_tokens=64, messages=HELLO)
+    model = fake.script([*steps, hang()])
+
+    async def ask() -> None:
+        answer: Any = await claude.messages.create(
+            model=model, max_tokens=64, messages=HELLO, stream=streams
         )
-        await until(lambda model=model: bool(fake.requests_for(model)), 10)
-        asking.cancel()
-        await asyncio.wait({asking})
-        [request] = fake.requests_for(model)
-        await until(lambda request=request: request.closed_by_client is not None, 10)
+        async for _ in answer:
+            pass
+
+    asking = asyncio.create_task(ask())
+    await until(lambda: fake.requests_for(model))
+    [request] = fake.requests_for(model)
+    asking.cancel()
+    await asyncio.wait({asking})
+    await until(lambda: request.closed_by_client is not None, 20)
 
 
 async def test_an_answer_in_json_is_asked_for(

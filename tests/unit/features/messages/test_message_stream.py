@@ -89,7 +89,7 @@ def _events(*events: Json, thinking: Thinking = Thinking.SHOWN) -> list[Json]:
 
 def _message(*events: Json, thinking: Thinking = Thinking.SHOWN) -> Json:
     """What the client makes of it."""
-    snapshot, buffers = None, {}
+    snapshot, buffers = None, dict[int, bytes]()
     for event in _events(*events, thinking=thinking):
         if event["type"] != "ping":
             typed = EVENT.validate_python(event)

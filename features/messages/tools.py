@@ -151,8 +151,8 @@ class _Tool(Check):
         )
         raise InvalidRequest(message, param=f"{where}.type", code="unsupported_parameter")
 
-    def schema(self, scope: SchemaScope, /) -> Schema:
-        return _CUSTOM.schema(scope) | {"required": ["name"]}
+    def schema(self, _scope: SchemaScope, /) -> Schema:
+        return {"type": "object"}
 
 
 TOOLS = Array(_Tool())

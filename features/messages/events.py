@@ -47,6 +47,8 @@ class MessageStream:
         self._was_cut = False
         """An item that the client has seen was closed before its end."""
         self.has_ended = False
+        self.is_broken = False
+        """It has ended without its end."""
 
     def start(self) -> bytes:
         """The first events."""
@@ -62,12 +64,6 @@ class MessageStream:
             rule = self._RULES.get(event["type"])
             if rule is not None:
                 rule(self, event)
-        return self._blocks.take()
-
-    def end_early(self) -> bytes:
-        """The last event, if the response's stream ended without its end; else nothing."""
-        if not self.has_ended:
-            self._fail(Unavailable("The stream ended before the message. Please retry."))
         return self._blocks.take()
 
     def _item_added(self, event: Json) -> None:
@@ -144,8 +140,9 @@ class MessageStream:
 
     def _interrupted(self) -> None:
         """What was sent is no part of the answer any more: another worker begins the turn again.
-        No event takes a block back."""
-        self._fail(Unavailable("The answer was interrupted and has to be repeated. Please retry."))
+        No event takes a block back. Claude Code repeats a request whose connection is lost, and
+        not one whose stream has an error."""
+        self.has_ended = self.is_broken = True
 
     def _fail(self, error: ApiError) -> None:
         fields = error_body(error, self._request_id)

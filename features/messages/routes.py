@@ -18,7 +18,7 @@ from features.messages.events import PING, MessageStream, has_output
 from features.messages.request import MessageRequest, count_request, message_request
 from models.config.routes import accepted_parameters
 from models.db.queries.api_keys import ApiKey
-from models.errors import ApiError, InvalidRequest, Unavailable
+from models.errors import ApiError, InvalidRequest, ServerStopping, Unavailable
 from models.ids import response_id
 from models.lifecycle import Status
 from models.projects.quotas import CHARACTERS_PER_TOKEN
@@ -37,7 +37,7 @@ from web.routes.foreground import answered_request, wait_for_completion, wait_fo
 from web.routes.responses import stream_events
 from web.routes.unstored import COUNT_HEADER, NOT_COUNTED
 from web.state import AppState, app_state
-from web.stream.sse import sse_response
+from web.stream.sse import StreamBroken, sse_response
 
 BACKGROUND_HEADER = "x-backburner-background"
 """A request with it is answered at once, with the id of a background response."""
@@ -162,8 +162,8 @@ async def _stream_response(
     reading = asyncio.ensure_future(_read_opening(events, opening))
     try:
         await asyncio.wait({reading}, timeout=state.settings.web.ping.total_seconds())
-        if reading.done() and opening and b"\nevent: response.failed\n" in b"\n" + opening[-1]:
-            await wait_for_response(state, accepted, request)
+        if reading.done():
+            await _require_begun(state, accepted, request, opening)
     except BaseException:
         reading.cancel()
         await asyncio.wait({reading})
@@ -173,6 +173,16 @@ async def _stream_response(
         raise
     frames = _message_frames(events, reading, opening, stream)
     return sse_response(frames, state.settings.web, accepted.on_stream_end, keep_alive=PING)
+
+
+async def _require_begun(
+    state: AppState, accepted: AcceptedResponse, request: Request, opening: list[bytes]
+) -> None:
+    """`opening`: all up to the first output. Raises what has ended the response before that."""
+    if not opening or not has_output(opening[-1]):
+        raise ServerStopping
+    if b"\nevent: response.failed\n" in b"\n" + opening[-1]:
+        await wait_for_response(state, accepted, request)
 
 
 async def _read_opening(events: AsyncGenerator[bytes], opening: list[bytes]) -> None:
@@ -189,7 +199,8 @@ async def _message_frames(
     opening: list[bytes],
     stream: MessageStream,
 ) -> AsyncGenerator[bytes]:
-    """The message's events. `reading` fills `opening`; `events` has what follows."""
+    """The message's events. `reading` fills `opening`; `events` has what follows. Raises
+    StreamBroken if they end without their end."""
     try:
         async with aclosing(events):
             yield stream.start()
@@ -202,8 +213,8 @@ async def _message_frames(
                 if translated := stream.feed(frames):
                     yield translated
                 del frames  # as in web/stream/sse.py
-            if last := stream.end_early():
-                yield last
+            if stream.is_broken or not stream.has_ended:
+                raise StreamBroken
     finally:
         reading.cancel()
 

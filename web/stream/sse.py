@@ -28,6 +28,10 @@ _PADDING_FIELD = b',"obfuscation":"%b"}\n\n'
 _END_OF_FRAME = b"}\n\n"
 
 
+class StreamBroken(Exception):
+    """Raised by the frames of a stream that must not look complete: the connection is closed."""
+
+
 class EventStreamResponse(EventSourceResponse):
     """A stream of frames as sse-starlette sends it, with fewer tasks and timers.
 
@@ -72,12 +76,15 @@ class EventStreamResponse(EventSourceResponse):
                 task.result()
 
     async def _send_frames(self, scope: Scope, send: Send) -> None:
-        """Sends all frames. After a timeout the stream ends without its end."""
+        """Sends all frames. After a timeout, and if it is broken, the stream ends without its
+        end."""
         deadline = IdleTimeout()
         try:
             async with aclosing(self._frames) as blocks:
                 with deadline.extend():
                     await self._send_blocks(blocks, send, deadline)
+        except StreamBroken:
+            logger.info("stream_broken", path=scope["path"])
         except TimeoutError:
             if not deadline.expired:
                 raise

@@ -140,8 +140,8 @@ class MessageStream:
 
     def _interrupted(self) -> None:
         """What was sent is no part of the answer any more: another worker begins the turn again.
-        No event takes a block back. Claude Code repeats a request whose connection is lost, and
-        not one whose stream has an error."""
+        No event takes a block back. Claude Code repeats a request whose connection is lost early,
+        and none whose stream has an error."""
         self.has_ended = self.is_broken = True
 
     def _fail(self, error: ApiError) -> None:

@@ -1,11 +1,11 @@
 """The tools of Anthropic's API become tools of a response. Pure.
 
 Tools that the client runs and whose schema only Anthropic's models know (a shell, an editor, a
-computer, a memory) become functions with the schema that Anthropic documents.
+computer) become functions with the schema that Anthropic documents.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from models.errors import InvalidRequest
@@ -54,75 +54,52 @@ TOOL_CHOICE = Tagged(
 )
 """The check of `tool_choice`."""
 _DATED = re.compile(r"([a-z_]+)_20\d{6}")
-_STRING: Json = {"type": "string"}
-_INTEGER: Json = {"type": "integer"}
-_RANGE: Json = {"type": "array", "items": _INTEGER}
+_TYPES: Mapping[str, Json] = {
+    "text": {"type": "string"},
+    "integer": {"type": "integer"},
+    "number": {"type": "number"},
+    "boolean": {"type": "boolean"},
+    "integers": {"type": "array", "items": {"type": "integer"}},
+}
 
 
-def _commands(name: str, values: Sequence[str], **fields: Json) -> Json:
-    """The schema of a tool with a field that says what is to be done, and others."""
-    properties = {name: {"type": "string", "enum": list(values)}, **fields}
-    return {"type": "object", "properties": properties, "required": [name]}
+def _schema(fields: Mapping[str, str], action: str = "", *actions: str) -> Json:
+    """An object with these fields: type -> names. `actions`: what the required field `action` may
+    be."""
+    properties: Json = {action: {"type": "string", "enum": list(actions)}} if action else {}
+    for kind, names in fields.items():
+        properties |= dict.fromkeys(names.split(), _TYPES[kind])
+    required = {"required": [action]} if action else {}
+    return {"type": "object", "properties": properties, **required}
 
 
-_EDITOR = (
-    "View, create and edit text files. `view` takes an optional `view_range` of lines, `create` "
-    "needs `file_text`, `str_replace` needs `old_str`, which must occur exactly once, and "
-    "`new_str`, `insert` needs `insert_line` and `insert_text`."
-)
+_EDITS = ("command", "view", "create", "str_replace", "insert")
+_OF_EDITS = {
+    "text": "path file_text old_str new_str insert_text",
+    "integer": "insert_line",
+    "integers": "view_range",
+}
 _CLIENT_TOOLS: Mapping[str, tuple[str, Json]] = {
     "bash": (
         "Run a command in a persistent bash session. `restart` starts a new session.",
-        {"type": "object", "properties": {"command": _STRING, "restart": {"type": "boolean"}}},
+        _schema({"text": "command", "boolean": "restart"}),
     ),
     "text_editor": (
-        _EDITOR,
-        {
-            **_commands(
-                "command",
-                ("view", "create", "str_replace", "insert"),
-                **dict.fromkeys(
-                    ("path", "file_text", "old_str", "new_str", "insert_text"), _STRING
-                ),
-                insert_line=_INTEGER,
-                view_range=_RANGE,
-            ),
-            "required": ["command", "path"],
-        },
-    ),
-    "memory": (
-        "Keep notes in files below /memories, for later conversations.",
-        _commands(
-            "command",
-            ("view", "create", "str_replace", "insert", "delete", "rename"),
-            **dict.fromkeys(
-                (
-                    *("path", "file_text", "old_str", "new_str"),
-                    *("insert_text", "old_path", "new_path"),
-                ),
-                _STRING,
-            ),
-            insert_line=_INTEGER,
-            view_range=_RANGE,
-        ),
+        "View, create and edit text files. For `str_replace`, `old_str` must occur exactly once.",
+        _schema(_OF_EDITS, *_EDITS),
     ),
     "computer": (
         "Use the mouse and the keyboard of a computer, and take screenshots.",
-        _commands(
-            "action",
-            (
-                *("screenshot", "left_click", "right_click", "middle_click", "double_click"),
-                *("triple_click", "left_click_drag", "left_mouse_down", "left_mouse_up"),
-                *("mouse_move", "cursor_position", "type", "key", "hold_key", "scroll", "wait"),
-                "zoom",
-            ),
-            coordinate=_RANGE,
-            start_coordinate=_RANGE,
-            region=_RANGE,
-            text=_STRING,
-            duration={"type": "number"},
-            scroll_direction={"type": "string", "enum": ["up", "down", "left", "right"]},
-            scroll_amount=_INTEGER,
+        _schema(
+            {
+                "integers": "coordinate start_coordinate region",
+                "text": "text scroll_direction",
+                "integer": "scroll_amount",
+                "number": "duration",
+            },
+            *("action", "screenshot", "left_click", "right_click", "middle_click", "double_click"),
+            *("triple_click", "left_click_drag", "left_mouse_down", "left_mouse_up", "mouse_move"),
+            *("cursor_position", "type", "key", "hold_key", "scroll", "wait", "zoom"),
         ),
     ),
 }
@@ -146,7 +123,7 @@ class _Tool(Check):
             return _web_search(_SEARCH(value, where))
         message = (
             f"The tool '{shorten(kind)}' of '{where}' is not supported here. Supported are "
-            "tools with an 'input_schema', bash_…, text_editor_…, computer_…, memory_… and "
+            "tools with an 'input_schema', bash_…, text_editor_…, computer_… and "
             "web_search_…; offer another one as a tool with an 'input_schema' that you run."
         )
         raise InvalidRequest(message, param=f"{where}.type", code="unsupported_parameter")

@@ -326,6 +326,18 @@ async def test_a_repeated_request_gets_the_same_message(
     assert len(fake.requests_for(model)) == 3
 
 
+async def test_a_message_is_run_again_with_its_stop_sequences(
+    claude: anthropic.AsyncAnthropic, api: Api, fake: FakeUpstream
+) -> None:
+    model = fake.script(reply("One."), reply("Two."))
+    message = await claude.messages.create(
+        model=model, max_tokens=64, messages=HELLO, stop_sequences=["."]
+    )
+    again = await api.call("POST", f"/responses/{message.id}/retry", {})
+    assert again.body["output_text"] == "Two."
+    assert [request.body["stop"] for request in fake.requests_for(model)] == [["."], ["."]]
+
+
 @pytest.mark.parametrize(("steps", "streams"), [([text("Go")], True), ([], True), ([], False)])
 async def test_a_client_that_leaves_cancels_its_message(
     claude: anthropic.AsyncAnthropic, fake: FakeUpstream, steps: list[Any], streams: bool

@@ -122,7 +122,6 @@ def test_the_line_that_differs_in_each_request_is_left_out_of_the_instructions()
     [
         ({"type": "bash_20250124", "name": "bash"}, "bash"),
         ({"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"}, None),
-        ({"type": "memory_20250818", "name": "memory"}, "memory"),
         ({"type": "computer_20251124", "name": "computer", "display_width_px": 9}, "computer"),
         ({"type": "custom", "name": "f", "input_schema": {"type": "object"}}, "f"),
         ({"name": "f", "input_schema": {"type": "object"}, "strict": True}, "f"),

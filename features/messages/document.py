@@ -9,6 +9,10 @@ from models.wire.api_schema import Schema, const, nullable, object_schema
 from web.routes.unstored import COUNT_HEADER
 
 _HELLO: Json = {"model": "demo", "messages": [{"role": "user", "content": "Hello."}]}
+CODES = {
+    "thread_unsupported_request": "a message of Anthropic's API asks for a `thread`: the whole "
+    "conversation must be sent",
+}
 _STATUSES = (*UPSTREAM_STATUSES, 402, 403, 415, 500, 503, 529)
 
 
@@ -61,7 +65,7 @@ def components(deployment: Deployment) -> dict[str, Schema]:
         "AnthropicError": object_schema(
             {
                 "type": const("error"),
-                "error": object_schema({"type": STRING, "message": STRING}),
+                "error": object_schema({"type": STRING, "message": STRING}, {"details": OBJECT}),
                 "request_id": STRING,
             }
         ),

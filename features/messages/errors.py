@@ -34,9 +34,10 @@ def error_body(error: ApiError, request_id: str) -> dict[str, Any]:
     """The body of an answer, and the data of an event."""
     status = status_of(error)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    details = {} if error.code is None else {"details": {"error_code": error.code}}
     return {
         "type": "error",
-        "error": {"type": kind, "message": _message(error)},
+        "error": {"type": kind, "message": _message(error), **details},
         "request_id": request_id,
     }
 

@@ -153,6 +153,10 @@ def _checked(body: Any) -> Json:
         if body.get(name):
             message = f"'{name}' is not supported here: {instead}."
             raise InvalidRequest(message, param=name, code="unsupported_parameter")
+    if body.get("thread"):
+        # The tool runners of the SDKs ask for a thread first. By this code they know what to do.
+        message = "'thread' is not supported here: send the whole conversation."
+        raise InvalidRequest(message, param="thread", code="thread_unsupported_request")
     for name in REQUIRED:
         if body.get(name) is None:
             raise missing(name)

@@ -1,6 +1,7 @@
 // Anthropic's SDK for Node, with a model that speaks Chat Completions.
 import assert from "node:assert/strict";
 import Anthropic from "@anthropic-ai/sdk";
+import { betaTool } from "@anthropic-ai/sdk/helpers/beta/json-schema";
 
 const baseURL = process.env.OPENAI_BASE_URL.replace(/\/v1$/, "");
 const client = new Anthropic({ baseURL, apiKey: process.env.OPENAI_API_KEY });
@@ -53,6 +54,11 @@ const scenarios = {
     assert.deepEqual([thought.type, thought.thinking], ["thinking", "hm"]);
     assert(thought.signature);
     assert.equal(messages.at(-1).content.at(-1).text, "Told: rain");
+  },
+  async runner() {
+    const tool = betaTool({ ...weather, inputSchema: weather.input_schema, run: async ({ city }) => `rain in ${city}` });
+    const message = await client.beta.messages.toolRunner({ ...asked, tools: [tool], messages: [{ role: "user", content: prompt }] });
+    assert.equal(message.content.at(-1).text, "Told: rain in Bonn");
   },
   async count() {
     const counted = await client.messages.countTokens({ model: "puppet", messages: [{ role: "user", content: "Hello." }], tools: [weather] });

@@ -137,6 +137,24 @@ async def test_a_tool_runs_at_the_client_and_its_reasoning_comes_back(
     assert kept["encrypted_content"] == thinking.signature
 
 
+async def test_the_sdks_tool_runner_ends_although_there_are_no_threads(
+    claude: anthropic.AsyncAnthropic, fake: FakeUpstream
+) -> None:
+    @anthropic.beta_async_tool
+    async def forecast(city: str) -> str:
+        """Tomorrow's weather in a city."""
+        return f"Rain in {city}."
+
+    calling = [call(0, "call_1", "forecast", '{"city": "Ulm"}'), finish("tool_calls"), done()]
+    model = fake.script(calling, reply("It rains."))
+    runner = claude.beta.messages.tool_runner(
+        model=model, max_tokens=64, messages=[{"role": "user", "content": "Ulm?"}], tools=[forecast]
+    )
+    last = await runner.until_done()
+    assert [block.text for block in last.content if block.type == "text"] == ["It rains."]
+    assert fake.requests_for(model)[1].messages[-1]["content"] == "Rain in Ulm."
+
+
 async def test_what_a_request_can_say_reaches_the_upstream(
     claude: anthropic.AsyncAnthropic, fake: FakeUpstream
 ) -> None:
@@ -256,6 +274,7 @@ async def test_what_fails_after_some_output_is_an_error_event(
             "invalid_request_error",
             "code_execution_20250825",
         ),
+        ({"thread": {"type": "create"}}, 400, "invalid_request_error", "thread"),
         ({"mcp_servers": [{"url": "https://a"}]}, 400, "invalid_request_error", "mcp_servers"),
         ({"system": "x" * 4_000_000}, 413, "request_too_large", "4000000"),
     ],

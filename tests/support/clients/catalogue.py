@@ -151,7 +151,7 @@ CLIENTS = (
         "anthropic-node",
         ("@anthropic-ai/sdk@1.14.0",),
         "anthropic_node.mjs",
-        ("text", "stream", "tools", "thinking", "count", "errors"),
+        ("text", "stream", "tools", "thinking", "runner", "count", "errors"),
     ),
     Client(
         "claude-code",

@@ -107,7 +107,11 @@ async def _translate(
     upstreams = find_upstreams(state.routes_of(key), model) if type(model) is str else ()
     passed = accepted_parameters(upstreams)
     background = _wants_background(request)
-    return await body.run(partial(message_request, body.value, passed, background=background))
+    work = partial(message_request, body.value, passed, background=background)
+    translated = await body.run(work)
+    if translated.stop and upstreams and upstreams[0].upstream.api == "responses":
+        translated.ignored.append("stop_sequences")  # the Responses API has no field for them
+    return translated
 
 
 def _wants_background(request: Request) -> bool:

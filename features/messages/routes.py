@@ -18,7 +18,13 @@ from features.messages.events import PING, MessageStream, has_output
 from features.messages.request import MessageRequest, count_request, message_request
 from models.config.routes import accepted_parameters
 from models.db.queries.api_keys import ApiKey
-from models.errors import ApiError, InvalidRequest, ServerStopping, Unavailable
+from models.errors import (
+    ApiError,
+    ClientDisconnected,
+    InvalidRequest,
+    ServerStopping,
+    Unavailable,
+)
 from models.ids import response_id
 from models.lifecycle import Status
 from models.projects.quotas import CHARACTERS_PER_TOKEN
@@ -29,6 +35,7 @@ from models.wire.without_effect import header_of
 from web.admission import AdmittedBody
 from web.http.auth import Key
 from web.http.body import JsonBody, drain, held_bytes
+from web.http.connection import wait_for_disconnect
 from web.http.errors import as_api_error, find_upstreams
 from web.http.json_responses import json_response
 from web.http.request_record import request_record
@@ -165,7 +172,7 @@ async def _stream_response(
     opening: list[bytes] = []
     reading = asyncio.ensure_future(_read_opening(events, opening))
     try:
-        await asyncio.wait({reading}, timeout=state.settings.web.ping.total_seconds())
+        await _wait_for_output(reading, request, state.settings.web.ping.total_seconds())
         if reading.done():
             await _require_begun(state, accepted, request, opening)
     except BaseException:
@@ -177,6 +184,18 @@ async def _stream_response(
         raise
     frames = _message_frames(events, reading, opening, stream)
     return sse_response(frames, state.settings.web, accepted.on_stream_end, keep_alive=PING)
+
+
+async def _wait_for_output(reading: asyncio.Future[None], request: Request, seconds: float) -> None:
+    """Waits for the end of `reading`, and not for longer than this. Raises ClientDisconnected."""
+    leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
+    both = {reading, leaving}
+    try:
+        done, _ = await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        leaving.cancel()
+    if leaving in done:
+        raise ClientDisconnected
 
 
 async def _require_begun(

@@ -375,7 +375,7 @@ async def test_a_client_that_leaves_cancels_its_message(
     [request] = fake.requests_for(model)
     asking.cancel()
     await asyncio.wait({asking})
-    await until(lambda: request.closed_by_client is not None, 20)
+    await until(lambda: request.closed_by_client is not None)
 
 
 async def test_an_answer_in_json_is_asked_for(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from features.proxy.endpoints import ENDPOINTS
-from tests.support.api import UNKNOWN_RESPONSE_ID, Api
+from tests.support.api import JSON, UNKNOWN_RESPONSE_ID, Api
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.stack import Stack
 
@@ -145,9 +145,11 @@ async def test_without_a_valid_key_every_route_answers_401(
         assert headers["x-request-id"].startswith("req_")
         error = json.loads(body)["error"]
         assert error.pop("message").startswith(("You ", "Incorrect API key"))
-        refusal = {"type": "invalid_request_error", "param": None, "code": "invalid_api_key"}
-        is_anthropics = path.startswith("/v1/messages")
-        assert error == ({"type": "authentication_error"} if is_anthropics else refusal)
+        refusal: JSON = {"type": "invalid_request_error", "param": None, "code": "invalid_api_key"}
+        if path.startswith("/v1/messages"):
+            details = {"error_code": "invalid_api_key"}
+            refusal = {"type": "authentication_error", "details": details}
+        assert error == refusal
         assert api.key.encode() not in body
         assert "allow" not in headers, "a client without a key must not learn the methods"
 

@@ -85,7 +85,8 @@ _SEATS = 3
 WATCHED = f"""
     (SELECT coalesce(jsonb_agg(jsonb_build_object(
             'id', id, 'kind', kind, 'expires_at', expires_at, 'expired', {_HAS_EXPIRED},
-            'untied', CASE WHEN tied THEN pg_try_advisory_xact_lock_shared({_tie_key("id")}) ELSE false END) ORDER BY id), '[]')
+            'untied', CASE WHEN tied THEN pg_try_advisory_xact_lock_shared({_tie_key("id")}) ELSE false END
+        ) ORDER BY id), '[]')
      FROM workers WHERE NOT dead AND id <> :me AND (CAST(:look AS text) = '{Look.ALL}'
        OR id IN ((SELECT id FROM workers WHERE NOT dead AND id > :me ORDER BY id LIMIT {_NEIGHBOURS})
                  UNION ALL (SELECT id FROM workers WHERE NOT dead ORDER BY id LIMIT {_NEIGHBOURS}))))

@@ -28,6 +28,7 @@ FEATURES = (
     "webhooks",
     "schedules",
     "retry",
+    "messages",
 )
 """A feature may use those before it. Without its line here, a feature is not there."""
 

@@ -9,6 +9,7 @@ import msgspec
 
 from models.config.dialect import StructuredOutput
 from models.wire.events import Item
+from models.wire.response import STOP
 from worker.translation.chat.messages import chat_messages
 from worker.translation.functions import omit_keywords
 from worker.translation.request_parameters import (
@@ -62,6 +63,8 @@ def chat_request(
         "stream_options": {"include_usage": True},
     }
     copy_parameters(body, parameters, SAMPLING_PARAMETERS)
+    if STOP in parameters:
+        body["stop"] = parameters[STOP]
     if "max_output_tokens" in parameters:
         body[dialect.max_tokens_field] = parameters["max_output_tokens"]
     body.update(_effort(parameters, dialect))

@@ -33,6 +33,7 @@ from models.config.upstream_access import (
 from models.errors import UpstreamFailed
 from models.fence import fenced
 from models.http_bodies import BodyTooLarge, bounded
+from models.upstream_errors.frames import report_of
 from models.wire.json_input import clean_text
 from worker.tools.provider import ToolCallError
 from worker.upstream.sse import SseSplitter
@@ -232,9 +233,9 @@ class ImageUpstreams:
         chunks = bounded(response.content.iter_any(), limit * (_MAX_PARTIAL + 1))
         async for chunk in chunks:
             for payload in splitter.feed(chunk):
-                last = await _next(payload, upstream, on_partial) or last
+                last = last or await _answer_in(payload, upstream, on_partial)
         for payload in splitter.flush():
-            last = await _next(payload, upstream, on_partial) or last
+            last = last or await _answer_in(payload, upstream, on_partial)
         return image_of(last)
 
     def _get_session(self) -> aiohttp.ClientSession:
@@ -249,18 +250,21 @@ class ImageUpstreams:
         return self._session
 
 
-async def _next(payload: bytes, upstream: UpstreamSettings, on_partial: OnPartial) -> Any:
-    """An answer; None for a partial image. Raises NoImage for an error in a stream."""
+async def _answer_in(payload: bytes, upstream: UpstreamSettings, on_partial: OnPartial) -> Any:
+    """The answer in a body or an event; None for a partial image, and for an event that says
+    nothing. Raises NoImage for an error."""
     value = await asyncio.to_thread(parse_json, payload)
     if not isinstance(value, dict):
         return value
-    if str(value.get("type", "")).endswith(".partial_image"):
-        if isinstance(data := value.get("b64_json"), str):
+    if str(value.get("type", "")).endswith(".partial_image") or "partial_image_index" in value:
+        if isinstance(data := value.get("b64_json") or value.get("partial_image_b64"), str):
             await on_partial(data)
         return None
-    if "b64_json" not in value and "data" not in value and "url" not in value:
+    if "b64_json" in value or "data" in value or "url" in value:
+        return value
+    if report_of(value).message:
         raise _no_image(payload, upstream, "The upstream's answer has no image.")
-    return value
+    return None
 
 
 async def _refusal(response: aiohttp.ClientResponse, upstream: UpstreamSettings) -> _Refused:

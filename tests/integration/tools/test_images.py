@@ -22,6 +22,7 @@ from tests.support.fake_upstream import (
     done,
     drop,
     finish,
+    raw,
     reply,
     usage,
     wait_for,
@@ -260,6 +261,44 @@ async def test_an_answer_without_an_image_is_told_to_the_model_and_the_client(
     assert words in fake.requests_for(model)[1].messages[-1]["content"]
     assert message["content"][0]["text"] == "Sorry"
     assert len(fake.requests_for(painter["model"])) == 1
+
+
+def events(*values: JSON) -> Script:
+    """A stream of these events."""
+    return [raw(f"data: {json.dumps(value)}\n\n".encode()) for value in values]
+
+
+PARTIAL = {"type": "image_generation.partial_image", "b64_json": b64(png(1))}
+LAST = {"type": "image_edit.completed", "b64_json": b64(png(2))}
+FAULT = {"error": {"message": "Blocked.", "code": "moderation_blocked"}}
+
+
+@pytest.mark.parametrize(
+    ("script", "previews", "words"),
+    [
+        (events({"type": "ping"}, PARTIAL, LAST), 1, None),
+        (events({"b64_json": b64(png(1)), "partial_image_index": 0}, LAST), 1, None),
+        (events(LAST, FAULT), 0, None),
+        (image(png(2)), 0, None),
+        (events(PARTIAL, FAULT), 1, "Blocked."),
+        (events({"type": "error", **FAULT}), 0, "Blocked."),
+        (events(PARTIAL), 1, "no image"),
+        (events({**PARTIAL, "b64_json": "%"}, LAST), 0, None),
+    ],
+)
+async def test_streams_of_other_servers_are_understood(
+    tool_stack: Stack, fake: FakeUpstream, script: Script, previews: int, words: str | None
+) -> None:
+    """Half an image is never taken for a whole one, and an error behind the image is no error."""
+    painter = tool(fake, script, partial_images=1)
+    stream = await read(tool_stack.api(), fake.script(painting(), reply("Done")), tools=[painter])
+    kinds = [event["type"] for event in stream.events]
+    assert kinds.count("response.image_generation_call.partial_image") == previews
+    made = stream.final["output"][0]
+    if words is None:
+        assert made["result"] == b64(png(2))
+    else:
+        assert words in made["error"]["message"]
 
 
 async def test_an_upstream_that_refuses_a_stream_is_asked_without_one(

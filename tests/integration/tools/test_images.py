@@ -329,6 +329,20 @@ async def test_an_image_by_its_address_is_downloaded_through_the_guard(
     assert response["output"][0]["result"] == b64(png(9))
 
 
+async def test_a_choice_of_the_tool_and_a_call_without_a_prompt(
+    tool_stack: Stack, fake: FakeUpstream
+) -> None:
+    painter = tool(fake, image(png()))
+    model = fake.script(painting(" "), reply("Done"))
+    choice = {"type": "image_generation"}
+    response = await ask(tool_stack, model, tools=[painter], tool_choice=choice)
+    first, second = fake.requests_for(model)
+    assert first.body["tool_choice"] == "required"
+    assert second.body.get("tool_choice", "auto") == "auto"
+    assert "needs a 'prompt'" in response["output"][0]["error"]["message"]
+    assert not fake.requests_for(painter["model"])
+
+
 async def test_without_a_model_for_images_the_tool_is_refused(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:

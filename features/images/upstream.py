@@ -46,6 +46,7 @@ OnPartial = Callable[[str], Awaitable[None]]
 _HEAD = 256 * 1024
 """Bytes of an answer beside its image."""
 _MAX_PARTIAL = 3
+_MADE = (200, 201)
 _ELSEWHERE = frozenset((404, 405, 408, 429)) | CREDENTIAL_STATUSES
 """Statuses after which the next upstream is tried, as after all from 500 on."""
 _FIRST_SERVER_ERROR = 500
@@ -219,7 +220,7 @@ class ImageUpstreams:
                 total=None, sock_connect=upstream.connect_timeout.total_seconds()
             ),
         ) as response:
-            if response.status != 200:
+            if response.status not in _MADE:
                 raise await _refusal(response, upstream)
             return await self._read(response, upstream, on_partial)
 

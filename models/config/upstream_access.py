@@ -23,6 +23,9 @@ _SHORTENED_KEY = re.compile(
 )
 """Words that may be a part of a key: `sk-pr…`, `abc***xyz`. Upstreams repeat a refused key so."""
 
+_MESSAGES_VERSION = "2023-06-01"
+"""The version of Anthropic's API, unless `headers` of the upstream name another."""
+
 _MAX_MESSAGE = 500
 """Characters of an upstream's message."""
 _MIN_SECRET = 8
@@ -51,8 +54,10 @@ def client_options(settings: UpstreamSettings) -> ClientOptions:
 
 def request_headers(settings: UpstreamSettings) -> dict[str, str]:
     """The headers of a JSON request to this upstream without openai's client."""
+    key = settings.api_key.get_secret_value()
     return {
-        "authorization": f"Bearer {settings.api_key.get_secret_value()}",
+        settings.key_header: f"Bearer {key}" if settings.key_header == "authorization" else key,
+        **({"anthropic-version": _MESSAGES_VERSION} if settings.api == "messages" else {}),
         **settings.plain_headers,
         "content-type": "application/json",
         "accept-encoding": "identity",

@@ -36,6 +36,13 @@ ReasoningTurns = Literal["last", "calls", "all"]
 CallContent = Literal["null", "empty", "omitted"]
 
 
+PATHS: Mapping[Api, str] = {
+    "chat": "/chat/completions",
+    "responses": "/responses",
+    "messages": "/messages",
+}
+"""Where an API runs a model, behind the base URL."""
+
 _MAX_TOKENS = {"max_tokens_field": "max_tokens"}
 _LOCAL_PASSTHROUGH = ["top_k", "min_p", "repetition_penalty", "chat_template_kwargs"]
 

@@ -133,8 +133,9 @@ class UpstreamSettings(Group):
     needs it at others than `api.openai.com` and `openrouter.ai`."""
     account_ids: TextList = ()
     """Projects that may name all objects of this upstream's account; `*`: all projects."""
-    count: Literal["auto", "responses", "vllm", "llama.cpp", "none"] = "auto"
-    """How it counts tokens (docs/state.md). `auto` is `responses` if `api` is, else `none`."""
+    count: Literal["auto", "responses", "messages", "vllm", "llama.cpp", "none"] = "auto"
+    """How it counts tokens (docs/state.md). `auto` is `responses` or `messages` if `api` is, else
+    `none`."""
     tokenizer: str = ""
     """A `tokenizer.json` on the workers' machines, where the upstream does not count tokens; needs
     the package `tokenizers`."""
@@ -231,8 +232,10 @@ class UpstreamSettings(Group):
     @model_validator(mode="after")
     def _check_effort(self) -> Self:
         is_messages = self.api == "messages"
-        if self.effort_field not in _FOR_MESSAGES if is_messages else (
-            self.effort_field in _FOR_MESSAGES_ALONE
+        if (
+            self.effort_field not in _FOR_MESSAGES
+            if is_messages
+            else (self.effort_field in _FOR_MESSAGES_ALONE)
         ):
             raise ValueError(
                 f'effort_field = "{self.effort_field}" does not go with api = "{self.api}"'

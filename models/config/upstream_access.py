@@ -7,7 +7,6 @@ Web processes, workers and the command line all call upstreams.
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import TypedDict
 from urllib.parse import quote, quote_plus, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -31,25 +30,6 @@ _MAX_MESSAGE = 500
 _MIN_SECRET = 8
 """Characters of the shortest secret credential. Shorter ones are words such as `none`, for local
 servers, and may be part of any text."""
-
-
-class ClientOptions(TypedDict):
-    """Arguments of openai's client."""
-
-    base_url: str
-    api_key: str
-    default_headers: dict[str, str]
-    default_query: dict[str, object]
-
-
-def client_options(settings: UpstreamSettings) -> ClientOptions:
-    """The arguments with which openai's client calls this upstream."""
-    return {
-        "base_url": settings.base_url,
-        "api_key": settings.api_key.get_secret_value(),
-        "default_headers": settings.plain_headers,
-        "default_query": dict(settings.plain_query),
-    }
 
 
 def request_headers(settings: UpstreamSettings) -> dict[str, str]:

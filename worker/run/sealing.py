@@ -70,9 +70,7 @@ def unseal_reasoning(
     ]
 
 
-def _seal_reasoning(
-    sealer: Sealer, project: UUID, upstream: str, content: dict[str, Any]
-) -> str:
+def _seal_reasoning(sealer: Sealer, project: UUID, upstream: str, content: dict[str, Any]) -> str:
     return sealer.seal_token(_REASONING, project, {**content, "upstream": upstream})
 
 

@@ -20,7 +20,6 @@ from worker.upstream.lenient_json import lenient_int, lenient_text, objects_in
 logger = structlog.get_logger()
 
 _EMPTY = ChatChunk()
-_CALLS = ("tool_use",)
 _THINKING = ("thinking", "redacted_thinking")
 _SILENT = frozenset(("ping", "citations_delta"))
 """Events and deltas that have nothing for a response."""
@@ -34,8 +33,6 @@ class _Block:
         self.raw = raw
         self.thinking: list[str] = []
         self.signature = ""
-        self.has_input = False
-        """Some of the call's arguments have arrived."""
 
     def detail(self) -> dict[str, Any]:
         """The block as the upstream wants it back."""
@@ -89,10 +86,14 @@ class MessagesChunkReader:
         )
 
     def _start(self, index: int | None, raw: Any) -> ChatChunk:
-        ended = self._stop(index) if index in self._blocks else _EMPTY
+        # Thinking whose end was not sent has its place before this block.
+        ended = [self._stop(open_) for open_ in self._open_thinking()]
         block = self._blocks[index] = _Block(raw if isinstance(raw, dict) else {})
         started = self._begun(index, block)
-        return started if ended is _EMPTY else _joined([ended, started])
+        return _joined([*ended, started]) if ended else started
+
+    def _open_thinking(self) -> list[int | None]:
+        return [index for index, block in self._blocks.items() if block.kind in _THINKING]
 
     def _begun(self, index: int | None, block: _Block) -> ChatChunk:
         """What a block has at its start: some servers send all of it there."""
@@ -108,7 +109,6 @@ class MessagesChunkReader:
             case "tool_use":
                 given = raw.get("input")
                 arguments = msgspec.json.encode(given).decode() if given else ""
-                block.has_input = bool(given)
                 name, call_id = (lenient_text(raw.get(field)) for field in ("name", "id"))
                 return ChatChunk(calls=(CallDelta(index, call_id, name, arguments),))
         return ChatChunk(unknown=(f"content_block.{block.kind[:64]}",))
@@ -135,9 +135,8 @@ class MessagesChunkReader:
                 return _EMPTY
             case "input_json_delta":
                 piece = lenient_text(delta.get("partial_json"))
-                if block is None or block.kind not in _CALLS or not piece:
+                if block is None or block.kind != "tool_use":
                     return _EMPTY
-                block.has_input = True
                 return ChatChunk(calls=(CallDelta(index, arguments=piece),))
         return _EMPTY if kind in _SILENT else ChatChunk(unknown=(f"delta.{kind[:64]}",))
 
@@ -145,11 +144,7 @@ class MessagesChunkReader:
         block = self._blocks.pop(index, None)
         if block is None:
             return _EMPTY
-        if block.kind in _THINKING:
-            return ChatChunk(details=[block.detail()])
-        if block.kind in _CALLS and not block.has_input:
-            return ChatChunk(calls=(CallDelta(index, arguments="{}"),))
-        return _EMPTY
+        return ChatChunk(details=[block.detail()]) if block.kind in _THINKING else _EMPTY
 
     def _end(self, raw: dict[str, Any], raw_delta: Any) -> ChatChunk:
         """The end of a message: why, and the counts. Blocks that are still open end too."""
@@ -163,7 +158,9 @@ class MessagesChunkReader:
             finish_word=word,
             usage=_counts(raw.get("usage")),
         )
-        return chunk if reason is None else _joined([*map(self._stop, list(self._blocks)), chunk])
+        return (
+            chunk if reason is None else _joined([*map(self._stop, self._open_thinking()), chunk])
+        )
 
     def _stop_message(self) -> ChatChunk:
         self.done = True

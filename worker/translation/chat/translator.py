@@ -244,8 +244,7 @@ class ChatTranslator(Turn[ChatChunk]):
         """
         current, events = self._current_item, list[Event]()
         if not (chunk.reasoning or chunk.summary) and (
-            self._seal is None
-            or (type(current) is OpenMessage and not self._reasoning_in_order)
+            self._seal is None or (type(current) is OpenMessage and not self._reasoning_in_order)
         ):
             self._pending_details += chunk.details if self._seal is not None else ()
             return events

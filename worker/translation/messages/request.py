@@ -106,9 +106,7 @@ def _tool(function: dict[str, Any]) -> dict[str, Any]:
     return tool
 
 
-def _thinking(
-    parameters: dict[str, Any], dialect: Dialect, body: dict[str, Any]
-) -> dict[str, Any]:
+def _thinking(parameters: dict[str, Any], dialect: Dialect, body: dict[str, Any]) -> dict[str, Any]:
     """The field `thinking`. It is left out where the API would refuse it: beside a forced call, and
     with a budget after a call before which the model's thinking is not known."""
     reasoning = parameters.get("reasoning", {})

@@ -83,8 +83,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     # Descriptions of functions: "Expected a string with maximum length 1024".
     "openai": {"api": "responses", "description_limit": 1024},
     "azure": {"description_limit": 1024},
-    # platform.claude.com (structured outputs): keywords that a schema may not have; at most 20 tools
-    # may be strict.
+    # platform.claude.com (structured outputs): keywords that a schema may not have; at most 20
+    # tools may be strict.
     "anthropic": {
         "api": "messages",
         "strict_tools": "none",

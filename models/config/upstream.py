@@ -178,6 +178,12 @@ class UpstreamSettings(Group):
         return {name: value.get_secret_value() for name, value in self.query.items()}
 
     @property
+    def accepted_parameters(self) -> tuple[str, ...]:
+        """The parameters that it gets besides those that every upstream gets."""
+        cache_key = ("prompt_cache_key",) if self.api == "messages" else ()
+        return (*self.passthrough, *cache_key)
+
+    @property
     def moderates(self) -> bool:
         """Whether it gets the parameter `moderation`."""
         return self.api == "responses" or "moderation" in self.passthrough

@@ -239,8 +239,13 @@ class UpstreamCall:
 
 
 def _reader(api: Api) -> ChunkReader | MessagesChunkReader | ResponsesEventReader:
-    readers = {"responses": ResponsesEventReader, "messages": MessagesChunkReader}
-    return readers.get(api, ChunkReader)()
+    match api:
+        case "responses":
+            return ResponsesEventReader()
+        case "messages":
+            return MessagesChunkReader()
+        case _:
+            return ChunkReader()
 
 
 async def _reads(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:

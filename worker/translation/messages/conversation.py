@@ -181,7 +181,7 @@ def _text_of(data: str | File) -> str | FileText:
 def _unsendable(what: str) -> UpstreamFailed:
     return UpstreamFailed.of_request(
         f"This model's upstream takes {what}.",
-        "content_unsendable",
+        "file_unavailable",
         param="input",
-        envelope_code="unsupported_content",
+        envelope_code="invalid_file",
     )

@@ -37,6 +37,7 @@ from models.config.prices import ModelPrices
 from models.config.values import Duration, Group, HttpAddress, TextList
 
 _NEVER_OMITTED = frozenset(("model", "messages", "stream"))
+_CACHE_PARAMETERS = ("prompt_cache_key", "prompt_cache_retention")
 _FOR_MESSAGES = frozenset(("adaptive", "budget", "thinking", "none"))
 _FOR_MESSAGES_ALONE = frozenset(("adaptive", "budget"))
 _NOT_IN_MESSAGES = ("presence_penalty", "frequency_penalty", "top_logprobs")
@@ -180,8 +181,8 @@ class UpstreamSettings(Group):
     @property
     def accepted_parameters(self) -> tuple[str, ...]:
         """The parameters that it gets besides those that every upstream gets."""
-        cache_key = ("prompt_cache_key",) if self.api == "messages" else ()
-        return (*self.passthrough, *cache_key)
+        is_messages = self.api == "messages"
+        return (*self.passthrough, *(_CACHE_PARAMETERS if is_messages else ()))
 
     @property
     def moderates(self) -> bool:

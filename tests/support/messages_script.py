@@ -41,7 +41,7 @@ def events(*sent: JSON) -> Step:
 
 def begin(usage: JSON | None = None) -> Step:
     """Sends `message_start` and `ping`."""
-    message = {
+    message: JSON = {
         "id": "msg_01",
         "type": "message",
         "role": "assistant",
@@ -151,7 +151,7 @@ def _faults_of_blocks(blocks: list[JSON], place: str) -> list[str]:
         if each["type"] == "text" and not each["text"].strip():
             found.append(f"{place}: text content blocks must contain non-whitespace text")
         if each["type"] in ("tool_use", "tool_result"):
-            call_id = each.get("id", each.get("tool_use_id"))
+            call_id = str(each.get("id", each.get("tool_use_id")))
             if not _ID.fullmatch(call_id):
                 found.append(f"{place}: id {call_id}")
         if each["type"] == "thinking" and set(each) != {"type", "thinking", "signature"}:
@@ -163,7 +163,7 @@ def _faults_of_thinking(body: JSON) -> list[str]:
     config = body.get("thinking", {"type": "disabled"})
     if config["type"] == "disabled":
         return []
-    found = [name for name in ("temperature", "top_k") if name in body]
+    found: list[str] = [name for name in ("temperature", "top_k") if name in body]
     if body.get("tool_choice", {}).get("type") in ("any", "tool"):
         found.append("Thinking may not be enabled when tool_choice forces tool use.")
     if "budget_tokens" in config:

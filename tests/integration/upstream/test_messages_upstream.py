@@ -14,7 +14,7 @@ from tests.integration.operator.test_operations import backburner
 from tests.support import messages_script as claude
 from tests.support.api import JSON, Api
 from tests.support.chaos.attempts import assert_one_stream
-from tests.support.fake_upstream import FakeUpstream, call, done, finish, reply, status, usage
+from tests.support.fake_upstream import FakeUpstream, Step, call, done, finish, reply, status, usage
 from tests.support.mcp_servers import McpServers
 from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 from tests.support.strict_types import check_response
@@ -88,7 +88,7 @@ async def deployed(
                 assert claude.faults_of(request.body) == []
 
 
-def weather_turn(signature: str = "sig") -> list[claude.Step]:
+def weather_turn(signature: str = "sig") -> list[Step]:
     return [
         claude.begin(),
         claude.thinking("I ", "look.", signature=signature),
@@ -99,7 +99,7 @@ def weather_turn(signature: str = "sig") -> list[claude.Step]:
     ]
 
 
-def said(text: str) -> list[claude.Step]:
+def said(text: str) -> list[Step]:
     return [claude.begin(), claude.said(text), claude.end()]
 
 
@@ -132,6 +132,16 @@ async def test_a_chain_carries_thinking_back_exactly(deployed: ClaudeStack) -> N
     assert two.messages[2]["content"] == [
         {"type": "tool_result", "tool_use_id": "toolu_1", "content": "rain"}
     ]
+
+
+async def test_a_key_for_the_cache_has_an_effect(deployed: ClaudeStack) -> None:
+    model = deployed.claude.script(said("Hello."))
+    asked = {"prompt_cache_key": "k", "prompt_cache_retention": "24h", "presence_penalty": 1}
+    answer = await deployed.api.call("POST", "/responses", {"model": model, "input": "Hi", **asked})
+    assert (answer.status, answer.headers["x-ignored-parameters"]) == (200, "presence_penalty")
+    [request] = deployed.claude.requests_for(model)
+    mark = request.messages[0]["content"][0]["cache_control"]
+    assert mark == {"type": "ephemeral", "ttl": "1h"}
 
 
 async def test_a_client_that_keeps_the_history_carries_thinking_itself(

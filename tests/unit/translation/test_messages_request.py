@@ -154,13 +154,14 @@ def test_roles_alternate_and_users_are_at_both_ends() -> None:
 
 
 def test_tools_and_the_choice_of_one() -> None:
-    schema = {**FUNCTION["parameters"], "anyOf": [{"required": ["at"]}]}
+    plain: Json = FUNCTION["parameters"]  # type: ignore[assignment] # of a dict of objects
+    schema = {**plain, "anyOf": [{"required": ["at"]}]}
     tools = [{**FUNCTION, "parameters": schema, "strict": True}, CUSTOM]
     sent = body({"tools": tools, "parallel_tool_calls": False}, [user("hi")])
     assert sent["tools"][0] == {
         "name": "look",
         "description": "looks",
-        "input_schema": FUNCTION["parameters"],
+        "input_schema": plain,
         "strict": True,
     }
     assert sent["tools"][1]["input_schema"]["required"] == ["input"]
@@ -274,7 +275,7 @@ class Stored:
 
 def test_images_and_files() -> None:
     pdf = base64.b64encode(b"%PDF").decode()
-    parts = [
+    parts: list[Json] = [
         IMAGE,
         {"type": "input_image", "image_url": "https://x.example/a.png", "detail": "auto"},
         {"type": "input_image", "image_url": Stored("image/png", b"pixels"), "detail": "auto"},

@@ -180,6 +180,23 @@ def test_tools_and_the_choice_of_one() -> None:
     assert "strict" not in body({"tools": tools}, [user("hi")], strict_tools="none")["tools"][0]
 
 
+ARGUMENTS: dict[str, Json] = {
+    '{"at": 1e999}': {"at": "1e999"},
+    '{"at": 123456789012345678901234567890}': {"at": 123456789012345678901234567890},
+    '{"at": NaN}': {"invalid_arguments": '{"at": NaN}'},
+    "half {": {"invalid_arguments": "half {"},
+}
+
+
+@pytest.mark.parametrize(
+    "arguments", [*ARGUMENTS, *('{"a":' * n + "1" + "}" * n for n in (501, 990))]
+)
+def test_arguments_of_any_kind_can_be_sent(arguments: str) -> None:
+    sent = json.loads(bytes(encode_body(body({}, [user("go"), call("c", arguments), output("c")]))))
+    expected = ARGUMENTS.get(arguments, {"invalid_arguments": arguments})
+    assert sent["messages"][1]["content"] == [used("c", **expected)]
+
+
 def test_calls_of_a_request_without_tools_bring_their_functions() -> None:
     sent = body({}, [user("go"), call("c"), output("c")])
     assert [tool["name"] for tool in sent["tools"]] == ["look"]

@@ -7,18 +7,22 @@ come first in the turn after their calls. No text is blank: the builder of chat 
 import base64
 import binascii
 import json
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from models.errors import UpstreamFailed
 from worker.translation.chat.message_order import with_users_at_the_ends
+from worker.translation.history.walk import INVALID_ARGUMENTS
 
 Block = dict[str, Any]
 Turn = dict[str, Any]
 
 THINKING = ("thinking", "redacted_thinking")
 """Types of blocks with the model's thinking."""
+_MAX_DEPTH = 500
+"""Levels of a call's arguments: an encoder ends at a thousand, with those around them."""
 _PDF = "application/pdf"
 _DATA_URL = re.compile(r"data:([^;,]*)[^,]{0,200},")
 
@@ -108,10 +112,33 @@ def _assistant_blocks(message: dict[str, Any]) -> Iterator[Block]:
                 "type": "tool_use",
                 "id": call["id"],
                 "name": function["name"],
-                "input": json.loads(function["arguments"]),
+                "input": _input(function["arguments"]),
             }
         elif block.get("type") in (*THINKING, "text"):
             yield block
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    """The object in these arguments; of one that is nested too deeply to be sent, its text."""
+    try:
+        value: dict[str, Any] = json.loads(arguments, parse_float=_finite)
+    except RecursionError:
+        return {INVALID_ARGUMENTS: arguments}
+    level, depth = [value], 0
+    while level and depth <= _MAX_DEPTH:
+        level, depth = [child for each in level for child in _children(each)], depth + 1
+    return {INVALID_ARGUMENTS: arguments} if level else value
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _finite(number: str) -> float | str:
+    value = float(number)
+    return value if math.isfinite(value) else number
 
 
 def _tool_result(message: dict[str, Any]) -> Block:

@@ -5,8 +5,11 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
+import anthropic
 import pytest
+from anthropic.types import MessageParam, ToolParam, ToolResultBlockParam
 
 from models.config.upstream import UpstreamSettings
 from models.upstream_probe import probe_upstream
@@ -284,3 +287,33 @@ async def test_the_check_and_the_list_of_models_know_the_api(deployed: ClaudeSta
     assert checked.facts["api"] == "messages"
     assert checked.facts["findings"][0]["verdict"] == "works", checked.facts
     assert checked.facts["settings"] == checked.facts["advice"] == []
+
+
+async def test_both_doors_speak_messages(deployed: ClaudeStack) -> None:
+    """Anthropic's client before an Anthropic upstream: the thinking that it gets goes back."""
+    model = deployed.claude.script(weather_turn(), said("It rains."))
+    base_url = deployed.api.base_url.removesuffix("/v1")
+    weather: ToolParam = {"name": "get_weather", "input_schema": WEATHER["parameters"]}
+    messages: list[MessageParam] = [{"role": "user", "content": "Weather?"}]
+    async with anthropic.AsyncAnthropic(base_url=base_url, api_key=deployed.stack.key) as client:
+        asked = partial(
+            client.messages.create,
+            model=model,
+            max_tokens=4000,
+            thinking={"type": "enabled", "budget_tokens": 2000},
+            tools=[weather],
+        )
+        first = await asked(messages=messages)
+        assert first.stop_reason == "tool_use"
+        result: ToolResultBlockParam = {
+            "type": "tool_result",
+            "tool_use_id": first.content[-1].id if first.content[-1].type == "tool_use" else "",
+            "content": "rain",
+        }
+        answered: list[MessageParam] = [
+            {"role": "assistant", "content": first.content},
+            {"role": "user", "content": [result]},
+        ]
+        last = await asked(messages=[*messages, *answered])
+    assert [block.text for block in last.content if block.type == "text"] == ["It rains."]
+    assert deployed.claude.requests_for(model)[1].messages[1]["content"][:2] == SIGNED

@@ -22,6 +22,7 @@ FEATURES = (
     "model_list",
     "batches",
     "retrieval",
+    "tool_search",
     "steering",
     "websocket",
     "webhooks",

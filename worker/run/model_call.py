@@ -78,8 +78,11 @@ class ModelCaller:
 
     def input_of(self, parameters: dict[str, Any], history: list[Item]) -> ModelInput:
         """The input with this history and all tools of the request that may still be called."""
-        server_functions = self._context.toolbox.server_functions()
-        tool_catalog = build_tool_catalog(parameters, history, server_functions)
+        toolbox = self._context.toolbox
+        server_functions = toolbox.server_functions()
+        tool_catalog = build_tool_catalog(
+            parameters, history, server_functions, defers_all=toolbox.defers_all
+        )
         if server_functions and self._output.calls_left(parameters) == 0:
             tool_catalog = tool_catalog.without_server_functions()
         return ModelInput(parameters, history, tool_catalog)

@@ -231,7 +231,13 @@ async def _open_toolbox(
     credentials = _open_credentials(attempt, resources) if has_mcp else {}
     row = attempt.claim.row
     context = ToolContext(
-        resources.settings, egress, credentials, attempt.include, row.project_id, row.api_key_id
+        resources.settings,
+        egress,
+        credentials,
+        attempt.include,
+        row.project_id,
+        row.api_key_id,
+        tools,
     )
     return await Toolbox.of(tools, context, resources.tools)
 

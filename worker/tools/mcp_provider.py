@@ -157,6 +157,7 @@ class McpToolProvider:
             ),
             description=self._description(tool),
             parameters=self._parameters[name],
+            deferred=bool(self._tool.get("defer_loading", False)),
         )
 
     def _description(self, tool: Json) -> str | None:

@@ -54,6 +54,8 @@ class ToolContext:
     """That of the response; None: no tool uses what projects have"""
     api_key: UUID | None = None
     """With which the usage of tools counts."""
+    request_tools: Sequence[Mapping[str, Any]] = ()
+    """All tools of the request."""
     listed: dict[str, tuple[int, int]] = field(default_factory=dict)
     """server_label -> how many tools that MCP server has listed, and their bytes: all servers of a
     response share a limit."""

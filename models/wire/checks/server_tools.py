@@ -147,8 +147,30 @@ _FIELDS = Record(
         "require_approval": _REQUIRE_APPROVAL,
         "authorization": _Authorization(),
         "headers": _Headers(),
+        "defer_loading": _BOOLEAN,
     },
 )
+_FOUND = Record({"server_label": _FIELDS.required["server_label"], "allowed_tools": _TOOL_NAMES})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMcpTools(Check):
+    """MCP tools that a tool search has found: names, of a server that the request has itself. A
+    server in an item is refused: its credentials would be stored and shown."""
+
+    def __call__(self, value: Any, where: str) -> dict[str, Any]:
+        for name in ("server_url", *HIDDEN_FIELDS):
+            if value.get(name) is not None:
+                raise InvalidRequest(
+                    f"'{where}.{name}' is not supported: an item cannot add an MCP server. Send it "
+                    "in 'tools' of the request.",
+                    param=f"{where}.{name}",
+                    code="unsupported_parameter",
+                )
+        return _FOUND(value, where)
+
+    def schema(self, scope: SchemaScope) -> Schema:
+        return _FOUND.schema(scope)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from models.wire.checks.faults import missing
 from models.wire.checks.json_schema import require_function_schema
 from models.wire.checks.server_tools import (
     FILE_SEARCH_TOOL,
+    FoundMcpTools,
     McpTool,
     require_distinct_labels,
     require_one_search,
@@ -111,30 +112,13 @@ _INSTEAD = {
 }
 """Hosted tools -> what to use at a chat upstream."""
 _HOSTED = {kind: f"{reason}{_OR_NATIVE}" for kind, reason in _INSTEAD.items()}
-_HOSTED_SEARCH = Choice(
-    "client",
-    refused={
-        "server": "the upstream searches no tools. Set 'execution' to 'client', give "
-        "'parameters', and answer each 'tool_search_call' with a 'tool_search_output'" + _OR_NATIVE
-    },
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _ToolSearch(Check):
-    """A tool search that the client runs. Without `execution` it would be a hosted one."""
-
-    def __call__(self, value: Any, where: str) -> dict[str, Any]:
-        execution = value.get("execution")
-        _HOSTED_SEARCH("server" if execution is None else execution, f"{where}.execution")
-        return _TOOL_SEARCH(value, where)
-
-    def schema(self, scope: SchemaScope) -> Schema:
-        return _TOOL_SEARCH.schema(scope)
-
-
 _TOOL_SEARCH = Record(
-    {"execution": _HOSTED_SEARCH}, {"description": _TEXT, "parameters": _JSON_OBJECT}
+    {},
+    {
+        "execution": Choice("server", "client"),
+        "description": _TEXT,
+        "parameters": _JSON_OBJECT,
+    },
 )
 _NO_CONTAINER = (
     "there are no containers here. Use the environment 'local' and run the commands yourself, or "
@@ -212,7 +196,7 @@ _PASSED = _PassthroughTool()
 _CLIENT_TOOLS: dict[str, Check] = {
     **_NAMED_TOOLS,
     "namespace": _NAMESPACE,
-    "tool_search": _ToolSearch(),
+    "tool_search": _TOOL_SEARCH,
     "local_shell": _EMPTY,
     "shell": _SHELL,
     "apply_patch": _EMPTY,
@@ -269,6 +253,13 @@ ADDED_TOOLS = _tools(
 )
 """`tools` of an item. Without MCP servers: their credentials must not be stored and shown as items
 are."""
+
+FOUND_TOOLS = _tools(
+    "FoundTools",
+    {**_CLIENT_TOOLS, "mcp": FoundMcpTools()},
+    dict.fromkeys((*_HOSTED, FILE_SEARCH), _NOT_ADDED),
+)
+"""`tools` of the output of a tool search: those of MCP servers by their names."""
 
 
 def _require_direct(tools: list[dict[str, Any]], where: str) -> None:

@@ -16,7 +16,7 @@ from models.wire.checks.parameters import NATIVE_ONLY_PARAMETERS
 from models.wire.encrypted_content import is_sealed_here, parse_tagged
 from models.wire.events import Item
 from models.wire.item_types import OUTPUTS
-from models.wire.tools import FILE_SEARCH, WEB_SEARCH, is_own_file_search
+from models.wire.tools import FILE_SEARCH, TOOL_SEARCH, WEB_SEARCH, is_own_file_search
 from worker.translation.functions import matches_choice
 from worker.translation.history.walk import (
     AnsweredServerCall,
@@ -226,9 +226,17 @@ def _tools(
     """The client's tools and the upstream's own, unchanged, then the functions that this server
     runs."""
     passed_on = [dict(tool) for tool in tools if tool["type"] not in ours]
+    has_search = any(tool["type"] == TOOL_SEARCH for tool in passed_on)
     server_functions = [
-        {"type": "function", "name": name, **function.to_json(), "strict": False}
+        {
+            "type": "function",
+            "name": name,
+            **function.to_json(),
+            "strict": False,
+            **({"defer_loading": True} if has_search and function.deferred else {}),
+        }
         for name, function in tool_catalog.server_functions.items()
+        if not function.is_tool_search
     ]
     return [
         *(tool for tool in passed_on if allow_upstream_tools or not is_upstream_tool(tool)),

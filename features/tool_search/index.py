@@ -26,11 +26,12 @@ _RANK_OFFSET = 60
 """Of reciprocal rank fusion."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+")
-_STOP = frozenset(
+_STOP_WORDS = (
     "a an the of to in on for with and or by from at is are be this that it its as my me i we our "
     "you your all any some can will would should which what who when where how please tool tools "
-    "use using want need given specific new".split()
+    "use using want need given specific new"
 )
+_STOP = frozenset(_STOP_WORDS.split())
 _GROUPS = (
     "create add make insert open new register compose draft",
     "delete remove erase drop destroy discard",
@@ -166,12 +167,12 @@ def words(text: str) -> list[str]:
 
 def _stem(word: str) -> str:
     """The word without a plural or the ending of a verb, roughly."""
-    if word in _SAME or len(word) < 4:  # noqa: PLR2004 - too short for an ending
+    if word in _SAME or len(word) < 4:
         return word
     for ending, instead in (("ies", "y"), ("sses", "ss"), ("ing", ""), ("ed", ""), ("s", "")):
         if word.endswith(ending) and not word.endswith("ss"):
             root = word.removesuffix(ending) + instead
             if f"{root}e" in _SAME:
                 return f"{root}e"
-            return root if len(root) > 2 else word  # noqa: PLR2004
+            return root if len(root) > 2 else word
     return word

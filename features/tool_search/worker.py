@@ -44,6 +44,8 @@ _INDEXES = 8
 """Indexes that a worker keeps."""
 _EMBEDDED = 2_048
 """Tools of a list that has embeddings; a longer one is searched by words alone."""
+_EMBEDDING_TIME = 20.0
+"""Seconds that the embeddings of a list or a query may take. Without them words decide."""
 _PARAMETERS: Json = {
     "type": "object",
     "properties": {
@@ -75,6 +77,9 @@ class Indexes:
         async with self._lock:
             index = await self._index(documents, context)
         vector: Sequence[float] = ()
+        has_model = self._settings.embedding_model is not None
+        if has_model and not index.vectors and len(documents) <= _EMBEDDED:
+            index.vectors = await self._embed([each.text for each in documents], context)
         if index.vectors:
             vector = next(iter(await self._embed([query[:1000]], context)), ())
         places = await asyncio.to_thread(index.find, query, _FOUND, vector)
@@ -85,8 +90,6 @@ class Indexes:
         index = self._kept.pop(key, None)
         if index is None:
             index = await asyncio.to_thread(ToolIndex, documents)
-            if self._settings.embedding_model is not None and len(documents) <= _EMBEDDED:
-                index.vectors = await self._embed([each.text for each in documents], context)
         self._kept[key] = index
         while len(self._kept) > _INDEXES:
             self._kept.popitem(last=False)
@@ -95,17 +98,19 @@ class Indexes:
     async def _embed(self, texts: Sequence[str], context: ToolContext) -> list[Sequence[float]]:
         """Their embeddings; none if they cannot be made now."""
         model, batch = self._settings.embedding_model, self._settings.embedding_batch
-        assert model is not None and context.project is not None
+        assert model is not None
+        assert context.project is not None
         policy = await self._policies.policy(context.project)
         owner = TextOwner(context.project, policy.routes, context.api_key)
         vectors: list[Sequence[float]] = []
         try:
-            for first in range(0, len(texts), batch):
-                made = await self._embedder.embed(
-                    owner, texts[first : first + batch], model, self._settings.dimensions
-                )
-                vectors += [unit(json.loads(each)) for each in made.vectors]
-        except (EmbeddingsUnavailable, EmbeddingsRefused) as error:
+            async with asyncio.timeout(_EMBEDDING_TIME):
+                for first in range(0, len(texts), batch):
+                    made = await self._embedder.embed(
+                        owner, texts[first : first + batch], model, self._settings.dimensions
+                    )
+                    vectors += [unit(json.loads(each)) for each in made.vectors]
+        except (TimeoutError, EmbeddingsUnavailable, EmbeddingsRefused) as error:
             logger.warning("tool_search_by_words", error=str(error))
             return []
         return vectors

@@ -73,6 +73,8 @@ class ToolPage(NamedTuple):
     """As they were sent."""
     next_cursor: str | None
     callable_names: frozenset[str]
+    ttl: float = 0.0
+    """Seconds that the server lets it be kept; 0: not at all."""
 
 
 class McpServerError(Exception):
@@ -154,7 +156,8 @@ class McpSession:
         if tools is not None and not isinstance(tools, list):
             raise McpServerError(_protocol_error(types.PARSE_ERROR, _NOT_VALID))
         # The SDK leaves out tools that want headers which cannot be sent.
-        return ToolPage(tools or [], page.next_cursor, frozenset(tool.name for tool in page.tools))
+        names = frozenset(tool.name for tool in page.tools)
+        return ToolPage(tools or [], page.next_cursor, names, page.ttl_ms / 1000)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The result of a call as the server sent it, also if the tool reports an error. Raises

@@ -13,6 +13,7 @@ from uuid import UUID
 from models.config.settings import Settings
 from models.egress import EgressPolicy
 from models.wire.events import Item
+from worker.tools.listing_cache import ListingCache
 from worker.translation.functions import ServerFunction
 from worker.translation.items.server_calls import OpenCallFactory
 
@@ -56,6 +57,8 @@ class ToolContext:
     """With which the usage of tools counts."""
     request_tools: Sequence[Mapping[str, Any]] = ()
     """All tools of the request."""
+    listings: ListingCache | None = None
+    """Lists of MCP servers that other responses of the project have asked for."""
     listed: dict[str, tuple[int, int]] = field(default_factory=dict)
     """server_label -> how many tools that MCP server has listed, and their bytes: all servers of a
     response share a limit."""

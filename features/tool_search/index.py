@@ -60,6 +60,22 @@ _GROUPS = (
     "database db",
     "repository repo",
 )
+_PHRASES = {
+    "set up": "create",
+    "look at": "get",
+    "look up": "search",
+    "look for": "search",
+    "get rid of": "delete",
+    "take down": "delete",
+    "shut down": "stop",
+    "what are": "list",
+    "which are": "list",
+    "find out": "get",
+    "turn off": "disable",
+    "turn on": "enable",
+}
+_PHRASE = re.compile(rf"\b({'|'.join(_PHRASES)})\b", re.IGNORECASE)
+"""Verbs of two words, of which each alone would mean something else."""
 _SAME = {word: group.split()[0] for group in _GROUPS for word in group.split()}
 """Word -> the word that stands for it. Models name what a tool does in their own words."""
 
@@ -161,6 +177,7 @@ def unit(vector: Sequence[float]) -> Sequence[float]:
 def words(text: str) -> list[str]:
     """The words of a text as the index compares them: parts of `camelCase` and `snake_case`,
     without their endings, one for all that mean the same."""
+    text = _PHRASE.sub(lambda phrase: _PHRASES[phrase[0].lower()], text)
     found = (word.lower() for word in _WORD.findall(text))
     return [_SAME.get(stem, stem) for stem in map(_stem, found) if stem not in _STOP]
 

@@ -23,12 +23,12 @@ def is_call(item: Item) -> bool:
 
     A tool search without a `call_id` was run elsewhere and needs none.
     """
-    return item["type"] in CALLS and item.get("call_id") is not None
+    return item["type"] in CALLS and "call_id" in item
 
 
 def is_output(item: Item) -> bool:
     """Whether the item is the output of a call."""
-    return item["type"] in OUTPUTS and item.get("call_id") is not None
+    return item["type"] in OUTPUTS and "call_id" in item
 
 
 def match_outputs(items: Sequence[Item]) -> dict[int, int]:

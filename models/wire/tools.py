@@ -96,12 +96,12 @@ class CallableTool:
     """A tool that the model may call, as the client described it."""
 
     target: CallTarget
-    tool: dict[str, Any]
+    tool: Mapping[str, Any]
     namespace: str = ""
     """The description of its namespace."""
 
 
-def callable_tools(tools: Iterable[dict[str, Any]]) -> Iterator[CallableTool]:
+def callable_tools(tools: Iterable[Mapping[str, Any]]) -> Iterator[CallableTool]:
     """The tools that the client runs, those inside namespaces one by one.
 
     Other tools, such as web search and MCP servers, are left out.

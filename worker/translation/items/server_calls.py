@@ -230,13 +230,21 @@ class OpenToolSearch(OpenServerCall):
     prefix = ID_PREFIXES[kind]
 
     def __init__(self, output_index: int, item_id: str, **fields: object) -> None:
-        base = {"execution": "server", "call_id": None, "arguments": {}}
+        base: dict[str, Any] = {"execution": "server", "arguments": {}}
         super().__init__(output_index, item_id, **{**base, **fields})
 
     def arguments_done(self) -> list[Event]:
         queries = queries_of(self.arguments)
         self.fields = {**self.fields, "arguments": {"query": " ".join(queries)}}
         return []
+
+    def result(self, fields: Mapping[str, Any], *, failed: bool) -> list[Event]:
+        """As of any call. The item's type has no status `failed`."""
+        events = super().result(fields, failed=failed)
+        if not failed:
+            return events
+        self.status = "incomplete"
+        return [ItemDone(self.output_index, self.to_json())]
 
 
 class OpenFoundTools(OpenServerCall):
@@ -246,7 +254,7 @@ class OpenFoundTools(OpenServerCall):
     prefix = ID_PREFIXES[kind]
 
     def to_json(self) -> Item:
-        return {"execution": "server", "call_id": None, **super().to_json()}
+        return {"execution": "server", **super().to_json()}
 
 
 MAX_QUERIES = 5

@@ -3,6 +3,7 @@
 import pytest
 
 from features.tool_search.index import Document, ToolIndex, list_hash, unit, words
+from tests.support.api import JSON
 from tests.support.many_tools import SERVERS, requests, server_tools
 
 ALL = [
@@ -41,7 +42,7 @@ def test_a_query_is_only_words(query: str) -> None:
 
 
 def test_only_the_start_of_a_long_text_counts() -> None:
-    schema = {"properties": {f"p{number}": {} for number in range(100_000)}}
+    schema: JSON = {"properties": {f"p{number}": {} for number in range(100_000)}}
     document = Document.of("x", {"name": "n", "description": "d" * 10_000_000}, schema)
     assert len(document.text) < 3000
     assert len(document.parameters) == 64

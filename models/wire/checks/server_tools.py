@@ -159,7 +159,7 @@ class FoundMcpTools(Check):
     server in an item is refused: its credentials would be stored and shown."""
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
-        for name in ("server_url", *HIDDEN_FIELDS):
+        for name in ("server_url", "connector_id", "tunnel_id", *HIDDEN_FIELDS):
             if value.get(name) is not None:
                 raise InvalidRequest(
                     f"'{where}.{name}' is not supported: an item cannot add an MCP server. Send it "

@@ -120,6 +120,19 @@ _TOOL_SEARCH = Record(
         "parameters": _JSON_OBJECT,
     },
 )
+_ADDED_SEARCH = Record(
+    {},
+    {
+        **_TOOL_SEARCH.optional,
+        "execution": Choice(
+            "client",
+            refused={
+                "server": "an item cannot add a search by the server. Send it in 'tools' of the "
+                "request, or set 'execution' to 'client'"
+            },
+        ),
+    },
+)
 _NO_CONTAINER = (
     "there are no containers here. Use the environment 'local' and run the commands yourself, or "
     "offer an MCP server that runs them" + _OR_NATIVE
@@ -248,15 +261,14 @@ NATIVE_TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_SERVER_TOOLS, **_PASSED_ON},
 """`tools` of a request to a native upstream, which runs some of them itself."""
 
 _NOT_ADDED = "an item cannot add a tool of this type. Send it in 'tools' of the request"
-ADDED_TOOLS = _tools(
-    "AddedTools", _CLIENT_TOOLS, dict.fromkeys((*_HOSTED, *_SERVER_TOOLS), _NOT_ADDED)
-)
+_ADDED = {**_CLIENT_TOOLS, "tool_search": _ADDED_SEARCH}
+ADDED_TOOLS = _tools("AddedTools", _ADDED, dict.fromkeys((*_HOSTED, *_SERVER_TOOLS), _NOT_ADDED))
 """`tools` of an item. Without MCP servers: their credentials must not be stored and shown as items
 are."""
 
 FOUND_TOOLS = _tools(
     "FoundTools",
-    {**_CLIENT_TOOLS, "mcp": FoundMcpTools()},
+    {**_ADDED, "mcp": FoundMcpTools()},
     dict.fromkeys((*_HOSTED, FILE_SEARCH), _NOT_ADDED),
 )
 """`tools` of the output of a tool search: those of MCP servers by their names."""

@@ -110,7 +110,7 @@ async def test_a_list_is_not_shared_with_other_credentials(
     for token, status in (("right", 200), ("wrong", 401)):
         tools = [SEARCH, server | {"authorization": token}]
         body = {"model": fake.script(reply("ok")), "input": "x", "tools": tools}
-        answer = await tool_stack.api().call("POST", "/v1/responses", body)
+        answer = await tool_stack.api().call("POST", "/responses", body)
         assert answer.status == status
 
 
@@ -134,7 +134,7 @@ async def test_found_functions_stay_loaded_and_are_called_by_the_client(
     search, found, asked = first.output
     assert isinstance(search, ResponseToolSearchCall)
     assert isinstance(found, ResponseToolSearchOutputItem)
-    check_response(first.to_dict())
+    check_response(await tool_stack.api().get(first.id))
     assert asked.type == "function_call"
     assert (asked.namespace, asked.name) == ("crm", "merge_accounts")
     answer: Any = {"type": "function_call_output", "call_id": asked.call_id, "output": "ok"}
@@ -142,7 +142,7 @@ async def test_found_functions_stay_loaded_and_are_called_by_the_client(
         model=model, input=[answer], previous_response_id=first.id, tools=tools
     )
     assert offered(fake, model, 0) == ["tool_search"]
-    assert offered(fake, model, 1) == ["crm__merge_accounts", "tool_search"]
+    assert {"crm__merge_accounts", "tool_search"} <= set(offered(fake, model, 1))
     assert offered(fake, model, 2) == offered(fake, model, 1), "with the stored history"
     whole = fake.script(reply("Merged."))
     history: Any = [{"role": "user", "content": "Merge."}, *first.output, answer]

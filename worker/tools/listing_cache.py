@@ -1,11 +1,12 @@
 """Lists of tools of MCP servers in Redis, shared by the responses of a project for as long as the
 server says (`ttlMs` of MCP 2026-07-28). Servers that say nothing are asked each time.
 
-Redis may be lost or full at any moment: that is a miss. A project has a fixed number of places, so
-it cannot fill Redis; of two lists with one place the later one is kept.
+Redis may be lost or full at any moment: that is a miss. The lists of a project are the fields of
+one hash, named by a digest of address and credentials. A project with too many lists begins again.
 """
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -21,7 +22,7 @@ logger = structlog.get_logger()
 
 _PATIENCE = 0.5
 """Seconds for a command."""
-_PLACES = 64
+_MAX_LISTS = 64
 """Lists of a project."""
 _MAX_BYTES = 512 * 1024
 """Of a list as JSON. A longer one is not kept."""
@@ -42,12 +43,12 @@ class ListingCache:
         try:
             mark = self.sealer.fingerprint(server)
             async with asyncio.timeout(_PATIENCE):
-                raw = await self.redis.get(_key(project, mark))
+                raw = await self.redis.hget(_key(project), mark)  # type: ignore[misc]
             kept = None if raw is None else orjson.loads(raw)
         except (NoKey, TimeoutError, ValueError, *REDIS_ERRORS) as error:
             logger.info("mcp_list_not_cached", error=type(error).__name__)
             return None
-        if kept is None or kept["server"] != mark:
+        if kept is None or kept["until"] < time.time():
             return None
         tools: list[dict[str, Any]] = kept["tools"]
         return tools
@@ -61,14 +62,17 @@ class ListingCache:
             return
         try:
             mark = self.sealer.fingerprint(server)
-            value = orjson.dumps({"server": mark, "tools": tools})
+            value = orjson.dumps({"until": time.time() + seconds, "tools": tools})
             if len(value) > _MAX_BYTES:
                 return
             async with asyncio.timeout(_PATIENCE):
-                await self.redis.set(_key(project, mark), value, ex=seconds)
+                if await self.redis.hlen(_key(project)) >= _MAX_LISTS:  # type: ignore[misc]
+                    await self.redis.delete(_key(project))
+                await self.redis.hset(_key(project), mark, value)  # type: ignore[misc,arg-type]
+                await self.redis.expire(_key(project), _MAX_TTL)
         except (NoKey, TimeoutError, TypeError, *REDIS_ERRORS) as error:
             logger.info("mcp_list_not_cached", error=type(error).__name__)
 
 
-def _key(project: UUID, mark: str) -> str:
-    return f"backburner:mcp-list:{project}:{int(mark[:8], 16) % _PLACES}"
+def _key(project: UUID) -> str:
+    return f"mcp-lists:{project.hex}"

@@ -43,7 +43,7 @@ class ListingCache:
         try:
             mark = self.sealer.fingerprint(server)
             async with asyncio.timeout(_PATIENCE):
-                raw = await self.redis.hget(_key(project), mark)  # type: ignore[misc]
+                raw = await self.redis.hget(_key(project), mark)
             kept = None if raw is None else orjson.loads(raw)
         except (NoKey, TimeoutError, ValueError, *REDIS_ERRORS) as error:
             logger.info("mcp_list_not_cached", error=type(error).__name__)
@@ -66,9 +66,9 @@ class ListingCache:
             if len(value) > _MAX_BYTES:
                 return
             async with asyncio.timeout(_PATIENCE):
-                if await self.redis.hlen(_key(project)) >= _MAX_LISTS:  # type: ignore[misc]
+                if await self.redis.hlen(_key(project)) >= _MAX_LISTS:
                     await self.redis.delete(_key(project))
-                await self.redis.hset(_key(project), mark, value)  # type: ignore[misc,arg-type]
+                await self.redis.hset(_key(project), mark, value)
                 await self.redis.expire(_key(project), _MAX_TTL)
         except (NoKey, TimeoutError, TypeError, *REDIS_ERRORS) as error:
             logger.info("mcp_list_not_cached", error=type(error).__name__)

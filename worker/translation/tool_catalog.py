@@ -307,7 +307,7 @@ def _built_in_description(client_tool: CallableTool) -> str:
     )
 
 
-def _custom_tool_parameters(tool: dict[str, Any]) -> dict[str, Any]:
+def _custom_tool_parameters(tool: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of the function that stands for a custom tool: one string, which
     worker/translation/items/client_tools.py unwraps."""
     argument = {"type": "string"}

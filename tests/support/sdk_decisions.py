@@ -14,7 +14,7 @@ WITHOUT_EFFECT = {
         *("service_tier", "text.verbosity", "top_logprobs", "user"),
     ),
     "tools": (
-        *("allowed_callers", "async", "defer_loading", "output_schema"),
+        *("allowed_callers", "async", "output_schema"),
         *("external_web_access", "search_content_types"),
     ),
     "input": (
@@ -26,7 +26,7 @@ their last names. The table in docs/wire.md has the same."""
 
 WITHOUT_EFFECT_AT_NATIVE = {
     "parameters": (),
-    "tools": ("allowed_callers", "defer_loading"),
+    "tools": ("allowed_callers",),
     "input": (),
 }
 """The same for a native upstream. The tools are those that this server runs."""

@@ -9,7 +9,7 @@ import hashlib
 import math
 import operator
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,13 @@ _MAX_TEXT = 2_000
 _MAX_QUERY = 1_000
 """Characters of a query."""
 _MAX_PARAMETERS = 64
+_MAX_WORDS = 200_000
+"""Words of an index: some 20 MB, and half a second of CPU. Of the tools of a longer list fewer
+words count, at first those of the name."""
+_MIN_WORDS = 12
+"""Words of a tool that always count."""
+_LONG_WORD = 16
+"""Characters."""
 _K1, _B = 1.2, 0.6
 _RANK_OFFSET = 60
 """Of reciprocal rank fusion."""
@@ -123,23 +130,27 @@ class ToolIndex:
         self.documents = documents
         self.vectors: list[Sequence[float]] = []
         """One of each document, of length 1; or none at all."""
+        self._most = max(_MIN_WORDS, _MAX_WORDS // max(1, len(documents)))
         self._postings: dict[str, list[tuple[int, float]]] = defaultdict(list)
         self._lengths = [self._add(at, document) for at, document in enumerate(documents)]
         self._mean = math.fsum(self._lengths) / max(1, len(documents)) or 1.0
 
     def _add(self, at: int, document: Document) -> float:
-        weights: Counter[str] = Counter()
+        weights: dict[str, float] = defaultdict(float)
+        left = self._most
         for text, weight in (
             (document.name, 3.0),
             (document.place, 2.0),
             (document.description, 1.0),
             (" ".join(document.parameters), 0.5),
         ):
-            for word in words(text):
-                weights[word] += weight  # type: ignore[assignment]
+            found = words(text[: left * _LONG_WORD])[:left]
+            left -= len(found)
+            for word in found:
+                weights[word] += weight
         for word, weight in weights.items():
-            self._postings[word].append((at, float(weight)))
-        return float(sum(weights.values()))
+            self._postings[word].append((at, weight))
+        return math.fsum(weights.values())
 
     def find(self, query: str, count: int, vector: Sequence[float] = ()) -> list[int]:
         """The positions of the tools that fit best. `vector`: the embedding of the query."""

@@ -144,7 +144,10 @@ class ToolSearch:
         return [self._output(answer) for answer in searched[shown:]]
 
     def _output(self, answer: str) -> OpenCallFactory:
-        tools = self._found(json.loads(answer))
+        try:
+            tools = self._found(json.loads(answer))
+        except ValueError:
+            tools = []  # cut off: the limit of answers is lower than a few hundred bytes
         return lambda index, new_id: OpenFoundTools(
             index, new_id(OpenFoundTools.prefix), tools=tools
         )

@@ -173,7 +173,7 @@ class ToolSearch:
         yield from self._context.request_tools
         for item in self._history:
             if item["type"] == "additional_tools":
-                yield from item["tools"]
+                yield from (tool for tool in item["tools"] if tool["type"] != "mcp")
 
     def _is_deferred(self, tool: Mapping[str, Any]) -> bool:
         return self._all or bool(tool.get("defer_loading"))

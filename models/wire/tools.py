@@ -128,11 +128,12 @@ def added_tools(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def loaded_mcp_tools(items: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
-    """Label of the server and name of each MCP tool that tool searches have found."""
+    """Label of the server and name of each MCP tool that tool searches have found. A compaction
+    keeps these as added tools."""
     return {
         (tool["server_label"], name)
         for item in items
-        if item["type"] == "tool_search_output"
+        if item["type"] in ADDS_TOOLS
         for tool in item["tools"]
         if tool["type"] == "mcp"
         for name in tool["allowed_tools"]

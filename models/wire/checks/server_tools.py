@@ -27,7 +27,7 @@ from models.wire.checks.basic import (
 )
 from models.wire.checks.faults import shorten, too_long, wrong_type
 from models.wire.mcp import HIDDEN_FIELDS, ORIGIN
-from models.wire.tools import FILE_SEARCH, is_own_file_search
+from models.wire.tools import FILE_SEARCH, TOOL_SEARCH, is_own_file_search
 
 _UNSUPPORTED_ADDRESSES = {
     "connector_id": "this server has no connectors. "
@@ -269,8 +269,16 @@ FILE_SEARCH_TOOL = Record(
 
 
 def require_one_search(tools: list[dict[str, Any]], where: str) -> None:
-    """Raises InvalidRequest for a second file search beside one of this server: nobody would know
-    which of them a call means."""
+    """Raises InvalidRequest for a second tool search, or a second file search beside one of this
+    server: nobody would know which of them a call means."""
+    searches = [index for index, tool in enumerate(tools) if tool["type"] == TOOL_SEARCH]
+    if len(searches) > 1:
+        raise InvalidRequest(
+            f"Invalid '{where}[{searches[1]}]': there is already a tool of the type "
+            f"'{TOOL_SEARCH}'.",
+            param=f"{where}[{searches[1]}]",
+            code="invalid_value",
+        )
     places = [index for index, tool in enumerate(tools) if tool["type"] == FILE_SEARCH]
     if len(places) > 1 and any(is_own_file_search(tools[index]) for index in places):
         raise InvalidRequest(

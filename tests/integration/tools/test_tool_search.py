@@ -168,6 +168,13 @@ async def test_a_search_without_a_query_or_a_common_word_is_answered(
     assert found["name"] == "brew", "no word of it is in the query: it has an embedding"
 
 
+async def test_a_request_has_one_search(tool_stack: Stack) -> None:
+    answer = await tool_stack.api().call(
+        "POST", "/responses", {"model": "m", "input": "x", "tools": [SEARCH, SEARCH]}
+    )
+    assert (answer.status, answer.body["error"]["param"]) == (400, "tools[1]")
+
+
 async def test_an_item_adds_no_mcp_server(tool_stack: Stack) -> None:
     found = {
         "type": "mcp",

@@ -23,6 +23,7 @@ FEATURES = (
     "batches",
     "retrieval",
     "images",
+    "tool_search",
     "steering",
     "websocket",
     "webhooks",

@@ -142,6 +142,9 @@ def _entry(identifier: str, item: Item, room: PageRoom) -> Entry:
         return _message(identifier, item, room)
     if kind == "reasoning":
         return _reasoning(identifier, item, room)
+    if kind == "tool_search_output":
+        title = f"Loaded tools: {', '.join(_tool_names(item))}"[:_MAX_NAME]
+        return Entry(identifier, EntryKind.RESULT, sendable(title), parts=[room.json(item)])
     if kind in OUTPUTS:
         parts = _result_parts(item, room)
         return Entry(identifier, EntryKind.RESULT, "Result of a tool call", parts=parts)
@@ -154,6 +157,16 @@ def _entry(identifier: str, item: Item, room: PageRoom) -> Entry:
         title = f"Tools of {str(item.get('server_label'))[:_MAX_NAME]}"
         return Entry(identifier, EntryKind.OTHER, sendable(title), parts=[room.json(item)])
     return Entry(identifier, EntryKind.OTHER, _words(kind), parts=[room.json(item)])
+
+
+def _tool_names(item: Item) -> Iterator[str]:
+    """The names in the output of a tool search, with the namespace or the server before them."""
+    for tool in item.get("tools") or ():
+        place = str(tool.get("server_label") or tool.get("name") or tool["type"])
+        inner = tool.get("allowed_tools") or [each["name"] for each in tool.get("tools") or ()]
+        yield from (f"{place}: {name}" for name in inner)
+        if not inner:
+            yield place
 
 
 def _type(item: Mapping[str, Any]) -> str:

@@ -206,6 +206,9 @@ class ToolSettings(Group):
     """Tool calls of one turn that run at the same time."""
     calls: int = 128
     """Tool calls of one turn that are run."""
+    defer_beyond: int = Field(default=0, ge=0)
+    """Functions and MCP tools of a request beyond which all of them are loaded on demand, by a tool
+    search. 0: only what clients mark."""
 
 
 class McpSettings(Group):

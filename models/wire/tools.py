@@ -75,6 +75,15 @@ def is_native_only(tool: Mapping[str, Any]) -> bool:
     return kind in NATIVE_ONLY_TOOLS or (kind == FILE_SEARCH and not is_own_file_search(tool))
 
 
+TOOL_SEARCH = "tool_search"
+"""The type of the tool that finds tools which are loaded on demand (`defer_loading`)."""
+
+
+def is_server_search(tool: Mapping[str, Any]) -> bool:
+    """Whether the tool is a search for tools that the client does not run itself."""
+    return bool(tool["type"] == TOOL_SEARCH and tool.get("execution") != "client")
+
+
 @dataclass(frozen=True, slots=True)
 class CallTarget:
     """What a tool call refers to, whatever name the upstream gets for it."""
@@ -91,12 +100,12 @@ class CallableTool:
     """A tool that the model may call, as the client described it."""
 
     target: CallTarget
-    tool: dict[str, Any]
+    tool: Mapping[str, Any]
     namespace: str = ""
     """The description of its namespace."""
 
 
-def callable_tools(tools: Iterable[dict[str, Any]]) -> Iterator[CallableTool]:
+def callable_tools(tools: Iterable[Mapping[str, Any]]) -> Iterator[CallableTool]:
     """The tools that the client runs, those inside namespaces one by one.
 
     Other tools, such as web search and MCP servers, are left out.
@@ -109,7 +118,7 @@ def callable_tools(tools: Iterable[dict[str, Any]]) -> Iterator[CallableTool]:
                     inner,
                     tool["description"],
                 )
-        elif tool["type"] in CALL_ITEM_TYPES:
+        elif tool["type"] in CALL_ITEM_TYPES and not is_server_search(tool):
             yield CallableTool(
                 CallTarget(CALL_ITEM_TYPES[tool["type"]], tool.get("name", "")), tool
             )
@@ -120,6 +129,19 @@ def added_tools(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for item in items:
         if item["type"] in ADDS_TOOLS:
             yield from item["tools"]
+
+
+def loaded_mcp_tools(items: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Label of the server and name of each MCP tool that tool searches have found. A compaction
+    keeps these as added tools."""
+    return {
+        (tool["server_label"], name)
+        for item in items
+        if item["type"] in ADDS_TOOLS
+        for tool in item["tools"]
+        if tool["type"] == "mcp"
+        for name in tool["allowed_tools"]
+    }
 
 
 def with_added_search(
@@ -165,6 +187,7 @@ def require_valid_choice(
         tool
         for tool in available
         if tool["type"] in ("mcp", FILE_SEARCH, *NATIVE_ONLY_TOOLS)
+        or is_server_search(tool)
         or (has_web_search and tool["type"] in WEB_SEARCH)
     ]
     if choice == "required" and not targets and not server_tools:

@@ -505,7 +505,7 @@ UNKNOWN = [
     BadBody(
         "a search by both",
         with_value(_SEARCH_TOOL, "tools[0].execution", "both"),
-        *unsupported("tools[0].execution", "both", "'client'"),
+        *unsupported("tools[0].execution", "both", "'server' and 'client'"),
     ),
     BadBody(
         "a namespace of namespaces",

@@ -35,7 +35,15 @@ Script = Sequence[Step]
 _PATHS = frozenset(
     f"/v1/{path}"
     for path in (
-        *("responses", "chat/completions", "completions", "embeddings", "rerank", "moderations"),
+        *(
+            "responses",
+            "messages",
+            "chat/completions",
+            "completions",
+            "embeddings",
+            "rerank",
+            "moderations",
+        ),
         *("audio/speech", "audio/transcriptions", "audio/translations"),
         *("images/generations", "images/edits", "images/variations"),
     )

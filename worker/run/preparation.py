@@ -35,6 +35,7 @@ from worker.run.output import history_item
 from worker.run.resources import Resources
 from worker.run.sealing import CallOrigins
 from worker.run.stored_files import STORAGE_UNAVAILABLE, StoredFiles
+from worker.tools.listing_cache import ListingCache
 from worker.tools.provider import ToolContext
 from worker.tools.toolbox import Toolbox
 from worker.translation.returned_content import item_key
@@ -241,6 +242,8 @@ async def _open_toolbox(
         attempt.include,
         row.project_id,
         row.api_key_id,
+        tools,
+        ListingCache(resources.redis, resources.sealer),
         writer.show_call,
     )
     return await Toolbox.of(tools, context, resources.tools)

@@ -13,6 +13,7 @@ from uuid import UUID
 from models.config.settings import Settings
 from models.egress import EgressPolicy
 from models.wire.events import Event, Item
+from worker.tools.listing_cache import ListingCache
 from worker.translation.functions import ServerFunction
 from worker.translation.items.server_calls import OpenCallFactory
 
@@ -62,6 +63,10 @@ class ToolContext:
     """That of the response; None: no tool uses what projects have"""
     api_key: UUID | None = None
     """With which the usage of tools counts."""
+    request_tools: Sequence[Mapping[str, Any]] = ()
+    """All tools of the request."""
+    listings: ListingCache | None = None
+    """Lists of MCP servers that other responses of the project have asked for."""
     show: Callable[[str, EventOf], Awaitable[None]] = _show_nothing
     """Writes an event of a call that runs, by its item's id, into the stream. It is left out while
     an earlier call holds the item back."""

@@ -27,7 +27,7 @@ from models.wire.checks.basic import (
 )
 from models.wire.checks.faults import shorten, too_long, wrong_type
 from models.wire.mcp import HIDDEN_FIELDS, ORIGIN
-from models.wire.tools import FILE_SEARCH, is_own_file_search
+from models.wire.tools import FILE_SEARCH, TOOL_SEARCH, is_own_file_search
 
 _UNSUPPORTED_ADDRESSES = {
     "connector_id": "this server has no connectors. "
@@ -172,8 +172,30 @@ _FIELDS = Record(
         "require_approval": _REQUIRE_APPROVAL,
         "authorization": _Authorization(),
         "headers": _Headers(),
+        "defer_loading": _BOOLEAN,
     },
 )
+_FOUND = Record({"server_label": _FIELDS.required["server_label"], "allowed_tools": _TOOL_NAMES})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMcpTools(Check):
+    """MCP tools that a tool search has found: names, of a server that the request has itself. A
+    server in an item is refused: its credentials would be stored and shown."""
+
+    def __call__(self, value: Any, where: str) -> dict[str, Any]:
+        for name in ("server_url", "connector_id", "tunnel_id", *HIDDEN_FIELDS):
+            if value.get(name) is not None:
+                raise InvalidRequest(
+                    f"'{where}.{name}' is not supported: an item cannot add an MCP server. Send it "
+                    "in 'tools' of the request.",
+                    param=f"{where}.{name}",
+                    code="unsupported_parameter",
+                )
+        return _FOUND(value, where)
+
+    def schema(self, scope: SchemaScope) -> Schema:
+        return _FOUND.schema(scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +294,16 @@ FILE_SEARCH_TOOL = Record(
 
 
 def require_one_search(tools: list[dict[str, Any]], where: str) -> None:
-    """Raises InvalidRequest for a second file search beside one of this server: nobody would know
-    which of them a call means."""
+    """Raises InvalidRequest for a second tool search, or a second file search beside one of this
+    server: nobody would know which of them a call means."""
+    searches = [index for index, tool in enumerate(tools) if tool["type"] == TOOL_SEARCH]
+    if len(searches) > 1:
+        raise InvalidRequest(
+            f"Invalid '{where}[{searches[1]}]': there is already a tool of the type "
+            f"'{TOOL_SEARCH}'.",
+            param=f"{where}[{searches[1]}]",
+            code="invalid_value",
+        )
     places = [index for index, tool in enumerate(tools) if tool["type"] == FILE_SEARCH]
     if len(places) > 1 and any(is_own_file_search(tools[index]) for index in places):
         raise InvalidRequest(

@@ -25,6 +25,7 @@ from models.wire.checks.json_schema import require_function_schema
 from models.wire.checks.server_tools import (
     FILE_SEARCH_TOOL,
     IMAGE_GENERATION_TOOL,
+    FoundMcpTools,
     McpTool,
     require_distinct_labels,
     require_one_search,
@@ -111,30 +112,26 @@ _INSTEAD = {
 }
 """Hosted tools -> what to use at a chat upstream."""
 _HOSTED = {kind: f"{reason}{_OR_NATIVE}" for kind, reason in _INSTEAD.items()}
-_HOSTED_SEARCH = Choice(
-    "client",
-    refused={
-        "server": "the upstream searches no tools. Set 'execution' to 'client', give "
-        "'parameters', and answer each 'tool_search_call' with a 'tool_search_output'" + _OR_NATIVE
+_TOOL_SEARCH = Record(
+    {},
+    {
+        "execution": Choice("server", "client"),
+        "description": _TEXT,
+        "parameters": _JSON_OBJECT,
     },
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _ToolSearch(Check):
-    """A tool search that the client runs. Without `execution` it would be a hosted one."""
-
-    def __call__(self, value: Any, where: str) -> dict[str, Any]:
-        execution = value.get("execution")
-        _HOSTED_SEARCH("server" if execution is None else execution, f"{where}.execution")
-        return _TOOL_SEARCH(value, where)
-
-    def schema(self, scope: SchemaScope) -> Schema:
-        return _TOOL_SEARCH.schema(scope)
-
-
-_TOOL_SEARCH = Record(
-    {"execution": _HOSTED_SEARCH}, {"description": _TEXT, "parameters": _JSON_OBJECT}
+_ADDED_SEARCH = Record(
+    {},
+    {
+        **_TOOL_SEARCH.optional,
+        "execution": Choice(
+            "client",
+            refused={
+                "server": "an item cannot add a search by the server. Send it in 'tools' of the "
+                "request, or set 'execution' to 'client'"
+            },
+        ),
+    },
 )
 _NO_CONTAINER = (
     "there are no containers here. Use the environment 'local' and run the commands yourself, or "
@@ -212,7 +209,7 @@ _PASSED = _PassthroughTool()
 _CLIENT_TOOLS: dict[str, Check] = {
     **_NAMED_TOOLS,
     "namespace": _NAMESPACE,
-    "tool_search": _ToolSearch(),
+    "tool_search": _TOOL_SEARCH,
     "local_shell": _EMPTY,
     "shell": _SHELL,
     "apply_patch": _EMPTY,
@@ -268,11 +265,17 @@ NATIVE_TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_SERVER_TOOLS, **_PASSED_ON},
 """`tools` of a request to a native upstream, which runs some of them itself."""
 
 _NOT_ADDED = "an item cannot add a tool of this type. Send it in 'tools' of the request"
-ADDED_TOOLS = _tools(
-    "AddedTools", _CLIENT_TOOLS, dict.fromkeys((*_HOSTED, *_SERVER_TOOLS), _NOT_ADDED)
-)
+_ADDED = {**_CLIENT_TOOLS, "tool_search": _ADDED_SEARCH}
+ADDED_TOOLS = _tools("AddedTools", _ADDED, dict.fromkeys((*_HOSTED, *_SERVER_TOOLS), _NOT_ADDED))
 """`tools` of an item. Without MCP servers: their credentials must not be stored and shown as items
 are."""
+
+FOUND_TOOLS = _tools(
+    "FoundTools",
+    {**_ADDED, "mcp": FoundMcpTools()},
+    dict.fromkeys((*_HOSTED, FILE_SEARCH), _NOT_ADDED),
+)
+"""`tools` of the output of a tool search: those of MCP servers by their names."""
 
 
 def _require_direct(tools: list[dict[str, Any]], where: str) -> None:

@@ -117,6 +117,8 @@ def as_function_call(item: Item, name: str) -> Item:
         arguments = json.dumps(
             {"query": (item.get("action") or {}).get("query", "")}, ensure_ascii=False
         )
+    if item["type"] == "tool_search_call":
+        arguments = json.dumps(arguments, ensure_ascii=False)
     if item["type"] == "file_search_call":
         arguments = json.dumps({"queries": item.get("queries") or []}, ensure_ascii=False)
     if item["type"] == "image_generation_call":

@@ -223,6 +223,40 @@ def _query_of(arguments: str) -> str:
     return query.strip() if isinstance(query, str) else ""
 
 
+class OpenToolSearch(OpenServerCall):
+    """A search for tools that this server runs. Its `arguments` are an object with the `query`."""
+
+    kind = "tool_search_call"
+    prefix = ID_PREFIXES[kind]
+
+    def __init__(self, output_index: int, item_id: str, **fields: object) -> None:
+        base: dict[str, Any] = {"execution": "server", "arguments": {}}
+        super().__init__(output_index, item_id, **{**base, **fields})
+
+    def arguments_done(self) -> list[Event]:
+        queries = queries_of(self.arguments)
+        self.fields = {**self.fields, "arguments": {"query": " ".join(queries)}}
+        return []
+
+    def result(self, fields: Mapping[str, Any], *, failed: bool) -> list[Event]:
+        """As of any call. The item's type has no status `failed`."""
+        events = super().result(fields, failed=failed)
+        if not failed:
+            return events
+        self.status = "incomplete"
+        return [ItemDone(self.output_index, self.to_json())]
+
+
+class OpenFoundTools(OpenServerCall):
+    """`tool_search_output`: what the search before it has found, in `tools`."""
+
+    kind = "tool_search_output"
+    prefix = ID_PREFIXES[kind]
+
+    def to_json(self) -> Item:
+        return {"execution": "server", **super().to_json()}
+
+
 MAX_QUERIES = 5
 """Queries of one call. Further ones are dropped."""
 _MAX_QUERY = 1000
@@ -360,7 +394,12 @@ def base64_of(url: str) -> str:
 _CALL_CLASSES: dict[str, type[OpenServerCall]] = {
     kind.kind: kind
     for kind in (
-        *(OpenListTools, OpenMcpCall, OpenWebSearchCall, OpenFileSearchCall),
+        OpenListTools,
+        OpenMcpCall,
+        OpenWebSearchCall,
+        OpenFileSearchCall,
+        OpenToolSearch,
+        OpenFoundTools,
         OpenImageCall,
     )
 }

@@ -19,6 +19,7 @@ from models.wire.item_types import OUTPUTS
 from models.wire.tools import (
     FILE_SEARCH,
     IMAGE_GENERATION,
+    TOOL_SEARCH,
     WEB_SEARCH,
     is_own_file_search,
 )
@@ -231,10 +232,18 @@ def _tools(
     """The client's tools and the upstream's own, unchanged, then the functions that this server
     runs."""
     passed_on = [dict(tool) for tool in tools if tool["type"] not in ours]
+    has_search = any(tool["type"] == TOOL_SEARCH for tool in passed_on)
     server_functions = [
-        {"type": "function", "name": name, **function.to_json(), "strict": False}
+        {
+            "type": "function",
+            "name": name,
+            **function.to_json(),
+            "strict": False,
+            **({"defer_loading": True} if has_search and function.deferred else {}),
+        }
         for name, function in tool_catalog.server_functions.items()
-        if function.tool["type"] != IMAGE_GENERATION  # the upstream has the tool itself
+        # the upstream has the tool itself
+        if not function.is_tool_search and function.tool["type"] != IMAGE_GENERATION
     ]
     return [
         *(tool for tool in passed_on if allow_upstream_tools or not is_upstream_tool(tool)),

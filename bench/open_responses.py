@@ -25,7 +25,7 @@ from bench.paced_upstream import model
 from bench.rates import repeat
 from bench.system import Module, until_ready
 from models.db.queries import leases, operations, sweep
-from models.db.statement import Query
+from models.db.statement import Query, column
 
 _COUNT_RUNNING = "SELECT count(*) FROM responses WHERE status = 'in_progress'"
 _WARM_UP = 100
@@ -38,14 +38,16 @@ _SWEEP = {
     "quarantine": False,
     "in_line": True,
     "background": True,
+    "look": leases.Look.ALL.value,
     "interactive": True,
 }
+_WATCHED = column(f"SELECT {leases.WATCHED} AS watched", list)
 _STATEMENTS: Mapping[str, Query[Any]] = {
     "sweep: orphans": sweep.ORPHANS,
     "sweep: orphans to end": sweep.ORPHANS_TO_END,
     "sweep: enqueue again": sweep.REENQUEUE,
     "heartbeat: what a worker owns": leases.OWNED_RESPONSES,
-    "watch: all processes": leases.WATCHED_PROCESSES,
+    "watch: all processes": _WATCHED,
     "metrics: backlog": operations.GAUGES,
 }
 """What runs in the background, and one statement of each scrape."""

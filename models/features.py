@@ -22,11 +22,14 @@ FEATURES = (
     "model_list",
     "batches",
     "retrieval",
+    "images",
+    "tool_search",
     "steering",
     "websocket",
     "webhooks",
     "schedules",
     "retry",
+    "messages",
 )
 """A feature may use those before it. Without its line here, a feature is not there."""
 

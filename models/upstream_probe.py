@@ -29,6 +29,8 @@ from models.config.upstream_access import (
 TIMEOUT = 5.0
 """Longest time in seconds for one request."""
 _BODY_LIMIT = 8 * 1024 * 1024
+_MORE_MODELS = {"limit": "1000"}
+"""Anthropic's API lists twenty models unless more are asked for."""
 _SHOWN = 120
 """Characters of an error's text that are shown."""
 
@@ -72,7 +74,9 @@ def probe_upstream(upstream: UpstreamSettings, timeout: float = TIMEOUT) -> Upst
     try:
         with httpx2.Client(
             headers=request_headers(upstream),
-            params=upstream.plain_query,
+            params={**_MORE_MODELS, **upstream.plain_query}
+            if upstream.api == "messages"
+            else upstream.plain_query,
             timeout=timeout,
             follow_redirects=False,  # as in a call: headers go only to the configured address
         ) as client:

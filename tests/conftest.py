@@ -19,6 +19,7 @@ from tests.support.api import Api
 from tests.support.console import CONSOLE_SETTINGS, PROXY_SETTINGS
 from tests.support.embeddings import EMBEDDING_MODEL, REWRITE_MODEL, embeddings
 from tests.support.fake_upstream import FakeUpstream
+from tests.support.images import IMAGE_MODEL
 from tests.support.mcp_servers import McpServers
 from tests.support.process_logs import tails
 from tests.support.properties import register_profiles
@@ -188,6 +189,8 @@ async def tool_stack(
         "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
         "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32),
         "BACKBURNER_TOOLS__TIME": "3",
+        "BACKBURNER_IMAGES__MODEL": IMAGE_MODEL,
+        "BACKBURNER_IMAGES__BYTES": "1000000",
         "BACKBURNER_EGRESS__MEMORY": "16000000",
         "BACKBURNER_LIMITS__HISTORY": "12000000",
         "BACKBURNER_RETRIEVAL__EMBEDDING_MODEL": EMBEDDING_MODEL,

@@ -19,7 +19,7 @@ from models.tracing.spans import NO_SPAN, Tracer, open_tracer
 from web import gauges
 from web.counters import OTHER_ROUTES, count_http_response, observe_request
 from web.http import errors
-from web.http.auth import AnyKey
+from web.http.auth import ANTHROPIC_KEY, AnyKey
 from web.http.browsers import CrossOrigin
 from web.http.clients import Connections
 from web.http.request_record import (
@@ -37,6 +37,8 @@ _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 _IN_A_TURN = 3
 """Requests that begin in one turn of the event loop, which takes a few milliseconds. Hundreds that
 one client sends at the same moment would stop everything else for a second. Keys take turns."""
+
+_KEY_HEADERS = (b"authorization", ANTHROPIC_KEY.encode())
 
 _NEW_OBJECTS = 2_000_000
 """Objects that a process may have made, and not freed, before garbage is looked for among them in
@@ -104,7 +106,7 @@ class Application(FastAPI):
 
 def _authorization(scope: Scope) -> bytes | None:
     """The header with the key, whatever is in it."""
-    return next((value for name, value in scope["headers"] if name == b"authorization"), None)
+    return next((value for name, value in scope["headers"] if name in _KEY_HEADERS), None)
 
 
 def _record_refusal(error: ApiError, request_id: str) -> None:

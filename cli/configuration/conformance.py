@@ -6,12 +6,10 @@ upstream. Then the questions about its settings follow (cli/configuration/questi
 it could be called by the other API, whether that works.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
-import openai
 from structlog.testing import capture_logs
 
 from cli.configuration.features import FeatureChecks, FeatureStatus, Finding, run_check
@@ -23,7 +21,6 @@ from models.config.groups import LimitSettings
 from models.config.routes import Routes
 from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
-from models.config.upstream_access import client_options
 from models.upstream_probe import probe_upstream
 
 
@@ -96,7 +93,7 @@ class ConformanceCheck:
         routed there, else with the first that the upstream lists. Raises CommandFailed."""
         routes = Routes(settings)
         upstream = _select_upstream(routes, name)
-        model = model or _routed_model(routes, name) or asyncio.run(_first_listed_model(upstream))
+        model = model or _routed_model(routes, name) or _first_listed_model(upstream)
         return cls(upstream, settings.limits, model, seconds=seconds, tokens=tokens)
 
     async def run(self, show: Show) -> None:
@@ -151,6 +148,8 @@ class ConformanceCheck:
 
     async def _api_advice(self) -> list[str]:
         """Which value of `api` suits the upstream."""
+        if self._settings.api == "messages":
+            return []
         if self._settings.api == "responses":
             lacking = [
                 finding.feature
@@ -204,19 +203,14 @@ def _routed_model(routes: Routes, name: str) -> str | None:
     return next((model for model in models if "*" not in model), None)
 
 
-async def _first_listed_model(settings: UpstreamSettings) -> str:
+def _first_listed_model(settings: UpstreamSettings) -> str:
     """Raises CommandFailed if none is listed."""
-    async with openai.AsyncOpenAI(
-        **client_options(settings), max_retries=0, timeout=10.0
-    ) as client:
-        try:
-            listed = (await client.models.list()).data
-            return next(each.id for each in listed)
-        except (openai.OpenAIError, StopIteration, TypeError, AttributeError) as error:
-            raise CommandFailed(
-                probe_upstream(settings).problem
-                or f"{settings.base_url} lists no model; name one with --model"
-            ) from error
+    probe = probe_upstream(settings, timeout=10.0)
+    if not probe.models:
+        raise CommandFailed(
+            probe.problem or f"{settings.base_url} lists no model; name one with --model"
+        )
+    return probe.models[0]
 
 
 _NAME_WIDTH = 17

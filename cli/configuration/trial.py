@@ -17,8 +17,10 @@ from models.wire.events import Item
 from models.wire.request import CreateRequest, parse_create
 from worker.translation.chat.request import chat_request, format_instructions
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
+from worker.translation.messages.request import messages_request
 from worker.translation.responses.request import NativeOptions, native_request
 from worker.translation.responses.translator import NativeTranslator
+from worker.translation.returned_content import ReturnedCalls
 from worker.translation.tool_catalog import build_tool_catalog
 from worker.translation.turn import Turn, TurnOptions
 from worker.upstream.client import Upstream, dialect_of
@@ -158,7 +160,7 @@ class Trial:
                 options=NativeOptions(settings.name), **arguments
             ), NativeTranslator(new_item_id, TurnOptions(tool_catalog=catalog))
         instructions = format_instructions(
-            request.parameters.get("text", {}), settings.structured_output
+            request.parameters.get("text", {}), settings.structured_output, settings.api
         )
         translator = ChatTranslator(
             new_item_id,
@@ -170,4 +172,9 @@ class Trial:
                 fenced=instructions is not None,
             ),
         )
-        return chat_request(dialect=dialect_of(settings), **arguments), translator
+        dialect = dialect_of(settings)
+        if settings.api == "messages":
+            return messages_request(
+                dialect=dialect, returned_calls=ReturnedCalls(settings.name), **arguments
+            ), translator
+        return chat_request(dialect=dialect, **arguments), translator

@@ -9,8 +9,15 @@ from uuid import UUID
 from starlette.responses import Response
 
 from features.console.access import EVERYONE
-from features.console.conversation import Entry, entries_of, instructions_entry, written_texts
-from features.console.page import Page, PageError, Visit, choice, not_found
+from features.console.conversation import (
+    Entry,
+    entries_of,
+    image_in,
+    instructions_entry,
+    is_image_id,
+    written_texts,
+)
+from features.console.page import HEADERS, Page, PageError, Visit, choice, not_found
 from features.console.page_room import MAX_PART, PageRoom, pretty_json, sendable
 from features.console.response_queries import ITEM, LARGE_MESSAGE
 from features.operator.service import record_reveal
@@ -30,6 +37,8 @@ _RELATED_ITEMS = 10
 """Of input and output of a response before this one."""
 _MAX_SIZE = 1024 * 1024
 """Of all items of a page together (models/wire/json_values.py)."""
+_IMAGES = 4
+"""Large images behind which the next items of a page are read."""
 _MAX_ITEM_SIZE = 8 * 1024 * 1024
 """Of the item on a page of its own."""
 _MAX_STORED = 8 * 1024 * 1024
@@ -126,15 +135,29 @@ async def _reveal(visit: Visit, identifier: UUID) -> ResponseRow:
 
 
 async def _read_items(
-    visit: Visit, identifier: UUID, direction: str, order: str, limit: int, after: str | None = None
+    visit: Visit,
+    identifier: UUID,
+    direction: str,
+    order: str,
+    limit: int,
+    after: str | None = None,
+    images: int = _IMAGES,
 ) -> list[tuple[str, Item | None]]:
     """The ids and payloads of items. One that makes the page too large, and those after it, have
-    none; of the first of them, if it is a message, the beginning is read."""
+    none; of the first of them, if it is a message, the beginning is read. So many `images` do not
+    count."""
     values = {"id": identifier, "after": after, "limit": limit, "max_size": _MAX_SIZE}
     found = await fetch_idempotent(visit.pool, _PAGES[direction][order], values)
     items = [(item.id, item.payload) for item in found]
     large = next((at for at, (_, payload) in enumerate(items) if payload is None), None)
-    if large is not None:
+    if large is not None and is_image_id(items[large][0]) and images:
+        # What stands behind an image is read beside it.
+        item = items[large][0]
+        more = await _read_items(
+            visit, identifier, direction, order, limit - large - 1, item, images - 1
+        )
+        items[large + 1 :] = more
+    elif large is not None:
         item = items[large][0]
         # One character more than is shown, so that it is known to be cut.
         limits = {"characters": MAX_PART + 1, "max_stored": _MAX_STORED}
@@ -198,6 +221,20 @@ async def show_item(visit: Visit) -> Response:
     )
 
 
+async def show_image(visit: Visit) -> Response:
+    """The image that a call has made, as a file for the browser."""
+    identifier = response_id_of(visit)
+    await _reveal(visit, identifier)
+    limits = {"max_size": _MAX_ITEM_SIZE, "max_stored": 0, "characters": 0}
+    values = {"id": identifier, "item": visit.query.get("item", ""), **limits}
+    found = await fetch_idempotent(visit.pool, ITEM, values)
+    payload = found[0].payload if found else None
+    image = None if payload is None else await asyncio.to_thread(image_in, payload)
+    if image is None:
+        raise not_found("image")
+    return Response(image[0], media_type=image[1], headers=HEADERS)
+
+
 async def show_json(visit: Visit) -> Response:
     """The request and its items as JSON, and a command that sends the request again."""
     identifier = response_id_of(visit)
@@ -236,5 +273,6 @@ PAGES = (
     Page("/responses/{response_id}/related", show_related, roles=EVERYONE),
     Page("/responses/{response_id}/items", show_items, roles=EVERYONE),
     Page("/responses/{response_id}/item", show_item, roles=EVERYONE),
+    Page("/responses/{response_id}/image", show_image, roles=EVERYONE),
     Page("/responses/{response_id}/json", show_json, roles=EVERYONE),
 )

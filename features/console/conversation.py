@@ -4,6 +4,7 @@ Results stand with their calls, and everything but messages is folded. What is l
 its size (features/console/page_room.py) is on the page of its item.
 """
 
+import base64
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,17 +18,20 @@ from features.console.page_room import (
     pretty_json,
     sendable,
 )
+from models.files.kinds import IMAGES, Examination
 from models.wire.events import Item
 from models.wire.item_types import (
     APPROVAL_REQUEST,
     APPROVAL_RESPONSE,
     ARGUMENT_FIELDS,
     CALLS,
+    ID_PREFIXES,
     OUTPUTS,
     SERVER_CALLS,
     TEXT_FIELDS,
 )
 
+IMAGE_CALL = "image_generation_call"
 _MAX_PARTS = 50
 """Parts of an item that are shown."""
 _MAX_SOURCES = 10
@@ -89,7 +93,7 @@ def entries_of(items: Iterable[tuple[str, Item | None]], room: PageRoom) -> list
     calls: dict[str, Entry] = {}
     for identifier, item in items:
         if item is None:
-            entries.append(Entry(identifier, EntryKind.OTHER, "A large item", is_large=True))
+            entries.append(_large_entry(identifier))
             continue
         kind = _type(item)
         call = calls.get(str(item.get("call_id"))) if kind in OUTPUTS else None
@@ -101,6 +105,20 @@ def entries_of(items: Iterable[tuple[str, Item | None]], room: PageRoom) -> list
         if kind in CALLS:
             calls[str(item.get("call_id"))] = entry
     return entries
+
+
+def _large_entry(identifier: str) -> Entry:
+    """An item that was not read, because of its size. An image is shown by its id."""
+    if not is_image_id(identifier):
+        return Entry(identifier, EntryKind.OTHER, "A large item", is_large=True)
+    entry = Entry(identifier, EntryKind.CALL, _words("image_generation"), is_folded=False)
+    entry.parts.append(Part(PartKind.IMAGE, "Image"))
+    return entry
+
+
+def is_image_id(identifier: str) -> bool:
+    """Whether the id is one of calls that make images."""
+    return identifier.startswith(f"{ID_PREFIXES[IMAGE_CALL]}_")
 
 
 def instructions_entry(instructions: object, room: PageRoom) -> Entry | None:
@@ -124,6 +142,9 @@ def _entry(identifier: str, item: Item, room: PageRoom) -> Entry:
         return _message(identifier, item, room)
     if kind == "reasoning":
         return _reasoning(identifier, item, room)
+    if kind == "tool_search_output":
+        title = f"Loaded tools: {', '.join(_tool_names(item))}"[:_MAX_NAME]
+        return Entry(identifier, EntryKind.RESULT, sendable(title), parts=[room.json(item)])
     if kind in OUTPUTS:
         parts = _result_parts(item, room)
         return Entry(identifier, EntryKind.RESULT, "Result of a tool call", parts=parts)
@@ -136,6 +157,16 @@ def _entry(identifier: str, item: Item, room: PageRoom) -> Entry:
         title = f"Tools of {str(item.get('server_label'))[:_MAX_NAME]}"
         return Entry(identifier, EntryKind.OTHER, sendable(title), parts=[room.json(item)])
     return Entry(identifier, EntryKind.OTHER, _words(kind), parts=[room.json(item)])
+
+
+def _tool_names(item: Item) -> Iterator[str]:
+    """The names in the output of a tool search, with the namespace or the server before them."""
+    for tool in item.get("tools") or ():
+        place = str(tool.get("server_label") or tool.get("name") or tool["type"])
+        inner = tool.get("allowed_tools") or [each["name"] for each in tool.get("tools") or ()]
+        yield from (f"{place}: {name}" for name in inner)
+        if not inner:
+            yield place
 
 
 def _type(item: Mapping[str, Any]) -> str:
@@ -187,10 +218,27 @@ def _call(identifier: str, item: Item, room: PageRoom) -> Entry:
         if item.get(name):
             entry.parts.append(room.json(item[name], label))
     if isinstance(image := item.get("result"), str):
-        entry.parts.append(Part(PartKind.FILE, f"Image, {_size(image)}", "Result"))
+        entry.parts.append(Part(PartKind.IMAGE, f"Image, {_size(image)}", "Result"))
+        entry.is_folded = False
     if item.get("status") in ("failed", "incomplete"):
         entry.title += f" ({item['status']})"
     return entry
+
+
+def image_in(item: Item) -> tuple[bytes, str] | None:
+    """The image that a call has made, and its media type; None: there is none that browsers show.
+    May take a tenth of a second."""
+    encoded = item.get("result")
+    if _type(item) != IMAGE_CALL or not isinstance(encoded, str):
+        return None
+    try:
+        content = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        return None
+    examination = Examination()
+    examination.feed(content[:1024])
+    kind = examination.kind()
+    return (content, kind) if kind in IMAGES else None
 
 
 def _arguments(item: Item) -> Any:
@@ -281,8 +329,8 @@ def _place(address: str) -> str:
     return address.partition("?")[0].partition("#")[0][:_MAX_NAME]
 
 
-def _size(base64: str) -> str:
-    return f"about {len(base64) * 3 // 4096} KiB"
+def _size(encoded: str) -> str:
+    return f"about {len(encoded) * 3 // 4096} KiB"
 
 
 def _line(text: str) -> str:

@@ -33,6 +33,8 @@ class PartKind(StrEnum):
     REFUSAL = "refusal"
     FILE = "file"
     """the name of a file or an image"""
+    IMAGE = "image"
+    """what is said of an image, which has a page of its own"""
 
 
 @dataclass(frozen=True, slots=True)

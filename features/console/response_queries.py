@@ -30,7 +30,7 @@ CALLER = Query(
     SELECT k.prefix AS key_prefix, k.name AS key_name, r.parameters ->> 'user' AS user,
            r.parameters ->> 'safety_identifier' AS safety_identifier,
            (SELECT count(*) FROM items i WHERE i.response_id = r.id AND i.direction = 'output'
-            AND i.type IN {sql_list(CALLS)}) AS client_calls
+            AND i.type IN {sql_list(CALLS)} AND i.payload ->> 'call_id' IS NOT NULL) AS client_calls
     FROM responses r LEFT JOIN api_keys k ON k.id = r.api_key_id WHERE r.id = :id
     """,
     Caller,

@@ -9,6 +9,7 @@ import aiohttp
 import orjson
 import structlog
 
+from models.config.dialect import PATHS
 from models.config.feature_groups import RetrievalSettings
 from models.config.routes import Destination
 from models.config.upstream import UpstreamSettings
@@ -87,10 +88,9 @@ class QueryRewriter:
     async def _call(self, key: ApiKey, model: str, destination: Destination, query: str) -> str:
         """Raises _NotRewritten, and what the connection raises."""
         upstream = destination.upstream
-        is_native = upstream.api == "responses"
-        make_body = _native_body if is_native else _chat_body
+        make_body, text_of = _FORMS[upstream.api]
         async with self._get_session().post(
-            f"{upstream.base_url.rstrip('/')}/{'responses' if is_native else 'chat/completions'}",
+            f"{upstream.base_url.rstrip('/')}{PATHS[upstream.api]}",
             params=upstream.plain_query,
             data=orjson.dumps(make_body(upstream, destination.model, query)),
             headers=request_headers(upstream),
@@ -106,7 +106,7 @@ class QueryRewriter:
                 raise _NotRewritten("the upstream's answer is no JSON, or too long") from None
         if (usage := usage_in(answer)) is not None:
             self._record_usage(key, model, upstream.name, usage)
-        text = _native_text(answer) if is_native else _chat_text(answer)
+        text = text_of(answer)
         if upstream.think_tags or upstream.think_opened:
             text = text.rpartition("</think>")[2]
         rewritten = " ".join(text.split())
@@ -143,6 +143,25 @@ def _native_body(_upstream: UpstreamSettings, model: str, query: str) -> dict[st
     }
 
 
+def _messages_body(_upstream: UpstreamSettings, model: str, query: str) -> dict[str, Any]:
+    return {
+        "model": model,
+        "system": _INSTRUCTIONS,
+        "messages": [{"role": "user", "content": query}],
+        "max_tokens": _MAX_TOKENS,
+    }
+
+
+def _messages_text(answer: Any) -> str:
+    """Raises _NotRewritten."""
+    try:
+        parts = [part["text"] for part in answer["content"] if part["type"] == "text"]
+        text = "".join(parts) if answer.get("stop_reason") != "max_tokens" else None
+    except (LookupError, TypeError, AttributeError):
+        text = None
+    return _text(text)
+
+
 def _chat_text(answer: Any) -> str:
     """Raises _NotRewritten."""
     try:
@@ -173,3 +192,11 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise _NotRewritten("the model wrote no query")
     return value
+
+
+_FORMS = {
+    "chat": (_chat_body, _chat_text),
+    "responses": (_native_body, _native_text),
+    "messages": (_messages_body, _messages_text),
+}
+"""By `api`: the body of the request, and the text of the answer."""

@@ -11,12 +11,12 @@ from models.wire.checks.basic import Array, OpenObject
 from models.wire.checks.faults import not_an_object, shorten, unknown_parameter
 from models.wire.events import Item
 from models.wire.pairing import is_output
-from models.wire.response import RETRY_OF
+from models.wire.response import RETRY_OF, STOP
 
 CHANGEABLE = ("model", "background", "stream", "previous_response_id", "wait_for_previous")
 """Parameters of the create that a retry may change, with their meaning there."""
 _TOOLS = Array(OpenObject())
-_NOT_REPEATED = (RETRY_OF, "stream_options")
+_NOT_REPEATED = (RETRY_OF, STOP, "stream_options")
 
 
 def require_retryable(row: ResponseRow) -> None:

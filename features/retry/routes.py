@@ -13,6 +13,7 @@ from models.db.database import fetch_idempotent
 from models.db.queries.read import ANY_SIZE, INPUT_ITEMS
 from models.wire.events import Item
 from models.wire.purpose import Purpose, split_stored_parameters
+from models.wire.response import STOP
 from web.admission import admitted_body
 from web.http.auth import Key
 from web.http.body import UNCOUNTED_BYTES, JsonBody, held_bytes
@@ -55,7 +56,8 @@ async def retry(response_id: str, request: Request, key: Key, body: RetryBody) -
         raise not_found(response_id)
     items = await _read_input(state, row.id, body, request)
     body.value = retry_body(row, items, body.value)
-    options = CreateOptions(request_record(request).id, retry_of=row.id)
+    stop = tuple(row.parameters.get(STOP, ()))
+    options = CreateOptions(request_record(request).id, retry_of=row.id, stop=stop)
     return await create_and_answer(request, key, body, options)
 
 

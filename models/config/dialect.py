@@ -11,8 +11,17 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 StructuredOutput = Literal["json_schema", "json_object", "guided_json", "prompt"]
+Api = Literal["chat", "responses", "messages"]
+KeyHeader = Literal["authorization", "x-api-key"]
 EffortField = Literal[
-    "reasoning_effort", "reasoning", "enable_thinking", "thinking", "think", "none"
+    "reasoning_effort",
+    "reasoning",
+    "enable_thinking",
+    "thinking",
+    "think",
+    "none",
+    "adaptive",
+    "budget",
 ]
 ReasoningBack = Literal[
     "none", "reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "think_tags"
@@ -26,6 +35,13 @@ ToolChoice = Literal["named", "required", "auto"]
 ReasoningTurns = Literal["last", "calls", "all"]
 CallContent = Literal["null", "empty", "omitted"]
 
+
+PATHS: Mapping[Api, str] = {
+    "chat": "/chat/completions",
+    "responses": "/responses",
+    "messages": "/messages",
+}
+"""Where an API runs a model, behind the base URL."""
 
 _MAX_TOKENS = {"max_tokens_field": "max_tokens"}
 _LOCAL_PASSTHROUGH = ["top_k", "min_p", "repetition_penalty", "chat_template_kwargs"]
@@ -54,12 +70,30 @@ _GLM = {
     "strict_tools": "none",
 }
 
+MESSAGES_DEFAULTS: Mapping[str, Any] = {
+    "key_header": "x-api-key",
+    "effort_field": "adaptive",
+    "reasoning_back": "thinking_blocks",
+    "reasoning_turns": "all",
+    "tools_for_calls": True,
+}
+"""What settings are with `api = "messages"` where neither the upstream nor its preset sets them."""
+
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # Descriptions of functions: "Expected a string with maximum length 1024".
     "openai": {"api": "responses", "description_limit": 1024},
     "azure": {"description_limit": 1024},
-    # platform.claude.com (OpenAI SDK compatibility): `response_format` and `strict` are ignored.
-    "anthropic": {"structured_output": "prompt", "strict_tools": "none"},
+    # platform.claude.com (structured outputs): keywords that a schema may not have; at most 20
+    # tools may be strict.
+    "anthropic": {
+        "api": "messages",
+        "strict_tools": "none",
+        "passthrough": ["stop_sequences", "top_k"],
+        "omit_from_schemas": [
+            *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+            *("minLength", "maxLength", "maxItems", "uniqueItems"),
+        ],
+    },
     # litellm#40735; "conversation must alternate": semantic-kernel#10281; no role "system" among
     # the messages: litellm#41082.
     "bedrock": {"single_system_message": True, "alternate_roles": True, "tools_for_calls": True},

@@ -206,6 +206,9 @@ class ToolSettings(Group):
     """Tool calls of one turn that run at the same time."""
     calls: int = 128
     """Tool calls of one turn that are run."""
+    defer_beyond: int = Field(default=0, ge=0)
+    """Functions and MCP tools of a request beyond which all of them are loaded on demand, by a tool
+    search. 0: only what clients mark."""
 
 
 class McpSettings(Group):
@@ -261,6 +264,21 @@ class WebSearchSettings(Group):
         if self.provider in ("tavily", "brave") and not self.api_key.get_secret_value():
             raise ValueError(f"web_search.api_key must be set for {self.provider}")
         return self
+
+
+class ImageSettings(Group):
+    """The tool `image_generation` at upstreams that do not have it (docs/tools.md)."""
+
+    model: Annotated[str | None, EMPTY_IS_UNSET] = None
+    """The model that makes images, by a route of `/v1/images/*`. Unset: only native upstreams have
+    the tool."""
+    response_format: Annotated[Literal["b64_json"] | None, EMPTY_IS_UNSET] = None
+    """Sent to the model's upstream. Some engines answer only with an address without it; OpenAI's
+    models refuse it."""
+    bytes: Bytes = Field(default=12 * 1024 * 1024, ge=1)
+    """Largest image that is made or edited."""
+    inputs: int = Field(default=16, ge=1)
+    """Most images of one edit; the newest ones."""
 
 
 class CompactionSettings(Group):

@@ -165,7 +165,7 @@ def passthrough_of(upstreams: Iterable[UpstreamSettings]) -> list[str]:
 def accepted_parameters(destinations: Iterable[Destination]) -> frozenset[str]:
     """The parameters outside the Responses API that one of these upstreams accepts."""
     return frozenset(
-        name for destination in destinations for name in destination.upstream.passthrough
+        name for destination in destinations for name in destination.upstream.accepted_parameters
     )
 
 

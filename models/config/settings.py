@@ -50,6 +50,7 @@ from models.config.groups import (
     CacheSettings,
     CompactionSettings,
     EgressSettings,
+    ImageSettings,
     LeaseSettings,
     LimitSettings,
     LineSettings,
@@ -153,6 +154,7 @@ class Settings(FileBackedSettings):
     tools: ToolSettings = ToolSettings()
     mcp: McpSettings = McpSettings()
     web_search: WebSearchSettings = WebSearchSettings()
+    images: ImageSettings = ImageSettings()
     compaction: CompactionSettings = CompactionSettings()
     egress: EgressSettings = EgressSettings()
     webhooks: WebhookSettings = WebhookSettings()

@@ -17,12 +17,15 @@ from pydantic import (
 )
 
 from models.config.dialect import (
+    MESSAGES_DEFAULTS,
     PRESETS,
+    Api,
     CallContent,
     CallIdForm,
     DeveloperRole,
     EffortField,
     FinishReason,
+    KeyHeader,
     MaxTokensField,
     ReasoningBack,
     ReasoningTurns,
@@ -34,11 +37,15 @@ from models.config.prices import ModelPrices
 from models.config.values import Duration, Group, HttpAddress, TextList
 
 _NEVER_OMITTED = frozenset(("model", "messages", "stream"))
+_CACHE_PARAMETERS = ("prompt_cache_key", "prompt_cache_retention")
+_FOR_MESSAGES = frozenset(("adaptive", "budget", "thinking", "none"))
+_FOR_MESSAGES_ALONE = frozenset(("adaptive", "budget"))
+_NOT_IN_MESSAGES = ("presence_penalty", "frequency_penalty", "top_logprobs")
 _HAVE_SERVICE_TIER = frozenset(("api.openai.com", "openrouter.ai"))
 
 
 class UpstreamSettings(Group):
-    """An OpenAI-compatible server that runs models (docs/upstreams.md)."""
+    """A server that runs models (docs/upstreams.md)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
@@ -52,15 +59,23 @@ class UpstreamSettings(Group):
     api_key_env: str | None = None
     """The environment variable with the key, if `api_key` is not set."""
     api_key: SecretStr = Field(default=SecretStr("none"), validate_default=True)
-    """The key that is sent as `Authorization: Bearer`."""
-    api: Literal["chat", "responses"] = "chat"
-    """Chat Completions (`chat`) or the Responses API (`responses`)."""
+    """The key that is sent as `Authorization: Bearer`, or as `key_header` says."""
+    key_header: KeyHeader = "authorization"
+    """The header with the key; `x-api-key` if `api` is `messages`."""
+    api: Api = "chat"
+    """Chat Completions (`chat`), the Responses API (`responses`) or Anthropic's Messages API
+    (`messages`)."""
     headers: dict[str, SecretStr] = {}
     """Headers of every request; values are as secret as the key."""
     query: dict[str, SecretStr] = {}
     """Query parameters of every request; as secret."""
     max_tokens_field: MaxTokensField = "max_completion_tokens"
     """The field that limits output tokens; `max_tokens` for Mistral and older servers."""
+    max_tokens: Annotated[int, Field(ge=1)] = 32_000
+    """`max_tokens` with `api = "messages"` where a request has no `max_output_tokens`."""
+    cache_prompts: bool = False
+    """With `api = "messages"`: marks each prompt for the vendor's cache. Requests with
+    `prompt_cache_key` are always marked."""
     developer_role: DeveloperRole = "system"
     """The role of messages with instructions: `developer` for OpenAI's reasoning models."""
     single_system_message: bool = False
@@ -119,8 +134,9 @@ class UpstreamSettings(Group):
     needs it at others than `api.openai.com` and `openrouter.ai`."""
     account_ids: TextList = ()
     """Projects that may name all objects of this upstream's account; `*`: all projects."""
-    count: Literal["auto", "responses", "vllm", "llama.cpp", "none"] = "auto"
-    """How it counts tokens (docs/state.md). `auto` is `responses` if `api` is, else `none`."""
+    count: Literal["auto", "responses", "messages", "vllm", "llama.cpp", "none"] = "auto"
+    """How it counts tokens (docs/state.md). `auto` is `responses` or `messages` if `api` is, else
+    `none`."""
     tokenizer: str = ""
     """A `tokenizer.json` on the workers' machines, where the upstream does not count tokens; needs
     the package `tokenizers`."""
@@ -163,6 +179,12 @@ class UpstreamSettings(Group):
         return {name: value.get_secret_value() for name, value in self.query.items()}
 
     @property
+    def accepted_parameters(self) -> tuple[str, ...]:
+        """The parameters that it gets besides those that every upstream gets."""
+        is_messages = self.api == "messages"
+        return (*self.passthrough, *(_CACHE_PARAMETERS if is_messages else ()))
+
+    @property
     def moderates(self) -> bool:
         """Whether it gets the parameter `moderation`."""
         return self.api == "responses" or "moderation" in self.passthrough
@@ -176,7 +198,8 @@ class UpstreamSettings(Group):
             "reasoning.effort": self.effort_field != "none",
             "service_tier": self.has_service_tier,
         }
-        return [*(name for name, sent in is_sent.items() if not sent), *self.omit]
+        never = _NOT_IN_MESSAGES if self.api == "messages" else ()
+        return [*(name for name, sent in is_sent.items() if not sent), *self.omit, *never]
 
     @property
     def has_service_tier(self) -> bool:
@@ -190,7 +213,8 @@ class UpstreamSettings(Group):
     def _apply_preset(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        return {**PRESETS.get(str(data.get("preset")), {}), **data}
+        merged = {**PRESETS.get(str(data.get("preset")), {}), **data}
+        return {**MESSAGES_DEFAULTS, **merged} if merged.get("api") == "messages" else merged
 
     @field_validator("preset")
     @classmethod
@@ -210,6 +234,19 @@ class UpstreamSettings(Group):
     def _check_summary(self) -> Self:
         if self.reasoning_summary and self.api != "chat":
             raise ValueError('reasoning_summary needs api = "chat"')
+        return self
+
+    @model_validator(mode="after")
+    def _check_effort(self) -> Self:
+        is_messages = self.api == "messages"
+        if (
+            self.effort_field not in _FOR_MESSAGES
+            if is_messages
+            else (self.effort_field in _FOR_MESSAGES_ALONE)
+        ):
+            raise ValueError(
+                f'effort_field = "{self.effort_field}" does not go with api = "{self.api}"'
+            )
         return self
 
     @field_validator("api_key_env")

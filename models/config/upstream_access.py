@@ -7,7 +7,6 @@ Web processes, workers and the command line all call upstreams.
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import TypedDict
 from urllib.parse import quote, quote_plus, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -23,6 +22,9 @@ _SHORTENED_KEY = re.compile(
 )
 """Words that may be a part of a key: `sk-pr…`, `abc***xyz`. Upstreams repeat a refused key so."""
 
+_MESSAGES_VERSION = "2023-06-01"
+"""The version of Anthropic's API, unless `headers` of the upstream name another."""
+
 _MAX_MESSAGE = 500
 """Characters of an upstream's message."""
 _MIN_SECRET = 8
@@ -30,29 +32,12 @@ _MIN_SECRET = 8
 servers, and may be part of any text."""
 
 
-class ClientOptions(TypedDict):
-    """Arguments of openai's client."""
-
-    base_url: str
-    api_key: str
-    default_headers: dict[str, str]
-    default_query: dict[str, object]
-
-
-def client_options(settings: UpstreamSettings) -> ClientOptions:
-    """The arguments with which openai's client calls this upstream."""
-    return {
-        "base_url": settings.base_url,
-        "api_key": settings.api_key.get_secret_value(),
-        "default_headers": settings.plain_headers,
-        "default_query": dict(settings.plain_query),
-    }
-
-
 def request_headers(settings: UpstreamSettings) -> dict[str, str]:
     """The headers of a JSON request to this upstream without openai's client."""
+    key = settings.api_key.get_secret_value()
     return {
-        "authorization": f"Bearer {settings.api_key.get_secret_value()}",
+        settings.key_header: f"Bearer {key}" if settings.key_header == "authorization" else key,
+        **({"anthropic-version": _MESSAGES_VERSION} if settings.api == "messages" else {}),
         **settings.plain_headers,
         "content-type": "application/json",
         "accept-encoding": "identity",

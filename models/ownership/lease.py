@@ -1,5 +1,6 @@
 """A process's lease: its row in `workers`, renewed by a thread while the event loop runs; and what
-each renewal reads: the database's clock, and the number of changes of projects and keys.
+each renewal reads: the database's clock, the number of changes of projects and keys, and which
+other processes are alive.
 
 The database decides which process is dead. *Refused*: it has declared this process dead; the
 process exits within 2 s, whatever it does. *Unreachable*: nothing is known; calls of upstreams
@@ -33,6 +34,7 @@ from models.db.queries.leases import OwnedResponse
 from models.db.queries.run import StoredLog
 from models.ids import new_uuid
 from models.ownership.creates import CreateOutcomes, void_values
+from models.ownership.lookout import Lookout
 from models.ownership.tie import Tie
 from models.ownership.timeline import Timeline, read_timeline
 from models.version import VERSION
@@ -130,6 +132,8 @@ class Lease:
         """The creates of a web process whose outcome is not known."""
         self.clock = DatabaseClock()
         self.access_revision = AccessRevision()
+        self.lookout = Lookout(leaves_seats=kind == "web")
+        """Web processes are slower to declare others dead."""
         self._settings = settings
         self._lease = settings.lease
         self._on_renewed = on_renewed
@@ -240,15 +244,15 @@ class Lease:
             try:
                 connection = connection or self._connect()
                 self._renew(connection)
+                continue
             except DATABASE_UNAVAILABLE as error:
                 logger.warning("heartbeat_unreachable", error=str(error).strip())
-                _close(connection)
-                connection = None
             except Exception:
                 # Without this thread the lease would run out while the process works on.
                 logger.exception("heartbeat_failed")
-                _close(connection)
-                connection = None
+            _close(connection)
+            connection = None
+            self.lookout.end_session()
         _close(connection)
 
     def _pause(self) -> bool:
@@ -279,6 +283,7 @@ class Lease:
             "me": self.id,
             "lease": self._lease.duration,
             "settled_at": self.creates.settled_at(),
+            **self.lookout.look(),
         }
         sent = time.monotonic()
         renewed = fetch_sync(
@@ -293,6 +298,7 @@ class Lease:
         self.clock.set(renewed[0].now)
         self.creates.renewed(renewed[0].now)
         self.access_revision.set(renewed[0].access_revision)
+        self.lookout.see(renewed[0], sent)
         if renewed[0].draining and not self._draining:
             self._draining = True
             logger.info("drain_requested", worker=str(self.id))

@@ -1,13 +1,8 @@
 """The watch: a task in every process that declares dead processes dead (ADR 0023); and the messages
 of responses that wait without an owner, which may have been lost.
 
-Three processes have a *seat*, an advisory lock of a session: they look at all others, two to four
-times a second. The rest look at a few neighbours, where there are many every two seconds, and
-whether a seat is free. So what the watch costs grows with the processes, and not with their square.
-A seat is free as soon as its process dies. Processes that only stand still keep theirs: their
-neighbours declare them dead when their leases have expired, and end their sessions. The session is
-one of its own, so that a process whose pool is busy still sees deaths. A process is declared dead
-for one of two reasons:
+What it sees comes with the answers to its process's heartbeats (models/ownership/lookout.py). A
+process is declared dead for one of two reasons:
 
 - *Its connections have ended*: the lock of its tie is free, its lease was not renewed for
   `_silence`, and it is not connected to Redis either. This proves little while Postgres is slow or
@@ -21,8 +16,8 @@ a process that was declared dead (I5).
 """
 
 import asyncio
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
@@ -39,19 +34,14 @@ from models.db.queries import leases
 from models.db.queries.leases import WatchedProcess
 from models.db.queries.sweep import REENQUEUE
 from models.ownership.lease import Lease
+from models.ownership.lookout import Sighting
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE, queue_for, subscription_of
 from models.redis.client import REDIS_ERRORS
 
 logger = structlog.get_logger()
 
-_INTERVAL = 0.25
-"""Seconds between two looks of the process that has the first seat."""
-_SLOW_INTERVAL = 0.5
-"""Seconds between two looks of one that has another seat, or none among few processes."""
-_NEIGHBOUR_INTERVAL = 2.0
-"""Seconds between two looks of one that has none among many."""
-_FEW = 5
-"""Other processes."""
+_RETRY_DELAY = 0.25
+"""Seconds until the next try after an error of Postgres."""
 _MAX_LEASE_ANSWER_TIME = 1.0
 """Seconds. If a look took longer, Postgres was stalled and could not renew leases either."""
 _MAX_TIE_ANSWER_TIME = 0.5
@@ -104,7 +94,6 @@ class Watch:
         if lease.kind == "web":
             self._silence += _WEB_WAITS
         """Seconds without a heartbeat after which a process without a session is dead."""
-        self._is_failing = False
         self._unchanged_since: dict[_Seen, float] = {}
         """When this end of a lease was first seen, in fast answers only."""
         self._expired_since: dict[_Seen, float] = {}
@@ -112,70 +101,63 @@ class Watch:
 
     async def run(self) -> None:
         """Watches. Never returns."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._on_orphans is not None:
+                tasks.create_task(self._listen(self._on_orphans))
+            tasks.create_task(self._watch())
+
+    async def _listen(self, on_orphans: Callable[[], None]) -> None:
+        """Waits for the notifications of other processes."""
         while True:
+            # While Postgres is away, the heartbeat says so.
+            with suppress(*DATABASE_UNAVAILABLE):
+                async with await connect(self._settings, str(self._lease.id)) as connection:
+                    await execute(connection, leases.LISTEN_FOR_ORPHANS, {})
+                    async for _ in connection.notifies():
+                        on_orphans()
+            await asyncio.sleep(_RETRY_DELAY)
+
+    async def _watch(self) -> None:
+        sightings = self._lease.lookout.sightings()
+        while True:
+            sighting = await sightings.latest()
+            if sighting is None:
+                self._forget()
+                continue
             try:
-                connection = await connect(self._settings, str(self._lease.id))
-                async with connection:
-                    await self._watch(connection)
+                await self._act(sighting)
             except DATABASE_UNAVAILABLE as error:
-                if not self._is_failing:
-                    logger.warning("watch_database_unavailable", error=str(error).strip())
-                self._is_failing = True
-            self._forget()
-            await asyncio.sleep(_INTERVAL)
+                # The next sighting shows the same.
+                logger.warning("watch_database_unavailable", error=str(error).strip())
 
-    async def _watch(self, connection: Connection) -> None:
-        """Looks until the connection ends, and with it the seat."""
-        if self._on_orphans is not None:
-            await execute(connection, leases.LISTEN_FOR_ORPHANS, {})
-        seat: int | None = None
-        leaves_seats = self._lease.kind == "web"  # once, to workers: they are faster
-        while True:
-            if seat is None and not leaves_seats:
-                seat = next(iter(await fetch(connection, leases.TAKE_SEAT, {})), None)
-            leaves_seats = False
-            seen = await self._look(connection, has_seat=seat is not None)
-            pause = _pause(seat, seen)
-            # They arrive with the answers to statements too, and are kept until here.
-            async for _ in connection.notifies(timeout=pause, stop_after=1):
-                self._tell_of_orphans()
-
-    def _tell_of_orphans(self) -> None:
+    async def _act(self, sighting: Sighting) -> None:
+        """Declares dead what is dead."""
+        dead = [
+            (process, cause)
+            for process, cause in self._judge(sighting)
+            if cause is Cause.LEASE_EXPIRED or await self._has_left_redis(process)
+        ]
+        if not dead:
+            return
+        async with await connect(self._settings, str(self._lease.id)) as connection:
+            for process, cause in dead:
+                await self._declare_dead(connection, process, cause)
         if self._on_orphans is not None:
             self._on_orphans()
 
-    async def _look(self, connection: Connection, *, has_seat: bool) -> int:
-        """Returns how many processes it has looked at."""
-        values = {"me": self._lease.id, "lease": self._settings.lease.duration}
-        query = leases.WATCHED_PROCESSES if has_seat else leases.WATCHED_NEIGHBOURS
-        sent_at = time.monotonic()
-        processes = await fetch(connection, query, values)
-        now = time.monotonic()
-        self._is_failing = False
-        dead = [
-            (process, cause)
-            for process, cause in self._judge(processes, now, now - sent_at)
-            if cause is Cause.LEASE_EXPIRED or await self._has_left_redis(process)
-        ]
-        for process, cause in dead:
-            await self._declare_dead(connection, process, cause)
-        if dead:
-            self._tell_of_orphans()
-        return len(processes)
-
-    def _judge(
-        self, processes: list[WatchedProcess], now: float, answer_time: float
-    ) -> list[tuple[WatchedProcess, Cause]]:
+    def _judge(self, sighting: Sighting) -> list[tuple[WatchedProcess, Cause]]:
         """The processes that are dead. All times are of this process's monotonic clock: neither a
         stalled Postgres nor a changed system clock makes a live process look dead. While this
         process's own lease is not renewed, the others' leases prove nothing: Postgres may be
         read-only, or its commits may hang."""
-        if not self._lease.is_valid or answer_time > _MAX_LEASE_ANSWER_TIME:
+        processes, now, answer_time = sighting.processes, sighting.at, sighting.answer_time
+        lease = self._settings.lease.duration.total_seconds()
+        if sighting.gap >= lease or answer_time > _MAX_LEASE_ANSWER_TIME:
             self._forget()
             return []
         seen = [(process.id, process.expires_at) for process in processes]
         expired = [key for key, process in zip(seen, processes, strict=True) if process.expired]
-        is_answer_fast = answer_time < _MAX_TIE_ANSWER_TIME and self._lease.age < self._silence
+        is_answer_fast = answer_time < _MAX_TIE_ANSWER_TIME and sighting.gap < self._silence
         self._unchanged_since = _first_seen(
             self._unchanged_since, seen if is_answer_fast else [], now
         )
@@ -240,13 +222,6 @@ class Watch:
             await execute(connection, leases.NOTIFY_ORPHANS, {})
         logger.warning("worker_reaped", reaped=str(process.id), cause=cause.value)
         self._deaths.inc()
-
-
-def _pause(seat: int | None, seen: int) -> float:
-    """Seconds until the next look of a process with this seat, that has seen so many others."""
-    if seat == 1:
-        return _INTERVAL
-    return _SLOW_INTERVAL if seat is not None or seen <= _FEW else _NEIGHBOUR_INTERVAL
 
 
 def _first_seen(before: dict[_Seen, float], keys: list[_Seen], now: float) -> dict[_Seen, float]:

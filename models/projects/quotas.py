@@ -14,7 +14,7 @@ from models.config.values import Bytes
 
 ASSUMED_OUTPUT = 1000
 """Output tokens that a request is taken to produce if it does not limit them."""
-_CHARACTERS_PER_TOKEN = 4
+CHARACTERS_PER_TOKEN = 4
 _MOST_TOKENS = 10**12
 """A larger limit of the output is reserved as this: Redis counts in numbers of 53 bits."""
 _MAX_PROJECTS = 10_000
@@ -147,7 +147,7 @@ def estimate_tokens(characters: int, max_output: int | None, limits: Limits) -> 
 
     An output limit that the client has not given never makes a request too large for the rate.
     """
-    tokens = math.ceil(characters / _CHARACTERS_PER_TOKEN)
+    tokens = math.ceil(characters / CHARACTERS_PER_TOKEN)
     if max_output is not None:
         return min(tokens + max_output, _MOST_TOKENS)
     assumed = ASSUMED_OUTPUT

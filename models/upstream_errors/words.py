@@ -264,6 +264,7 @@ _NAMES = _statuses(
         404: """not_found_error NotFoundError NOT_FOUND ResourceNotFoundException
             ModelNotFound model_not_found""",
         408: "RequestTimeOut ModelTimeoutException request_timeout",
+        413: "request_too_large",
         429: """rate_limit_error RateLimitError rate_limit_exceeded rate_limit_reached
             rate_limit_reached_error too_many_requests RESOURCE_EXHAUSTED ThrottlingException
             Throttling TooManyRequestsException ModelNotReadyException limit_requests

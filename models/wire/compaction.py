@@ -172,8 +172,16 @@ def _as_instruction(item: Item) -> Item:
         "type": "additional_tools",
         "status": "completed",
         "role": "developer",
-        "tools": item["tools"],
+        "tools": [_loaded(tool) for tool in item["tools"]],
     }
+
+
+def _loaded(tool: Item) -> Item:
+    """The tool as one that no search has to find any more."""
+    kept = {name: value for name, value in tool.items() if name != "defer_loading"}
+    return (
+        {**kept, "tools": [_loaded(inner) for inner in tool["tools"]]} if "tools" in tool else kept
+    )
 
 
 def _newest(messages: Sequence[Item], max_characters: int) -> list[Item]:

@@ -195,6 +195,8 @@ def _parse_item(value: Any, where: str, new_id: NewId) -> Item:
         raise wrong_type(where, "an input item", value)
     kind = _kind(value, where)
     fields = _CALLS[kind](value, where)
+    if kind == "image_generation_call" and _is_reference(value):
+        return {"type": _REFERENCE, "id": value["id"]}
     if kind == _REFERENCE:
         return {"type": kind, **fields}
     item_id = value.get("id")
@@ -206,6 +208,20 @@ def _parse_item(value: Any, where: str, new_id: NewId) -> Item:
         "status": fields.pop("status", "completed"),
         **fields,
     }
+
+
+_OWN_IMAGE = re.compile(r"ig_[0-9a-f]{32}")
+"""The ids of images that were made here (models/ids.py). Upstreams make longer ones."""
+
+
+def _is_reference(image: dict[str, Any]) -> bool:
+    """Whether an image without its content names one that was made here."""
+    return (
+        not image.get("result")
+        and image.get("status") in (None, "completed")
+        and type(item_id := image.get("id")) is str
+        and _OWN_IMAGE.fullmatch(item_id) is not None
+    )
 
 
 def _item_schema(kind: str, scope: SchemaScope) -> Schema:

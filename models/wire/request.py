@@ -25,6 +25,7 @@ from models.wire.tools import (
     WEB_SEARCH,
     added_tools,
     is_own_file_search,
+    require_no_images,
     require_no_search,
     require_valid_choice,
 )
@@ -85,6 +86,8 @@ class CreateRules:
     omits_web_search: bool = False
     """If nobody can, one with `external_web_access` is accepted, and `without_searches` drops
     it."""
+    has_images: bool = False
+    """This server can make images."""
     native: bool = False
     """The model's upstream supports the Responses API and runs tools itself."""
     strict_schemas: bool = False
@@ -310,6 +313,8 @@ def _check_combinations(request: CreateRequest, rules: CreateRules, *, generate:
             [*parameters.get("tools", []), *added_tools(request.input)],
             has_web_search=rules.searches,
         )
+    if not (rules.has_images or rules.native):
+        require_no_images(parameters.get("tools", ()))
     if not rules.searches:
         _check_searches(request, may_omit_marked=rules.omits_web_search)
 

@@ -21,6 +21,9 @@ that demanded it."""
 RETRY_OF = "retry_of"
 """Key in the parameters of a response that runs another one again: the id of that one. No client
 sets it."""
+STOP = "stop_sequences"
+"""Key in the parameters of a response: the texts before which a chat upstream ends its answer. The
+Responses API has no such parameter; a message of Anthropic's has (features/messages/)."""
 OWN_PARAMETERS = ("wait_for_previous", RETRY_OF)
 """Parameters that only this server knows. They are shown only where they are set."""
 

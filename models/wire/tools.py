@@ -16,6 +16,9 @@ WEB_SEARCH = frozenset(
 )
 """The types of the web search tool."""
 
+IMAGE_GENERATION = "image_generation"
+"""The type of the tool that makes and edits images."""
+
 FILE_SEARCH = "file_search"
 """The type of the tool that searches in vector stores."""
 _OWN_STORE = re.compile("vs_[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
@@ -44,11 +47,12 @@ CALL_ITEM_TYPES = {
 
 NATIVE_ONLY_TOOLS = (
     "code_interpreter",
-    "image_generation",
+    IMAGE_GENERATION,
     "programmatic_tool_calling",
 )
 """Tools that only a native upstream can run. They are passed to it as the client sent them. So is a
-file search in vector stores of the upstream (`is_native_only`)."""
+file search in vector stores of the upstream (`is_native_only`). For other upstreams this server
+makes the images itself, if its settings name a model for it."""
 
 
 def has_domain_secrets(value: Any) -> bool:
@@ -72,6 +76,15 @@ def is_native_only(tool: Mapping[str, Any]) -> bool:
     """Whether only a native upstream can run the tool."""
     kind = tool["type"]
     return kind in NATIVE_ONLY_TOOLS or (kind == FILE_SEARCH and not is_own_file_search(tool))
+
+
+TOOL_SEARCH = "tool_search"
+"""The type of the tool that finds tools which are loaded on demand (`defer_loading`)."""
+
+
+def is_server_search(tool: Mapping[str, Any]) -> bool:
+    """Whether the tool is a search for tools that the client does not run itself."""
+    return bool(tool["type"] == TOOL_SEARCH and tool.get("execution") != "client")
 
 
 def is_unchecked(tool: Mapping[str, Any]) -> bool:
@@ -98,12 +111,12 @@ class CallableTool:
     """A tool that the model may call, as the client described it."""
 
     target: CallTarget
-    tool: dict[str, Any]
+    tool: Mapping[str, Any]
     namespace: str = ""
     """The description of its namespace."""
 
 
-def callable_tools(tools: Iterable[dict[str, Any]]) -> Iterator[CallableTool]:
+def callable_tools(tools: Iterable[Mapping[str, Any]]) -> Iterator[CallableTool]:
     """The tools that the client runs, those inside namespaces one by one.
 
     Other tools, such as web search and MCP servers, are left out.
@@ -116,7 +129,7 @@ def callable_tools(tools: Iterable[dict[str, Any]]) -> Iterator[CallableTool]:
                     inner,
                     tool["description"],
                 )
-        elif tool["type"] in CALL_ITEM_TYPES:
+        elif tool["type"] in CALL_ITEM_TYPES and not is_server_search(tool):
             target = CallTarget(
                 CALL_ITEM_TYPES[tool["type"]],
                 tool.get("name", ""),
@@ -130,6 +143,19 @@ def added_tools(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for item in items:
         if item["type"] in ADDS_TOOLS:
             yield from item["tools"]
+
+
+def loaded_mcp_tools(items: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Label of the server and name of each MCP tool that tool searches have found. A compaction
+    keeps these as added tools."""
+    return {
+        (tool["server_label"], name)
+        for item in items
+        if item["type"] in ADDS_TOOLS
+        for tool in item["tools"]
+        if tool["type"] == "mcp"
+        for name in tool["allowed_tools"]
+    }
 
 
 def with_added_search(
@@ -175,6 +201,7 @@ def require_valid_choice(
         tool
         for tool in available
         if tool["type"] in ("mcp", FILE_SEARCH, *NATIVE_ONLY_TOOLS)
+        or is_server_search(tool)
         or (has_web_search and tool["type"] in WEB_SEARCH)
     ]
     if choice == "required" and not targets and not server_tools:
@@ -210,6 +237,20 @@ def require_no_search(
             param=f"{where}[{index}]",
             code="unsupported_parameter",
         )
+
+
+def require_no_images(tools: Iterable[dict[str, Any]]) -> None:
+    """Raises InvalidRequest for an image generation, which neither this server nor the model's
+    upstream can run."""
+    for index, tool in enumerate(tools):
+        if tool["type"] == IMAGE_GENERATION:
+            raise InvalidRequest(
+                f"Nothing can run tools of the type '{IMAGE_GENERATION}' here: the model's "
+                "upstream makes no images in a response, and this server has no model for it. "
+                "Leave the tool out, or let the server's operator set BACKBURNER_IMAGES__MODEL.",
+                param=f"tools[{index}]",
+                code="unsupported_parameter",
+            )
 
 
 def _require_one_match(chosen: dict[str, Any], count: int) -> None:

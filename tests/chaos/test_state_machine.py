@@ -460,7 +460,8 @@ class Machine(RuleBasedStateMachine):
     def beat(self, worker_index: int) -> None:
         worker = pick(self.processes, worker_index)
         lease = settings_for(self.database.dsn).lease.duration
-        renewed = self.wait(fetch(self.pool, leases.RENEW, {"me": worker.id, "lease": lease}))
+        renewal = {"me": worker.id, "lease": lease} | leases.NO_LOOK
+        renewed = self.wait(fetch(self.pool, leases.RENEW, renewal))
         assert bool(renewed) is not worker.is_declared_dead
         attempts = {
             row.id: row.attempt

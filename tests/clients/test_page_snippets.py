@@ -1,5 +1,5 @@
-"""The snippets of the pages on files, batches, proxied endpoints and vector stores, run unchanged.
-The pages on clients and webhooks have tests of their own."""
+"""The snippets of the pages on files, batches, proxied endpoints, vector stores and messages, run
+unchanged. The pages on clients and webhooks have tests of their own."""
 
 import asyncio
 import json
@@ -15,9 +15,10 @@ from tests.support.fake_upstream import FakeUpstream, begin_body, raw, status
 from tests.support.files_to_read import pages_with_text
 from tests.support.stack import ROOT, Stack
 
-PAGES = ("files", "batches", "proxied-endpoints", "vector-stores")
+PAGES = ("files", "batches", "proxied-endpoints", "vector-stores", "messages")
 TIDES = "The tides of the sea are made by the moon. Spring tides come twice a month."
 PRINTED = (
+    "You said: Hello, Backburner! end_turn",
     *("requests.jsonl", "completed file-", "You said: What does it say?"),
     *("completed None", "bread.md Bread is made of flour"),
     "bread.md says: Bread is made of flour and water.",

@@ -11,7 +11,6 @@ from tests.support.stack import Stack
 
 NOT_OFFERED = " This server does not offer this API: "
 STATE = f"{NOT_OFFERED}use /v1/responses with 'previous_response_id', or /v1/conversations."
-MESSAGES = f"{NOT_OFFERED}use /v1/responses or /v1/chat/completions, with a client of OpenAI's API."
 PROMPTS = f"{NOT_OFFERED}keep your prompts yourself, and send them in 'instructions' and 'input'."
 
 
@@ -31,8 +30,7 @@ async def test_an_unknown_route_is_an_unknown_url(api: Api) -> None:
         ("/v1/assistants", STATE),
         ("/v1/threads/thread_1/runs", STATE),
         ("/threads", " The API is at /v1/threads: the base URL ends with /v1."),
-        ("/v1/messages", MESSAGES),
-        ("/v1/messages/count_tokens", f"{NOT_OFFERED}use /v1/responses/input_tokens."),
+        ("/v1/messages/batches", f"{NOT_OFFERED}use /v1/batches, with a client of OpenAI's API."),
         ("/v1/prompts", PROMPTS),
         ("/v1/nothing", ""),
         ("/nothing", ""),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from features.proxy.endpoints import ENDPOINTS
-from tests.support.api import UNKNOWN_RESPONSE_ID, Api
+from tests.support.api import JSON, UNKNOWN_RESPONSE_ID, Api
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.stack import Stack
 
@@ -25,6 +25,8 @@ ROUTES = [
     *((method, f"/v1/conversations/{CONVERSATION}/items") for method in ("GET", "POST")),
     *((method, f"/v1/conversations/{CONVERSATION}/items/msg_1") for method in ("GET", "DELETE")),
     *(("POST", f"/v1{endpoint.path}") for endpoint in ENDPOINTS),
+    ("POST", "/v1/messages"),
+    ("POST", "/v1/messages/count_tokens"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/a/b"),
 ]
@@ -102,8 +104,10 @@ OFFERED: list[tuple[str, list[tuple[str, str]]]] = [
     ),
     (
         "the key in another header",
-        [("x-api-key", "{key}"), ("api-key", "{key}"), ("cookie", "authorization=Bearer {key}")],
+        [("api-key", "{key}"), ("cookie", "authorization=Bearer {key}")],
     ),
+    ("a wrong key of Anthropic's clients", [("x-api-key", "bb-wrong")]),
+    ("an empty key of theirs", [("x-api-key", " ")]),
     ("the key for a proxy", [("proxy-authorization", RIGHT)]),
 ]
 
@@ -141,7 +145,11 @@ async def test_without_a_valid_key_every_route_answers_401(
         assert headers["x-request-id"].startswith("req_")
         error = json.loads(body)["error"]
         assert error.pop("message").startswith(("You ", "Incorrect API key"))
-        assert error == {"type": "invalid_request_error", "param": None, "code": "invalid_api_key"}
+        refusal: JSON = {"type": "invalid_request_error", "param": None, "code": "invalid_api_key"}
+        if path.startswith("/v1/messages"):
+            details = {"error_code": "invalid_api_key"}
+            refusal = {"type": "authentication_error", "details": details}
+        assert error == refusal
         assert api.key.encode() not in body
         assert "allow" not in headers, "a client without a key must not learn the methods"
 

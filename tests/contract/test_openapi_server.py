@@ -289,6 +289,8 @@ def valid_bodies(server: FuzzedServer) -> dict[str, JSON]:
     return {
         **dict.fromkeys(("create", "compact", "input_tokens"), answered),
         "retry": {"model": server.models[0]},
+        "count_message_tokens": {"model": server.models[0], "messages": [message]},
+        "create_message": {"model": server.models[0], "max_tokens": 9, "messages": [message]},
         "steer_response": {"input": [message]},
         "create_conversation": {"items": [message]},
         "add_items": {"items": [message]},
@@ -409,7 +411,8 @@ def use_any_create(data: st.DataObject, case: Any, server: FuzzedServer) -> None
 
 
 BODY_CHANGES: dict[str, Callable[[st.DataObject, Any, FuzzedServer], None]] = {
-    "compact": use_working_model,
+    **dict.fromkeys(("compact", "count_message_tokens"), use_working_model),
+    "create_message": use_any_model,
     "input_tokens": use_working_model,
     "chat": use_any_model,
     **dict.fromkeys(PROXIED, use_json_model),
@@ -470,7 +473,8 @@ async def test_every_route_under_v1_needs_a_key_and_documents_it(
             response = await stranger.call(method.upper(), place)
             assert response.status == 401
             assert "401" in operation["responses"]
-            require("Error", response.body)
+            is_anthropics = path.startswith("/v1/messages")
+            require("AnthropicError" if is_anthropics else "Error", response.body)
 
 
 async def test_the_document_is_served(shared_stack: Stack, api: Api) -> None:

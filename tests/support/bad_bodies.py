@@ -395,7 +395,8 @@ TOOL_TYPES = (
     "'function', 'custom', 'namespace', 'tool_search', 'local_shell', 'shell', "
     "'apply_patch', 'computer', 'computer_use', 'computer_use_preview', "
     "'web_search', 'web_search_2025_08_26', "
-    "'web_search_preview', 'web_search_preview_2025_03_11', 'file_search', and 'mcp'"
+    "'web_search_preview', 'web_search_preview_2025_03_11', 'file_search', 'image_generation', "
+    "and 'mcp'"
 )
 UNSUPPORTED_TOOL_TYPES = ("Function", "function ", "")
 INPUT_PARTS = "'input_text', 'input_image', 'input_file', and 'input_audio'"
@@ -505,7 +506,7 @@ UNKNOWN = [
     BadBody(
         "a search by both",
         with_value(_SEARCH_TOOL, "tools[0].execution", "both"),
-        *unsupported("tools[0].execution", "both", "'client'"),
+        *unsupported("tools[0].execution", "both", "'server' and 'client'"),
     ),
     BadBody(
         "a namespace of namespaces",

@@ -15,6 +15,7 @@ from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 from worker.translation.turn import TurnOutcome
 from worker.upstream.chat_chunks import ChunkReader
+from worker.upstream.messages_chunks import MessagesChunkReader
 
 
 def counter() -> Callable[[str], str]:
@@ -93,15 +94,21 @@ def catalog_with(
 
 
 def translate(
-    chunks: Iterable[JSON | bytes], *, done_seen: bool = True, cut: bool = False, **options: Any
+    chunks: Iterable[JSON | bytes],
+    *,
+    done_seen: bool = True,
+    cut: bool = False,
+    reader: ChunkReader | MessagesChunkReader | None = None,
+    **options: Any,
 ) -> TranslatedTurn:
     """Feeds the chunks to the parser and a translator, and ends the turn."""
-    translator, reader = ChatTranslator(counter(), ChatOptions(**options)), ChunkReader()
+    translator, reader = ChatTranslator(counter(), ChatOptions(**options)), reader or ChunkReader()
     published: list[Event] = []
     payloads = (
         chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode() for chunk in chunks
     )
-    for read in (*map(reader.read, payloads), *reader.rest()):
+    reads = [*map(reader.read, payloads)]
+    for read in (*reads, *(reader.rest() if isinstance(reader, ChunkReader) else ())):
         published += translator.feed(read)
     published += translator.close_incomplete() if cut else translator.finish(done_seen=done_seen)
     events = decoded(published)

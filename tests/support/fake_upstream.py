@@ -35,7 +35,15 @@ Script = Sequence[Step]
 _PATHS = frozenset(
     f"/v1/{path}"
     for path in (
-        *("responses", "chat/completions", "completions", "embeddings", "rerank", "moderations"),
+        *(
+            "responses",
+            "messages",
+            "chat/completions",
+            "completions",
+            "embeddings",
+            "rerank",
+            "moderations",
+        ),
         *("audio/speech", "audio/transcriptions", "audio/translations"),
         *("images/generations", "images/edits", "images/variations"),
     )
@@ -603,7 +611,10 @@ def _decoded(content_type: str, body: bytes) -> tuple[JSON, dict[str, bytes]]:
     files: dict[str, bytes] = {}
     for part in parts[1:-1]:
         head, _, value = part.removeprefix(b"\r\n").removesuffix(b"\r\n").partition(b"\r\n\r\n")
-        disposition = head.split(b"\r\n")[0].decode().partition(": ")[2]
+        lines = head.decode().split("\r\n")
+        disposition = next(
+            line.partition(": ")[2] for line in lines if line.lower().startswith("content-disp")
+        )
         _, names = parse_options_header(disposition)
         name = names[b"name"].decode()
         if b"filename" in names:

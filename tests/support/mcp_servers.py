@@ -32,6 +32,7 @@ from mcp.server.sse import SseServerTransport
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tests.support.api import JSON
+from tests.support.many_tools import SERVERS, server_tools
 
 Transport = Literal["mcp", "sse"]
 
@@ -308,7 +309,11 @@ def _add_results(server: MCPServer[Any]) -> None:
 
 
 def _server_with(
-    tools: list[types.Tool], call: Callable[[str, JSON], Awaitable[str]], *, page: int = 1000
+    tools: list[types.Tool],
+    call: Callable[[str, JSON], Awaitable[str]],
+    *,
+    page: int = 1000,
+    ttl_ms: int = 0,
 ) -> Server[Any]:
     """A server with these tools, listed `page` at a time."""
 
@@ -318,7 +323,9 @@ def _server_with(
         first = int(params.cursor) if params is not None and params.cursor is not None else 0
         last = first + page
         return types.ListToolsResult(
-            tools=tools[first:last], next_cursor=str(last) if last < len(tools) else None
+            tools=tools[first:last],
+            next_cursor=str(last) if last < len(tools) else None,
+            ttl_ms=ttl_ms,
         )
 
     async def call_tool(
@@ -360,6 +367,16 @@ def _many() -> Server[Any]:
     return _server_with(tools, call, page=50)
 
 
+def _catalog(label: str) -> Server[Any]:
+    """One of the servers with 64 tools (tests/support/many_tools.py). Its list may be kept."""
+
+    async def call(name: str, _: JSON) -> str:
+        return f"{label} has done {name}"
+
+    tools = [types.Tool.model_validate(tool) for tool in server_tools(label)]
+    return _server_with(tools, call, ttl_ms=600_000)
+
+
 def _sse_app(server: Server[Any]) -> ASGIApp:
     """The older transport: events on GET `/sse`, messages on POST `/messages/`."""
     transport = SseServerTransport("/messages/")
@@ -388,6 +405,7 @@ class McpServers:
             "counting": _counting(self.tool_calls),
             "many": _many(),
             "old": _plain(),
+            **{label: _catalog(label) for label in SERVERS},
         }
         self._apps: dict[tuple[str, str], ASGIApp] = {}
         self._aliases: dict[str, tuple[str, dict[str, Fault]]] = {}

@@ -14,7 +14,7 @@ WITHOUT_EFFECT = {
         *("service_tier", "text.verbosity", "top_logprobs", "user"),
     ),
     "tools": (
-        *("allowed_callers", "async", "defer_loading", "output_schema"),
+        *("allowed_callers", "async", "output_schema"),
         *("external_web_access", "search_content_types"),
     ),
     "input": (
@@ -26,7 +26,7 @@ their last names. The table in docs/wire.md has the same."""
 
 WITHOUT_EFFECT_AT_NATIVE = {
     "parameters": (),
-    "tools": ("allowed_callers", "defer_loading"),
+    "tools": ("allowed_callers",),
     "input": (),
 }
 """The same for a native upstream. The tools are those that this server runs."""
@@ -39,7 +39,7 @@ REFUSED_ANYWHERE = {
     r"input\[configuration_update\]": "Send 'reasoning' and 'text' with the request",
     rf"{_ADDED}\[(file_search|mcp|{_HOSTED})\]": "Send it in 'tools' of the request",
     rf"{_ADDED}\[shell\].environment\[container_": "Use the environment 'local'",
-    rf"{_ADDED}\[tool_search\].execution='server'": "Set 'execution' to 'client'",
+    rf"{_ADDED}\[tool_search\].execution='server'": "or set 'execution' to 'client'",
     r"tools\[mcp\].(connector|tunnel)_id": "Give the address of a remote MCP server",
 }
 """Place -> a part of the sentence with which it is refused, at any upstream."""
@@ -49,10 +49,9 @@ REFUSED_AT_CHAT = {
     r"moderation": "send the texts to POST /v1/moderations, or use a model whose upstream is",
     rf"tool_choice\[\w+\](.type='({_HOSTED})')?$": "not found in 'tools'",
     r"tools\[code_interpreter\]": "Offer an MCP server that does, or a 'function' or a 'shell'",
-    r"tools\[image_generation\]": "Call POST /v1/images/generations",
+    r"tools\[image_generation\]": "set BACKBURNER_IMAGES__MODEL",
     r"tools\[programmatic_tool_calling\]": "Leave this tool out",
     r"tools\[shell\].environment\[container_": "Use the environment 'local'",
-    r"tools\[tool_search\].execution='server'": "Set 'execution' to 'client'",
     r"tools\[\w+\](.tools\[\w+\])?.allowed_callers='programmatic'": "Add 'direct'",
 }
 """The same, only at a chat upstream."""

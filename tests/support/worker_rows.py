@@ -17,7 +17,9 @@ from models.db.queries import create as create_queries
 from models.db.queries import leases
 from models.db.queries import run as run_queries
 from models.db.queries.create import NewRow
+from models.db.queries.leases import WatchedProcess
 from models.db.queries.run import JournalOutcome
+from models.db.statement import column
 from models.files.opening import open_storage
 from models.ids import new_uuid
 from models.lifecycle import Status
@@ -28,6 +30,8 @@ from models.wire.events import ArgumentsDelta, Item, frame
 from tests.support.sql import Record, run_sql
 from tests.support.stack import Databases
 from worker.process.purge import Purger
+
+_WATCHED = column(f"SELECT {leases.WATCHED} AS watched", list)
 
 
 def settings_for(dsn: str, *, quarantine: bool = False) -> Settings:
@@ -142,6 +146,12 @@ class SeededDatabase:
         }
         await execute(self.pool, leases.REGISTER, values)
         await execute(self.pool, leases.MARK_JOURNAL, {"me": worker.id})
+
+    async def watched(self) -> list[WatchedProcess]:
+        """All processes as another one sees them, whose leases last 10 s."""
+        values = {"me": new_uuid(), "lease": timedelta(seconds=10), "look": leases.Look.ALL.value}
+        [processes] = await fetch(self.pool, _WATCHED, values)
+        return list(map(WatchedProcess.from_json, processes))
 
     async def declare_dead(self, worker: DatabaseWorker) -> None:
         """Declares the worker dead."""

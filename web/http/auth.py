@@ -138,8 +138,10 @@ class Keys:
 
 
 _RIGHT_HEADER = "Send it in an Authorization header: 'Authorization: Bearer YOUR_KEY'."
-_OTHER_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")
-"""Where clients of Anthropic, Azure and Google send a key."""
+ANTHROPIC_KEY = "x-api-key"
+"""Where clients of Anthropic send a key."""
+_OTHER_HEADERS = ("api-key", "x-goog-api-key")
+"""Where clients of Azure and Google send a key."""
 
 
 def bind_keys(
@@ -157,13 +159,16 @@ def bind_keys(
 
 
 def read_api_key(connection: HTTPConnection) -> str:
-    """The key in the `Authorization` header. Raises Unauthenticated unless there is one."""
+    """The key in the `Authorization` header, else in `x-api-key`. Raises Unauthenticated unless
+    there is one."""
     headers = connection.headers.getlist("authorization")
     if len(headers) > 1:
         raise Unauthenticated(
             "You provided more than one Authorization header. "
             "Send one: 'Authorization: Bearer YOUR_KEY'."
         )
+    if not headers and connection.headers.get(ANTHROPIC_KEY, "").strip():
+        return connection.headers[ANTHROPIC_KEY].strip()
     scheme, _, key = headers[0].strip().partition(" ") if headers else ("", "", "")
     if scheme.lower() != "bearer" or not key.strip():
         elsewhere = next((name for name in _OTHER_HEADERS if name in connection.headers), None)

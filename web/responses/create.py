@@ -29,7 +29,7 @@ from models.wire.json_input import inline_size
 from models.wire.mcp import CREDENTIAL_FIELDS
 from models.wire.purpose import Purpose, stored_parameters
 from models.wire.request import CreateRequest
-from models.wire.response import RETRY_OF
+from models.wire.response import RETRY_OF, STOP
 from web.hooks import Hooks
 from web.http.body import JsonBody
 from web.idempotency.keys import IdempotencyKey, JoinResponse, parse_idempotency_key
@@ -82,6 +82,8 @@ class CreateOptions:
     """The request comes over a WebSocket."""
     retry_of: UUID | None = None
     """the response that it runs again (features/retry/)"""
+    stop: tuple[str, ...] = ()
+    """texts before which the model stops (models/wire/response.py, `STOP`)"""
     takes_steers: bool = False
     """Its input begins with the pending steers of what it continues (ADR 0075)."""
 
@@ -193,6 +195,9 @@ class CreateResponse:
         if options.retry_of is not None:
             request = _with_retry_of(request, options.retry_of)
             hashed = {"retried": hashable_body, "retry_of": response_id(options.retry_of)}
+        if options.stop:
+            hashed = {"stopped": hashed, STOP: options.stop}
+            request = replace(request, parameters={**request.parameters, STOP: options.stop})
         idempotency_key = await body.run(partial(parse_idempotency_key, headers, hashed))
         traceparent = well_formed_traceparent(headers.get("traceparent"))
         context = _RequestContext(

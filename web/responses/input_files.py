@@ -82,6 +82,14 @@ class InputFiles:
                 code="input_too_large",
             )
 
+    async def check_image(self, project: UUID, file: str, param: str) -> None:
+        """Raises InvalidRequest if the project has no image with this id."""
+        part = {"type": "input_image", "file_id": file}
+        try:
+            await self.check(project, [{"type": "message", "content": [part]}], upstreams=())
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message, param=param, code=error.code) from None
+
     async def _find(
         self, project: UUID, ids: list[UUID], places: Sequence[FilePlace]
     ) -> dict[str, FileRow]:

@@ -34,6 +34,7 @@ from models.wire.request import (
     with_approvals,
     without_searches,
 )
+from models.wire.tools import IMAGE_GENERATION
 from web.http.auth import require_model
 from web.http.body import JsonBody
 from web.http.errors import find_upstreams
@@ -135,8 +136,31 @@ class RequestValidation:
         await require_names(egress, urls)
         self._require_sealable(request)
         self._require_compactable(request)
+        if not rules.native:
+            await self._check_image_tools(request, key)
         request = with_approvals(request, self._settings.mcp.require_approval)
         return request if rules.searches else without_searches(request)
+
+    async def _check_image_tools(self, request: CreateRequest, key: ApiKey) -> None:
+        """Raises InvalidRequest for an image model or a mask that the project does not have, and
+        ModelNotAllowed for a model that the key may not use."""
+        for index, tool in enumerate(request.parameters.get("tools", ())):
+            if tool["type"] != IMAGE_GENERATION:
+                continue
+            where = f"tools[{index}]"
+            if "model" in tool:
+                if not self.upstreams_of(key, tool["model"]):
+                    raise InvalidRequest(
+                        f"The image model '{shorten(tool['model'])}' does not exist.",
+                        param=f"{where}.model",
+                        code="model_not_found",
+                    )
+                require_model(key, tool["model"])
+            mask = tool.get("input_image_mask", {})
+            if "file_id" in mask:
+                await self._input_files.check_image(
+                    key.project_id, mask["file_id"], f"{where}.input_image_mask.file_id"
+                )
 
     def _rules_of(self, upstreams: Sequence[Destination]) -> CreateRules:
         """What a create for these upstreams may ask for; the first of them decides."""
@@ -146,6 +170,7 @@ class RequestValidation:
             ephemeral_background=self._settings.web.ephemeral_background,
             has_web_search=self._settings.web_search.provider is not None,
             omits_web_search=self._settings.web_search.omit,
+            has_images=self._settings.images.model is not None,
             native=first is not None and first.api == "responses",
             strict_schemas=self._has_strict_rules,
             unsent=() if first is None else first.unsent,

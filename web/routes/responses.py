@@ -145,7 +145,7 @@ async def _build_response(
     create_request = accepted.request
     if create_request.stream:
         return sse_response(
-            obfuscate_if_requested(_stream(state, accepted, request), create_request),
+            obfuscate_if_requested(stream_events(state, accepted, request), create_request),
             state.settings.web,
             accepted.on_stream_end,
         )
@@ -195,7 +195,7 @@ async def _json(
     return response
 
 
-async def _stream(
+async def stream_events(
     state: AppState, accepted: AcceptedResponse, request: Request
 ) -> AsyncGenerator[bytes]:
     """The events of a new response.

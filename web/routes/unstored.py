@@ -63,7 +63,7 @@ PERSONALITY = String(at_most=64)
 """The check of `personality`, which only OpenAI's models have; it is ignored."""
 _DEFAULT_MODEL = "default"
 """The model for a request without `model`, if there is a route for it."""
-_NOT_COUNTED = "The tokens could not be counted."
+NOT_COUNTED = "The tokens could not be counted."
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +143,10 @@ async def input_tokens(request: Request, key: Key, body: AdmittedBody) -> Respon
         key, body, request.headers, CreateOptions(record.id, purpose=Purpose.COUNT)
     )
     record.note_response(accepted.id)
-    row = await wait_for_completion(state, accepted, request, _NOT_COUNTED)
+    row = await wait_for_completion(state, accepted, request, NOT_COUNTED)
     usage = row.usage
     if usage is None:
-        raise ApiError(_NOT_COUNTED)
+        raise ApiError(NOT_COUNTED)
     counted = {"object": "response.input_tokens", "input_tokens": usage["input_tokens"]}
     ignored = header_of([*create.ignored, *accepted.request.ignored])
     return json_response(counted, headers={COUNT_HEADER: usage[COUNTED_BY]} | ignored)

@@ -28,6 +28,10 @@ _PADDING_FIELD = b',"obfuscation":"%b"}\n\n'
 _END_OF_FRAME = b"}\n\n"
 
 
+class StreamBroken(Exception):
+    """Raised by the frames of a stream that must not look complete: the connection is closed."""
+
+
 class EventStreamResponse(EventSourceResponse):
     """A stream of frames as sse-starlette sends it, with fewer tasks and timers.
 
@@ -40,8 +44,10 @@ class EventStreamResponse(EventSourceResponse):
         frames: AsyncGenerator[bytes],
         settings: WebSettings,
         on_end: Callable[[], None] | None,
+        keep_alive: bytes = _KEEP_ALIVE,
     ) -> None:
         super().__init__(frames, headers=SSE_HEADERS)
+        self._keep_alive = keep_alive
         self._on_end = on_end
         self._frames = frames
         self._ping_seconds = settings.ping.total_seconds()
@@ -70,12 +76,15 @@ class EventStreamResponse(EventSourceResponse):
                 task.result()
 
     async def _send_frames(self, scope: Scope, send: Send) -> None:
-        """Sends all frames. After a timeout the stream ends without its end."""
+        """Sends all frames. After a timeout, and if it is broken, the stream ends without its
+        end."""
         deadline = IdleTimeout()
         try:
             async with aclosing(self._frames) as blocks:
                 with deadline.extend():
                     await self._send_blocks(blocks, send, deadline)
+        except StreamBroken:
+            logger.info("stream_broken", path=scope["path"])
         except TimeoutError:
             if not deadline.expired:
                 raise
@@ -116,7 +125,9 @@ class EventStreamResponse(EventSourceResponse):
         """Raises SendTimeoutError."""
         try:
             async with asyncio.timeout(self._send_seconds):
-                await send({"type": "http.response.body", "body": _KEEP_ALIVE, "more_body": True})
+                await send(
+                    {"type": "http.response.body", "body": self._keep_alive, "more_body": True}
+                )
         except TimeoutError:
             _log_slow_client(scope)
             raise SendTimeoutError from None
@@ -126,13 +137,15 @@ def sse_response(
     frames: AsyncGenerator[bytes],
     settings: WebSettings,
     on_end: Callable[[], None] | None = None,
+    keep_alive: bytes = _KEEP_ALIVE,
 ) -> EventStreamResponse:
-    """Streams `frames`, of which none is empty. `on_end`: called at the end.
+    """Streams `frames`, of which none is empty. `on_end`: called at the end. `keep_alive`: sent
+    while there are none.
 
     At a stop, `EventReader.close` ends background streams. Foreground ones have the grace period,
     then `EventReader.abort` ends them too.
     """
-    return EventStreamResponse(frames, settings, on_end)
+    return EventStreamResponse(frames, settings, on_end, keep_alive)
 
 
 async def _is_disconnected(receive: Receive, within: float) -> bool:

@@ -1,9 +1,9 @@
 """The purge: deletes what has outlived its retention and what clients have deleted.
 
-A task of every worker with a connection of its own, so that it delays no sweep. One worker purges
-at a time. Every step is one short transaction that holds the lock of the purge, so a backlog of any
-size delays no other statement for long. A step that is interrupted leaves nothing that the next
-round does not see.
+A task of every worker with a connection of its own, so that it delays no sweep. One worker purges:
+its session holds the lock of the purge until it ends. Every step is one short transaction, so a
+backlog of any size delays no other statement for long. A step that is interrupted leaves nothing
+that the next round does not see.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ MAX_ROWS: Final = 5_000
 
 
 class PurgeSteps:
-    """Runs the steps of one worker's purge. If another worker purges, a step finds no rows."""
+    """Runs the steps of the purge."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -57,16 +57,15 @@ class PurgeSteps:
         """One step. Then pauses for as long as it took, so that the purge uses half of one session
         at most. `audit`: it may delete entries of the audit log."""
         connection, started_at = self.connection, time.monotonic()
-        async with connection.transaction():
-            if one_snapshot:
-                await execute(connection, retention.READ_ONE_SNAPSHOT, {})
-            if audit:
-                await execute(connection, retention.ALLOW_AUDIT_PURGE, values)
-            rows = (
-                await fetch(connection, query, values)
-                if await fetch(connection, retention.LOCK_PURGE, {"key": _LOCK})
-                else []
-            )
+        if one_snapshot or audit:
+            async with connection.transaction():
+                if one_snapshot:
+                    await execute(connection, retention.READ_ONE_SNAPSHOT, {})
+                if audit:
+                    await execute(connection, retention.ALLOW_AUDIT_PURGE, values)
+                rows = await fetch(connection, query, values)
+        else:
+            rows = await fetch(connection, query, values)
         await asyncio.sleep(time.monotonic() - started_at)
         return rows
 
@@ -95,14 +94,17 @@ class Purger:
         Any error ends only the round: a worker must not stop because it cannot purge.
         """
         interval = self._settings.worker.purge_interval.total_seconds()
-        await repeat("purge", self._purge, interval)
 
-    async def _purge(self) -> None:
-        async with await connect(self._settings, self._name) as connection:
-            await self.purge(connection)
+        async def purge() -> None:
+            async with await connect(self._settings, self._name) as connection:
+                while await fetch(connection, retention.LOCK_PURGE, {"key": _LOCK}):
+                    await self.purge(connection)
+                    await asyncio.sleep(interval)
+
+        await repeat("purge", purge, interval)
 
     async def purge(self, connection: Connection) -> None:
-        """One round: until nothing is left, or another worker purges."""
+        """One round: until nothing is left."""
         steps = PurgeSteps(connection)
         await steps.repeat(retention.REPAIR_RESPONSES, {})
         await self._hide_expired(steps)

@@ -126,6 +126,14 @@ class AttemptWriter:
         """Stores that the call is about to run. Raises Cancelled: it must not run."""
         await run_uncancellable(self._ownership.start_call(self._claim, entry.position))
 
+    async def show_call(self, item_id: str, event_of: Callable[[str, int], Event]) -> None:
+        """Writes an event of an open call, unless an earlier call holds its item back. Waits until
+        the log has room."""
+        await self.wait_for_room()
+        for entry in self._attempt.output.open_calls:
+            if entry.is_sent and entry.call is not None and entry.call.id == item_id:
+                self.write([event_of(item_id, entry.call.output_index)])
+
     async def finish_call(self, entry: Entry, events: Sequence[Event], tool_output: Any) -> None:
         """Stores a call's item and what the model gets for it, then publishes `events`, unless an
         earlier call holds them back."""

@@ -16,6 +16,7 @@ from models.wire.compaction import (
     newest_compaction,
 )
 from models.wire.events import Item
+from models.wire.response import STOP
 from worker.translation.history.compaction import (
     SYSTEM_PROMPT,
     compaction_prompt,
@@ -39,6 +40,7 @@ _NOT_FOR_SUMMARIES = frozenset(
         "truncation",
         "context_management",
         "metadata",
+        STOP,
     )
 )
 """Parameters that shape the visible output. A summary is made with all others."""

@@ -7,15 +7,17 @@ call stays with its upstream, so that one turn never holds the output of two mod
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+
+import structlog
 
 from models.errors import LimitReached, UpstreamFailed
 from models.tracing.spans import NO_SPAN
 from models.wire.events import Event, Item
 from models.wire.response import SEALED_REASONING
-from models.wire.tools import is_native_only
+from models.wire.tools import IMAGE_GENERATION, is_native_only
 from worker.metrics import UPSTREAM_TURNS
 from worker.run.context import RunContext
 from worker.run.failover import first_answer, note_failure
@@ -25,6 +27,7 @@ from worker.run.sealing import content_tagger, origin_sealer, reasoning_sealer, 
 from worker.run.spans import error_type, start_call_span
 from worker.translation.chat.request import chat_request, format_instructions
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
+from worker.translation.messages.request import messages_request
 from worker.translation.request_parameters import wants_logprobs, wants_summary
 from worker.translation.responses.request import NativeOptions, native_request
 from worker.translation.responses.translator import NativeTranslator
@@ -34,8 +37,10 @@ from worker.translation.turn import Turn, TurnOptions, TurnOutcome
 from worker.upstream.circuits import Permit
 from worker.upstream.client import StreamEvent, UpstreamCall
 from worker.upstream.error_rules import OVERFLOW
-from worker.upstream.failures import not_offered
+from worker.upstream.failures import not_offered, refuses_thinking
 from worker.upstream.upstreams import Candidate, TokenCount, repeat_of_turn
+
+logger = structlog.get_logger()
 
 _LONG_HISTORY = 1000
 """Items from which the translation of a history takes milliseconds."""
@@ -50,6 +55,11 @@ class ModelInput:
     parameters: dict[str, Any]
     history: list[Item]
     tool_catalog: ToolCatalog = field(default_factory=ToolCatalog)
+
+    def without_reasoning(self) -> "ModelInput":
+        """The same without the reasoning in the history."""
+        kept = [item for item in self.history if item["type"] != "reasoning"]
+        return replace(self, history=kept)
 
 
 class ModelCaller:
@@ -68,8 +78,11 @@ class ModelCaller:
 
     def input_of(self, parameters: dict[str, Any], history: list[Item]) -> ModelInput:
         """The input with this history and all tools of the request that may still be called."""
-        server_functions = self._context.toolbox.server_functions()
-        tool_catalog = build_tool_catalog(parameters, history, server_functions)
+        toolbox = self._context.toolbox
+        server_functions = toolbox.server_functions()
+        tool_catalog = build_tool_catalog(
+            parameters, history, server_functions, defers_all=toolbox.defers_all
+        )
         if server_functions and self._output.calls_left(parameters) == 0:
             tool_catalog = tool_catalog.without_server_functions()
         return ModelInput(parameters, history, tool_catalog)
@@ -120,7 +133,15 @@ class ModelCaller:
 
         async def call(candidate: Candidate) -> tuple[TurnOutcome, Turn[Any]]:
             called.append(candidate)
-            outcome, turn = await self._call_upstream(candidate, model_input, visible=visible)
+            try:
+                outcome, turn = await self._call_upstream(candidate, model_input, visible=visible)
+            except UpstreamFailed as failure:
+                if candidate.upstream.settings.api != "messages" or not refuses_thinking(failure):
+                    raise
+                logger.warning("thinking_refused", response=self._facts.id, upstream=candidate.name)
+                outcome, turn = await self._call_upstream(
+                    candidate, model_input.without_reasoning(), visible=visible
+                )
             if outcome.failure is not None:
                 note_failure(self._attempt, candidate, outcome.failure)
             return outcome, turn
@@ -152,7 +173,11 @@ class ModelCaller:
         candidates = await self._context.candidates()
         parameters = self._context.parameters
         tools = parameters.get("tools", ())
-        native_only = next((tool["type"] for tool in tools if is_native_only(tool)), None)
+        own = (IMAGE_GENERATION,) if self._resources.settings.images.model is not None else ()
+        native_only = next(
+            (tool["type"] for tool in tools if is_native_only(tool) and tool["type"] not in own),
+            None,
+        )
         if native_only is not None:
             candidates = [each for each in candidates if each.upstream.is_native]
             if not candidates:
@@ -305,8 +330,11 @@ class ModelCaller:
                 ),
             )
         dialect = candidate.upstream.dialect
-        opened_history = unseal_reasoning(history, self._resources.sealer, self._project, dialect)
-        return chat_request(
+        opened_history = unseal_reasoning(
+            history, self._resources.sealer, self._project, dialect, candidate.name
+        )
+        make_request = messages_request if dialect.api == "messages" else chat_request
+        return make_request(
             model=candidate.model,
             parameters=parameters,
             history=opened_history,
@@ -330,7 +358,8 @@ class ModelCaller:
                 ),
                 tag_encrypted=content_tagger(self._resources.sealer, self._project, candidate.name),
             )
-        instructions = format_instructions(parameters.get("text", {}), upstream.structured_output)
+        text, is_messages = parameters.get("text", {}), upstream.api == "messages"
+        instructions = format_instructions(text, upstream.structured_output, upstream.api)
         return ChatTranslator(
             self._resources.new_id,
             ChatOptions(
@@ -346,10 +375,13 @@ class ModelCaller:
                     self._project,
                     parameters,
                     candidate.upstream.dialect,
+                    candidate.name,
                 ),
                 upstream=candidate.name,
                 seal_origin=origin_sealer(self._resources.sealer, self._project),
                 carries_origins=SEALED_REASONING in parameters.get("include", ()),
+                reasoning_in_order=is_messages,
+                reasoning_is_summary=is_messages and wants_summary(parameters),
                 summarised=visible and upstream.reasoning_summary and wants_summary(parameters),
             ),
         )

@@ -35,6 +35,7 @@ from worker.run.output import history_item
 from worker.run.resources import Resources
 from worker.run.sealing import CallOrigins
 from worker.run.stored_files import STORAGE_UNAVAILABLE, StoredFiles
+from worker.tools.listing_cache import ListingCache
 from worker.tools.provider import ToolContext
 from worker.tools.toolbox import Toolbox
 from worker.translation.returned_content import item_key
@@ -81,7 +82,7 @@ async def prepare_run(
                 skipped=skipped,
                 only_stored=purpose is Purpose.COUNT,
             )
-        toolbox = await _open_toolbox(attempt, resources, history, egress)
+        toolbox = await _open_toolbox(attempt, writer, resources, history, egress)
     except BaseException as error:
         attachments.close()
         if isinstance(error, UpstreamFailed) and error.reason == STORAGE_UNAVAILABLE:
@@ -224,14 +225,26 @@ def _history_too_large(attempt: Attempt, max_size: int) -> UpstreamFailed:
 
 
 async def _open_toolbox(
-    attempt: Attempt, resources: Resources, history: list[Item], egress: EgressPolicy
+    attempt: Attempt,
+    writer: AttemptWriter,
+    resources: Resources,
+    history: list[Item],
+    egress: EgressPolicy,
 ) -> Toolbox:
     tools = with_added_search(attempt.facts.parameters.get("tools", []), history)
     has_mcp = any(tool["type"] == "mcp" for tool in tools)
     credentials = _open_credentials(attempt, resources) if has_mcp else {}
     row = attempt.claim.row
     context = ToolContext(
-        resources.settings, egress, credentials, attempt.include, row.project_id, row.api_key_id
+        resources.settings,
+        egress,
+        credentials,
+        attempt.include,
+        row.project_id,
+        row.api_key_id,
+        tools,
+        ListingCache(resources.redis, resources.sealer),
+        writer.show_call,
     )
     return await Toolbox.of(tools, context, resources.tools)
 

@@ -36,7 +36,7 @@ _REASONING: TokenKind = "reasoning"
 
 
 def reasoning_sealer(
-    sealer: Sealer, project: UUID, parameters: dict[str, Any], dialect: Dialect
+    sealer: Sealer, project: UUID, parameters: dict[str, Any], dialect: Dialect, upstream: str
 ) -> Seal | None:
     """Makes `encrypted_content`; None if none is made.
 
@@ -48,13 +48,14 @@ def reasoning_sealer(
         and dialect.reasoning_back not in _SIGNED_FORMS
     ):
         return None
-    return partial(_seal_reasoning, sealer, project)
+    return partial(_seal_reasoning, sealer, project, upstream)
 
 
 def unseal_reasoning(
-    history: list[Item], sealer: Sealer, project: UUID, dialect: Dialect
+    history: list[Item], sealer: Sealer, project: UUID, dialect: Dialect, upstream: str
 ) -> list[Item]:
-    """The history with the unsealed content of each reasoning item under `sealed`.
+    """The history with the unsealed content of each reasoning item under `sealed`, for the upstream
+    of this name: of another one's reasoning only the text.
 
     Items that cannot be unsealed stay as they are: they were sealed by another server, for another
     project or with a removed key. Nothing is unsealed for an upstream that takes no reasoning back.
@@ -62,19 +63,22 @@ def unseal_reasoning(
     if dialect.reasoning_back == "none":
         return history
     return [
-        _unseal_reasoning(item, sealer, project)
+        _unseal_reasoning(item, sealer, project, upstream)
         if item["type"] == "reasoning" and "encrypted_content" in item
         else item
         for item in history
     ]
 
 
-def _seal_reasoning(sealer: Sealer, project: UUID, content: dict[str, Any]) -> str:
-    return sealer.seal_token(_REASONING, project, content)
+def _seal_reasoning(sealer: Sealer, project: UUID, upstream: str, content: dict[str, Any]) -> str:
+    return sealer.seal_token(_REASONING, project, {**content, "upstream": upstream})
 
 
-def _unseal_reasoning(item: Item, sealer: Sealer, project: UUID) -> Item:
+def _unseal_reasoning(item: Item, sealer: Sealer, project: UUID, upstream: str) -> Item:
     content = open_reasoning(item["encrypted_content"], sealer, project)
+    # What was sealed by an earlier release names no upstream.
+    if content.get("upstream", upstream) != upstream:
+        content.pop("details", None)
     return {**item, "sealed": content} if content else item
 
 
@@ -104,7 +108,10 @@ _CALL: TokenKind = "call"
 _MANY = 100
 """Calls."""
 _SERVER_CALLS = frozenset(
-    ("mcp_call", "mcp_approval_request", "web_search_call", "file_search_call")
+    (
+        *("mcp_call", "mcp_approval_request", "web_search_call", "file_search_call"),
+        "image_generation_call",
+    )
 )
 """Types of calls that this server runs."""
 

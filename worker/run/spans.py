@@ -92,9 +92,10 @@ def start_call_span(
     if not parent.is_recorded:
         return NO_SPAN if parent is NO_SPAN else parent.start("chat")
     attributes = _attributes("chat", upstream, model)
-    attributes["openai.api.type"] = (
-        "responses" if upstream.api == "responses" else "chat_completions"
-    )
+    if upstream.api != "messages":
+        attributes["openai.api.type"] = (
+            "responses" if upstream.api == "responses" else "chat_completions"
+        )
     for parameter, attribute in _REQUEST_ATTRIBUTES.items():
         if (value := parameters.get(parameter)) is not None:
             attributes[attribute] = value

@@ -7,6 +7,7 @@ needs only the response's items, and opens its own sessions.
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -157,6 +158,7 @@ class McpToolProvider:
             ),
             description=self._description(tool),
             parameters=self._parameters[name],
+            deferred=bool(self._tool.get("defer_loading", False)),
         )
 
     def _description(self, tool: Json) -> str | None:
@@ -230,6 +232,9 @@ class McpToolProvider:
     async def _list(self) -> tuple[list[Json], list[UnusableTool]]:
         """The tools of all pages, as the item shows them, without those that the model may not
         see; and why others were left out. Raises McpServerError."""
+        server = self._server()
+        if (kept := await self._kept_listing(server)) is not None:
+            return self._allowed(kept)
         listing = _Listing()
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
@@ -242,8 +247,29 @@ class McpToolProvider:
             self._note_listed(len(listing.tools), listing.size)
             cursor = listing.next_cursor(page)
             if cursor is None:
+                await self._keep_listing(server, listing)
                 return self._allowed(listing)
         raise _list_too_large(f"its tools on more than {_MAX_PAGES} pages")
+
+    async def _kept_listing(self, server: McpServer) -> "_Listing | None":
+        """The list that another response of the project has got with the same credentials."""
+        cache, project = self._context.listings, self._context.project
+        if cache is None or project is None:
+            return None
+        kept = await cache.get(project, {"url": server.url, "headers": server.headers})
+        if kept is None:
+            return None
+        listing = _Listing()
+        listing.tools = {tool["name"]: tool for tool in kept}
+        self._note_listed(len(kept), len(json.dumps(kept)))
+        return listing
+
+    async def _keep_listing(self, server: McpServer, listing: "_Listing") -> None:
+        """A list with tools that cannot be used is not kept: its response says why."""
+        cache, project = self._context.listings, self._context.project
+        if cache is not None and project is not None and not listing.left_out:
+            key = {"url": server.url, "headers": server.headers}
+            await cache.put(project, key, list(listing.tools.values()), listing.ttl)
 
     def _allowed(self, listing: "_Listing") -> tuple[list[Json], list[UnusableTool]]:
         """The tools that the model may see, and those that it could not see. Raises McpServerError
@@ -390,10 +416,13 @@ class _Listing:
         self.left_out: list[UnusableTool] = []
         self.size = 0
         """Bytes of all tools as JSON."""
+        self.ttl = math.inf
+        """Seconds that the list may be kept: the least of its pages."""
         self._cursors: set[str] = set()
 
     def add(self, page: ToolPage) -> None:
         """The tools of one more page."""
+        self.ttl = min(self.ttl, page.ttl)
         for sent_tool in page.tools:
             try:
                 tool = self._checked(sent_tool, page)

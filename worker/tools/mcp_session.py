@@ -73,6 +73,8 @@ class ToolPage(NamedTuple):
     """As they were sent."""
     next_cursor: str | None
     callable_names: frozenset[str]
+    ttl: float = 0.0
+    """Seconds that the server lets it be kept; 0: not at all."""
 
 
 class McpServerError(Exception):
@@ -150,11 +152,15 @@ class McpSession:
         page = await self._request(
             self._client.list_tools(cursor=cursor), _LIST_FACTOR * self._settings.list_bytes
         )
-        tools = sent(page).get("tools")
+        answer = sent(page)
+        tools, ttl = answer.get("tools"), answer.get("ttlMs")
         if tools is not None and not isinstance(tools, list):
             raise McpServerError(_protocol_error(types.PARSE_ERROR, _NOT_VALID))
         # The SDK leaves out tools that want headers which cannot be sent.
-        return ToolPage(tools or [], page.next_cursor, frozenset(tool.name for tool in page.tools))
+        names = frozenset(tool.name for tool in page.tools)
+        return ToolPage(
+            tools or [], page.next_cursor, names, ttl / 1000 if type(ttl) is int else 0.0
+        )
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The result of a call as the server sent it, also if the tool reports an error. Raises

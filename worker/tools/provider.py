@@ -5,14 +5,15 @@ made after the claim and closed at the end of the run. It knows a call by the ca
 another worker can continue after a crash.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
 from models.config.settings import Settings
 from models.egress import EgressPolicy
-from models.wire.events import Item
+from models.wire.events import Event, Item
+from worker.tools.listing_cache import ListingCache
 from worker.translation.functions import ServerFunction
 from worker.translation.items.server_calls import OpenCallFactory
 
@@ -38,6 +39,14 @@ class ToolCallError(Exception):
     the item's error."""
 
 
+EventOf = Callable[[str, int], Event]
+"""Makes an event of an item from its id and its output_index."""
+
+
+async def _show_nothing(_item_id: str, _event_of: EventOf) -> None:
+    """Without a stream."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """What providers work with."""
@@ -54,6 +63,13 @@ class ToolContext:
     """That of the response; None: no tool uses what projects have"""
     api_key: UUID | None = None
     """With which the usage of tools counts."""
+    request_tools: Sequence[Mapping[str, Any]] = ()
+    """All tools of the request."""
+    listings: ListingCache | None = None
+    """Lists of MCP servers that other responses of the project have asked for."""
+    show: Callable[[str, EventOf], Awaitable[None]] = _show_nothing
+    """Writes an event of a call that runs, by its item's id, into the stream. It is left out while
+    an earlier call holds the item back."""
     listed: dict[str, tuple[int, int]] = field(default_factory=dict)
     """server_label -> how many tools that MCP server has listed, and their bytes: all servers of a
     response share a limit."""

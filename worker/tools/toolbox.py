@@ -13,7 +13,7 @@ from models.config.groups import ToolSettings
 from models.errors import RunError
 from models.wire.events import Item
 from models.wire.json_input import clean_json
-from models.wire.tools import WEB_SEARCH
+from models.wire.tools import TOOL_SEARCH, WEB_SEARCH, callable_tools
 from worker.tools.provider import (
     ToolCallError,
     ToolContext,
@@ -53,6 +53,14 @@ class Toolbox:
             kinds[tool["type"]](tool, context) for tool in tools if tool["type"] in kinds
         ]
         self._client_names = frozenset(tool["name"] for tool in tools if "name" in tool)
+        self._count = sum(bool(each.target.name) for each in callable_tools(tools))
+        """Functions and custom tools of the client."""
+        self._search: ToolProvider | None = None
+        """The tool search that this server adds to long lists of tools."""
+        has_search = any(tool["type"] == TOOL_SEARCH for tool in tools)
+        if self._limits.defer_beyond and not has_search and TOOL_SEARCH in kinds:
+            self._search = kinds[TOOL_SEARCH]({"type": TOOL_SEARCH, "all": True}, context)
+            self._providers.append(self._search)
 
     @classmethod
     async def of(
@@ -79,9 +87,23 @@ class Toolbox:
     def server_functions(self) -> dict[str, ServerFunction]:
         """The name under which the model knows a function -> the function."""
         return model_tool_names(
-            (function for provider in self._providers for function in provider.functions()),
+            (
+                function
+                for provider in self._providers
+                if provider is not self._search or self.defers_all
+                for function in provider.functions()
+            ),
             self._client_names,
         )
+
+    @property
+    def defers_all(self) -> bool:
+        """Whether the request has so many tools that all are loaded on demand."""
+        if self._search is None:
+            return False
+        listed = (each for each in self._providers if each is not self._search)
+        count = self._count + sum(len(each.functions()) for each in listed)
+        return count > self._limits.defer_beyond
 
     def is_repeatable(self, item: Item) -> bool:
         """Whether a call with unknown outcome may be run again."""

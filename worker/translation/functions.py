@@ -167,6 +167,18 @@ class ServerFunction:
         default_factory=lambda: {"type": "object", "properties": {}}
     )
     """JSON schema."""
+    deferred: bool = False
+    """It is offered once a tool search has found it, if there is such a search."""
+
+    @property
+    def is_mcp(self) -> bool:
+        """Whether it is a tool of an MCP server."""
+        return self.tool["type"] == "mcp"
+
+    @property
+    def is_tool_search(self) -> bool:
+        """Whether it is the search that finds other tools."""
+        return self.tool["type"] == "tool_search"
 
     def to_json(self) -> dict[str, Any]:
         """`description` and `parameters` of the function that stands for the tool."""

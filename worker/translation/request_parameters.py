@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from models.config.dialect import (
+    Api,
     CallContent,
     CallIdForm,
     DeveloperRole,
@@ -126,6 +127,7 @@ class Dialect:
     """Each field is the setting or the property of the same name in `UpstreamSettings`, which
     explains it."""
 
+    api: Api = "chat"
     max_tokens_field: MaxTokensField = "max_completion_tokens"
     developer_role: DeveloperRole = "system"
     single_system_message: bool = False
@@ -146,3 +148,5 @@ class Dialect:
     description_limit: int | None = None
     passthrough: tuple[str, ...] = ()
     has_service_tier: bool = False
+    max_tokens: int = 32_000
+    cache_prompts: bool = False

@@ -78,13 +78,16 @@ class TurnReasoning:
         self._texts: list[str] = []
         self._details: list[Any] = []
 
-    def add(self, item: Item) -> None:
-        """Adds a reasoning item. An item without text and details adds nothing."""
+    def add(self, item: Item) -> list[Any]:
+        """Adds a reasoning item, and returns its details. An item without text and details adds
+        nothing."""
         unsealed = item.get("sealed", {})
         text = "".join(part["text"] for part in item.get("content", ())) or unsealed.get("text", "")
         if text:
             self._texts.append(text)
-        self._details += unsealed.get("details", ())
+        details = list(unsealed.get("details", ()))
+        self._details += details
+        return details
 
     def fields(self, reasoning_back: ReasoningBack, content: str | None) -> dict[str, Any]:
         """The fields for the assistant's message, whose text is `content`. Without details, an

@@ -19,6 +19,7 @@ from models.wire.tools import (
     CallTarget,
     added_tools,
     callable_tools,
+    loaded_mcp_tools,
     match_choice,
 )
 from worker.translation.functions import (
@@ -97,12 +98,15 @@ def build_tool_catalog(
     parameters: Mapping[str, Any],
     history: Sequence[Item] = (),
     server_functions: Mapping[str, ServerFunction] = MappingProxyType({}),
+    *,
+    defers_all: bool = False,
 ) -> ToolCatalog:
     """The catalog of a request: its tools, its `tool_choice`, and the tools that its history adds.
 
     `server_functions` are the functions that this server runs, by the name that the model knows. A
     tool that is loaded on demand (`defer_loading`) is not offered while a tool search can load it,
-    unless the choice names it. Of two tools with the same name the later one counts.
+    unless the choice names it. `defers_all`: all named tools count as such. Of two tools with the
+    same name the later one counts.
     """
     adding_items = [item for item in history if item["type"] in ADDS_TOOLS]
     client_tools = {
@@ -117,19 +121,26 @@ def build_tool_catalog(
     }
     names = function_names((tool.target for tool in client_tools.values()), server_functions)
     choice = _ToolChoice(parameters.get("tool_choice"), names, server_functions)
-    has_search = any(target.item == "tool_search_call" for target in names)
+    has_search = any(target.item == "tool_search_call" for target in names) or any(
+        function.is_tool_search for function in server_functions.values()
+    )
     functions = {}
     for tool in client_tools.values():
         name = names[tool.target]
-        is_deferred = (
-            has_search and tool.tool.get("defer_loading", False) and id(tool.tool) not in loaded
-        )
+        is_marked = tool.tool.get("defer_loading", False) or (defers_all and tool.target.name)
+        is_deferred = has_search and is_marked and id(tool.tool) not in loaded
         if choice.includes(name) and (not is_deferred or name in choice.chosen_names):
             functions[name] = _function(tool)
+    found = loaded_mcp_tools(adding_items)
     functions |= {
         name: function.to_json()
         for name, function in server_functions.items()
         if choice.includes(name)
+        and (
+            not (has_search and (function.deferred or (defers_all and function.is_mcp)))
+            or (function.tool["server_label"], function.name) in found
+            or name in choice.chosen_names
+        )
     }
     return ToolCatalog(
         functions=functions,
@@ -300,7 +311,7 @@ def _built_in_description(client_tool: CallableTool) -> str:
     )
 
 
-def _custom_tool_parameters(tool: dict[str, Any]) -> dict[str, Any]:
+def _custom_tool_parameters(tool: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of the function that stands for a custom tool: one string, which
     worker/translation/items/client_tools.py unwraps."""
     argument = {"type": "string"}

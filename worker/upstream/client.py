@@ -1,4 +1,4 @@
-"""Calls an upstream: one streamed response per turn, in Chat Completions or in the Responses API
+"""Calls an upstream: one streamed response per turn, in the API that it speaks
 (docs/architecture.md)."""
 
 import asyncio
@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from models.config.dialect import PATHS, Api
 from models.config.groups import LimitSettings
 from models.config.upstream import UpstreamSettings
 from models.config.upstream_access import secrets_of
@@ -29,6 +30,7 @@ from worker.upstream.failures import (
     shown_seconds,
     turn_limit_reached,
 )
+from worker.upstream.messages_chunks import MessagesChunkReader
 from worker.upstream.plain_call import PlainCaller, count_upstream
 from worker.upstream.request_body import RequestFiles
 from worker.upstream.request_sender import NO_FILES, RequestSender, close_response
@@ -59,14 +61,14 @@ class UpstreamCall:
         limits: LimitSettings,
         secrets: tuple[str, ...],
         *,
-        native: bool,
+        api: Api,
         traceparent: str | None,
         files: RequestFiles,
     ) -> None:
-        """`secrets`: they are removed from messages. `files`: those in the body. `native`: the
-        upstream speaks the Responses API. `traceparent`: a header to send."""
+        """`secrets`: they are removed from messages. `files`: those in the body. `api`: the
+        one that the upstream speaks. `traceparent`: a header to send."""
         self._sender = sender
-        self._path = "/responses" if native else "/chat/completions"
+        self._path = PATHS[api]
         self._body = body
         self._traceparent = traceparent
         self._files = files
@@ -77,9 +79,9 @@ class UpstreamCall:
         self._silence_end = math.inf
         """When that is, in the event loop's time."""
         # The last event of a native upstream repeats the whole output.
-        self._reader = ResponsesEventReader() if native else ChunkReader()
+        self._reader = _reader(api)
         self._splitter = SseSplitter(
-            limit=max(_EVENT_LIMIT, limits.output) if native else _EVENT_LIMIT
+            limit=max(_EVENT_LIMIT, limits.output) if api == "responses" else _EVENT_LIMIT
         )
         self._is_labelled_page = False
         """The content type of the answer is that of a web page."""
@@ -90,8 +92,10 @@ class UpstreamCall:
 
     @property
     def done_seen(self) -> bool:
-        """Whether the stream contained `[DONE]`."""
-        return self._splitter.done
+        """Whether the stream contained `[DONE]`, or the event that ends a message."""
+        return self._splitter.done or (
+            isinstance(self._reader, MessagesChunkReader) and self._reader.done
+        )
 
     def redact(self, failure: UpstreamFailed) -> None:
         """Removes the secrets from the message of a failure that the turn has made of the
@@ -115,7 +119,7 @@ class UpstreamCall:
             while is_open:
                 data = await anext(reads, b"")
                 events, failure = self._parse(data)
-                is_open = data != b"" and not self._splitter.done
+                is_open = data != b"" and not self.done_seen
                 if events:
                     idle_timeout.pause()
                     paused_at = loop.time()
@@ -147,7 +151,7 @@ class UpstreamCall:
                 async with aclosing(_reads(response.content)) as reads:
                     yield reads
             finally:
-                if self._splitter.done:
+                if self.done_seen:
                     self._sender.close_soon(response)
                 else:
                     await close_response(response)
@@ -234,6 +238,16 @@ class UpstreamCall:
             redacted(event.terminal.failure, self._secrets)
 
 
+def _reader(api: Api) -> ChunkReader | MessagesChunkReader | ResponsesEventReader:
+    match api:
+        case "responses":
+            return ResponsesEventReader()
+        case "messages":
+            return MessagesChunkReader()
+        case _:
+            return ChunkReader()
+
+
 async def _reads(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
     while data := await content.read(_READ_BYTES):
         yield data
@@ -276,7 +290,7 @@ class Upstream:
             body,
             self._limits,
             self._secrets,
-            native=self.is_native,
+            api=self.settings.api,
             traceparent=traceparent,
             files=files,
         )

@@ -34,6 +34,10 @@ _REQUEST_REASONS = frozenset(
 _NOT_FOUND_STATUSES = frozenset({404, 405})
 """Statuses of an upstream with a wrong address or API, unless the error is about the model."""
 _FIRST_REFUSAL, _FIRST_SERVER_ERROR = 400, 500
+_THINKING = re.compile(
+    r"thinking\W{0,3}\s+block|redacted_thinking|signature|thinking.*expected|expected.*thinking",
+    re.IGNORECASE,
+)
 _HUNG_UP = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError, ConnectionResetError)
 """The upstream closed the connection before it answered, and may have read the request."""
 CONNECTION_ERRORS = (
@@ -43,7 +47,7 @@ CONNECTION_ERRORS = (
     OSError,
 )
 """What a call of an upstream raises when it fails."""
-_PATHS = ("/responses", "/embeddings")
+_PATHS = ("/responses", "/messages", "/embeddings")
 
 
 def failure_of_connection(error: Exception) -> UpstreamFailed:
@@ -103,6 +107,12 @@ def not_offered(what: str, *, reason: str, param: str) -> UpstreamFailed:
         param=param,
         envelope_code="unsupported_parameter",
     )
+
+
+def refuses_thinking(failure: UpstreamFailed) -> bool:
+    """Whether an upstream with the Messages API refuses thinking that came back to it: it was made
+    by another model or for another conversation, or one block of several is missing."""
+    return failure.reason == "upstream_400" and _THINKING.search(failure.message) is not None
 
 
 def may_succeed_elsewhere(failure: UpstreamFailed | LimitReached) -> bool:

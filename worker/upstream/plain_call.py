@@ -1,6 +1,6 @@
 """Calls whose answer comes in one piece: at any path of an upstream (docs/batches.md), and its
-count of a request's tokens, where it offers one (docs/state.md): OpenAI's, vLLM's and llama.cpp's
-routes."""
+count of a request's tokens, where it offers one (docs/state.md): OpenAI's, Anthropic's, vLLM's and
+llama.cpp's routes."""
 
 import asyncio
 from typing import Any, Protocol
@@ -95,6 +95,10 @@ _COUNTED_FIELDS = (
 """Fields of a request that OpenAI's count accepts."""
 
 
+_COUNTED_OF_MESSAGES = ("model", "messages", "system", "tools", "tool_choice", "thinking")
+"""The same for Anthropic's."""
+
+
 class _NoCount(Exception):
     """The upstream's response has no count."""
 
@@ -135,16 +139,27 @@ async def count_upstream(
 
 def _count_method(settings: UpstreamSettings) -> Any:
     name = (
-        ("responses" if settings.api == "responses" else "none")
+        ("none" if settings.api == "chat" else settings.api)
         if settings.count == "auto"
         else settings.count
     )
-    return {"responses": _responses, "vllm": _vllm, "llama.cpp": _llama_cpp, "none": None}[name]
+    return {
+        "responses": _responses,
+        "messages": _messages,
+        "vllm": _vllm,
+        "llama.cpp": _llama_cpp,
+        "none": None,
+    }[name]
 
 
 async def _responses(post: _Post, body: dict[str, Any]) -> Any:
     fields = {name: body[name] for name in _COUNTED_FIELDS if name in body}
     return (await post("/responses/input_tokens", fields))["input_tokens"]
+
+
+async def _messages(post: _Post, body: dict[str, Any]) -> Any:
+    fields = {name: body[name] for name in _COUNTED_OF_MESSAGES if name in body}
+    return (await post("/messages/count_tokens", fields))["input_tokens"]
 
 
 async def _vllm(post: _Post, body: dict[str, Any]) -> Any:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
+from typing import Any
 from uuid import UUID
 
 from models.db.queries.common import ABANDONED, FENCE, STOPPED
@@ -36,6 +38,64 @@ TIMELINE = column(
 """The timeline on which this server writes. An error on a standby that is not promoted."""
 
 
+def _tie_key(process: str) -> str:
+    """The key of the advisory lock that a process holds. `process`: an expression for its id."""
+    return f"hashtextextended(CAST({process} AS text), 0)"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedProcess:
+    """A process that is not declared dead, as another process sees it."""
+
+    id: UUID
+    kind: str
+    expires_at: datetime
+    expired: bool
+    """its lease has run out"""
+    untied: bool
+    """it was tied, and the session that held the lock has ended"""
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "WatchedProcess":
+        """Of an object of WATCHED."""
+        return cls(
+            UUID(values["id"]),
+            values["kind"],
+            datetime.fromisoformat(values["expires_at"]),
+            values["expired"],
+            values["untied"],
+        )
+
+
+class Look(StrEnum):
+    """Which other processes a heartbeat looks at."""
+
+    NONE = "none"
+    NEIGHBOURS = "neighbours"
+    """the next few, and the first ones, which are next to the last ones"""
+    ALL = "all"
+
+
+NO_LOOK = {"takes_seat": False, "look": Look.NONE.value}
+"""The values of a heartbeat that does not look."""
+_HAS_EXPIRED = "(expires_at < clock_timestamp() OR expires_at > clock_timestamp() + 2 * CAST(:lease AS interval))"
+"""The lease has run out, or was not renewed since the clock of the database was set back."""
+_NEIGHBOURS = 3
+_SEATS = 3
+WATCHED = f"""
+    (SELECT coalesce(jsonb_agg(jsonb_build_object(
+            'id', id, 'kind', kind, 'expires_at', expires_at, 'expired', {_HAS_EXPIRED},
+            'untied', CASE WHEN tied THEN pg_try_advisory_xact_lock_shared({_tie_key("id")}) ELSE false END
+        ) ORDER BY id), '[]')
+     FROM workers WHERE NOT dead AND id <> :me AND (CAST(:look AS text) = '{Look.ALL}'
+       OR id IN ((SELECT id FROM workers WHERE NOT dead AND id > :me ORDER BY id LIMIT {_NEIGHBOURS})
+                 UNION ALL (SELECT id FROM workers WHERE NOT dead ORDER BY id LIMIT {_NEIGHBOURS}))))
+"""
+"""An expression: the other processes that are not declared dead, those of `look`, as JSON. A lock that
+is free is taken shared, so that processes which look at the same time see the same, and only until
+the statement ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class RenewedLease:
     """The lease after a heartbeat."""
@@ -46,6 +106,11 @@ class RenewedLease:
     """the database's time, after the renewal was sent and before its answer was received"""
     access_revision: int
     """how many changes of projects and keys there were"""
+    seat: int | None
+    """of those who watch all processes, which this session has taken now and holds until it ends;
+    None: it was not to take one, or all are taken"""
+    watched: list[dict[str, Any]] | None
+    """WATCHED; None: the heartbeat does not look"""
 
 
 def _renew(more: str = "") -> Query[RenewedLease]:
@@ -54,16 +119,22 @@ def _renew(more: str = "") -> Query[RenewedLease]:
         UPDATE workers SET expires_at = clock_timestamp() + CAST(:lease AS interval) {more}
         WHERE id = :me AND NOT dead AND set_config('synchronous_commit', 'off', true) IS NOT NULL
         RETURNING drain_requested_at IS NOT NULL AS draining, clock_timestamp() AS now,
-            (SELECT number FROM access_revision) AS access_revision
+            (SELECT number FROM access_revision) AS access_revision,
+            CASE WHEN CAST(:takes_seat AS bool) THEN (
+                SELECT seat FROM generate_series(1, {_SEATS}) AS s (seat)
+                WHERE pg_try_advisory_lock(hashtextextended('watch ' || current_schema() || seat, 0)) LIMIT 1
+            ) END AS seat,
+            CASE WHEN CAST(:look AS text) <> '{Look.NONE}' THEN {WATCHED} END AS watched
         """,
         RenewedLease,
     )
 
 
 RENEW = _renew()
-"""The heartbeat: extends this process's lease. No row: the process was declared dead. Its commit does
-not wait for the disk: after a crash of Postgres the lease is at most 0.6 s older, and the process
-renews it at once. Two flushes a second of each process were most of what an idle one costs."""
+"""The heartbeat: extends this process's lease, and looks at others. No row: the process was declared
+dead. Its commit does not wait for the disk: after a crash of Postgres the lease is at most 0.6 s
+older, and the process renews it at once. Two flushes a second of each process were most of what an
+idle one costs."""
 RENEW_WEB = _renew(
     ", settled_at = greatest(settled_at, CAST(:settled_at AS timestamp with time zone))"
 )
@@ -97,11 +168,6 @@ OWNED_RESPONSES = Query(
 """Selects the responses of this worker, which compares them with what it runs."""
 
 
-def _tie_key(process: str) -> str:
-    """The key of the advisory lock that a process holds. `process`: an expression for its id."""
-    return f"hashtextextended(CAST({process} AS text), 0)"
-
-
 LOCK_TIE = column(f"SELECT pg_advisory_lock({_tie_key(':me')}) IS NOT NULL AS locked", bool)
 """Takes the lock of this process's tie, which its session holds until it ends. Waits for an earlier
 session of this process that the server has not ended yet."""
@@ -109,53 +175,6 @@ MARK_TIED = Statement("UPDATE workers SET tied = true WHERE id = :me AND NOT tie
 """Records that this process has held the lock of its tie: from now on a free lock means that its
 session has ended."""
 
-
-@dataclass(frozen=True, slots=True)
-class WatchedProcess:
-    """A process that is not declared dead, as another process sees it."""
-
-    id: UUID
-    kind: str
-    expires_at: datetime
-    expired: bool
-    """its lease has run out"""
-    untied: bool
-    """it was tied, and the session that held the lock has ended"""
-
-
-_HAS_EXPIRED = "(expires_at < clock_timestamp() OR expires_at > clock_timestamp() + 2 * CAST(:lease AS interval))"
-"""The lease has run out, or was not renewed since the clock of the database was set back."""
-_NEIGHBOURS = 3
-_SEATS = 3
-
-
-def _watched(more: str = "") -> Query[WatchedProcess]:
-    return Query(
-        f"""
-        SELECT id, kind, expires_at, {_HAS_EXPIRED} AS expired,
-               CASE WHEN tied THEN pg_try_advisory_xact_lock_shared({_tie_key("id")}) ELSE false END AS untied
-        FROM workers WHERE NOT dead AND id <> :me {more} ORDER BY id
-        """,
-        WatchedProcess,
-    )
-
-
-TAKE_SEAT = column(
-    f"""
-    SELECT seat FROM generate_series(1, {_SEATS}) AS s (seat)
-    WHERE pg_try_advisory_lock(hashtextextended('watch ' || current_schema() || seat, 0)) LIMIT 1
-    """,
-    int,
-)
-"""Takes a seat of those who watch all processes, which the session holds until it ends. No row: all
-are taken."""
-WATCHED_PROCESSES = _watched()
-"""Selects all other processes that are not declared dead. A lock that is free is taken shared, so
-that processes which watch at the same time see the same, and only until the statement ends."""
-WATCHED_NEIGHBOURS = _watched(f"""
-          AND id IN ((SELECT id FROM workers WHERE NOT dead AND id > :me ORDER BY id LIMIT {_NEIGHBOURS})
-                     UNION ALL (SELECT id FROM workers WHERE NOT dead ORDER BY id LIMIT {_NEIGHBOURS}))""")
-"""WATCHED_PROCESSES of the next few, and of the first ones, which are next to the last ones."""
 
 REAP_LOCK_FENCE = column("SELECT lock_fence(:id) IS NOT NULL AS locked", bool)
 """Waits until no statement of this process is within its fence, and lets none in until the

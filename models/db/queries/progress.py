@@ -21,7 +21,7 @@ HELD_CALLS = Query(
     """
     SELECT count(*) FILTER (WHERE c.finished)::int AS done, count(*) FILTER (WHERE NOT c.finished)::int AS open
     FROM tool_calls c JOIN items i ON i.response_id = c.response_id AND i.direction = 'output'
-        AND i.position = c.position AND i.type <> 'mcp_list_tools'
+        AND i.position = c.position AND i.type NOT IN ('mcp_list_tools', 'tool_search_output')
     WHERE c.response_id = :id AND c.position >= CAST(:shown AS int)
     """,
     HeldCalls,

@@ -45,20 +45,19 @@ its log has more than a thousand rows; then the purge deletes it."""
 
 # --- the purge (worker/process/purge.py) ---
 #
-# Each step is one transaction that begins with LOCK_PURGE. `statement_timestamp()` instead of
-# `clock_timestamp()`: only a stable function can bound the range that an index scan reads.
+# Each step is one transaction. `statement_timestamp()` instead of `clock_timestamp()`: only a stable
+# function can bound the range that an index scan reads.
 
 LOCK_PURGE = column(
     """
-    SELECT held FROM (SELECT pg_try_advisory_xact_lock(CAST(:key AS bigint)) AS held,
-                             set_config('lock_timeout', '1s', true),
-                             set_config('statement_timeout', '30s', true)) AS locked WHERE held
+    SELECT held FROM (SELECT pg_try_advisory_lock(CAST(:key AS bigint)) AS held,
+                             set_config('lock_timeout', '1s', false),
+                             set_config('statement_timeout', '30s', false)) AS locked WHERE held
     """,
     bool,
 )
-"""Takes the lock of the purge, and sets the limits of the transaction that it begins. No row:
-another worker is purging now. The lock ends with the transaction, whatever becomes of the
-process."""
+"""Takes the lock of the purge, and sets the limits of the session, which holds it until it ends. No
+row: another worker purges. The watch ends the sessions of a process that stands still."""
 READ_ONE_SNAPSHOT = Statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 """For HIDE_EXPIRED: if a client changes one of the rows meanwhile, nothing is hidden."""
 

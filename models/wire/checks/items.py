@@ -25,7 +25,7 @@ from models.wire.checks.content import (
     Screenshot,
 )
 from models.wire.checks.faults import missing, wrong_type
-from models.wire.checks.tools import ADDED_TOOLS
+from models.wire.checks.tools import ADDED_TOOLS, FOUND_TOOLS
 
 _ASSISTANT = "assistant"
 _OTHER_ROLES = ("user", "system", "developer")
@@ -263,7 +263,7 @@ ITEM_CHECKS: dict[str, Check] = {
         {"arguments": _ANY}, {"call_id": _CALL_ID, "execution": _EXECUTION, "status": _STATUS}
     ),
     "tool_search_output": Record(
-        {"tools": ADDED_TOOLS}, {"call_id": _CALL_ID, "execution": _EXECUTION, "status": _STATUS}
+        {"tools": FOUND_TOOLS}, {"call_id": _CALL_ID, "execution": _EXECUTION, "status": _STATUS}
     ),
     "additional_tools": Record({"role": Choice("developer"), "tools": ADDED_TOOLS}),
     "compaction": Record({"encrypted_content": _NAME}, {"status": _STATUS}),

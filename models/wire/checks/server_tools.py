@@ -27,7 +27,7 @@ from models.wire.checks.basic import (
 )
 from models.wire.checks.faults import shorten, too_long, wrong_type
 from models.wire.mcp import HIDDEN_FIELDS, ORIGIN
-from models.wire.tools import FILE_SEARCH, is_own_file_search
+from models.wire.tools import FILE_SEARCH, TOOL_SEARCH, is_own_file_search
 
 _UNSUPPORTED_ADDRESSES = {
     "connector_id": "this server has no connectors. "
@@ -136,6 +136,31 @@ _REQUIRE_APPROVAL = ByJsonType(
     "'always', 'never', or an object with filters",
     {str: Choice("always", "never"), dict: Record({}, {"always": _FILTER, "never": _FILTER})},
 )
+IMAGE_GENERATION_TOOL = Record(
+    {},
+    {
+        "action": Choice("auto", "generate", "edit"),
+        "background": Choice("auto", "opaque", "transparent"),
+        "input_fidelity": Choice("low", "high"),
+        "input_image_mask": Record(
+            {},
+            {
+                "file_id": String(non_empty=True),
+                "image_url": String(pattern=r"(https?://|data:)\S*", expected="an image URL"),
+            },
+        ),
+        "model": String(non_empty=True),
+        "moderation": Choice("auto", "low"),
+        "output_compression": Integer(0, 100),
+        "output_format": Choice(
+            *("png", "webp", "jpeg", "gif"), refused={"svg": "images are made of pixels here"}
+        ),
+        "partial_images": Integer(0, 3),
+        "quality": Choice("auto", "low", "medium", "high", "xhigh", "max"),
+        "size": String(pattern="auto|[1-9][0-9]{1,4}x[1-9][0-9]{1,4}"),
+    },
+)
+"""Whether the model that makes images knows an option is for its upstream to say."""
 _FIELDS = Record(
     {
         "server_label": String(non_empty=True, at_most=64, pattern="[A-Za-z][A-Za-z0-9_-]*"),
@@ -147,8 +172,30 @@ _FIELDS = Record(
         "require_approval": _REQUIRE_APPROVAL,
         "authorization": _Authorization(),
         "headers": _Headers(),
+        "defer_loading": _BOOLEAN,
     },
 )
+_FOUND = Record({"server_label": _FIELDS.required["server_label"], "allowed_tools": _TOOL_NAMES})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMcpTools(Check):
+    """MCP tools that a tool search has found: names, of a server that the request has itself. A
+    server in an item is refused: its credentials would be stored and shown."""
+
+    def __call__(self, value: Any, where: str) -> dict[str, Any]:
+        for name in ("server_url", "connector_id", "tunnel_id", *HIDDEN_FIELDS):
+            if value.get(name) is not None:
+                raise InvalidRequest(
+                    f"'{where}.{name}' is not supported: an item cannot add an MCP server. Send it "
+                    "in 'tools' of the request.",
+                    param=f"{where}.{name}",
+                    code="unsupported_parameter",
+                )
+        return _FOUND(value, where)
+
+    def schema(self, scope: SchemaScope) -> Schema:
+        return _FOUND.schema(scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +294,16 @@ FILE_SEARCH_TOOL = Record(
 
 
 def require_one_search(tools: list[dict[str, Any]], where: str) -> None:
-    """Raises InvalidRequest for a second file search beside one of this server: nobody would know
-    which of them a call means."""
+    """Raises InvalidRequest for a second tool search, or a second file search beside one of this
+    server: nobody would know which of them a call means."""
+    searches = [index for index, tool in enumerate(tools) if tool["type"] == TOOL_SEARCH]
+    if len(searches) > 1:
+        raise InvalidRequest(
+            f"Invalid '{where}[{searches[1]}]': there is already a tool of the type "
+            f"'{TOOL_SEARCH}'.",
+            param=f"{where}[{searches[1]}]",
+            code="invalid_value",
+        )
     places = [index for index, tool in enumerate(tools) if tool["type"] == FILE_SEARCH]
     if len(places) > 1 and any(is_own_file_search(tools[index]) for index in places):
         raise InvalidRequest(

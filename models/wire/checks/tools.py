@@ -25,6 +25,8 @@ from models.wire.checks.faults import missing
 from models.wire.checks.json_schema import require_function_schema
 from models.wire.checks.server_tools import (
     FILE_SEARCH_TOOL,
+    IMAGE_GENERATION_TOOL,
+    FoundMcpTools,
     McpTool,
     require_distinct_labels,
     require_one_search,
@@ -33,6 +35,7 @@ from models.wire.tools import (
     COMPUTER_PREVIEW,
     COMPUTERS,
     FILE_SEARCH,
+    IMAGE_GENERATION,
     NATIVE_ONLY_TOOLS,
     WEB_SEARCH,
     has_domain_secrets,
@@ -103,36 +106,30 @@ _OR_NATIVE = ", or use a model whose upstream is a native one (docs/upstreams.md
 _INSTEAD = {
     "code_interpreter": "nothing runs code here. Offer an MCP server that does, or a 'function' or "
     "a 'shell' whose calls you run yourself",
-    "image_generation": "the upstream makes no images in a response. Call POST "
-    "/v1/images/generations, or offer an MCP server or a 'function' that does",
     "programmatic_tool_calling": "the model calls each tool itself here. Leave this tool out",
 }
 """Hosted tools -> what to use at a chat upstream."""
 _HOSTED = {kind: f"{reason}{_OR_NATIVE}" for kind, reason in _INSTEAD.items()}
-_HOSTED_SEARCH = Choice(
-    "client",
-    refused={
-        "server": "the upstream searches no tools. Set 'execution' to 'client', give "
-        "'parameters', and answer each 'tool_search_call' with a 'tool_search_output'" + _OR_NATIVE
+_TOOL_SEARCH = Record(
+    {},
+    {
+        "execution": Choice("server", "client"),
+        "description": _TEXT,
+        "parameters": _JSON_OBJECT,
     },
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _ToolSearch(Check):
-    """A tool search that the client runs. Without `execution` it would be a hosted one."""
-
-    def __call__(self, value: Any, where: str) -> dict[str, Any]:
-        execution = value.get("execution")
-        _HOSTED_SEARCH("server" if execution is None else execution, f"{where}.execution")
-        return _TOOL_SEARCH(value, where)
-
-    def schema(self, scope: SchemaScope) -> Schema:
-        return _TOOL_SEARCH.schema(scope)
-
-
-_TOOL_SEARCH = Record(
-    {"execution": _HOSTED_SEARCH}, {"description": _TEXT, "parameters": _JSON_OBJECT}
+_ADDED_SEARCH = Record(
+    {},
+    {
+        **_TOOL_SEARCH.optional,
+        "execution": Choice(
+            "client",
+            refused={
+                "server": "an item cannot add a search by the server. Send it in 'tools' of the "
+                "request, or set 'execution' to 'client'"
+            },
+        ),
+    },
 )
 _NO_CONTAINER = (
     "there are no containers here. Use the environment 'local' and run the commands yourself, or "
@@ -216,7 +213,7 @@ _PASSED = _PassthroughTool()
 _CLIENT_TOOLS: dict[str, Check] = {
     **_NAMED_TOOLS,
     "namespace": _NAMESPACE,
-    "tool_search": _ToolSearch(),
+    "tool_search": _TOOL_SEARCH,
     "local_shell": _EMPTY,
     "shell": _SHELL,
     "apply_patch": _EMPTY,
@@ -224,7 +221,11 @@ _CLIENT_TOOLS: dict[str, Check] = {
     COMPUTER_PREVIEW: Record(_DISPLAY),
     **dict.fromkeys(sorted(WEB_SEARCH), _WEB_SEARCH),
 }
-_SERVER_TOOLS: dict[str, Check] = {FILE_SEARCH: FILE_SEARCH_TOOL, "mcp": McpTool()}
+_SERVER_TOOLS: dict[str, Check] = {
+    FILE_SEARCH: FILE_SEARCH_TOOL,
+    IMAGE_GENERATION: IMAGE_GENERATION_TOOL,
+    "mcp": McpTool(),
+}
 _PASSED_ON: dict[str, Check] = {
     FILE_SEARCH: _NativeFileSearch(),
     **dict.fromkeys(
@@ -272,11 +273,17 @@ NATIVE_TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_SERVER_TOOLS, **_PASSED_ON},
 """`tools` of a request to a native upstream, which runs some of them itself."""
 
 _NOT_ADDED = "an item cannot add a tool of this type. Send it in 'tools' of the request"
-ADDED_TOOLS = _tools(
-    "AddedTools", _CLIENT_TOOLS, dict.fromkeys((*_HOSTED, *_SERVER_TOOLS), _NOT_ADDED)
-)
+_ADDED = {**_CLIENT_TOOLS, "tool_search": _ADDED_SEARCH}
+ADDED_TOOLS = _tools("AddedTools", _ADDED, dict.fromkeys((*_HOSTED, *_SERVER_TOOLS), _NOT_ADDED))
 """`tools` of an item. Without MCP servers: their credentials must not be stored and shown as items
 are."""
+
+FOUND_TOOLS = _tools(
+    "FoundTools",
+    {**_ADDED, "mcp": FoundMcpTools()},
+    dict.fromkeys((*_HOSTED, FILE_SEARCH, IMAGE_GENERATION), _NOT_ADDED),
+)
+"""`tools` of the output of a tool search: those of MCP servers by their names."""
 
 
 def _require_direct(tools: list[dict[str, Any]], where: str) -> None:
@@ -317,7 +324,7 @@ def _require_new(
 _NAMED = Record({"name": _NAME}, {"namespace": _NAME})
 _BUILT_IN_TOOLS = (
     *sorted(WEB_SEARCH),
-    *("file_search", "code_interpreter", "image_generation"),
+    *("file_search", "code_interpreter", IMAGE_GENERATION),
     *COMPUTERS,
     *("shell", "local_shell", "apply_patch", "programmatic_tool_calling", "tool_search"),
 )

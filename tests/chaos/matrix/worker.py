@@ -30,7 +30,6 @@ RENEW = fragment(leases.RENEW, "UPDATE workers SET expires_at")
 LOCK = fragment(claim.LOCK_ORPHANS, "IS NOT NULL AS started")
 """Part of the statement that locks a response before its takeover, inside the transaction."""
 REAP_LOCK = fragment(leases.REAP_LOCK_UNTIED, "NOT dead AND expires_at =")
-LOOK = fragment(leases.WATCHED_PROCESSES, "WHERE NOT dead AND id <>")
 ORPHANS = fragment(sweep.ORPHANS, "IS NOT NULL OR r.requeue_requested_at IS NOT NULL")
 CLAIM_NEW = fragment(claim.CLAIM_UNOWNED_TOGETHER, "r.worker IS NULL AND r.crashes = 0")
 
@@ -286,19 +285,19 @@ async def _assert_works_without_redis(lab: Lab, worker_load: WorkerLoad) -> None
 
 async def _start_reaping(lab: Lab) -> tuple[WorkerLoad, Service, HeldAnswer]:
     """Kills a worker; the first sweeper that locks its row to reap it waits for the held reply. The
-    web process sees nothing meanwhile.
+    web process declares nothing dead meanwhile: its Redis does not answer.
 
     Returns the load, that sweeper and the held reply.
     """
     worker_load = await WorkerLoad.of(lab)
-    look = lab.stack.webs[0].proxies.postgres.hold_answer(LOOK)
-    await look.answered.wait()
+    redis = lab.stack.webs[0].proxies.redis
+    redis.hang()
     held_answers = {
         process: process.proxies.postgres.hold_answer(REAP_LOCK) for process in worker_load.others
     }
     lab.kill(worker_load.victim)
     reaper = await _first_held(held_answers)
-    look.release()
+    redis.heal()
     return worker_load, reaper, held_answers[reaper]
 
 

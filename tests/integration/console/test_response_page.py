@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import unescape
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.support.console import (
 from tests.support.fake_upstream import (
     FakeUpstream,
     call,
+    delta,
     done,
     finish,
     reasoning,
@@ -24,6 +26,7 @@ from tests.support.fake_upstream import (
     text,
     usage,
 )
+from tests.support.images import b64, png
 from tests.support.stack import Stack
 
 _WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
@@ -188,3 +191,25 @@ async def test_a_failure_is_said_once_above_everything(shared_stack: Stack, api:
         shown = ConsolePage(200, {}, visible).text
         assert shown.count(message) == 1
         assert shown.index(message) < shown.index("Duration")
+
+
+async def test_an_image_that_was_made_is_shown_to_those_who_may_read(
+    shared_stack: Stack, fake: FakeUpstream, api: Api
+) -> None:
+    content = png(4, 1200)
+    url = f"data:image/png;base64,{b64(content)}"
+    images = [{"type": "image_url", "image_url": {"url": url}}]
+    model = fake.script([delta({"images": images}), text("A grey dot."), finish(), done()])
+    response = await api.create(model)
+    item = next(each for each in response["output"] if each["type"] == "image_generation_call")
+    async with console_user(shared_stack, OPERATOR_TOKEN) as user:
+        path = f"/console/responses/{response['id']}/image?item={item['id']}"
+        assert (await user.get(path)).status == 403
+        page = await _revealed(user, response)
+        [address] = re.findall(r'<img class="picture"[^>]* src="([^"]+)"', page.html)
+        assert unescape(address) == path
+        assert b64(content)[:100] not in page.html
+        assert "A grey dot." in page.text
+        async with user.session.get(f"{user.origin}{path}") as shown:
+            assert (shown.content_type, await shown.read()) == ("image/png", content)
+        assert (await user.get(path[:-1])).status == 404

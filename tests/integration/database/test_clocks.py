@@ -150,9 +150,8 @@ async def test_a_response_in_line_keeps_its_place_and_its_pause(
 async def test_a_lease_beyond_its_length_has_expired(database: SeededDatabase) -> None:
     """A frozen process whose lease was renewed before the clock was set back by ten minutes."""
     frozen, lives = await database.create_worker(lease=610), await database.create_worker(lease=9)
-    values = {"me": new_uuid(), "lease": timedelta(seconds=10)}
-    watched = await fetch(database.pool, leases.WATCHED_PROCESSES, values)
+    watched = await database.watched()
     assert {row.id: row.expired for row in watched} == {frozen.id: True, lives.id: False}
     seen = next(row.expires_at for row in watched if row.id == frozen.id)
-    values |= {"id": frozen.id, "seen": seen}
+    values = {"lease": timedelta(seconds=10), "id": frozen.id, "seen": seen}
     assert await fetch(database.pool, leases.REAP_LOCK_EXPIRED, values) == [frozen.id]

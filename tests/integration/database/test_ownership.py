@@ -312,9 +312,8 @@ async def test_an_open_fenced_transaction_blocks_the_reaper_but_not_the_heartbea
                 await execute(reaper, leases.REAP, {"id": owner.id, "ended": "test"})
         async with fenced.transaction():
             assert await fetch(fenced, claim_queries.FENCE_ALONE, {"me": owner.id})
-            assert await fetch(
-                reaper, leases.RENEW, {"me": owner.id, "lease": timedelta(seconds=60)}
-            )
+            renewal = {"me": owner.id, "lease": timedelta(seconds=60)} | leases.NO_LOOK
+            assert await fetch(reaper, leases.RENEW, renewal)
         await reaper.execute("RESET lock_timeout")
 
 
@@ -339,11 +338,9 @@ async def test_a_fenced_statement_that_waits_for_a_reap_sees_it(database: Seeded
 
 async def test_a_lease_renewed_since_it_was_seen_is_not_reaped(database: SeededDatabase) -> None:
     owner = await database.create_worker(lease=-60)
-    watched = await fetch(
-        database.pool, leases.WATCHED_PROCESSES, {"me": new_uuid(), "lease": timedelta(seconds=10)}
-    )
-    expired = {row.id: row.expires_at for row in watched if row.expired}
-    await fetch(database.pool, leases.RENEW, {"me": owner.id, "lease": timedelta(seconds=-30)})
+    expired = {row.id: row.expires_at for row in await database.watched() if row.expired}
+    renewal = {"me": owner.id, "lease": timedelta(seconds=-30)} | leases.NO_LOOK
+    await fetch(database.pool, leases.RENEW, renewal)
     assert (
         await fetch(
             database.pool,
@@ -803,6 +800,7 @@ async def test_a_response_without_its_wake_up_waits_until_the_outcome_of_its_cre
         "me": web.id,
         "lease": timedelta(seconds=600),
         "settled_at": datetime.now(UTC) + timedelta(minutes=3),
+        **leases.NO_LOOK,
     }
     await fetch(database.pool, leases.RENEW_WEB, settled)
     await fetch(database.pool, leases.RENEW_WEB, settled | {"settled_at": None})
@@ -819,7 +817,7 @@ async def test_no_renewal_settles_a_create_that_began_before_it_and_is_committed
 
     async def renew() -> None:
         values = {"me": web.id, "lease": timedelta(seconds=600), "settled_at": creates.settled_at()}
-        [renewed] = await fetch(database.pool, leases.RENEW_WEB, values)
+        [renewed] = await fetch(database.pool, leases.RENEW_WEB, values | leases.NO_LOOK)
         creates.renewed(renewed.now)
 
     async def is_settled() -> bool:

@@ -384,7 +384,6 @@ _OF_RUNNING = [
     "line.PLACE_OF",
     "leases.RENEW",
     "leases.RENEW_WEB",
-    "leases.WATCHED_PROCESSES",
     "listing.REQUEST_STATES",
     "listing.RESPONSE_DETAILS",
     "operations.MADE_BY_REQUEST",
@@ -608,7 +607,7 @@ def _cases(database: ManyResponses) -> dict[str, dict[str, object]]:
     The statements of operators are not among them. OWNED_RESPONSES and STORED_LOGS read all
     responses of one worker, of which there are many.
     """
-    common = _common_values(database) | AUDITED
+    common = _common_values(database) | AUDITED | {"takes_seat": True, "look": "all"}
     arrays = {"frames": Byteas([b"frame"] * 2)}
     cases = {
         **dict.fromkeys(_OF_RUNNING, common),

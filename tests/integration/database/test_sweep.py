@@ -9,7 +9,6 @@ import pytest
 from models.db.database import Connection, fetch
 from models.db.queries import leases, sweep
 from models.db.statement import Query
-from models.ids import new_uuid
 from tests.support.api import until
 from tests.support.sql import rows_read, run_sql
 from tests.support.stack import Databases
@@ -93,13 +92,10 @@ async def test_a_free_lock_means_nothing_before_a_process_was_tied(
     database: SeededDatabase,
 ) -> None:
     """A process that starts does not hold the lock yet."""
-    me = new_uuid()
     worker = await database.create_worker()
 
     async def untied() -> bool:
-        watched = await fetch(
-            database.pool, leases.WATCHED_PROCESSES, {"me": me, "lease": timedelta(seconds=10)}
-        )
+        watched = await database.watched()
         return next(process.untied for process in watched if process.id == worker.id)
 
     assert not await untied()
@@ -114,6 +110,6 @@ async def test_a_free_lock_means_nothing_before_a_process_was_tied(
         assert not await fetch(database.pool, leases.REAP_LOCK_UNTIED, verdict)
     await until(untied)
     assert await fetch(database.pool, leases.REAP_LOCK_UNTIED, verdict) == [worker.id]
-    renewal = {"me": worker.id, "lease": timedelta(seconds=600)}
+    renewal = {"me": worker.id, "lease": timedelta(seconds=600)} | leases.NO_LOOK
     await fetch(database.pool, leases.RENEW, renewal)
     assert not await fetch(database.pool, leases.REAP_LOCK_UNTIED, verdict), "renewed since"

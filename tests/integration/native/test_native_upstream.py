@@ -520,6 +520,21 @@ async def test_mcp_tools_run_here_and_are_functions_for_the_upstream(
     assert len(tool_servers.tool_calls.calls_with("native-0")) == 1
 
 
+async def test_a_native_upstream_searches_tools_itself(
+    api: Api, fake: FakeUpstream, tool_servers: McpServers
+) -> None:
+    search: JSON = {"type": "tool_search"}
+    later: JSON = {"type": "function", "name": "later", "parameters": {}, "defer_loading": True}
+    server = counting_server(tool_servers) | {"defer_loading": True}
+    model = fake.script(native_reply("done"))
+    await read_stream(api, model, tools=[search, later, server])
+    sent = fake.requests_for(model)[0].body["tools"]
+    assert sent[0] == search
+    assert sent[1]["name"] == "later"
+    assert len(sent) == 5
+    assert all(tool["defer_loading"] for tool in sent[1:])
+
+
 async def test_tools_of_the_upstream_pass_through_with_their_items_and_events(
     api: Api, fake: FakeUpstream
 ) -> None:

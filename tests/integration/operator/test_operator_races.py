@@ -206,9 +206,8 @@ async def test_a_drain_reaches_the_worker_by_its_heartbeat_and_takes_nothing_by_
         )
         assert requested
         assert claim is not None
-        [renewed] = await fetch(
-            database.pool, leases.RENEW, {"me": worker.id, "lease": timedelta(seconds=600)}
-        )
+        renewal = {"me": worker.id, "lease": timedelta(seconds=600)} | leases.NO_LOOK
+        [renewed] = await fetch(database.pool, leases.RENEW, renewal)
         assert renewed.draining is True
         assert (await worker.journal(1, response_id, 1, 2, 3)).live
         await worker.ownership.release(claim, Tail(2, 3, frames(2, 3)))

@@ -1046,10 +1046,9 @@ REFUSED: list[tuple[str, JSON, str]] = [
         {"tools": [LOOK, {"type": "shell", "environment": CONTAINER}]},
         "tools[1].environment.type",
     ),
-    ("a search by the server", {"tools": [{"type": "tool_search"}]}, "tools[0].execution"),
     (
-        "an explicit search by the server",
-        {"tools": [{"type": "tool_search", "execution": "server"}]},
+        "a search by somebody else",
+        {"tools": [{"type": "tool_search", "execution": "nobody"}]},
         "tools[0].execution",
     ),
     (

@@ -9,11 +9,13 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from models.config.groups import WorkerSettings
 from models.db.database import connect, fetch, open_pool
 from models.db.queries import end as end_queries
 from models.db.queries import read, retention
 from models.ids import new_uuid
 from models.lifecycle import Status
+from models.tasks import cancel_all
 from tests.conftest import PrivateStack
 from tests.support.api import until
 from tests.support.audit import AUDITED
@@ -29,7 +31,6 @@ from tests.support.worker_rows import (
     settings_for,
 )
 from worker.process import purge as purge_module
-from worker.process import purge as purge_steps
 from worker.process.purge import Purger
 
 
@@ -238,13 +239,26 @@ async def test_a_response_that_is_kept_longer_in_the_same_moment_keeps_those_bef
     assert await _purge(database) == set()
 
 
-async def test_only_one_worker_purges_at_a_time(database: SeededDatabase) -> None:
+async def test_one_worker_purges_until_its_session_ends(database: SeededDatabase) -> None:
     expired = await _create_ended(database)
     await _expire(database, expired)
-    async with database.pool.connection() as other, other.transaction():
-        assert await fetch(other, retention.LOCK_PURGE, {"key": purge_steps._LOCK})
-        assert await _purge(database) == set()
-    assert await _purge(database) == {expired}
+    settings = settings_for(database.dsn).model_copy(
+        update={"worker": WorkerSettings(purge_interval=timedelta(seconds=0.05))}
+    )
+    async with await connect(settings, "other") as other:
+
+        async def is_free() -> bool:
+            return bool(await fetch(other, retention.LOCK_PURGE, {"key": purge_module._LOCK}))
+
+        purging = asyncio.create_task(Purger(settings, "purging", None).run())
+        await until(lambda: _is_gone(database, expired))
+        assert not await is_free()
+        await cancel_all([purging])
+        await until(is_free)
+
+
+async def _is_gone(database: SeededDatabase, response: UUID) -> bool:
+    return response not in await _all_ids(database)
 
 
 async def test_a_long_log_is_deleted_in_parts_and_its_readers_never_see_a_part_of_it(

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import pytest
 
 from tests.conftest import PrivateStack
@@ -805,3 +806,31 @@ async def test_the_providers_key_is_stored_and_logged_nowhere(
             f"SELECT count(*) FROM {table} WHERE {table}::text LIKE %s", f"%{KEY}%"
         )
         assert rows == 0, table
+
+
+async def test_a_message_of_anthropics_api_shows_the_search(
+    search_stack: Stack, engine: SearchEngine, fake: FakeUpstream
+) -> None:
+    engine.set_results("weather", RAIN)
+    asked: dict[str, Any] = {
+        "model": fake.script(call_turn(search_call("weather")), reply("Rain.")),
+        "max_tokens": 99,
+        "tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 2}],
+        "messages": [{"role": "user", "content": "Bonn?"}],
+    }
+    base_url = search_stack.api().base_url.removesuffix("/v1")
+    async with anthropic.AsyncAnthropic(base_url=base_url, api_key=search_stack.key) as claude:
+        async with claude.messages.stream(**asked) as stream:
+            message = await stream.get_final_message()
+        answer = {"role": "assistant", "content": message.content}
+        asked["messages"] += [answer, {"role": "user", "content": "And now?"}]
+        again = await claude.messages.create(**asked)
+    assert again.stop_reason == message.stop_reason == "end_turn"
+    asking, found, said = message.content
+    assert asking.type == "server_tool_use"
+    assert asking.input == {"query": "weather"}
+    assert found.type == "web_search_tool_result"
+    assert isinstance(found.content, list)
+    assert [result.url for result in found.content] == [RAIN.url]
+    assert said.type == "text"
+    assert said.text == "Rain."

@@ -147,6 +147,18 @@ CLIENTS = (
         "llm_cli.py",
         ("text", "stream", "conversation", "structured", "tools", "chat"),
     ),
+    Client(
+        "anthropic-node",
+        ("@anthropic-ai/sdk@1.14.0",),
+        "anthropic_node.mjs",
+        ("text", "stream", "tools", "thinking", "runner", "count", "errors"),
+    ),
+    Client(
+        "claude-code",
+        ("@anthropic-ai/claude-code@2.1.197",),
+        "claude_code.mjs",
+        ("text", "shell", "files", "resume"),
+    ),
 )
 
 

@@ -99,7 +99,8 @@ def _is_repeatable(exchange: RecordedExchange) -> bool:
     """Whether to keep an exchange: not polls, which depend on the clock, nor requests without a
     key.
     """
-    return (exchange.method != "GET" or "items" in exchange.path) and exchange.status not in (
+    is_look = exchange.method in ("GET", "HEAD")
+    return (not is_look or "items" in exchange.path) and exchange.status not in (
         0,
         401,
     )

@@ -11,7 +11,10 @@ from aiohttp import web
 
 from tests.support.api import ENDINGS, JSON
 
-_FORWARDED_HEADERS = ("authorization", "content-type", "openai-beta", "idempotency-key")
+_FORWARDED_HEADERS = (
+    *("authorization", "content-type", "openai-beta", "idempotency-key"),
+    *("x-api-key", "anthropic-version"),
+)
 
 
 @dataclass(slots=True)
@@ -111,10 +114,10 @@ def _headers(request: web.Request) -> dict[str, str]:
 
 
 def _answer(raw: bytes, content_type: str) -> JSON | None:
-    if content_type == "application/json":
+    if content_type == "application/json" and raw:
         parsed: JSON = json.loads(raw)
         return parsed
-    if content_type != "text/event-stream":
+    if content_type != "text/event-stream" or not raw:
         return None
     datas = [
         line.removeprefix(b"data: ") for line in raw.splitlines() if line.startswith(b"data: {")

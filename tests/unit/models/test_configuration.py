@@ -221,7 +221,7 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     ),
     "an unknown API": (
         '[upstreams.a]\nbase_url = "http://a.example/v1"\napi = "soap"',
-        ["line 3: upstreams.a.api: Input should be 'chat' or 'responses'"],
+        ["line 3: upstreams.a.api: Input should be 'chat', 'responses' or 'messages'"],
     ),
     "summaries of an upstream that makes its own": (
         '[upstreams.a]\nbase_url = "http://a/v1"\napi = "responses"\nreasoning_summary = true',

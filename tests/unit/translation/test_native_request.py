@@ -9,7 +9,7 @@ from models.wire.items import input_items
 from tests.support.api import JSON
 from tests.support.chat_turns import counter
 from worker.translation.functions import ServerFunction
-from worker.translation.items.server_calls import OpenMcpCall
+from worker.translation.items.server_calls import OpenImageCall, OpenMcpCall
 from worker.translation.responses.request import (
     NativeOptions,
     _private_id,
@@ -396,3 +396,18 @@ def test_server_calls_in_the_history_are_function_calls() -> None:
         "found",
         "The user refused this call.",
     ]
+
+
+def test_a_native_upstream_makes_images_itself_and_gets_no_function_for_it() -> None:
+    tool = {"type": "image_generation", "size": "1024x1024", "model": "gpt-image-2"}
+    function = ServerFunction(
+        {"type": "image_generation"},
+        "image_generation",
+        lambda index, new_id: OpenImageCall(index, new_id("ig")),
+    )
+    choice = {"type": "image_generation"}
+    hosted = {"image_generation": function, **_hosted(find="it")}
+    body = build_request(hosted=hosted, tools=[tool], tool_choice=choice)
+    assert body["tools"][0] == tool
+    assert [each["name"] for each in body["tools"][1:]] == ["find"]
+    assert body["tool_choice"] == choice

@@ -7,26 +7,17 @@ from models.errors import Unauthenticated
 from web.http.auth import read_api_key
 
 RIGHT = "Send it in an Authorization header: 'Authorization: Bearer YOUR_KEY'."
-MESSAGES = (
-    " This server does not offer this API: use /v1/responses or /v1/chat/completions, with a "
-    "client of OpenAI's API."
-)
 CASES = [
     ("/v1/responses", {}, f"You didn't provide an API key. {RIGHT}"),
     (
         "/v1/responses",
-        {"x-api-key": "bb-secret"},
-        f"You sent the API key in 'x-api-key', which this server does not read. {RIGHT}",
+        {"api-key": "bb-secret"},
+        f"You sent the API key in 'api-key', which this server does not read. {RIGHT}",
     ),
     (
         "/v1/responses",
         {"authorization": "Basic bb-secret", "api-key": "bb-secret"},
         f"You didn't provide an API key. {RIGHT}",
-    ),
-    (
-        "/v1/messages",
-        {"x-api-key": "bb-secret", "anthropic-version": "2023-06-01"},
-        f"You sent the API key in 'x-api-key', which this server does not read. {RIGHT}{MESSAGES}",
     ),
 ]
 
@@ -44,3 +35,18 @@ def test_a_refusal_says_where_the_key_belongs(
     with pytest.raises(Unauthenticated) as raised:
         read_api_key(HTTPConnection(scope))
     assert raised.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("headers", "key"),
+    [
+        ({"x-api-key": " bb-a "}, "bb-a"),
+        ({"x-api-key": "bb-a", "authorization": "Bearer bb-b"}, "bb-b"),
+    ],
+)
+def test_anthropics_header_is_read_too(headers: dict[str, str], key: str) -> None:
+    scope = {
+        "type": "http",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    assert read_api_key(HTTPConnection(scope)) == key

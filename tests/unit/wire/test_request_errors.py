@@ -18,7 +18,7 @@ SUPPORTED_TOOLS = (
     "Supported values are: 'function', 'custom', 'namespace', 'tool_search', 'local_shell', "
     "'shell', 'apply_patch', 'computer', 'computer_use', 'computer_use_preview', 'web_search', "
     "'web_search_2025_08_26', 'web_search_preview', 'web_search_preview_2025_03_11', "
-    "'file_search', and 'mcp'."
+    "'file_search', 'image_generation', and 'mcp'."
 )
 
 

@@ -22,7 +22,7 @@ def alternate_roles(messages: Sequence[Message]) -> list[Message]:
     last one no assistant's. Instructions alone get a user's message too.
     """
     ordered: list[Message] = []
-    for message in _with_users_at_the_ends(messages):
+    for message in with_users_at_the_ends(messages):
         before = ordered[-1] if ordered else {"role": None}
         if message["role"] == "user" and before["role"] == "tool":
             ordered.append({"role": "assistant", "content": AFTER_TOOL})
@@ -46,7 +46,9 @@ def join_contents(contents: Sequence[Content]) -> Content:
     return parts
 
 
-def _with_users_at_the_ends(messages: Sequence[Message]) -> Iterator[Message]:
+def with_users_at_the_ends(messages: Sequence[Message]) -> Iterator[Message]:
+    """The messages with a short one of a user before an assistant's that is the first, and after
+    one that is the last."""
     roles = [message["role"] for message in messages]
     first = next((role for role in roles if role not in ("system", "developer")), None)
     for position, message in enumerate(messages):

@@ -114,6 +114,9 @@ class _AssistantTurn:
         """Number of the turn in its tool loop, where it is known."""
         self.step: str | None = None
         """The step in the origins of its calls, where it is known."""
+        self.blocks: list[Part] = []
+        """Texts, details of reasoning and calls (empty) in the order in which they came: the
+        Messages API wants it kept."""
         self.reasoning: TurnReasoning | None = None
         self.has_earlier_reasoning = False
         """Whether its reasoning goes back only if the dialect wants that of earlier turns."""
@@ -170,7 +173,9 @@ class _MessageBuilder:
         texts = ["".join(part["text"] for part in content if part["type"] == "output_text")]
         # Few servers know the field `refusal`.
         texts += [part["refusal"] for part in content if part["type"] == "refusal"]
-        turn.texts += [text for text in texts if not _is_blank(text)]
+        present = [text for text in texts if not _is_blank(text)]
+        turn.texts += present
+        turn.blocks += [{"type": "text", "text": text} for text in present]
 
     def add_call(self, entry: ClientCall) -> None:
         """Adds a call of a client tool; its output comes later in the history."""
@@ -199,6 +204,7 @@ class _MessageBuilder:
         call_id = returned.call_id(item["call_id"], origin, name, self._call_count)
         self._call_count += 1
         turn.calls.append(_Call(call_id, name, arguments, output, origin))
+        turn.blocks.append({})
         return turn
 
     def mark_output_seen(self, call_id: str) -> None:
@@ -215,7 +221,7 @@ class _MessageBuilder:
         if self._pending_reasoning:
             turn.reasoning = turn.reasoning or TurnReasoning()
             for item in self._pending_reasoning:
-                turn.reasoning.add(item)
+                turn.blocks += turn.reasoning.add(item)
             self._pending_reasoning = []
             turn.has_earlier_reasoning = self._is_pending_earlier
         return turn
@@ -227,7 +233,10 @@ class _MessageBuilder:
         if not (turn.texts or turn.calls):
             return
         message: Message = {"role": "assistant", "content": "\n\n".join(turn.texts) or None}
-        message.update(self._reasoning_fields(turn, message["content"]))
+        if self._dialect.api == "messages":
+            message["blocks"] = turn.blocks
+        else:
+            message.update(self._reasoning_fields(turn, message["content"]))
         if message["content"] is None and self._dialect.call_content != "null":
             del message["content"]
             if self._dialect.call_content == "empty":
@@ -240,9 +249,12 @@ class _MessageBuilder:
         self.messages.append(message)
         attachments: list[Part] = []
         for call in turn.calls:
-            text, attached = _tool_message_content(
-                _output_content(call.output, self._tool_catalog), call.id
-            )
+            output = _output_content(call.output, self._tool_catalog)
+            if self._dialect.api == "messages" and not isinstance(output, str):
+                parts = _chat_content(output) or self._dialect.empty_content
+                self.messages.append({"role": "tool", "tool_call_id": call.id, "content": parts})
+                continue
+            text, attached = _tool_message_content(output, call.id)
             if _is_blank(text):
                 text = self._dialect.empty_content or text
             self.messages.append({"role": "tool", "tool_call_id": call.id, "content": text})

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from models.config.dialect import StructuredOutput
+from models.config.dialect import Api, StructuredOutput
 from models.wire.events import Item
+from models.wire.response import STOP
 from worker.translation.chat.messages import chat_messages
 from worker.translation.functions import omit_keywords
 from worker.translation.request_parameters import (
@@ -51,20 +52,22 @@ def chat_request(
     body: dict[str, Any] = {
         "model": model,
         "messages": chat_messages(
-            _instructions(parameters, dialect),
+            instructions_for(parameters, dialect),
             history,
             dialect,
             tool_catalog,
-            _reasoning_start(parameters, history, dialect),
+            reasoning_start(parameters, history, dialect),
             returned_calls,
         ),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     copy_parameters(body, parameters, SAMPLING_PARAMETERS)
+    if STOP in parameters:
+        body["stop"] = parameters[STOP]
     if "max_output_tokens" in parameters:
         body[dialect.max_tokens_field] = parameters["max_output_tokens"]
-    body.update(_effort(parameters, dialect))
+    body.update(effort_fields(parameters, dialect))
     body.update(format_fields(text, dialect.structured_output, dialect.omit_from_schemas))
     if "verbosity" in text and "verbosity" in dialect.passthrough:
         # Only OpenAI's own chat API knows it.
@@ -80,18 +83,18 @@ def chat_request(
     return _without_fields(body, dialect.omit) if dialect.omit else body
 
 
-def _instructions(parameters: dict[str, Any], dialect: Dialect) -> str | None:
+def instructions_for(parameters: dict[str, Any], dialect: Dialect) -> str | None:
     """The client's instructions, and those about the output format that no field of the
     upstream's API can express."""
     texts = [
         parameters.get("instructions"),
-        format_instructions(parameters.get("text", {}), dialect.structured_output),
+        format_instructions(parameters.get("text", {}), dialect.structured_output, dialect.api),
     ]
     present = [text for text in texts if text is not None]
     return "\n\n".join(present) if present else None
 
 
-def _effort(parameters: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
+def effort_fields(parameters: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
     """`reasoning.effort` in the upstream's own field."""
     effort = parameters.get("reasoning", {}).get("effort")
     if effort is None:
@@ -127,7 +130,7 @@ def _template_switches(
     return {**switches, **own} if isinstance(own, dict) else switches
 
 
-def _reasoning_start(parameters: dict[str, Any], history: Sequence[Item], dialect: Dialect) -> int:
+def reasoning_start(parameters: dict[str, Any], history: Sequence[Item], dialect: Dialect) -> int:
     """The position in the history from which on the model gets its reasoning back.
 
     Normally after the last message of the user; the start where the client sets `reasoning.context:
@@ -204,11 +207,15 @@ def format_fields(
             return {}
 
 
-def format_instructions(text: dict[str, Any], mode: StructuredOutput) -> str | None:
+def format_instructions(
+    text: dict[str, Any], mode: StructuredOutput, api: Api = "chat"
+) -> str | None:
     """Instructions for the model about the format; None if the request's fields express all of
-    it."""
+    it. The Messages API has a field for strict schemas alone."""
     wanted = text.get("format", {})
     kind = wanted.get("type")
+    if api == "messages" and not (kind == "json_schema" and wanted.get("strict")):
+        mode = "prompt"
     if kind == "json_object" and mode == "prompt":
         return f"{_JSON_ONLY} It must be one JSON object."
     if kind != "json_schema" or mode not in ("json_object", "prompt"):

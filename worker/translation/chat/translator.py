@@ -80,6 +80,10 @@ class ChatOptions(TurnOptions):
     """The client keeps the history itself, with sealed reasoning: a call of its tools whose
     upstream wants more back than the items show has a reasoning item before it, which carries the
     origin."""
+    reasoning_in_order: bool = False
+    """The place of reasoning among texts counts, also if it has no text itself."""
+    reasoning_is_summary: bool = False
+    """The upstream's reasoning is a summary of what the model has thought."""
     summarised: bool = False
     """Complete reasoning of which the upstream sends only raw text waits for a summary
     (`take_unsummarised`)."""
@@ -104,6 +108,8 @@ class ChatTranslator(Turn[ChatChunk]):
         self._seal_origin = options.seal_origin
         self._carries_origins = options.carries_origins and options.seal is not None
         self._summarised = options.summarised
+        self._reasoning_in_order = options.reasoning_in_order
+        self._reasoning_is_summary = options.reasoning_is_summary
         self._finish_reasons = options.finish_reasons
         self._content = ContentFilter(
             think_tags=options.think_tags,
@@ -223,11 +229,12 @@ class ChatTranslator(Turn[ChatChunk]):
             self._finish_reason, self._finish_word = reason, word
 
     def _append_reasoning(self, delta: str) -> list[Event]:
-        current = self._current_item
-        if type(current) is OpenReasoning:
-            return current.append_delta(delta)
-        events, reasoning = self._open_reasoning()
-        return events + reasoning.append_delta(delta)
+        events, current = list[Event](), self._current_item
+        if type(current) is not OpenReasoning:
+            events, current = self._open_reasoning()
+        if self._reasoning_is_summary:
+            return events + current.append_summary_delta(0, delta)
+        return events + current.append_delta(delta)
 
     def _append_reasoning_details(self, chunk: ChatChunk) -> list[Event]:
         """Appends reasoning with summaries and details.
@@ -237,7 +244,7 @@ class ChatTranslator(Turn[ChatChunk]):
         """
         current, events = self._current_item, list[Event]()
         if not (chunk.reasoning or chunk.summary) and (
-            self._seal is None or type(current) is OpenMessage
+            self._seal is None or (type(current) is OpenMessage and not self._reasoning_in_order)
         ):
             self._pending_details += chunk.details if self._seal is not None else ()
             return events

@@ -35,7 +35,10 @@ _CLOSING_TAG = re.compile(r"</(?=(?:conversation|summary|entry)\b)")
 _SKIPPED_TYPES = frozenset(
     ("compaction_trigger", "reasoning", "mcp_list_tools", "additional_tools", "item_reference")
 )
-_CALL_FIELDS = ("name", "arguments", "input", "action", "operation", "query", "queries", "code")
+_CALL_FIELDS = (
+    *("name", "arguments", "input", "action", "operation", "query", "queries", "code"),
+    "revised_prompt",
+)
 
 
 def entries(history: Sequence[Item]) -> list[str]:
@@ -95,6 +98,7 @@ def _entry(item: Item) -> str:
             item[name]
             for name in ("answer", "output", "error", "results", "result", "outputs")
             if item.get(name) is not None
+            and (kind, name) != ("image_generation_call", "result")  # the image itself
         ),
         None,
     )

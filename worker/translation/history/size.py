@@ -50,8 +50,8 @@ _UNCOUNTED_FIELDS = frozenset(
     )
 )
 """Fields that no model is shown, or that have almost no tokens."""
-_IMAGE_TYPES = frozenset(("input_image", "image_url", "computer_screenshot"))
-_FILE_TYPES = frozenset(("input_file", "file"))
+_IMAGE_TYPES = frozenset(("input_image", "image_url", "image", "computer_screenshot"))
+_FILE_TYPES = frozenset(("input_file", "file", "document"))
 
 
 def estimate_tokens(text: str) -> int:
@@ -79,10 +79,11 @@ def count_tokens(value: Any, count_text: TokenCounter = estimate_tokens) -> int:
 def count_request_tokens(
     body: Mapping[str, Any], count_text: TokenCounter = estimate_tokens
 ) -> int:
-    """The tokens of a request's body, Chat Completions or Responses: the conversation, the
+    """The tokens of a request's body, of whatever API: the conversation, the
     tools, and the output format."""
     conversation = sum(
-        count_tokens(body.get(name), count_text) for name in ("instructions", "input", "messages")
+        count_tokens(body.get(name), count_text)
+        for name in ("instructions", "system", "input", "messages")
     )
     schemas = [body[name] for name in ("tools", "response_format") if body.get(name)]
     text = body.get("text")
@@ -102,8 +103,8 @@ def _count_object(value: dict[str, Any], count_text: TokenCounter) -> int:
         detail = image.get("detail") if isinstance(image, dict) else value.get("detail")
         return LOW_DETAIL_IMAGE_TOKENS if detail == "low" else IMAGE_TOKENS
     if kind in _FILE_TYPES:
-        file = value.get("file", value)
-        data = file.get("file_data") or ""
+        file = value.get("file") or value.get("source") or value
+        data = file.get("file_data") or file.get("data") or ""
         size = len(data) if isinstance(data, Sized) else len(str(data))
         return size // FILE_BYTES_PER_TOKEN + OVERHEAD_TOKENS
     if kind == "input_audio":
@@ -111,6 +112,11 @@ def _count_object(value: dict[str, Any], count_text: TokenCounter) -> int:
             len(str(value["input_audio"].get("data", ""))) * 10 // AUDIO_BYTES_PER_SECOND
             + OVERHEAD_TOKENS
         )
+    if kind == "image_generation_call":
+        # A model is told of an image that was made here, and sees one that its upstream made.
+        seen = 0 if "answer" in value or not value.get("result") else IMAGE_TOKENS
+        rest = {name: value[name] for name in ("answer", "revised_prompt") if name in value}
+        return seen + count_tokens(rest, count_text) + OVERHEAD_TOKENS
     inside = sum(
         count_tokens(field, count_text)
         for name, field in value.items()

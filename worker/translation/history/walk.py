@@ -117,8 +117,15 @@ def as_function_call(item: Item, name: str) -> Item:
         arguments = json.dumps(
             {"query": (item.get("action") or {}).get("query", "")}, ensure_ascii=False
         )
+    if item["type"] == "tool_search_call":
+        arguments = json.dumps(arguments, ensure_ascii=False)
     if item["type"] == "file_search_call":
         arguments = json.dumps({"queries": item.get("queries") or []}, ensure_ascii=False)
+    if item["type"] == "image_generation_call":
+        given = {"prompt": item.get("revised_prompt") or "", "action": item.get("action")}
+        arguments = json.dumps(
+            {name: value for name, value in given.items() if value is not None}, ensure_ascii=False
+        )
     return {
         "type": "function_call",
         "call_id": item["id"],

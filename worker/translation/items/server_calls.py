@@ -223,6 +223,40 @@ def _query_of(arguments: str) -> str:
     return query.strip() if isinstance(query, str) else ""
 
 
+class OpenToolSearch(OpenServerCall):
+    """A search for tools that this server runs. Its `arguments` are an object with the `query`."""
+
+    kind = "tool_search_call"
+    prefix = ID_PREFIXES[kind]
+
+    def __init__(self, output_index: int, item_id: str, **fields: object) -> None:
+        base: dict[str, Any] = {"execution": "server", "arguments": {}}
+        super().__init__(output_index, item_id, **{**base, **fields})
+
+    def arguments_done(self) -> list[Event]:
+        queries = queries_of(self.arguments)
+        self.fields = {**self.fields, "arguments": {"query": " ".join(queries)}}
+        return []
+
+    def result(self, fields: Mapping[str, Any], *, failed: bool) -> list[Event]:
+        """As of any call. The item's type has no status `failed`."""
+        events = super().result(fields, failed=failed)
+        if not failed:
+            return events
+        self.status = "incomplete"
+        return [ItemDone(self.output_index, self.to_json())]
+
+
+class OpenFoundTools(OpenServerCall):
+    """`tool_search_output`: what the search before it has found, in `tools`."""
+
+    kind = "tool_search_output"
+    prefix = ID_PREFIXES[kind]
+
+    def to_json(self) -> Item:
+        return {"execution": "server", **super().to_json()}
+
+
 MAX_QUERIES = 5
 """Queries of one call. Further ones are dropped."""
 _MAX_QUERY = 1000
@@ -293,6 +327,35 @@ def _decoded_query(text: str) -> Any:
         return clean_text(text)
 
 
+class OpenImageCall(OpenServerCall):
+    """A call that makes or edits an image.
+
+    It gets the model's prompt as `revised_prompt`, and its `action`, when the arguments are
+    complete; the arguments themselves have no events.
+    """
+
+    kind = "image_generation_call"
+    prefix = ID_PREFIXES[kind]
+    completed_event = ImageCompleted
+
+    def open_events(self) -> list[Event]:
+        return [self.added(), ImageInProgress(self.id, self.output_index)]
+
+    def arguments_done(self) -> list[Event]:
+        arguments = _decoded_query(self.arguments)
+        prompt, action = arguments, None
+        if isinstance(arguments, dict):
+            prompt, action = arguments.get("prompt"), arguments.get("action")
+        if isinstance(prompt, str) and prompt.strip() and not prompt.lstrip().startswith("{"):
+            self.fields = {**self.fields, "revised_prompt": prompt.strip()}
+        if action in ("generate", "edit"):
+            self.fields = {**self.fields, "action": action}
+        return [ImageGenerating(self.id, self.output_index)]
+
+    def failure_fields(self, message: str) -> dict[str, Any]:
+        return {"error": {"type": "image_generation_error", "code": None, "message": message}}
+
+
 _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
 
 
@@ -329,7 +392,16 @@ def base64_of(url: str) -> str:
 
 
 _CALL_CLASSES: dict[str, type[OpenServerCall]] = {
-    kind.kind: kind for kind in (OpenListTools, OpenMcpCall, OpenWebSearchCall, OpenFileSearchCall)
+    kind.kind: kind
+    for kind in (
+        OpenListTools,
+        OpenMcpCall,
+        OpenWebSearchCall,
+        OpenFileSearchCall,
+        OpenToolSearch,
+        OpenFoundTools,
+        OpenImageCall,
+    )
 }
 
 

@@ -16,7 +16,14 @@ from models.wire.checks.parameters import NATIVE_ONLY_PARAMETERS
 from models.wire.encrypted_content import is_sealed_here, parse_tagged
 from models.wire.events import Item
 from models.wire.item_types import OUTPUTS
-from models.wire.tools import COMPUTERS, FILE_SEARCH, WEB_SEARCH, is_own_file_search
+from models.wire.tools import (
+    COMPUTERS,
+    FILE_SEARCH,
+    IMAGE_GENERATION,
+    TOOL_SEARCH,
+    WEB_SEARCH,
+    is_own_file_search,
+)
 from worker.translation.functions import matches_choice
 from worker.translation.history.walk import (
     AnsweredServerCall,
@@ -138,7 +145,7 @@ def _input_items(
     history: list[Item], tool_catalog: ToolCatalog, upstream: str, ours: Collection[str]
 ) -> Iterator[Item]:
     """The history as input, without our ids and without items that only this server understands."""
-    of_upstream = () if FILE_SEARCH in ours else ("file_search_call",)
+    of_upstream = ("image_generation_call", *(() if FILE_SEARCH in ours else ("file_search_call",)))
     for entry in walk_history(history, tool_catalog.server_functions, of_upstream):
         if isinstance(entry, AnsweredServerCall):
             yield entry.call
@@ -226,9 +233,18 @@ def _tools(
     """The client's tools and the upstream's own, unchanged, then the functions that this server
     runs."""
     passed_on = [dict(tool) for tool in tools if tool["type"] not in ours]
+    has_search = any(tool["type"] == TOOL_SEARCH for tool in passed_on)
     server_functions = [
-        {"type": "function", "name": name, **function.to_json(), "strict": False}
+        {
+            "type": "function",
+            "name": name,
+            **function.to_json(),
+            "strict": False,
+            **({"defer_loading": True} if has_search and function.deferred else {}),
+        }
         for name, function in tool_catalog.server_functions.items()
+        # the upstream has the tool itself
+        if not function.is_tool_search and function.tool["type"] != IMAGE_GENERATION
     ]
     return [
         *(tool for tool in passed_on if allow_upstream_tools or not is_upstream_tool(tool)),

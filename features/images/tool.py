@@ -1,0 +1,228 @@
+"""The tool `image_generation` of one request (docs/tools.md)."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from features.images.answers import NoImage, decoded, kind_of, too_large
+from features.images.inputs import InputImages, Source, editable, encoded, project_files
+from features.images.upstream import ImageRequest, ImageUpstreams, InputImage, MadeImage
+from models.config.groups import ImageSettings
+from models.db.database import Jsonb, execute, retry_while_unavailable
+from models.db.queries.usage import INSERT_PROXIED
+from models.ids import PROJECT, admin_id
+from models.prices import UsedAmounts
+from models.projects.routes import ProjectRoutes
+from models.wire.events import Item, PartialImage
+from models.wire.proxied_usage import NO_TOKENS, UsageKind, usage_in
+from worker.run.resources import Resources
+from worker.tools.provider import ToolCallError, ToolContext, ToolResult
+from worker.translation.functions import ServerFunction
+from worker.translation.items.server_calls import OpenCallFactory, OpenImageCall
+
+logger = structlog.get_logger()
+
+_DESCRIPTION = "Makes an image from a prompt. The user sees the image."
+_EDITS = (
+    " With the action 'edit' it changes the newest image of the conversation: the prompt says how."
+)
+_PROMPT = {"type": "string", "description": "What the image shows, in all details that matter."}
+_ACTION = {"type": "string", "enum": ["generate", "edit"]}
+_OPTIONS = ("size", "quality", "background", "output_format", "output_compression")
+_OPTION_OF = {"generate": (*_OPTIONS, "moderation"), "edit": (*_OPTIONS, "input_fidelity")}
+"""Action -> options that the Images API takes for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageMaker:
+    """What all tools of a process share."""
+
+    resources: Resources
+    upstreams: ImageUpstreams
+    routes: ProjectRoutes
+
+    @property
+    def settings(self) -> ImageSettings:
+        """Which model makes images, and their limits."""
+        return self.resources.settings.images
+
+    async def make(
+        self, project: UUID, model: str, request: ImageRequest, on_partial: Any
+    ) -> MadeImage:
+        """The answer of an upstream that serves the model for the project. Raises NoImage and
+        ToolCallError."""
+        policy = await self.resources.policies.policy(project)
+        routes = self.routes.of(project, policy.routes)
+        destinations = [each for each in routes.find(model) if each.upstream.base_url]
+        return await self.upstreams.make(request, destinations, on_partial)
+
+    async def count(self, context: ToolContext, item: Item, model: str, made: MadeImage) -> None:
+        """Adds the call to the usage of the project, once. Waits while PostgreSQL is away."""
+        usage = usage_in(made.answer.usage) or NO_TOKENS
+        amounts = UsedAmounts(
+            input_tokens=usage.input_tokens,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.output_tokens,
+            units=1,
+            has_tokens=bool(usage.input_tokens or usage.output_tokens),
+        )
+        entry = {
+            "entry_id": str(UUID(hex=item["id"].rpartition("_")[2])),
+            "project_id": str(context.project),
+            "api_key_id": None if context.api_key is None else str(context.api_key),
+            "model": model,
+            "upstream": made.upstream,
+            "kind": UsageKind.IMAGES.value,
+            "requests": 1,
+            "input_tokens": usage.input_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "output_tokens": usage.output_tokens,
+            "reasoning_tokens": usage.reasoning_tokens,
+            "units": 1,
+            "cost": self.resources.prices.cost(model, made.upstream, amounts),
+        }
+        values = {"entries": Jsonb([entry])}
+        await retry_while_unavailable(
+            lambda: execute(self.resources.pool, INSERT_PROXIED, values), "image_usage_waits"
+        )
+
+
+class ImageGeneration:
+    """Makes the images of one response. Without a model in the settings it offers no function."""
+
+    def __init__(self, maker: ImageMaker, tool: Mapping[str, Any], context: ToolContext) -> None:
+        assert context.project is not None
+        self._maker = maker
+        self._tool = tool
+        self._context = context
+        self._project = context.project
+        self._max_bytes = maker.settings.bytes
+        self._editable: list[Source] = []
+        files = project_files(maker.resources.pool, maker.resources.storage, context.project)
+        self._inputs = InputImages(maker.settings, context.egress, files)
+
+    def pending(self, history: Sequence[Item]) -> list[OpenCallFactory]:
+        """Only the model starts calls; what they may edit is in the history."""
+        self._editable = editable(history)
+        return []
+
+    def functions(self) -> list[ServerFunction]:
+        if self._maker.settings.model is None:
+            return []
+        can_edit = bool(self._editable) and self._action in ("auto", "edit")
+        has_choice = can_edit and self._action == "auto"
+        parameters = {
+            "type": "object",
+            "properties": {"prompt": _PROMPT, **({"action": _ACTION} if has_choice else {})},
+            "required": ["prompt"],
+            "additionalProperties": False,
+        }
+        description = f"{_DESCRIPTION}{_EDITS if has_choice else ''}"
+        tool = {"type": "image_generation"}
+        return [ServerFunction(tool, "image_generation", _open, description, parameters)]
+
+    def owns(self, item: Item) -> bool:
+        return bool(item["type"] == OpenImageCall.kind)
+
+    def is_repeatable(self, item: Item) -> bool:  # noqa: ARG002 - each image is paid for
+        return False
+
+    async def run(self, item: Item) -> ToolResult:
+        """Makes the image. Raises ToolCallError without a prompt, or if the outcome is unknown."""
+        prompt = item.get("revised_prompt")
+        if not prompt:
+            raise ToolCallError("An image needs a 'prompt' that says what it shows.")
+        try:
+            return await self._make(item, prompt)
+        except NoImage as error:
+            reason = str(error)
+            logger.info(
+                "image_not_made",
+                item=item["id"],
+                project=admin_id(PROJECT, self._project),
+                code=error.code,
+                error=reason,
+            )
+            fields = {"type": "image_generation_error", "code": error.code, "message": reason}
+            return ToolResult({"error": fields}, failed=True, tool_output=f"Error: {reason}")
+
+    async def close(self) -> None:
+        """Does nothing: the process has the connections."""
+
+    @property
+    def _action(self) -> str:
+        action: str = self._tool.get("action", "auto")
+        return action
+
+    async def _make(self, item: Item, prompt: str) -> ToolResult:
+        action = item.get("action", "generate") if self._action == "auto" else self._action
+        model: str = self._tool.get("model") or self._maker.settings.model or ""
+        images = await self._input_images() if action == "edit" else []
+        request = ImageRequest(
+            item["id"],
+            prompt,
+            {**self._options(action), **self._response_format()},
+            images,
+            await self._inputs.mask(self._tool.get("input_image_mask", {})) if images else None,
+            self._tool.get("partial_images", 0),
+        )
+        shown = 0
+
+        async def show_partial(data: str) -> None:
+            nonlocal shown
+            try:
+                preview = encoded(await asyncio.to_thread(decoded, data, self._max_bytes))
+            except NoImage:
+                return
+            number, shown = shown, shown + 1
+            await self._context.show(
+                item["id"], lambda item_id, index: PartialImage(item_id, index, number, preview)
+            )
+
+        made = await self._maker.make(self._project, model, request, show_partial)
+        await self._maker.count(self._context, item, model, made)
+        content = await self._content(made)
+        fields = {"action": action, **made.answer.fields}
+        kind = kind_of(content, self._max_bytes).rpartition("/")[2]
+        fields |= {"output_format": kind, "result": await asyncio.to_thread(encoded, content)}
+        words = f"The image was {'edited' if images else 'made'}, and the user sees it."
+        return ToolResult(fields, tool_output=words)
+
+    async def _input_images(self) -> list[InputImage]:
+        """What is edited. Raises NoImage."""
+        newest = self._editable[-self._maker.settings.inputs :]
+        if not newest:
+            raise NoImage("There is no image in the conversation that could be edited.")
+        images: list[InputImage] = []
+        bytes_left = self._context.settings.egress.file_bytes
+        for source in newest:
+            images.append(await self._inputs.read(source))
+            bytes_left -= len(images[-1].content)
+            if bytes_left < 0:
+                raise too_large(self._context.settings.egress.file_bytes)
+        return images
+
+    def _options(self, action: str) -> dict[str, Any]:
+        """A native upstream would have got the tool unchecked: what has another type stays out."""
+        names = _OPTION_OF.get(action, _OPTIONS)
+        return {
+            name: self._tool[name] for name in names if type(self._tool.get(name)) in (str, int)
+        }
+
+    def _response_format(self) -> dict[str, str]:
+        wanted = self._maker.settings.response_format
+        return {} if wanted is None else {"response_format": wanted}
+
+    async def _content(self, made: MadeImage) -> bytes:
+        """The image itself. Raises NoImage."""
+        if made.answer.data:
+            return await asyncio.to_thread(decoded, made.answer.data, self._max_bytes)
+        return await self._inputs.download(made.answer.url)
+
+
+def _open(output_index: int, new_id: Any) -> OpenImageCall:
+    return OpenImageCall(output_index, new_id(OpenImageCall.prefix))

@@ -1,0 +1,202 @@
+"""A request of Anthropic's Messages API becomes the body of a create. Pure.
+
+What no field of a response can express is left out; what is left out of what a client may rely on
+is named in a header of the answer (models/wire/without_effect.py).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from features.messages.content import MESSAGES, SYSTEM, input_items, instructions_of
+from features.messages.tools import TOOL_CHOICE, TOOLS, tool_parameters
+from models.errors import InvalidRequest
+from models.wire.checks.basic import (
+    Array,
+    Boolean,
+    Check,
+    Choice,
+    Integer,
+    JsonObject,
+    Number,
+    Record,
+    String,
+    Tagged,
+)
+from models.wire.checks.faults import missing, not_an_object
+from models.wire.response import SEALED_REASONING
+from models.wire.without_effect import shown_name
+
+Json = dict[str, Any]
+
+_MAX_INTEGER = 2**31 - 1
+_LEAST_OUTPUT = 16
+"""Tokens: the least that a create may ask for."""
+_LONGEST_USER = 512
+"""Characters of a value of `metadata`."""
+_DISPLAY = {"display": Choice("summarized", "omitted")}
+_JSON_FORMAT = Tagged({"json_schema": Record({"schema": JsonObject()})})
+
+MARK = {"api": "messages"}
+"""The metadata by which operators recognise such a response."""
+
+REQUIRED: dict[str, Check] = {
+    "model": String(non_empty=True, at_most=512),
+    "messages": MESSAGES,
+    "max_tokens": Integer(1, _MAX_INTEGER),
+}
+"""Parameters of `/v1/messages` that must be there -> their checks."""
+OPTIONAL: dict[str, Check] = {
+    "system": SYSTEM,
+    "tools": TOOLS,
+    "tool_choice": TOOL_CHOICE,
+    "stream": Boolean(),
+    "temperature": Number(0, 2),
+    "top_p": Number(0, 1),
+    "top_k": Integer(0, _MAX_INTEGER),
+    "stop_sequences": Array(String(non_empty=True)),
+    "thinking": Tagged(
+        {
+            "enabled": Record({"budget_tokens": Integer(1, _MAX_INTEGER)}, _DISPLAY),
+            "adaptive": Record({}, _DISPLAY),
+            "between_tools": Record({}),
+            "disabled": Record({}),
+        }
+    ),
+    "output_config": Record(
+        {},
+        {"effort": Choice("low", "medium", "high", "xhigh", "max"), "format": _JSON_FORMAT},
+    ),
+    "output_format": _JSON_FORMAT,
+    "metadata": Record({}, {"user_id": String()}),
+    "service_tier": Choice("auto", "standard_only"),
+}
+"""The others that have an effect -> their checks."""
+_WITHOUT_EFFECT = frozenset(("cache_control", "context_management", "diagnostics", "betas"))
+"""Parameters that nobody misses."""
+_REFUSED = {
+    "mcp_servers": "send MCP servers with POST /v1/responses, as tools of the type 'mcp'",
+    "container": "nothing runs code here",
+}
+"""Parameters without which the request would mean something else -> what to do."""
+_NOT_COUNTED = ("include", "max_tool_calls")
+"""Parameters of a create that a count does not have."""
+_EFFORTS = ((4_096, "low"), (16_384, "medium"), (_MAX_INTEGER, "high"))
+"""Largest budget of thinking, in tokens -> the effort."""
+
+
+class Thinking(Enum):
+    """What a client gets of the model's reasoning."""
+
+    HIDDEN = "hidden"
+    """Nothing: it has not asked for it, and many clients read the first block as the text."""
+    SIGNED = "signed"
+    """Empty blocks with signatures."""
+    SHOWN = "shown"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRequest:
+    """The create that a request becomes."""
+
+    body: Json
+    stop: list[str]
+    """Where the model shall stop. No parameter of a create says it."""
+    thinking: Thinking
+    ignored: list[str]
+    """The parameters that have no effect."""
+
+
+def message_request(
+    body: Any, passed: Collection[str], *, background: bool = False
+) -> MessageRequest:
+    """The create of a decoded body. `passed`: further parameters that the model's upstream takes
+    (models/config/routes.py, `accepted_parameters`). Raises InvalidRequest."""
+    given = _checked(body)
+    create = _common_parameters(given)
+    thinking = _thinking(given.get("thinking", {"type": "disabled"}))
+    reasoning = _reasoning(given, thinking)
+    create |= {"reasoning": reasoning} if reasoning else {}
+    if thinking is not Thinking.HIDDEN:
+        create["include"] = [*create.get("include", ()), SEALED_REASONING]
+    create["max_output_tokens"] = max(given["max_tokens"], _LEAST_OUTPUT)
+    create |= {name: given[name] for name in ("temperature", "top_p", "stream") if name in given}
+    ignored = [name for name in body if name not in given and _is_missed(name, body[name])]
+    if "top_k" in given and "top_k" in passed:
+        create["top_k"] = given["top_k"]
+    elif "top_k" in given:
+        ignored.append("top_k")
+    if given.get("service_tier") == "standard_only":
+        create["service_tier"] = "default"
+    user = given.get("metadata", {}).get("user_id", "")[:_LONGEST_USER]
+    create["metadata"] = MARK | ({"user_id": user} if user else {})
+    if background:
+        create["background"] = True
+    return MessageRequest(
+        create, given.get("stop_sequences", []), thinking, list(map(shown_name, ignored))
+    )
+
+
+def count_request(body: Any) -> Json:
+    """The create whose input tokens are counted. Raises InvalidRequest."""
+    without_limit = {"max_tokens": 1, **body} if type(body) is dict else body
+    create = _common_parameters(_checked(without_limit))
+    return {"store": False, **{name: create[name] for name in create if name not in _NOT_COUNTED}}
+
+
+def _checked(body: Any) -> Json:
+    """The known parameters. Raises InvalidRequest."""
+    if type(body) is not dict:
+        raise not_an_object(body)
+    for name, instead in _REFUSED.items():
+        if body.get(name):
+            message = f"'{name}' is not supported here: {instead}."
+            raise InvalidRequest(message, param=name, code="unsupported_parameter")
+    if body.get("thread"):
+        # The tool runners of the SDKs ask for a thread first. By this code they know what to do.
+        message = "'thread' is not supported here: send the whole conversation."
+        raise InvalidRequest(message, param="thread", code="thread_unsupported_request")
+    for name in REQUIRED:
+        if body.get(name) is None:
+            raise missing(name)
+    checks = REQUIRED | OPTIONAL
+    return {
+        name: check(body[name], name)
+        for name, check in checks.items()
+        if body.get(name) is not None
+    }
+
+
+def _is_missed(name: str, value: Any) -> bool:
+    return value is not None and name not in _WITHOUT_EFFECT
+
+
+def _common_parameters(given: Mapping[str, Any]) -> Json:
+    """Those that a count has too."""
+    create: Json = {"model": given["model"], "input": input_items(given["messages"])}
+    if instructions := instructions_of(given.get("system", "")):
+        create["instructions"] = instructions
+    create |= tool_parameters(given.get("tools", []), given.get("tool_choice"))
+    wanted = given.get("output_config", {}).get("format") or given.get("output_format")
+    if wanted is not None:
+        named = {"type": "json_schema", "name": "output", "strict": True}
+        create["text"] = {"format": named | {"schema": wanted["schema"]}}
+    return create
+
+
+def _thinking(wanted: Mapping[str, Any]) -> Thinking:
+    if wanted["type"] == "disabled":
+        return Thinking.HIDDEN
+    return Thinking.SIGNED if wanted.get("display") == "omitted" else Thinking.SHOWN
+
+
+def _reasoning(given: Mapping[str, Any], thinking: Thinking) -> Json:
+    """`reasoning` of the create. Without thinking the model is left to its own: many upstreams
+    refuse an effort of "none"."""
+    effort = given.get("output_config", {}).get("effort")
+    budget = given.get("thinking", {}).get("budget_tokens")
+    if effort is None and budget is not None:
+        effort = next(name for most, name in _EFFORTS if budget <= most)
+    reasoning: Json = {} if effort is None else {"effort": effort}
+    return reasoning | ({"summary": "auto"} if thinking is Thinking.SHOWN else {})

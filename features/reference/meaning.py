@@ -92,8 +92,8 @@ PARAMETERS: dict[str, str] = {
     "tools": "The tools that the model may call. Web search is left out if the server has no "
     "provider for it. Names must differ within a namespace. The client runs `shell`, "
     "`local_shell`, `apply_patch`, `computer` and `tool_search` with `execution: client`; without "
-    "it this server searches the tools with `defer_loading`. It lists and calls the tools of an `mcp` "
-    "server; its credentials and the path of its address are never shown again. It searches "
+    "it this server searches the tools with `defer_loading`. It lists and calls the tools of an "
+    "`mcp` server; its credentials and the path of its address are never shown again. It searches "
     "its own vector stores for `file_search`. Tools that a model's upstream runs itself "
     "(`code_interpreter`, …) are passed to it if it supports the Responses API; otherwise they are "
     "refused.",

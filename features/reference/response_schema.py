@@ -276,7 +276,21 @@ _OUTPUT_ITEMS = (
     _item(sdk.ResponseFunctionShellToolCall),
     _item(response_output_item.LocalShellCall),
     _item(sdk.ResponseApplyPatchToolCall),
-    _item(sdk.ResponseToolSearchCall, execution=const("client"), arguments=OBJECT),
+    sdk_item(
+        sdk.ResponseToolSearchCall,
+        {"call_id": {"description": "Of a search that the client runs."}},
+        id=STRING,
+        status=_STATUS,
+        execution=one_of_texts(("client", "server")),
+        arguments=OBJECT,
+    ),
+    sdk_item(
+        sdk.ResponseToolSearchOutputItem,
+        id=STRING,
+        status=_STATUS,
+        execution=const("server"),
+        tools=described(array_of(OBJECT), "What the model may call from now on."),
+    ),
     _item(
         sdk.ResponseComputerToolCall,
         {"actions": _ACTIONS, "action": {"description": "Only of a `computer_use_preview`."}},

@@ -43,7 +43,12 @@ from worker.translation.history import compaction as _compaction  # noqa: F401 -
 from worker.translation.items import client_calls, server_calls
 from worker.translation.items import text_items as _text_items  # noqa: F401 - so that its items are known
 from worker.translation.items.open_item import OpenItem
-from worker.translation.items.server_calls import OpenPicture, OpenServerCall
+from worker.translation.items.server_calls import (
+    OpenFoundTools,
+    OpenPicture,
+    OpenServerCall,
+    OpenToolSearch,
+)
 from worker.translation.responses.parts import NativeItem
 from worker.upstream import error_rules
 
@@ -183,6 +188,10 @@ def test_the_document_knows_every_output_item() -> None:
         fields = {"server_label": "s", "name": "f"} if issubclass(kind, OpenServerCall) else {}
         if kind is OpenPicture:
             fields = {"result": ""}
+        elif kind is OpenToolSearch:
+            fields = {}
+        elif kind is OpenFoundTools:
+            fields = {"tools": []}
         called = (
             ("call_1", CallTarget(kind.kind, "f"))
             if issubclass(kind, client_calls.OpenClientCall)

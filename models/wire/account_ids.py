@@ -11,7 +11,7 @@ from typing import Any
 from models.ids import parse_file_id
 from models.wire.events import Item
 from models.wire.items import file_places
-from models.wire.tools import is_native_only
+from models.wire.tools import is_native_only, is_own_code_tool
 
 _CONTAINER_ITEMS = frozenset(("code_interpreter_call", "shell_call", "shell_call_output"))
 _OBJECT_FIELDS = frozenset(
@@ -55,7 +55,7 @@ def item_account_ids(items: list[Item], where: str = "input") -> Iterator[Accoun
 def tool_account_ids(tools: list[dict[str, Any]]) -> Iterator[AccountId]:
     """The ids in the tools that an upstream runs."""
     for index, tool in enumerate(tools):
-        if is_native_only(tool) or tool["type"] == "shell":
+        if (is_native_only(tool) or tool["type"] == "shell") and not is_own_code_tool(tool):
             yield from _nested(tool, f"tools[{index}]")
 
 

@@ -2,8 +2,8 @@
 items that are shown only if `include` names them.
 
 Of the values of `include`, some about tools and log probabilities decide what a run stores. URLs of
-images are always shown, because clients send listed items back. Sealed reasoning and the results of
-file searches are always stored, for later runs, and shown only on request.
+images are always shown, because clients send listed items back. Sealed reasoning, the results of
+file searches and the outputs of code are always stored, for later runs, and shown only on request.
 """
 
 from collections.abc import Collection, Mapping
@@ -172,9 +172,11 @@ def unknown_response_fields(response: Mapping[str, Any]) -> dict[str, Any]:
 SEALED_REASONING = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
 FILE_RESULTS = "file_search_call.results"
+CODE_OUTPUTS = "code_interpreter_call.outputs"
 _HIDDEN = {
     "reasoning": ("encrypted_content", SEALED_REASONING),
     "file_search_call": ("results", FILE_RESULTS),
+    "code_interpreter_call": ("outputs", CODE_OUTPUTS),
 }
 """type of an item -> its field that may be hidden, and the value of `include` that shows it."""
 

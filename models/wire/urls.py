@@ -12,7 +12,7 @@ from typing import Any
 from models.wire.checks.parameters import NATIVE_ONLY_PARAMETERS
 from models.wire.events import Item
 from models.wire.item_types import OUTPUTS
-from models.wire.tools import is_native_only
+from models.wire.tools import is_native_only, is_own_code_tool
 
 _IS_URL = re.compile(
     r"(?!data:)(?:[a-z][a-z0-9+.-]{0,30}:|/?\\|//[a-z0-9+/= ]*[^a-z0-9+/= ])", re.IGNORECASE
@@ -90,7 +90,7 @@ def parameter_urls(
     it runs itself, and in the parameters that this server does not check: those in `passthrough`,
     and those that only a native upstream serves."""
     for index, tool in enumerate(parameters.get("tools", ())):
-        if is_native_only(tool) or tool["type"] == "shell":
+        if (is_native_only(tool) or tool["type"] == "shell") and not is_own_code_tool(tool):
             yield from nested_urls(tool, f"tools[{index}]")
     for name in dict.fromkeys((*passthrough, *NATIVE_ONLY_PARAMETERS)):
         if name in parameters:

@@ -104,7 +104,10 @@ _CALL: TokenKind = "call"
 _MANY = 100
 """Calls."""
 _SERVER_CALLS = frozenset(
-    ("mcp_call", "mcp_approval_request", "web_search_call", "file_search_call")
+    (
+        *("mcp_call", "mcp_approval_request", "web_search_call", "file_search_call"),
+        "code_interpreter_call",
+    )
 )
 """Types of calls that this server runs."""
 

@@ -23,9 +23,12 @@ from models.wire.checks.basic import (
 from models.wire.checks.faults import missing
 from models.wire.checks.json_schema import require_function_schema
 from models.wire.checks.server_tools import (
+    CODE_INTERPRETER_TOOL,
+    CONTAINER_ENVIRONMENTS,
     FILE_SEARCH_TOOL,
     McpTool,
     require_distinct_labels,
+    require_one_container_tool,
     require_one_search,
 )
 from models.wire.tools import (
@@ -33,6 +36,7 @@ from models.wire.tools import (
     NATIVE_ONLY_TOOLS,
     WEB_SEARCH,
     has_domain_secrets,
+    is_own_code_tool,
     is_own_file_search,
 )
 
@@ -96,10 +100,9 @@ _NAMESPACE = Record(
         "tools": Array(Tagged(_NAMED_TOOLS), at_most=MAX_TOOLS),
     }
 )
+_NOT_ADDED = "an item cannot add a tool of this type. Send it in 'tools' of the request"
 _OR_NATIVE = ", or use a model whose upstream is a native one (docs/upstreams.md)"
 _INSTEAD = {
-    "code_interpreter": "nothing runs code here. Offer an MCP server that does, or a 'function' or "
-    "a 'shell' whose calls you run yourself",
     "image_generation": "the upstream makes no images in a response. Call POST "
     "/v1/images/generations, or offer an MCP server or a 'function' that does",
     **dict.fromkeys(
@@ -136,18 +139,10 @@ class _ToolSearch(Check):
 _TOOL_SEARCH = Record(
     {"execution": _HOSTED_SEARCH}, {"description": _TEXT, "parameters": _JSON_OBJECT}
 )
-_NO_CONTAINER = (
-    "there are no containers here. Use the environment 'local' and run the commands yourself, or "
-    "offer an MCP server that runs them" + _OR_NATIVE
-)
-_SHELL = Record(
-    {},
-    {
-        "environment": Tagged(
-            {"local": Record({}, {"skills": Array(_OPEN_OBJECT)})},
-            dict.fromkeys(("container_auto", "container_reference"), _NO_CONTAINER),
-        )
-    },
+_LOCAL: dict[str, Check] = {"local": Record({}, {"skills": Array(_OPEN_OBJECT)})}
+_SHELL = Record({}, {"environment": Tagged({**_LOCAL, **CONTAINER_ENVIRONMENTS})})
+_LOCAL_SHELL = Record(
+    {}, {"environment": Tagged(_LOCAL, dict.fromkeys(CONTAINER_ENVIRONMENTS, _NOT_ADDED))}
 )
 _DOMAINS = Array(String(non_empty=True, at_most=253), at_most=100)
 _WEB_SEARCH = Record(
@@ -194,13 +189,18 @@ class _PassthroughTool(Check):
 
 
 @dataclass(frozen=True, slots=True)
-class _NativeFileSearch(Check):
-    """A file search for a native upstream: checked if it names a vector store of this server, else
-    passed on."""
+class _OwnOrPassed(Check):
+    """A tool for a native upstream: checked if it names something of this server, a vector store or
+    a container, else passed on."""
+
+    kind: str
+    own: Check
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
-        if type(value) is dict and is_own_file_search({**value, "type": FILE_SEARCH}):
-            return FILE_SEARCH_TOOL(value, where)
+        tool = {**value, "type": self.kind} if type(value) is dict else {"type": ""}
+        if is_own_file_search(tool) or is_own_code_tool(tool):
+            checked: dict[str, Any] = self.own(value, where)
+            return checked
         return _PASSED(value, where)
 
     def schema(self, scope: SchemaScope) -> Schema:
@@ -218,10 +218,16 @@ _CLIENT_TOOLS: dict[str, Check] = {
     "apply_patch": _EMPTY,
     **dict.fromkeys(sorted(WEB_SEARCH), _WEB_SEARCH),
 }
-_SERVER_TOOLS: dict[str, Check] = {FILE_SEARCH: FILE_SEARCH_TOOL, "mcp": McpTool()}
+_SERVER_TOOLS: dict[str, Check] = {
+    FILE_SEARCH: FILE_SEARCH_TOOL,
+    "mcp": McpTool(),
+    "code_interpreter": CODE_INTERPRETER_TOOL,
+}
 _PASSED_ON: dict[str, Check] = {
-    FILE_SEARCH: _NativeFileSearch(),
-    **dict.fromkeys((*NATIVE_ONLY_TOOLS, "shell", "tool_search", *sorted(WEB_SEARCH)), _PASSED),
+    **dict.fromkeys((*NATIVE_ONLY_TOOLS, "tool_search", *sorted(WEB_SEARCH)), _PASSED),
+    FILE_SEARCH: _OwnOrPassed(FILE_SEARCH, FILE_SEARCH_TOOL),
+    "code_interpreter": _OwnOrPassed("code_interpreter", CODE_INTERPRETER_TOOL),
+    "shell": _OwnOrPassed("shell", _SHELL),
 }
 
 
@@ -240,6 +246,7 @@ class _Tools(Check):
         _require_distinct_names(tools, where)
         require_distinct_labels(tools, where)
         require_one_search(tools, where)
+        require_one_container_tool(tools, where)
         return tools
 
     def schema(self, scope: SchemaScope) -> Schema:
@@ -263,9 +270,10 @@ TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_SERVER_TOOLS}, _HOSTED, only_direct
 NATIVE_TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_SERVER_TOOLS, **_PASSED_ON}, {})
 """`tools` of a request to a native upstream, which runs some of them itself."""
 
-_NOT_ADDED = "an item cannot add a tool of this type. Send it in 'tools' of the request"
 ADDED_TOOLS = _tools(
-    "AddedTools", _CLIENT_TOOLS, dict.fromkeys((*_HOSTED, *_SERVER_TOOLS), _NOT_ADDED)
+    "AddedTools",
+    {**_CLIENT_TOOLS, "shell": _LOCAL_SHELL},
+    dict.fromkeys((*_HOSTED, *_SERVER_TOOLS), _NOT_ADDED),
 )
 """`tools` of an item. Without MCP servers: their credentials must not be stored and shown as items
 are."""

@@ -1,4 +1,5 @@
-"""What a text cites, recognised while it streams: results of web searches and of file searches.
+"""What a text cites, recognised while it streams: results of web searches and of file searches,
+and files that code has made.
 
 **Files.** Each passage that a file search returns has a marker, `[cite:1a2b3c4d]`, made from the id
 of its file. The model writes it behind a sentence (docs/tools.md). It is taken out of the text, so
@@ -9,6 +10,10 @@ characters, where it stood. Whatever looks like a marker and names no file of a 
 The text is not changed. A link to a result becomes a `url_citation`; its indices are characters of
 the part's text and cover the whole link: `text[start_index:end_index]`. Other links are no
 citations.
+
+**Files of containers.** What a model gets for its code begins with the files that the code has made
+(`made_files_text`). The text is not changed. The first mention of the path of one, also as
+`sandbox:/mnt/data/…`, becomes a `container_file_citation`; its indices cover the path.
 """
 
 import hashlib
@@ -207,6 +212,8 @@ class Sources:
     files: Mapping[str, CitedFile] = field(default_factory=dict)
     """what a marker may name -> the file, of results of file searches
     (worker/translation/items/citations.py)"""
+    made: Mapping[str, "MadeFile"] = field(default_factory=dict)
+    """path -> the file, of files that code has made"""
 
 
 NO_SOURCES = Sources()
@@ -254,17 +261,100 @@ class CitationFinder:
         }
 
 
+DATA_FOLDER = "/mnt/data/"
+"""Where code finds and leaves its files."""
+_MADE_FILES = "Files made or changed: "
+
+
+class MadeFile(msgspec.Struct, frozen=True):
+    """A file that code has made or changed."""
+
+    path: str
+    """`/mnt/data/…`"""
+    id: str
+    container: str
+    bytes: int = 0
+
+
+def made_files_text(files: Sequence[MadeFile]) -> str:
+    """The first line of what the model gets for its code: nothing that the code prints comes
+    before it."""
+    return f"{_MADE_FILES}{msgspec.json.encode(files).decode()}\n"
+
+
+def made_files(item: Item) -> list[MadeFile]:
+    """The files that code has made, by what the model got for it."""
+    answer = item.get("answer")
+    if not isinstance(answer, str) or not answer.startswith(_MADE_FILES):
+        return []
+    try:
+        line = answer[len(_MADE_FILES) :].partition("\n")[0]
+        return msgspec.json.decode(line, type=list[MadeFile])
+    except msgspec.MsgspecError:  # it was cut
+        return []
+
+
+class PathFinder:
+    """The citations of files of containers in one text part, as it grows."""
+
+    def __init__(self, files: Mapping[str, MadeFile]) -> None:
+        """`files`: path -> what may be cited."""
+        self._files = dict(files)
+        names = "|".join(map(re.escape, sorted(files, key=len, reverse=True)))
+        self._path = re.compile(rf"(?:sandbox:)?({names})(?!\w)")
+        self._kept = max(map(len, files)) + len("sandbox:")
+        self._tail = ""
+        self._tail_start = 0
+
+    def find(self, text: str) -> list[dict[str, Any]]:
+        """The annotations that the next piece of the text completes: of each file its first
+        mention. A mention is complete when something follows it."""
+        return self._found(text, is_end=False)
+
+    def flush(self) -> list[dict[str, Any]]:
+        """The annotations at the end of the part."""
+        return self._found("", is_end=True)
+
+    def _found(self, text: str, *, is_end: bool) -> list[dict[str, Any]]:
+        self._tail += text
+        annotations, end = [], max(0, len(self._tail) - self._kept)
+        for match in self._path.finditer(self._tail):
+            if match.end() == len(self._tail) and not is_end:
+                end = min(end, match.start())
+                break
+            end = max(end, match.end())
+            if (file := self._files.pop(match[1], None)) is not None:
+                annotations.append(self._annotation(file, match))
+        self._tail_start += end
+        self._tail = self._tail[end:]
+        return annotations
+
+    def _annotation(self, file: MadeFile, match: re.Match[str]) -> dict[str, Any]:
+        return {
+            "type": "container_file_citation",
+            "container_id": file.container,
+            "file_id": file.id,
+            "filename": file.path.rpartition("/")[2],
+            "start_index": self._tail_start + match.start(),
+            "end_index": self._tail_start + match.end(),
+        }
+
+
 def citation_sources(history: Iterable[Item]) -> Sources:
-    """All results of the searches in this history that the model was shown."""
+    """All results of the searches in this history that the model was shown, and the files that its
+    code has made."""
     pages: dict[str, str] = {}
     files: dict[str, CitedFile] = {}
+    made: dict[str, MadeFile] = {}
     for item in history:
         if item["type"] == "web_search_call" and isinstance(item.get("answer"), str):
             results = _results(item["answer"])
             pages |= {_normalise_url(result.url): result.title for result in results}
         elif item["type"] == "file_search_call":
             files |= citable_files(passages_of(item) or ())
-    return Sources(pages, files)
+        elif item["type"] in ("code_interpreter_call", "shell_call_output"):
+            made |= {file.path: file for file in made_files(item)}
+    return Sources(pages, files, made)
 
 
 class WebSearchResult(msgspec.Struct, frozen=True):

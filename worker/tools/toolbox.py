@@ -94,7 +94,7 @@ class Toolbox:
         provider = self._provider_of(item)
         if provider is None:
             return ToolCallError("This tool is not available.")
-        seconds = self._limits.time.total_seconds()
+        seconds = self._limits.time.total_seconds() if provider.time is None else provider.time
         try:
             async with asyncio.timeout(seconds):
                 result = await provider.run(item)

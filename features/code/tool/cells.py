@@ -1,0 +1,133 @@
+"""One cell: code or commands of one call, run at most once, with a result that survives workers.
+
+The id of a cell is that of its call's item. In this order: the session, the note in the database in
+which session the cell begins, the request to the sandbox, its result, the files that it changed.
+The tool loop stores the result. Only then the sandbox is told to forget it. So a worker that takes
+over finds in the database in which session the cell may have run. It asks there for the same cell,
+and if that session is lost the code is not run again (docs/code.md).
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from features.code.store import Container, ContainerFile, Containers, FileRefused
+from features.code.tool.client import (
+    Place,
+    Sandboxes,
+    SandboxFull,
+    SandboxUnavailable,
+    SessionLost,
+)
+from features.code.tool.sessions import Sessions
+from worker.tools.provider import ToolCallError
+
+logger = structlog.get_logger()
+
+_SILENCE = 10.0
+"""Seconds without an answer of a sandbox, after which what runs there is lost."""
+_MAX_FILES = 100
+"""Changed files of one cell that are kept."""
+_LOST = (
+    "The sandbox was lost while the code ran. What it did may or may not have happened; it was not "
+    "run again. Variables are lost; files that earlier calls left in /mnt/data are kept."
+)
+_REBUILT = (
+    "Note: the session was lost since the last call. Variables, imports and installed packages are "
+    "gone; the files in /mnt/data are there."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CellOutcome:
+    """What a cell did."""
+
+    result: Mapping[str, Any]
+    """As the sandbox reports it (features/code/protocol.py)."""
+    files: Sequence[ContainerFile]
+    """Those that it changed, and that are kept."""
+    notes: Sequence[str]
+    """What the model should know besides."""
+
+
+class Cells:
+    """Runs cells of all responses of a process."""
+
+    def __init__(self, containers: Containers, sandboxes: Sandboxes) -> None:
+        self._containers = containers
+        self._sandboxes = sandboxes
+        self._sessions = Sessions(containers, sandboxes)
+
+    async def run(self, container: Container, cell: str, body: dict[str, Any]) -> CellOutcome:
+        """Runs a cell, or waits for the one that another worker has begun. Raises ToolCallError."""
+        session = await self._sessions.open(container)
+        place = session.place
+        if await self._containers.begin_cell(cell, container.id, place.session) != place.session:
+            raise ToolCallError(_LOST)
+        try:
+            result = await self._answered(place, cell, body)
+            files, notes = await self._kept_files(container, place, result)
+        except (SessionLost, SandboxUnavailable, SandboxFull) as error:
+            logger.warning("sandbox_lost", sandbox=place.sandbox, cell=cell, error=str(error))
+            raise ToolCallError(_LOST) from error
+        await self._containers.end_cell(cell, result["cpu_ms"], result["wall_ms"])
+        if session.is_rebuilt:
+            notes.insert(0, _REBUILT)
+        return CellOutcome(result, files, notes)
+
+    async def forget(self, cell: str) -> None:
+        """Tells the sandbox that a result is stored, or that nobody wants it: the code is
+        interrupted. Raises nothing: the sandbox forgets results with the session, and stops code
+        after its time."""
+        try:
+            found = await self._containers.find_cell(cell)
+            if found is not None:
+                await self._sandboxes.end(Place(*found), cell)
+        except SessionLost:
+            return
+        except Exception:
+            logger.exception("cell_not_forgotten", cell=cell)
+
+    async def _answered(self, place: Place, cell: str, body: dict[str, Any]) -> Mapping[str, Any]:
+        """The result of the cell. A sandbox that does not answer for a while has lost it."""
+        heard_at = time.monotonic()
+        is_begun = False
+        while True:
+            try:
+                if not is_begun:
+                    await self._sandboxes.begin(place, cell, body)
+                    is_begun = True
+                result = await self._sandboxes.result(place, cell)
+            except (SandboxUnavailable, SandboxFull):
+                if time.monotonic() - heard_at > _SILENCE:
+                    raise
+                await asyncio.sleep(0.5)
+                continue
+            if result is not None:
+                return result
+            heard_at = time.monotonic()
+
+    async def _kept_files(
+        self, container: Container, place: Place, result: Mapping[str, Any]
+    ) -> tuple[list[ContainerFile], list[str]]:
+        """Stores the files that the cell has changed. Returns them, and why others are not kept."""
+        files: list[ContainerFile] = []
+        notes: list[str] = []
+        for path in result["deleted"]:
+            await self._containers.delete_file(container.id, path)
+        for changed in result["changed"][:_MAX_FILES]:
+            path = changed["path"]
+            try:
+                content = self._sandboxes.read_file(place, path)
+                files.append(
+                    await self._containers.store_file(container, path, content, place.session)
+                )
+            except FileRefused as error:
+                notes.append(f"Note: {path} is not kept: {error}")
+        if (rest := len(result["changed"]) - _MAX_FILES) > 0:
+            notes.append(f"Note: {rest} more changed files are not kept: put them in one archive.")
+        return files, notes

@@ -1,0 +1,52 @@
+"""Running code in a worker: the tools `code_interpreter` and `shell`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from features.code.store import Containers
+from features.code.tool.cells import Cells
+from features.code.tool.client import Sandboxes
+from features.code.tool.providers import CodeInterpreter, ContainerShell
+from models.ended_line import EndedLine
+from worker.run.resources import Resources, WorkerFeature
+from worker.tools.provider import ToolContext, ToolProvider
+
+_CELLS = ("code_interpreter_call", "shell_call_output")
+"""Types of the items whose ids are those of cells."""
+
+
+class CodeTasks(WorkerFeature):
+    """The tools, if the deployment has sandboxes. Code whose response ended is interrupted."""
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(resources)
+        settings = resources.settings.code
+        self._sandboxes = Sandboxes(settings.sandboxes, settings.token.get_secret_value())
+        self._containers = Containers(resources.settings, resources.pool, resources.storage)
+        self._cells = Cells(self._containers, self._sandboxes)
+        if settings.sandboxes:
+            resources.tools["code_interpreter"] = self._code_interpreter
+            resources.tools["shell"] = self._shell
+            resources.on_ended.append(self._interrupt)
+
+    async def close(self) -> None:
+        """Closes the connections to sandboxes."""
+        await self._sandboxes.close()
+
+    def _interrupt(self, line: EndedLine) -> None:
+        for item in line.output:
+            if item["type"] in _CELLS and item.get("status") == "incomplete":
+                self.resources.side_tasks.start(self._cells.forget(item["id"]), "interrupt-cell")
+
+    def _code_interpreter(self, tool: Mapping[str, Any], context: ToolContext) -> ToolProvider:
+        return CodeInterpreter(
+            tool, context, self._cells, self._containers, self.resources.side_tasks
+        )
+
+    def _shell(self, tool: Mapping[str, Any], context: ToolContext) -> ToolProvider:
+        return ContainerShell(
+            tool, context, self._cells, self._containers, self.resources.side_tasks
+        )
+
+
+FEATURE = CodeTasks

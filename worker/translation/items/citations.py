@@ -299,7 +299,8 @@ class PathFinder:
 
     def __init__(self, files: Mapping[str, MadeFile]) -> None:
         """`files`: path -> what may be cited."""
-        self._files = dict(files)
+        self._uncited = dict(files)
+        self._paths = tuple(files)
         names = "|".join(map(re.escape, sorted(files, key=len, reverse=True)))
         self._path = re.compile(rf"(?:sandbox:)?({names})(?!\w)")
         self._kept = max(map(len, files)) + len("sandbox:")
@@ -308,7 +309,7 @@ class PathFinder:
 
     def find(self, text: str) -> list[dict[str, Any]]:
         """The annotations that the next piece of the text completes: of each file its first
-        mention. A mention is complete when something follows it."""
+        mention. A mention is complete when it cannot become that of another file."""
         return self._found(text, is_end=False)
 
     def flush(self) -> list[dict[str, Any]]:
@@ -319,11 +320,12 @@ class PathFinder:
         self._tail += text
         annotations, end = [], max(0, len(self._tail) - self._kept)
         for match in self._path.finditer(self._tail):
-            if match.end() == len(self._tail) and not is_end:
+            rest = self._tail[match.start(1) :]
+            if not is_end and any(path.startswith(rest) for path in self._paths):
                 end = min(end, match.start())
                 break
             end = max(end, match.end())
-            if (file := self._files.pop(match[1], None)) is not None:
+            if (file := self._uncited.pop(match[1], None)) is not None:
                 annotations.append(self._annotation(file, match))
         self._tail_start += end
         self._tail = self._tail[end:]

@@ -39,7 +39,7 @@ REFUSED_ANYWHERE = {
     r"input\[configuration_update\]": "Send 'reasoning' and 'text' with the request",
     r"input\[computer_call_output\].output\[\w+\].file_id": "output.image_url",
     rf"{_ADDED}\[(file_search|mcp|{_HOSTED})\]": "Send it in 'tools' of the request",
-    rf"{_ADDED}\[shell\].environment\[container_": "Use the environment 'local'",
+    rf"{_ADDED}\[shell\].environment\[container_": "Send it in 'tools' of the request",
     rf"{_ADDED}\[tool_search\].execution='server'": "Set 'execution' to 'client'",
     r"tools\[mcp\].(connector|tunnel)_id": "Give the address of a remote MCP server",
 }
@@ -49,11 +49,11 @@ REFUSED_AT_CHAT = {
     r"image.context_compression='enabled'": "Leave it out, or send smaller ones",
     r"moderation": "send the texts to POST /v1/moderations, or use a model whose upstream is",
     rf"tool_choice\[\w+\](.type='({_HOSTED})')?$": "not found in 'tools'",
-    r"tools\[code_interpreter\]": "Offer an MCP server that does, or a 'function' or a 'shell'",
     r"tools\[computer(_use_preview)?\]": "Offer an MCP server that does, or a 'function'",
     r"tools\[image_generation\]": "Call POST /v1/images/generations",
     r"tools\[programmatic_tool_calling\]": "Leave this tool out",
-    r"tools\[shell\].environment\[container_": "Use the environment 'local'",
+    r"tools\[(code_interpreter|shell)\].*network_policy\[allowlist\]": "set the type to",
+    r"tools\[shell\].environment\[container_auto\].skills": "too long",
     r"tools\[tool_search\].execution='server'": "Set 'execution' to 'client'",
     r"tools\[\w+\](.tools\[\w+\])?.allowed_callers='programmatic'": "Add 'direct'",
 }

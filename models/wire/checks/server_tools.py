@@ -2,7 +2,7 @@
 which of its tools, with which credentials; which vector stores, and how they are searched; in which
 container code runs.
 
-Whether the project has the stores is checked when the request is stored. The filter is compiled
+Whether the project has the stores and the container is checked when the request is stored. The filter is compiled
 there too (features/retrieval/options.py): this file knows the shape of the tool.
 """
 
@@ -273,9 +273,7 @@ _AUTO_CONTAINER = Record(
         "skills": Array(OpenObject(), at_most=0),
     },
 )
-_CONTAINER_ID = String(
-    non_empty=True, at_most=256, pattern="cntr_[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}"
-)
+_CONTAINER_ID = String(non_empty=True, at_most=256)
 CODE_INTERPRETER_TOOL = Record(
     {
         "container": ByJsonType(

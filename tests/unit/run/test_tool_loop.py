@@ -34,6 +34,7 @@ class _Tool:
     """A server with one function `f`, which notes its calls among the steps of the run."""
 
     process: MemoryProcess
+    time: float | None = None
     is_safe = False
     error: Exception | None = None
 

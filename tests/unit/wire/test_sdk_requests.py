@@ -65,7 +65,8 @@ def with_tools_to_choose(body: JSON, *, native: bool) -> JSON:
     tool |= {"name": "x"} if kind in ("function", "custom", "allowed_tools") else {}
     tool |= {"server_label": "x", "server_url": "https://e.com"} if kind == "mcp" else {}
     tool |= {"vector_store_ids": ["x"]} if kind == "file_search" else {}
-    hosted = ("computer", "image_generation", "code_interpreter", "programmatic")
+    tool |= {"container": {"type": "auto"}} if kind == "code_interpreter" else {}
+    hosted = ("computer", "image_generation", "programmatic")
     return body if kind.startswith(hosted) and not native else body | {"tools": [tool]}
 
 

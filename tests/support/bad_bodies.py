@@ -394,7 +394,8 @@ def _out_of_range() -> Iterator[BadBody]:
 TOOL_TYPES = (
     "'function', 'custom', 'namespace', 'tool_search', 'local_shell', 'shell', "
     "'apply_patch', 'web_search', 'web_search_2025_08_26', "
-    "'web_search_preview', 'web_search_preview_2025_03_11', 'file_search', 'mcp', and 'code_interpreter'"
+    "'web_search_preview', 'web_search_preview_2025_03_11', 'file_search', 'mcp', and "
+    "'code_interpreter'"
 )
 UNSUPPORTED_TOOL_TYPES = ("Function", "function ", "")
 INPUT_PARTS = "'input_text', 'input_image', 'input_file', and 'input_audio'"

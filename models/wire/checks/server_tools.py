@@ -2,8 +2,8 @@
 which of its tools, with which credentials; which vector stores, and how they are searched; in which
 container code runs.
 
-Whether the project has the stores and the container is checked when the request is stored. The filter is compiled
-there too (features/retrieval/options.py): this file knows the shape of the tool.
+Whether the project has the stores and the container is checked when the request is stored. The
+filter is compiled there too (features/retrieval/options.py): this file knows the shape of the tool.
 """
 
 import re

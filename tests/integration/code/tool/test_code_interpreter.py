@@ -1,25 +1,21 @@
 """The tools `code_interpreter` and `shell` with the official client, a real sandbox and real files:
 in the foreground, in the background and as a stream."""
 
-import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
 
-from tests.support.api import JSON, Api, Stream, decode, until
+from tests.support.api import Api, Stream, decode, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
     Script,
     Step,
-    UpstreamRequest,
     call,
     done,
     finish,
-    hang,
     text,
     usage,
 )

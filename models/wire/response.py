@@ -12,6 +12,7 @@ from typing import Any
 
 from models.wire.events import Event, Item, ItemDone
 from models.wire.mcp import without_hidden_fields
+from models.wire.tools import is_own_container
 
 TOOL_CHOICE_UNMET, TEXT_FORMAT_UNMET = "tool_choice_unmet", "text_format_unmet"
 _UNMET_PARAMETERS = {TOOL_CHOICE_UNMET: "tool_choice", TEXT_FORMAT_UNMET: "text.format"}
@@ -201,4 +202,6 @@ def _filtered(item: Item, include: Collection[str]) -> Item:
     hidden, value = _HIDDEN[item["type"]]
     if value in include or hidden not in item:
         return item
+    if hidden == "outputs" and not is_own_container(item.get("container_id")):
+        return item  # of an upstream, which was asked for it
     return {name: content for name, content in item.items() if name != hidden}

@@ -82,7 +82,7 @@ def is_code_tool(tool: Mapping[str, Any]) -> bool:
     if tool["type"] == "shell":
         environment = tool.get("environment")
         return isinstance(environment, Mapping) and environment.get("type") in _IN_CONTAINER
-    return tool["type"] == "code_interpreter"
+    return bool(tool["type"] == "code_interpreter")
 
 
 def container_of(tool: Mapping[str, Any]) -> Any:

@@ -232,7 +232,7 @@ def test_with_a_native_upstream_the_document_has_more_tools() -> None:
     assert is_valid("OutputItem", code_call)
     assert not is_valid("InputTools", [{"type": "telepathy"}])
     assert not schema_of("InputTools").is_valid([{"type": "code_interpreter"}])
-    assert not schema_of("OutputItem").is_valid(code_call)
+    assert not schema_of("OutputItem").is_valid({**code_call, "type": "program"})
 
 
 def test_the_document_knows_every_error() -> None:

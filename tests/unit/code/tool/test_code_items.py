@@ -252,9 +252,9 @@ def test_what_code_prints_makes_no_file() -> None:
 
 
 def test_tools_with_containers_are_taken_by_a_chat_upstream() -> None:
-    container = {"type": "auto", "file_ids": ["file-1"], "memory_limit": "4g"}
+    container: JSON = {"type": "auto", "file_ids": ["file-1"], "memory_limit": "4g"}
     policy = {"network_policy": {"type": "disabled"}}
-    tools = [
+    tools: list[JSON] = [
         {"type": "code_interpreter", "container": container | policy},
         {"type": "code_interpreter", "container": OURS},
         SHELL,

@@ -181,6 +181,7 @@ def test_the_document_knows_every_output_item() -> None:
     made = set()
     for kind in leaves(OpenItem):
         fields = {"server_label": "s", "name": "f"} if issubclass(kind, OpenServerCall) else {}
+        fields |= {"container_id": "c", "call_id": "call_1"} if fields else {}
         if kind is OpenPicture:
             fields = {"result": ""}
         called = (

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from features.code.store import Container, ContainerFile, Containers, FileRefused
+from features.code.containers import Container, ContainerFile, ContainerStore, FileRefused
 from features.code.tool.client import (
     Place,
     Sandboxes,
@@ -57,7 +57,7 @@ class CellOutcome:
 class Cells:
     """Runs cells of all responses of a process."""
 
-    def __init__(self, containers: Containers, sandboxes: Sandboxes) -> None:
+    def __init__(self, containers: ContainerStore, sandboxes: Sandboxes) -> None:
         self._containers = containers
         self._sandboxes = sandboxes
         self._sessions = Sessions(containers, sandboxes)
@@ -74,7 +74,7 @@ class Cells:
         except (SessionLost, SandboxUnavailable, SandboxFull) as error:
             logger.warning("sandbox_lost", sandbox=place.sandbox, cell=cell, error=str(error))
             raise ToolCallError(_LOST) from error
-        await self._containers.end_cell(cell, result["cpu_ms"], result["wall_ms"])
+        await self._containers.end_cell(cell, result)
         if session.is_rebuilt:
             notes.insert(0, _REBUILT)
         return CellOutcome(result, files, notes)

@@ -6,7 +6,14 @@ from uuid import UUID
 
 import msgspec
 
-from features.code.store import AutoContainer, Container, ContainerFile, ContainerGone, Containers
+from features.code.containers import (
+    AutoContainer,
+    Container,
+    ContainerFile,
+    ContainerGone,
+    ContainerRefused,
+    ContainerStore,
+)
 from features.code.tool.cells import CellOutcome, Cells
 from models.ids import CONTAINER, CONTAINER_FILE, admin_id, new_item_id, parse_admin_id
 from models.tasks import SideTasks
@@ -60,7 +67,7 @@ class _ContainerTool:
         tool: Mapping[str, Any],
         context: ToolContext,
         cells: Cells,
-        containers: Containers,
+        containers: ContainerStore,
         tasks: SideTasks,
     ) -> None:
         assert context.project is not None

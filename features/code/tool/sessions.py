@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from features.code.store import Container, Containers
+from features.code.containers import Container, ContainerStore
 from features.code.tool.client import (
     Place,
     Sandboxes,
@@ -43,7 +43,7 @@ class OpenSession:
 class Sessions:
     """The sessions of the containers that this process works with."""
 
-    def __init__(self, containers: Containers, sandboxes: Sandboxes) -> None:
+    def __init__(self, containers: ContainerStore, sandboxes: Sandboxes) -> None:
         self._containers = containers
         self._sandboxes = sandboxes
         self._locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()

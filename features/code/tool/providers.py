@@ -130,7 +130,12 @@ class _ContainerTool:
         parsed = parse_admin_id(CONTAINER, container_id)
         if parsed is None:
             raise ToolCallError(_EXPIRED)
-        return await self._containers.take(self._project, parsed, self._auto, self._context.api_key)
+        try:
+            return await self._containers.take(
+                self._project, parsed, self._auto, self._context.api_key
+            )
+        except ContainerRefused as error:
+            raise ToolCallError(f"The code was not run: {error}") from error
 
 
 class CodeInterpreter(_ContainerTool):

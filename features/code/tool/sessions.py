@@ -7,6 +7,7 @@ call gets a new one, on the sandbox with the most room, with the files that the 
 import asyncio
 import time
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -94,7 +95,7 @@ class Sessions:
             free = await self._free_sessions()
             for sandbox in sorted(free, key=lambda each: free[each], reverse=True):
                 try:
-                    return await self._sandboxes.open(sandbox, container.session_request())
+                    return await self._sandboxes.open(sandbox, _session_request(container))
                 except (SandboxFull, SessionLost):
                     continue
                 except SandboxUnavailable as error:
@@ -121,6 +122,14 @@ class Sessions:
             await self._sandboxes.put_file(place, file.path, self._containers.content(file))
         if missing:
             await self._containers.mark_present([each.id for each in missing], place.session)
+
+
+def _session_request(container: Container) -> dict[str, Any]:
+    return {
+        "container": container.id.hex,
+        "project": container.project_id.hex,
+        "memory_limit": container.memory_limit,
+    }
 
 
 _FULL = "The code was not run: all sandboxes are in use now. Try again later, or answer without it."

@@ -30,6 +30,7 @@ logger = structlog.get_logger()
 
 _SILENCE = 10.0
 """Seconds without an answer of a sandbox, after which what runs there is lost."""
+_PAUSE = 0.5
 _MAX_FILES = 100
 """Changed files of one cell that are kept."""
 _LOST = (
@@ -105,7 +106,7 @@ class Cells:
             except (SandboxUnavailable, SandboxFull):
                 if time.monotonic() - heard_at > _SILENCE:
                     raise
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(_PAUSE)
                 continue
             if result is not None:
                 return result

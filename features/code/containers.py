@@ -3,7 +3,7 @@
 A container is a folder of files and, while code runs in it, a session on a sandbox (docs/code.md).
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -53,6 +53,8 @@ class ContainerFile:
     path: str
     """Below `/mnt/data/`."""
     bytes: int
+    file_id: UUID | None = None
+    """Names its content in the file storage."""
 
 
 class ContainerStore(Protocol):
@@ -89,10 +91,14 @@ class ContainerStore(Protocol):
         ...
 
     async def store_file(
-        self, container: Container, path: str, content: AsyncIterator[bytes], session: str
+        self,
+        container: Container,
+        path: str,
+        content: Callable[[], AsyncIterator[bytes]],
+        session: str,
     ) -> ContainerFile:
-        """Stores a file that the session has made or changed; the same path keeps its id. Raises
-        FileRefused."""
+        """Stores a file that the session has made or changed; the same path keeps its id.
+        `content`: reads it, from its beginning. Raises FileRefused."""
         ...
 
     async def delete_file(self, container: UUID, path: str) -> None:

@@ -3,7 +3,7 @@ a worker does with them."""
 
 import itertools
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -170,13 +170,13 @@ class MemoryContainers:
         self,
         container: Container,
         path: str,
-        content: AsyncIterator[bytes],
+        content: Callable[[], AsyncIterator[bytes]],
         session: str,
     ) -> ContainerFile:
         if path in self.too_large:
             raise FileRefused("it is too large.")
         known = self.files.get(path)
-        stored = b"".join([chunk async for chunk in content])
+        stored = b"".join([chunk async for chunk in content()])
         file = ContainerFile(known[0].id if known else new_uuid(), path, len(stored))
         self.files[path] = (file, stored, session)
         return file

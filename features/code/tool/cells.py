@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -123,7 +124,7 @@ class Cells:
         for changed in result["changed"][:_MAX_FILES]:
             path = changed["path"]
             try:
-                content = self._sandboxes.read_file(place, path)
+                content = partial(self._sandboxes.read_file, place, path)
                 files.append(
                     await self._containers.store_file(container, path, content, place.session)
                 )

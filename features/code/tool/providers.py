@@ -71,7 +71,7 @@ class _ContainerTool:
         tasks: SideTasks,
     ) -> None:
         assert context.project is not None
-        self.time = 4 * context.settings.code.wall_time.total_seconds() + 120
+        self.time: float | None = 4 * context.settings.code.wall_time.total_seconds() + 120
         self._is_ours = may_run_code(tool)
         self._context = context
         self._project: UUID = context.project

@@ -76,12 +76,13 @@ LIST_CONTAINERS = {
     for order, comparison in (("asc", ">"), ("desc", "<"))
 }
 
-FORGET_CONTENTS = Statement(
+FORGET_CONTENTS = column(
     f"""
     UPDATE files f SET delete_requested_at = clock_timestamp() FROM container_files cf
     WHERE cf.container_id = ANY(CAST(:ids AS uuid[])) AND f.id = cf.file_id AND f.purpose = '{OF_CONTAINER}'
-      AND f.delete_requested_at IS NULL
-    """
+      AND f.delete_requested_at IS NULL RETURNING f.id
+    """,
+    UUID,
 )
 """Before the rows of containers are deleted."""
 

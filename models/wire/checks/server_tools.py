@@ -261,18 +261,17 @@ def require_one_search(tools: list[dict[str, Any]], where: str) -> None:
         )
 
 
-_AUTO_CONTAINER = Record(
-    {},
-    {
-        "file_ids": Array(String(non_empty=True, at_most=256), at_most=50),
-        "memory_limit": Choice("1g", "4g", "16g", "64g"),
-        "network_policy": Tagged(
-            {"disabled": Record({})},
-            {"allowlist": "code here has no network. Leave it out, or set the type to 'disabled'"},
-        ),
-        "skills": Array(OpenObject(), at_most=0),
-    },
-)
+CONTAINER_FIELDS: dict[str, Check] = {
+    "file_ids": Array(String(non_empty=True, at_most=256), at_most=50),
+    "memory_limit": Choice("1g", "4g", "16g", "64g"),
+    "network_policy": Tagged(
+        {"disabled": Record({})},
+        {"allowlist": "code here has no network. Leave it out, or set the type to 'disabled'"},
+    ),
+    "skills": Array(OpenObject(), at_most=0),
+}
+"""What a client may say of a new container."""
+_AUTO_CONTAINER = Record({}, CONTAINER_FIELDS)
 _CONTAINER_ID = String(non_empty=True, at_most=256)
 CODE_INTERPRETER_TOOL = Record(
     {

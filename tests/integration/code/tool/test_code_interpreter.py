@@ -19,6 +19,7 @@ from tests.support.fake_upstream import (
     text,
     usage,
 )
+from tests.support.projects import limited_project
 from tests.support.stack import Stack
 from tests.support.strict_types import check_event
 
@@ -197,7 +198,7 @@ async def test_a_cancelled_response_interrupts_its_code(code_stack: Stack) -> No
     model = model_with(code_stack.fake, calling(code("import time\nwhile True: time.sleep(0.01)")))
     created = await api.create(model, background=True, tools=[tool])
     await until(lambda: _is_interpreting(api, created["id"]))
-    await api.post(f"/responses/{created['id']}/cancel")
+    await api.cancel(created["id"])
     after = model_with(code_stack.fake, calling(code("print('free again')")))
     stream = await read(api, after, tools=[tool], include=OUTPUTS)
     assert stream.final["output"][0]["outputs"][0]["logs"] == "free again"
@@ -211,10 +212,7 @@ async def _is_interpreting(api: Api, response_id: str) -> bool:
 async def test_another_projects_container_is_not_found(code_stack: Stack) -> None:
     container = await code_stack.openai().containers.create(name="mine")
     tool = {"type": "code_interpreter", "container": container.id}
-    from tests.support.projects import limited_project
-
-    other = await limited_project(code_stack.api())
-    answer = await code_stack.api(key=other.key).post(
-        "/responses", {"model": "m", "input": "x", "tools": [tool]}
-    )
+    other = await limited_project(code_stack)
+    body = {"model": "m", "input": "x", "tools": [tool]}
+    answer = await other.api().call("POST", "/responses", body)
     assert (answer.status, answer.error["param"]) == (404, "tools[0].container")

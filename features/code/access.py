@@ -30,7 +30,7 @@ from models.wire.tools import container_of, is_code_tool, is_own_code_tool
 from web.http.params import Paging
 from web.idempotency.creates import note_made
 
-_NEW_CONTAINER = {
+NEW_CONTAINER = {
     "name": String(non_empty=True, at_most=256),
     "expires_after": Record({"anchor": Choice("last_active_at"), "minutes": Integer(1, 20)}),
     **CONTAINER_FIELDS,
@@ -52,7 +52,7 @@ class ContainerAccess:
     async def create(self, key: ApiKey, body: Any) -> dict[str, Any]:
         """Makes a container; its session begins with its first code. Raises ApiError."""
         self.require_available(key)
-        fields = checked_fields(body, _NEW_CONTAINER, ["name"])
+        fields = checked_fields(body, NEW_CONTAINER, ["name"])
         await self._require_files(key, fields.get("file_ids", ()), "file_ids")
         idle_time = self._settings.idle_time
         if "expires_after" in fields:

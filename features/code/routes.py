@@ -72,32 +72,34 @@ async def list_container_files(container_id: str, request: Request, key: FilesKe
     return await counted_json(request, page)
 
 
-@router.get("/{container_id}/files/{file_id}")
+@router.get("/{container_id}/files/{container_file_id}")
 async def retrieve_container_file(
-    container_id: str, file_id: str, request: Request, key: FilesKey
+    container_id: str, container_file_id: str, request: Request, key: FilesKey
 ) -> Response:
     """A file of the container, without its content."""
     access = Code.of(request).access
-    return json_response(await access.show_file(key.project_id, container_id, file_id))
+    return json_response(await access.show_file(key.project_id, container_id, container_file_id))
 
 
-@router.delete("/{container_id}/files/{file_id}")
+@router.delete("/{container_id}/files/{container_file_id}")
 async def delete_container_file(
-    container_id: str, file_id: str, request: Request, key: FilesKey
+    container_id: str, container_file_id: str, request: Request, key: FilesKey
 ) -> Response:
     """Deletes a file of the container."""
-    await Code.of(request).access.delete_file(key.project_id, container_id, file_id)
-    return json_response({"id": file_id, "object": "container.file.deleted", "deleted": True})
+    await Code.of(request).access.delete_file(key.project_id, container_id, container_file_id)
+    return json_response(
+        {"id": container_file_id, "object": "container.file.deleted", "deleted": True}
+    )
 
 
-@router.get("/{container_id}/files/{file_id}/content")
+@router.get("/{container_id}/files/{container_file_id}/content")
 async def container_file_content(
-    container_id: str, file_id: str, request: Request, key: FilesKey
+    container_id: str, container_file_id: str, request: Request, key: FilesKey
 ) -> Response:
     """The bytes of a file of the container."""
     state, access = app_state(request), Code.of(request).access
     state.count_transfer(request)
-    _, row = await access.find_file(key.project_id, container_id, file_id)
+    _, row = await access.find_file(key.project_id, container_id, container_file_id)
     chunks = await access.content(row)
     try:
         first = await anext(chunks, b"")

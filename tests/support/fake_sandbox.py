@@ -6,7 +6,6 @@ that run Python in a process of their own, results that are kept until they are 
 
 import asyncio
 import json
-import os
 import secrets
 import shutil
 import sys
@@ -189,7 +188,6 @@ class FakeSandbox:
 
 
 if __name__ == "__main__":
-    os.setpgid(0, 0)
     web.run_app(
         FakeSandbox(Path(sys.argv[2])).app(), host="127.0.0.1", port=int(sys.argv[1]), print=None
     )

@@ -251,11 +251,10 @@ class ContainerShell(_ContainerTool):
         )
 
     def _open(self, output_index: int, new_id: Any) -> OpenContainerShell:
-        item_id = new_id(OpenContainerShell.prefix)
         return OpenContainerShell(
             output_index,
-            item_id,
-            call_id=item_id,
+            new_id(OpenContainerShell.prefix),
+            call_id=new_id("call"),
             environment={"type": "container_reference", "container_id": self._container_id()},
         )
 

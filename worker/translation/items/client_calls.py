@@ -34,6 +34,10 @@ class OpenClientCall(OpenToolCall):
         self.call_id = call_id
         self.target = target
 
+    @property
+    def known_id(self) -> str:
+        return self.call_id
+
     def to_json(self) -> Item:
         return {"id": self.id, "type": self.kind, "status": self.status, "call_id": self.call_id}
 

@@ -356,6 +356,10 @@ class OpenContainerShell(OpenServerCall):
     def __init__(self, output_index: int, item_id: str, **fields: object) -> None:
         super().__init__(output_index, item_id, **{"action": {"commands": []}, **fields})
 
+    @property
+    def known_id(self) -> str:
+        return str(self.fields["call_id"])
+
     def arguments_done(self) -> list[Event]:
         parsed = parse_arguments(self.kind, self.arguments)
         if parsed is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-MAX_SESSIONS = 8
+MAX_SESSIONS = 64
 
 _SESSION = """
 import ast, contextlib, io, json, os, subprocess, sys, traceback

@@ -89,8 +89,8 @@ class Cells:
             found = await self._containers.find_cell(cell)
             if found is not None:
                 await self._sandboxes.end(Place(*found), cell)
-        except SessionLost:
-            return
+        except (SessionLost, SandboxUnavailable, SandboxFull) as error:
+            logger.info("cell_not_forgotten", cell=cell, error=str(error))
         except Exception:
             logger.exception("cell_not_forgotten", cell=cell)
 

@@ -52,15 +52,26 @@ class Sessions:
     async def open(self, container: Container) -> OpenSession:
         """The session of a container. Raises ToolCallError if no sandbox has room or answers."""
         lock = self._locks.setdefault(container.id, asyncio.Lock())
+        deadline = time.monotonic() + _WAIT
         async with lock:
-            container = await self._containers.get(container.id)
-            place = await self._live_place(container)
-            is_rebuilt = False
-            if place is None:
-                is_rebuilt = container.session is not None
-                place = await self._placed(container)
-            await self._bring_files(container, place)
-            return OpenSession(place, is_rebuilt)
+            while True:
+                try:
+                    place = await self._open(container.id)
+                    is_rebuilt = container.session not in (None, place.session)
+                    return OpenSession(place, is_rebuilt)
+                except (SessionLost, SandboxUnavailable, SandboxFull) as error:
+                    logger.warning("session_not_opened", error=str(error))
+                    if time.monotonic() > deadline:
+                        raise ToolCallError(_AWAY) from error
+                await asyncio.sleep(_PAUSE)
+
+    async def _open(self, container_id: UUID) -> Place:
+        container = await self._containers.get(container_id)
+        place = await self._live_place(container)
+        if place is None:
+            place = await self._placed(container)
+        await self._bring_files(container, place)
+        return place
 
     async def _live_place(self, container: Container) -> Place | None:
         """Where the session is; None if it was lost, or there was none."""

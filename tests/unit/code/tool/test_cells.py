@@ -95,11 +95,11 @@ async def test_a_new_session_has_the_files_and_the_model_knows_that_variables_ar
     made = await process.run(container, "ci_1", "make")
     assert [file.path for file in made.files] == ["a.txt"]
     sandboxes.away.add(B)
-    again = await process.run(container, "ci_2")
+    again = await process.run(process.store.rows[container.id], "ci_2")
     row = process.store.rows[container.id]
     assert (row.sandbox, sandboxes.files[str(row.session)]) == (A, {"a.txt": b"made"})
     assert "session was lost" in again.notes[0]
-    assert (await process.run(container, "ci_3")).notes == []
+    assert (await process.run(row, "ci_3")).notes == []
 
 
 async def test_a_file_that_a_client_adds_reaches_a_session_that_lives(

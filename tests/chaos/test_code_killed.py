@@ -22,10 +22,9 @@ from tests.support.stack import SHORT_LEASES, Stack
 
 AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
 OUTPUTS = ["code_interpreter_call.outputs"]
-WAITS = """
-import pathlib, time
-while not pathlib.Path({flag!r}).exists():
-    time.sleep(0.01)
+LONG = """
+import time
+time.sleep({seconds})
 open("/mnt/data/result.txt", "w").write("kept")
 print("done once")
 """
@@ -70,7 +69,9 @@ async def code_stack(
     token = secrets.token_urlsafe(16)
     async with AsyncExitStack() as opened:
         started = [
-            await opened.enter_async_context(running_sandbox(folder / f"s{number}", token))
+            await opened.enter_async_context(
+                running_sandbox(folder / f"s{number}", token, "--sessions", "40")
+            )
             for number in range(sandboxes)
         ]
         settings = {**SHORT_LEASES, **sandbox_settings(token, *started)}
@@ -89,16 +90,14 @@ def logs_of(response: JSON, number: int = 0) -> str:
 async def test_a_worker_is_killed_in_a_long_cell_and_its_result_is_there(
     private_stack: PrivateStack, tmp_path: Path
 ) -> None:
-    flag = tmp_path / "go"
     async with code_stack(private_stack, tmp_path, workers=1) as code:
         running, api = code.running, code.running.api()
-        model = code.model(WAITS.format(flag=str(flag)))
+        model = code.model(LONG.format(seconds=2))
         created = await api.create_background(model, tools=[AUTO], include=OUTPUTS)
         await until(code.runs)
         victim = running.workers[0]
         running.kill(victim)
         await running.start_worker()
-        flag.touch()
         response = await api.wait_for_end(created)
         assert response["status"] == "completed"
         assert logs_of(response) == "done once"
@@ -114,7 +113,7 @@ async def test_a_sandbox_is_killed_in_a_cell_and_the_response_goes_on(
     after = "print(open('/mnt/data/kept.txt').read()); print('x' in globals())"
     async with code_stack(private_stack, tmp_path, workers=1) as code:
         api, [sandbox] = code.running.api(), code.sandboxes
-        model = code.model(keep, WAITS.format(flag="/nowhere"), after)
+        model = code.model(keep, LONG.format(seconds=60), after)
         created = await api.create_background(model, tools=[AUTO], include=OUTPUTS)
         await until(lambda: len(code.runs()) == 2)
         sandbox.kill()

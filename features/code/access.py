@@ -114,12 +114,15 @@ class ContainerAccess:
         fields = checked_fields(body, _FILE_ID, ["file_id"])
         await self._require_files(key, [fields["file_id"]], "file_id")
         values = link_values(key.project_id, container.id, [fields["file_id"]])
-        made = await fetch(self._pool, queries.LINK_FILES, values)
-        if not made:
+        await fetch(self._pool, queries.LINK_FILES, values)
+        linked = await fetch(self._pool, queries.LINKED_FILE, values)
+        if not linked:
             raise InvalidRequest(
-                "The container has a file with this name already.", param="file_id"
+                "The container has another file with this name.",
+                param="file_id",
+                code="invalid_value",
             )
-        return await self._file_object(container, made[0])
+        return await self._file_object(container, linked[0])
 
     async def upload(self, key: ApiKey, public_id: str, request: Request) -> dict[str, Any]:
         """Stores the file of a multipart form in the container. Raises ApiError."""

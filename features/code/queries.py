@@ -113,6 +113,11 @@ LINK_FILES = column(
 )
 """Gives a container files of its project. What has the name of one of its files is left out."""
 
+LINKED_FILE = column(
+    "SELECT id FROM container_files WHERE container_id = :container AND file_id = ANY(CAST(:files AS uuid[]))",
+    UUID,
+)
+
 STORE_FILE = Query(
     f"""
     INSERT INTO container_files AS cf (id, container_id, path, file_id, bytes, source, session)

@@ -16,7 +16,8 @@ _CELLS = ("code_interpreter_call", "shell_call_output")
 
 
 class CodeTasks(WorkerFeature):
-    """The tools, if the deployment has sandboxes. Code whose response ended is interrupted."""
+    """The tools, if the deployment has sandboxes. When a response has ended, the sandbox may forget
+    its results, and code that still runs is interrupted."""
 
     def __init__(self, resources: Resources) -> None:
         super().__init__(resources)
@@ -27,26 +28,22 @@ class CodeTasks(WorkerFeature):
         if settings.sandboxes:
             resources.tools["code_interpreter"] = self._code_interpreter
             resources.tools["shell"] = self._shell
-            resources.on_ended.append(self._interrupt)
+            resources.on_ended.append(self._forget)
 
     async def close(self) -> None:
         """Closes the connections to sandboxes."""
         await self._sandboxes.close()
 
-    def _interrupt(self, line: EndedLine) -> None:
-        for item in line.output:
-            if item["type"] in _CELLS and item.get("status") == "incomplete":
-                self.resources.side_tasks.start(self._cells.forget(item["id"]), "interrupt-cell")
+    def _forget(self, line: EndedLine) -> None:
+        cells = [item["id"] for item in line.output if item["type"] in _CELLS]
+        if cells:
+            self.resources.side_tasks.start(self._cells.forget(cells), "forget-cells")
 
     def _code_interpreter(self, tool: Mapping[str, Any], context: ToolContext) -> ToolProvider:
-        return CodeInterpreter(
-            tool, context, self._cells, self._containers, self.resources.side_tasks
-        )
+        return CodeInterpreter(tool, context, self._cells, self._containers)
 
     def _shell(self, tool: Mapping[str, Any], context: ToolContext) -> ToolProvider:
-        return ContainerShell(
-            tool, context, self._cells, self._containers, self.resources.side_tasks
-        )
+        return ContainerShell(tool, context, self._cells, self._containers)
 
 
 FEATURE = CodeTasks

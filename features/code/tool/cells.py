@@ -2,9 +2,9 @@
 
 The id of a cell is that of its call's item. In this order: the session, the note in the database in
 which session the cell begins, the request to the sandbox, its result, the files that it changed.
-The tool loop stores the result. Only then the sandbox is told to forget it. So a worker that takes
-over finds in the database in which session the cell may have run. It asks there for the same cell,
-and if that session is lost the code is not run again (docs/code.md).
+The tool loop stores the result; the sandbox is told to forget it when the response has ended. So a
+worker that takes over finds in the database in which session the cell may have run. It asks there
+for the same cell, and if that session is lost the code is not run again (docs/code.md).
 """
 
 import asyncio
@@ -16,7 +16,13 @@ from typing import Any
 
 import structlog
 
-from features.code.containers import Container, ContainerFile, ContainerStore, FileRefused
+from features.code.containers import (
+    Container,
+    ContainerFile,
+    ContainerGone,
+    ContainerStore,
+    FileRefused,
+)
 from features.code.tool.client import (
     Place,
     Sandboxes,
@@ -34,6 +40,7 @@ _SILENCE = 10.0
 _PAUSE = 0.5
 _MAX_FILES = 100
 """Changed files of one cell that are kept."""
+GONE = "The container has expired or was deleted, with its files. The code was not run."
 _LOST = (
     "The sandbox was lost while the code ran. What it did may or may not have happened; it was not "
     "run again. Variables are lost; files that earlier calls left in /mnt/data are kept."
@@ -66,7 +73,10 @@ class Cells:
 
     async def run(self, container: Container, cell: str, body: dict[str, Any]) -> CellOutcome:
         """Runs a cell, or waits for the one that another worker has begun. Raises ToolCallError."""
-        session = await self._sessions.open(container)
+        try:
+            session = await self._sessions.open(container)
+        except ContainerGone as error:
+            raise ToolCallError(GONE) from error
         place = session.place
         if await self._containers.begin_cell(cell, container.id, place.session) != place.session:
             raise ToolCallError(_LOST)
@@ -81,18 +91,19 @@ class Cells:
             notes.insert(0, _REBUILT)
         return CellOutcome(result, files, notes)
 
-    async def forget(self, cell: str) -> None:
-        """Tells the sandbox that a result is stored, or that nobody wants it: the code is
-        interrupted. Raises nothing: the sandbox forgets results with the session, and stops code
+    async def forget(self, cells: Sequence[str]) -> None:
+        """Tells the sandboxes that results are stored, or that nobody wants them: the code is
+        interrupted. Raises nothing: a sandbox forgets results with the session, and stops code
         after its time."""
-        try:
-            found = await self._containers.find_cell(cell)
-            if found is not None:
-                await self._sandboxes.end(Place(*found), cell)
-        except (SessionLost, SandboxUnavailable, SandboxFull) as error:
-            logger.info("cell_not_forgotten", cell=cell, error=str(error))
-        except Exception:
-            logger.exception("cell_not_forgotten", cell=cell)
+        for cell in cells:
+            try:
+                found = await self._containers.find_cell(cell)
+                if found is not None:
+                    await self._sandboxes.end(Place(*found), cell)
+            except (SessionLost, SandboxUnavailable, SandboxFull) as error:
+                logger.info("cell_not_forgotten", cell=cell, error=str(error))
+            except Exception:
+                logger.exception("cell_not_forgotten", cell=cell)
 
     async def _answered(self, place: Place, cell: str, body: dict[str, Any]) -> Mapping[str, Any]:
         """The result of the cell. A sandbox that does not answer for a while has lost it."""

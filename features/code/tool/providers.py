@@ -14,9 +14,8 @@ from features.code.containers import (
     ContainerRefused,
     ContainerStore,
 )
-from features.code.tool.cells import CellOutcome, Cells
+from features.code.tool.cells import GONE, CellOutcome, Cells
 from models.ids import CONTAINER, CONTAINER_FILE, admin_id, new_item_id, parse_admin_id
-from models.tasks import SideTasks
 from models.wire.events import Item
 from models.wire.pairing import match_outputs
 from models.wire.tools import container_of, is_own_container, may_run_code
@@ -50,14 +49,13 @@ _SHELL_DESCRIPTION = (
     "Runs shell commands in a Linux sandbox; the working directory is /mnt/data. The output has "
     f"each command's standard output, standard error and exit code. {_ABOUT_FILES}"
 )
-_EXPIRED = "The container has expired or was deleted, with its files. The code was not run."
 _NEW_CONTAINER = (
     "Note: the container of earlier calls has expired, with its files. This is a new one."
 )
 
 
 class _ContainerTool:
-    """What both tools have in common: the container, and what follows when a result is stored."""
+    """What both tools have in common: the container, and where it runs."""
 
     kind: str
     """The type of the items that name the container."""
@@ -68,7 +66,6 @@ class _ContainerTool:
         context: ToolContext,
         cells: Cells,
         containers: ContainerStore,
-        tasks: SideTasks,
     ) -> None:
         assert context.project is not None
         self.time: float | None = 4 * context.settings.code.wall_time.total_seconds() + 120
@@ -78,11 +75,8 @@ class _ContainerTool:
         self._max_text = context.settings.tools.answer // 2
         self._cells = cells
         self._containers = containers
-        self._tasks = tasks
         self._calls: dict[str, Item] = {}
         """call_id -> the call, of shells in containers."""
-        self._unforgotten: set[str] = set()
-        """Cells whose results were returned, and are not known to be stored."""
         named = container_of(tool) if self._is_ours else None
         self._auto = _auto_container(named) if isinstance(named, Mapping) else None
         self._container = named if isinstance(named, str) else ""
@@ -94,15 +88,10 @@ class _ContainerTool:
         """Does nothing: connections belong to the process."""
 
     def _note_history(self, history: Sequence[Item]) -> None:
-        """Takes the container of the last call, if the request names none. Results that are in the
-        history are stored."""
-        for item in history:
-            if self._auto is not None and item["type"] == self.kind:
-                used = _container_in(item)
-                self._container = used if is_own_container(used) else self._container
-            if item["id"] in self._unforgotten and "answer" in item:
-                self._unforgotten.discard(item["id"])
-                self._tasks.start(self._cells.forget(item["id"]), "forget-cell")
+        """Takes the container of the last call, if the request names none."""
+        for item in history if self._auto is not None else ():
+            if item["type"] == self.kind and is_own_container(used := _container_in(item)):
+                self._container = used
 
     def _container_id(self) -> str:
         """The container of the next call. A new one is made when its first call runs."""
@@ -119,17 +108,16 @@ class _ContainerTool:
             container = await self._take(container_id)
         except ContainerGone:
             if self._auto is None:
-                raise ToolCallError(_EXPIRED) from None
+                raise ToolCallError(GONE) from None
             notes.append(_NEW_CONTAINER)
             container = await self._take(f"{CONTAINER}_{item['id'].rpartition('_')[2]}")
         outcome = await self._cells.run(container, item["id"], body)
-        self._unforgotten.add(item["id"])
         return container, outcome, [*notes, *outcome.notes]
 
     async def _take(self, container_id: str) -> Container:
         parsed = parse_admin_id(CONTAINER, container_id)
         if parsed is None:
-            raise ToolCallError(_EXPIRED)
+            raise ToolCallError(GONE)
         try:
             return await self._containers.take(
                 self._project, parsed, self._auto, self._context.api_key

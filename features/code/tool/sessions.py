@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from features.code.containers import Container, ContainerStore
+from features.code.containers import Container, ContainerGone, ContainerStore
 from features.code.tool.client import (
     Place,
     Sandboxes,
@@ -89,9 +89,13 @@ class Sessions:
     async def _placed(self, container: Container) -> Place:
         """A new session. Of two workers that open one at the same time, both get the first."""
         opened = await self._new_session(container)
-        stored = await self._containers.place(
-            container.id, container.session, opened.sandbox, opened.session
-        )
+        try:
+            stored = await self._containers.place(
+                container.id, container.session, opened.sandbox, opened.session
+            )
+        except ContainerGone:
+            await self._sandboxes.close_session(opened)
+            raise
         assert stored.sandbox is not None
         assert stored.session is not None
         place = Place(stored.sandbox, stored.session)

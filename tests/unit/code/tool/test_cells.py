@@ -154,8 +154,7 @@ async def test_a_result_is_forgotten_once_it_is_stored_and_never_by_mistake(
 ) -> None:
     await process.run(container, "ci_1")
     assert sandboxes.forgotten == []
-    await process.cells.forget("ci_1")
-    await process.cells.forget("ci_unknown")
+    await process.cells.forget(["ci_1", "ci_unknown"])
     sandboxes.away.add(B)
-    await process.cells.forget("ci_1")
+    await process.cells.forget(["ci_1"])
     assert sandboxes.forgotten == ["ci_1"]

@@ -80,7 +80,7 @@ async def uploaded(client: openai.AsyncOpenAI) -> str:
     return file.id
 
 
-@pytest.mark.parametrize("way", ["foreground", "background"])
+@pytest.mark.parametrize("way", ["foreground", "background", "stream"])
 async def test_a_client_sends_a_table_and_gets_a_chart_back(code_stack: Stack, way: str) -> None:
     client = code_stack.openai()
     model = model_with(
@@ -88,18 +88,16 @@ async def test_a_client_sends_a_table_and_gets_a_chart_back(code_stack: Stack, w
         calling(code(CHART)),
         answer="Here: [chart](sandbox:/mnt/data/chart.png).",
     )
-    response: Any = await client.responses.create(
-        model=model,
-        input="Draw it.",
-        tools=[
-            {
-                "type": "code_interpreter",
-                "container": {"type": "auto", "file_ids": [await uploaded(client)]},
-            }
-        ],
-        include=["code_interpreter_call.outputs"],
-        background=way == "background",
-    )
+    tool: Any = {
+        "type": "code_interpreter",
+        "container": {"type": "auto", "file_ids": [await uploaded(client)]},
+    }
+    body: Any = {"model": model, "input": "Draw it.", "tools": [tool], "include": OUTPUTS}
+    if way == "stream":
+        async with client.responses.stream(**body) as stream:
+            response: Any = await stream.get_final_response()
+    else:
+        response = await client.responses.create(**body, background=way == "background")
     response = await until(lambda: _ended(client, response.id), 30)
     ran, message = response.output
     assert (ran.type, ran.status, ran.code) == ("code_interpreter_call", "completed", CHART)
@@ -189,6 +187,55 @@ async def test_commands_run_in_a_container_and_their_output_is_an_item(code_stac
     assert second["outcome"]["exit_code"] != 0
     [cited] = message["content"][0]["annotations"]
     assert (cited["type"], cited["filename"]) == ("container_file_citation", "out.txt")
+
+
+async def test_two_calls_of_a_turn_run_one_after_the_other(code_stack: Stack) -> None:
+    model = model_with(
+        code_stack.fake,
+        calling(code("seen = ['first']"), code("seen.append('second'); print(seen)", index=1)),
+    )
+    stream = await read(code_stack.api(), model, tools=[AUTO], include=OUTPUTS)
+    first, second, _ = stream.final["output"]
+    assert (first["status"], second["status"]) == ("completed", "completed")
+    assert second["outputs"][0]["logs"] == "['first', 'second']"
+
+
+async def test_a_client_that_keeps_the_history_sends_the_calls_back(code_stack: Stack) -> None:
+    api = code_stack.api()
+    both = [AUTO, SHELL]
+    model = model_with(code_stack.fake, calling(code("y = 5; print(y)")), calling(shell("ls")))
+    first = await api.create(model, tools=both, include=OUTPUTS, store=False)
+    history = [
+        {"role": "user", "content": "Go."},
+        *first["output"],
+        {"role": "user", "content": "?"},
+    ]
+    again = model_with(code_stack.fake, calling(code("print(y + 1)")))
+    second = await api.create(again, tools=both, include=OUTPUTS, store=False, input=history)
+    assert tool_texts(code_stack.fake, again)[0] == "5"
+    assert second["output"][0]["outputs"][0]["logs"] == "6"
+
+
+async def test_a_file_that_a_client_adds_reaches_the_session(code_stack: Stack) -> None:
+    client = code_stack.openai()
+    container = await client.containers.create(name="mine")
+    tool = {"type": "code_interpreter", "container": container.id}
+    await code_stack.api().create(model_with(code_stack.fake, calling(code("1"))), tools=[tool])
+    await client.containers.files.create(container.id, file=("late.txt", b"added later"))
+    model = model_with(code_stack.fake, calling(code("print(open('/mnt/data/late.txt').read())")))
+    response = await code_stack.api().create(model, tools=[tool], include=OUTPUTS)
+    assert response["output"][0]["outputs"][0]["logs"] == "added later"
+
+
+async def test_a_choice_of_the_tool_is_a_choice_of_its_function(code_stack: Stack) -> None:
+    look = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+    model = model_with(code_stack.fake, calling(code("1")))
+    choice = {"type": "code_interpreter"}
+    await code_stack.api().create(model, tools=[look, AUTO], tool_choice=choice)
+    first, second = code_stack.fake.requests_for(model)
+    assert [tool["function"]["name"] for tool in first.body["tools"]] == ["code_interpreter"]
+    assert first.body["tool_choice"] == "required"
+    assert second.body["tool_choice"] == "auto"
 
 
 async def test_a_cancelled_response_interrupts_its_code(code_stack: Stack) -> None:

@@ -19,6 +19,7 @@ from tests.support.fake_upstream import (
     text,
     usage,
 )
+from tests.support.native_script import begin, end, native_call, native_reply
 from tests.support.projects import limited_project
 from tests.support.stack import Stack
 from tests.support.strict_types import check_event
@@ -263,3 +264,31 @@ async def test_another_projects_container_is_not_found(code_stack: Stack) -> Non
     body = {"model": "m", "input": "x", "tools": [tool]}
     answer = await other.api().call("POST", "/responses", body)
     assert (answer.status, answer.error["param"]) == (404, "tools[0].container")
+
+
+async def test_a_native_upstream_uses_a_container_of_this_server_as_a_function(
+    code_stack: Stack,
+) -> None:
+    api, fake = code_stack.api(), code_stack.fake
+    container = await code_stack.openai().containers.create(name="mine")
+    tool = {"type": "code_interpreter", "container": container.id}
+    arguments = json.dumps({"code": "open('/mnt/data/n.txt', 'w').write('n')"})
+    model = fake.script(
+        [begin(), native_call("call_1", "code_interpreter", arguments), end()],
+        native_reply("It is in /mnt/data/n.txt now."),
+        name="native-own",
+    )
+    stream = await read(api, model, tools=[tool])
+    ran, message = stream.final["output"]
+    assert (ran["type"], ran["status"]) == ("code_interpreter_call", "completed")
+    assert message["content"][0]["annotations"][0]["type"] == "container_file_citation"
+    first, second = fake.requests_for(model)
+    assert [each["type"] for each in first.body["tools"]] == ["function"]
+    assert second.body["input"][-1]["type"] == "function_call_output"
+
+
+async def test_a_native_upstream_makes_its_own_containers(code_stack: Stack) -> None:
+    model = code_stack.fake.script(native_reply("Done."), name="native-auto")
+    await code_stack.api().create(model, tools=[AUTO, SHELL])
+    [request] = code_stack.fake.requests_for(model)
+    assert request.body["tools"] == [AUTO, SHELL]

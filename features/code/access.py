@@ -1,6 +1,8 @@
 """Containers as clients use them: /v1/containers, and those that a create names. Always within one
 project (I11)."""
 
+import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -8,19 +10,22 @@ from uuid import UUID
 
 from starlette.requests import Request
 
-from features.code import queries
+from features.code import queries, service
 from features.code.queries import ContainerRow, FileShown
-from features.code.store import link_values
-from features.files.form import FORM_BYTES, MultipartForm
-from features.files.objects import FilePurpose, clean_name
-from features.files.queries import COMPLETE_FILE, FILE_PARTS
-from features.files.store import FileStore, file_not_found
+from features.code.service import NewContent, link_values, path_of, store_content
+from features.files.form import FORM_BYTES, FormPart, MultipartForm
+from features.files.objects import FilePurpose
+from features.files.queries import FILE_PARTS
+from features.files.store import FileStore, examined, file_not_found
 from models.config.settings import Settings
 from models.db.arrays import Uuids
 from models.db.database import Pool, execute, fetch, fetch_idempotent, require_by_id
 from models.db.queries.api_keys import ApiKey
+from models.db.queries.audit import Actor
 from models.db.queries.file_contents import FIND_FILES
-from models.errors import InvalidRequest, NotFound, RequestTooLarge
+from models.errors import InvalidRequest, NotFound
+from models.files.kinds import Examination
+from models.files.storage import FileStorage
 from models.ids import CONTAINER, CONTAINER_FILE, admin_id, new_uuid, parse_admin_id, parse_file_id
 from models.wire.checks.basic import Choice, Integer, Record, String, checked_fields
 from models.wire.checks.faults import missing, shorten
@@ -53,6 +58,7 @@ class ContainerAccess:
         """Makes a container; its session begins with its first code. Raises ApiError."""
         self.require_available(key)
         fields = checked_fields(body, NEW_CONTAINER, ["name"])
+        self._require_memory(fields.get("memory_limit"), "memory_limit")
         await self._require_files(key, fields.get("file_ids", ()), "file_ids")
         idle_time = self._settings.idle_time
         if "expires_after" in fields:
@@ -75,36 +81,42 @@ class ContainerAccess:
         return await self.show(key.project_id, admin_id(CONTAINER, new_id))
 
     async def show(self, project: UUID, public_id: str) -> dict[str, Any]:
-        """The container. Raises NotFound."""
-        return _container_object(await self.find(project, public_id))
+        """The container, which is used by this. Raises NotFound."""
+        return _container_object(await self.find(project, public_id, is_used=True))
 
     async def find(
-        self, project: UUID, public_id: str, param: str = "container_id"
+        self,
+        project: UUID,
+        public_id: str,
+        param: str = "container_id",
+        *,
+        is_used: bool = False,
     ) -> ContainerRow:
-        """A container of the project. Raises NotFound. `param`: its place in the request."""
-        absent = NotFound(f"Container with id '{shorten(public_id)}' not found.", param=param)
+        """A container of the project. Raises NotFound. `param`: its place in the request;
+        `is_used`: it expires later, as for the vendor."""
+        absent = _not_found(public_id, param)
         found = parse_admin_id(CONTAINER, public_id)
         return await require_by_id(
-            self._pool, queries.FIND_CONTAINER, found, absent, project=project
+            self._pool, queries.FIND_CONTAINER, found, absent, project=project, is_used=is_used
         )
 
-    async def page(self, project: UUID, paging: Paging) -> dict[str, Any]:
-        """A page of the project's containers."""
+    async def page(self, project: UUID, paging: Paging, name: str | None) -> dict[str, Any]:
+        """A page of the project's containers. `name`: only those of this name."""
         values = {
             "project": project,
+            "name": name,
             "after": paging.after_id(CONTAINER),
             "limit": paging.row_limit,
         }
         rows = await fetch_idempotent(self._pool, queries.LIST_CONTAINERS[paging.order], values)
         return paging.page_of([_container_object(row) for row in rows])
 
-    async def delete(self, project: UUID, public_id: str) -> None:
-        """Deletes a container with its files. Raises NotFound."""
+    async def delete(self, project: UUID, public_id: str, actor: Actor) -> None:
+        """Deletes a container with its files; a worker ends its session. Raises NotFound."""
         row = await self.find(project, public_id)
-        values = {"ids": Uuids([row.id]), "project": project}
-        async with self._pool.connection() as connection, connection.transaction():
-            await fetch(connection, queries.FORGET_CONTENTS, values)
-            await fetch(connection, queries.DELETE_CONTAINERS, values)
+        async with self._pool.connection() as connection:
+            if not await service.delete(connection, project, row.id, actor):
+                raise _not_found(public_id)
 
     # --- files ---
 
@@ -122,39 +134,57 @@ class ContainerAccess:
                 param="file_id",
                 code="invalid_value",
             )
-        return await self._file_object(container, linked[0])
+        return await self._file_object(container, linked[0].id)
 
     async def upload(self, key: ApiKey, public_id: str, request: Request) -> dict[str, Any]:
-        """Stores the file of a multipart form in the container. Raises ApiError."""
+        """Stores the file of a multipart form in the container, or adds the one that the form
+        names. Raises ApiError, with nothing stored."""
         storage = self._files.require_storage(key)
         container = await self._live(key.project_id, public_id)
         limit = self._files.limit(FilePurpose.CONTAINER)
-        async for part in MultipartForm(request, limit + FORM_BYTES).parts():
+        form = MultipartForm(request, limit + FORM_BYTES)
+        async for part in form.parts():
+            if part.name == "file_id" and part.filename is None:
+                return await self.add_file(key, public_id, {"file_id": part.text()})
             if part.name != "file" or part.filename is None:
-                raise InvalidRequest("Expected one file in the field 'file'.", param=part.name)
-            file, path = new_uuid(), clean_name(part.filename)
-            await self._files.insert(
-                key, file, filename=path, purpose=FilePurpose.CONTAINER, reserved=0
-            )
-            written = await self._files.write(
-                storage, file, part.chunks(), 0, "The file did not arrive in time."
-            )
-            if written.bytes > limit:
-                raise RequestTooLarge(f"{limit} bytes")
-            done = {"id": file, "bytes": written.bytes, "media_type": None}
-            await fetch(self._pool, COMPLETE_FILE, {**done, "purpose": None, "lifetime": None})
-            values = {
-                "id": new_uuid(),
-                "container": container.id,
-                "path": path,
-                "file": file,
-                "bytes": written.bytes,
-                "source": "user",
-                "session": None,
-            }
-            [stored] = await fetch(self._pool, queries.STORE_FILE, values)
-            return await self._file_object(container, stored.id)
+                raise InvalidRequest(
+                    "Expected a file in the field 'file', or an id in 'file_id'.",
+                    param=shorten(part.name),
+                    code="unknown_parameter",
+                )
+            return await self._store(key, storage, container, part, form.announced)
         raise missing("file")
+
+    async def _store(
+        self,
+        key: ApiKey,
+        storage: FileStorage,
+        container: ContainerRow,
+        part: FormPart,
+        announced: int,
+    ) -> dict[str, Any]:
+        """`announced`: bytes of the form."""
+        file, path = new_uuid(), path_of(part.filename or "")
+        limit = self._files.limit(FilePurpose.CONTAINER)
+        purpose = FilePurpose.CONTAINER
+        await self._files.insert(key, file, filename=path, purpose=purpose, reserved=announced)
+        try:
+            chunks = examined(part, Examination(), hashlib.sha256(), limit)
+            written = await self._files.write(
+                storage, file, chunks, 0, "The file did not arrive in time."
+            )
+            new = NewContent(file, path, written.bytes, "user")
+            async with self._pool.connection() as connection, connection.transaction():
+                if written.bytes > announced:
+                    await self._files.require_quota(connection, key, file, written.bytes)
+                stored = await store_content(connection, container.id, new)
+        except BaseException:
+            await asyncio.shield(self._files.abandon(file))
+            raise
+        if stored is None:
+            await self._files.abandon(file)
+            raise _not_found(admin_id(CONTAINER, container.id))
+        return await self._file_object(container, stored.id)
 
     async def files_page(self, project: UUID, public_id: str, paging: Paging) -> dict[str, Any]:
         """A page of the container's files."""
@@ -190,7 +220,9 @@ class ContainerAccess:
         return self._files.read(parts, 0, row.bytes)
 
     async def delete_file(self, project: UUID, public_id: str, file: str) -> None:
-        """Deletes a file of the container; a session that has it keeps it. Raises NotFound."""
+        """Deletes a file of the container; a session that has it keeps it until it ends. Raises
+        NotFound and InvalidRequest."""
+        await self._live(project, public_id)
         container, row = await self.find_file(project, public_id, file)
         values = {"container": container.id, "path": row.path}
         async with self._pool.connection() as connection, connection.transaction():
@@ -223,13 +255,15 @@ class ContainerAccess:
             if isinstance(named, str):
                 await self._live(key.project_id, named, field)
             else:
+                self._require_memory(named.get("memory_limit"), f"{field}.memory_limit")
                 await self._require_files(key, named.get("file_ids", ()), f"{field}.file_ids")
 
     async def _live(
         self, project: UUID, public_id: str, param: str = "container_id"
     ) -> ContainerRow:
-        """A container that has not expired. Raises NotFound and InvalidRequest."""
-        row = await self.find(project, public_id, param)
+        """A container that has not expired, and is used now. Raises NotFound and
+        InvalidRequest."""
+        row = await self.find(project, public_id, param, is_used=True)
         if not row.is_live:
             raise InvalidRequest(
                 f"Container '{shorten(public_id)}' is expired.",
@@ -237,6 +271,17 @@ class ContainerAccess:
                 code="container_expired",
             )
         return row
+
+    def _require_memory(self, wanted: str | None, param: str) -> None:
+        """Raises InvalidRequest for more memory than containers have here."""
+        largest = self._settings.memory_limit
+        if wanted is not None and int(wanted[:-1]) > int(largest[:-1]):
+            raise InvalidRequest(
+                f"Invalid value: '{wanted}'. Containers of this server have at most '{largest}' "
+                "(BACKBURNER_CODE__MEMORY_LIMIT).",
+                param=param,
+                code="invalid_value",
+            )
 
     async def _require_files(self, key: ApiKey, ids: Sequence[str], param: str) -> None:
         """Raises NotFound for an id that is no file of the project."""
@@ -256,6 +301,10 @@ class ContainerAccess:
         values = {"id": file, "container": container.id}
         [row] = await fetch_idempotent(self._pool, queries.FIND_FILE, values)
         return _file_object(container.id, row)
+
+
+def _not_found(public_id: str, param: str = "container_id") -> NotFound:
+    return NotFound(f"Container with id '{shorten(public_id)}' not found.", param=param)
 
 
 def _container_object(row: ContainerRow) -> dict[str, Any]:

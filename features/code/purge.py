@@ -1,4 +1,5 @@
-"""The purge of containers that have expired: their rows, and the files that only they have."""
+"""The purge of containers that are deleted, or expired an hour ago, with the files that only they
+have, and of the records of old calls."""
 
 from features.code import queries
 from models.config.settings import Settings
@@ -11,7 +12,8 @@ _ROWS = 500
 
 async def purge(steps: PurgeSteps, settings: Settings, storage: FileStorage | None) -> None:  # noqa: ARG001 - as all purges
     """One round, until nothing is left. The purge of files deletes the contents."""
-    while expired := await steps.once(queries.EXPIRED_CONTAINERS, {"rows": _ROWS}):
-        values = {"ids": Uuids(expired), "project": None}
+    while gone := await steps.once(queries.GONE_CONTAINERS, {"rows": _ROWS}):
+        values = {"ids": Uuids(gone)}
         await steps.once(queries.FORGET_CONTENTS, values)
-        await steps.once(queries.DELETE_CONTAINERS, values)
+        await steps.once(queries.DROP_CONTAINERS, values)
+    await steps.repeat(queries.DELETE_OLD_CELLS, {})

@@ -16,6 +16,7 @@ from web.http.auth import FilesKey
 from web.http.body import counted_json
 from web.http.json_responses import json_response
 from web.http.params import paging
+from web.http.request_record import actor_of
 from web.state import app_state
 
 router = APIRouter(prefix="/v1/containers")
@@ -33,7 +34,8 @@ async def create_container(request: Request, key: FilesKey) -> Response:
 @router.get("")
 async def list_containers(request: Request, key: FilesKey) -> Response:
     """The containers of the project, newest first unless `order=asc`."""
-    page = await Code.of(request).access.page(key.project_id, paging(request))
+    name = request.query_params.get("name")
+    page = await Code.of(request).access.page(key.project_id, paging(request), name)
     return await counted_json(request, page)
 
 
@@ -46,7 +48,7 @@ async def retrieve_container(container_id: str, request: Request, key: FilesKey)
 @router.delete("/{container_id}")
 async def delete_container(container_id: str, request: Request, key: FilesKey) -> Response:
     """Deletes the container with its files."""
-    await Code.of(request).access.delete(key.project_id, container_id)
+    await Code.of(request).access.delete(key.project_id, container_id, actor_of(request))
     return json_response({"id": container_id, "object": "container.deleted", "deleted": True})
 
 

@@ -14,23 +14,35 @@ from features.code.containers import (
     ContainerRefused,
     FileRefused,
 )
+from features.code.quotas import CodeQuotas
+from features.code.service import NewContent, link_values, store_content
 from features.files.objects import FilePurpose
-from features.files.queries import COMPLETE_FILE, FILE_PARTS, INSERT_FILE
+from features.files.queries import ABANDON_FILE, FILE_PARTS, INSERT_FILE
+from features.files.service import exceeded_quota
 from models.config.settings import Settings
 from models.db.arrays import Uuids
 from models.db.database import Pool, execute, fetch, fetch_when_available, retry_while_unavailable
 from models.files.content import FileGone, read_content, write_part
 from models.files.storage import FileStorage, StorageError
-from models.ids import new_uuid, parse_file_id, unix_seconds
+from models.ids import new_uuid, unix_seconds
+from models.project_policies import ProjectPolicies
 
 
 class Containers:
     """The containers of all projects, in a worker."""
 
-    def __init__(self, settings: Settings, pool: Pool, storage: FileStorage | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        pool: Pool,
+        storage: FileStorage | None,
+        policies: ProjectPolicies,
+    ) -> None:
         """`storage` None: this server stores no files, and runs no code."""
         self._settings = settings
         self._pool = pool
+        self._policies = policies
+        self._quotas = CodeQuotas(pool, settings.quotas, policies)
         self._storage = storage
 
     async def take(
@@ -55,6 +67,7 @@ class Containers:
         rows = await fetch_when_available(self._pool, queries.TAKE_CONTAINER, values)
         if not rows:
             raise ContainerGone
+        await self._quotas.require(rows[0])
         if auto is not None and auto.file_ids:
             await fetch_when_available(
                 self._pool, queries.LINK_FILES, link_values(project, container, auto.file_ids)
@@ -94,33 +107,21 @@ class Containers:
         content: Callable[[], AsyncIterator[bytes]],
         session: str,
     ) -> ContainerFile:
-        file, size = await retry_while_unavailable(
-            lambda: self._store_content(container, path, content())
-        )
-        before = await self._content_of(container.id, path)
-        values = {
-            "id": new_uuid(),
-            "container": container.id,
-            "path": path,
-            "file": file,
-            "bytes": size,
-            "source": "assistant",
-            "session": session,
-        }
-        [stored] = await fetch_when_available(self._pool, queries.STORE_FILE, values)
-        if before is not None:
-            await self._execute(queries.FORGET_CONTENT, {"file": before})
-        return stored
+        try:
+            new = await retry_while_unavailable(
+                lambda: self._write(container, path, content(), session)
+            )
+            return await retry_while_unavailable(lambda: self._complete(container, new))
+        except (StorageError, FileGone, TimeoutError) as error:
+            raise FileRefused("it could not be stored.") from error
 
-    async def _store_content(
-        self, container: Container, path: str, content: AsyncIterator[bytes]
-    ) -> tuple[UUID, int]:
-        """Stores a content as a file that only the container has; returns its id and its bytes."""
+    async def _write(
+        self, container: Container, path: str, content: AsyncIterator[bytes], session: str
+    ) -> NewContent:
         assert self._storage is not None
-        settings, new_id = self._settings, new_uuid()
-        upload_time = settings.files.upload_time
+        file, upload_time = new_uuid(), self._settings.files.upload_time
         values: dict[str, object] = {
-            "id": new_id,
+            "id": file,
             "project": container.project_id,
             "filename": path.rpartition("/")[2],
             "purpose": FilePurpose.CONTAINER,
@@ -130,15 +131,30 @@ class Containers:
             "upload_time": upload_time,
         }
         await fetch(self._pool, INSERT_FILE, values)
-        limited = _limited(content, settings.code.file_bytes)
+        limited = _limited(content, self._settings.code.file_bytes)
         try:
             part = await write_part(
-                self._pool, self._storage, new_id, limited, number=0, upload_time=upload_time
+                self._pool, self._storage, file, limited, number=0, upload_time=upload_time
             )
-        except (StorageError, FileGone, TimeoutError) as error:
-            raise FileRefused("it could not be stored.") from error
-        await fetch(self._pool, COMPLETE_FILE, {**values, "bytes": part.bytes})
-        return new_id, part.bytes
+        except FileRefused:
+            await fetch(self._pool, ABANDON_FILE, {"id": file})
+            raise
+        return NewContent(file, path, part.bytes, "assistant", session)
+
+    async def _complete(self, container: Container, new: NewContent) -> ContainerFile:
+        own = (await self._policies.policy(container.project_id)).quotas
+        async with self._pool.connection() as connection, connection.transaction():
+            exceeded = await exceeded_quota(
+                connection, own, self._settings.quotas, container.project_id, new.file, new.bytes
+            )
+            stored = None if exceeded else await store_content(connection, container.id, new)
+            if stored is None:
+                await fetch(connection, ABANDON_FILE, {"id": new.file})
+        if exceeded:
+            raise FileRefused(f"the project may have at most {exceeded}.")
+        if stored is None:
+            raise FileRefused("its container was deleted.")
+        return stored
 
     async def delete_file(self, container: UUID, path: str) -> None:
         values = {"container": container, "path": path}
@@ -147,8 +163,9 @@ class Containers:
 
     async def begin_cell(self, cell: str, container: UUID, session: str) -> str:
         values = {"id": cell, "container": container, "session": session}
-        [begun] = await fetch_when_available(self._pool, queries.BEGIN_CELL, values)
-        return begun
+        for begun in await fetch_when_available(self._pool, queries.BEGIN_CELL, values):
+            return begun
+        raise ContainerGone
 
     async def end_cell(self, cell: str, result: Any) -> None:
         values = {"id": cell, "cpu_ms": result["cpu_ms"], "wall_ms": result["wall_ms"]}
@@ -159,23 +176,8 @@ class Containers:
             return place.sandbox, place.session
         return None
 
-    async def _content_of(self, container: UUID, path: str) -> UUID | None:
-        values = {"container": container, "path": path}
-        return next(iter(await fetch_when_available(self._pool, queries.CONTENT_OF, values)), None)
-
     async def _execute(self, statement: Any, values: dict[str, object]) -> None:
         await retry_while_unavailable(lambda: execute(self._pool, statement, values))
-
-
-def link_values(project: UUID, container: UUID, file_ids: Sequence[str]) -> dict[str, object]:
-    """The values of LINK_FILES for files of the project. Ids that are none are left out."""
-    files = [file for each in file_ids if (file := parse_file_id(each)) is not None]
-    return {
-        "container": container,
-        "project": project,
-        "ids": Uuids([new_uuid() for _ in files]),
-        "files": Uuids(files),
-    }
 
 
 async def _limited(content: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:

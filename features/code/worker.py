@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from features.code.sessions_end import SessionsEnd
 from features.code.store import Containers
 from features.code.tool.cells import Cells
 from features.code.tool.client import Sandboxes
@@ -23,12 +24,20 @@ class CodeTasks(WorkerFeature):
         super().__init__(resources)
         settings = resources.settings.code
         self._sandboxes = Sandboxes(settings.sandboxes, settings.token.get_secret_value())
-        self._containers = Containers(resources.settings, resources.pool, resources.storage)
+        self._containers = Containers(
+            resources.settings, resources.pool, resources.storage, resources.policies
+        )
         self._cells = Cells(self._containers, self._sandboxes)
         if settings.sandboxes:
             resources.tools["code_interpreter"] = self._code_interpreter
             resources.tools["shell"] = self._shell
             resources.on_ended.append(self._forget)
+
+    def start(self) -> None:
+        """Begins to end sessions that are over."""
+        if self._sandboxes.urls:
+            ending = SessionsEnd(self.resources.pool, self._sandboxes)
+            self.resources.side_tasks.start(ending.run(self.resources.due_poll), "sessions_end")
 
     async def close(self) -> None:
         """Closes the connections to sandboxes."""

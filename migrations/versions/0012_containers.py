@@ -22,12 +22,23 @@ def upgrade() -> None:
             last_active_at timestamptz DEFAULT clock_timestamp() NOT NULL,
             sandbox text,
             session text,
+            opening_until timestamptz,
+            stop_requested_at timestamptz,
+            ending_until timestamptz,
+            deleted_at timestamptz,
             CONSTRAINT pk_containers PRIMARY KEY (id),
             CONSTRAINT fk_containers_project_id FOREIGN KEY (project_id) REFERENCES projects (id)
         )
     """)
     op.execute("CREATE INDEX ix_containers_project_id ON containers (project_id, id)")
     op.execute("CREATE INDEX ix_containers_last_active_at ON containers (last_active_at)")
+    op.execute(
+        "CREATE INDEX ix_containers_sessions ON containers (project_id) "
+        "WHERE sandbox IS NOT NULL OR opening_until IS NOT NULL"
+    )
+    op.execute(
+        "CREATE INDEX ix_containers_deleted_at ON containers (deleted_at) WHERE deleted_at IS NOT NULL"
+    )
     op.execute("""
         CREATE TABLE container_files (
             id uuid NOT NULL,
@@ -50,14 +61,17 @@ def upgrade() -> None:
         CREATE TABLE container_cells (
             id text NOT NULL,
             container_id uuid NOT NULL,
+            project_id uuid NOT NULL,
             session text NOT NULL,
             began_at timestamptz DEFAULT clock_timestamp() NOT NULL,
             ended_at timestamptz,
             cpu_ms bigint DEFAULT 0 NOT NULL,
             wall_ms bigint DEFAULT 0 NOT NULL,
-            CONSTRAINT pk_container_cells PRIMARY KEY (id),
-            CONSTRAINT fk_container_cells_container_id FOREIGN KEY (container_id)
-                REFERENCES containers (id) ON DELETE CASCADE
+            CONSTRAINT pk_container_cells PRIMARY KEY (id)
         )
     """)
     op.execute("CREATE INDEX ix_container_cells_container_id ON container_cells (container_id)")
+    op.execute(
+        "CREATE INDEX ix_container_cells_project_id ON container_cells (project_id, began_at)"
+    )
+    op.execute("CREATE INDEX ix_container_cells_began_at ON container_cells USING brin (began_at)")

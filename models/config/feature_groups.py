@@ -316,6 +316,8 @@ class CodeSettings(Group):
     """Longest time of one call of code."""
     idle_time: Duration = Field(default=timedelta(minutes=20), ge=timedelta(seconds=1))
     """After so long without use a container expires, unless a client wants less."""
+    memory_limit: Literal["1g", "4g", "16g", "64g"] = "1g"
+    """Largest `memory_limit` that a client may name: sandboxes must be run with as much."""
     file_bytes: Bytes = Field(default=64 * 1024 * 1024, ge=1)
     """Largest file that code leaves in a container and that is kept."""
 

@@ -2,7 +2,7 @@
 
 from sqlalchemy import BigInteger, Column, Index, Interval, Table, Text, Uuid
 
-from models.db.tables.base import TIMESTAMP, count, metadata, optional, required
+from models.db.tables.base import TIMESTAMP, count, metadata, optional, partial_index, required
 
 containers = Table(
     "containers",
@@ -15,10 +15,20 @@ containers = Table(
     required("idle_time", Interval, "it expires when it was not used for so long"),
     required("created_at", TIMESTAMP, default="clock_timestamp()"),
     required("last_active_at", TIMESTAMP, default="clock_timestamp()"),
-    optional("sandbox", Text, "base URL of the sandbox with its session; null: it has none yet"),
-    optional("session", Text, "the sandbox's id of that session, never used again"),
+    optional("sandbox", Text, "base URL of the sandbox with its session; null: it has none"),
+    optional("session", Text, "the sandbox's id of that session, or of the last one"),
+    optional("opening_until", TIMESTAMP, "until then it counts as one with a session"),
+    optional("stop_requested_at", TIMESTAMP, "its session is to end"),
+    optional("ending_until", TIMESTAMP, "the lease of the worker that ends its session"),
+    optional("deleted_at", TIMESTAMP, "nobody sees it any more"),
     Index("ix_containers_project_id", "project_id", "id"),
     Index("ix_containers_last_active_at", "last_active_at"),
+    partial_index(
+        "ix_containers_sessions",
+        "project_id",
+        where="sandbox IS NOT NULL OR opening_until IS NOT NULL",
+    ),
+    partial_index("ix_containers_deleted_at", "deleted_at", where="deleted_at IS NOT NULL"),
 )
 
 container_files = Table(
@@ -39,11 +49,14 @@ container_cells = Table(
     "container_cells",
     metadata,
     Column("id", Text, primary_key=True, doc="of the item of the call"),
-    required("container_id", Uuid, references="containers.id", cascade=True),
+    required("container_id", Uuid, "no foreign key: what was used still counts"),
+    required("project_id", Uuid),
     required("session", Text, "where it begins; it never runs in another one"),
     required("began_at", TIMESTAMP, default="clock_timestamp()"),
     optional("ended_at", TIMESTAMP, "null: its result is not known"),
     count("cpu_ms", "of its processes, in milliseconds"),
     count("wall_ms"),
     Index("ix_container_cells_container_id", "container_id"),
+    Index("ix_container_cells_project_id", "project_id", "began_at"),
+    Index("ix_container_cells_began_at", "began_at", postgresql_using="brin"),
 )

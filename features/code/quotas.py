@@ -8,6 +8,7 @@ from features.code.containers import Container, ContainerRefused
 from features.files.queries import LOCK_PROJECT
 from models.config.groups import QuotaSettings
 from models.db.database import Pool, execute, fetch, fetch_when_available, retry_while_unavailable
+from models.db.queries.quotas import CODE_USE, USED_CPU
 from models.project_policies import ProjectPolicies
 
 _GIB = 1024**3
@@ -32,7 +33,7 @@ class CodeQuotas:
         seconds = _limit("code_seconds_per_day", own, self._common)
         if seconds:
             values = {"project": container.project_id}
-            [used] = await fetch_when_available(self._pool, session_queries.USED_CPU, values)
+            [used] = await fetch_when_available(self._pool, USED_CPU, values)
             if used >= seconds * 1000:
                 raise ContainerRefused(
                     f"the project has used its {seconds} CPU seconds of code of this day (UTC)."
@@ -63,7 +64,7 @@ class CodeQuotas:
         async with self._pool.connection() as connection, connection.transaction():
             await fetch(connection, LOCK_PROJECT, values)
             while True:
-                [use] = await fetch(connection, session_queries.CODE_USE, values)
+                [use] = await fetch(connection, CODE_USE, values)
                 is_free = not sessions or use.sessions < sessions
                 if is_free and (not memory or use.memory + wanted <= memory):
                     await execute(connection, session_queries.RESERVE_SESSION, values)

@@ -1,5 +1,5 @@
-"""The statements of the sessions of containers: what a project has open, whose end is due, and what
-operators see of them."""
+"""The statements of the sessions of containers: whose end is due, and what operators see of them.
+What a project uses is in models/db/queries/quotas.py."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,40 +8,6 @@ from uuid import UUID
 from features.code.queries import IS_BUSY, IS_LIVE
 from models.db.queries.audit import recorded
 from models.db.statement import Query, Statement, column
-
-_MEMORY = "coalesce(rtrim(c.memory_limit, 'g')::bigint, 1) * 1024 * 1024 * 1024"
-"""Bytes that the session of container `c` may use."""
-_IS_OPEN = """((c.sandbox IS NOT NULL AND c.stop_requested_at IS NULL AND c.deleted_at IS NULL)
-    OR c.opening_until > statement_timestamp())"""
-"""Container `c` has a session that stays, or is getting one."""
-
-
-@dataclass(frozen=True, slots=True)
-class CodeUse:
-    """What the other containers of a project use."""
-
-    sessions: int
-    memory: int
-    """bytes that their sessions may use"""
-
-
-CODE_USE = Query(
-    f"""
-    SELECT count(*) AS sessions, coalesce(sum({_MEMORY}), 0)::bigint AS memory FROM containers c
-    WHERE c.project_id = :project AND (c.sandbox IS NOT NULL OR c.opening_until IS NOT NULL) AND {_IS_OPEN}
-      AND c.id <> CAST(:id AS uuid)
-    """,
-    CodeUse,
-)
-
-USED_CPU = column(
-    """
-    SELECT coalesce(sum(x.cpu_ms), 0)::bigint FROM container_cells x
-    WHERE x.project_id = :project AND x.began_at >= date_trunc('day', statement_timestamp(), 'UTC')
-    """,
-    int,
-)
-"""Milliseconds of CPU of a project since the day (UTC) began."""
 
 RESERVE_SESSION = Statement(
     "UPDATE containers SET opening_until = clock_timestamp() + interval '1 minute' WHERE id = :id"

@@ -33,6 +33,10 @@ class SandboxFull(Exception):
     """The sandbox has no room for one more session."""
 
 
+class DiskFull(Exception):
+    """The session has no room for a file."""
+
+
 class SessionLost(Exception):
     """The sandbox does not have the session, or its process has died."""
 
@@ -82,7 +86,7 @@ class Sandboxes:
         await self._json("DELETE", place.url())
 
     async def put_file(self, place: Place, path: str, content: AsyncIterator[bytes]) -> None:
-        """Writes a file. `path`: below the session's folder."""
+        """Writes a file. `path`: below the session's folder. Raises DiskFull."""
         async with self._request("PUT", place.url("files", path), data=content):
             pass
 
@@ -123,7 +127,7 @@ class Sandboxes:
     async def _request(
         self, method: str, url: str, seconds: float | None = None, **body: Any
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
-        """One request. Raises SandboxFull, SessionLost and SandboxUnavailable."""
+        """One request. Raises SandboxFull, DiskFull, SessionLost and SandboxUnavailable."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 headers={"authorization": f"Bearer {self._token}", "user-agent": "backburner"},
@@ -138,6 +142,8 @@ class Sandboxes:
             ) as response:
                 if response.status == 503:
                     raise SandboxFull(url)
+                if response.status == 413:
+                    raise DiskFull(url)
                 if response.status in (404, 410):
                     raise SessionLost(url)
                 if response.status >= 300:

@@ -15,6 +15,7 @@ import structlog
 
 from features.code.containers import Container, ContainerGone, ContainerStore
 from features.code.tool.client import (
+    DiskFull,
     Place,
     Sandboxes,
     SandboxFull,
@@ -59,6 +60,8 @@ class Sessions:
                     place = await self._open(container.id)
                     is_rebuilt = container.session not in (None, place.session)
                     return OpenSession(place, is_rebuilt)
+                except DiskFull as error:
+                    raise ToolCallError(_TOO_MUCH) from error
                 except (SessionLost, SandboxUnavailable, SandboxFull) as error:
                     logger.warning("session_not_opened", error=str(error))
                     if time.monotonic() > deadline:
@@ -148,4 +151,7 @@ def _session_request(container: Container) -> dict[str, Any]:
 
 
 _FULL = "The code was not run: all sandboxes are in use now. Try again later, or answer without it."
+_TOO_MUCH = (
+    "The code was not run: the container's files are larger than a session may hold. Tell the user."
+)
 _AWAY = "The code was not run: no sandbox can be reached now. Answer without it."

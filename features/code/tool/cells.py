@@ -141,6 +141,9 @@ class Cells:
                 )
             except FileRefused as error:
                 notes.append(f"Note: {path} is not kept: {error}")
+            except SessionLost:
+                notes.append("Note: what the code changed is not kept: its session has ended.")
+                break
         if (rest := len(result["changed"]) - _MAX_FILES) > 0:
             notes.append(f"Note: {rest} more changed files are not kept: put them in one archive.")
         return files, notes

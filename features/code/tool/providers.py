@@ -296,8 +296,8 @@ _ENDS = {
     "memory": "The code was stopped: it used too much memory. Variables are lost.",
     "processes": "The code was stopped: it started too many processes or threads.",
     "disk": (
-        "The code was stopped: it left too many or too large files. The session has ended: variables "
-        "are lost, and files that earlier calls left are kept."
+        "The code was stopped: it left too many or too large files. The session has ended: "
+        "variables are lost, and files that earlier calls left are kept."
     ),
     "interrupted": "The code was interrupted.",
     "died": "The process of the session died. Variables are lost; the files in /mnt/data are kept.",

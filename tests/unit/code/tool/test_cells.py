@@ -8,6 +8,7 @@ from features.code.containers import AutoContainer, Container, ContainerFile
 from features.code.tool import cells as cells_module
 from features.code.tool import sessions as sessions_module
 from features.code.tool.cells import Cells
+from features.code.tool.client import DiskFull, SessionLost
 from models.ids import new_uuid
 from tests.support.memory_sandboxes import MemoryContainers, MemorySandboxes
 from worker.tools.provider import ToolCallError
@@ -147,6 +148,32 @@ async def test_what_is_not_kept_and_what_code_deletes(
     outcome = await process.run(container, "ci_1")
     assert (outcome.files, outcome.notes) == ([], ["Note: big.bin is not kept: it is too large."])
     assert process.store.files == {}
+
+
+async def test_files_of_a_session_that_has_ended_are_not_kept_and_the_result_is(
+    process: Process, container: Container, sandboxes: MemorySandboxes
+) -> None:
+    async def lost(*_: Any) -> Any:
+        raise SessionLost
+        yield b""
+
+    sandboxes.read_file = lost  # type: ignore[method-assign,assignment]
+    sandboxes.results["x"] = {"changed": [{"path": "a"}, {"path": "b"}], "status": "disk"}
+    outcome = await process.run(container, "ci_1")
+    assert (outcome.result["status"], outcome.files, len(outcome.notes)) == ("disk", [], 1)
+
+
+async def test_files_that_no_session_can_hold_fail_the_call_with_the_reason(
+    process: Process, container: Container, sandboxes: MemorySandboxes
+) -> None:
+    async def full(*_: Any) -> None:
+        raise DiskFull
+
+    sandboxes.put_file = full  # type: ignore[method-assign,assignment]
+    process.store.files["big"] = (ContainerFile(new_uuid(), "big", 1), b"1", "")
+    with pytest.raises(ToolCallError, match="larger than a session"):
+        await process.run(container, "ci_1")
+    assert sandboxes.runs == {}
 
 
 async def test_a_result_is_forgotten_once_it_is_stored_and_never_by_mistake(

@@ -49,6 +49,14 @@ _SHELL_DESCRIPTION = (
     "Runs shell commands in a Linux sandbox; the working directory is /mnt/data. The output has "
     f"each command's standard output, standard error and exit code. {_ABOUT_FILES}"
 )
+_COMMANDS = BUILT_IN_TOOLS["shell_call"].parameters["properties"]["commands"]
+_SHELL_PARAMETERS = {
+    "type": "object",
+    "properties": {"commands": _COMMANDS},
+    "required": ["commands"],
+    "additionalProperties": False,
+}
+"""Without the limits that a shell of the client has: weak models set them to nothing."""
 _NEW_CONTAINER = (
     "Note: the container of earlier calls has expired, with its files. This is a new one."
 )
@@ -205,9 +213,10 @@ class ContainerShell(_ContainerTool):
     def functions(self) -> list[ServerFunction]:
         if not self._is_ours:
             return []
-        parameters = BUILT_IN_TOOLS[self.kind].parameters
         return [
-            ServerFunction({"type": "shell"}, "shell", self._open, _SHELL_DESCRIPTION, parameters)
+            ServerFunction(
+                {"type": "shell"}, "shell", self._open, _SHELL_DESCRIPTION, _SHELL_PARAMETERS
+            )
         ]
 
     def owns(self, item: Item) -> bool:

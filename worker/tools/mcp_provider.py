@@ -63,6 +63,7 @@ class McpToolProvider:
     """One MCP server of one response. `resolver` replaces the system's, in tests."""
 
     time: float | None = None
+    in_order = False
 
     def __init__(
         self,

@@ -63,6 +63,7 @@ class WebSearch:
     function."""
 
     time: float | None = None
+    in_order = False
 
     def __init__(self, tool: Mapping[str, Any], context: ToolContext) -> None:
         settings = context.settings.web_search

@@ -65,6 +65,7 @@ _NEW_CONTAINER = (
 class _ContainerTool:
     """What both tools have in common: the container, and where it runs."""
 
+    in_order = True
     kind: str
     """The type of the items that name the container."""
 

@@ -35,6 +35,7 @@ class _Tool:
 
     process: MemoryProcess
     time: float | None = None
+    in_order = False
     is_safe = False
     error: Exception | None = None
 

@@ -25,7 +25,7 @@ from features.reference.schemas import (
     strict,
 )
 from models.ids import CONTAINER, CONTAINER_FILE
-from models.wire.api_schema import Schema, object_schema
+from models.wire.api_schema import Schema, const, object_schema
 
 PATHS = {
     "container_id": about_id(f"{CONTAINER}_"),
@@ -79,7 +79,9 @@ def components(deployment: Deployment) -> dict[str, Schema]:
     return {
         "CreateContainer": strict({"name": name}, optional),
         "CreateContainerFile": object_schema({}, {"file": BYTES, "file_id": STRING}),
-        "Container": sdk_object(ContainerRetrieveResponse),
+        "Container": sdk_object(
+            ContainerRetrieveResponse, network_policy=object_schema({"type": const("disabled")})
+        ),
         "ContainerList": page_of("Container"),
         "DeletedContainer": deleted("container.deleted", id_of(f"{CONTAINER}_")),
         "ContainerFile": sdk_object(FileRetrieveResponse),

@@ -115,9 +115,10 @@ async def test_input_that_has_arrived_ends_the_response_after_a_turn_and_its_cal
     assert len(loop.process.upstream.bodies) == 1
 
 
-async def test_calls_of_a_turn_one_after_the_other() -> None:
-    loop = _Loop(_calls(1, 2), HELLO)
-    await loop.run(parameters={"parallel_tool_calls": False})
+@pytest.mark.parametrize("in_order", [True, False], ids=["by their tool", "by the request"])
+async def test_calls_of_a_turn_one_after_the_other(in_order: bool) -> None:
+    loop = _Loop(_calls(1, 2), HELLO, in_order=in_order)
+    await loop.run(parameters={"parallel_tool_calls": in_order})
     ran = ['call {"n": 1}', 'call {"n": 2}']
     assert loop.steps == [
         "checkpoint 2",

@@ -1,5 +1,6 @@
 """What a worker asks of sandboxes: each cell once, sessions that are lost, files, and no room."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -153,9 +154,11 @@ async def test_what_is_not_kept_and_what_code_deletes(
 async def test_files_of_a_session_that_has_ended_are_not_kept_and_the_result_is(
     process: Process, container: Container, sandboxes: MemorySandboxes
 ) -> None:
-    async def lost(*_: Any) -> Any:
-        raise SessionLost
-        yield b""
+    async def lost(*paths: Any) -> AsyncIterator[bytes]:
+        for path in paths:
+            if path:
+                raise SessionLost
+            yield b""
 
     sandboxes.read_file = lost  # type: ignore[method-assign,assignment]
     sandboxes.results["x"] = {"changed": [{"path": "a"}, {"path": "b"}], "status": "disk"}

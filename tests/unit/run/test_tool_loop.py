@@ -71,10 +71,15 @@ class _Loop:
     """A run of the tool loop, and what it has stored."""
 
     def __init__(
-        self, *answers: Answer, safe: bool = False, error: Exception | None = None
+        self,
+        *answers: Answer,
+        safe: bool = False,
+        in_order: bool = False,
+        error: Exception | None = None,
     ) -> None:
         self.process = MemoryProcess(MemoryUpstream(answers))
-        members = {"process": self.process, "is_safe": safe, "error": error}
+        rules = {"is_safe": safe, "in_order": in_order}
+        members = {"process": self.process, **rules, "error": error}
         self._tool = type("Tool", (_Tool,), members)
 
     async def run(self, **context: Any) -> Any:

@@ -87,8 +87,9 @@ def logs_of(response: JSON, number: int = 0) -> str:
     return "".join(each["logs"] for each in calls[number]["outputs"])
 
 
-async def test_a_worker_is_killed_in_a_long_cell_and_its_result_is_there(
-    private_stack: PrivateStack, tmp_path: Path
+@pytest.mark.parametrize("way", ["killed", "stopped"])
+async def test_a_worker_ends_in_a_long_cell_and_its_result_is_there(
+    private_stack: PrivateStack, tmp_path: Path, way: str
 ) -> None:
     async with code_stack(private_stack, tmp_path, workers=1) as code:
         running, api = code.running, code.running.api()
@@ -96,7 +97,10 @@ async def test_a_worker_is_killed_in_a_long_cell_and_its_result_is_there(
         created = await api.create_background(model, tools=[AUTO], include=OUTPUTS)
         await until(code.runs)
         victim = running.workers[0]
-        running.kill(victim)
+        if way == "killed":
+            running.kill(victim)
+        else:
+            await running.stop(victim)
         await running.start_worker()
         response = await api.wait_for_end(created)
         assert response["status"] == "completed"

@@ -66,12 +66,12 @@ class Sandboxes:
     async def free_sessions(self, sandbox: str) -> int:
         """How many more sessions a sandbox can hold now. Raises SandboxUnavailable."""
         status = await self._json("GET", f"{sandbox}/status")
-        return int(status["max_sessions"]) - int(status["sessions"])
+        return int(_field(status, "max_sessions")) - int(_field(status, "sessions"))
 
     async def open(self, sandbox: str, session: dict[str, Any]) -> Place:
         """Opens a session. Raises SandboxFull and SandboxUnavailable."""
         opened = await self._json("POST", f"{sandbox}/sessions", json=session)
-        return Place(sandbox, opened["session"])
+        return Place(sandbox, str(_field(opened, "session")))
 
     async def has(self, place: Place) -> bool:
         """Whether the session lives. Raises SandboxUnavailable."""
@@ -104,7 +104,10 @@ class Sandboxes:
         """The result of a cell; None if it still runs after `POLL` seconds."""
         url = f"{place.url('cells', cell)}?wait={POLL:g}"
         answer = await self._json("GET", url, seconds=POLL + _ANSWER)
-        return answer["result"] if answer["state"] == "done" else None
+        result: dict[str, Any] | None = None
+        if _field(answer, "state") == "done":
+            result = _field(answer, "result")
+        return result
 
     async def end(self, place: Place, cell: str) -> None:
         """Forgets the result of a cell, or interrupts it."""
@@ -152,3 +155,11 @@ class Sandboxes:
                 yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise SandboxUnavailable(f"{type(error).__name__}: {error}"[:300]) from error
+
+
+def _field(answer: Any, name: str) -> Any:
+    """A field of an answer. Raises SandboxUnavailable."""
+    try:
+        return answer[name]
+    except (LookupError, TypeError) as error:
+        raise SandboxUnavailable(f"answered without '{name}'") from error

@@ -87,7 +87,7 @@ def logs_of(response: JSON, number: int = 0) -> str:
     return "".join(each["logs"] for each in calls[number]["outputs"])
 
 
-@pytest.mark.parametrize("way", ["killed", "stopped"])
+@pytest.mark.parametrize("way", ["killed", pytest.param("stopped", marks=pytest.mark.long)])
 async def test_a_worker_ends_in_a_long_cell_and_its_result_is_there(
     private_stack: PrivateStack, tmp_path: Path, way: str
 ) -> None:

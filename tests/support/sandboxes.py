@@ -22,7 +22,7 @@ class SandboxProcess(Process):
         self.port, self.token, self.folder = free_port(), token, folder
         command = [
             *(sys.executable, "-m", "cli.main", "sandbox", "--port", str(self.port)),
-            *("--folder", str(folder / "sessions"), *options),
+            *("--folder", str(folder), *options),
         ]
         environment = {"PATH": "/usr/bin:/bin", "BACKBURNER_CODE__TOKEN": token}
         super().__init__("sandbox", folder / "sandbox.log", command, environment=environment)

@@ -1,76 +1,116 @@
-"""The process of a session: `python -I child.py ROOT FOLDER MEMORY FILE_BYTES
-PROCESSES PARENT CHANNEL`.
+"""A process of a session: `python -I child.py ROOT`, told what to do by a first line of JSON on
+standard input (`Order`).
 
-It gives up what it may (walls.py), then runs cells, one after the other, in one namespace. A line
-of standard input is a cell, a line on the descriptor CHANNEL its result. What code prints goes to
-files of the session, which the server reads: a result that code forges says nothing about anything
-else.
+It gives up what it may (walls.py). Then it becomes a shell that runs one command, or it runs cells,
+one after the other, in one namespace: a line of standard input is a cell, a line on the descriptor
+`channel` its result. What code prints goes to files, which the server reads, as it measures all
+else: a result that code forges says nothing but what the code could have printed.
 """
 
 import ast
 import contextlib
 import json
 import os
-import subprocess
+import resource
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 _TEXT = 256 * 1024
 
 
-def main(root: str, folder: str, *numbers: str) -> None:
-    """Runs cells until standard input ends."""
+class Order(TypedDict):
+    """What a process is for."""
+
+    folder: str
+    """The session's."""
+    parent: int
+    channel: int
+    memory: int
+    """Bytes of address space."""
+    file_bytes: int
+    processes: int
+    cpu_seconds: int
+    command: str | None
+    """None: it runs cells."""
+
+
+def main(root: str) -> None:
+    """Does what the order says. Cells: until standard input ends."""
     sys.path.insert(0, root)
     from features.code.sandbox.walls import confine
 
     sys.path.remove(root)
-    memory, file_bytes, processes, parent, channel = map(int, numbers)
-    cells, results = os.fdopen(os.dup(0)), os.fdopen(channel, "w")
-    os.set_inheritable(results.fileno(), False)
+    cells = os.fdopen(os.dup(0), "rb", buffering=0)
+    order: Order = json.loads(_line(cells))
+    channel = order["channel"]
+    os.set_inheritable(channel, False)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    folder = order["folder"]
+    limits = {
+        resource.RLIMIT_AS: order["memory"],
+        resource.RLIMIT_FSIZE: order["file_bytes"],
+        resource.RLIMIT_NPROC: order["processes"],
+        resource.RLIMIT_CPU: order["cpu_seconds"],
+        resource.RLIMIT_NOFILE: 256,
+        resource.RLIMIT_CORE: 0,
+    }
     readable = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
-    limits = {"memory": memory, "file_bytes": file_bytes, "processes": processes}
-    confine(folder, readable, parent=parent, **limits)
+    confine(folder, readable, limits, order["parent"])
     os.chdir(f"{folder}/data")
+    if order["command"] is not None:
+        _redirect(f"{folder}/out")
+        os.write(channel, b"{}\n")
+        shell = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
+        os.execv(shell, [shell, "-c", order["command"]])  # noqa: S606 - this is its purpose
     sys.argv = [""]
     scope: dict[str, Any] = {"__name__": "__main__"}
-    print(json.dumps({"ready": True}), file=results, flush=True)
-    for line in cells:
+    results = os.fdopen(channel, "w")
+    print("{}", file=results, flush=True)
+    while line := _line(cells):
         cell = json.loads(line)
-        result = _run(cell, scope, f"{folder}/out") | {"nonce": cell["nonce"]}
+        _reap()
+        _redirect(f"{folder}/out")
+        result = _run(cell["code"], scope) | {"nonce": cell["nonce"]}
         print(json.dumps(result), file=results, flush=True)
 
 
-def _run(cell: dict[str, Any], scope: dict[str, Any], out: str) -> dict[str, Any]:
+def _line(file: Any) -> bytes:
+    return bytes(file.readline())
+
+
+def _reap() -> None:
+    """Killed children of earlier cells count as processes until somebody asks for them."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _redirect(out: str) -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
-        _redirect(number, f"{out}/{name}")
-    result: dict[str, Any] = {"status": "ok", "value": "", "error": "", "outputs": []}
+        file = os.open(f"{out}/{name}", os.O_WRONLY | os.O_TRUNC | os.O_APPEND)
+        os.dup2(file, number)
+        os.close(file)
+
+
+def _run(code: str, scope: dict[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {"status": "ok", "value": "", "error": ""}
     try:
-        if cell["kind"] == "shell":
-            result["outputs"] = [_command(each, cell) for each in cell["commands"]]
-        else:
-            result["value"] = _python(cell["code"], scope)
+        result["value"] = _unicode(_python(code, scope))
     except KeyboardInterrupt:
         result["status"] = "interrupted"
     except MemoryError:
         result |= {"status": "memory", "error": "MemoryError"}
     except BaseException as error:  # noqa: BLE001 - whatever the code raises is its result
         lines = traceback.format_exception(type(error), error, _own_frames(error))
-        result |= {"status": "error", "error": "".join(lines)[-_TEXT:]}
+        result |= {"status": "error", "error": _unicode("".join(lines)[-_TEXT:])}
     with contextlib.suppress(BaseException):
         result["figures"] = _save_figures()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()
     return result
-
-
-def _redirect(number: int, path: str) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    os.dup2(file, number)
-    os.close(file)
 
 
 def _python(code: str, scope: dict[str, Any]) -> str:
@@ -84,28 +124,16 @@ def _python(code: str, scope: dict[str, Any]) -> str:
     return "" if value is None else repr(value)[:_TEXT]
 
 
+def _unicode(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
 def _own_frames(error: BaseException) -> Any:
     """The traceback from the code's first line on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != "<cell>":
         trace = trace.tb_next
     return trace
-
-
-def _command(command: str, cell: dict[str, Any]) -> dict[str, Any]:
-    """Runs a command line; its texts are cut to `max_output_length` characters each."""
-    limit = cell.get("max_output_length") or _TEXT
-    seconds = cell["timeout_ms"] / 1000 if cell.get("timeout_ms") else None
-    try:
-        ran = subprocess.run(
-            ["/bin/sh", "-c", command], capture_output=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired as stopped:
-        texts, code = (stopped.stdout or b"", stopped.stderr or b""), None
-    else:
-        texts, code = (ran.stdout, ran.stderr), ran.returncode
-    out, err = (text.decode(errors="replace")[:limit] for text in texts)
-    return {"stdout": out, "stderr": err, "exit_code": code}
 
 
 def _save_figures() -> list[str]:
@@ -123,4 +151,4 @@ def _save_figures() -> list[str]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -1,44 +1,48 @@
-"""A session: a folder, a process that runs its cells one after the other, and their results, which
-are kept until they are acknowledged.
+"""A session: a folder, a Python that keeps variables, and the results of cells, which are kept
+until they are acknowledged.
 
-What the process reports is text of the code. The server itself reads what was printed, finds what
-files have changed, and measures time, memory and disk.
+What a process reports is text of the code. The server itself reads what was printed, finds what
+files have changed, and measures time, memory and disk. Between cells all processes stand still.
 """
 
 import asyncio
-import itertools
 import json
 import os
-import resource
 import secrets
 import shutil
-import signal
-import stat
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
+
+from features.code.sandbox.child import Order
+from features.code.sandbox.files import Found, TooMuch, find_files, remove, removed_bytes
+from features.code.sandbox.program import Program, pids_of, takes_more
 
 logger = structlog.get_logger()
 
 ROOT = Path(__file__).parents[3]
-_LOOK = 0.5
+_LOOK = 0.2
 """Seconds between two looks at memory and disk."""
-_FAREWELL = 2.0
-"""Seconds that interrupted code has before its process is killed."""
+_FAREWELL = 1.0
+"""Seconds that interrupted code has before it is killed."""
+_START = 30.0
+"""Seconds that a process has to start."""
 _REPLY = 4 * 1024 * 1024
-_CODE = 512 * 1024 * 1024
+_STRAY_LINES = 100
+_LIBRARIES = 512 * 1024 * 1024
 """Address space that Python and its libraries take without using it."""
 _PROCESSES = 64
 """Processes and threads of a session."""
-_FIRST_UID, _UIDS = 200_000, 1_000_000
-_CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 5 | 1 << 6 | 1 << 7
-"""To give files and processes another user, and to reach them then."""
+_SHARED_PROCESSES = 4096
+"""Of a user that all sessions share."""
+_CPU_SECONDS = 3600
+"""Of one process, so that nothing computes for ever if the sandbox was killed."""
 
 
 class Unusable(Exception):
@@ -50,7 +54,7 @@ class Limits:
     """What a session may use."""
 
     memory: int
-    """Bytes: address space of each process, and resident memory of all together."""
+    """Bytes of all processes together."""
     disk: int
     """Bytes of all its files together."""
     file_bytes: int
@@ -59,24 +63,52 @@ class Limits:
     wall_time: float
     """Seconds of one cell."""
     output: int
-    """Bytes that are kept of what a cell prints."""
+    """Characters that are kept of a text that a cell prints."""
+
+
+class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+    """Code or commands to run."""
+
+    kind: str
+    code: str = ""
+    commands: list[str] = []
+    timeout_ms: int | None = None
+    """Of each command."""
+    max_output_length: int | None = None
+    """Characters of each text of a command."""
+
+
+class _Reply(msgspec.Struct, frozen=True):
+    """What the code's process says."""
+
+    nonce: str = ""
+    status: str = "died"
+    value: str = ""
+    error: str = ""
+    figures: list[str] = []
 
 
 @dataclass
 class Session:
-    """One of a sandbox. `python` runs the code; `uid` None: the sandbox is not root, and all
-    sessions have its own user."""
+    """One of a sandbox."""
 
     folder: Path
     limits: Limits
     python: str
     uid: int | None
+    """The user that it has alone; None: the sandbox's own."""
+    project: str = ""
     results: dict[str, "asyncio.Task[dict[str, Any]]"] = field(default_factory=dict)
+    """Those that nobody has acknowledged."""
     ended: set[str] = field(default_factory=set)
     """Cells that were acknowledged or interrupted: they never run again."""
+    is_over: bool = False
+    """It used too much disk: it runs nothing any more."""
     used_at: float = field(default_factory=time.monotonic)
-    _process: subprocess.Popen[bytes] | None = None
+    used_disk: int = 0
+    _python: Program | None = None
     _replies: asyncio.StreamReader | None = None
+    _shell: Program | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _running: str | None = None
     _stop_reason: str = ""
@@ -84,287 +116,314 @@ class Session:
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs, and no result waits for a worker."""
-        return all(cell in self.ended for cell in self.results)
+        return not self.results
 
     @property
     def data(self) -> Path:
         """The folder that code knows as /mnt/data."""
         return self.folder / "data"
 
-    def begin(self, cell: str, body: dict[str, Any]) -> None:
+    def begin(self, cell: str, body: Cell) -> None:
         """Runs a cell when those before it have ended. Does nothing for a cell that is known."""
-        self.used_at = time.monotonic()
         if cell not in self.results:
             self.results[cell] = asyncio.create_task(self._run(cell, body))
 
     def end(self, cell: str) -> None:
-        """Forgets the result of a cell, or interrupts it."""
+        """Forgets the result of a cell; interrupts it first, if it runs."""
         self.ended.add(cell)
+        task = self.results.get(cell)
         if self._running == cell:
             self._stop("interrupted")
+        if task is not None:
+            task.add_done_callback(lambda _: self.results.pop(cell, None))
 
     def close(self) -> None:
-        """Ends the process with all that it has started, and deletes the folder."""
-        self._kill()
+        """Ends all processes, and deletes the folder."""
         for task in self.results.values():
             task.cancel()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        programs = [each for each in (self._python, self._shell) if each is not None]
+        for program in programs:
+            program.kill()
+        asyncio.get_running_loop().run_in_executor(None, remove, self.folder)
+
+    def make_folder(self, skeleton: Path) -> None:
+        """Makes the folders. `skeleton`: what is in its home, if it exists."""
+        self.folder.mkdir(parents=True)
+        self.folder.chmod(0o711)
+        for name in ("data", "tmp", "out"):
+            (self.folder / name).mkdir(mode=0o711 if name == "out" else 0o700)
+        for name in ("stdout", "stderr"):
+            (self.folder / "out" / name).touch(0o600)
+        if skeleton.is_dir():
+            shutil.copytree(skeleton, self.folder / "tmp", dirs_exist_ok=True)
+        if self.uid is not None:
+            for name in ("data", "out/stdout", "out/stderr", "tmp"):
+                os.chown(self.folder / name, self.uid, self.uid)
+            for path in (self.folder / "tmp").rglob("*"):
+                os.chown(path, self.uid, self.uid)
 
     async def start(self) -> None:
-        """Starts the process. Raises Unusable."""
-        for name in ("data", "out", "tmp"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
-            if self.uid is not None:
-                os.chown(self.folder / name, self.uid, self.uid)
-        if self.uid is not None:
-            os.chown(self.folder, self.uid, self.uid)
-        self.folder.chmod(0o700)
+        """Starts Python. Raises Unusable."""
+        self._python, self._replies = await self._started(None)
+
+    # --- processes ---
+
+    async def _started(self, command: str | None) -> tuple[Program, asyncio.StreamReader]:
         reading, writing = os.pipe()
         try:
-            self._process = self._spawn(writing)
-        except OSError as error:
+            program = self._spawn(writing)
+        except (OSError, subprocess.SubprocessError) as error:
             os.close(reading)
             raise Unusable(str(error)) from error
         finally:
             os.close(writing)
-        self._replies = asyncio.StreamReader(limit=_REPLY)
-        protocol = asyncio.StreamReaderProtocol(self._replies)
+        replies = asyncio.StreamReader(limit=_REPLY)
+        protocol = asyncio.StreamReaderProtocol(replies)
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: protocol, os.fdopen(reading, "rb"))
-        if not await self._replies.readline():
-            assert self._process.stderr is not None
-            raise Unusable(self._process.stderr.read(2000).decode(errors="replace"))
+        try:
+            async with asyncio.timeout(_START):
+                await program.write(f"{json.dumps(self._order(command, writing))}\n".encode())
+                is_ready = bool(await replies.readline())
+        except (OSError, TimeoutError):
+            is_ready = False
+        if not is_ready:
+            program.kill()
+            reason = program.start_error() if program.is_running else ""
+            raise Unusable(reason or "the process did not start")
+        return program, replies
 
-    def _spawn(self, channel: int) -> subprocess.Popen[bytes]:
-        child = Path(__file__).parent / "child.py"
-        limits = (str(self.limits.memory + _CODE), str(self.limits.file_bytes))
-        most = _PROCESSES if self.uid is not None else 16 * _PROCESSES
-        return subprocess.Popen(
-            [
-                *(self.python, "-I", "-B", "-X", "utf8", str(child), str(ROOT), str(self.folder)),
-                *(*limits, str(most), str(os.getpid()), str(channel)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=(channel,),
-            cwd=self.folder,
-            env={
-                "HOME": str(self.folder / "tmp"),
-                "TMPDIR": str(self.folder / "tmp"),
-                "PATH": f"{Path(self.python).parent}:/usr/local/bin:/usr/bin:/bin",
-                "LANG": "C.UTF-8",
-                "MPLBACKEND": "Agg",
-                "OPENBLAS_NUM_THREADS": "2",
-                "OMP_NUM_THREADS": "2",
-            },
-            start_new_session=True,
-            user=self.uid,
-            group=self.uid,
-            extra_groups=[] if self.uid is not None else None,
+    def _order(self, command: str | None, channel: int) -> Order:
+        return {
+            "folder": str(self.folder),
+            "parent": os.getpid(),
+            "channel": channel,
+            "memory": self.limits.memory + _LIBRARIES,
+            "file_bytes": self.limits.file_bytes,
+            "processes": _PROCESSES if self.uid is not None else _SHARED_PROCESSES,
+            "cpu_seconds": _CPU_SECONDS,
+            "command": None if command is None else self._inside(command),
+        }
+
+    def _spawn(self, channel: int) -> Program:
+        child = str(Path(__file__).parent / "child.py")
+        home = str(self.folder / "tmp")
+        return Program(
+            subprocess.Popen(
+                [self.python, "-I", "-B", "-X", "utf8", child, str(ROOT)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=(channel,),
+                cwd=self.folder,
+                env={
+                    "HOME": home,
+                    "TMPDIR": home,
+                    "PATH": f"{Path(self.python).parent}:/usr/local/bin:/usr/bin:/bin",
+                    "LANG": "C.UTF-8",
+                    "MPLBACKEND": "Agg",
+                    "OPENBLAS_NUM_THREADS": "2",
+                    "OMP_NUM_THREADS": "2",
+                },
+                start_new_session=True,
+                user=self.uid,
+                group=self.uid,
+                extra_groups=None if self.uid is None else [],
+            )
         )
 
-    async def _run(self, cell: str, body: dict[str, Any]) -> dict[str, Any]:
+    def leaders(self) -> list[int]:
+        """The processes that it waits for itself."""
+        return [each.pid for each in self._programs()]
+
+    def _programs(self) -> list[Program]:
+        both = (self._python, self._shell)
+        return [each for each in both if each is not None and each.is_running]
+
+    # --- cells ---
+
+    async def _run(self, cell: str, body: Cell) -> dict[str, Any]:
         async with self._turn:
-            if cell in self.ended:
-                return {}
-            if self._process is None or self._process.poll() is not None:
-                self._kill()
-                await self.start()
+            if cell in self.ended or self.is_over:
+                return self._result(_Reply(), [], None, Found())
             self._running, self._stop_reason = cell, ""
             logger.info("cell_begun", cell=cell)
-            before, started_at = dict(self._files()), time.monotonic()
-            cpu = _cpu_ms(self._pids())
-            watch = asyncio.create_task(self._watch(self.limits.wall_time))
+            started_at = time.monotonic()
+            watch = asyncio.create_task(self._watch())
+            cpu, before, outputs, reply = 0, None, [], _Reply(status="ok")
             try:
-                reply = await self._reply(body)
+                before = await self._found()
+                if body.kind == "shell":
+                    outputs, cpu = await self._run_commands(body)
+                else:
+                    reply, cpu = await self._run_python(body.code)
+                after = await self._found()
+            except (TooMuch, Unusable) as error:
+                logger.warning("cell_failed", cell=cell, error=str(error))
+                self._stop("disk" if isinstance(error, TooMuch) else "died")
+                after = before or Found()
             finally:
                 watch.cancel()
                 self._running = None
                 self.used_at = time.monotonic()
-            spent = max(0, _cpu_ms(self._pids()) - cpu)
-            self._end_strays()
-            return self._result(reply, before, spent, int(1000 * (time.monotonic() - started_at)))
+            return {
+                **self._result(reply, outputs, before, after),
+                "cpu_ms": cpu,
+                "wall_ms": int(1000 * (time.monotonic() - started_at)),
+            }
 
-    async def _reply(self, body: dict[str, Any]) -> dict[str, Any]:
-        assert self._process is not None
-        assert self._process.stdin is not None
+    async def _found(self) -> Found:
+        return await asyncio.to_thread(find_files, self.data, self.limits.files)
+
+    async def _run_python(self, code: str) -> tuple[_Reply, int]:
+        if self._python is None or not self._python.is_running:
+            await self.start()
+        program = self._python
+        assert program is not None
+        before = program.cpu_ms()
+        program.thaw()
+        reply = await self._reply(program, code)
+        program.freeze()
+        if reply is None:
+            program.kill()
+            await program.ended()
+            reply = _Reply()
+        return reply, max(0, program.cpu_ms() - before)
+
+    async def _reply(self, program: Program, code: str) -> _Reply | None:
+        """What Python says about this cell. Of an earlier one nothing counts: lines carry a nonce
+        that no earlier code could know. None: nothing that can be understood."""
         assert self._replies is not None
+        nonce = secrets.token_hex(8)
+        line = json.dumps({"code": self._inside(code), "nonce": nonce})
         try:
-            nonce = secrets.token_hex(8)
-            line = self._inside(json.dumps({**body, "nonce": nonce}))
-            self._process.stdin.write(f"{line}\n".encode())
-            self._process.stdin.flush()
-            reply = json.loads(await self._replies.readline())
-            while type(reply) is dict and reply.get("nonce") != nonce:
-                reply = json.loads(await self._replies.readline())
+            await program.write(f"{line}\n".encode())
+            for _ in range(_STRAY_LINES):
+                said = await self._replies.readline()
+                if not said:
+                    return None
+                with suppress(msgspec.MsgspecError, RecursionError):
+                    reply = msgspec.json.decode(said, type=_Reply)
+                    if reply.nonce == nonce:
+                        return reply
         except (OSError, ValueError):
-            reply = None
-        if type(reply) is not dict:
-            self._kill()
-            return {"status": self._stop_reason or "died"}
-        return {**reply, "status": self._stop_reason} if self._stop_reason else reply
+            pass
+        return None
+
+    async def _run_commands(self, body: Cell) -> tuple[list[dict[str, Any]], int]:
+        outputs: list[dict[str, Any]] = []
+        cpu = 0
+        for command in body.commands:
+            if self._stop_reason:
+                break
+            program, _ = await self._started(command)
+            self._shell = program
+            code: int | None = None
+            try:
+                async with asyncio.timeout(
+                    None if body.timeout_ms is None else body.timeout_ms / 1000
+                ):
+                    code = await program.ended()
+            except TimeoutError:
+                program.kill()
+                await program.ended()
+            cpu += program.cpu_ms()
+            most = min(body.max_output_length or self.limits.output, self.limits.output)
+            texts = {name: self._printed(name, most) for name in ("stdout", "stderr")}
+            outputs.append({**texts, "exit_code": None if self._stop_reason else code})
+        return outputs, cpu
 
     def _result(
-        self, reply: dict[str, Any], before: dict[str, tuple[int, int]], cpu: int, wall: int
+        self, reply: _Reply, outputs: list[dict[str, Any]], before: Found | None, after: Found
     ) -> dict[str, Any]:
-        after = dict(self._files())
-        figures = reply.get("figures")
-        figures = figures if type(figures) is list else []
-        changed = [
-            {"path": path, "bytes": size, "figure": path in figures}
-            for path, (_, size) in sorted(after.items())
-            if before.get(path) != after[path]
-        ]
-        outputs = reply.get("outputs")
+        is_python = not outputs
+        known = {} if before is None else before.files
+        most = self.limits.output
         return {
-            "status": str(reply.get("status", "ok")),
-            "stdout": self._printed("stdout"),
-            "stderr": self._printed("stderr"),
-            "value": self._text(reply.get("value")),
-            "error": self._text(reply.get("error")),
-            "outputs": [self._output(each) for each in outputs] if type(outputs) is list else [],
-            "changed": changed,
-            "deleted": sorted(before.keys() - after.keys()),
-            "cpu_ms": cpu,
-            "wall_ms": wall,
+            "status": self._stop_reason or reply.status,
+            "stdout": self._printed("stdout", most) if is_python else "",
+            "stderr": self._printed("stderr", most) if is_python else "",
+            "value": self._outside(reply.value[:most]),
+            "error": self._outside(reply.error[:most]),
+            "outputs": outputs,
+            "changed": [
+                {"path": path, "bytes": size, "figure": path in reply.figures}
+                for path, (_, size) in sorted(after.files.items())
+                if known.get(path) != after.files[path]
+            ],
+            "deleted": sorted(known.keys() - after.files.keys()),
+            "cpu_ms": 0,
+            "wall_ms": 0,
         }
 
-    def _output(self, given: Any) -> dict[str, Any]:
-        given = given if type(given) is dict else {}
-        code = given.get("exit_code")
-        texts = {name: self._text(given.get(name)) for name in ("stdout", "stderr")}
-        return {**texts, "exit_code": code if type(code) is int else None}
-
-    def _text(self, given: Any) -> str:
-        return self._outside(str(given or "")[: self.limits.output])
-
-    def _printed(self, name: str) -> str:
+    def _printed(self, name: str, most: int) -> str:
         """What was printed: its beginning and its end, if it is long."""
-        path, most = self.folder / "out" / name, self.limits.output
-        try:
-            opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            return ""
-        with os.fdopen(opened, "rb") as file:
-            size = os.fstat(opened).st_size
-            head = file.read(most if size <= most else most // 2)
-            if size > most:
+        with (self.folder / "out" / name).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size <= most:
+                text = file.read()
+            else:
+                text = file.read(most // 2) + b"\n[...]\n"
                 file.seek(size - most // 2)
-                head += b"\n[...]\n" + file.read(most // 2)
-        return self._outside(head.decode(errors="replace"))
+                text += file.read(most // 2)
+        return self._outside(text.decode(errors="replace"))
 
     def _inside(self, text: str) -> str:
         return text.replace("/mnt/data", str(self.data))
 
     def _outside(self, text: str) -> str:
-        return text.replace(str(self.data), "/mnt/data")
-
-    def _files(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Path below `data` -> time of its last change and bytes, of plain files. Links are left
-        out: they may lead anywhere."""
-        found = 0
-        for folder, _, names in os.walk(self.data):
-            for name in names:
-                path = Path(folder, name)
-                with suppress(OSError):
-                    seen = path.lstat()
-                    if stat.S_ISREG(seen.st_mode) and (found := found + 1) <= self.limits.files:
-                        yield str(path.relative_to(self.data)), (seen.st_mtime_ns, seen.st_size)
+        return text.replace(str(self.data), "/mnt/data").encode(errors="replace").decode()
 
     # --- watching ---
 
-    async def _watch(self, wall_time: float) -> None:
-        deadline = time.monotonic() + wall_time
+    async def _watch(self) -> None:
+        deadline = time.monotonic() + self.limits.wall_time
+        next_scan = 0.0
         while not self._stop_reason:
             await asyncio.sleep(_LOOK)
-            if time.monotonic() > deadline:
+            pids = pids_of(self._programs())
+            now = time.monotonic()
+            if now > deadline:
                 self._stop("timeout")
-            elif _memory(pids := self._pids()) > self.limits.memory:
+            elif takes_more(pids, self.limits.memory):
                 self._stop("memory")
             elif len(pids) > _PROCESSES:
                 self._stop("processes")
-            elif await asyncio.to_thread(self._disk) > self.limits.disk:
-                self._stop("disk")
+            elif now >= next_scan:
+                if await asyncio.to_thread(self._is_disk_full, pids):
+                    self._stop("disk")
+                next_scan = now + 10 * (time.monotonic() - now)
+
+    def _is_disk_full(self, pids: list[int]) -> bool:
+        used = removed_bytes(pids)
+        try:
+            for name in ("data", "tmp", "out"):
+                used += find_files(self.folder / name, self.limits.files).bytes
+        except TooMuch:
+            return True
+        self.used_disk = used
+        return used > self.limits.disk
 
     def _stop(self, reason: str) -> None:
-        """Interrupts the code; kills its process if that is not enough."""
-        if self._stop_reason or self._process is None:
+        """Stops what runs. Code that is only late or unwanted may end by itself first."""
+        if self._stop_reason:
             return
         self._stop_reason = reason
-        self._process.send_signal(signal.SIGINT)
-        process = self._process
+        self.is_over = self.is_over or reason == "disk"
+        cell, programs = self._running, self._programs()
+        is_late = reason in ("timeout", "interrupted")
 
         def kill_if_running() -> None:
-            if self._running is not None and self._process is process:
-                self._kill()
+            if self._running == cell:
+                for program in programs:
+                    program.kill()
 
-        asyncio.get_running_loop().call_later(
-            0 if reason == "memory" else _FAREWELL, kill_if_running
-        )
-
-    def _disk(self) -> int:
-        total = 0
-        for folder, _, names in os.walk(self.folder):
-            for name in names:
-                with suppress(OSError):
-                    total += Path(folder, name).lstat().st_blocks * 512
-        return total
-
-    def _pids(self) -> list[int]:
-        """The processes of the session: code cannot leave it."""
-        if self._process is None:
-            return []
-        return [pid for pid, session in _processes() if session == self._process.pid]
-
-    def _end_strays(self) -> None:
-        """Kills what a cell has left running."""
-        for pid in self._pids():
-            if self._process is not None and pid != self._process.pid:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-    def _kill(self) -> None:
-        if self._process is None:
-            return
-        for pid in self._pids():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.wait()
-
-
-def _processes() -> Iterator[tuple[int, int]]:
-    """Process -> its session."""
-    for name in os.listdir("/proc"):  # noqa: PTH208 - many, twice a second
-        if name.isdigit():
-            with suppress(OSError, ValueError):
-                yield int(name), os.getsid(int(name))
-
-
-def _memory(pids: list[int]) -> int:
-    """Resident bytes of these processes together."""
-    pages = 0
-    for pid in pids:
-        with suppress(OSError, IndexError):
-            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
-
-
-def _cpu_ms(pids: list[int]) -> int:
-    """CPU time of these processes and of those of their children that have ended."""
-    ticks = 0
-    for pid in pids:
-        with suppress(OSError, IndexError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += sum(map(int, fields[11:15]))
-    return 1000 * ticks // os.sysconf("SC_CLK_TCK")
-
-
-def own_uids() -> Iterator[int | None]:
-    """Users for sessions, each another one; None if this process may not change users."""
-    status = Path("/proc/self/status").read_text()
-    effective = int(status.partition("CapEff:")[2].split()[0], 16)
-    has_all = effective & _CAPABILITIES == _CAPABILITIES
-    for number in itertools.count():
-        yield _FIRST_UID + number % _UIDS if has_all else None
+        if is_late and self._shell in programs:
+            programs = [each for each in programs if each is self._shell]
+            kill_if_running()
+        elif is_late:
+            for program in programs:
+                program.interrupt()
+            asyncio.get_running_loop().call_later(_FAREWELL, kill_if_running)
+        else:
+            kill_if_running()

@@ -13,13 +13,15 @@ citations.
 
 **Files of containers.** What a model gets for its code begins with the files that the code has made
 (`made_files_text`). The text is not changed. The first mention of the path of one, also as
-`sandbox:/mnt/data/…`, becomes a `container_file_citation`; its indices cover the path.
+`sandbox:/mnt/data/…`, becomes a `container_file_citation`; its indices cover the path. Models
+forget links: at the end of the text, a file that was made since the message before and is not
+mentioned is cited with the indices 0, as OpenAI cites a chart.
 """
 
 import hashlib
 import html
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -214,6 +216,8 @@ class Sources:
     (worker/translation/items/citations.py)"""
     made: Mapping[str, "MadeFile"] = field(default_factory=dict)
     """path -> the file, of files that code has made"""
+    unmentioned: frozenset[str] = frozenset()
+    """paths of those that were made since the last message"""
 
 
 NO_SOURCES = Sources()
@@ -297,8 +301,9 @@ def made_files(item: Item) -> list[MadeFile]:
 class PathFinder:
     """The citations of files of containers in one text part, as it grows."""
 
-    def __init__(self, files: Mapping[str, MadeFile]) -> None:
-        """`files`: path -> what may be cited."""
+    def __init__(self, files: Mapping[str, MadeFile], unmentioned: Collection[str] = ()) -> None:
+        """`files`: path -> what may be cited. `unmentioned`: paths of what is cited in any case."""
+        self._unmentioned = unmentioned
         self._uncited = dict(files)
         self._paths = tuple(files)
         names = "|".join(map(re.escape, sorted(files, key=len, reverse=True)))
@@ -314,7 +319,9 @@ class PathFinder:
 
     def flush(self) -> list[dict[str, Any]]:
         """The annotations at the end of the part."""
-        return self._found("", is_end=True)
+        found = self._found("", is_end=True)
+        rest = [file for path, file in self._uncited.items() if path in self._unmentioned]
+        return found + [_citation(file, 0, 0) for file in rest]
 
     def _found(self, text: str, *, is_end: bool) -> list[dict[str, Any]]:
         self._tail += text
@@ -326,20 +333,22 @@ class PathFinder:
                 break
             end = max(end, match.end())
             if (file := self._uncited.pop(match[1], None)) is not None:
-                annotations.append(self._annotation(file, match))
+                start = self._tail_start
+                annotations.append(_citation(file, start + match.start(), start + match.end()))
         self._tail_start += end
         self._tail = self._tail[end:]
         return annotations
 
-    def _annotation(self, file: MadeFile, match: re.Match[str]) -> dict[str, Any]:
-        return {
-            "type": "container_file_citation",
-            "container_id": file.container,
-            "file_id": file.id,
-            "filename": file.path.rpartition("/")[2],
-            "start_index": self._tail_start + match.start(),
-            "end_index": self._tail_start + match.end(),
-        }
+
+def _citation(file: MadeFile, start: int, end: int) -> dict[str, Any]:
+    return {
+        "type": "container_file_citation",
+        "container_id": file.container,
+        "file_id": file.id,
+        "filename": file.path.rpartition("/")[2],
+        "start_index": start,
+        "end_index": end,
+    }
 
 
 def citation_sources(history: Iterable[Item]) -> Sources:
@@ -348,6 +357,7 @@ def citation_sources(history: Iterable[Item]) -> Sources:
     pages: dict[str, str] = {}
     files: dict[str, CitedFile] = {}
     made: dict[str, MadeFile] = {}
+    unmentioned: set[str] = set()
     for item in history:
         if item["type"] == "web_search_call" and isinstance(item.get("answer"), str):
             results = _results(item["answer"])
@@ -355,8 +365,12 @@ def citation_sources(history: Iterable[Item]) -> Sources:
         elif item["type"] == "file_search_call":
             files |= citable_files(passages_of(item) or ())
         elif item["type"] in ("code_interpreter_call", "shell_call_output"):
-            made |= {file.path: file for file in made_files(item)}
-    return Sources(pages, files, made)
+            new = {file.path: file for file in made_files(item)}
+            made |= new
+            unmentioned |= new.keys()
+        elif item["type"] == "message":
+            unmentioned.clear()
+    return Sources(pages, files, made, frozenset(unmentioned))
 
 
 class WebSearchResult(msgspec.Struct, frozen=True):

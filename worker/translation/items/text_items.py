@@ -90,7 +90,7 @@ class TextPart(OpenPart):
         self._annotations: list[dict[str, Any]] = []
         self._citations = CitationFinder(sources.pages) if sources.pages else None
         self._markers = MarkerFilter(sources.files) if sources.files else None
-        self._paths = PathFinder(sources.made) if sources.made else None
+        self._paths = PathFinder(sources.made, sources.unmentioned) if sources.made else None
         self._received = self._text if self._markers is None else io.StringIO()
         """The text with the markers that are taken out of it."""
         self._pending_logprobs: list[dict[str, Any]] = []

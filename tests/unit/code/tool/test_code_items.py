@@ -241,6 +241,18 @@ def test_a_path_that_the_text_mentions_is_cited_wherever_the_text_is_split(
         ] == cited
 
 
+def test_a_new_file_that_the_text_does_not_mention_is_cited_at_its_end() -> None:
+    ran = {**CODE, "answer": ANSWER}
+    answer = {"id": "msg_2", "type": "message", "role": "assistant", "content": []}
+    for history, cited in (([ran], ["a.csv.png"]), ([ran, answer], [])):
+        sources = citation_sources(history)
+        finder = PathFinder(sources.made, sources.unmentioned)
+        assert [each["filename"] for each in finder.find("It is in /mnt/data/a.csv .")] == ["a.csv"]
+        at_the_end = finder.flush()
+        assert [each["filename"] for each in at_the_end] == cited
+        assert all(each["start_index"] == each["end_index"] == 0 for each in at_the_end)
+
+
 def test_what_code_prints_makes_no_file() -> None:
     forged = f"{made_files_text([])}{made_files_text(FILES)}"
     assert citation_sources([{**CODE, "answer": forged}]).made == {}

@@ -259,23 +259,23 @@ BEGIN_CELL = column(
 )
 """Returns the session in which the cell begins, or has begun. No row: the container was purged."""
 
-_END_CELL = f"""
-    used AS (UPDATE containers c SET last_active_at = clock_timestamp() FROM ended
-             WHERE c.id = ended.container_id AND c.deleted_at IS NULL RETURNING c.api_key_id),
-    counted AS (
-        INSERT INTO usage_entries (project_id, api_key_id, model, kind, requests, input_tokens, cached_tokens,
-                                   output_tokens, reasoning_tokens, units, cost)
-        SELECT ended.project_id, (SELECT api_key_id FROM used), 'code', '{UsageKind.CODE}',
-               CASE WHEN EXISTS (SELECT FROM container_cells x WHERE x.container_id = ended.container_id
-                                 AND x.session = ended.session AND x.id <> ended.id AND x.ended_at IS NOT NULL)
-                   THEN 0 ELSE 1 END, 0, 0, 0, 0, ended.cpu_ms, 0
-        FROM ended)"""
+_COUNT_CELL = f"""
+    INSERT INTO usage_entries (project_id, api_key_id, model, kind, requests, input_tokens, cached_tokens,
+                               output_tokens, reasoning_tokens, units, cost)
+    SELECT ended.project_id, (SELECT api_key_id FROM used), 'code', '{UsageKind.CODE}',
+           CASE WHEN EXISTS (SELECT FROM container_cells x WHERE x.container_id = ended.container_id
+                             AND x.session = ended.session AND x.id <> ended.id AND x.ended_at IS NOT NULL)
+               THEN 0 ELSE 1 END, 0, 0, 0, 0, ended.cpu_ms, 0
+    FROM ended"""
+_USE_CONTAINER = """
+    UPDATE containers c SET last_active_at = clock_timestamp() FROM ended
+    WHERE c.id = ended.container_id AND c.deleted_at IS NULL RETURNING c.api_key_id"""
 END_CELL = Statement(
     f"""
     WITH ended AS (UPDATE container_cells SET ended_at = clock_timestamp(), cpu_ms = :cpu_ms, wall_ms = :wall_ms
                    WHERE id = :id AND ended_at IS NULL RETURNING *),
-    {_END_CELL}
-    SELECT 1 FROM ended
+         used AS ({_USE_CONTAINER})
+    {_COUNT_CELL}
     """
 )
 """Counts it as usage, its session with the first cell that ended there."""
@@ -295,7 +295,8 @@ FIND_CELL = Query(
                    FROM (SELECT id, (extract(epoch FROM clock_timestamp() - began_at) * 1000)::bigint AS ms
                          FROM container_cells WHERE id = :id AND ended_at IS NULL FOR UPDATE) spent
                    WHERE x.id = spent.id RETURNING x.*),
-    {_END_CELL}
+         used AS ({_USE_CONTAINER}),
+         counted AS ({_COUNT_CELL})
     SELECT c.sandbox, c.session FROM container_cells cell JOIN containers c ON c.id = cell.container_id
     WHERE cell.id = :id AND c.session = cell.session AND c.sandbox IS NOT NULL
     """,

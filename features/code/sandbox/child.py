@@ -41,7 +41,10 @@ def main(root: str) -> None:
     sys.path.insert(0, root)
     from features.code.sandbox.walls import confine
 
+    # Code may have modules of these names.
     sys.path.remove(root)
+    for name in [each for each in sys.modules if each.split(".")[0] in ("features", "models")]:
+        del sys.modules[name]
     cells = os.fdopen(os.dup(0), "rb", buffering=0)
     order: Order = json.loads(_line(cells))
     channel = order["channel"]

@@ -250,7 +250,8 @@ class Session:
             logger.info("cell_begun", cell=cell)
             started_at = time.monotonic()
             watch = asyncio.create_task(self._watch())
-            cpu, before, outputs, reply = 0, None, [], _Reply(status="ok")
+            cpu, before, reply = 0, None, _Reply(status="ok")
+            outputs: list[dict[str, Any]] = []
             try:
                 before = await self._found()
                 if body.kind == "shell":

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import secrets
+from pathlib import Path
 
 import pytest
 
@@ -108,7 +109,7 @@ except OSError:
         assert type(answer) is int, answer
     name = secrets.token_hex(8)
     await session.sandbox.call("PUT", f"{session.path}/files/root/tmp/{name}", data=b"x")
-    assert name not in os.listdir("/tmp")
+    assert name not in {each.name for each in Path("/tmp").iterdir()}
     assert (await session.python("1 + 1"))["value"] == "2"
 
 

@@ -56,7 +56,7 @@ class CellOutcome:
     """What a cell did."""
 
     result: Mapping[str, Any]
-    """As the sandbox reports it (features/code/protocol.py)."""
+    """As the sandbox reports it (features/code/sandbox/server.py)."""
     files: Sequence[ContainerFile]
     """Those that it changed, and that are kept."""
     notes: Sequence[str]

@@ -1,4 +1,4 @@
-"""Requests to sandboxes, with aiohttp. What they mean is in features/code/protocol.py.
+"""Requests to sandboxes, with aiohttp. What they mean is in features/code/sandbox/server.py.
 
 Each request passes the worker's fence (models/fence.py): a worker that was frozen, and has lost its
 responses meanwhile, begins no cell.

@@ -15,7 +15,7 @@ from models.redis.quota_counters import Demand
 from web.http.auth import FilesKey
 from web.http.body import counted_json
 from web.http.json_responses import json_response
-from web.http.params import paging
+from web.http.params import paging, storable_item_id
 from web.http.request_record import actor_of
 from web.state import app_state
 
@@ -34,7 +34,7 @@ async def create_container(request: Request, key: FilesKey) -> Response:
 @router.get("")
 async def list_containers(request: Request, key: FilesKey) -> Response:
     """The containers of the project, newest first unless `order=asc`."""
-    name = request.query_params.get("name")
+    name = storable_item_id(request.query_params.get("name"))
     page = await Code.of(request).access.page(key.project_id, paging(request), name)
     return await counted_json(request, page)
 

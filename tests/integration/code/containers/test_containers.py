@@ -178,6 +178,42 @@ async def test_what_it_cannot_be_is_said(
     assert (refused.value.param, refused.value.code) == (param, error)
 
 
+async def test_hostile_texts_are_refused_or_kept_as_they_are(code_stack: Stack) -> None:
+    api, client = code_stack.api(), code_stack.openai()
+    made = await api.call("POST", "/containers", {"name": "a\x00<b>'; --"})
+    assert made.status in (200, 400)
+    container = (await client.containers.create(name="'; DROP TABLE containers; --")).id
+    for path in (
+        "/containers?name=%00",
+        "/containers?after=x",
+        "/containers?limit=1000000",
+        f"/containers/{container}%00",
+        f"/containers/{container}/files/cfile_%00",
+        f"/containers/{container}/files?after=cfile_x",
+        f"/containers/{'9' * 5000}",
+    ):
+        answer = await api.call("GET", path)
+        assert answer.status in (200, 400, 404), path
+    tool = {"type": "code_interpreter", "container": {"type": "auto", "memory_limit": "64g"}}
+    with pytest.raises(openai.BadRequestError, match="at most '1g'"):
+        await _ran(code_stack, client, "1", tool)
+
+
+async def test_a_name_that_code_chose_is_no_header(code_stack: Stack) -> None:
+    client = code_stack.openai()
+    source = "open('/mnt/data/a\"; x-evil=\u65e5.html', 'w').write('<script>')"
+    container = (await _ran(code_stack, client, source)).container_id
+    [file] = (await client.containers.files.list(container)).data
+    assert file.path.startswith('/mnt/data/a"')
+    content = await client.containers.files.content.retrieve(file.id, container_id=container)
+    assert content.read() == b"<script>"
+    headers = content.response.headers
+    assert "x-evil" not in headers
+    assert headers["content-type"] == "application/octet-stream"
+    assert headers["content-disposition"].startswith("attachment")
+    assert headers["x-content-type-options"] == "nosniff"
+
+
 async def test_a_create_with_the_same_key_makes_one_container(code_stack: Stack) -> None:
     client = code_stack.openai()
     headers = {"Idempotency-Key": "one container"}
@@ -216,6 +252,24 @@ async def test_a_deleted_container_loses_its_session_and_its_files(code_stack: S
 
 async def _has_no_session(stack: Stack, container: str) -> bool:
     return await _sandbox_of(stack, container) is None
+
+
+async def test_a_stopped_session_is_followed_by_another_with_the_files(code_stack: Stack) -> None:
+    client = code_stack.openai()
+    container = (
+        await _ran(code_stack, client, "open('/mnt/data/a', 'w').write('kept')")
+    ).container_id
+    await code_stack.value(
+        "UPDATE containers SET stop_requested_at = now() WHERE id = %s RETURNING 1",
+        parse_admin_id(CONTAINER, container),
+    )
+    await until(lambda: _has_no_session(code_stack, container), 20)
+    tool = {"type": "code_interpreter", "container": container}
+    model = model_with(code_stack.fake, calling(code("print(open('/mnt/data/a').read())")))
+    await client.responses.create(model=model, input="run", tools=[tool])
+    sent = code_stack.fake.requests_for(model)[-1].messages[-1]["content"]
+    assert "kept" in sent
+    assert "the session was lost" in sent
 
 
 async def test_an_expired_container_is_shown_and_then_purged(code_stack: Stack) -> None:

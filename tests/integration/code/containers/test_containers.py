@@ -1,5 +1,6 @@
 """/v1/containers with the official client: containers, their files, ends and quotas."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import openai
@@ -117,7 +118,7 @@ async def test_nothing_is_shown_to_another_project(code_stack: Stack) -> None:
     file = (await client.containers.files.create(container, file=_TABLE)).id
     stranger = code_stack.openai(key=(await limited_project(code_stack)).key)
     foreign = await _uploaded(client)
-    attempts = [
+    attempts: list[Callable[[], Awaitable[Any]]] = [
         lambda: stranger.containers.retrieve(container),
         lambda: stranger.containers.delete(container),
         lambda: stranger.containers.files.list(container),
@@ -264,7 +265,7 @@ async def test_a_stopped_session_is_followed_by_another_with_the_files(code_stac
         parse_admin_id(CONTAINER, container),
     )
     await until(lambda: _has_no_session(code_stack, container), 20)
-    tool = {"type": "code_interpreter", "container": container}
+    tool: Any = {"type": "code_interpreter", "container": container}
     model = model_with(code_stack.fake, calling(code("print(open('/mnt/data/a').read())")))
     await client.responses.create(model=model, input="run", tools=[tool])
     sent = code_stack.fake.requests_for(model)[-1].messages[-1]["content"]

@@ -261,6 +261,24 @@ def require_one_search(tools: list[dict[str, Any]], where: str) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _NoSkills(Check):
+    """An empty list: no skill can be in a container."""
+
+    def __call__(self, value: Any, where: str) -> Any:
+        if value != []:
+            raise InvalidRequest(
+                f"'{where}' is not supported: containers of this server have no skills. Give the "
+                "files of a skill in 'file_ids', and say in 'instructions' how to use them.",
+                param=where,
+                code="unsupported_parameter",
+            )
+        return value
+
+    def schema(self, _scope: SchemaScope) -> Schema:
+        return {"type": "array", "maxItems": 0}
+
+
 CONTAINER_FIELDS: dict[str, Check] = {
     "file_ids": Array(String(non_empty=True, at_most=256), at_most=50),
     "memory_limit": Choice("1g", "4g", "16g", "64g"),
@@ -268,7 +286,7 @@ CONTAINER_FIELDS: dict[str, Check] = {
         {"disabled": Record({})},
         {"allowlist": "code here has no network. Leave it out, or set the type to 'disabled'"},
     ),
-    "skills": Array(OpenObject(), at_most=0),
+    "skills": _NoSkills(),
 }
 """What a client may say of a new container."""
 _AUTO_CONTAINER = Record({}, CONTAINER_FIELDS)

@@ -164,7 +164,7 @@ REFUSED: list[tuple[JSON, str, str]] = [
     (
         {"name": "a", "skills": [{"type": "skill_reference", "skill_id": "s"}]},
         "skills",
-        "array_above_max_length",
+        "unsupported_parameter",
     ),
     ({"name": "a", "file_ids": ["file-1"] * 51}, "file_ids", "array_above_max_length"),
 ]

@@ -109,8 +109,12 @@ except OSError:
         assert type(answer) is int, answer
     name = secrets.token_hex(8)
     await session.sandbox.call("PUT", f"{session.path}/files/root/tmp/{name}", data=b"x")
-    assert name not in {each.name for each in Path("/tmp").iterdir()}
+    assert name not in _names("/tmp")
     assert (await session.python("1 + 1"))["value"] == "2"
+
+
+def _names(folder: str) -> set[str]:
+    return {each.name for each in Path(folder).iterdir()}
 
 
 async def test_only_workers_are_answered(sandbox: SandboxProcess, session: Session) -> None:

@@ -1,13 +1,17 @@
 """/v1/containers with the official client: containers, their files, ends and quotas."""
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import openai
 import pytest
 
-from models.ids import CONTAINER, parse_admin_id
+from models.ids import CONTAINER, PROJECT, admin_id, parse_admin_id
+from models.keys import KeyGrant
+from models.projects.scopes import Scope
 from tests.integration.code.tool.test_code_interpreter import AUTO, calling, code, model_with
+from tests.support import keys
 from tests.support.api import JSON, until
 from tests.support.audit import audit_entries
 from tests.support.projects import limited_project
@@ -306,13 +310,19 @@ async def test_cpu_time_is_counted_and_limited(code_stack: Stack) -> None:
     source = "import time\nwhile time.process_time() < 1.2: pass"
     assert (await _ran(code_stack, client, source)).status == "completed"
     assert (await _ran(code_stack, client, "1")).status == "failed"
-    [sessions, spent] = await code_stack.value(
-        "SELECT ARRAY[sum(requests), sum(units)]::int[] FROM usage_entries "
-        "WHERE project_id = %s AND kind = 'code_interpreter_sessions'",
-        project.id,
+    grant = KeyGrant(frozenset((Scope.ADMIN,)), "usage")
+    admin = code_stack.openai()
+    admin.admin_api_key = keys.create(code_stack.dsn, "default", grant=grant)
+    page = await admin.admin.organization.usage.code_interpreter_sessions(
+        start_time=int(time.time()) - 60,
+        bucket_width="1d",
+        project_ids=[admin_id(PROJECT, project.id)],
     )
-    assert sessions == 1
-    assert spent >= 1000
+    [used] = [result for bucket in page.data for result in bucket.results]
+    assert type(used).__name__ == "DataResultOrganizationUsageCodeInterpreterSessionsResult"
+    counted: Any = used
+    assert counted.num_sessions == 1
+    assert counted.cpu_milliseconds >= 1000
 
 
 async def test_files_of_code_count_as_stored_files(code_stack: Stack) -> None:

@@ -242,8 +242,8 @@ def test_a_path_that_the_text_mentions_is_cited_wherever_the_text_is_split(
 
 
 def test_a_new_file_that_the_text_does_not_mention_is_cited_at_its_end() -> None:
-    ran = {**CODE, "answer": ANSWER}
-    answer = {"id": "msg_2", "type": "message", "role": "assistant", "content": []}
+    ran: JSON = {**CODE, "answer": ANSWER}
+    answer: JSON = {"id": "msg_2", "type": "message", "role": "assistant", "content": []}
     for history, cited in (([ran], ["a.csv.png"]), ([ran, answer], [])):
         sources = citation_sources(history)
         finder = PathFinder(sources.made, sources.unmentioned)

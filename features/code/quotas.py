@@ -34,7 +34,7 @@ class CodeQuotas:
         if seconds:
             values = {"project": container.project_id}
             [used] = await fetch_when_available(self._pool, USED_CPU, values)
-            if used >= seconds * 1000:
+            if used >= seconds * 1000 and not await self._has_open_cell(container):
                 raise ContainerRefused(
                     f"the project has used its {seconds} CPU seconds of code of this day (UTC)."
                 )
@@ -42,6 +42,12 @@ class CodeQuotas:
         memory = _limit("code_memory_bytes", own, self._common)
         if container.sandbox is None and (sessions or memory):
             await self._reserve_within(_WAIT, container, sessions, memory)
+
+    async def _has_open_cell(self, container: Container) -> bool:
+        """Then a worker that takes over a call may want its result, which must not be refused."""
+        values = {"id": container.id}
+        [has] = await fetch_when_available(self._pool, session_queries.HAS_OPEN_CELL, values)
+        return has
 
     async def _reserve_within(
         self, seconds: float, container: Container, sessions: int, memory: int

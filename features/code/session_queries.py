@@ -9,6 +9,10 @@ from features.code.queries import IS_BUSY, IS_LIVE
 from models.db.queries.audit import recorded
 from models.db.statement import Query, Statement, column
 
+HAS_OPEN_CELL = column(
+    f"SELECT EXISTS (SELECT FROM containers c WHERE c.id = :id AND {IS_BUSY})", bool
+)
+
 RESERVE_SESSION = Statement(
     "UPDATE containers SET opening_until = clock_timestamp() + interval '1 minute' WHERE id = :id"
 )

@@ -53,7 +53,7 @@ REFUSED_AT_CHAT = {
     r"tools\[image_generation\]": "Call POST /v1/images/generations",
     r"tools\[programmatic_tool_calling\]": "Leave this tool out",
     r"tools\[(code_interpreter|shell)\].*network_policy\[allowlist\]": "set the type to",
-    r"tools\[shell\].environment\[container_auto\].skills": "too long",
+    r"tools\[shell\].environment\[container_auto\].skills": "have no skills. Give",
     r"tools\[tool_search\].execution='server'": "Set 'execution' to 'client'",
     r"tools\[\w+\](.tools\[\w+\])?.allowed_callers='programmatic'": "Add 'direct'",
 }

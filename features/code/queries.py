@@ -17,8 +17,8 @@ IS_BUSY = """EXISTS (SELECT FROM container_cells x
     WHERE x.container_id = c.id AND x.session = c.session AND x.ended_at IS NULL
       AND x.began_at > statement_timestamp() - interval '10 minutes')"""
 """Code runs in the session of container `c`, as far as is known."""
-_COLUMNS = """c.id, c.project_id, c.memory_limit, c.session,
-    CASE WHEN c.stop_requested_at IS NULL THEN c.sandbox END AS sandbox"""
+_COLUMNS = """c.id, c.project_id, c.memory_limit,
+    CASE WHEN c.stop_requested_at IS NULL THEN c.sandbox END AS sandbox, c.session"""
 """A session that is being stopped is none: the next call gets another one."""
 
 INSERT_CONTAINER = column(
